@@ -1,0 +1,1 @@
+"""User-level differentially private federated learning with correlated noise."""
