@@ -1,0 +1,51 @@
+# Every target sets itself up: a virtual environment with the pinned dependencies in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+# The CPU build spares gigabytes of CUDA packages where there is no NVIDIA GPU.
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+export FLWR_TELEMETRY_ENABLED ?= 0
+export FLWR_DISABLE_UPDATE_CHECK ?= 1
+export RAY_USAGE_STATS_ENABLED ?= 0
+
+.PHONY: help run test lint types unit format clean
+
+help:
+	@echo "make run    train the private digits model (configs/digits.toml)"
+	@echo "make test   lint, types and every test"
+	@echo "make format / lint / types / unit / clean"
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@if command -v nvidia-smi >/dev/null 2>&1; then $(PIP) 'torch==$(TORCH)'; else \
+	  $(PIP) 'torch==$(TORCH)+cpu' 2>/dev/null \
+	  || $(PIP) --retries 1 --index-url $(TORCH_CPU_INDEX) 'torch==$(TORCH)' 2>/dev/null \
+	  || $(PIP) 'torch==$(TORCH)'; fi
+	$(PIP) --constraint constraints.txt --editable '.[ray,data,report,dev]'
+	touch $@
+
+run: $(STAMP)
+	$(BIN)/fedmf simulate configs/digits.toml
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/pyright
+
+unit: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+test: lint types unit
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache build dist

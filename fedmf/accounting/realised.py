@@ -1,0 +1,194 @@
+"""What each user's recorded participation cost, after the fact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.accounting.calibration import adjacency_factor, certified_epsilon, gaussian_epsilon, gaussian_sigma
+from fedmf.factorization import Factorization, pattern_sensitivities
+
+__all__ = ["QUANTILES", "EpsilonBin", "RealisedPrivacy", "realised_privacy"]
+
+QUANTILES: Final = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
+_BINS: Final = 20
+
+Pattern = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class EpsilonBin:
+    """How many users have low ≤ ε < high; the last bin includes its upper end."""
+
+    low: float
+    high: float
+    users: int
+
+
+@dataclass(frozen=True)
+class RealisedPrivacy:
+    """The distribution of ε over users, from the rounds in which each of them took part.
+
+    Attributes:
+        epsilon: the worst user's ε; infinite without noise, 0 if nobody took part.
+        mu: the worst user's GDP parameter.
+        sensitivity: the worst user's `pattern_sensitivity` over the released rows, per unit clip norm.
+        worst_pattern: the rounds of a worst user; empty if nobody took part.
+        users: all users, those that never took part included.
+        participants: users that took part at least once.
+        quantiles: q ↦ the smallest ε that at least a fraction q of all users does not exceed (at q = 0 the
+            smallest of all), so each is some user's ε.
+        histogram: equal bins from 0 to the worst ε over all users; empty if that is 0 or infinite.
+    """
+
+    epsilon: float
+    mu: float
+    sensitivity: float
+    worst_pattern: Pattern
+    users: int
+    participants: int
+    quantiles: dict[float, float]
+    histogram: tuple[EpsilonBin, ...]
+
+
+def realised_privacy(
+    patterns: Mapping[Pattern, int],
+    factorization: Factorization,
+    sigma: float,
+    delta: float,
+    released_rounds: int,
+    adjacency: str = "zero-out",
+    users: int | None = None,
+) -> RealisedPrivacy:
+    """ε of every user from the recorded participation patterns.
+
+    The first T rounds release (up to post-processing) the first T rows of C·G + sigma·z. A user with rounds π
+    moves C·G by at most a·s_u, where a is 1 for zero-out and 2 for replace-one and
+    s_u = ‖Σ_{j∈π} C_{:T,j}‖ (where columns of C have negative inner products, the sound bound that
+    `pattern_sensitivity` gives instead); so that user has μ_u = a·s_u/sigma.
+
+    Args:
+        patterns: rounds (0-based, below T) ↦ number of users, as `Ledger.pattern_counts` gives them.
+        factorization: C, exactly as it was used.
+        sigma: standard deviation of the z that were added, in units of the clip norm: noise multiplier ×
+            planned sensitivity × adjacency factor. 0 for a run without noise.
+        delta: δ in (0, 1).
+        released_rounds: T, between 0 and n.
+        adjacency: "zero-out" or "replace-one".
+        users: how many users there are, those that never took part included; by default only those in
+            ``patterns``.
+
+    Raises:
+        ValueError: T outside 0 … n, a pattern with a round outside 0 … T−1, a bad σ, δ or adjacency, or fewer
+            users than participants.
+
+    Guarantees:
+        Each ε is rounded up. ε is a guarantee only if neither the participation of a user nor the round at
+        which the run stopped depends on the data; the planned ε holds without that assumption.
+
+    References:
+        Balle, Wang (2018), Theorem 8; Denisov et al. (2022), "Improved Differential Privacy for SGD via
+        Optimal Private Linear Operators on Adaptive Streams", Theorem 2.1.
+
+    >>> from fedmf.factorization import Toeplitz
+    >>> identity = Toeplitz([1.0], rounds=4)
+    >>> result = realised_privacy({(0,): 2, (1, 3): 1}, identity, 2.0, 1e-5, released_rounds=4, users=4)
+    >>> result.worst_pattern, round(result.mu, 6), result.quantiles[0.0]
+    ((1, 3), 0.707107, 0.0)
+    """
+    factor = adjacency_factor(adjacency)
+    noise = _noise_std(sigma)
+    if not 0 < delta < 1:
+        raise ValueError(f"δ (failure probability) must lie strictly between 0 and 1; got {delta!r}.")
+    population = _check_patterns(patterns, factorization.rounds, released_rounds, users)
+    recorded = [pattern for pattern, count in patterns.items() if pattern and count]
+    values = pattern_sensitivities(factorization, recorded, released_rounds) if recorded else np.empty(0)
+    spent = dict(zip(recorded, values.tolist(), strict=True))
+    worst = max(spent, key=spent.__getitem__, default=())
+    participants = sum(patterns[pattern] for pattern in recorded)
+    shifts = factor * np.concatenate([[0.0], values])
+    counts = np.array([population - participants, *(patterns[pattern] for pattern in recorded)])
+    top = float(shifts.max())
+    return RealisedPrivacy(
+        epsilon=_epsilon(top, noise, delta, certified=True),
+        mu=top / noise if noise else (math.inf if top else 0.0),
+        sensitivity=top / factor,
+        worst_pattern=worst,
+        users=population,
+        participants=participants,
+        quantiles=_quantiles(shifts, counts, noise, delta),
+        histogram=_histogram(shifts, counts, noise, delta),
+    )
+
+
+def _epsilon(shift: float, noise: float, delta: float, certified: bool = False) -> float:
+    """ε of a release that one user can move by ``shift`` under noise of that standard deviation."""
+    if shift == 0:
+        return 0.0
+    if noise == 0:
+        return math.inf
+    return (certified_epsilon if certified else gaussian_epsilon)(noise / shift, delta)
+
+
+def _quantiles(
+    shifts: NDArray[np.float64], counts: NDArray[np.int64], noise: float, delta: float
+) -> dict[float, float]:
+    """ε grows with the shift, so the quantiles of ε are those of the shift: few ε need be computed."""
+    present = counts > 0
+    if not present.any():
+        return dict.fromkeys(QUANTILES, 0.0)
+    shifts, counts = shifts[present], counts[present]
+    order = np.argsort(shifts)
+    reached = np.cumsum(counts[order])
+    found: dict[float, float] = {}
+    for q in QUANTILES:
+        needed = max(1, math.ceil(q * int(reached[-1]) - 1e-9))
+        shift = float(shifts[order][np.searchsorted(reached, needed)])
+        found[q] = _epsilon(shift, noise, delta, certified=q == 1.0)
+    return found
+
+
+def _histogram(
+    shifts: NDArray[np.float64], counts: NDArray[np.int64], noise: float, delta: float
+) -> tuple[EpsilonBin, ...]:
+    """Bins equal in ε, found by translating their edges into shifts rather than every user into ε."""
+    worst = _epsilon(float(shifts.max()), noise, delta)
+    if worst == 0 or math.isinf(worst):
+        return ()
+    edges = np.linspace(0.0, worst, _BINS + 1)
+    limits = [0.0, *(noise / gaussian_sigma(float(edge), delta) for edge in edges[1:-1]), shifts.max()]
+    users, _ = np.histogram(shifts, bins=np.array(limits), weights=counts)
+    return tuple(
+        EpsilonBin(float(low), float(high), round(float(number)))
+        for (low, high), number in zip(pairwise(edges), users, strict=True)
+    )
+
+
+def _noise_std(sigma: float) -> float:
+    if not (math.isfinite(sigma) and sigma >= 0):
+        raise ValueError(f"sigma (noise standard deviation) must be finite and non-negative; got {sigma!r}.")
+    return float(sigma)
+
+
+def _check_patterns(
+    patterns: Mapping[Pattern, int], rounds: int, released_rounds: int, users: int | None
+) -> int:
+    if not 0 <= released_rounds <= rounds:
+        raise ValueError(f"T (released rounds) must lie in 0..{rounds}; got {released_rounds!r}.")
+    for pattern, count in patterns.items():
+        outside = [index for index in pattern if not 0 <= index < released_rounds]
+        if outside or len(set(pattern)) != len(pattern) or count < 0:
+            raise ValueError(
+                f"pattern (rounds of a user) must hold distinct rounds in 0..{released_rounds - 1} and belong "
+                f"to a non-negative number of users; got {pattern!r} for {count!r} users."
+            )
+    recorded = sum(patterns.values())
+    if users is not None and users < recorded:
+        raise ValueError(f"users (of the run) must be at least the {recorded} recorded ones; got {users!r}.")
+    return recorded if users is None else users

@@ -1,0 +1,273 @@
+"""The privacy statement of a run, computed from its ledger alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fedmf.accounting.calibration import adjacency_factor, certified_epsilon, gaussian_mu, gaussian_rho
+from fedmf.accounting.header import RunHeader
+from fedmf.accounting.ledger import Ledger
+from fedmf.accounting.ledger_replay import LedgerSummary
+from fedmf.accounting.ledger_schema import LedgerError
+from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_privacy
+from fedmf.accounting.statement_text import render
+from fedmf.factorization import Factorization, factorization_from_dict, leading, stated_sensitivity
+from fedmf.participation import Participation
+
+__all__ = ["NOT_COVERED", "PrivacyStatement", "build_statement"]
+
+OPERATING_SYSTEM_KEY: Final = "operating system randomness"
+PUBLIC_KEY: Final = "public seed: simulation only, gives no privacy"
+TRUST: Final = {
+    "per-user": "server re-clips every user's update",
+    "slice": "workers clip; the server trusts the slice sums",
+}
+NOT_COVERED: Final = (
+    "evaluation metrics on held-out data are computed without noise: test users have no protection",
+    "hyper-parameter search: each further run on the same users adds to what they lose",
+    "the number and identity of participants and the ledger itself are not released by the mechanism; "
+    "publishing them is outside the guarantee",
+    "compromise of the noise key: whoever learns it can subtract the noise",
+    "floating point: the analysis is for real numbers, the noise is added in finite precision",
+)
+ASSUMPTIONS: Final = (
+    "every user id belongs to one person who takes part under no other id",
+    "every user's update was clipped to the clip norm before it was summed",
+    "epsilon_realised and epsilon_planned_so_far hold if neither a user's participation nor the round at "
+    "which the run stopped depends on the data; epsilon_planned holds without this",
+)
+
+# ε of the worst recorded pattern and of the worst allowed pattern are summed in different orders.
+_TOLERANCE: Final = 1e-9
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """One record that says what a run guarantees to whom, under which assumptions, and what it leaves out.
+
+    ``None`` stands for "infinite" in the privacy fields of a run without noise.
+
+    Attributes:
+        rounds: n, the horizon.
+        rounds_released: T, how many rounds are committed; ``rounds_empty`` of them held no user.
+        max_participations: k, planned; ``realised_max_participations`` is what the ledger holds.
+        min_separation: b, planned; ``realised_min_separation`` is None if nobody joined twice.
+        users: all users of the run; ``users_participated`` of them are in the ledger.
+        noise_multiplier: σ for sensitivity 1.
+        noise_std: absolute standard deviation of the streamed z, ζ·σ·sensitivity·(adjacency factor).
+        epsilon_requested: what the run was asked for.
+        epsilon_planned: what its noise gives at the full horizon to the worst user the contract allows.
+        epsilon_planned_so_far: the same for the rounds released; None once all are.
+        epsilon_realised: ε of the worst recorded user.
+        epsilon_realised_quantiles: quantile ↦ ε over all users.
+        epsilon_realised_histogram: bins of ε over all users.
+    """
+
+    unit: str
+    adjacency: str
+    mechanism: str
+    params: dict[str, float | int]
+    dimension: int
+    rounds: int
+    rounds_released: int
+    rounds_empty: int
+    max_participations: int
+    min_separation: int
+    realised_max_participations: int
+    realised_min_separation: int | None
+    sampling: str
+    users: int
+    users_participated: int
+    cohort_size: int
+    clip_norm: float
+    noise_multiplier: float
+    sensitivity: float
+    sensitivity_kind: str
+    sensitivity_case: str
+    noise_std: float
+    delta: float
+    epsilon_requested: float | None
+    epsilon_planned: float | None
+    epsilon_planned_so_far: float | None
+    epsilon_realised: float | None
+    epsilon_realised_quantiles: dict[str, float | None]
+    epsilon_realised_histogram: tuple[EpsilonBin, ...]
+    mu_planned: float | None
+    rho_planned: float | None
+    mu_realised: float | None
+    noise_key: str
+    trust: str
+    assumptions: tuple[str, ...]
+    not_covered: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able dict of finite numbers, strings, lists, dicts and None."""
+        values = dataclasses.asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    def to_json(self) -> str:
+        """The dict as indented JSON, ending in a newline."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def write(self, path: str | Path) -> None:
+        """Write the JSON so that the file holds either the old statement or this one, never a part.
+
+        Raises:
+            OSError: the file cannot be written; the old one is untouched.
+        """
+        path = Path(path)
+        partial = path.with_name(path.name + ".partial")
+        try:
+            with open(partial, "w", encoding="utf-8") as file:
+                file.write(self.to_json())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+
+    def render_text(self) -> str:
+        """The statement as plain text for a terminal."""
+        return render(self.to_dict())
+
+
+def build_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
+    """Compute the statement of a run from its header and its verified ledger.
+
+    Args:
+        header: the run's description, usually ``RunHeader.from_dict(ledger.header)``.
+        ledger: open for reading or writing; a run in progress may go on committing.
+
+    Raises:
+        LedgerError: the ledger fails its replay, or contradicts the header.
+        RuntimeError: the two accountants disagree.
+
+    Guarantees:
+        ε_realised ≤ ε_planned, and ε_realised ≤ ε_planned_so_far ≤ ε_planned (to a relative 1e-9); otherwise no
+        statement is made.
+    """
+    if ledger.participation != header.participation:
+        raise LedgerError(
+            f"the header plans {header.participation} and the ledger was created for {ledger.participation}."
+        )
+    with ledger.snapshot():
+        found = ledger.replay()
+        patterns = ledger.pattern_counts()
+    if found.users > header.users:
+        raise LedgerError(f"the ledger holds {found.users} users; the header says there are {header.users}.")
+    factorization = factorization_from_dict(dict(header.factorization))
+    _check_sensitivity(header, factorization)
+    noise, delta = header.relative_noise_std, header.delta
+    realised = realised_privacy(
+        patterns, factorization, noise, delta, found.rounds, header.adjacency, header.users
+    )
+    planned = certified_epsilon(header.noise_multiplier, delta) if noise else math.inf
+    so_far = _planned_so_far(header, factorization, found.rounds, planned)
+    _check_within("epsilon_realised", realised.epsilon, planned if so_far is None else so_far)
+    return PrivacyStatement(
+        **_described(header),
+        **_recorded(found),
+        epsilon_planned=_finite(planned),
+        epsilon_planned_so_far=None if so_far is None else _finite(so_far),
+        epsilon_realised=_finite(realised.epsilon),
+        epsilon_realised_quantiles=_quantiles(realised),
+        epsilon_realised_histogram=realised.histogram,
+        mu_realised=_finite(realised.mu),
+        assumptions=ASSUMPTIONS,
+        not_covered=NOT_COVERED,
+    )
+
+
+def _described(header: RunHeader) -> dict[str, Any]:
+    """The fields that follow from the plan."""
+    private = header.noise_multiplier > 0
+    copied = (
+        "adjacency mechanism dimension sampling users cohort_size clip_norm noise_multiplier sensitivity "
+        "sensitivity_kind sensitivity_case delta"
+    )
+    return {
+        **{name: getattr(header, name) for name in copied.split()},
+        **dataclasses.asdict(header.participation),
+        "unit": "user",
+        "params": dict(header.params),
+        "noise_std": header.clip_norm * header.relative_noise_std,
+        "epsilon_requested": header.epsilon,
+        "mu_planned": gaussian_mu(header.noise_multiplier) if private else None,
+        "rho_planned": gaussian_rho(header.noise_multiplier) if private else None,
+        "noise_key": _noise_key(header),
+        "trust": TRUST[header.message_mode],
+    }
+
+
+def _recorded(found: LedgerSummary) -> dict[str, Any]:
+    """The fields that follow from the ledger."""
+    return {
+        "rounds_released": found.rounds,
+        "rounds_empty": found.empty_rounds,
+        "users_participated": found.users,
+        "realised_max_participations": found.max_participations,
+        "realised_min_separation": found.min_separation,
+    }
+
+
+def _check_sensitivity(header: RunHeader, factorization: Factorization) -> None:
+    """The noise was scaled by the header's sensitivity; it must be at least the one C has."""
+    if factorization.rounds != header.participation.rounds:
+        raise LedgerError(
+            f"the header's factorization has n={factorization.rounds} rounds; the run was planned for "
+            f"{header.participation.rounds}."
+        )
+    recomputed = stated_sensitivity(factorization, header.participation).value
+    if header.sensitivity < recomputed * (1 - _TOLERANCE):
+        raise LedgerError(
+            f"the header states sensitivity {header.sensitivity!r}, below the {recomputed!r} of its "
+            "factorization. The noise was too small for the ε that was asked for."
+        )
+
+
+def _planned_so_far(
+    header: RunHeader, factorization: Factorization, released: int, planned: float
+) -> float | None:
+    """ε that the contract allows the worst user after ``released`` rounds; None once all are released."""
+    n, k, b = dataclasses.astuple(header.participation)
+    if released == n:
+        return None
+    if released == 0:
+        return 0.0
+    if header.noise_multiplier == 0:
+        return math.inf
+    fitting = Participation.as_many_as_fit(released, b).max_participations
+    block = Participation(released, min(k, fitting), b)
+    spent = stated_sensitivity(leading(factorization, released), block).value * adjacency_factor(
+        header.adjacency
+    )
+    return min(planned, certified_epsilon(header.relative_noise_std / spent, header.delta))
+
+
+def _check_within(name: str, epsilon: float, limit: float) -> None:
+    if epsilon > limit + _TOLERANCE * max(1.0, limit):
+        raise LedgerError(
+            f"{name} is {epsilon!r}, above the planned {limit!r}. The run's records contradict its plan; "
+            "no privacy statement is made."
+        )
+
+
+def _noise_key(header: RunHeader) -> str:
+    if header.noise_multiplier == 0:
+        return "none: no noise was added"
+    return f"{header.key_fingerprint} ({PUBLIC_KEY if header.key_public else OPERATING_SYSTEM_KEY})"
+
+
+def _quantiles(realised: RealisedPrivacy) -> dict[str, float | None]:
+    return {f"{q:g}": _finite(epsilon) for q, epsilon in realised.quantiles.items()}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

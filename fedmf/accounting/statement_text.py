@@ -1,0 +1,75 @@
+"""The privacy statement as text a person reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def render(statement: Mapping[str, Any]) -> str:
+    """Lay a statement's dict out as plain lines, most important first."""
+    lines = [_headline(statement), ""]
+    width = max(len(name) for name, _ in _rows(statement))
+    lines += [f"  {name:<{width}}  {value}" for name, value in _rows(statement)]
+    for title, name in (("Assumes", "assumptions"), ("Does not cover", "not_covered")):
+        lines += ["", f"{title}:", *(f"  - {text}" for text in statement[name])]
+    return "\n".join(lines) + "\n"
+
+
+def _headline(statement: Mapping[str, Any]) -> str:
+    if statement["epsilon_planned"] is None:
+        return "No privacy: this run added no noise."
+    text = (
+        f"Every user has ({statement['epsilon_planned']:.6g}, {statement['delta']:g})-differential privacy "
+        f"under {statement['adjacency']} adjacency."
+    )
+    if "public seed" in statement["noise_key"]:
+        return "Simulation only, no privacy (public noise seed). With a secret key: " + text
+    return text
+
+
+def _rows(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
+    s = statement
+    params = ", ".join(f"{name}={value:g}" for name, value in s["params"].items())
+    quantiles = s["epsilon_realised_quantiles"]
+    empty = f", {s['rounds_empty']} of them empty" if s["rounds_empty"] else ""
+    rows = [
+        ("epsilon planned", f"{_number(s['epsilon_planned'])} for all {s['rounds']} rounds"),
+        ("epsilon realised", f"{_number(s['epsilon_realised'])} (worst user)"),
+        (
+            "over users",
+            f"half at most {_number(quantiles['0.5'])}, 90 % at most {_number(quantiles['0.9'])}",
+        ),
+        ("delta", f"{s['delta']:g}"),
+        ("unit", f"{s['unit']}, {s['adjacency']} adjacency"),
+        ("mechanism", s["mechanism"] + (f" ({params})" if params else "")),
+        ("rounds", f"{s['rounds_released']} of {s['rounds']} released{empty}"),
+        (
+            "participations",
+            f"at most {s['max_participations']} planned, {s['realised_max_participations']} realised",
+        ),
+        (
+            "separation",
+            f"at least {s['min_separation']} planned, "
+            f"{_number(s['realised_min_separation'], 'none')} realised",
+        ),
+        ("sampling", s["sampling"]),
+        ("users", f"{s['users_participated']} of {s['users']} took part, {s['cohort_size']} planned a round"),
+        ("clip norm", _number(s["clip_norm"])),
+        ("noise multiplier", f"{_number(s['noise_multiplier'])} per unit sensitivity"),
+        (
+            "sensitivity",
+            f"{_number(s['sensitivity'])} "
+            f"({s['sensitivity_kind'].replace('_', ' ')}: {s['sensitivity_case']})",
+        ),
+        ("noise", f"standard deviation {_number(s['noise_std'])} on the sum, before correlation"),
+        ("noise key", s["noise_key"]),
+        ("trust", s["trust"]),
+    ]
+    if s["epsilon_planned_so_far"] is not None:
+        rows.insert(1, ("epsilon so far", f"{_number(s['epsilon_planned_so_far'])} allowed by the plan"))
+    return rows
+
+
+def _number(value: float | None, missing: str = "infinite") -> str:
+    return missing if value is None else f"{value:.6g}"

@@ -1,0 +1,68 @@
+"""Commands and exit codes: 0 done, 1 a run that had to stop, 2 bad input; errors are one line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+import typer
+
+from fedmf.cli import account, design, simulate
+
+__all__ = ["application", "main"]
+
+application = typer.Typer(
+    name="fedmf",
+    help="User-level differentially private federated learning with correlated noise.",
+    epilog="Start with: fedmf simulate configs/digits.toml",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+application.command("simulate")(simulate.simulate)
+application.command("design")(design.design)
+application.command("account")(account.account)
+
+
+@application.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(installed("fedmf"))
+        raise typer.Exit()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit the process; never shows a traceback for bad input."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    try:
+        command = typer.main.get_command(application)
+        code = command.main(args=list(arguments) if arguments is not None else None, prog_name="fedmf", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 2
+    except click.ClickException as error:
+        return _fail(error.format_message(), 2)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("interrupted; a simulation can be continued with --resume.", 130)
+    except ValueError as error:
+        return _fail(str(error), 2)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except (RuntimeError, OSError) as error:
+        return _fail(str(error), 1)
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo("fedmf: " + " ".join(message.split()), err=True)
+    return code

@@ -1,0 +1,112 @@
+"""``fedmf design``: compare mechanisms before any training."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import Any
+
+import typer
+
+__all__ = ["design"]
+
+
+class AdjacencyName(StrEnum):
+    """Which neighbouring data sets ε speaks of."""
+
+    zero_out = "zero-out"
+    replace_one = "replace-one"
+
+
+class Sampling(StrEnum):
+    """What may be assumed about how users come to rounds."""
+
+    none = "none"
+
+
+def design(
+    rounds: int = typer.Option(..., "--rounds", metavar="N", help="n, the number of rounds."),
+    max_participations: int = typer.Option(
+        ..., "--max-participations", metavar="K", help="k, most rounds any user takes part in."
+    ),
+    min_separation: int = typer.Option(
+        ..., "--min-separation", metavar="B", help="b, least distance between two rounds of a user."
+    ),
+    epsilon: float | None = typer.Option(None, "--epsilon", metavar="E", help="Privacy budget ε."),
+    delta: float | None = typer.Option(None, "--delta", metavar="D", help="Privacy budget δ."),
+    adjacency: AdjacencyName = typer.Option(AdjacencyName.zero_out, help="Neighbouring relation."),
+    mechanism: list[str] = typer.Option(
+        [], "--mechanism", metavar="NAME", help="Mechanism to evaluate; repeatable. Default: compare all."
+    ),
+    bands: int | None = typer.Option(None, "--bands", metavar="P", help="p, number of bands. Default: optimised."),
+    param: list[str] = typer.Option(
+        [], "--param", metavar="KEY=VALUE", help="Fix a parameter, e.g. lambda=0.9. Default: optimised."
+    ),
+    workload: str = typer.Option("prefix", metavar="prefix", help="What is released."),
+    sampling: Sampling = typer.Option(Sampling.none, help="Sampling assumption; none claims no amplification."),
+    as_json: bool = typer.Option(False, "--json", help="Print a JSON list."),
+) -> None:
+    """Compare mechanisms: error, sensitivity, noise and memory under (k, b)-min-separated participation.
+
+    RMSE and MaxSE include the sensitivity and, with --epsilon and --delta, the noise multiplier.
+
+    Example: fedmf design --rounds 3900 --max-participations 10 --min-separation 390 --epsilon 8 --delta 1e-5
+    """
+    from fedmf.design import design as compute
+    from fedmf.participation import Participation
+
+    parameters = _parameters(param)
+    participation = Participation(rounds, max_participations, min_separation)
+    rows = compute(
+        participation,
+        mechanisms=mechanism or None,
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=adjacency.value,
+        bands=bands,
+        params=parameters,
+        workload=workload,
+    )
+    typer.echo(json.dumps(rows, indent=2)) if as_json else _print_table(rows)
+
+
+def _parameters(pairs: list[str]) -> dict[str, float]:
+    parameters = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        try:
+            parameters[name.strip()] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"--param takes key=number; got {pair!r}.")
+    return parameters
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    first = rows[0]
+    budget = f"ε = {first['epsilon']:g}, δ = {first['delta']:g}" if first["epsilon"] is not None else "no budget: σ left out"
+    table = Table(
+        title=f"n = {first['rounds']}, k = {first['max_participations']}, b = {first['min_separation']}, "
+        f"{first['adjacency']}, {budget}"
+    )
+    for name, justify in (("mechanism", "left"), ("parameters", "left")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for name in ("RMSE", "MaxSE", "sensitivity", "noise multiplier", "memory (d-vectors)"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        mark = "" if row["sensitivity_kind"] == "exact" else "≤ "
+        sigma = "" if row["noise_multiplier"] is None else f"{row['noise_multiplier']:.5g}"
+        table.add_row(
+            row["mechanism"],
+            ", ".join(f"{k}={v:.5g}" for k, v in row["params"].items()),
+            f"{row['rmse']:.5g}",
+            f"{row['max_se']:.5g}",
+            f"{mark}{row['sensitivity']:.5g}",
+            sigma,
+            str(row["memory_vectors"]),
+        )
+    Console().print(table)

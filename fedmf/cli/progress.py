@@ -1,0 +1,82 @@
+"""The live view of a run: a progress bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from fedmf.flower.strategy import RoundReport
+    from fedmf.runs.session import Session
+
+__all__ = ["RunView"]
+
+
+class RunView:
+    """Shows rounds, loss, accuracy and ε so far while a session runs, and a summary after it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._horizon = session.server.horizon
+        self._bar = self._progress.add_task("", total=self._horizon, completed=session.server.t)
+        self._row: Mapping[str, Any] | None = None
+        self._refused = 0
+
+    def __enter__(self) -> Self:
+        plan = self._session.plan
+        self._console.print(
+            f"[bold]{plan.mechanism.name}[/] {_brief(plan.mechanism.params)}: sensitivity "
+            f"{plan.sensitivity.value:.4g} ({plan.sensitivity.kind.replace('_', ' ')}), noise multiplier "
+            f"{plan.noise_multiplier:.4g}; run directory {self._session.directory.path}",
+            highlight=False,
+        )
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def update(self, report: RoundReport, row: Mapping[str, Any] | None) -> None:
+        """Show a finished round."""
+        self._refused += len(report.rejected)
+        if row is not None:
+            self._row = row
+        text = _describe(self._row)
+        self._progress.update(self._bar, completed=report.t + 1, description=text)
+        every = max(1, self._horizon // 10)
+        if not self._console.is_terminal and ((report.t + 1) % every == 0 or report.t + 1 == self._horizon):
+            self._console.print(f"round {report.t + 1}/{self._horizon}  {text}", highlight=False)
+
+    def conclude(self) -> None:
+        """Print the privacy statement in a few lines and where the reports are."""
+        session = self._session
+        if self._refused:
+            self._console.print(f"{self._refused} client replies were refused; see the log.", highlight=False)
+        row = session.metrics[max(session.metrics)]
+        print(f"Test accuracy {100 * row['accuracy']:.1f} %, loss {row['loss']:.4f} after {session.server.t} rounds.\n")
+        print(session.statement().render_text())
+        print(f"Run directory: {session.directory.path}")
+
+
+def _describe(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    epsilon = "no privacy" if row["epsilon"] is None else f"ε so far {row['epsilon']:.3f}"
+    return f"loss {row['loss']:.4f}  accuracy {100 * row['accuracy']:.1f} %  {epsilon}"
+
+
+def _brief(params: Mapping[str, float | int]) -> str:
+    return ", ".join(f"{name}={value:.4g}" for name, value in params.items())

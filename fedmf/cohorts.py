@@ -1,0 +1,162 @@
+"""Cohort schedules: which users are asked in which round, as a pure function of a seed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.participation import Participation
+
+__all__ = ["CohortSchedule", "CyclicSchedule", "RandomSchedule", "cohort_schedule", "cyclic_participation"]
+
+
+class CohortSchedule(ABC):
+    """Cohorts of a fixed size that obey a participation contract.
+
+    Guarantees: ``cohort(t)`` depends only on the constructor's arguments; no user appears twice in a
+    round, within b rounds of itself, or more than k times.
+    """
+
+    #: What a privacy statement says about sampling: a schedule fixed in advance amplifies nothing.
+    sampling = "none"
+
+    def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
+        """Check that the cohorts can exist at all.
+
+        Args:
+            users: number of users U.
+            cohort_size: m, users per round.
+            participation: the (n, k, b) contract.
+            seed: public seed of the order; it protects nothing and need not be secret.
+
+        Raises:
+            ValueError: m·b > U (some round would have fewer than m eligible users) or n·m > U·k.
+        """
+        if cohort_size < 1:
+            raise ValueError(f"m (cohort size) must be at least 1; got {cohort_size}.")
+        n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+        if cohort_size * b > users:
+            raise ValueError(
+                f"m (cohort size) must be at most the number of eligible users; got m={cohort_size}, but with "
+                f"{users} users and b={b} only {users // b} are sure to be eligible in every round."
+            )
+        if n * cohort_size > users * k:
+            raise ValueError(
+                f"k (max_participations) must allow n*m = {n * cohort_size} participations; got k={k} for "
+                f"{users} users. Use k of at least {-(-n * cohort_size // users)}, fewer rounds or smaller cohorts."
+            )
+        self.users, self.cohort_size, self.participation, self.seed = users, cohort_size, participation, seed
+
+    @abstractmethod
+    def cohort(self, t: int) -> NDArray[np.int64]:
+        """Sorted indices of the users asked in round t (0-based), shape (m,).
+
+        Raises:
+            IndexError: t lies outside the horizon.
+        """
+
+    def _check_round(self, t: int) -> None:
+        if not 0 <= t < self.participation.rounds:
+            raise IndexError(f"t (round) must lie in 0..{self.participation.rounds - 1}; got {t}.")
+
+
+class CyclicSchedule(CohortSchedule):
+    """Walk round and round through one random order of the users, m at a time.
+
+    Consecutive participations of a user are ⌊U/m⌋ or ⌈U/m⌉ rounds apart, and nobody takes part more
+    than ⌈n·m/U⌉ times.
+
+    >>> schedule = CyclicSchedule(6, 2, Participation(rounds=9, max_participations=3, min_separation=3), seed=1)
+    >>> bool((schedule.cohort(0) == schedule.cohort(3)).all())
+    True
+    """
+
+    def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
+        """See CohortSchedule."""
+        super().__init__(users, cohort_size, participation, seed)
+        self._order = np.random.default_rng(seed).permutation(users)
+
+    def cohort(self, t: int) -> NDArray[np.int64]:
+        """See CohortSchedule.cohort."""
+        self._check_round(t)
+        positions = (t * self.cohort_size + np.arange(self.cohort_size)) % self.users
+        return np.sort(self._order[positions])
+
+
+class RandomSchedule(CohortSchedule):
+    """Every round draws m users uniformly from those that are eligible under (k, b).
+
+    The whole schedule is drawn at construction, so that a cap k too tight for a random order is
+    refused before any training. No amplification is claimed for it.
+    """
+
+    def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
+        """See CohortSchedule."""
+        super().__init__(users, cohort_size, participation, seed)
+        self._cohorts = _draw(users, cohort_size, participation, seed)
+
+    def cohort(self, t: int) -> NDArray[np.int64]:
+        """See CohortSchedule.cohort."""
+        self._check_round(t)
+        return self._cohorts[t].astype(np.int64)
+
+
+def _draw(users: int, cohort_size: int, participation: Participation, seed: int) -> NDArray[np.int32]:
+    """Partial Fisher–Yates on the pool of eligible users: O(m) a round however many users there are."""
+    rng = np.random.default_rng(seed)
+    pool = np.arange(users, dtype=np.int32)
+    eligible = users
+    used = np.zeros(users, dtype=np.int64)
+    resting: deque[NDArray[np.int32]] = deque()
+    cohorts = np.empty((participation.rounds, cohort_size), dtype=np.int32)
+    for t in range(participation.rounds):
+        if len(resting) == participation.min_separation:
+            returning = resting.popleft()
+            returning = returning[used[returning] < participation.max_participations]
+            pool[eligible : eligible + returning.size] = returning
+            eligible += returning.size
+        if eligible < cohort_size:
+            raise ValueError(
+                f"k (max_participations) must leave {cohort_size} eligible users in every round; got k="
+                f"{participation.max_participations}: a random order runs out in round {t + 1} of "
+                f"{participation.rounds}. Raise k or use the cyclic schedule."
+            )
+        draws = rng.integers(0, eligible - np.arange(cohort_size))
+        for i, position in enumerate(draws):
+            last = eligible - 1 - i
+            pool[position], pool[last] = pool[last], pool[position]
+        chosen = pool[eligible - cohort_size : eligible].copy()
+        eligible -= cohort_size
+        used[chosen] += 1
+        resting.append(chosen)
+        cohorts[t] = np.sort(chosen)
+    return cohorts
+
+
+def cyclic_participation(users: int, cohort_size: int, rounds: int) -> Participation:
+    """The tightest (k, b) that CyclicSchedule keeps: b = ⌊U/m⌋ and k = ⌈n·m/U⌉, within the horizon.
+
+    >>> cyclic_participation(users=360, cohort_size=36, rounds=240)
+    Participation(rounds=240, max_participations=24, min_separation=10)
+    """
+    if not 1 <= cohort_size <= users:
+        raise ValueError(
+            f"m (cohort size) must lie in 1..{users}, the number of users; got {cohort_size}. "
+            "More users a round than exist are never eligible."
+        )
+    return Participation(rounds, -(-rounds * cohort_size // users), min(users // cohort_size, rounds))
+
+
+_SCHEDULES: dict[str, type[CohortSchedule]] = {"cyclic": CyclicSchedule, "random": RandomSchedule}
+
+
+def cohort_schedule(
+    name: str, users: int, cohort_size: int, participation: Participation, seed: int
+) -> CohortSchedule:
+    """Build the schedule called ``name``: "cyclic" or "random"."""
+    if name not in _SCHEDULES:
+        raise ValueError(f"schedule must be one of {', '.join(_SCHEDULES)}; got {name!r}.")
+    return _SCHEDULES[name](users, cohort_size, participation, seed)

@@ -1,0 +1,155 @@
+"""What every strategy matrix can answer, and the recurrence by which its noise is streamed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Factorization", "Recurrence", "frozen_vector"]
+
+Vector = NDArray[np.float64]
+
+
+def frozen_vector(values: ArrayLike, symbol: str, meaning: str) -> Vector:
+    """A read-only float64 copy of a finite, non-empty vector.
+
+    Raises:
+        ValueError: the values are not a finite vector of at least one entry.
+    """
+    vector = np.array(values, dtype=np.float64)
+    if vector.ndim != 1 or vector.size == 0:
+        raise ValueError(f"{symbol} ({meaning}) must be a non-empty vector; got shape {vector.shape}.")
+    if not np.isfinite(vector).all():
+        at = int(np.flatnonzero(~np.isfinite(vector))[0])
+        raise ValueError(f"{symbol} ({meaning}) must be finite; got {vector[at]} at index {at}.")
+    vector.setflags(write=False)
+    return vector
+
+
+@dataclass(frozen=True, eq=False)
+class Recurrence:
+    """How to stream C⁻¹z one round at a time.
+
+    y_t = Σ_{j<q} f_j z_{t−j} − Σ_{j=1..r} g_j y_{t−j} and [C⁻¹z]_t = s_t·y_t for t = 0 … n−1, with
+    z_{<0} = y_{<0} = 0. Past z can be drawn again from a keyed source; past y must be kept.
+
+    Args:
+        feedforward: f, shape (q,), q ≥ 1.
+        feedback: g, shape (r,), r ≥ 0.
+        row_scale: s, shape (n,).
+
+    Raises:
+        ValueError: a vector is not finite, or f or s is empty.
+
+    >>> Recurrence([1.0, -0.5], [], [1.0, 1.0, 1.0]).apply(np.array([1.0, 1.0, 1.0]))
+    array([1. , 0.5, 0.5])
+    """
+
+    feedforward: Vector
+    feedback: Vector
+    row_scale: Vector
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "feedforward", frozen_vector(self.feedforward, "f", "feedforward"))
+        object.__setattr__(self, "row_scale", frozen_vector(self.row_scale, "s", "row_scale"))
+        feedback = np.array(self.feedback, dtype=np.float64)
+        feedback = frozen_vector(feedback, "g", "feedback") if feedback.size else feedback.reshape(0)
+        object.__setattr__(self, "feedback", feedback)
+
+    @property
+    def rounds(self) -> int:
+        """n, the horizon; the recurrence is not to be continued past it."""
+        return self.row_scale.size
+
+    @property
+    def memory_vectors(self) -> int:
+        """How many past outputs y (model-sized vectors) must be kept: r."""
+        return self.feedback.size
+
+    @property
+    def regenerated_vectors(self) -> int:
+        """How many past inputs z are drawn again in each round (at most): q − 1."""
+        return self.feedforward.size - 1
+
+    def apply(self, z: Vector) -> Vector:
+        """C⁻¹z for z of shape (m,) or (m, d) with m ≤ n, by the recurrence; a reference, not a fast path.
+
+        Raises:
+            ValueError: z has more rows than the horizon.
+        """
+        if len(z) > self.rounds:
+            raise ValueError(f"z (noise) must have at most n={self.rounds} rows; got {len(z)}.")
+        y = np.zeros(z.shape)
+        for t in range(len(z)):
+            y[t] = np.tensordot(self.feedforward[: t + 1], z[t::-1][: self.feedforward.size], 1)
+            if t and self.feedback.size:
+                y[t] -= np.tensordot(self.feedback[:t], y[t - 1 :: -1][: self.feedback.size], 1)
+        return y * self.row_scale[: len(z)].reshape(-1, *[1] * (z.ndim - 1))
+
+
+class Factorization(ABC):
+    """A strategy matrix C (n×n, lower triangular, invertible) as a value.
+
+    A mechanism releases A(G + ζσ·sens(C)·C⁻¹z). Every factorization knows its horizon n and answers the same
+    questions, so that callers need not know which kind it is. It must never be used past round n.
+    """
+
+    #: n, the horizon.
+    rounds: int
+
+    @property
+    @abstractmethod
+    def bands(self) -> int:
+        """p, the number of diagonals of C down to the last non-zero one, the main one included."""
+
+    @abstractmethod
+    def columns(self, indices: Sequence[int] | NDArray[np.integer]) -> NDArray[np.float64]:
+        """The columns of C with these 0-based indices, shape (n, m)."""
+
+    @abstractmethod
+    def column_sum(self, indices: Sequence[int] | NDArray[np.integer]) -> Vector:
+        """Σ_j C_{:,j} over distinct 0-based indices j, shape (n,)."""
+
+    @abstractmethod
+    def gram_diagonal(self, gap: int) -> Vector:
+        """[CᵀC]_{i,i+gap} for i = 0 … n−gap−1, shape (n − gap,), 0 ≤ gap < n."""
+
+    @abstractmethod
+    def recurrence(self) -> Recurrence:
+        """How to stream C⁻¹z."""
+
+    @abstractmethod
+    def noise_row_variances(self) -> Vector:
+        """diag(C⁻¹C⁻ᵀ), the variance of [C⁻¹z]_t for unit z, shape (n,)."""
+
+    @abstractmethod
+    def query_variances(self, workload: Vector) -> Vector:
+        """‖(A C⁻¹)_{t,:}‖² for A = LTT(workload), shape (n,); the workload has n coefficients."""
+
+    @abstractmethod
+    def leading(self, rounds: int) -> Factorization:
+        """The leading T×T block of C, what the first T rounds release.
+
+        Raises:
+            ValueError: T is not between 1 and n.
+        """
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """An exact JSON-able description; `factorization_from_dict` reads it."""
+
+    def monotone_envelope(self) -> tuple[Vector, Vector] | None:
+        """(ĉ, s) with |C_{ij}| ≤ ĉ_{i−j}/s_j, ĉ and s non-increasing, s > 0; None where no such form is kept.
+
+        Sensitivity uses it to certify that the earliest participation pattern is the worst one.
+        """
+        return None
+
+    def materialize(self) -> NDArray[np.float64]:
+        """The dense n×n matrix C; an oracle for small n."""
+        return self.columns(np.arange(self.rounds))

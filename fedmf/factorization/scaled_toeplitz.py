@@ -1,0 +1,119 @@
+"""The family C = LTT(c)·diag(s)⁻¹, in which every question has an answer in O(n log n) or O(n·p)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.factorization.base import Factorization, Vector
+from fedmf.factorization.query_variance import scaled_query_variances
+from fedmf.factorization.series import multiply, trimmed
+
+__all__ = ["NotRepresentable", "ScaledToeplitz"]
+
+
+class NotRepresentable(ValueError):
+    """A matrix or its inverse overflows float64 before the horizon."""
+
+
+class ScaledToeplitz(Factorization):
+    """C = LTT(c)·diag(s)⁻¹ and C⁻¹ = diag(s)·LTT(h) with h = 1/c as a power series; abstract.
+
+    Every question is answered from the three vectors c, h and s, each of shape (n,).
+    """
+
+    @abstractmethod
+    def _strategy(self) -> Vector:
+        """c, the first column of LTT(c), shape (n,)."""
+
+    @abstractmethod
+    def _correlation(self) -> Vector:
+        """h, the first column of LTT(c)⁻¹, shape (n,)."""
+
+    def _scale(self) -> Vector:
+        """s > 0, what the columns of LTT(c) are divided by, shape (n,)."""
+        return np.ones(self.rounds)
+
+    @cached_property
+    def strategy(self) -> Vector:
+        """c, the first column of LTT(c), shape (n,).
+
+        Raises:
+            NotRepresentable: c overflows.
+        """
+        return _representable(self._strategy(), "C")
+
+    @cached_property
+    def correlation(self) -> Vector:
+        """h, the first column of LTT(c)⁻¹, shape (n,).
+
+        Raises:
+            NotRepresentable: h overflows.
+        """
+        return _representable(self._correlation(), "C^-1")
+
+    @cached_property
+    def scale(self) -> Vector:
+        """s > 0, what the columns of LTT(c) are divided by, shape (n,)."""
+        return self._scale()
+
+    @cached_property
+    def _strategy_band(self) -> Vector:
+        return trimmed(self.strategy)
+
+    @property
+    def bands(self) -> int:
+        """p, the number of diagonals of C down to the last non-zero one."""
+        return self._strategy_band.size
+
+    def columns(self, indices: Sequence[int] | NDArray[np.integer]) -> NDArray[np.float64]:
+        """The columns of C with these 0-based indices, shape (n, m)."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        lag = np.subtract.outer(np.arange(self.rounds), chosen)
+        return np.where(lag >= 0, self.strategy[np.maximum(lag, 0)], 0.0) / self.scale[chosen]
+
+    def column_sum(self, indices: Sequence[int] | NDArray[np.integer]) -> Vector:
+        """Σ_j C_{:,j} over distinct 0-based indices j: one product of series."""
+        impulses = np.zeros(self.rounds)
+        impulses[np.asarray(indices, dtype=np.int64)] = 1.0
+        return multiply(self._strategy_band, impulses / self.scale, self.rounds)
+
+    def gram_diagonal(self, gap: int) -> Vector:
+        """[CᵀC]_{i,i+gap} = Σ_{l < n−gap−i} c_l c_{l+gap} / (s_i s_{i+gap}), shape (n − gap,)."""
+        c, length = self._strategy_band, self.rounds - gap
+        products = np.zeros(length)
+        overlap = max(0, c.size - gap)
+        products[:overlap] = c[:overlap] * c[gap : gap + overlap]
+        return np.cumsum(products)[::-1] / (self.scale[:length] * self.scale[gap:])
+
+    def noise_row_variances(self) -> Vector:
+        """s_t²·Σ_{j ≤ t} h_j², shape (n,)."""
+        return self.scale**2 * np.cumsum(self.correlation**2)
+
+    def query_variances(self, workload: Vector) -> Vector:
+        """‖(A C⁻¹)_{t,:}‖², shape (n,); O(n log n) where s is constant, else O(n²) time and O(n) memory."""
+        if np.all(self.scale == self.scale[0]):
+            row = multiply(workload, trimmed(self.correlation), self.rounds)
+            return self.scale[0] ** 2 * np.cumsum(row**2)
+        return scaled_query_variances(workload, self.correlation, self.scale)
+
+    def monotone_envelope(self) -> tuple[Vector, Vector]:
+        """ĉ_j = max_{l ≥ j} |c_l| and the running minimum of s: |C_{ij}| ≤ ĉ_{i−j}/s_j."""
+        envelope = np.maximum.accumulate(np.abs(self.strategy)[::-1])[::-1]
+        return envelope, np.minimum.accumulate(self.scale)
+
+
+def _representable(series: Vector, matrix: str) -> Vector:
+    # Squares of the entries are summed everywhere, so they must be finite too.
+    if not (np.abs(series) < 1e150).all():
+        at = int(np.flatnonzero(~(np.abs(series) < 1e150))[0])
+        raise NotRepresentable(
+            f"{matrix} must stay below 1e150; got overflow at coefficient {at}. "
+            "The inverse of these coefficients grows without bound: use other coefficients or fewer rounds."
+        )
+    series.setflags(write=False)
+    return series

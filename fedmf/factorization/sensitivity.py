@@ -1,0 +1,234 @@
+"""How far one user can move the mechanism: sens_{k,b}(C), exact or bounded, and always called what it is.
+
+One user's contributions are vectors u_i of norm at most ζ in the rounds i of a pattern π (at most k rounds, any
+two at least b apart). With ζ = 1,
+
+    sens_{k,b}(C)² = max over π and ‖u_i‖ ≤ 1 of Σ_{i,j∈π} G_ij ⟨u_i, u_j⟩,   G = CᵀC.
+
+It is at most max_π Σ_{i,j∈π} |G_ij|, with equality wherever signs s_i = ±1 make s_i s_j G_ij ≥ 0 on the best
+pattern; in particular where G ≥ 0.
+
+Every value here is a proven upper bound, computed by one of four methods. It is *exact* when the method is one
+that is always attained, or when a pattern was found that attains it up to 1e-12 (relative), the rounding error
+of the sums. No other tolerance is used: "non-increasing" is never tested, but replaced by a monotone envelope
+that lies above the coefficients, and the bracket decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.factorization.base import Factorization, Vector
+from fedmf.factorization.separated import (
+    best_separated_sum,
+    comb_sum,
+    count_patterns,
+    earliest_pattern,
+    pattern_layers,
+)
+from fedmf.participation import Participation
+
+__all__ = [
+    "Sensitivity",
+    "SensitivityNotExact",
+    "quick_upper_bound",
+    "sensitivity",
+    "sensitivity_upper_bound",
+    "stated_sensitivity",
+]
+
+_ROUNDING = 1e-12
+_MOST_PATTERNS = 200_000
+_LARGEST_ENUMERATED = 2048
+_LARGEST_GRAM = 8192
+_CHUNK_ENTRIES = 4_000_000
+
+
+class SensitivityNotExact(ValueError):
+    """The exact sensitivity is not known for this factorization and participation; a bound may be."""
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """sens_{k,b}(C) for clip norm 1.
+
+    Args:
+        value: the sensitivity, or a bound above it.
+        kind: whether the value is attained by some user.
+        case: which theorem or algorithm gave it.
+    """
+
+    value: float
+    kind: Literal["exact", "upper_bound"]
+    case: str
+
+
+def sensitivity(factorization: Factorization, participation: Participation) -> Sensitivity:
+    """The exact sensitivity, or a refusal.
+
+    Args:
+        factorization: C.
+        participation: (n, k, b), with the n of C.
+
+    Raises:
+        SensitivityNotExact: only an upper bound is known.
+        ValueError: the horizons differ.
+
+    References:
+        Choquette-Choo et al. (2023), "(Amplified) Banded Matrix Factorization", Theorem 2 and Appendix E;
+        Kalinin & Lampert (2024), Theorem 2; Kalinin, McKenna, Pagh & Lampert (2026), Lemma 8.
+
+    >>> from fedmf.factorization import Toeplitz
+    >>> sensitivity(Toeplitz([1.0, 0.5], 4), Participation(4, 2, 2))
+    Sensitivity(value=1.5811388300841898, kind='exact', case='columns b apart orthogonal (p <= b): ...')
+    """
+    found = stated_sensitivity(factorization, participation)
+    if found.kind != "exact":
+        raise SensitivityNotExact(
+            f"sens_{{k,b}}(C) (sensitivity) must be known exactly; got only an upper bound "
+            f"({found.case}). Use sensitivity_upper_bound, or p <= b={participation.min_separation}."
+        )
+    return found
+
+
+def sensitivity_upper_bound(factorization: Factorization, participation: Participation) -> Sensitivity:
+    """A value the sensitivity never exceeds: the exact one where it is known, else the best bound available."""
+    return stated_sensitivity(factorization, participation)
+
+
+def stated_sensitivity(factorization: Factorization, participation: Participation) -> Sensitivity:
+    """The exact sensitivity where it is known, else the smallest of the upper bounds, labelled as such.
+
+    Raises:
+        ValueError: the horizons differ.
+    """
+    if factorization.rounds != participation.rounds:
+        raise ValueError(
+            f"n (rounds) must be the same for C and the participation; got {factorization.rounds} and "
+            f"{participation.rounds}. Use leading(C, T) for a shorter run."
+        )
+    best: Sensitivity | None = None
+    for found in _methods(factorization, participation):
+        if found.kind == "exact":
+            return found
+        if best is None or found.value < best.value:
+            best = found
+    assert best is not None
+    return best
+
+
+def quick_upper_bound(factorization: Factorization, participation: Participation) -> float:
+    """The cheapest sound bound, exact or not: the objective of a parameter search, O(n·k) for Toeplitz C."""
+    return next(_methods(factorization, participation)).value
+
+
+def _methods(C: Factorization, participation: Participation) -> Iterator[Sensitivity]:
+    """The methods that apply, cheapest first; later ones run only if the earlier were not exact."""
+    n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+    if C.bands <= b or k == 1:
+        value = float(np.sqrt(best_separated_sum(C.gram_diagonal(0), k, b)))
+        reason = "single participation" if k == 1 else "columns b apart orthogonal (p <= b)"
+        yield Sensitivity(value, "exact", f"{reason}: dynamic program, Choquette-Choo et al. 2023")
+        return
+    envelope = C.monotone_envelope()
+    if envelope is not None:
+        yield _by_envelope(C, *envelope, k, b)
+    if n <= _LARGEST_ENUMERATED and count_patterns(n, k, b) <= _MOST_PATTERNS:
+        yield _by_enumeration(C, k, b)
+    elif n <= _LARGEST_GRAM:
+        yield _by_dynamic_program(C, k, b)
+    elif envelope is None:
+        raise SensitivityNotExact(
+            f"n (rounds) must be at most {_LARGEST_GRAM} to bound the sensitivity of this C; got {n}. "
+            "Use a Toeplitz or banded C (p <= b)."
+        )
+
+
+def _by_envelope(C: Factorization, envelope: Vector, scale: Vector, k: int, b: int) -> Sensitivity:
+    """Compare with Ĉ = LTT(ĉ)·diag(s)⁻¹, ĉ and s non-increasing and |C| ≤ Ĉ, for which the earliest wins.
+
+    [ĈᵀĈ]_{j−g,j} = Σ_l ĉ_l ĉ_{l+g} / (s_{j−g} s_j) over l < n − j: for fixed j it falls as g grows, since
+    ĉ_{l+g} falls and s_{j−g} rises. The m-th and (m+h)-th round of a pattern are at least hb apart and the m-th
+    is at least mb, hence their entry is at most max_{i ≥ mb} [ĈᵀĈ]_{i,i+hb}. Without scaling the maximum lies
+    at i = mb and the bound is ‖Σ_{m<k} Ĉ_{:,mb}‖. The earliest pattern of C itself gives the lower end.
+    """
+    scaled = bool((scale != scale[0]).any())
+    if scaled:
+        upper = _scaled_envelope_square(envelope, scale, k, b) ** 0.5
+    else:
+        upper = float(np.linalg.norm(comb_sum(envelope, k, b))) / scale[0]
+    lower = float(np.linalg.norm(C.column_sum(earliest_pattern(k, b))))
+    attained = upper <= lower * (1 + _ROUNDING)
+    if not attained:
+        return Sensitivity(upper, "upper_bound", "monotone envelope of the coefficients")
+    if scaled:
+        return Sensitivity(
+            upper, "exact", "earliest pattern dominates every pair (Kalinin et al. 2026, Lemma 8)"
+        )
+    return Sensitivity(upper, "exact", "Toeplitz, non-negative non-increasing (Kalinin & Lampert 2024)")
+
+
+def _scaled_envelope_square(envelope: Vector, scale: Vector, k: int, b: int) -> float:
+    """Σ_{m,m'<k} max_{i ≥ mb} [ĈᵀĈ]_{i,i+|m−m'|b}, one diagonal of the Gram matrix after the other."""
+    n, total = envelope.size, 0.0
+    for h in range(k):
+        gap, length = h * b, n - h * b
+        diagonal = np.cumsum(envelope[:length] * envelope[gap:])[::-1] / (scale[:length] * scale[gap:])
+        largest_from = np.maximum.accumulate(diagonal[::-1])[::-1]
+        total += float(largest_from[: (k - 1 - h) * b + 1 : b].sum()) * (1 if h == 0 else 2)
+    return total
+
+
+def _dense_gram(C: Factorization) -> NDArray[np.float64]:
+    gram = np.zeros((C.rounds, C.rounds))
+    flat, step = gram.reshape(-1), C.rounds + 1
+    for gap in range(min(C.rounds, C.bands)):
+        diagonal = C.gram_diagonal(gap)
+        flat[gap : (C.rounds - gap) * C.rounds : step] = diagonal
+        flat[gap * C.rounds :: step] = diagonal
+    return gram
+
+
+def _by_enumeration(C: Factorization, k: int, b: int) -> Sensitivity:
+    """max_π Σ |G_ij| over every pattern; exact if signs ±1 attain it on the pattern that is best."""
+    gram = _dense_gram(C)
+    size = np.abs(gram)
+    best, worst = 0.0, np.zeros(1, dtype=np.int64)
+    for layer in pattern_layers(C.rounds, k, b):
+        sums = np.zeros(len(layer))
+        for i in range(layer.shape[1]):
+            for j in range(layer.shape[1]):
+                sums += size[layer[:, i], layer[:, j]]
+        at = int(sums.argmax())
+        if sums[at] > best:
+            best, worst = float(sums[at]), layer[at]
+    part = gram[np.ix_(worst, worst)]
+    signs = np.where(part[0] < 0, -1.0, 1.0)
+    if signs @ part @ signs >= best * (1 - _ROUNDING):
+        return Sensitivity(
+            best**0.5, "exact", "every pattern enumerated (Choquette-Choo et al. 2023, App. E)"
+        )
+    return Sensitivity(best**0.5, "upper_bound", "every pattern enumerated, |C^T C| of mixed signs")
+
+
+def _by_dynamic_program(C: Factorization, k: int, b: int) -> Sensitivity:
+    """w_i = max_{π∋i} Σ_{j∈π} |G_ij|, then max_π Σ_{i∈π} w_i."""
+    n, gram = C.rounds, _dense_gram(C)
+    np.abs(gram, out=gram)
+    own, weights = gram.diagonal().copy(), np.empty(n)
+    for i in range(n):
+        # Rounds closer than b to i cannot join it; those on either side are then 2b apart from each other.
+        gram[i, max(0, i - b + 1) : i + b] = 0.0
+    step = max(1, _CHUNK_ENTRIES // (n + b))
+    for start in range(0, n, step):
+        rows = slice(start, start + step)
+        weights[rows] = own[rows] + best_separated_sum(gram[rows], k - 1, b)
+    value = float(np.sqrt(best_separated_sum(weights, k, b)))
+    return Sensitivity(
+        value, "upper_bound", "row-wise dynamic program (Choquette-Choo et al. 2023, Theorem 2)"
+    )

@@ -1,0 +1,73 @@
+"""The client app: says which users a node serves, trains them, clips, replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedmf.flower.messages import hosted_users_reply, read_request, slice_reply, user_reply
+from fedmf.runs.config import Config
+from fedmf.runs.tasks import task_of
+from fedmf.training import FixedPointSum, LocalTrainer, Task
+from fedmf.training.local import LocalSGD
+
+__all__ = ["app", "make_client_app"]
+
+
+def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, float]]) -> ClientApp:
+    """A client app for any task.
+
+    Args:
+        trainer_of: from a Flower context to the node's local trainer and the clip norm ζ. A node with
+            ``partition-id`` i of ``num-partitions`` N serves the users whose index is i modulo N.
+    """
+    client_app = ClientApp()
+
+    @client_app.query()
+    def query(message: Message, context: Context) -> Message:
+        trainer, _ = trainer_of(context)
+        users = trainer.dataset.user_ids
+        part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+        return hosted_users_reply(message, users[part::parts])
+
+    @client_app.train()
+    def train(message: Message, context: Context) -> Message:
+        trainer, clip_norm = trainer_of(context)
+        request = read_request(message)
+        updates = trainer.updates(request.parameters, request.users, request.t)
+        if request.as_slice:
+            total = FixedPointSum(request.parameters.numel(), clip_norm)
+            finite = total.add_updates(updates).tolist()
+            included = [user for user, ok in zip(request.users, finite, strict=True) if ok]
+            return slice_reply(message, request.t, included, total.fixed_point)
+        (user,) = request.users
+        own = FixedPointSum(request.parameters.numel(), clip_norm)
+        own.add_updates(updates)
+        return user_reply(message, request.t, user, own.total().to(torch.float32))
+
+    return client_app
+
+
+def local_trainer(config: Config, task: Task) -> LocalTrainer:
+    """The local trainer that a configuration describes."""
+    plan = LocalSGD(config.local_epochs, config.local_batch_size, config.local_learning_rate)
+    return LocalTrainer(task.model, task.dataset, plan, task.loss, config.seed)
+
+
+@lru_cache(maxsize=2)
+def _cached_trainer(items: tuple[tuple[str, str | int | float | bool], ...]) -> tuple[LocalTrainer, float]:
+    torch.set_num_threads(1)
+    config = Config.from_mapping(dict(items))
+    return local_trainer(config, task_of(config)), config.clip_norm
+
+
+def _trainer_from_run_config(context: Context) -> tuple[LocalTrainer, float]:
+    return _cached_trainer(tuple(sorted(context.run_config.items())))
+
+
+#: What pyproject.toml names as the Flower client app.
+app = make_client_app(_trainer_from_run_config)

@@ -1,0 +1,101 @@
+"""The in-process grid: Flower's message interface without processes or serialisation queues."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+from fedmf.flower.compat import claim_task_identity, client_error, set_message_id
+
+__all__ = ["InProcessGrid"]
+
+_RUN_ID = 1
+_SERVER_NODE = 1
+
+
+class InProcessGrid(Grid):
+    """Runs a client app for each message in this process, one after another.
+
+    A server strategy written for Flower runs on it unchanged. A reply is computed when it is pulled,
+    so that only one is in memory at a time; a client that raises becomes an error reply, as it does
+    in Flower.
+
+    Args:
+        client_app: the app to run.
+        nodes: number of virtual nodes; node i gets the node config that Flower's simulation gives,
+            ``partition-id`` = i and ``num-partitions`` = nodes.
+        run_config: the run config that the client app sees.
+    """
+
+    def __init__(
+        self, client_app: ClientApp, nodes: int = 1, run_config: dict[str, str | int | float | bool] | None = None
+    ) -> None:
+        claim_task_identity(_RUN_ID, _SERVER_NODE)
+        self._client_app = client_app
+        self._contexts = {
+            1000 + i: Context(
+                run_id=_RUN_ID,
+                node_id=1000 + i,
+                node_config={"partition-id": i, "num-partitions": nodes},
+                state=RecordDict(),
+                run_config=dict(run_config or {}),
+            )
+            for i in range(nodes)
+        }
+        self._pending: dict[str, Message] = {}
+        self._ids = itertools.count(1)
+        self._run = Run.create_empty(_RUN_ID)
+
+    def set_run(self, run: Run) -> None:
+        """See Grid.set_run."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """See Grid.run."""
+        return self._run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """See Grid.create_message."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """See Grid.get_node_ids."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """See Grid.push_messages."""
+        pushed = []
+        for message in messages:
+            if message.metadata.dst_node_id not in self._contexts:
+                raise ValueError(f"node id must be one of this grid's; got {message.metadata.dst_node_id}.")
+            set_message_id(message, f"message-{next(self._ids)}")
+            self._pending[message.metadata.message_id] = message
+            pushed.append(message.metadata.message_id)
+        return pushed
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
+        """See Grid.pull_messages; replies are computed one by one as the iterator advances."""
+        for message_id in list(message_ids):
+            request = self._pending.pop(message_id, None)
+            if request is not None:
+                yield self._answer(request)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """See Grid.send_and_receive; ``timeout`` does not apply to calls in this process."""
+        return list(self.pull_messages(self.push_messages(messages)))
+
+    def _answer(self, request: Message) -> Message:
+        try:
+            reply = self._client_app(request, self._contexts[request.metadata.dst_node_id])
+        except Exception as error:  # a client's failure must never stop the server
+            reply = client_error(error, request)
+        set_message_id(reply, f"reply-{next(self._ids)}")
+        return reply

@@ -1,0 +1,174 @@
+"""The wire format between the server strategy and the client app, and its validation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from torch import Tensor
+
+__all__ = [
+    "RejectedReply",
+    "TrainRequest",
+    "hosted_users",
+    "hosted_users_reply",
+    "read_request",
+    "read_slice_reply",
+    "read_user_reply",
+    "slice_reply",
+    "train_content",
+    "user_reply",
+]
+
+_ARRAYS, _CONFIG = "arrays", "config"
+_PARAMETERS, _UPDATE, _SUM = "parameters", "update", "sum"
+
+
+class RejectedReply(ValueError):
+    """A reply that must not enter the sum; the message says why, for the operator only."""
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What a client is asked: train ``users`` from ``parameters`` in round ``t`` (0-based)."""
+
+    parameters: Tensor
+    t: int
+    users: tuple[str, ...]
+    as_slice: bool
+
+
+def train_content(parameters: Tensor, t: int, users: Sequence[str], as_slice: bool) -> RecordDict:
+    """The content of a train message. One flat array: encoding cost is per tensor."""
+    config = ConfigRecord({"round": t, "users": list(users), "slice": as_slice})
+    return RecordDict({_ARRAYS: _array_record(_PARAMETERS, parameters), _CONFIG: config})
+
+
+def read_request(message: Message) -> TrainRequest:
+    """Decode a train message on the client."""
+    config = message.content.config_records[_CONFIG]
+    return TrainRequest(
+        parameters=_tensor(message, _PARAMETERS),
+        t=_integer(config, "round"),
+        users=_names(config, "users"),
+        as_slice=bool(config["slice"]),
+    )
+
+
+def user_reply(request: Message, t: int, user: str, update: Tensor) -> Message:
+    """One user's clipped update, float32."""
+    config = ConfigRecord({"round": t, "users": [user]})
+    return Message(RecordDict({_ARRAYS: _array_record(_UPDATE, update), _CONFIG: config}), reply_to=request)
+
+
+def slice_reply(request: Message, t: int, users: Sequence[str], fixed_point_sum: Tensor) -> Message:
+    """The exact sum of a slice's clipped updates, int64, and who is in it."""
+    config = ConfigRecord({"round": t, "users": list(users)})
+    return Message(RecordDict({_ARRAYS: _array_record(_SUM, fixed_point_sum), _CONFIG: config}), reply_to=request)
+
+
+def read_user_reply(reply: Message, *, t: int, asked: Collection[str], dimension: int) -> tuple[Tensor, tuple[str, ...]]:
+    """The update of a per-user reply, shape (d,), floating and finite, and its one user.
+
+    Raises:
+        RejectedReply: an error, another round, a user that was not asked, a wrong length or type, NaN
+            or infinity.
+    """
+    users = _check_header(reply, t, asked)
+    if len(users) != 1:
+        raise RejectedReply(f"reply must be for one user; got {len(users)}")
+    update = _vector(reply, _UPDATE, dimension)
+    if not update.is_floating_point():
+        raise RejectedReply(f"update must be floating point; got {update.dtype}")
+    if not torch.isfinite(update).all():
+        raise RejectedReply("update holds NaN or infinity")
+    return update, users
+
+
+def read_slice_reply(reply: Message, *, t: int, asked: Collection[str], dimension: int) -> tuple[Tensor, tuple[str, ...]]:
+    """The fixed-point sum of a slice reply, shape (d,), int64, and the users in it.
+
+    Raises:
+        RejectedReply: an error, another round, users that were not asked or are listed twice, or a
+            wrong length or type.
+    """
+    users = _check_header(reply, t, asked)
+    total = _vector(reply, _SUM, dimension)
+    if total.dtype != torch.int64:
+        raise RejectedReply(f"slice sum must be int64; got {total.dtype}")
+    return total, users
+
+
+def hosted_users_reply(request: Message, users: Sequence[str]) -> Message:
+    """The answer to the handshake: the stable ids of the users that this node serves."""
+    return Message(RecordDict({_CONFIG: ConfigRecord({"users": list(users)})}), reply_to=request)
+
+
+def hosted_users(reply: Message) -> tuple[str, ...]:
+    """Decode the answer to the handshake.
+
+    Raises:
+        RejectedReply: an error reply or a malformed one.
+    """
+    return _names(_config(reply), "users")
+
+
+def _check_header(reply: Message, t: int, asked: Collection[str]) -> tuple[str, ...]:
+    config = _config(reply)
+    replied = _integer(config, "round")
+    if replied != t:
+        raise RejectedReply(f"reply must be for round {t + 1}; got round {replied + 1}")
+    users = _names(config, "users")
+    if len(set(users)) != len(users):
+        raise RejectedReply("reply lists a user twice")
+    strangers = set(users) - set(asked)
+    if strangers:
+        raise RejectedReply(f"reply names a user that is not awaited from this node: {sorted(strangers)[0]!r}")
+    return users
+
+
+def _config(reply: Message) -> ConfigRecord:
+    if reply.has_error():
+        raise RejectedReply(f"client error {reply.error.code}")
+    if _CONFIG not in reply.content.config_records:
+        raise RejectedReply("reply has no config record")
+    return reply.content.config_records[_CONFIG]
+
+
+def _integer(config: ConfigRecord, key: str) -> int:
+    value = config.get(key)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RejectedReply(f"reply must hold an integer {key!r}; got {value!r}")
+    return value
+
+
+def _names(config: ConfigRecord, key: str) -> tuple[str, ...]:
+    value = config.get(key)
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise RejectedReply(f"reply must hold a list of user ids {key!r}")
+    return tuple(str(name) for name in value)
+
+
+def _array_record(name: str, tensor: Tensor) -> ArrayRecord:
+    return ArrayRecord({name: Array(tensor.detach().cpu().numpy())})
+
+
+def _tensor(message: Message, name: str) -> Tensor:
+    records = message.content.array_records
+    if _ARRAYS not in records or name not in records[_ARRAYS]:
+        raise RejectedReply(f"reply has no array {name!r}")
+    try:
+        array = records[_ARRAYS][name].numpy()
+        return torch.from_numpy(np.ascontiguousarray(array).copy())
+    except (TypeError, ValueError) as error:
+        raise RejectedReply(f"array {name!r} cannot be decoded: {type(error).__name__}") from None
+
+
+def _vector(reply: Message, name: str, dimension: int) -> Tensor:
+    tensor = _tensor(reply, name)
+    if tensor.shape != (dimension,):
+        raise RejectedReply(f"{name} must have shape ({dimension},); got {tuple(tensor.shape)}")
+    return tensor

@@ -1,0 +1,49 @@
+"""Runs of a session on an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flwr.serverapp import Grid
+
+from fedmf.flower.client_app import local_trainer, make_client_app
+from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport
+from fedmf.runs.session import Session
+
+__all__ = ["Observer", "run_in_process", "run_on_grid"]
+
+#: Called after each round with its report and, if the round was evaluated, its metrics.
+Observer = Callable[[RoundReport, Mapping[str, Any] | None], None]
+
+
+def run_on_grid(session: Session, grid: Grid, observer: Observer = lambda _report, _row: None) -> None:
+    """Run a session to its horizon on any Flower grid and write its reports.
+
+    If the run stops early, by an error or by the user, the reports describe what was released.
+    """
+
+    def on_round(report: RoundReport) -> None:
+        observer(report, session.evaluate())
+
+    config = session.config
+    strategy = CorrelatedNoiseStrategy(
+        session.server,
+        config.cohort_schedule(),
+        session.task.dataset.user_ids,
+        messages=config.messages,
+        timeout=config.round_timeout,
+        on_round=on_round,
+    )
+    try:
+        strategy.start(grid)
+    finally:
+        session.write_reports()
+
+
+def run_in_process(session: Session, observer: Observer = lambda _report, _row: None) -> None:
+    """Run a session with all client apps in this process: the fastest engine on one machine."""
+    trainer = local_trainer(session.config, session.task)
+    client_app = make_client_app(lambda _: (trainer, session.config.clip_norm))
+    run_on_grid(session, InProcessGrid(client_app, nodes=session.config.workers), observer)

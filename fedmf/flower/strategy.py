@@ -1,0 +1,239 @@
+"""The Flower server strategy: correlated noise on sums of clipped updates, user by user."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fedmf.cohorts import CohortSchedule
+from fedmf.flower.messages import RejectedReply, read_slice_reply, read_user_reply, train_content
+from fedmf.flower.population import Population, pull_until
+from fedmf.runs.server import PrivateServer
+from fedmf.training import FixedPointSum
+
+__all__ = ["CorrelatedNoiseStrategy", "RoundReport"]
+
+_log = logging.getLogger("fedmf")
+
+#: A run in which nobody replies for this many rounds in a row stops; it can be resumed.
+MAX_SILENT_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What the operator may know about a round. Counts of users are not privatised: do not publish.
+
+    Args:
+        t: 0-based round, now released.
+        asked: users in the cohort.
+        included: users whose update is in the sum.
+        rejected: one line for each reply that was refused.
+        seconds: wall time of the round.
+    """
+
+    t: int
+    asked: int
+    included: int
+    rejected: tuple[str, ...]
+    seconds: float
+
+
+class CorrelatedNoiseStrategy(Strategy):
+    """Federated averaging of clipped updates with matrix-factorization noise.
+
+    It depends only on the ``Grid`` interface, so the same object serves Flower's deployment, Flower's
+    simulation and the in-process grid.
+
+    Args:
+        server: noise, optimizer and commit.
+        schedule: which users are asked in which round.
+        roster: stable user ids by user index.
+        messages: "per-user" sends one message a user and clips again on the server; "slice" sends one
+            message a node and trusts the workers to clip.
+        timeout: seconds to wait for a round's replies.
+        on_round: called after each round with its report.
+
+    References:
+        Kairouz et al. (2021), "Practical and Private (Deep) Learning without Sampling or Shuffling";
+        McKenna (2024), "Scaling up the Banded Matrix Factorization Mechanism".
+    """
+
+    def __init__(
+        self,
+        server: PrivateServer,
+        schedule: CohortSchedule,
+        roster: Sequence[str],
+        messages: Literal["slice", "per-user"] = "slice",
+        timeout: float = 600.0,
+        on_round: Callable[[RoundReport], None] = lambda _: None,
+    ) -> None:
+        if len(roster) != schedule.users:
+            raise ValueError(f"roster must name the schedule's {schedule.users} users; got {len(roster)}.")
+        self.server, self.schedule, self.roster = server, schedule, tuple(roster)
+        self.messages, self.timeout, self.on_round = messages, timeout, on_round
+        self._population = Population(self.roster, _log.warning)
+        self._awaited: dict[int, set[str]] = {}
+        self._rejected: list[str] = []
+        self._included: list[str] = []
+
+    def initial_arrays(self) -> ArrayRecord:
+        """The model the next round starts from, as Flower's ``start`` wants it."""
+        return ArrayRecord({"parameters": Array(self.server.parameters.cpu().numpy())})
+
+    def cohort(self, t: int) -> list[str]:
+        """The ids of the users asked in round t (0-based)."""
+        return [self.roster[u] for u in self.schedule.cohort(t)]
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """One message for each user of the cohort, or for each node that serves some of them.
+
+        ``arrays`` is not read: the committed model of the private server is what is sent.
+        """
+        t = server_round - 1
+        by_node: dict[int, list[str]] = {}
+        for user in self.cohort(t):
+            node = self._population.node_of.get(user)
+            if node is not None:
+                by_node.setdefault(node, []).append(user)
+        self._awaited = {node: set(users) for node, users in by_node.items()}
+        as_slice = self.messages == "slice"
+        parameters = self.server.parameters
+        return [
+            Message(
+                train_content(parameters, t, part, as_slice), node, MessageType.TRAIN, group_id=str(server_round)
+            )
+            for node, users in sorted(by_node.items())
+            for part in ([users] if as_slice else [[user] for user in users])
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Fold the replies into the sum as they come, release the round, return the new model.
+
+        A reply that is an error, of another round, of the wrong length or not finite is left out; the
+        round is released all the same and consumes its row of noise.
+        """
+        t = server_round - 1
+        total = self.server.new_sum()
+        included: list[str] = []
+        self._rejected = []
+        for reply in replies:
+            try:
+                included.extend(self._fold(total, t, reply))
+            except ValueError as reason:
+                self._rejected.append(f"node {reply.metadata.src_node_id}: {reason}")
+        self._awaited = {}
+        self._included = sorted(included)
+        self.server.release(total, self._included)
+        return self.initial_arrays(), None
+
+    def _fold(self, total: FixedPointSum, t: int, reply: Message) -> tuple[str, ...]:
+        """Add one reply to the sum, once: its users are then no longer awaited."""
+        awaited = self._awaited.get(reply.metadata.src_node_id, set())
+        if self.messages == "slice":
+            fixed_point, users = read_slice_reply(reply, t=t, asked=awaited, dimension=self.server.dimension)
+            total.add_clipped_sum(fixed_point, len(users))
+        else:
+            update, users = read_user_reply(reply, t=t, asked=awaited, dimension=self.server.dimension)
+            total.add_updates(update[None])
+        awaited.difference_update(users)
+        return users
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """No federated evaluation: it would release statistics of users' data without noise."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing was asked, nothing is aggregated."""
+        return None
+
+    def summary(self) -> None:
+        """Log what will run."""
+        plan = self.server.plan
+        _log.info(
+            "mechanism %s, sensitivity %.4g (%s), noise multiplier %.4g, rounds %d to %d",
+            plan.mechanism.name,
+            plan.sensitivity.value,
+            plan.sensitivity.kind,
+            plan.noise_multiplier,
+            self.server.t + 1,
+            self.server.horizon,
+        )
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run from the server's committed round up to ``num_rounds`` (default: the horizon).
+
+        The model always comes from the private server, so ``initial_arrays`` is ignored; it is accepted
+        to match Flower's signature. A stopped run continues with the round after its last commit.
+
+        Raises:
+            ValueError: ``num_rounds`` lies beyond the horizon that the noise was calibrated for.
+            RuntimeError: no node answers, or nobody replied for several rounds in a row.
+        """
+        last = self.server.horizon if num_rounds is None else num_rounds
+        if last > self.server.horizon:
+            raise ValueError(
+                f"num_rounds must be at most the horizon n={self.server.horizon}; got {last}. "
+                "The noise of further rounds was not calibrated."
+            )
+        timeout = self.timeout if timeout is None else timeout
+        self.summary()
+        result = Result()
+        result.arrays = self.initial_arrays()
+        if self.server.t < last:
+            self._population.gather(grid, timeout)
+        silent = 0
+        while self.server.t < last:
+            number = self.server.t + 1
+            self._run_round(number, grid, timeout, train_config or ConfigRecord())
+            result.arrays = self.initial_arrays()
+            if evaluate_fn is not None:
+                metrics = evaluate_fn(number, result.arrays)
+                if metrics is not None:
+                    result.evaluate_metrics_serverapp[number] = metrics
+            silent = 0 if self._included else silent + 1
+            if silent == MAX_SILENT_ROUNDS and self.server.t < last:
+                raise RuntimeError(
+                    f"no user's update arrived in {silent} rounds in a row, the last being round {number}; "
+                    f"stopped. Last reason: {self._rejected[-1] if self._rejected else 'no reply in time'}."
+                )
+        return result
+
+    def _run_round(self, number: int, grid: Grid, timeout: float, config: ConfigRecord) -> None:
+        begun = time.perf_counter()
+        self._population.refresh(grid, timeout)
+        messages = self.configure_train(number, self.initial_arrays(), config, grid)
+        identifiers = list(grid.push_messages(messages))
+        self.aggregate_train(number, pull_until(grid, identifiers, timeout))
+        for line in self._rejected:
+            _log.warning("round %d: refused a reply: %s", number, line)
+        report = RoundReport(
+            t=number - 1,
+            asked=self.schedule.cohort_size,
+            included=len(self._included),
+            rejected=tuple(self._rejected),
+            seconds=time.perf_counter() - begun,
+        )
+        self.on_round(report)
+

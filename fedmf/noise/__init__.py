@@ -1,0 +1,15 @@
+"""Keyed Gaussian noise and its streaming correlation: z(t, i) from ChaCha20, then [C⁻¹z]_t round by round."""
+
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.source import MAX_DIMENSION, Domain, GaussianSource
+from fedmf.noise.stream import CorrelatedNoise, HorizonExceededError, StreamRecurrence
+
+__all__ = [
+    "MAX_DIMENSION",
+    "CorrelatedNoise",
+    "Domain",
+    "GaussianSource",
+    "HorizonExceededError",
+    "NoiseKey",
+    "StreamRecurrence",
+]

@@ -1,0 +1,125 @@
+"""Clipping and exact summation of user updates."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+__all__ = ["FRACTION_BITS", "MAX_USERS", "FixedPointSum", "clip", "clip_to_fixed_point"]
+
+#: A clipped coordinate x is held as the integer trunc(x·2^FRACTION_BITS/ζ), so |integer| ≤ 2^40.
+FRACTION_BITS = 40
+#: 2^22 users of at most 2^40 each stay inside an int64.
+MAX_USERS = 1 << 22
+
+# float64 norms of up to 2^35 entries are right to far better than this; scaling down by it makes
+# "norm at most ζ" hold in exact arithmetic, not just up to rounding.
+_MARGIN = 1.0 - 2.0**-40
+
+
+def clip_to_fixed_point(updates: Tensor, clip_norm: float) -> tuple[Tensor, Tensor]:
+    """Clip each row to ℓ2 norm ζ and express it in units of ζ·2⁻⁴⁰, rounding towards zero.
+
+    Args:
+        updates: shape (users, d), any floating type.
+        clip_norm: ζ > 0.
+
+    Returns:
+        Integers, shape (users, d), int64, and a boolean mask (users,) of the rows that were finite. A
+        row holding NaN or infinity becomes zeros: such a user contributes nothing.
+
+    Guarantees:
+        In exact arithmetic every integer row has ℓ2 norm at most 2⁴⁰, which stands for ζ. Integer sums
+        are associative, so a total does not depend on the order or grouping of the rows.
+
+    >>> rows, finite = clip_to_fixed_point(torch.tensor([[3.0, 4.0], [float("nan"), 1.0]]), clip_norm=1.0)
+    >>> (rows[0] / 2**40).tolist(), rows[1].tolist(), finite.tolist()
+    ([0.599..., 0.799...], [0, 0], [True, False])
+    """
+    check_clip_norm(clip_norm)
+    rows = updates.detach().to(torch.float64)
+    finite = torch.isfinite(rows).all(dim=1)
+    rows = torch.where(finite[:, None], rows, torch.zeros((), dtype=rows.dtype, device=rows.device))
+    # Dividing by the largest entry first keeps the squares of huge or tiny entries in range.
+    largest = rows.abs().amax(dim=1) if rows.shape[1] else rows.new_zeros(rows.shape[0])
+    rows = rows / torch.where(largest > 0, largest, torch.ones_like(largest))[:, None]
+    shape_norm = torch.linalg.vector_norm(rows, dim=1)
+    size = largest / clip_norm
+    factor = torch.where(size * shape_norm > 1.0, 1.0 / shape_norm, size) * (_MARGIN * 2.0**FRACTION_BITS)
+    return (rows * factor[:, None]).trunc().to(torch.int64), finite
+
+
+def clip(update: Tensor, clip_norm: float) -> Tensor:
+    """One update of any shape (0-d included) clipped to ℓ2 norm ζ over all its entries, float64.
+
+    A zero update stays zero; an update holding NaN or infinity becomes zero.
+
+    >>> clip(torch.tensor(-5.0), clip_norm=2.0).item()
+    -1.999...
+    """
+    rows, _ = clip_to_fixed_point(update.reshape(1, -1), clip_norm)
+    return (rows.to(torch.float64) * (clip_norm * 2.0**-FRACTION_BITS)).reshape(update.shape)
+
+
+def check_clip_norm(clip_norm: float) -> None:
+    """Refuse a clip norm that is not positive and finite."""
+    if not (math.isfinite(clip_norm) and clip_norm > 0):
+        raise ValueError(f"ζ (clip norm) must be positive and finite; got {clip_norm}.")
+
+
+class FixedPointSum:
+    """The sum of clipped updates in exact integer arithmetic.
+
+    Guarantees: order-independent, memory O(d) whatever the number of users, and each user moves the
+    total by at most ζ in ℓ2 norm.
+
+    Args:
+        dimension: d.
+        clip_norm: ζ.
+        device: where the total lives.
+    """
+
+    def __init__(self, dimension: int, clip_norm: float, device: torch.device | str = "cpu") -> None:
+        check_clip_norm(clip_norm)
+        self.clip_norm = clip_norm
+        self.users = 0
+        self._total = torch.zeros(dimension, dtype=torch.int64, device=device)
+
+    def add_updates(self, updates: Tensor) -> Tensor:
+        """Clip and add rows of shape (users, d); returns the mask of rows that counted."""
+        rows, finite = clip_to_fixed_point(updates.to(self._total.device), self.clip_norm)
+        self._add(rows.sum(dim=0), int(finite.sum()))
+        return finite
+
+    def add_clipped_sum(self, total: Tensor, users: int) -> None:
+        """Add a sum of ``users`` clipped updates that a worker made with another FixedPointSum.
+
+        Raises:
+            ValueError: wrong shape or type, or a norm above users·ζ, which no clipped sum can have.
+        """
+        if total.dtype != torch.int64 or total.shape != self._total.shape:
+            raise ValueError(
+                f"slice sum must be int64 of shape {tuple(self._total.shape)}; got {total.dtype}, {tuple(total.shape)}."
+            )
+        scaled = total.to(torch.float64) * 2.0**-FRACTION_BITS
+        norm = float(torch.linalg.vector_norm(scaled))
+        if norm > users:
+            raise ValueError(f"slice sum must have norm at most {users} clip norms; got {norm:.6g}.")
+        self._add(total.to(self._total.device), users)
+
+    def _add(self, total: Tensor, users: int) -> None:
+        if self.users + users > MAX_USERS:
+            raise ValueError(f"m (cohort size) must be at most {MAX_USERS} users; the integer sum could overflow.")
+        self._total += total
+        self.users += users
+
+    @property
+    def fixed_point(self) -> Tensor:
+        """The exact total in units of ζ·2⁻⁴⁰, int64, shape (d,)."""
+        return self._total
+
+    def total(self) -> Tensor:
+        """Σ_u clip(x_u), float64, shape (d,)."""
+        return self._total.to(torch.float64) * (self.clip_norm * 2.0**-FRACTION_BITS)

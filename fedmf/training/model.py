@@ -1,0 +1,84 @@
+"""Models as flat float32 vectors."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["FlatModel", "mlp"]
+
+
+def mlp(inputs: int, hidden: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+    """A multi-layer perceptron with ReLU, initialised from a public seed without touching global state.
+
+    >>> sum(p.numel() for p in mlp(64, (32,), 10, seed=0).parameters())
+    2410
+    """
+    if any(width < 1 for width in hidden):
+        raise ValueError(f"hidden-units must be positive; got {hidden}.")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers: list[tuple[str, nn.Module]] = []
+        width = inputs
+        for i, units in enumerate(hidden):
+            layers += [(f"hidden{i}", nn.Linear(width, units)), (f"relu{i}", nn.ReLU())]
+            width = units
+        return nn.Sequential(OrderedDict([*layers, ("output", nn.Linear(width, classes))]))
+
+
+@dataclass(frozen=True, eq=False)
+class FlatModel:
+    """A module whose parameters are exchanged as one float32 vector of length d.
+
+    The module itself is only a template: parameters always come from the caller.
+
+    Raises:
+        ValueError: the module has buffers (a BatchNorm's statistics would leave the client unclipped
+            and without noise), a parameter that is not float32, or none at all.
+    """
+
+    module: nn.Module
+
+    def __post_init__(self) -> None:
+        buffers = [name for name, _ in self.module.named_buffers()]
+        if buffers:
+            raise ValueError(
+                f"model must have no buffers; got {buffers[0]!r}. Statistics such as BatchNorm's would be "
+                "released without clipping or noise: use GroupNorm or LayerNorm."
+            )
+        wrong = [name for name, p in self.module.named_parameters() if p.dtype != torch.float32]
+        if wrong:
+            raise ValueError(f"model parameters must be float32; got {wrong[0]!r} of another type. Call module.float().")
+        if self.dimension == 0:
+            raise ValueError("model must have parameters; got none.")
+
+    @property
+    def dimension(self) -> int:
+        """d, the number of parameters."""
+        return sum(p.numel() for p in self.module.parameters())
+
+    def initial(self) -> Tensor:
+        """The template's parameters as a flat vector, shape (d,)."""
+        return torch.cat([p.detach().reshape(-1) for p in self.module.parameters()])
+
+    def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views of a (…, d) tensor by parameter name; leading dimensions are kept."""
+        views, offset = {}, 0
+        for name, p in self.module.named_parameters():
+            views[name] = flat[..., offset : offset + p.numel()].reshape(*flat.shape[:-1], *p.shape)
+            offset += p.numel()
+        return views
+
+    def flatten(self, parameters: dict[str, Tensor], leading: int = 0) -> Tensor:
+        """The inverse of ``unflatten`` with ``leading`` leading dimensions."""
+        return torch.cat(
+            [parameters[name].reshape(*parameters[name].shape[:leading], -1) for name, _ in self.module.named_parameters()],
+            dim=-1,
+        )
+
+    def forward(self, flat: Tensor, features: Tensor) -> Tensor:
+        """The module's outputs at the flat parameters θ, shape (d,)."""
+        return torch.func.functional_call(self.module, self.unflatten(flat), (features,))

@@ -1,0 +1,186 @@
+"""ε, δ and σ of the Gaussian mechanism against high-precision arithmetic and the dp_accounting library."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+
+import dp_accounting
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting.pld import pld_privacy_accountant
+
+from fedmf.accounting import calibration
+from fedmf.accounting.calibration import (
+    adjacency_factor,
+    certified_epsilon,
+    certified_sigma,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_mu,
+    gaussian_rho,
+    gaussian_sigma,
+)
+
+EPSILONS = (1e-6, 1e-3, 0.1, 1.0, 8.0, 50.0, 1e3)
+DELTAS = (1e-15, 1e-10, 1e-5, 1e-2, 0.5)
+GRID = tuple(itertools.product(EPSILONS, DELTAS))
+
+
+def exact_delta(sigma: float, epsilon: float) -> mpmath.mpf:
+    with mpmath.workdps(60):
+        mu, loss = 1 / mpmath.mpf(sigma), mpmath.mpf(epsilon)
+        return mpmath.ncdf(mu / 2 - loss / mu) - mpmath.exp(loss) * mpmath.ncdf(-mu / 2 - loss / mu)
+
+
+def exact_root(function, start: float) -> float:
+    with mpmath.workdps(60):
+        return mpmath.findroot(function, start)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), GRID)
+def test_sigma_is_exact_and_rounded_up(epsilon, delta):
+    sigma = gaussian_sigma(epsilon, delta)
+    target = mpmath.log(mpmath.mpf(delta))
+    exact = exact_root(lambda x: mpmath.log(exact_delta(x, epsilon)) - target, sigma)
+    assert 0 <= (sigma - exact) / exact <= 1e-10
+    assert exact_delta(sigma, epsilon) <= delta
+    assert gaussian_epsilon(sigma, delta) <= epsilon
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), GRID)
+def test_epsilon_is_exact_and_rounded_up(epsilon, delta):
+    sigma = gaussian_sigma(epsilon, delta) * 0.9
+    found = gaussian_epsilon(sigma, delta)
+    target = mpmath.log(mpmath.mpf(delta))
+    exact = exact_root(lambda x: mpmath.log(exact_delta(sigma, x)) - target, found)
+    assert 0 <= found - exact <= 1e-10 * exact + 1e-13
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), GRID)
+def test_delta_matches_high_precision(epsilon, delta):
+    sigma = gaussian_sigma(epsilon, delta)
+    assert gaussian_delta(sigma, epsilon) == pytest.approx(float(exact_delta(sigma, epsilon)), rel=1e-10)
+
+
+def test_epsilon_zero_where_the_noise_is_total():
+    sigma = 1e3
+    enough = float(exact_delta(sigma, 0.0)) * (1 + 1e-9)
+    assert gaussian_epsilon(sigma, enough) == 0.0
+    assert gaussian_epsilon(sigma, enough * (1 - 2e-9)) > 0.0
+
+
+def test_known_value():
+    assert round(gaussian_sigma(8.0, 1e-5), 5) == 0.60023
+    assert gaussian_mu(0.25) == 4.0
+    assert gaussian_rho(0.25) == 8.0
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-6), (1.0, 1e-5), (8.0, 1e-5), (30.0, 1e-10)])
+def test_matches_dp_accounting(epsilon, delta):
+    sigma = gaussian_sigma(epsilon, delta)
+    assert sigma == pytest.approx(dp_accounting.get_sigma_gaussian(epsilon, delta), rel=1e-9)
+    assert epsilon == pytest.approx(dp_accounting.get_epsilon_gaussian(sigma, delta), rel=1e-9)
+    assert certified_sigma(epsilon, delta) == pytest.approx(sigma, rel=1e-9)
+    assert certified_epsilon(sigma, delta) == pytest.approx(epsilon, rel=1e-9)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-5), (8.0, 1e-5)])
+def test_matches_the_privacy_loss_distribution(epsilon, delta):
+    accountant = pld_privacy_accountant.PLDAccountant(value_discretization_interval=1e-4)
+    accountant.compose(dp_accounting.GaussianDpEvent(gaussian_sigma(epsilon, delta)))
+    # The accountant rounds losses up to its grid of 1e-4.
+    assert accountant.get_epsilon(delta) == pytest.approx(epsilon, abs=2e-4)
+
+
+@pytest.mark.parametrize("extreme", [5e-324, 1e-300, 1e-100, 1e100, 1e300, sys.float_info.max])
+def test_extreme_inputs_end_in_a_number(extreme):
+    for delta in (5e-324, 1e-5, math.nextafter(1.0, 0.0)):
+        assert gaussian_sigma(extreme, delta) > 0
+        assert gaussian_epsilon(extreme, delta) >= 0
+    assert 0 <= gaussian_delta(extreme, 1.0) <= 1
+    assert 0 <= gaussian_delta(1.0, extreme) <= 1
+
+
+def test_monotone_in_every_argument():
+    sigmas = [gaussian_sigma(epsilon, 1e-5) for epsilon in np.geomspace(1e-3, 100, 60)]
+    epsilons = [gaussian_epsilon(sigma, 1e-5) for sigma in np.geomspace(0.05, 50, 60)]
+    assert np.all(np.diff(sigmas) < 0)
+    assert np.all(np.diff(epsilons) < 0)
+
+
+BAD = (0, -1.0, math.nan, math.inf, -math.inf, True, "8", None)
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: gaussian_sigma(x, 1e-5),
+        lambda x: gaussian_epsilon(x, 1e-5),
+        lambda x: gaussian_delta(x, 1.0),
+        gaussian_mu,
+        gaussian_rho,
+        lambda x: certified_epsilon(x, 1e-5),
+        lambda x: certified_sigma(x, 1e-5),
+    ],
+)
+def test_refuses_bad_epsilon_and_sigma(call, bad):
+    with pytest.raises(ValueError, match=r"must be .*; got"):
+        call(bad)
+
+
+@pytest.mark.parametrize("bad", [*BAD, 1.0, 1.5])
+@pytest.mark.parametrize(
+    "function",
+    [gaussian_sigma, gaussian_epsilon, certified_sigma, certified_epsilon],
+    ids=lambda f: f.__name__,
+)
+def test_refuses_bad_delta(function, bad):
+    with pytest.raises(ValueError, match=r"δ .* must .*; got"):
+        function(1.0, bad)
+
+
+def test_delta_accepts_epsilon_zero_and_refuses_negative():
+    assert gaussian_delta(1.0, 0.0) == pytest.approx(float(exact_delta(1.0, 0.0)), rel=1e-12)
+    with pytest.raises(ValueError, match="non-negative"):
+        gaussian_delta(1.0, -1e-9)
+
+
+def test_adjacency():
+    assert adjacency_factor("zero-out") == 1
+    assert adjacency_factor("replace-one") == 2
+    for wrong in ("add-remove", "", None, []):
+        with pytest.raises(ValueError, match="adjacency"):
+            adjacency_factor(wrong)
+
+
+def test_certification_refuses_when_accountants_disagree(monkeypatch):
+    monkeypatch.setattr(dp_accounting, "get_epsilon_gaussian", lambda sigma, delta: 8.0 * (1 + 1e-5))
+    monkeypatch.setattr(dp_accounting, "get_sigma_gaussian", lambda epsilon, delta: math.nan)
+    with pytest.raises(RuntimeError, match="accountants disagree"):
+        certified_epsilon(gaussian_sigma(8.0, 1e-5), 1e-5)
+    with pytest.raises(RuntimeError, match="accountants disagree"):
+        certified_sigma(8.0, 1e-5)
+
+
+def test_certification_takes_the_larger(monkeypatch):
+    monkeypatch.setattr(dp_accounting, "get_epsilon_gaussian", lambda sigma, delta: 8.0 * (1 + 1e-7))
+    assert certified_epsilon(gaussian_sigma(8.0, 1e-5), 1e-5) == 8.0 * (1 + 1e-7)
+
+
+def test_import_is_light():
+    heavy = "['torch', 'flwr', 'pandas', 'scipy.stats', 'scipy.optimize', 'scipy.signal', 'dp_accounting']"
+    code = f"import sys, fedmf.accounting; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_small_mu_does_not_lose_digits():
+    """Φ(a) − e^ε Φ(b) evaluated directly has no correct digit here."""
+    sigma, epsilon = 5e6, 1e-6
+    exact = float(exact_delta(sigma, epsilon))
+    assert math.exp(calibration._log_delta(1 / sigma, epsilon)) == pytest.approx(exact, rel=1e-12)

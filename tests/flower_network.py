@@ -1,0 +1,271 @@
+"""Real Flower processes on loopback, for tests.
+
+``flower_environment`` describes an isolated, offline Flower home. Inside it a test can start a SuperLink with
+SuperNodes (``superlink``, ``supernodes``) and submit an app to it (``flwr_run``), or run the app on the local
+Simulation Engine (``flwr_run_simulation``). Every process started here, directly or by Flower itself, carries
+the test's own ``FLWR_HOME`` in its environment: ``stop_processes`` ends exactly those.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+Environment = Mapping[str, str]
+RunConfig = Mapping[str, str | int | float | bool]
+Process = subprocess.Popen[bytes]
+
+_OFFLINE = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "NO_PROXY": "127.0.0.1,localhost",
+    "no_proxy": "127.0.0.1,localhost",
+}
+
+
+@dataclass(frozen=True)
+class SuperLink:
+    """A running SuperLink: the connection name for ``flwr run``, its address and the folder of its logs."""
+
+    name: str
+    address: str
+    logs: Path
+
+
+@dataclass(frozen=True)
+class FlowerRun:
+    """What became of one ``flwr run``.
+
+    ``flwr run`` exits with 0 even when the run fails, so ``status`` ("finished:completed", "finished:failed")
+    and ``details`` (the exception's message) are the SuperLink's; they are empty when it refused the run.
+    """
+
+    returncode: int
+    output: str
+    run_id: str
+    status: str
+    details: str
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run was accepted and its ServerApp returned."""
+        return self.returncode == 0 and self.status == "finished:completed"
+
+
+def free_ports(count: int) -> list[int]:
+    """Distinct ports that are free on loopback at the time of the call."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [server.getsockname()[1] for server in servers]
+
+
+def flower_environment(tmp_path: Path) -> dict[str, str]:
+    """Environment for Flower's commands: offline, its own home and ports, this interpreter's scripts."""
+    home = tmp_path.resolve() / "flwr-home"
+    (home / "cwd").mkdir(parents=True, exist_ok=True)
+    (home / "config.toml").write_text(
+        '[superlink]\ndefault = "local"\n[superlink.local]\naddress = ":local:"\n'
+    )
+    simulation_port, control_port = free_ports(2)
+    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONWARNINGS")}
+    return env | {
+        **_OFFLINE,
+        "FLWR_HOME": str(home),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(simulation_port),
+        "FLWR_LOCAL_CONTROL_API_PORT": str(control_port),
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        "OMP_NUM_THREADS": "1",
+        # Not resolved: the scripts lie beside the virtual environment's own link to python.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)]),
+    }
+
+
+@contextmanager
+def superlink(env: Environment, workdir: Path, name: str = "loopback") -> Iterator[SuperLink]:
+    """Start ``flower-superlink`` on a free port and write the connection ``name`` into the Flower config.
+
+    The ServerApp runs as a child of the SuperLink, with ``workdir`` as its working directory.
+    """
+    workdir.mkdir(parents=True, exist_ok=True)
+    (port,) = free_ports(1)
+    link = SuperLink(name, f"127.0.0.1:{port}", workdir)
+    command = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
+    try:
+        with _running({workdir / "superlink.log": command}, env) as processes:
+            _wait(lambda: _healthy(link.address), "SuperLink", workdir, processes)
+            with (Path(env["FLWR_HOME"]) / "config.toml").open("a") as file:
+                file.write(f'[superlink.{name}]\naddress = "{link.address}"\ninsecure = true\n')
+            yield link
+    finally:
+        stop_processes(env)  # the SuperLink detaches its SuperExec into another session
+
+
+@contextmanager
+def supernodes(env: Environment, link: SuperLink, count: int) -> Iterator[list[Path]]:
+    """Start ``count`` SuperNodes with partition-id 0..count-1; yield their logs once all are registered.
+
+    Each ClientApp runs as a child of its SuperNode, in the same working directory as the SuperLink.
+    """
+    commands = {}
+    for i, port in enumerate(free_ports(count)):
+        command = ["flower-supernode", "--insecure", "--superlink", link.address, "--host", "127.0.0.1"]
+        command += ["--port", str(port), "--node-config", f"partition-id={i} num-partitions={count}"]
+        commands[link.logs / f"supernode-{i}.log"] = command
+    with _running(commands, env) as processes:
+        _wait(
+            lambda: all("SuperNode ID:" in log.read_text() for log in commands), "nodes", link.logs, processes
+        )
+        yield list(commands)
+
+
+def flwr_run(
+    app_dir: Path,
+    env: Environment,
+    connection: str,
+    run_config: RunConfig | Path | None = None,
+    timeout: float = 180.0,
+    federation_config: str = "",
+) -> FlowerRun:
+    """Submit the app in ``app_dir`` with ``flwr run --stream`` and ask the SuperLink how it ended.
+
+    Raises:
+        TimeoutError: the run did not end within ``timeout`` seconds; the message holds its last output.
+    """
+    command = ["flwr", "run", str(app_dir), connection, "--stream"]
+    if run_config is not None:
+        command += ["--run-config", str(_config_file(run_config, Path(env["FLWR_HOME"])))]
+    if federation_config:
+        command += ["--federation-config", federation_config]
+    started = time.monotonic()
+    code, output = _run(command, env, timeout)
+    seconds = time.monotonic() - started
+    run_id = next((line.split()[3] for line in output.splitlines() if "Successfully started run" in line), "")
+    if not run_id:
+        return FlowerRun(code, output, "", "", "", seconds)
+    _, text = _run(["flwr", "list", connection, "--run-id", run_id, "--format", "json"], env, 60.0)
+    run = json.loads(text[text.index("{") :])["runs"][0]
+    return FlowerRun(code, output, run_id, run["status"], run["status-details"], seconds)
+
+
+def flwr_run_simulation(
+    app_dir: Path,
+    env: Environment,
+    nodes: int,
+    run_config: RunConfig | Path | None = None,
+    timeout: float = 180.0,
+    cpus: int = 2,
+) -> FlowerRun:
+    """Run the app on the local Simulation Engine: ``nodes`` virtual nodes share ``cpus`` one-cpu actors.
+
+    ``flwr run`` leaves a detached local SuperLink behind; it and all it started are stopped on return.
+    """
+    federation = f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={cpus}"
+    try:
+        return flwr_run(app_dir, env, "local", run_config, timeout, federation)
+    finally:
+        stop_processes(env)
+
+
+def stop_processes(env: Environment, patience: float = 3.0) -> None:
+    """End every process that was started with this environment's ``FLWR_HOME`` (found through /proc)."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        for pid in _marked_processes(env):
+            with suppress(ProcessLookupError):
+                os.kill(pid, sign)
+        if _until(lambda: not _marked_processes(env), patience):
+            return
+    raise RuntimeError(f"processes {_marked_processes(env)} of {env['FLWR_HOME']} survived SIGKILL")
+
+
+def _marked_processes(env: Environment) -> list[int]:
+    mark = f"FLWR_HOME={env['FLWR_HOME']}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile, or belongs to another user
+            if entry.name != str(os.getpid()) and mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found
+
+
+@contextmanager
+def _running(commands: Mapping[Path, list[str]], env: Environment) -> Iterator[list[Process]]:
+    """Start each command beside its log file; end them on the way out (their children watch and follow)."""
+    processes: list[Process] = []
+    try:
+        processes += [_start(command, env, log.parent, log) for log, command in commands.items()]
+        yield processes
+    finally:
+        for process in processes:
+            process.terminate()
+        _until(lambda: all(process.poll() is not None for process in processes), 3.0)
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _start(command: list[str], env: Environment, cwd: Path, log: Path) -> Process:
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            command, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+        )
+
+
+def _run(command: list[str], env: Environment, timeout: float) -> tuple[int, str]:
+    """Run a command to its end in a folder without an app; return its exit code and output.
+
+    The output goes through a file: a SuperLink left behind would hold a pipe open.
+    """
+    home = Path(env["FLWR_HOME"])
+    with tempfile.TemporaryDirectory(dir=home) as folder:
+        log = Path(folder) / "output.log"
+        process = _start(command, env, home / "cwd", log)
+        ended = _until(lambda: process.poll() is not None, timeout)
+        process.kill()
+        code, output = process.wait(), log.read_text(errors="replace")
+    if not ended:
+        raise TimeoutError(f"{' '.join(command)} took more than {timeout:g} seconds:\n{output[-4000:]}")
+    return code, output
+
+
+def _config_file(run_config: RunConfig | Path, home: Path) -> Path:
+    """The run configuration as a TOML file: on the command line strings cannot hold every character."""
+    if isinstance(run_config, Path):
+        return run_config.resolve()
+    path = home / "run-config.toml"
+    # A JSON string, integer, float or boolean is a TOML one as well.
+    path.write_text("".join(f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in run_config.items()))
+    return path
+
+
+def _healthy(address: str) -> bool:
+    with suppress(OSError), urllib.request.urlopen(f"http://{address}/health", timeout=1.0) as response:
+        return response.status == 200
+    return False
+
+
+def _until(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not (met := condition()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return met
+
+
+def _wait(condition: Callable[[], bool], what: str, logs: Path, processes: list[Process]) -> None:
+    """Wait up to two minutes for ``condition`` while all processes live; show their logs on failure."""
+    _until(lambda: condition() or any(process.poll() is not None for process in processes), 120.0)
+    if not condition():
+        tails = "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in sorted(logs.glob("*.log")))
+        raise RuntimeError(f"waited in vain for {what}:\n{tails}")

@@ -1,0 +1,131 @@
+"""The variables are standard normal and independent; wrong ones are rejected by the same tests.
+
+Fixed key. Every acceptance below fails with probability at most 1e-6 over the choice of the key: the
+level of each test is divided among its comparisons (union bound).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import special, stats
+
+from fedmf.noise import Domain, GaussianSource, NoiseKey
+
+FALSE_ALARM = 1e-6
+COUNT = 1 << 22
+WRONG_SIGMA = 1.1
+WRONG_CORRELATION = 0.01
+
+
+@pytest.fixture(scope="module")
+def sample() -> np.ndarray:
+    source = GaussianSource(NoiseKey.from_seed(11), COUNT // 4)
+    return torch.stack([source.block(t, 0, source.dimension) for t in range(4)]).numpy()
+
+
+def limit(comparisons: int) -> float:
+    """|N(0,1)| exceeds it with probability FALSE_ALARM / comparisons."""
+    return float(stats.norm.isf(FALSE_ALARM / comparisons / 2))
+
+
+def moments_fit(x: np.ndarray) -> bool:
+    """First four moments, each within its central-limit bound."""
+    deviations = [
+        x.mean(),
+        (np.mean(x**2) - 1) / math.sqrt(2),
+        np.mean(x**3) / math.sqrt(15),
+        (np.mean(x**4) - 3) / math.sqrt(96),
+    ]
+    return bool(np.abs(deviations).max() * math.sqrt(x.size) < limit(4))
+
+
+def distribution_fits(x: np.ndarray) -> bool:
+    """Kolmogorov-Smirnov with the Dvoretzky-Kiefer-Wolfowitz-Massart bound 2·exp(−2nD²)."""
+    cdf = special.ndtr(np.sort(x, axis=None))
+    steps = np.arange(x.size + 1) / x.size
+    distance = max((steps[1:] - cdf).max(), (cdf - steps[:-1]).max())
+    return bool(distance < math.sqrt(math.log(2 / FALSE_ALARM) / (2 * x.size)))
+
+
+def tails_fit(x: np.ndarray) -> bool:
+    """Counts beyond ±1 … ±5.5 within exact binomial quantiles."""
+    levels = [1.0, 2.0, 3.0, 4.0, 4.5, 5.0, 5.5]
+    alpha = FALSE_ALARM / (4 * len(levels))
+    for level in levels:
+        law = stats.binom(x.size, special.ndtr(-level))
+        for count in (np.count_nonzero(x > level), np.count_nonzero(x < -level)):
+            if not law.ppf(alpha) <= count <= law.isf(alpha):
+                return False
+    return True
+
+
+def uncorrelated(pairs: list[tuple[np.ndarray, np.ndarray]]) -> bool:
+    """Correlations of values and of squares, √N·ρ being standard normal under independence."""
+    scores = []
+    for a, b in pairs:
+        scores.append(np.mean(a * b) * math.sqrt(a.size))
+        scores.append(np.mean((a**2 - 1) * (b**2 - 1)) / 2 * math.sqrt(a.size))
+    return bool(np.abs(scores).max() < limit(len(scores)))
+
+
+@pytest.mark.parametrize("test", [moments_fit, distribution_fits, tails_fit])
+def test_variables_are_standard_normal(sample, test):
+    assert test(sample)
+    assert not test(sample * WRONG_SIGMA), "a wrong sigma must be rejected"
+    assert not test(sample / WRONG_SIGMA), "a wrong sigma must be rejected"
+
+
+@pytest.mark.parametrize("lane", range(8))
+def test_each_place_in_a_keystream_block_is_standard_normal(sample, lane):
+    x = sample.reshape(-1, 8)[:, lane]
+    assert moments_fit(x)
+    assert distribution_fits(x)
+
+
+def test_a_tail_cut_where_32_bit_uniforms_would_cut_it_is_not_what_we_have():
+    """32-bit uniforms stop at 6.66; the transform itself is tested beyond 9 in test_noise_source."""
+    source = GaussianSource(NoiseKey.from_seed(12), 1 << 24)
+    counts = np.zeros(3, dtype=int)
+    for start in range(0, source.dimension, 1 << 20):
+        magnitude = source.block(0, start, start + (1 << 20)).abs()
+        counts += [int((magnitude > level).sum()) for level in (4.0, 4.75, 5.25)]
+    for level, count in zip((4.0, 4.75, 5.25), counts, strict=True):
+        law = stats.binom(source.dimension, 2 * special.ndtr(-level))
+        assert law.ppf(FALSE_ALARM / 6) <= count <= law.isf(FALSE_ALARM / 6)
+
+
+def test_elements_are_independent_of_their_neighbours(sample):
+    row = sample[0]
+    lags = [*range(1, 17), 64, 1024, 1 << 17]
+    assert uncorrelated([(row[:-lag], row[lag:]) for lag in lags])
+
+
+def test_rounds_are_independent(sample):
+    pairs = [(sample[s], sample[t]) for s in range(4) for t in range(s)]
+    assert uncorrelated(pairs)
+    assert uncorrelated([(a[:-1], b[1:]) for a, b in pairs])
+
+
+def test_domains_and_keys_are_independent():
+    d = COUNT // 4
+    values = [GaussianSource(NoiseKey.from_seed(11), d, domain).block(0, 0, d).numpy() for domain in Domain]
+    values.append(GaussianSource(NoiseKey.from_seed(13), d).block(0, 0, d).numpy())
+    assert uncorrelated([(values[i], values[j]) for i in range(4) for j in range(i)])
+
+
+def test_a_lag_one_correlation_of_one_percent_is_rejected(sample):
+    row = sample[0]
+    mixed = row[1:] * math.sqrt(1 - WRONG_CORRELATION**2) + WRONG_CORRELATION * row[:-1]
+    assert not uncorrelated([(mixed[:-1], mixed[1:])])
+    between = sample[1] * math.sqrt(1 - WRONG_CORRELATION**2) + WRONG_CORRELATION * sample[0]
+    assert not uncorrelated([(sample[0], between)])
+
+
+def test_equal_magnitudes_are_rejected(sample):
+    """Signs alone would hide from correlations of values; squares see them."""
+    signs = np.where(sample[1] > 0, 1.0, -1.0)
+    assert not uncorrelated([(sample[0], sample[0] * signs)])
