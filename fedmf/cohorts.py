@@ -33,11 +33,13 @@ class CohortSchedule(ABC):
             seed: public seed of the order; it protects nothing and need not be secret.
 
         Raises:
-            ValueError: m·b > U (some round would have fewer than m eligible users) or n·m > U·k.
+            ValueError: m < 1, m·min(b, n) > U (some round would have fewer than m eligible users) or
+                n·m > U·k.
         """
         if cohort_size < 1:
             raise ValueError(f"m (cohort size) must be at least 1; got {cohort_size}.")
-        n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+        n, k = participation.rounds, participation.max_participations
+        b = min(participation.min_separation, n)  # separations beyond the horizon ask no more than b = n
         if cohort_size * b > users:
             raise ValueError(
                 f"m (cohort size) must be at most the number of eligible users; got m={cohort_size}, but with "

@@ -12,17 +12,17 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-Environment = Mapping[str, str]
-RunConfig = Mapping[str, str | int | float | bool]
-Process = subprocess.Popen[bytes]
+Env = Mapping[str, str]
+RunConfig = Mapping[str, str | int | float | bool] | Path | None
+Process = subprocess.Popen[Any]
 
 _OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -76,9 +76,7 @@ def flower_environment(tmp_path: Path) -> dict[str, str]:
     """Environment for Flower's commands: offline, its own home and ports, this interpreter's scripts."""
     home = tmp_path.resolve() / "flwr-home"
     (home / "cwd").mkdir(parents=True, exist_ok=True)
-    (home / "config.toml").write_text(
-        '[superlink]\ndefault = "local"\n[superlink.local]\naddress = ":local:"\n'
-    )
+    (home / "config.toml").write_text('superlink.default = "local"\nsuperlink.local.address = ":local:"\n')
     simulation_port, control_port = free_ports(2)
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONWARNINGS")}
     return env | {
@@ -94,7 +92,7 @@ def flower_environment(tmp_path: Path) -> dict[str, str]:
 
 
 @contextmanager
-def superlink(env: Environment, workdir: Path, name: str = "loopback") -> Iterator[SuperLink]:
+def superlink(env: Env, workdir: Path, name: str = "loopback") -> Iterator[SuperLink]:
     """Start ``flower-superlink`` on a free port and write the connection ``name`` into the Flower config.
 
     The ServerApp runs as a child of the SuperLink, with ``workdir`` as its working directory.
@@ -106,15 +104,16 @@ def superlink(env: Environment, workdir: Path, name: str = "loopback") -> Iterat
     try:
         with _running({workdir / "superlink.log": command}, env) as processes:
             _wait(lambda: _healthy(link.address), "SuperLink", workdir, processes)
-            with (Path(env["FLWR_HOME"]) / "config.toml").open("a") as file:
-                file.write(f'[superlink.{name}]\naddress = "{link.address}"\ninsecure = true\n')
+            config = Path(env["FLWR_HOME"]) / "config.toml"
+            lines = f'superlink.{name}.address = "{link.address}"\nsuperlink.{name}.insecure = true\n'
+            config.write_text(config.read_text() + lines)
             yield link
     finally:
         stop_processes(env)  # the SuperLink detaches its SuperExec into another session
 
 
 @contextmanager
-def supernodes(env: Environment, link: SuperLink, count: int) -> Iterator[list[Path]]:
+def supernodes(env: Env, link: SuperLink, count: int) -> Iterator[list[Path]]:
     """Start ``count`` SuperNodes with partition-id 0..count-1; yield their logs once all are registered.
 
     Each ClientApp runs as a child of its SuperNode, in the same working directory as the SuperLink.
@@ -125,48 +124,39 @@ def supernodes(env: Environment, link: SuperLink, count: int) -> Iterator[list[P
         command += ["--port", str(port), "--node-config", f"partition-id={i} num-partitions={count}"]
         commands[link.logs / f"supernode-{i}.log"] = command
     with _running(commands, env) as processes:
-        _wait(
-            lambda: all("SuperNode ID:" in log.read_text() for log in commands), "nodes", link.logs, processes
-        )
+        _wait(lambda: all("SuperNode ID" in p.read_text() for p in commands), "nodes", link.logs, processes)
         yield list(commands)
 
 
 def flwr_run(
     app_dir: Path,
-    env: Environment,
+    env: Env,
     connection: str,
-    run_config: RunConfig | Path | None = None,
-    timeout: float = 180.0,
-    federation_config: str = "",
+    run_config: RunConfig = None,
+    timeout: float = 180,
+    *options: str,
 ) -> FlowerRun:
     """Submit the app in ``app_dir`` with ``flwr run --stream`` and ask the SuperLink how it ended.
 
     Raises:
         TimeoutError: the run did not end within ``timeout`` seconds; the message holds its last output.
     """
-    command = ["flwr", "run", str(app_dir), connection, "--stream"]
+    command = ["flwr", "run", str(app_dir), connection, "--stream", *options]
     if run_config is not None:
         command += ["--run-config", str(_config_file(run_config, Path(env["FLWR_HOME"])))]
-    if federation_config:
-        command += ["--federation-config", federation_config]
     started = time.monotonic()
     code, output = _run(command, env, timeout)
-    seconds = time.monotonic() - started
+    result = FlowerRun(code, output, "", "", "", time.monotonic() - started)
     run_id = next((line.split()[3] for line in output.splitlines() if "Successfully started run" in line), "")
     if not run_id:
-        return FlowerRun(code, output, "", "", "", seconds)
+        return result
     _, text = _run(["flwr", "list", connection, "--run-id", run_id, "--format", "json"], env, 60.0)
     run = json.loads(text[text.index("{") :])["runs"][0]
-    return FlowerRun(code, output, run_id, run["status"], run["status-details"], seconds)
+    return replace(result, run_id=run_id, status=run["status"], details=run["status-details"])
 
 
 def flwr_run_simulation(
-    app_dir: Path,
-    env: Environment,
-    nodes: int,
-    run_config: RunConfig | Path | None = None,
-    timeout: float = 180.0,
-    cpus: int = 2,
+    app_dir: Path, env: Env, nodes: int, run_config: RunConfig = None, timeout: float = 180, cpus: int = 2
 ) -> FlowerRun:
     """Run the app on the local Simulation Engine: ``nodes`` virtual nodes share ``cpus`` one-cpu actors.
 
@@ -174,12 +164,12 @@ def flwr_run_simulation(
     """
     federation = f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={cpus}"
     try:
-        return flwr_run(app_dir, env, "local", run_config, timeout, federation)
+        return flwr_run(app_dir, env, "local", run_config, timeout, "--federation-config", federation)
     finally:
         stop_processes(env)
 
 
-def stop_processes(env: Environment, patience: float = 3.0) -> None:
+def stop_processes(env: Env, patience: float = 3.0) -> None:
     """End every process that was started with this environment's ``FLWR_HOME`` (found through /proc)."""
     for sign in (signal.SIGTERM, signal.SIGKILL):
         for pid in _marked_processes(env):
@@ -190,22 +180,25 @@ def stop_processes(env: Environment, patience: float = 3.0) -> None:
     raise RuntimeError(f"processes {_marked_processes(env)} of {env['FLWR_HOME']} survived SIGKILL")
 
 
-def _marked_processes(env: Environment) -> list[int]:
+def _marked_processes(env: Env) -> list[int]:
     mark = f"FLWR_HOME={env['FLWR_HOME']}".encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it ended meanwhile, or belongs to another user
-            if entry.name != str(os.getpid()) and mark in (entry / "environ").read_bytes().split(b"\0"):
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
-    return found
+    return [pid for pid in found if pid != os.getpid()]
 
 
 @contextmanager
-def _running(commands: Mapping[Path, list[str]], env: Environment) -> Iterator[list[Process]]:
-    """Start each command beside its log file; end them on the way out (their children watch and follow)."""
+def _running(commands: Mapping[Path, list[str]], env: Env) -> Iterator[list[Process]]:
+    """Start each command in its log file's folder; end them on the way out (their children follow)."""
     processes: list[Process] = []
     try:
-        processes += [_start(command, env, log.parent, log) for log, command in commands.items()]
+        for log, command in commands.items():
+            with log.open("wb") as out:
+                streams: Any = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
+                processes.append(subprocess.Popen(command, cwd=log.parent, env=dict(env), **streams))
         yield processes
     finally:
         for process in processes:
@@ -216,31 +209,20 @@ def _running(commands: Mapping[Path, list[str]], env: Environment) -> Iterator[l
             process.wait()
 
 
-def _start(command: list[str], env: Environment, cwd: Path, log: Path) -> Process:
-    with log.open("wb") as out:
-        return subprocess.Popen(
-            command, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=out, stderr=out
-        )
-
-
-def _run(command: list[str], env: Environment, timeout: float) -> tuple[int, str]:
-    """Run a command to its end in a folder without an app; return its exit code and output.
-
-    The output goes through a file: a SuperLink left behind would hold a pipe open.
-    """
-    home = Path(env["FLWR_HOME"])
-    with tempfile.TemporaryDirectory(dir=home) as folder:
-        log = Path(folder) / "output.log"
-        process = _start(command, env, home / "cwd", log)
+def _run(command: list[str], env: Env, timeout: float) -> tuple[int, str]:
+    """Run a command to its end in a folder without an app; return its exit code and output."""
+    log = (
+        Path(env["FLWR_HOME"]) / "cwd" / "flwr.log"
+    )  # a file: a SuperLink left behind would hold a pipe open
+    with _running({log: command}, env) as [process]:
         ended = _until(lambda: process.poll() is not None, timeout)
-        process.kill()
-        code, output = process.wait(), log.read_text(errors="replace")
+        output = log.read_text(errors="replace")
     if not ended:
         raise TimeoutError(f"{' '.join(command)} took more than {timeout:g} seconds:\n{output[-4000:]}")
-    return code, output
+    return process.returncode, output
 
 
-def _config_file(run_config: RunConfig | Path, home: Path) -> Path:
+def _config_file(run_config: Mapping[str, str | int | float | bool] | Path, home: Path) -> Path:
     """The run configuration as a TOML file: on the command line strings cannot hold every character."""
     if isinstance(run_config, Path):
         return run_config.resolve()

@@ -181,6 +181,7 @@ class Ledger:
         check_ids(users, round_index)
         with self._mutex, self._transaction():
             check_turn(self.participation, round_index, self.last_round())
+            round_index = int(round_index)
             histories = self._loaded_histories()
             keys, new = self._keys(users)
             check_history(self.participation, round_index, users, keys, histories)
@@ -268,7 +269,7 @@ class Ledger:
         except (TypeError, ValueError) as error:
             raise LedgerError(f"metrics of round {round_index} must be JSON: {error}.") from None
         with self._mutex, self._transaction():
-            self._connection.execute("INSERT OR REPLACE INTO metrics VALUES (?, ?)", (round_index, text))
+            self._connection.execute("INSERT OR REPLACE INTO metrics VALUES (?, ?)", (int(round_index), text))
 
     def metrics(self) -> dict[int, dict[str, Any]]:
         """All stored metrics by round, in order."""

@@ -98,7 +98,7 @@ def one_line_errors(path: Path) -> Iterator[None]:
     """Turn what SQLite and the operating system raise into a LedgerError of one line."""
     try:
         yield
-    except sqlite3.DatabaseError as error:
+    except sqlite3.Error as error:
         reason = " ".join(str(error).split())
         if reason == "file is not a database":
             raise LedgerError(f"{path} is not a fedmf ledger: {reason}.") from None

@@ -185,10 +185,10 @@ def _check_patterns(
         outside = [index for index in pattern if not 0 <= index < released_rounds]
         if outside or len(set(pattern)) != len(pattern) or count < 0:
             raise ValueError(
-                f"pattern (rounds of a user) must hold distinct rounds in 0..{released_rounds - 1} and belong "
-                f"to a non-negative number of users; got {pattern!r} for {count!r} users."
+                f"pattern (rounds of a user) must hold distinct rounds in 0..{released_rounds - 1} and "
+                f"belong to at least 0 users; got {pattern!r} for {count!r} users."
             )
     recorded = sum(patterns.values())
     if users is not None and users < recorded:
-        raise ValueError(f"users (of the run) must be at least the {recorded} recorded ones; got {users!r}.")
+        raise ValueError(f"N (users of the run) must be at least the {recorded} recorded; got {users!r}.")
     return recorded if users is None else users

@@ -150,8 +150,7 @@ def build_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
         RuntimeError: the two accountants disagree.
 
     Guarantees:
-        ε_realised ≤ ε_planned, and ε_realised ≤ ε_planned_so_far ≤ ε_planned (to a relative 1e-9); otherwise no
-        statement is made.
+        ε_realised ≤ ε_planned_so_far ≤ ε_planned (to a relative 1e-9); otherwise no statement is made.
     """
     if ledger.participation != header.participation:
         raise LedgerError(

@@ -19,9 +19,9 @@ Vector = NDArray[np.float64]
 def log_objective(c: Vector, participation: Participation) -> tuple[float, Vector]:
     """log(‖S c‖²·Σ_t (n − t) w_t²) and its gradient, with w = LTT(c)⁻¹1, t = 0 … n−1.
 
-    S c = Σ_{l<k} (c shifted by lb) is the sum of the earliest columns, whose norm is the sensitivity for p ≤ b
-    and for non-negative non-increasing c; the second factor is n·‖A C⁻¹‖_F²/n. With v = LTT(c)⁻ᵀ(n − t)w, the
-    derivative of the sum in c_j is −2·Σ_t v_t w_{t−j}.
+    S c = Σ_{l<k} (c shifted by lb) is the sum of the earliest columns, whose norm is the sensitivity for
+    p ≤ b and for non-negative non-increasing c; the other factor is ‖A C⁻¹‖_F². With v = LTT(c)⁻ᵀ(n − t)w,
+    its derivative in c_j is −2·Σ_t v_t w_{t−j}.
 
     Args:
         c: shape (p,), c_0 > 0.
@@ -97,8 +97,8 @@ def _minimize(initial: Vector, participation: Participation, monotone: bool) -> 
     options = {"maxiter": 20_000, "maxfun": 20_000, "ftol": 1e-15, "gtol": 1e-8, "maxcor": 30}
     if monotone:
         delta = np.append(initial[:-1] - initial[1:], initial[-1])
-        # The first step stays positive: c_0 > 0, and the objective does not change with the scale of c.
-        bounds = [(0.0, None)] * (initial.size - 1) + [(0.0, None)]
+        # The objective does not change with the scale of c, so c_0 = Σ δ is free and divided out at the end.
+        bounds = [(0.0, None)] * initial.size
         found = minimize(steps, delta, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         c = np.cumsum(found.x[::-1])[::-1]
         return c / c[0]

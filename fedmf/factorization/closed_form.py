@@ -1,6 +1,6 @@
 """Factorizations known in closed form, and the exact formulas that go with them.
 
-(1 − x)^{−1} is the series of the prefix workload; its fractional powers and their truncations give most of them.
+(1 − x)^{−1} is the series of the prefix workload; its fractional powers and their truncations give most.
 """
 
 from __future__ import annotations

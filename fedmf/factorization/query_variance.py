@@ -16,8 +16,8 @@ _BLOCK_ENTRIES = 4_000_000
 def scaled_query_variances(workload: Vector, correlation: Vector, scale: Vector) -> Vector:
     """‖(A diag(s) LTT(h))_{t,:}‖² for A = LTT(a).
 
-    Prefix sums add one row per round, B_t = B_{t−1} + s_t·(h_t, …, h_0), which costs O(n·q) for q coefficients
-    of h; any other workload takes one FFT per column, in blocks.
+    Prefix sums add one row per round, B_t = B_{t−1} + s_t·(h_t, …, h_0), which costs O(n·q) for q
+    coefficients of h; any other workload takes an FFT per column, in blocks.
 
     Args:
         workload: a, shape (n,).

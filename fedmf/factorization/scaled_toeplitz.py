@@ -59,7 +59,7 @@ class ScaledToeplitz(Factorization):
     @cached_property
     def scale(self) -> Vector:
         """s > 0, what the columns of LTT(c) are divided by, shape (n,)."""
-        return self._scale()
+        return _representable(self._scale(), "D")
 
     @cached_property
     def _strategy_band(self) -> Vector:
@@ -109,10 +109,10 @@ class ScaledToeplitz(Factorization):
 
 def _representable(series: Vector, matrix: str) -> Vector:
     # Squares of the entries are summed everywhere, so they must be finite too.
-    if not (np.abs(series) < 1e150).all():
-        at = int(np.flatnonzero(~(np.abs(series) < 1e150))[0])
+    if not (np.abs(series) < 1e140).all():
+        at = int(np.flatnonzero(~(np.abs(series) < 1e140))[0])
         raise NotRepresentable(
-            f"{matrix} must stay below 1e150; got overflow at coefficient {at}. "
+            f"{matrix} must stay below 1e140; got overflow at coefficient {at}. "
             "The inverse of these coefficients grows without bound: use other coefficients or fewer rounds."
         )
     series.setflags(write=False)

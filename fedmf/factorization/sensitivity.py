@@ -1,17 +1,17 @@
 """How far one user can move the mechanism: sens_{k,b}(C), exact or bounded, and always called what it is.
 
-One user's contributions are vectors u_i of norm at most ζ in the rounds i of a pattern π (at most k rounds, any
-two at least b apart). With ζ = 1,
+One user's contributions are vectors u_i of norm at most ζ in the rounds i of a pattern π (at most k rounds,
+any two at least b apart). With ζ = 1,
 
     sens_{k,b}(C)² = max over π and ‖u_i‖ ≤ 1 of Σ_{i,j∈π} G_ij ⟨u_i, u_j⟩,   G = CᵀC.
 
 It is at most max_π Σ_{i,j∈π} |G_ij|, with equality wherever signs s_i = ±1 make s_i s_j G_ij ≥ 0 on the best
 pattern; in particular where G ≥ 0.
 
-Every value here is a proven upper bound, computed by one of four methods. It is *exact* when the method is one
-that is always attained, or when a pattern was found that attains it up to 1e-12 (relative), the rounding error
-of the sums. No other tolerance is used: "non-increasing" is never tested, but replaced by a monotone envelope
-that lies above the coefficients, and the bracket decides.
+Every value here is a proven upper bound, computed by one of four methods. It is *exact* when the method is
+always attained, or when a pattern was found that attains it up to 1e-12 (relative), the rounding error of the
+sums. No other tolerance is used: "non-increasing" is never tested, but replaced by a monotone envelope that
+lies above the coefficients, and the bracket decides.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def sensitivity(factorization: Factorization, participation: Participation) -> S
 
 
 def sensitivity_upper_bound(factorization: Factorization, participation: Participation) -> Sensitivity:
-    """A value the sensitivity never exceeds: the exact one where it is known, else the best bound available."""
+    """A value the sensitivity never exceeds: the exact one where it is known, else the best bound at hand."""
     return stated_sensitivity(factorization, participation)
 
 
@@ -153,9 +153,9 @@ def _by_envelope(C: Factorization, envelope: Vector, scale: Vector, k: int, b: i
     """Compare with Ĉ = LTT(ĉ)·diag(s)⁻¹, ĉ and s non-increasing and |C| ≤ Ĉ, for which the earliest wins.
 
     [ĈᵀĈ]_{j−g,j} = Σ_l ĉ_l ĉ_{l+g} / (s_{j−g} s_j) over l < n − j: for fixed j it falls as g grows, since
-    ĉ_{l+g} falls and s_{j−g} rises. The m-th and (m+h)-th round of a pattern are at least hb apart and the m-th
-    is at least mb, hence their entry is at most max_{i ≥ mb} [ĈᵀĈ]_{i,i+hb}. Without scaling the maximum lies
-    at i = mb and the bound is ‖Σ_{m<k} Ĉ_{:,mb}‖. The earliest pattern of C itself gives the lower end.
+    ĉ_{l+g} falls and s_{j−g} rises. The m-th and (m+h)-th round of a pattern are at least hb apart and the
+    m-th is at least mb, hence their entry is at most max_{i ≥ mb} [ĈᵀĈ]_{i,i+hb}. Without scaling the maximum
+    lies at i = mb and the bound is ‖Σ_{m<k} Ĉ_{:,mb}‖. The earliest pattern of C itself gives the lower end.
     """
     scaled = bool((scale != scale[0]).any())
     if scaled:

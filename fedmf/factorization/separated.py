@@ -1,4 +1,4 @@
-"""Sums over min-separated participation patterns: the dynamic program, enumeration and the earliest pattern."""
+"""Sums over min-separated participation patterns: dynamic program, enumeration, the earliest pattern."""
 
 from __future__ import annotations
 

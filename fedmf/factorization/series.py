@@ -1,7 +1,7 @@
 """Truncated power series: the algebra of lower-triangular Toeplitz (LTT) matrices.
 
-LTT(c)·LTT(h) = LTT(c·h), the product of the series c(x) and h(x) cut after x^{n−1}; so inverses and products of
-these matrices are reciprocals and products of series.
+LTT(c)·LTT(h) = LTT(c·h), the product of the series c(x) and h(x) cut after x^{n−1}; so inverses and products
+of these matrices are reciprocals and products of series.
 """
 
 from __future__ import annotations

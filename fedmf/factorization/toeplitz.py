@@ -1,4 +1,4 @@
-"""Strategy matrices as values, by what is stored: C, C⁻¹, a diagonal, or another one with rescaled columns."""
+"""Strategy matrices as values, by what is stored: C, C⁻¹, a diagonal, or another with rescaled columns."""
 
 from __future__ import annotations
 

@@ -47,3 +47,4 @@ def run_in_process(session: Session, observer: Observer = lambda _report, _row: 
     trainer = local_trainer(session.config, session.task)
     client_app = make_client_app(lambda _: (trainer, session.config.clip_norm))
     run_on_grid(session, InProcessGrid(client_app, nodes=session.config.workers), observer)
+    session.draw()

@@ -38,7 +38,13 @@ class LearningRateSchedule:
             raise ValueError(f"w (warm-up rounds) must lie in 0..{self.rounds - 1}; got {self.warmup}.")
 
     def __call__(self, t: int) -> float:
-        """η_t for the 0-based round t."""
+        """η_t for the 0-based round t.
+
+        Raises:
+            IndexError: t lies outside the horizon, where a decayed rate would turn negative.
+        """
+        if not 0 <= t < self.rounds:
+            raise IndexError(f"t (round) must lie in 0..{self.rounds - 1}; got {t}.")
         if t < self.warmup:
             return self.peak * (t + 1) / (self.warmup + 1)
         progress = (t - self.warmup) / (self.rounds - self.warmup)

@@ -14,10 +14,6 @@ FRACTION_BITS = 40
 #: 2^22 users of at most 2^40 each stay inside an int64.
 MAX_USERS = 1 << 22
 
-# float64 norms of up to 2^35 entries are right to far better than this; scaling down by it makes
-# "norm at most ζ" hold in exact arithmetic, not just up to rounding.
-_MARGIN = 1.0 - 2.0**-40
-
 
 def clip_to_fixed_point(updates: Tensor, clip_norm: float) -> tuple[Tensor, Tensor]:
     """Clip each row to ℓ2 norm ζ and express it in units of ζ·2⁻⁴⁰, rounding towards zero.
@@ -47,8 +43,16 @@ def clip_to_fixed_point(updates: Tensor, clip_norm: float) -> tuple[Tensor, Tens
     rows = rows / torch.where(largest > 0, largest, torch.ones_like(largest))[:, None]
     shape_norm = torch.linalg.vector_norm(rows, dim=1)
     size = largest / clip_norm
-    factor = torch.where(size * shape_norm > 1.0, 1.0 / shape_norm, size) * (_MARGIN * 2.0**FRACTION_BITS)
+    factor = torch.where(size * shape_norm > 1.0, 1.0 / shape_norm, size) * (_margin(rows.shape[1]) * 2.0**FRACTION_BITS)
     return (rows * factor[:, None]).trunc().to(torch.int64), finite
+
+
+def _margin(dimension: int) -> float:
+    """Scaling down by this makes "norm at most ζ" hold in exact arithmetic, not just up to rounding.
+
+    A float64 norm of d entries, summed in any order, is wrong by at most about d·2⁻⁵⁴ of itself.
+    """
+    return 1.0 - (dimension + 64) * 2.0**-52
 
 
 def clip(update: Tensor, clip_norm: float) -> Tensor:
@@ -88,7 +92,16 @@ class FixedPointSum:
         self._total = torch.zeros(dimension, dtype=torch.int64, device=device)
 
     def add_updates(self, updates: Tensor) -> Tensor:
-        """Clip and add rows of shape (users, d); returns the mask of rows that counted."""
+        """Clip and add rows of shape (users, d); returns the mask of rows that counted.
+
+        Raises:
+            ValueError: wrong shape, or more users than an int64 total can hold.
+        """
+        if updates.ndim != 2 or updates.shape[1] != self._total.numel():
+            raise ValueError(
+                f"updates must have shape (users, {self._total.numel()}); got {tuple(updates.shape)}. "
+                "Send one flat row per user."
+            )
         rows, finite = clip_to_fixed_point(updates.to(self._total.device), self.clip_norm)
         self._add(rows.sum(dim=0), int(finite.sum()))
         return finite

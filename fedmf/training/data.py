@@ -82,6 +82,8 @@ def digits(
     rng = np.random.default_rng([seed, 0xD161])
     order = rng.permutation(targets.size)
     held_out = round(test_fraction * targets.size)
+    if held_out == 0:
+        raise ValueError(f"test-fraction must hold out at least one of {targets.size} examples; got {test_fraction}.")
     test, train = order[:held_out], order[held_out:]
     if not 1 <= users <= train.size:
         raise ValueError(f"users must lie in 1..{train.size}, the number of training examples; got {users}.")

@@ -47,7 +47,11 @@ class LocalTrainer:
     """Trains a set of users as one batched program.
 
     Each user starts from the received parameters and runs ``plan`` on its own examples; users with
-    fewer examples are padded with examples of weight zero, which change nothing.
+    fewer examples are padded with their own examples at weight zero, and stand still once they are done.
+
+    Guarantees:
+        A user's update does not depend on who else is trained, beyond the rounding of float32 sums: not
+        even on another user's NaN, infinity or diverging model.
 
     Args:
         model: the flat model.
@@ -85,8 +89,13 @@ class LocalTrainer:
         for rows, weight in zip(indices, weights, strict=True):
             features, labels = self.dataset.features[rows], self.dataset.labels[rows]
             gradients = self._gradient(current, features, labels, weight)
-            current = {name: p - self.plan.learning_rate * gradients[name] for name, p in current.items()}
+            current = {name: self._stepped(p, gradients[name], weight) for name, p in current.items()}
         return self.model.flatten(current, leading=1) - parameters
+
+    def _stepped(self, parameter: Tensor, gradient: Tensor, weight: Tensor) -> Tensor:
+        """One SGD step of the users that still train; the gradient of the others is 0·∞ = NaN at worst."""
+        training = (weight[:, 0] > 0).reshape(-1, *(1,) * (parameter.ndim - 1))
+        return torch.where(training, parameter - self.plan.learning_rate * gradient, parameter)
 
     def _weighted_loss(self, parameters: dict[str, Tensor], features: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         outputs = torch.func.functional_call(self.model.module, parameters, (features,))
@@ -100,7 +109,9 @@ class LocalTrainer:
         indices = np.zeros((steps, len(plans), size), dtype=np.int64)
         weights = np.zeros((steps, len(plans), size), dtype=np.float32)
         for u, plan in enumerate(plans):
+            indices[:, u] = plan[0][0]
             for s, batch in enumerate(plan):
+                indices[s, u] = batch[0]
                 indices[s, u, : batch.size] = batch
                 weights[s, u, : batch.size] = 1.0 / batch.size
         return torch.from_numpy(indices), torch.from_numpy(weights)

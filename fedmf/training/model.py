@@ -20,7 +20,8 @@ def mlp(inputs: int, hidden: tuple[int, ...], classes: int, seed: int) -> nn.Mod
     if any(width < 1 for width in hidden):
         raise ValueError(f"hidden-units must be positive; got {hidden}.")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        # torch.manual_seed would also reseed every GPU's generator.
+        torch.default_generator.manual_seed(seed)
         layers: list[tuple[str, nn.Module]] = []
         width = inputs
         for i, units in enumerate(hidden):
@@ -68,7 +69,7 @@ class FlatModel:
         """Views of a (…, d) tensor by parameter name; leading dimensions are kept."""
         views, offset = {}, 0
         for name, p in self.module.named_parameters():
-            views[name] = flat[..., offset : offset + p.numel()].reshape(*flat.shape[:-1], *p.shape)
+            views[name] = flat[..., offset : offset + p.numel()].reshape((*flat.shape[:-1], *p.shape))
             offset += p.numel()
         return views
 

@@ -1,0 +1,257 @@
+"""The privacy statement, from disk alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from fedmf.accounting import statement as statement_module
+from fedmf.accounting.header import RunHeader
+from fedmf.accounting.ledger import Ledger, LedgerError
+from fedmf.accounting.statement import build_statement
+from fedmf.factorization import InverseToeplitz, Sensitivity, stated_sensitivity
+from fedmf.participation import Participation
+
+CONTRACT = Participation(rounds=6, max_participations=2, min_separation=3)
+FACTORIZATION = InverseToeplitz([1.0, -0.8], 6)
+PLANNED = stated_sensitivity(FACTORIZATION, CONTRACT)
+DELTA = 1e-5
+
+REQUIRED = """unit adjacency mechanism params rounds rounds_released max_participations min_separation
+realised_max_participations realised_min_separation sampling users cohort_size clip_norm noise_multiplier
+sensitivity sensitivity_kind sensitivity_case noise_std delta epsilon_planned epsilon_realised
+epsilon_realised_quantiles mu_planned rho_planned noise_key trust not_covered"""
+
+
+def make_header(**changes) -> RunHeader:
+    values = {
+        "participation": CONTRACT,
+        "users": 5,
+        "cohort_size": 2,
+        "clip_norm": 0.5,
+        "adjacency": "zero-out",
+        "mechanism": "cgd",
+        "params": {"lambda": 0.8},
+        "factorization": FACTORIZATION.to_dict(),
+        "sensitivity": PLANNED.value,
+        "sensitivity_kind": PLANNED.kind,
+        "sensitivity_case": PLANNED.case,
+        "noise_multiplier": 0.7,
+        "delta": DELTA,
+        "epsilon": 7.0,
+        "message_mode": "per-user",
+        "key_fingerprint": "ab12",
+        "key_public": False,
+        "dimension": 1000,
+        "config": {"rounds": 6, "epsilon": 7.0},
+    }
+    return RunHeader(**{**values, **changes})
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger.sqlite"
+
+
+def record(path, header: RunHeader, cohorts) -> None:
+    with Ledger.create(path, header.participation, header.to_dict()) as ledger:
+        for index, users in enumerate(cohorts):
+            ledger.commit_round(index, users, "c", "d", "released" if users else "empty")
+
+
+def read(path):
+    with Ledger.open(path, read_only=True) as ledger:
+        return build_statement(RunHeader.from_dict(ledger.header), ledger)
+
+
+def epsilon_of(rounds, released, header: RunHeader) -> float:
+    """From the dense matrix, the absolute noise and the absolute shift of one user."""
+    factor = {"zero-out": 1, "replace-one": 2}[header.adjacency]
+    shift = np.linalg.norm(FACTORIZATION.materialize()[:released][:, rounds].sum(axis=1))
+    absolute_noise = header.clip_norm * header.noise_multiplier * header.sensitivity * factor
+    return dp_accounting.get_epsilon_gaussian(absolute_noise / (factor * header.clip_norm * shift), DELTA)
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_whole_run(path, adjacency):
+    header = make_header(adjacency=adjacency)
+    record(path, header, [["a", "b"], ["c"], [], ["a"], ["c"], []])
+    found = read(path)
+    assert found.epsilon_planned == pytest.approx(dp_accounting.get_epsilon_gaussian(0.7, DELTA), rel=1e-9)
+    assert found.epsilon_planned_so_far is None
+    assert found.epsilon_realised == pytest.approx(epsilon_of([0, 3], 6, header), rel=1e-9)
+    assert found.epsilon_realised == pytest.approx(found.epsilon_planned, rel=1e-9)
+    # Quantiles of the sorted users: two never joined, then b, c, a.
+    assert found.epsilon_realised_quantiles["0.25"] == 0.0
+    assert found.epsilon_realised_quantiles["0.5"] == pytest.approx(epsilon_of([0], 6, header), rel=1e-9)
+    assert found.epsilon_realised_quantiles["0.75"] == pytest.approx(epsilon_of([1, 4], 6, header), rel=1e-9)
+    factor = 2 if adjacency == "replace-one" else 1
+    assert found.noise_std == pytest.approx(0.5 * 0.7 * PLANNED.value * factor, rel=1e-12)
+    assert found.mu_planned == pytest.approx(1 / 0.7)
+    assert found.rho_planned == pytest.approx(1 / (2 * 0.49))
+    assert (found.rounds, found.rounds_released, found.rounds_empty) == (6, 6, 2)
+    assert (found.realised_max_participations, found.realised_min_separation) == (2, 3)
+    assert (found.users, found.users_participated) == (5, 3)
+    assert (found.unit, found.adjacency) == ("user", adjacency)
+    assert found.trust == "server re-clips every user's update"
+    assert found.noise_key == "ab12 (operating system randomness)"
+
+
+def test_run_that_stopped_early(path):
+    header = make_header(message_mode="slice", key_public=True)
+    record(path, header, [["a"], ["b"], ["c"], ["a"]])
+    found = read(path)
+    allowed = max(epsilon_of(rounds, 4, header) for rounds in ([0, 3], [0], [1], [2], [3]))
+    assert found.epsilon_planned_so_far == pytest.approx(allowed, rel=1e-9)
+    assert found.epsilon_realised == pytest.approx(epsilon_of([0, 3], 4, header), rel=1e-9)
+    assert found.epsilon_realised < found.epsilon_planned
+    assert found.trust == "workers clip; the server trusts the slice sums"
+    assert found.noise_key == "ab12 (public seed: simulation only, gives no privacy)"
+    assert "Simulation only, no privacy" in found.render_text().splitlines()[0]
+
+
+def test_before_the_first_round(path):
+    record(path, make_header(), [])
+    found = read(path)
+    assert (found.epsilon_realised, found.epsilon_planned_so_far, found.rounds_released) == (0.0, 0.0, 0)
+    assert found.realised_min_separation is None
+
+
+@pytest.mark.parametrize("cohorts", [[], [["a"]], [["a"], [], [], ["a"], [], []]])
+def test_run_without_privacy(path, cohorts):
+    record(path, make_header(noise_multiplier=0.0, epsilon=None, key_fingerprint=None), cohorts)
+    found = read(path)
+    assert found.epsilon_planned is None
+    assert found.mu_planned is None
+    assert found.epsilon_realised is (None if cohorts else found.epsilon_realised)
+    assert found.noise_key == "none: no noise was added"
+    assert found.render_text().startswith("No privacy: this run added no noise.")
+    json.loads(found.to_json())
+
+
+def test_required_fields_and_strict_json(path, tmp_path):
+    record(path, make_header(), [["a"], ["b"]])
+    found = read(path)
+    target = tmp_path / "statement.json"
+    target.write_text("old")
+    found.write(target)
+    loaded = json.loads(target.read_text(), parse_constant=pytest.fail)
+    assert loaded == json.loads(json.dumps(found.to_dict()))
+    assert set(REQUIRED.split()) <= loaded.keys()
+    assert len(loaded["not_covered"]) >= 5
+    assert sum(bin["users"] for bin in loaded["epsilon_realised_histogram"]) == 5
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [
+        "ledger.sqlite",
+        "ledger.sqlite.lock",
+        "statement.json",
+    ]
+
+
+def test_failed_write_keeps_the_old_statement(path, tmp_path, monkeypatch):
+    record(path, make_header(), [["a"]])
+    target = tmp_path / "statement.json"
+    target.write_text("old")
+
+    def refuse(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(statement_module.os, "fsync", refuse)
+    with pytest.raises(OSError, match="no space"):
+        read(path).write(target)
+    assert target.read_text() == "old"
+    assert not (tmp_path / "statement.json.partial").exists()
+
+
+def test_text_says_what_matters(path):
+    record(path, make_header(), [["a", "b"], ["c"], [], ["a"]])
+    text = read(path).render_text()
+    found = read(path)
+    assert f"({found.epsilon_planned:.6g}, 1e-05)-differential privacy under zero-out adjacency" in text
+    for part in (
+        f"{found.epsilon_realised:.6g} (worst user)",
+        "4 of 6 released, 1 of them empty",
+        "cgd (lambda=0.8)",
+        "none: fixed schedule, no amplification claimed",
+        "3 of 5 took part",
+        *found.not_covered,
+        *found.assumptions,
+    ):
+        assert part in text
+
+
+def test_header_round_trips_through_json():
+    header = make_header(delta=1e-7 / 3)
+    assert RunHeader.from_dict(json.loads(json.dumps(header.to_dict()))) == header
+
+
+def test_header_refuses_other_fields():
+    values = make_header().to_dict()
+    with pytest.raises(ValueError, match="missing: delta; unknown: detla"):
+        RunHeader.from_dict({**{k: v for k, v in values.items() if k != "delta"}, "detla": 1})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("users", 0),
+        ("users", True),
+        ("cohort_size", 6),
+        ("clip_norm", 0.0),
+        ("clip_norm", math.nan),
+        ("sensitivity", math.inf),
+        ("noise_multiplier", -1.0),
+        ("noise_multiplier", math.nan),
+        ("delta", 1.0),
+        ("epsilon", 0.0),
+        ("adjacency", "add"),
+        ("message_mode", "both"),
+        ("sensitivity_kind", "guess"),
+        ("dimension", 0),
+    ],
+)
+def test_header_validates(field, value):
+    with pytest.raises(ValueError, match=rf"{field}.* must .*; got"):
+        make_header(**{field: value})
+
+
+def test_understated_sensitivity_is_found(path):
+    header = make_header(sensitivity=PLANNED.value * 0.99)
+    record(path, header, [["a"]])
+    with pytest.raises(LedgerError, match=r"below the .* of its factorization"):
+        read(path)
+
+
+def test_realised_above_planned_is_refused(path, monkeypatch):
+    """Even if the planned sensitivity were computed wrongly, the recorded users would show it."""
+    header = make_header(sensitivity=PLANNED.value * 0.99)
+    record(path, header, [["a"], [], [], ["a"], [], []])
+    wrong = Sensitivity(PLANNED.value * 0.99, "exact", "doctored")
+    monkeypatch.setattr(statement_module, "stated_sensitivity", lambda *_: wrong)
+    with pytest.raises(LedgerError, match=r"epsilon_realised is .* above the planned"):
+        read(path)
+
+
+def test_header_and_ledger_must_agree(path):
+    header = make_header()
+    record(path, header, [["a", "b"], ["c", "d"]])
+    with Ledger.open(path, read_only=True) as ledger:
+        looser = dataclasses.replace(header, participation=Participation(6, 1, 3))
+        with pytest.raises(LedgerError, match="the header plans"):
+            build_statement(looser, ledger)
+        with pytest.raises(LedgerError, match="holds 4 users; the header says there are 3"):
+            build_statement(dataclasses.replace(header, users=3), ledger)
+        shorter = InverseToeplitz([1.0, -0.8], 5).to_dict()
+        with pytest.raises(LedgerError, match="n=5 rounds"):
+            build_statement(dataclasses.replace(header, factorization=shorter), ledger)
+
+
+def test_disagreeing_accountants_make_no_statement(path, monkeypatch):
+    record(path, make_header(), [["a"]])
+    monkeypatch.setattr(dp_accounting, "get_epsilon_gaussian", lambda sigma, delta: 1.0)
+    with pytest.raises(RuntimeError, match="accountants disagree"):
+        read(path)

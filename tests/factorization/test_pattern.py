@@ -1,0 +1,90 @@
+"""Recorded patterns against dense columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from oracles import contracts, patterns, vector_sensitivity
+
+from fedmf.factorization import (
+    Toeplitz,
+    bisr,
+    cgd,
+    leading,
+    normalized,
+    pattern_sensitivities,
+    pattern_sensitivity,
+    stated_sensitivity,
+)
+from fedmf.participation import Participation
+
+N = 8
+NON_NEGATIVE = [cgd(0.8, N), bisr(3, N), normalized(bisr(3, N)), Toeplitz([1.0, 0.2, 0.7], N)]
+
+
+@pytest.mark.parametrize("C", NON_NEGATIVE)
+@pytest.mark.parametrize("released", [None, 5, 8])
+def test_every_pattern_is_the_norm_of_its_columns(C, released):
+    rows = released or N
+    dense = C.materialize()[:rows, :rows]
+    recorded = [pi for pi in patterns(N, N, 1) if max(pi) < rows]
+    expected = [np.linalg.norm(dense[:, pi].sum(axis=1)) for pi in recorded]
+    assert np.allclose(pattern_sensitivities(C, recorded, released), expected, rtol=1e-12)
+
+
+def test_order_and_repeats_of_users_do_not_matter():
+    C = cgd(0.8, N)
+    found = pattern_sensitivities(C, [[5, 0, 3], [], [0, 3, 5], [1], [0, 3, 5]])
+    assert found[0] == found[2] == found[4] == pattern_sensitivity(C, (0, 3, 5))
+    assert found[1] == 0.0
+
+
+@pytest.mark.parametrize("C", [*NON_NEGATIVE, Toeplitz([1.0, -0.6, 0.5, 0.3], N)])
+def test_no_recorded_pattern_exceeds_the_contract(C):
+    for k, b in contracts(N)[::5]:
+        worst = pattern_sensitivities(C, patterns(N, k, b)).max()
+        assert worst <= stated_sensitivity(C, Participation(N, k, b)).value * (1 + 1e-12)
+
+
+def test_signed_columns_are_bounded_and_not_just_added_up():
+    """The columns cancel when added, but a user may contribute opposite vectors in the two rounds."""
+    C = Toeplitz([1.0, -0.9], 2)
+    dense = C.materialize()
+    added = float(np.linalg.norm(dense.sum(axis=1)))
+    opposite = float(np.linalg.norm(dense @ [1.0, -1.0]))
+    assert added < opposite == pytest.approx(pattern_sensitivity(C, [0, 1]), rel=1e-12)
+    frustrated = Toeplitz([1.0, -0.6, -0.5], 3)
+    assert pattern_sensitivity(frustrated, [0, 1, 2]) >= vector_sensitivity(frustrated.materialize(), 3, 1)
+
+
+def test_a_stopped_run_spends_less_and_never_more_than_its_leading_block():
+    C = normalized(bisr(4, N))
+    values = [pattern_sensitivity(C, [0, 3], released_rounds=T) for T in range(4, N + 1)]
+    assert values == sorted(values)
+    assert values[0] == pytest.approx(pattern_sensitivity(leading(C, 4), [0, 3]))
+
+
+def test_many_users_take_linear_memory_and_little_time():
+    rng = np.random.default_rng(0)
+    C = cgd(0.95, 2000)
+    starts = rng.integers(0, 200, size=20_000)
+    recorded = starts[:, None] + 200 * np.arange(9)
+    found = pattern_sensitivities(C, list(recorded))
+    for user in (0, 123, 19_999):
+        assert found[user] == pytest.approx(np.linalg.norm(C.columns(recorded[user]).sum(axis=1)), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "released", "message"),
+    [
+        ([8], None, "below T=8; got 8"),
+        ([-1], None, "got -1"),
+        ([5], 5, "below T=5; got 5"),
+        ([1, 1], None, "not repeat a round; got 1 twice"),
+        ([0.5], None, "integer rounds"),
+        ([0], 9, "between 1 and n=8"),
+    ],
+)
+def test_bad_histories_are_refused(pattern, released, message):
+    with pytest.raises(ValueError, match=message):
+        pattern_sensitivity(cgd(0.5, N), pattern, released)

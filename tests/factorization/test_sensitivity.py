@@ -1,0 +1,214 @@
+"""Sensitivity against enumeration of every pattern, and the labels exact and upper_bound against the truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from oracles import contracts, earliest_norm, ltt, patterns, scalar_sensitivity, vector_sensitivity
+
+from fedmf.factorization import (
+    Diagonal,
+    InverseToeplitz,
+    SensitivityNotExact,
+    Toeplitz,
+    bisr,
+    cgd,
+    nu_ftrl,
+    normalized,
+    sensitivity,
+    sensitivity_upper_bound,
+    square_root,
+    stated_sensitivity,
+)
+from fedmf.factorization.separated import (
+    best_separated_sum,
+    comb_sum,
+    comb_sum_adjoint,
+    count_patterns,
+    pattern_layers,
+)
+from fedmf.participation import Participation
+
+# Two float64 summation orders of fewer than 100 terms.
+EXACT = 1e-11
+
+
+def _random_factorization(rng: np.random.Generator, n: int):
+    p = int(rng.integers(1, n + 1))
+    c = rng.normal(size=p) if rng.random() < 0.5 else rng.random(p)
+    if rng.random() < 0.3:
+        c = np.sort(np.abs(c))[::-1]
+    c = np.concatenate([[abs(c[0]) + 0.2], c[1:]])
+    base = [Toeplitz(c, n), InverseToeplitz(c, n), Diagonal(rng.random(n) + 0.1)][int(rng.integers(3))]
+    return normalized(base) if rng.random() < 0.4 else base
+
+
+def test_random_matrices_against_enumeration():
+    """Never below any user; equal to the worst scalar user wherever it is called exact."""
+    rng = np.random.default_rng(20240601)
+    kinds = {"exact": 0, "upper_bound": 0}
+    for _ in range(60):
+        n = int(rng.integers(1, 8))
+        C = _random_factorization(rng, n)
+        for k, b in contracts(n):
+            stated = stated_sensitivity(C, Participation(n, k, b))
+            truth = scalar_sensitivity(C.materialize(), k, b)
+            kinds[stated.kind] += 1
+            assert stated.value >= truth * (1 - EXACT), (C, k, b)
+            if stated.kind == "exact":
+                assert stated.value <= truth * (1 + EXACT), (C, k, b)
+    assert kinds["exact"] > 400
+    assert kinds["upper_bound"] > 5
+
+
+def test_bounds_hold_for_users_with_contributions_of_any_direction():
+    rng = np.random.default_rng(7)
+    for _ in range(25):
+        n = int(rng.integers(3, 7))
+        C = _random_factorization(rng, n)
+        for k, b in contracts(n):
+            stated = stated_sensitivity(C, Participation(n, k, b))
+            assert stated.value >= vector_sensitivity(C.materialize(), k, b) * (1 - EXACT)
+
+
+def test_sign_frustrated_gram_is_called_a_bound_and_vectors_beat_scalars():
+    """With three columns of pairwise negative products no signs align them all; spread vectors do better."""
+    C = Toeplitz([1.0, -0.6, -0.5], 3)
+    contract = Participation(3, 3, 1)
+    dense = C.materialize()
+    gram = dense.T @ dense
+    assert gram[0, 1] * gram[1, 2] * gram[0, 2] < 0
+    stated = stated_sensitivity(C, contract)
+    assert stated.kind == "upper_bound"
+    assert stated.value == pytest.approx(np.sqrt(np.abs(gram).sum()), rel=EXACT)
+    scalar, vector = scalar_sensitivity(dense, 3, 1), vector_sensitivity(dense, 3, 1)
+    assert scalar * 1.001 < vector <= stated.value
+    with pytest.raises(SensitivityNotExact, match="upper bound"):
+        sensitivity(C, contract)
+    assert sensitivity_upper_bound(C, contract) == stated
+
+
+@pytest.mark.parametrize("n", [8])
+@pytest.mark.parametrize("decay", [0.0, 0.3, 0.9, 0.999])
+def test_normalized_cgd_is_exact_for_every_contract(n, decay):
+    """The worst pattern is the earliest, for every (k, b) that fits and not only n = kb."""
+    C = normalized(cgd(decay, n))
+    for k, b in contracts(n):
+        stated = sensitivity(C, Participation(n, k, b))
+        assert stated.value == pytest.approx(scalar_sensitivity(C.materialize(), k, b), rel=EXACT)
+        assert stated.value == pytest.approx(earliest_norm(C.materialize(), k, b), rel=EXACT)
+
+
+@pytest.mark.parametrize("make", [square_root, lambda n: bisr(3, n), lambda n: nu_ftrl(0.1, n)])
+def test_normalized_closed_forms_are_exact_at_scale(make):
+    """Too many patterns to enumerate; the envelope certifies the earliest one."""
+    C = normalized(make(300))
+    stated = sensitivity(C, Participation(300, 6, 50))
+    assert stated.value == pytest.approx(earliest_norm(C.materialize(), 6, 50), rel=EXACT)
+    assert "earliest pattern" in stated.case
+
+
+def test_cgd_closed_form():
+    for decay, k, b in ((0.975, 10, 390), (0.5, 4, 3), (0.9, 1, 50)):
+        j = np.arange(1, k + 1)
+        square = (
+            (1 - decay ** (2 * b))
+            / ((1 - decay**2) * (1 - decay**b) ** 2)
+            * ((1 - decay ** (b * j)) ** 2).sum()
+        )
+        found = sensitivity(cgd(decay, k * b), Participation(k * b, k, b))
+        assert found.value == pytest.approx(np.sqrt(square), rel=1e-12)
+
+
+@pytest.mark.parametrize(("n", "k", "b"), [(40, 4, 3), (40, 40, 1), (41, 7, 6), (40, 1, 5)])
+def test_monotone_toeplitz_uses_the_earliest_pattern(n, k, b):
+    c = np.sort(np.random.default_rng(3).random(n))[::-1] + 0.1
+    found = sensitivity(Toeplitz(c, n), Participation(n, k, b))
+    assert found.value == pytest.approx(earliest_norm(ltt(c, n), k, b), rel=1e-12)
+
+
+def test_rounding_wiggles_stay_exact_and_sound_but_real_bumps_do_not():
+    n, contract = 400, Participation(400, 20, 20)
+    c = 0.97 ** np.arange(n)
+    wiggled = c + 1e-17 * np.random.default_rng(0).normal(size=n)
+    assert not (np.diff(wiggled) <= 0).all()
+    stated = stated_sensitivity(Toeplitz(wiggled, n), contract)
+    assert stated.kind == "exact"
+    assert stated.value >= earliest_norm(ltt(wiggled, n), 20, 20) * (1 - 1e-14)
+    bumped = c.copy()
+    bumped[200] += 0.1
+    assert stated_sensitivity(Toeplitz(bumped, n), contract).kind == "upper_bound"
+
+
+def test_orthogonal_columns_take_the_best_and_not_the_first():
+    rng = np.random.default_rng(11)
+    entries = rng.random(9) + 0.1
+    for k, b in contracts(9):
+        found = sensitivity(Diagonal(entries), Participation(9, k, b))
+        assert found.value == pytest.approx(scalar_sensitivity(np.diag(entries), k, b), rel=EXACT)
+
+
+def test_dynamic_program_bounds_what_is_too_large_to_enumerate():
+    """n = 12 with enumeration switched off: between the truth and Σ of absolute row sums."""
+    from fedmf.factorization.sensitivity import _by_dynamic_program, _by_envelope
+
+    rng = np.random.default_rng(5)
+    for _ in range(8):
+        C = _random_factorization(rng, 9)
+        for k, b in ((2, 2), (3, 2), (3, 3), (4, 1)):
+            truth = scalar_sensitivity(C.materialize(), k, b)
+            bound = _by_dynamic_program(C, k, b)
+            assert bound.kind == "upper_bound"
+            assert bound.value >= truth * (1 - EXACT)
+            assert bound.value <= np.sqrt(np.abs(C.materialize().T @ C.materialize()).sum()) * (1 + EXACT)
+            assert _by_envelope(C, *C.monotone_envelope(), k, b).value >= truth * (1 - EXACT)
+
+
+def test_dynamic_program_formula():
+    """w_i = max_{π∋i} Σ_j |G_ij|, then max_π Σ_i w_i, by enumeration."""
+    from fedmf.factorization.sensitivity import _by_dynamic_program
+
+    C = normalized(Toeplitz([1.0, -0.8, 0.9, -0.3, 0.4], 8))
+    gram = np.abs(C.materialize().T @ C.materialize())
+    for k, b in ((2, 2), (3, 2), (3, 1)):
+        all_patterns = patterns(8, k, b)
+        w = [max(gram[i, list(pi)].sum() for pi in all_patterns if i in pi) for i in range(8)]
+        expected = np.sqrt(max(sum(w[i] for i in pi) for pi in all_patterns))
+        assert _by_dynamic_program(C, k, b).value == pytest.approx(expected, rel=EXACT)
+
+
+def test_large_horizons_are_answered():
+    n = 20_000
+    stated = stated_sensitivity(Toeplitz([1.0, -0.5, 0.25, 0.3], n), Participation(n, 10, 2))
+    assert stated.kind == "upper_bound"
+    assert "envelope" in stated.case
+    assert sensitivity(square_root(n), Participation(n, 10, 2000)).kind == "exact"
+
+
+def test_the_horizons_must_agree():
+    with pytest.raises(ValueError, match="same for C and the participation; got 4 and 5"):
+        stated_sensitivity(Toeplitz([1.0], 4), Participation(5, 1, 1))
+
+
+def test_separated_sums_against_enumeration():
+    rng = np.random.default_rng(2)
+    values = rng.random((3, 8))
+    for k, b in contracts(8):
+        best = [max(row[list(pi)].sum() for pi in patterns(8, k, b)) for row in values]
+        assert np.allclose(best_separated_sum(values, k, b), best, rtol=1e-14)
+
+
+def test_pattern_layers_list_every_pattern_once():
+    for k, b in contracts(8):
+        listed = [tuple(row) for layer in pattern_layers(8, k, b) for row in layer.tolist()]
+        assert sorted(listed) == sorted(patterns(8, k, b))
+        assert count_patterns(8, k, b) == len(listed)
+
+
+@pytest.mark.parametrize(("n", "k", "b"), [(7, 2, 3), (7, 3, 3), (8, 8, 1), (9, 2, 4), (5, 1, 2)])
+def test_comb_sum_and_its_adjoint(n, k, b):
+    rng = np.random.default_rng(4)
+    x, y = rng.normal(size=n), rng.normal(size=n)
+    comb = ltt(np.isin(np.arange(n), np.arange(k) * b).astype(float), n)
+    assert np.allclose(comb_sum(x, k, b), comb @ x, atol=1e-13)
+    assert np.allclose(comb_sum_adjoint(y, k, b), comb.T @ y, atol=1e-13)

@@ -1,0 +1,87 @@
+"""The handshake: users are found on their nodes, disputed claims are not believed, restarts are followed."""
+
+import pytest
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.messages import hosted_users_reply
+from fedmf.flower.population import Population
+
+ROSTER = ["ann", "bob", "eve"]
+
+
+def _grid(claims: list[list[str]]) -> InProcessGrid:
+    app = ClientApp()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        return hosted_users_reply(message, claims[int(context.node_config["partition-id"])])
+
+    return InProcessGrid(app, nodes=len(claims))
+
+
+def test_users_are_found_on_their_nodes() -> None:
+    population = Population(ROSTER)
+    population.gather(_grid([["ann"], ["bob", "eve"]]), timeout=1.0)
+    assert population.node_of == {"ann": 1000, "bob": 1001, "eve": 1001}
+    assert population.missing == 0
+
+
+def test_a_user_claimed_twice_is_never_asked() -> None:
+    lines: list[str] = []
+    population = Population(ROSTER, lines.append)
+    population.gather(_grid([["ann", "bob"], ["bob"], ["bob", "eve"]]), timeout=1.0)
+    assert population.node_of == {"ann": 1000, "eve": 1002}
+    assert population.disputed == {"bob"}
+    assert any("'bob' is claimed by several nodes" in line for line in lines)
+
+
+def test_strangers_are_ignored_and_missing_users_reported() -> None:
+    lines: list[str] = []
+    population = Population(ROSTER, lines.append)
+    population.gather(_grid([["ann", "mallory"], []]), timeout=0.3)
+    assert population.node_of == {"ann": 1000}
+    assert population.missing == 2
+    assert any("1 users that are not on the roster" in line for line in lines)
+    assert any("2 of 3 users are served by no node" in line for line in lines)
+
+
+def test_nobody_at_all_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="no node that serves a known user answered"):
+        Population(ROSTER).gather(_grid([["mallory"]]), timeout=0.3)
+
+
+def test_a_node_that_fails_the_handshake_is_reported_and_the_others_serve() -> None:
+    app = ClientApp()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        if context.node_config["partition-id"] == 0:
+            raise RuntimeError("no")
+        return hosted_users_reply(message, ["ann", "bob"])
+
+    lines: list[str] = []
+    population = Population(["ann", "bob"], lines.append)
+    population.gather(InProcessGrid(app, nodes=2), timeout=1.0)
+    assert set(population.node_of.values()) == {1001}
+    assert any("failed the handshake" in line for line in lines)
+
+
+def test_a_restarted_node_gets_its_users_back_under_its_new_id() -> None:
+    population = Population(ROSTER)
+    population.gather(_grid([["ann", "bob"], ["eve"]]), timeout=1.0)
+
+    class Restarted(InProcessGrid):
+        def get_node_ids(self) -> list[int]:
+            return [1001, 1002]  # node 1000 is gone, 1002 is new
+
+    app = ClientApp()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        return hosted_users_reply(message, ["ann", "bob"])
+
+    population.refresh(Restarted(app, nodes=3), timeout=1.0)
+    assert population.node_of == {"ann": 1002, "bob": 1002, "eve": 1001}
+    assert not population.disputed

@@ -1,0 +1,200 @@
+"""The server strategy under hostile, dead and late clients: the run survives, nothing wrong enters the sum."""
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from small_runs import client_for, linear_task, reply_with, run_small, small_config, tampering
+
+from fedmf.accounting.ledger import Ledger
+from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.simulation import run_on_grid
+from fedmf.flower.strategy import RoundReport
+from fedmf.runs.session import Session
+
+DIMENSION = 50
+TASK = linear_task(24, DIMENSION)
+
+
+def _raise(request: Message, reply: Message) -> Message:
+    raise RuntimeError("disk on fire")
+
+
+BAD_USER_REPLIES = {
+    "raises": _raise,
+    "too short": lambda q, r: reply_with(q, r, array=("update", np.zeros(DIMENSION - 1, np.float32))),
+    "matrix": lambda q, r: reply_with(q, r, array=("update", np.zeros((DIMENSION, 1), np.float32))),
+    "integers": lambda q, r: reply_with(q, r, array=("update", np.ones(DIMENSION, np.int64))),
+    "NaN": lambda q, r: reply_with(q, r, array=("update", np.full(DIMENSION, np.nan, np.float32))),
+    "infinity": lambda q, r: reply_with(q, r, array=("update", np.full(DIMENSION, np.inf, np.float32))),
+    "complex": lambda q, r: reply_with(q, r, array=("update", np.ones(DIMENSION, np.complex64))),
+    "misnamed": lambda q, r: reply_with(q, r, array=("model", np.zeros(DIMENSION, np.float32))),
+    "last round": lambda q, r: reply_with(q, r, round=int(q.content.config_records["config"]["round"]) - 1),
+    "no round": lambda q, r: reply_with(q, r, round="now"),
+    "another user": lambda q, r: reply_with(q, r, users=["u999"]),
+    "two users": lambda q, r: reply_with(q, r, users=["u000", "u001"]),
+    "nobody": lambda q, r: reply_with(q, r, users=[]),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_USER_REPLIES)
+def test_bad_replies_of_one_user_count_as_zero_and_use_up_the_noise_row(kind: str, tmp_path) -> None:
+    victim = "u003"
+    config = small_config(messages="per-user", server_momentum=0.0, server_learning_rate=1.0)
+
+    def tamper(request: Message, reply: Message) -> Message:
+        mine = request.content.config_records["config"]["users"] == [victim]
+        return BAD_USER_REPLIES[kind](request, reply) if mine else reply
+
+    reports: list[RoundReport] = []
+    bad = run_small(
+        tmp_path / "bad", config, TASK, lambda s: tampering(client_for(s), tamper), on_report=reports.append
+    )
+    good = run_small(tmp_path / "good", config, TASK)
+    with Ledger.open(tmp_path / "bad" / "ledger.sqlite", read_only=True) as ledger:
+        taken = list(ledger.participations())
+        assert ledger.last_round() == config.rounds - 1
+    assert victim not in {user for _, user in taken}
+    assert sum(len(report.rejected) for report in reports) == 3
+    # All noise rows are the same as in the good run, so exactly the victim's clipped updates are missing.
+    x = -TASK.dataset.features[3].numpy() * config.local_learning_rate
+    missing = 3 * x / np.linalg.norm(x) * config.clip_norm / config.cohort_size
+    np.testing.assert_allclose(good - bad, missing, atol=1e-5)  # float32 models of size about 1
+
+
+BAD_SLICES = {
+    "raises": _raise,
+    "inflated": lambda q, r: reply_with(q, r, array=("sum", np.full(DIMENSION, 2**45, np.int64))),
+    "floats": lambda q, r: reply_with(q, r, array=("sum", np.zeros(DIMENSION, np.float64))),
+    "stranger": lambda q, r: reply_with(q, r, users=["u999"]),
+    "listed twice": lambda q, r: reply_with(q, r, users=["u003", "u003"]),
+    "another round": lambda q, r: reply_with(q, r, round=99),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_SLICES)
+def test_a_bad_slice_is_refused_as_a_whole(kind: str, tmp_path) -> None:
+    def tamper(request: Message, reply: Message) -> Message:
+        return BAD_SLICES[kind](request, reply) if reply.metadata.src_node_id == 1001 else reply
+
+    reports: list[RoundReport] = []
+    config = small_config(workers=2)
+    run_small(tmp_path / "run", config, TASK, lambda s: tampering(client_for(s), tamper), reports.append)
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
+        users = {user for _, user in ledger.participations()}
+        assert ledger.last_round() == config.rounds - 1
+    assert users == set(TASK.dataset.user_ids[0::2])
+    assert all(len(report.rejected) == 1 for report in reports)
+
+
+def test_replies_over_the_clip_norm_are_clipped_again_by_the_server(tmp_path) -> None:
+    config = small_config(messages="per-user", private=False, server_momentum=0.0, server_learning_rate=1.0)
+    huge = np.zeros(DIMENSION, np.float32)
+    huge[0] = 1e30
+    client = lambda s: tampering(client_for(s), lambda q, r: reply_with(q, r, array=("update", huge)))  # noqa: E731
+    model = run_small(tmp_path / "run", config, TASK, client)
+    expected = np.zeros(DIMENSION)
+    expected[0] = config.rounds * config.clip_norm
+    np.testing.assert_allclose(model, expected, rtol=1e-6)
+
+
+def test_a_user_that_replies_twice_counts_once(tmp_path) -> None:
+    config = small_config(messages="per-user", private=False)
+
+    class Echo(InProcessGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
+            for reply in super().pull_messages(message_ids):
+                yield reply
+                yield reply
+
+    with Session.start(tmp_path / "echo", config, TASK) as session:
+        run_on_grid(session, Echo(client_for(session)))
+        echoed = session.server.parameters.numpy().copy()
+    assert np.array_equal(echoed, run_small(tmp_path / "plain", config, TASK))
+
+
+class LateGrid(InProcessGrid):
+    """Holds back the replies of round 2 and hands them out from round 3 on."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self.late: list[Message] = []
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
+        for reply in super().pull_messages(message_ids):
+            if reply.metadata.message_type == "train" and reply.metadata.group_id == "2":
+                self.late.append(reply)
+            else:
+                if reply.metadata.group_id == "3":
+                    yield from self.late
+                yield reply
+
+
+def test_late_replies_are_not_waited_for_and_never_enter_a_later_round(tmp_path) -> None:
+    config = small_config(messages="per-user", private=False, round_timeout=0.3)
+    reports: list[RoundReport] = []
+    begun = time.monotonic()
+    with Session.start(tmp_path / "late", config, TASK) as session:
+        run_on_grid(session, LateGrid(client_for(session)), lambda report, _: reports.append(report))
+        ledger = session.directory.ledger
+        assert [report.included for report in reports] == [6, 0] + [6] * 10
+        assert 1 not in {t for t, _ in ledger.participations()}
+        assert ledger.last_round() == 11
+    assert time.monotonic() - begun < 20
+
+
+def test_a_run_in_which_nobody_ever_replies_stops_and_can_be_resumed(tmp_path) -> None:
+    config = small_config(messages="per-user")
+    with (
+        Session.start(tmp_path / "run", config, TASK) as session,
+        pytest.raises(RuntimeError, match="no user's update arrived in 3 rounds in a row"),
+    ):
+        run_on_grid(session, InProcessGrid(tampering(client_for(session), _raise)))
+    with Session.resume(tmp_path / "run", config, TASK) as session:
+        assert session.server.t == 3
+        run_on_grid(session, InProcessGrid(client_for(session)))
+        assert session.server.t == config.rounds
+        assert session.statement().rounds_empty == 3
+
+
+def test_more_rounds_than_the_horizon_are_refused(tmp_path) -> None:
+    from fedmf.flower.strategy import CorrelatedNoiseStrategy
+
+    config = small_config()
+    with Session.start(tmp_path / "run", config, TASK) as session:
+        strategy = CorrelatedNoiseStrategy(session.server, config.cohort_schedule(), TASK.dataset.user_ids)
+        with pytest.raises(ValueError, match="at most the horizon n=12; got 13"):
+            strategy.start(InProcessGrid(client_for(session)), num_rounds=13)
+        run_on_grid(session, InProcessGrid(client_for(session)))
+        with pytest.raises(RuntimeError, match="horizon"):
+            session.server.release(session.server.new_sum(), [])
+
+
+def test_the_standard_flower_loop_gives_the_same_model(tmp_path) -> None:
+    """Strategy.start of Flower itself, driving our five methods, is a second implementation of the loop."""
+    from flwr.serverapp.strategy import Strategy
+
+    from fedmf.flower.population import Population
+    from fedmf.flower.strategy import CorrelatedNoiseStrategy
+
+    config = small_config(messages="per-user")
+    with Session.start(tmp_path / "flower", config, TASK) as session:
+        strategy = CorrelatedNoiseStrategy(
+            session.server, config.cohort_schedule(), TASK.dataset.user_ids, messages="per-user"
+        )
+        grid = InProcessGrid(client_for(session))
+        strategy._population = Population(TASK.dataset.user_ids)
+        strategy._population.gather(grid, 5.0)
+        Strategy.start(strategy, grid, strategy.initial_arrays(), num_rounds=config.rounds)
+        model = session.server.parameters.numpy().copy()
+    assert np.array_equal(model, run_small(tmp_path / "ours", config, TASK))
+
+
+def test_cohorts_do_not_depend_on_what_clients_do(tmp_path) -> None:
+    config = small_config()
+    asked = [config.cohort_schedule().cohort(t).tolist() for t in range(config.rounds)]
+    assert all(len(cohort) == 6 for cohort in asked)
+    assert sorted(itertools.chain(*asked[:4])) == list(range(24))

@@ -1,0 +1,90 @@
+"""Slow and obvious reference implementations: dense matrices and enumeration. Imports nothing from fedmf."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def ltt(first_column: Any, rounds: int) -> Array:
+    """LTT(c), the lower-triangular Toeplitz matrix with this first column, padded with zeros."""
+    matrix = np.zeros((rounds, rounds))
+    for lag, value in enumerate(first_column):
+        matrix += value * np.eye(rounds, k=-lag)
+    return matrix
+
+
+def prefix_sums(rounds: int) -> Array:
+    return np.tril(np.ones((rounds, rounds)))
+
+
+def patterns(rounds: int, max_participations: int, min_separation: int) -> list[tuple[int, ...]]:
+    """Every non-empty participation pattern, by trying every subset of the rounds."""
+    found = []
+    for bits in range(1, 2**rounds):
+        chosen = [t for t in range(rounds) if bits >> t & 1]
+        apart = all(
+            later - earlier >= min_separation for earlier, later in zip(chosen, chosen[1:], strict=False)
+        )
+        if len(chosen) <= max_participations and apart:
+            found.append(tuple(chosen))
+    return found
+
+
+def scalar_sensitivity(C: Array, max_participations: int, min_separation: int) -> float:
+    """max over patterns and signs ±1 of ‖Σ s_i C_{:,i}‖: users whose contributions are multiples of one vector."""
+    best = 0.0
+    for pattern in patterns(len(C), max_participations, min_separation):
+        columns = C[:, pattern]
+        for signs in product((1.0, -1.0), repeat=len(pattern) - 1):
+            best = max(best, float(np.linalg.norm(columns @ np.array([1.0, *signs]))))
+    return best
+
+
+def vector_sensitivity(C: Array, max_participations: int, min_separation: int, seed: int = 0) -> float:
+    """max over patterns of ‖Σ C_{:,i} u_iᵀ‖_F over unit vectors u_i, by coordinate ascent from random starts.
+
+    Every value tried is reached by some user, so this is a lower bound on the sensitivity.
+    """
+    rng = np.random.default_rng(seed)
+    best = scalar_sensitivity(C, max_participations, min_separation)
+    for pattern in patterns(len(C), max_participations, min_separation):
+        gram = C[:, pattern].T @ C[:, pattern]
+        off_diagonal = gram - np.diag(np.diag(gram))
+        for _ in range(3):
+            u = rng.normal(size=(len(pattern), max(2, len(pattern))))
+            u /= np.linalg.norm(u, axis=1, keepdims=True)
+            for _ in range(60):
+                for i in range(len(pattern)):
+                    pull = off_diagonal[i] @ u
+                    if np.linalg.norm(pull) > 1e-12:
+                        u[i] = pull / np.linalg.norm(pull)
+            best = max(best, float(np.sqrt(np.sum(gram * (u @ u.T)))))
+    return best
+
+
+def earliest_norm(C: Array, max_participations: int, min_separation: int) -> float:
+    """‖Σ_{l<k} C_{:,lb}‖."""
+    return float(
+        np.linalg.norm(C[:, : (max_participations - 1) * min_separation + 1 : min_separation].sum(axis=1))
+    )
+
+
+def query_variances(A: Array, C: Array) -> Array:
+    """‖(A C⁻¹)_{t,:}‖²."""
+    return np.sum((A @ np.linalg.inv(C)) ** 2, axis=1)
+
+
+def rmse(A: Array, C: Array, sensitivity: float) -> float:
+    """(1/√n)·‖A C⁻¹‖_F·sens."""
+    return float(np.sqrt(query_variances(A, C).mean())) * sensitivity
+
+
+def contracts(rounds: int) -> list[tuple[int, int]]:
+    """Every (k, b) that fits the horizon."""
+    return [(k, b) for b in range(1, rounds + 1) for k in range(1, rounds + 1) if (k - 1) * b + 1 <= rounds]
