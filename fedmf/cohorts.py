@@ -42,13 +42,14 @@ class CohortSchedule(ABC):
         b = min(participation.min_separation, n)  # separations beyond the horizon ask no more than b = n
         if cohort_size * b > users:
             raise ValueError(
-                f"m (cohort size) must be at most the number of eligible users; got m={cohort_size}, but with "
-                f"{users} users and b={b} only {users // b} are sure to be eligible in every round."
+                f"m (cohort size) must be at most the number of eligible users; got m={cohort_size}, but "
+                f"with {users} users and b={b} only {users // b} are sure to be eligible in every round."
             )
         if n * cohort_size > users * k:
             raise ValueError(
                 f"k (max_participations) must allow n*m = {n * cohort_size} participations; got k={k} for "
-                f"{users} users. Use k of at least {-(-n * cohort_size // users)}, fewer rounds or smaller cohorts."
+                f"{users} users. Use k of at least {-(-n * cohort_size // users)}, fewer rounds or smaller "
+                "cohorts."
             )
         self.users, self.cohort_size, self.participation, self.seed = users, cohort_size, participation, seed
 
@@ -71,7 +72,8 @@ class CyclicSchedule(CohortSchedule):
     Consecutive participations of a user are ⌊U/m⌋ or ⌈U/m⌉ rounds apart, and nobody takes part more
     than ⌈n·m/U⌉ times.
 
-    >>> schedule = CyclicSchedule(6, 2, Participation(rounds=9, max_participations=3, min_separation=3), seed=1)
+    >>> contract = Participation(rounds=9, max_participations=3, min_separation=3)
+    >>> schedule = CyclicSchedule(6, 2, contract, seed=1)
     >>> bool((schedule.cohort(0) == schedule.cohort(3)).all())
     True
     """

@@ -33,7 +33,9 @@ class ToeplitzWorkload:
     def __post_init__(self) -> None:
         a = np.array(self.coefficients, dtype=np.float64)
         if a.ndim != 1 or a.size == 0 or not np.isfinite(a).all() or a[0] == 0:
-            raise ValueError(f"a (workload coefficients) must be a finite vector with a_0 != 0; got {a.shape}.")
+            raise ValueError(
+                f"a (workload coefficients) must be a finite vector with a_0 != 0; got {a.shape}."
+            )
         a.setflags(write=False)
         object.__setattr__(self, "coefficients", a)
 

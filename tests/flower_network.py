@@ -24,6 +24,7 @@ Env = Mapping[str, str]
 RunConfig = Mapping[str, str | int | float | bool] | Path | None
 Process = subprocess.Popen[Any]
 
+_CONNECTIONS = 'superlink.default = "local"\nsuperlink.local.address = ":local:"\n'
 _OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -54,10 +55,10 @@ class FlowerRun:
 
     returncode: int
     output: str
-    run_id: str
-    status: str
-    details: str
     seconds: float
+    run_id: str = ""
+    status: str = ""
+    details: str = ""
 
     @property
     def ok(self) -> bool:
@@ -76,7 +77,7 @@ def flower_environment(tmp_path: Path) -> dict[str, str]:
     """Environment for Flower's commands: offline, its own home and ports, this interpreter's scripts."""
     home = tmp_path.resolve() / "flwr-home"
     (home / "cwd").mkdir(parents=True, exist_ok=True)
-    (home / "config.toml").write_text('superlink.default = "local"\nsuperlink.local.address = ":local:"\n')
+    (home / "config.toml").write_text(_CONNECTIONS)
     simulation_port, control_port = free_ports(2)
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONWARNINGS")}
     return env | {
@@ -98,15 +99,14 @@ def superlink(env: Env, workdir: Path, name: str = "loopback") -> Iterator[Super
     The ServerApp runs as a child of the SuperLink, with ``workdir`` as its working directory.
     """
     workdir.mkdir(parents=True, exist_ok=True)
-    (port,) = free_ports(1)
+    port = str(free_ports(1)[0])
     link = SuperLink(name, f"127.0.0.1:{port}", workdir)
-    command = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
+    command = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", port]
     try:
         with _running({workdir / "superlink.log": command}, env) as processes:
             _wait(lambda: _healthy(link.address), "SuperLink", workdir, processes)
-            config = Path(env["FLWR_HOME"]) / "config.toml"
-            lines = f'superlink.{name}.address = "{link.address}"\nsuperlink.{name}.insecure = true\n'
-            config.write_text(config.read_text() + lines)
+            connection = f'superlink.{name} = {{ address = "{link.address}", insecure = true }}\n'
+            (Path(env["FLWR_HOME"]) / "config.toml").write_text(_CONNECTIONS + connection)
             yield link
     finally:
         stop_processes(env)  # the SuperLink detaches its SuperExec into another session
@@ -114,10 +114,7 @@ def superlink(env: Env, workdir: Path, name: str = "loopback") -> Iterator[Super
 
 @contextmanager
 def supernodes(env: Env, link: SuperLink, count: int) -> Iterator[list[Path]]:
-    """Start ``count`` SuperNodes with partition-id 0..count-1; yield their logs once all are registered.
-
-    Each ClientApp runs as a child of its SuperNode, in the same working directory as the SuperLink.
-    """
+    """Start ``count`` SuperNodes, partition-id 0..count-1, in the SuperLink's folder; yield their logs."""
     commands = {}
     for i, port in enumerate(free_ports(count)):
         command = ["flower-supernode", "--insecure", "--superlink", link.address, "--host", "127.0.0.1"]
@@ -146,11 +143,11 @@ def flwr_run(
         command += ["--run-config", str(_config_file(run_config, Path(env["FLWR_HOME"])))]
     started = time.monotonic()
     code, output = _run(command, env, timeout)
-    result = FlowerRun(code, output, "", "", "", time.monotonic() - started)
+    result = FlowerRun(code, output, seconds=time.monotonic() - started)
     run_id = next((line.split()[3] for line in output.splitlines() if "Successfully started run" in line), "")
     if not run_id:
         return result
-    _, text = _run(["flwr", "list", connection, "--run-id", run_id, "--format", "json"], env, 60.0)
+    _, text = _run(["flwr", "list", connection, "--run-id", run_id, "--format", "json"], env, 60)
     run = json.loads(text[text.index("{") :])["runs"][0]
     return replace(result, run_id=run_id, status=run["status"], details=run["status-details"])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -28,16 +28,14 @@ def patterns(rounds: int, max_participations: int, min_separation: int) -> list[
     found = []
     for bits in range(1, 2**rounds):
         chosen = [t for t in range(rounds) if bits >> t & 1]
-        apart = all(
-            later - earlier >= min_separation for earlier, later in zip(chosen, chosen[1:], strict=False)
-        )
+        apart = all(later - earlier >= min_separation for earlier, later in pairwise(chosen))
         if len(chosen) <= max_participations and apart:
             found.append(tuple(chosen))
     return found
 
 
 def scalar_sensitivity(C: Array, max_participations: int, min_separation: int) -> float:
-    """max over patterns and signs ±1 of ‖Σ s_i C_{:,i}‖: users whose contributions are multiples of one vector."""
+    """max over patterns and signs ±1 of ‖Σ s_i C_{:,i}‖: users that contribute multiples of one vector."""
     best = 0.0
     for pattern in patterns(len(C), max_participations, min_separation):
         columns = C[:, pattern]

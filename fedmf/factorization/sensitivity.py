@@ -161,7 +161,7 @@ def _by_envelope(C: Factorization, envelope: Vector, scale: Vector, k: int, b: i
     if scaled:
         upper = _scaled_envelope_square(envelope, scale, k, b) ** 0.5
     else:
-        upper = float(np.linalg.norm(comb_sum(envelope, k, b))) / scale[0]
+        upper = float(np.linalg.norm(comb_sum(envelope, k, b)) / scale[0])
     lower = float(np.linalg.norm(C.column_sum(earliest_pattern(k, b))))
     attained = upper <= lower * (1 + _ROUNDING)
     if not attained:

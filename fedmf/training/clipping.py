@@ -43,7 +43,9 @@ def clip_to_fixed_point(updates: Tensor, clip_norm: float) -> tuple[Tensor, Tens
     rows = rows / torch.where(largest > 0, largest, torch.ones_like(largest))[:, None]
     shape_norm = torch.linalg.vector_norm(rows, dim=1)
     size = largest / clip_norm
-    factor = torch.where(size * shape_norm > 1.0, 1.0 / shape_norm, size) * (_margin(rows.shape[1]) * 2.0**FRACTION_BITS)
+    factor = torch.where(size * shape_norm > 1.0, 1.0 / shape_norm, size) * (
+        _margin(rows.shape[1]) * 2.0**FRACTION_BITS
+    )
     return (rows * factor[:, None]).trunc().to(torch.int64), finite
 
 
@@ -114,7 +116,8 @@ class FixedPointSum:
         """
         if total.dtype != torch.int64 or total.shape != self._total.shape:
             raise ValueError(
-                f"slice sum must be int64 of shape {tuple(self._total.shape)}; got {total.dtype}, {tuple(total.shape)}."
+                f"slice sum must be int64 of shape {tuple(self._total.shape)}; "
+                f"got {total.dtype}, {tuple(total.shape)}."
             )
         scaled = total.to(torch.float64) * 2.0**-FRACTION_BITS
         norm = float(torch.linalg.vector_norm(scaled))
@@ -124,7 +127,9 @@ class FixedPointSum:
 
     def _add(self, total: Tensor, users: int) -> None:
         if self.users + users > MAX_USERS:
-            raise ValueError(f"m (cohort size) must be at most {MAX_USERS} users; the integer sum could overflow.")
+            raise ValueError(
+                f"m (cohort size) must be at most {MAX_USERS} users; the integer sum could overflow."
+            )
         self._total += total
         self.users += users
 

@@ -41,7 +41,9 @@ class FederatedDataset:
                 f"user ids must be unique, one for each user; got {len(self.user_ids)} ids "
                 f"({len(set(self.user_ids))} different) for {len(self.owned)} users."
             )
-        empty = next((name for name, rows in zip(self.user_ids, self.owned, strict=True) if rows.size == 0), None)
+        empty = next(
+            (name for name, rows in zip(self.user_ids, self.owned, strict=True) if rows.size == 0), None
+        )
         if empty is not None:
             raise ValueError(f"every user must own at least one example; got none for {empty}.")
 
@@ -57,7 +59,12 @@ class FederatedDataset:
 
 
 def digits(
-    users: int, *, partition: str = "iid", dirichlet_alpha: float = 1.0, test_fraction: float = 0.2, seed: int = 0
+    users: int,
+    *,
+    partition: str = "iid",
+    dirichlet_alpha: float = 1.0,
+    test_fraction: float = 0.2,
+    seed: int = 0,
 ) -> FederatedDataset:
     """The 1,797 handwritten 8×8 digits that ship inside scikit-learn, split over users.
 
@@ -83,7 +90,9 @@ def digits(
     order = rng.permutation(targets.size)
     held_out = round(test_fraction * targets.size)
     if held_out == 0:
-        raise ValueError(f"test-fraction must hold out at least one of {targets.size} examples; got {test_fraction}.")
+        raise ValueError(
+            f"test-fraction must hold out at least one of {targets.size} examples; got {test_fraction}."
+        )
     test, train = order[:held_out], order[held_out:]
     if not 1 <= users <= train.size:
         raise ValueError(f"users must lie in 1..{train.size}, the number of training examples; got {users}.")

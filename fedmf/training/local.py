@@ -61,7 +61,9 @@ class LocalTrainer:
         seed: public seed of the shuffling.
     """
 
-    def __init__(self, model: FlatModel, dataset: FederatedDataset, plan: LocalSGD, loss: Loss, seed: int) -> None:
+    def __init__(
+        self, model: FlatModel, dataset: FederatedDataset, plan: LocalSGD, loss: Loss, seed: int
+    ) -> None:
         self.model, self.dataset, self.plan, self.loss, self.seed = model, dataset, plan, loss, seed
         self._index = {name: u for u, name in enumerate(dataset.user_ids)}
         self._gradient = vmap(grad(self._weighted_loss), in_dims=(0, 0, 0, 0))
@@ -97,7 +99,9 @@ class LocalTrainer:
         training = (weight[:, 0] > 0).reshape(-1, *(1,) * (parameter.ndim - 1))
         return torch.where(training, parameter - self.plan.learning_rate * gradient, parameter)
 
-    def _weighted_loss(self, parameters: dict[str, Tensor], features: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    def _weighted_loss(
+        self, parameters: dict[str, Tensor], features: Tensor, labels: Tensor, weights: Tensor
+    ) -> Tensor:
         outputs = torch.func.functional_call(self.model.module, parameters, (features,))
         return (self.loss(outputs, labels) * weights).sum()
 

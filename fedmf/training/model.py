@@ -52,7 +52,9 @@ class FlatModel:
             )
         wrong = [name for name, p in self.module.named_parameters() if p.dtype != torch.float32]
         if wrong:
-            raise ValueError(f"model parameters must be float32; got {wrong[0]!r} of another type. Call module.float().")
+            raise ValueError(
+                f"model parameters must be float32; got {wrong[0]!r} of another type. Call module.float()."
+            )
         if self.dimension == 0:
             raise ValueError("model must have parameters; got none.")
 
@@ -76,7 +78,10 @@ class FlatModel:
     def flatten(self, parameters: dict[str, Tensor], leading: int = 0) -> Tensor:
         """The inverse of ``unflatten`` with ``leading`` leading dimensions."""
         return torch.cat(
-            [parameters[name].reshape(*parameters[name].shape[:leading], -1) for name, _ in self.module.named_parameters()],
+            [
+                parameters[name].reshape(*parameters[name].shape[:leading], -1)
+                for name, _ in self.module.named_parameters()
+            ],
             dim=-1,
         )
 

@@ -1,0 +1,224 @@
+"""Cohort schedules: every schedule keeps the contract, is reproducible and leaves nobody out."""
+
+from __future__ import annotations
+
+from math import comb, log
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from fedmf.cohorts import (
+    CohortSchedule,
+    CyclicSchedule,
+    RandomSchedule,
+    cohort_schedule,
+    cyclic_participation,
+)
+from fedmf.participation import Participation
+
+FALSE_ALARM = 1e-6
+laws = settings(derandomize=True, max_examples=150, deadline=None, database=None)
+
+SEEDS = st.integers(0, 2**32)
+
+
+def all_cohorts(schedule: CohortSchedule) -> list[list[int]]:
+    return [schedule.cohort(t).tolist() for t in range(schedule.participation.rounds)]
+
+
+def check_contract(schedule: CohortSchedule) -> np.ndarray:
+    """Assert size, order, cap and separation of every cohort; returns participations by user."""
+    n, k, b = (
+        schedule.participation.rounds,
+        schedule.participation.max_participations,
+        schedule.participation.min_separation,
+    )
+    last: dict[int, int] = {}
+    counts = np.zeros(schedule.users, dtype=int)
+    for t, cohort in enumerate(all_cohorts(schedule)):
+        assert len(cohort) == schedule.cohort_size
+        assert cohort == sorted(set(cohort))
+        assert 0 <= cohort[0]
+        assert cohort[-1] < schedule.users
+        for user in cohort:
+            assert t - last.get(user, -b) >= b, (user, last.get(user), t)
+            last[user] = t
+            counts[user] += 1
+    assert counts.sum() == n * schedule.cohort_size
+    assert counts.max() <= k
+    return counts
+
+
+@st.composite
+def settings_of_a_schedule(draw: st.DrawFn) -> tuple[int, int, Participation]:
+    """Any users, cohort size and contract, feasible or not; b may exceed n."""
+    n = draw(st.integers(1, 30))
+    b = draw(st.integers(1, n + 3))
+    k = draw(st.integers(1, Participation.as_many_as_fit(n, b).max_participations))
+    m = draw(st.integers(1, 6))
+    users = draw(st.integers(1, 60))
+    return users, m, Participation(n, k, b)
+
+
+def is_feasible(users: int, m: int, contract: Participation) -> bool:
+    """Whether any schedule exists: any min(b, n) consecutive rounds need different users, and k caps the sum."""
+    window = min(contract.min_separation, contract.rounds)
+    return m * window <= users and m * contract.rounds <= users * contract.max_participations
+
+
+@laws
+@given(settings_of_a_schedule(), SEEDS)
+def test_a_cyclic_schedule_keeps_the_contract_or_none_exists(
+    setting: tuple[int, int, Participation], seed: int
+) -> None:
+    users, m, contract = setting
+    if is_feasible(*setting):
+        counts = check_contract(CyclicSchedule(users, m, contract, seed))
+        assert counts.max() - counts.min() <= 1
+        assert counts.min() >= 1 or m * contract.rounds < users
+    else:
+        with pytest.raises(ValueError, match="cohort size|max_participations") as caught:
+            CyclicSchedule(users, m, contract, seed)
+        assert "\n" not in str(caught.value)
+
+
+@laws
+@given(settings_of_a_schedule(), SEEDS)
+def test_a_random_schedule_keeps_the_contract_or_is_refused(
+    setting: tuple[int, int, Participation], seed: int
+) -> None:
+    users, m, contract = setting
+    try:
+        schedule = RandomSchedule(users, m, contract, seed)
+    except ValueError as error:
+        loosest = Participation.as_many_as_fit(contract.rounds, contract.min_separation)
+        assert not is_feasible(*setting) or contract != loosest
+        assert "\n" not in str(error)
+        if is_feasible(*setting):
+            assert "a random order runs out in round" in str(error)
+        return
+    assert is_feasible(*setting)
+    check_contract(schedule)
+
+
+@laws
+@given(st.sampled_from(["cyclic", "random"]), st.integers(1, 6), st.integers(1, 8), st.integers(1, 40), SEEDS)
+def test_a_schedule_is_a_pure_function_of_its_arguments(name: str, m: int, b: int, n: int, seed: int) -> None:
+    users = m * b + 5
+    contract = Participation.as_many_as_fit(n, b)
+    first = cohort_schedule(name, users, m, contract, seed)
+    np.random.default_rng(0).normal(size=3)
+    second = cohort_schedule(name, users, m, contract, seed)
+    forwards = all_cohorts(first)
+    assert forwards == [second.cohort(t).tolist() for t in reversed(range(n))][::-1]
+    first.cohort(0)[:] = -1
+    assert all_cohorts(first) == forwards
+
+
+@laws
+@given(st.integers(1, 12), st.integers(1, 120), st.integers(1, 60))
+def test_cyclic_participation_is_the_tightest_contract(m: int, users: int, n: int) -> None:
+    assume(m <= users)
+    contract = cyclic_participation(users, m, n)
+    counts = check_contract(CyclicSchedule(users, m, contract, seed=0))
+    assert counts.max() == contract.max_participations
+    cohorts = all_cohorts(CyclicSchedule(users, m, contract, seed=0))
+    gaps = [t - s for t in range(n) for s in range(t) if set(cohorts[s]) & set(cohorts[t])]
+    assert min(gaps, default=n) == contract.min_separation
+
+
+@pytest.mark.parametrize("name", ["cyclic", "random"])
+def test_seeds_give_different_orders(name: str) -> None:
+    contract = Participation.as_many_as_fit(40, 10)
+    different = {str(all_cohorts(cohort_schedule(name, 100, 5, contract, seed))) for seed in range(5)}
+    assert len(different) == 5
+
+
+def test_a_random_schedule_covers_the_users() -> None:
+    """100 eligible users a round, 10 drawn, 200 rounds: a given user is missed with chance below 0.9^200."""
+    counts = check_contract(RandomSchedule(109, 10, Participation.as_many_as_fit(200, 1), seed=4))
+    assert counts.min() > 0
+
+
+def chi_square_threshold(degrees: int) -> float:
+    """An upper bound on the 1 − FALSE_ALARM quantile of χ² (Laurent and Massart, 2000, lemma 1)."""
+    x = -log(FALSE_ALARM)
+    return degrees + 2 * (degrees * x) ** 0.5 + 2 * x
+
+
+@pytest.mark.parametrize(("users", "m", "b", "t"), [(6, 2, 1, 0), (6, 2, 1, 3), (7, 2, 2, 5)])
+def test_a_random_round_is_uniform_over_the_eligible_subsets(users: int, m: int, b: int, t: int) -> None:
+    """Conditional on who rests, every m-subset of the others is equally likely; pooled over 20,000 seeds."""
+    seeds = 20_000
+    eligible = users - m * min(b - 1, t)
+    cells = comb(eligible, m)
+    contract = Participation.as_many_as_fit(t + 1, b)
+    rank = {pair: i for i, pair in enumerate((i, j) for j in range(eligible) for i in range(j))}
+    seen = np.zeros(cells)
+    for seed in range(seeds):
+        schedule = RandomSchedule(users, m, contract, seed)
+        resting = {user for s in range(max(0, t - b + 1), t) for user in schedule.cohort(s).tolist()}
+        others = [user for user in range(users) if user not in resting]
+        first, second = (others.index(user) for user in schedule.cohort(t).tolist())
+        seen[rank[first, second]] += 1
+    expected = seeds / cells
+    statistic = ((seen - expected) ** 2 / expected).sum()
+    assert statistic < chi_square_threshold(cells - 1)
+    tilted = seen * np.where(np.arange(cells) == 0, 1.5, 1.0)
+    assert ((tilted - expected) ** 2 / expected).sum() > chi_square_threshold(cells - 1)
+
+
+def test_cyclic_orders_are_uniform() -> None:
+    """Round 0 of 20,000 seeds: every pair of 6 users is equally likely."""
+    contract = Participation(1, 1, 1)
+    seen: dict[str, int] = {}
+    for seed in range(20_000):
+        key = str(CyclicSchedule(6, 2, contract, seed).cohort(0))
+        seen[key] = seen.get(key, 0) + 1
+    counts = np.array(list(seen.values()))
+    expected = 20_000 / 15
+    assert counts.size == 15
+    assert ((counts - expected) ** 2 / expected).sum() < chi_square_threshold(14)
+
+
+@pytest.mark.parametrize("schedule", [CyclicSchedule, RandomSchedule])
+@pytest.mark.parametrize("t", [-1, 9, 100])
+def test_rounds_outside_the_horizon_are_refused(schedule: type[CohortSchedule], t: int) -> None:
+    with pytest.raises(IndexError, match=r"t \(round\) must lie in 0..8"):
+        schedule(6, 2, Participation(9, 3, 3), 0).cohort(t)
+
+
+@pytest.mark.parametrize(
+    ("users", "m", "contract", "message"),
+    [
+        (6, 0, (9, 3, 3), r"m \(cohort size\) must be at least 1; got 0"),
+        (8, 3, (9, 3, 3), r"got m=3, but with 8 users and b=3 only 2 are sure to be eligible"),
+        (9, 2, (9, 1, 3), r"must allow n\*m = 18 participations; got k=1 for 9 users. Use k of at least 2"),
+    ],
+)
+@pytest.mark.parametrize("schedule", [CyclicSchedule, RandomSchedule])
+def test_impossible_schedules_say_why(
+    schedule: type[CohortSchedule], users: int, m: int, contract: tuple[int, int, int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        schedule(users, m, Participation(*contract), 0)
+
+
+def test_a_cap_that_a_random_order_breaks_is_refused_before_training() -> None:
+    """k·U = n·m leaves no slack at all: a random order practically never uses everybody k times."""
+    contract = Participation(30, 10, 2)
+    CyclicSchedule(9, 3, contract, 0)
+    with pytest.raises(
+        ValueError, match="a random order runs out in round .* of 30. Raise k or use the cyclic"
+    ):
+        RandomSchedule(9, 3, contract, 0)
+
+
+def test_unknown_schedule_and_empty_cohorts() -> None:
+    with pytest.raises(ValueError, match="schedule must be one of cyclic, random; got 'poisson'"):
+        cohort_schedule("poisson", 6, 2, Participation(9, 3, 3), 0)
+    for m in (0, 7):
+        with pytest.raises(ValueError, match=rf"m \(cohort size\) must lie in 1..6, .*; got {m}"):
+            cyclic_participation(6, m, 9)

@@ -1,0 +1,115 @@
+"""The design table: its fields, its arithmetic and its refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from fedmf.design import design
+from fedmf.participation import Participation
+
+TEN_EPOCHS = Participation(3900, 10, 390)
+SMALL = Participation(48, 4, 12)
+FIELDS = {
+    "mechanism", "params", "sensitivity", "sensitivity_kind", "sensitivity_case", "rmse", "max_se",
+    "noise_multiplier", "epsilon", "delta", "adjacency", "workload", "rounds", "max_participations",
+    "min_separation", "memory_vectors", "regenerated_vectors",
+}  # fmt: skip
+
+
+def test_rows_are_json_with_every_field():
+    rows = design(SMALL, ["bsr", "cgd", "normalized-bisr"], 2.0, 1e-6)
+    for row in json.loads(json.dumps(rows, allow_nan=False)):
+        assert set(row) == FIELDS
+        assert row["epsilon"] == 2.0
+        assert row["noise_multiplier"] > 0
+        assert (row["rounds"], row["max_participations"], row["min_separation"]) == (48, 4, 12)
+
+
+def test_published_table_with_its_budget():
+    (row,) = design(TEN_EPOCHS, ["bisr"], 8.0, 1e-5, bands=64)
+    assert row["rmse"] == pytest.approx(10.50, rel=1e-3)
+    assert row["noise_multiplier"] == pytest.approx(0.60023, rel=1e-5)
+    assert row["memory_vectors"] == 0
+    assert row["regenerated_vectors"] == 63
+
+
+def test_without_a_budget_sigma_is_left_out():
+    (plain,) = design(SMALL, ["bisr"], bands=4)
+    (private,) = design(SMALL, ["bisr"], 1.0, 1e-5, bands=4)
+    assert plain["noise_multiplier"] is plain["epsilon"] is plain["delta"] is None
+    for error in ("rmse", "max_se"):
+        assert private[error] == pytest.approx(plain[error] * private["noise_multiplier"], rel=1e-12)
+
+
+def test_replace_one_doubles_the_noise_but_not_the_multiplier():
+    (zero_out,) = design(SMALL, ["bsr"], 1.0, 1e-5, bands=4)
+    (replace_one,) = design(SMALL, ["bsr"], 1.0, 1e-5, adjacency="replace-one", bands=4)
+    assert replace_one["noise_multiplier"] == zero_out["noise_multiplier"]
+    assert replace_one["sensitivity"] == zero_out["sensitivity"]
+    assert replace_one["rmse"] == pytest.approx(2 * zero_out["rmse"], rel=1e-12)
+    assert replace_one["max_se"] == pytest.approx(2 * zero_out["max_se"], rel=1e-12)
+
+
+def test_named_mechanisms_keep_their_order_and_a_comparison_is_sorted():
+    asked = ["identity", "banded-toeplitz", "cgd", "identity"]
+    assert [row["mechanism"] for row in design(SMALL, asked)] == asked
+    seen: list[str] = []
+    rows = design(SMALL, progress=seen.append)
+    assert sorted(seen) == sorted(row["mechanism"] for row in rows)
+    assert [row["rmse"] for row in rows] == sorted(row["rmse"] for row in rows)
+    assert {"identity", "banded-toeplitz", "normalized-bsr"} <= set(seen)
+    assert rows[-1]["mechanism"] in {"identity", "optimal-diagonal"}
+
+
+def test_long_horizons_compare_without_normalisation():
+    n = 5000
+    rows = design(Participation(n, 1, n), ["identity", "cgd"])
+    assert all(math.isfinite(row["rmse"]) for row in rows)
+    from fedmf.design import _comparison
+
+    assert not [name for name in _comparison(n) if name.startswith("normalized-")]
+    assert "banded-toeplitz" in _comparison(n)
+    assert "banded-toeplitz" not in _comparison(10**6)
+    assert "normalized-cgd" in _comparison(100)
+
+
+def test_parameters_go_to_those_that_take_them():
+    rows = design(SMALL, ["cgd", "bisr", "identity"], bands=3, params={"lambda": 0.5})
+    assert [row["params"] for row in rows] == [{"lambda": 0.5}, {"bands": 3}, {}]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mechanisms": ["cgd"], "params": {"gamma": 0.5}}, "gamma .* cgd takes lambda"),
+        ({"mechanisms": ["cgd", "identity"], "bands": 3}, "bands .* identity takes none"),
+        ({"mechanisms": ["tree"]}, "Did you mean"),
+        ({"mechanisms": ["bsr"], "epsilon": 1.0}, "delta must be given together with epsilon"),
+        ({"mechanisms": ["bsr"], "delta": 1e-5}, "epsilon must be given together with delta"),
+        ({"mechanisms": ["bsr"], "epsilon": -1.0, "delta": 1e-5}, "ε"),
+        ({"mechanisms": ["bsr"], "epsilon": 1.0, "delta": 2.0}, "δ"),
+        ({"mechanisms": ["bsr"], "adjacency": "add-one"}, "adjacency"),
+        ({"mechanisms": ["bsr"], "workload": "window:3"}, "workload must be 'prefix'"),
+        ({"mechanisms": ["bsr"], "bands": 49}, "between 1 and n=48"),
+    ],
+)
+def test_bad_requests_are_refused(given, message):
+    with pytest.raises(ValueError, match=message) as refusal:
+        design(SMALL, **given)
+    assert "\n" not in str(refusal.value)
+
+
+def test_importing_design_loads_nothing_heavy():
+    heavy = "torch flwr pandas dp_accounting scipy.stats scipy.signal scipy.optimize"
+    script = (
+        "import sys; from fedmf.design import design; from fedmf.participation import Participation; "
+        "design(Participation(3900, 10, 390), ['bisr', 'cgd'], 8.0, 1e-5); "
+        f"sys.exit(' '.join(name for name in '{heavy}'.split() if name in sys.modules) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

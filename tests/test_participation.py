@@ -1,0 +1,62 @@
+"""The participation contract."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from fedmf.participation import Participation
+
+
+def most_by_enumeration(rounds: int, separation: int) -> int:
+    """Size of the largest set of rounds that are pairwise at least ``separation`` apart."""
+    return max(
+        len(chosen)
+        for size in range(1, rounds + 1)
+        for chosen in combinations(range(rounds), size)
+        if all(j - i >= separation for i, j in combinations(chosen, 2))
+    )
+
+
+@pytest.mark.parametrize("rounds", range(1, 9))
+@pytest.mark.parametrize("separation", range(1, 10))
+def test_k_is_allowed_exactly_when_k_participations_fit(rounds: int, separation: int) -> None:
+    most = most_by_enumeration(rounds, separation)
+    assert Participation.as_many_as_fit(rounds, separation) == Participation(rounds, most, separation)
+    for k in range(1, most + 1):
+        assert Participation(rounds, k, separation).max_participations == k
+    with pytest.raises(
+        ValueError, match=rf"at most k={most} participations fit in {rounds} rounds"
+    ) as caught:
+        Participation(rounds, most + 1, separation)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("position", range(3))
+@pytest.mark.parametrize("value", [0, -1, True, 2.0, "3", None, np.int64(2)])
+def test_only_positive_integers(position: int, value: object) -> None:
+    arguments: list[object] = [10, 2, 3]
+    arguments[position] = value
+    symbol = ("n (rounds)", "k (max_participations)", "b (min_separation)")[position]
+    with pytest.raises(ValueError, match="must be an integer of at least 1; got ") as caught:
+        Participation(*arguments)  # type: ignore[arg-type]
+    assert str(caught.value).startswith(symbol)
+
+
+@pytest.mark.parametrize(("rounds", "separation"), [(0, 3), (-4, 3), (5, 0), (5, -2)])
+def test_as_many_as_fit_refuses_what_the_constructor_refuses(rounds: int, separation: int) -> None:
+    with pytest.raises(ValueError, match="must be an integer of at least 1"):
+        Participation.as_many_as_fit(rounds, separation)
+
+
+def test_it_is_a_value() -> None:
+    contract = Participation(10, 3, 4)
+    assert contract == Participation(10, 3, 4)
+    assert hash(contract) == hash(Participation(10, 3, 4))
+    with pytest.raises(FrozenInstanceError):
+        contract.rounds = 11  # type: ignore[misc]
+    with pytest.raises(ValueError, match="k=3, b=4, n=8"):
+        replace(contract, rounds=8)

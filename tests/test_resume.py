@@ -1,0 +1,215 @@
+"""A run killed anywhere continues to the same model, bit for bit, and never shows two models for one round."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from small_runs import client_for, run_small, small_config, watched
+
+from fedmf.accounting.ledger import Ledger
+from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.simulation import run_on_grid
+from fedmf.runs import checkpoint as checkpoint_module
+from fedmf.runs.config import Config, ConfigError
+from fedmf.runs.session import Session
+
+CONFIG = small_config(mechanism="bsr", bands=4, server_momentum=0.9)
+
+
+def _die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _run_logged(path: Path, log: Path, patch: Callable[[Session], None] = lambda _: None) -> None:
+    """Start or resume the run; log the model that leaves the server in each round."""
+
+    def note(message: Message) -> None:
+        config = message.content.config_records["config"]
+        model = message.content.array_records["arrays"]["parameters"].numpy()
+        line = json.dumps({"round": config["round"], "sha": hashlib.sha256(model.tobytes()).hexdigest()})
+        with log.open("a") as file:
+            file.write(line + "\n")
+
+    opened = Session.resume(path, CONFIG) if path.exists() else Session.start(path, CONFIG)
+    with opened as session:
+        patch(session)
+        run_on_grid(session, InProcessGrid(watched(client_for(session), note)))
+
+
+def _in_child(body: Callable[[], None]) -> int:
+    """Run ``body`` in a forked process; returns its exit status, negative for a signal."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            body()
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _kill_in_round(session: Session, t: int, where: str) -> None:
+    """Arrange for SIGKILL at a chosen point of the release of round t."""
+    directory, ledger = session.directory, session.directory.ledger
+    commit, commit_round, replace = directory.commit, ledger.commit_round, os.replace
+
+    def dying_commit(round_index, users, parameters, state):
+        if round_index == t and where == "before the checkpoint":
+            _die()
+        if round_index == t and where == "half a checkpoint":
+            checkpoint_module.os.replace = lambda *_: _die()
+        commit(round_index, users, parameters, state)
+        if round_index == t and where == "after the commit":
+            _die()
+
+    def dying_commit_round(round_index, *rest):
+        if round_index == t and where == "between checkpoint and ledger":
+            _die()
+        commit_round(round_index, *rest)
+        if round_index == t and where == "before old checkpoints go":
+            _die()
+
+    directory.commit, ledger.commit_round = dying_commit, dying_commit_round
+    assert replace is os.replace
+
+
+POINTS = [
+    "before the checkpoint",
+    "half a checkpoint",
+    "between checkpoint and ledger",
+    "before old checkpoints go",
+    "after the commit",
+]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    return run_small(tmp_path_factory.mktemp("whole") / "run", CONFIG)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with threads: they are idle
+def test_killed_at_every_point_of_a_release(uninterrupted: np.ndarray, tmp_path: Path) -> None:
+    path, log = tmp_path / "run", tmp_path / "log"
+    for t, where in enumerate(POINTS, start=3):
+        status = _in_child(lambda t=t, where=where: _run_logged(path, log, lambda s: _kill_in_round(s, t, where)))
+        assert status == -signal.SIGKILL, where
+    assert _in_child(lambda: _run_logged(path, log)) == 0
+    with Session.resume(path, CONFIG) as session:
+        assert session.server.t == CONFIG.rounds
+        assert np.array_equal(session.server.parameters.numpy(), uninterrupted)
+        assert session.directory.ledger.replay().rounds == CONFIG.rounds
+        assert sorted(session.metrics) == list(range(CONFIG.rounds + 1))
+    seen: dict[int, set[str]] = {}
+    for line in log.read_text().splitlines():
+        entry = json.loads(line)
+        seen.setdefault(entry["round"], set()).add(entry["sha"])
+    assert set(seen) == set(range(CONFIG.rounds))
+    # One model a round, ever: a row of noise was never used for two different releases.
+    assert all(len(models) == 1 for models in seen.values())
+
+
+def test_kill_9_of_the_command_and_resume(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    config = tmp_path / "run.toml"
+    settings = small_config(rounds=60, mechanism="bisr", bands=4, noise_seed=11)
+    config.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in settings.to_flat().items()))
+    command = [sys.executable, "-m", "fedmf", "simulate", str(config)]
+    subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, capture_output=True, timeout=120)
+    killed = 0
+    while killed < 3:
+        ledger = tmp_path / "killed" / "ledger.sqlite"
+        extra = ["--resume" if ledger.exists() else "--out", str(tmp_path / "killed")]
+        process = subprocess.Popen([*command, *extra], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        goal = rng.randrange(1, 15) + _rounds(ledger)
+        deadline = time.monotonic() + 60
+        while _rounds(ledger) < goal and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        killed += 1
+    assert 0 < _rounds(ledger) < 60
+    subprocess.run([*command, "--resume", str(tmp_path / "killed")], check=True, capture_output=True, timeout=120)
+    names = [f"checkpoints/after-round-{60:07d}.npz", "metrics.parquet"]
+    for name in names:
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    statements = [json.loads((tmp_path / run / "statement.json").read_text()) for run in ("killed", "whole")]
+    assert statements[0] == statements[1]
+
+
+def _rounds(path: Path) -> int:
+    if not path.exists():
+        return 0
+    with Ledger.open(path, read_only=True) as ledger:
+        last = ledger.last_round()
+    return 0 if last is None else last + 1
+
+
+def test_another_configuration_is_refused(tmp_path: Path) -> None:
+    run_small(tmp_path / "run", CONFIG)
+    other = Config.from_mapping({**CONFIG.to_flat(), "epsilon": 4.0})
+    with pytest.raises(ConfigError, match=r"its epsilon is 8\.0, not 4\.0"):
+        Session.resume(tmp_path / "run", other)
+
+
+def test_a_finished_run_resumes_to_itself(uninterrupted: np.ndarray, tmp_path: Path) -> None:
+    run_small(tmp_path / "run", CONFIG)
+    before = (tmp_path / "run" / "statement.json").read_bytes()
+    with Session.resume(tmp_path / "run") as session:
+        run_on_grid(session, InProcessGrid(client_for(session)))
+        assert np.array_equal(session.server.parameters.numpy(), uninterrupted)
+    assert (tmp_path / "run" / "statement.json").read_bytes() == before
+
+
+def test_two_processes_cannot_run_the_same_directory(tmp_path: Path) -> None:
+    from fedmf.accounting.ledger import LedgerError
+
+    with Session.start(tmp_path / "run", CONFIG), pytest.raises(LedgerError, match="another process"):
+        Session.resume(tmp_path / "run", CONFIG)
+
+
+def test_a_changed_checkpoint_is_refused(tmp_path: Path) -> None:
+    run_small(tmp_path / "run", CONFIG)
+    (file,) = (tmp_path / "run" / "checkpoints").iterdir()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(bytes(content))
+    with pytest.raises(ValueError, match="not the one the ledger committed"):
+        Session.resume(tmp_path / "run", CONFIG)
+
+
+def test_a_full_disk_releases_nothing_and_the_run_goes_on_after(
+    uninterrupted: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    fsync = os.fsync
+    with Session.start(path, CONFIG) as session:
+        calls = iter(range(10**6))
+
+        def full(descriptor: int) -> None:
+            if next(calls) == 9:
+                raise OSError(28, "No space left on device")
+            fsync(descriptor)
+
+        monkeypatch.setattr(checkpoint_module.os, "fsync", full)
+        with pytest.raises(ConfigError, match="No space left on device; nothing was released"):
+            run_on_grid(session, InProcessGrid(client_for(session)))
+        monkeypatch.undo()
+        stopped = session.server.t
+    assert 0 < stopped < CONFIG.rounds
+    with Session.resume(path, CONFIG) as session:
+        assert session.server.t == stopped
+        run_on_grid(session, InProcessGrid(client_for(session)))
+        assert np.array_equal(session.server.parameters.numpy(), uninterrupted)
