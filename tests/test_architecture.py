@@ -138,7 +138,7 @@ COMMANDS = {
     "help": ["--help"],
     "simulate-help": ["simulate", "--help"],
     "design-identity": [*DESIGN.split(), "--mechanism", "identity", "--json"],
-    "design-closed-forms": [*DESIGN.split(), *"--mechanism square-root --mechanism bsr --json".split()],
+    "design-closed-forms": [*DESIGN.split(), "--mechanism", "square-root", "--mechanism", "bsr", "--json"],
 }
 PROBE = """
 import json, sys

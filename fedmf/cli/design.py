@@ -93,8 +93,8 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         title=f"n = {first['rounds']}, k = {first['max_participations']}, b = {first['min_separation']}, "
         f"{first['adjacency']}, {budget}"
     )
-    for name, justify in (("mechanism", "left"), ("parameters", "left")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    table.add_column("mechanism", no_wrap=True)
+    table.add_column("parameters")
     for name in ("RMSE", "MaxSE", "sensitivity", "noise multiplier", "memory (d-vectors)"):
         table.add_column(name, justify="right")
     for row in rows:
@@ -109,4 +109,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
             sigma,
             str(row["memory_vectors"]),
         )
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)
+    console.print(table)

@@ -15,6 +15,10 @@ __all__ = ["banded_toeplitz", "log_objective"]
 
 Vector = NDArray[np.float64]
 
+_OPTIONS = {"maxiter": 20_000, "maxfun": 20_000, "ftol": 1e-15, "gtol": 1e-8, "maxcor": 30}
+_SMALL_GRADIENT = 1e-7
+_MOST_BOXES = 60
+
 
 def log_objective(c: Vector, participation: Participation) -> tuple[float, Vector]:
     """log(‖S c‖²·Σ_t (n − t) w_t²) and its gradient, with w = LTT(c)⁻¹1, t = 0 … n−1.
@@ -76,31 +80,56 @@ def banded_toeplitz(bands: int, participation: Participation, start: Vector | No
     initial = bsr(bands, participation.rounds).coefficients if start is None else start / start[0]
     if bands == 1:
         return Toeplitz(initial, participation.rounds)
-    best = _minimize(initial, participation, monotone=bands > participation.min_separation)
+    minimize = _minimize_free if bands <= participation.min_separation else _minimize_monotone
+    best = minimize(initial, participation)
     if log_objective(best, participation)[0] > log_objective(initial, participation)[0]:
         best = initial
     return Toeplitz(best, participation.rounds)
 
 
-def _minimize(initial: Vector, participation: Participation, monotone: bool) -> Vector:
-    """L-BFGS over c_1 … c_{p−1}, or over the steps δ ≥ 0 with c_j = Σ_{l ≥ j} δ_l."""
+def _minimize_free(initial: Vector, participation: Participation) -> Vector:
+    """L-BFGS over c_1 … c_{p−1} in a box that moves along until the gradient vanishes.
+
+    Outside the minimum phase (zeros of c inside the unit circle) the objective grows exponentially with n and
+    overflows; a line search that meets such a point gives up. The box keeps the steps short of it.
+    """
     from scipy.optimize import minimize
 
-    def free(tail: Vector) -> tuple[float, Vector]:
+    def objective(tail: Vector) -> tuple[float, Vector]:
         value, slope = log_objective(np.concatenate([[1.0], tail]), participation)
         return value, slope[1:]
 
-    def steps(delta: Vector) -> tuple[float, Vector]:
-        value, slope = log_objective(np.cumsum(delta[::-1])[::-1], participation)
+    x, radius = initial[1:], 0.1
+    for _ in range(_MOST_BOXES):
+        found = minimize(
+            objective,
+            x,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=list(zip(x - radius, x + radius, strict=True)),
+            options=_OPTIONS,
+        )
+        moved = bool(np.abs(found.x - x).max() > 1e-3 * radius)
+        x = found.x
+        if np.abs(objective(x)[1]).max() <= _SMALL_GRADIENT:
+            break
+        radius *= 1.0 if moved else 0.25
+    return np.concatenate([[1.0], x])
+
+
+def _minimize_monotone(initial: Vector, participation: Participation) -> Vector:
+    """L-BFGS-B over the steps δ ≥ 0 with c_j = Σ_{l ≥ j} δ_l.
+
+    The objective does not change with the scale of c, so c_0 = Σ δ is free and divided out at the end.
+    """
+    from scipy.optimize import minimize
+
+    def objective(steps: Vector) -> tuple[float, Vector]:
+        value, slope = log_objective(np.cumsum(steps[::-1])[::-1], participation)
         return value, np.cumsum(slope)
 
-    options = {"maxiter": 20_000, "maxfun": 20_000, "ftol": 1e-15, "gtol": 1e-8, "maxcor": 30}
-    if monotone:
-        delta = np.append(initial[:-1] - initial[1:], initial[-1])
-        # The objective does not change with the scale of c, so c_0 = Σ δ is free and divided out at the end.
-        bounds = [(0.0, None)] * initial.size
-        found = minimize(steps, delta, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-        c = np.cumsum(found.x[::-1])[::-1]
-        return c / c[0]
-    found = minimize(free, initial[1:], jac=True, method="L-BFGS-B", options=options)
-    return np.concatenate([[1.0], found.x])
+    steps = np.append(initial[:-1] - initial[1:], initial[-1])
+    bounds = [(0.0, None)] * initial.size
+    found = minimize(objective, steps, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS)
+    c = np.cumsum(found.x[::-1])[::-1]
+    return c / c[0]

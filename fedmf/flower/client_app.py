@@ -59,14 +59,14 @@ def local_trainer(config: Config, task: Task) -> LocalTrainer:
 
 
 @lru_cache(maxsize=2)
-def _cached_trainer(items: tuple[tuple[str, str | int | float | bool], ...]) -> tuple[LocalTrainer, float]:
-    torch.set_num_threads(1)
+def cached_trainer(items: tuple[tuple[str, str | int | float | bool], ...]) -> tuple[LocalTrainer, float]:
+    """The trainer of a configuration's sorted items, built once in each worker process."""
     config = Config.from_mapping(dict(items))
     return local_trainer(config, task_of(config)), config.clip_norm
 
 
 def _trainer_from_run_config(context: Context) -> tuple[LocalTrainer, float]:
-    return _cached_trainer(tuple(sorted(context.run_config.items())))
+    return cached_trainer(tuple(sorted(context.run_config.items())))
 
 
 #: What pyproject.toml names as the Flower client app.

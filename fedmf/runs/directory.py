@@ -1,0 +1,152 @@
+"""The run directory: everything a run needs to continue, and everything it reports."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import tomli_w
+from torch import Tensor
+
+from fedmf.accounting.ledger import Ledger
+from fedmf.noise import NoiseKey
+from fedmf.participation import Participation
+from fedmf.runs.checkpoint import load_checkpoint, save_checkpoint, sync_directory, write_durably
+from fedmf.runs.config import Config, ConfigError
+
+__all__ = ["RunDirectory", "read_config"]
+
+CONFIG, KEY, LEDGER, CHECKPOINTS = "config.toml", "noise.key", "ledger.sqlite", "checkpoints"
+
+
+class RunDirectory:
+    """An open run directory; at most one process can hold it for writing.
+
+    Use :meth:`create` or :meth:`open`, preferably as a context manager.
+
+    Guarantees:
+        A directory either holds a complete run or does not exist: it is built beside its place and
+        renamed. After a crash, :meth:`restore` returns exactly the last committed state.
+    """
+
+    def __init__(self, path: Path, config: Config, key: NoiseKey, ledger: Ledger) -> None:
+        self.path, self.config, self.key, self.ledger = path, config, key, ledger
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        config: Config,
+        participation: Participation,
+        key: NoiseKey,
+        header: Mapping[str, Any],
+    ) -> Self:
+        """Create the directory of a new run.
+
+        Raises:
+            ConfigError: the place is taken or cannot be written.
+        """
+        path = path.resolve()
+        try:
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                hint = "resume it with --resume" if (path / LEDGER).exists() else "choose another directory"
+                raise ConfigError(f"output directory {path} is not empty: it belongs to another run; {hint}.")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            building = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        except OSError as error:
+            raise ConfigError(f"cannot create output directory {path}: {error.strerror}.") from None
+        try:
+            (building / CHECKPOINTS).mkdir()
+            write_durably(building / CONFIG, tomli_w.dumps(config.to_flat()).encode())
+            key.save(building / KEY)
+            Ledger.create(building / LEDGER, participation, header).close()
+            os.chmod(building, 0o755)
+            os.replace(building, path)
+            sync_directory(path.parent)
+        except OSError as error:
+            raise ConfigError(f"cannot create output directory {path}: {error.strerror}.") from None
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open the directory of a run that was started before.
+
+        Raises:
+            ConfigError, LedgerError, ValueError: not a run directory, damaged, or held by another process.
+        """
+        path = path.resolve()
+        config = read_config(path)
+        ledger = Ledger.open(path / LEDGER)
+        try:
+            return cls(path, config, _load_key(path / KEY, ledger.header), ledger)
+        except BaseException:
+            ledger.close()
+            raise
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        self.ledger.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def restore(self) -> tuple[int, Tensor, dict[str, Tensor]] | None:
+        """(rounds released, θ, optimizer state) as of the last commit, or None before the first."""
+        committed = self.ledger.checkpoint()
+        if committed is None:
+            return None
+        t, name, digest = committed
+        parameters, state = load_checkpoint(self.path / CHECKPOINTS / name, digest)
+        return t + 1, parameters, state
+
+    def commit(self, t: int, users: Sequence[str], parameters: Tensor, state: Mapping[str, Tensor]) -> None:
+        """Make round t (0-based) final: write its state, then the ledger row that makes it count."""
+        name = f"after-round-{t + 1:07d}.npz"
+        try:
+            digest = save_checkpoint(self.path / CHECKPOINTS / name, parameters, state)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write checkpoint of round {t + 1}: {error.strerror}; nothing was released."
+            ) from None
+        self.ledger.commit_round(t, users, name, digest, "released" if users else "empty")
+        # The round counts from here on: a file that cannot be tidied away must not make it look failed.
+        with contextlib.suppress(OSError):
+            for old in (self.path / CHECKPOINTS).iterdir():
+                if old.name != name:
+                    old.unlink(missing_ok=True)
+
+
+def _load_key(path: Path, header: Mapping[str, Any]) -> NoiseKey:
+    try:
+        key = NoiseKey.load(path)
+    except OSError as error:
+        raise ConfigError(f"cannot use noise key {path}: {error.strerror or error}.") from None
+    recorded = header.get("key_fingerprint")
+    if recorded is not None and recorded != key.fingerprint:
+        raise ConfigError(
+            f"noise key {path} is not the key of this run: its fingerprint is {key.fingerprint}."
+        )
+    return key
+
+
+def read_config(path: Path) -> Config:
+    """The configuration stored in a run directory.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        return Config.from_mapping(tomllib.loads((path / CONFIG).read_text(encoding="utf-8")))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        raise ConfigError(f"{path} is not a run directory: it has no readable {CONFIG}.") from None

@@ -1,0 +1,69 @@
+"""What a run reports: metrics table, learning curve and privacy statement."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedmf.runs.checkpoint import write_durably
+
+__all__ = ["METRICS", "PICTURE", "STATEMENT", "draw_learning_curve", "write_metrics"]
+
+METRICS, PICTURE, STATEMENT = "metrics.parquet", "learning-curve.png", "statement.json"
+
+
+def write_metrics(path: Path, rows: Mapping[int, Mapping[str, Any]]) -> None:
+    """Write ``metrics.parquet``: a row per evaluated round with round, loss, accuracy and epsilon.
+
+    ``round`` counts released rounds, so round 0 is the initial model. epsilon is what the worst allowed
+    user has spent by then; it is missing in a run without privacy.
+    """
+    import pandas as pd
+
+    columns = ("round", "loss", "accuracy", "epsilon")
+    table = pd.DataFrame(
+        [
+            {"round": t, **{name: row.get(name, math.nan) for name in columns[1:]}}
+            for t, row in sorted(rows.items())
+        ],
+        columns=list(columns),
+    ).astype({"round": "int64", "loss": "float64", "accuracy": "float64", "epsilon": "float64"})
+    buffer = io.BytesIO()
+    table.to_parquet(buffer, index=False)
+    write_durably(path / METRICS, buffer.getvalue())
+
+
+def draw_learning_curve(path: Path, rows: Mapping[int, Mapping[str, Any]], title: str) -> bool:
+    """Draw test accuracy and loss, and ε spent, against rounds into ``learning-curve.png``.
+
+    Returns:
+        False if matplotlib (the extra ``report``) is not installed; nothing is drawn then.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    rounds = sorted(rows)
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.plot(
+        rounds, [100 * rows[t]["accuracy"] for t in rounds], color="tab:blue", label="test accuracy (%)"
+    )
+    axes.set(xlabel="rounds released", ylabel="test accuracy (%)", ylim=(0, 100), title=title)
+    axes.grid(alpha=0.3)
+    epsilons = [math.nan if rows[t].get("epsilon") is None else rows[t]["epsilon"] for t in rounds]
+    if any(math.isfinite(epsilon) and epsilon > 0 for epsilon in epsilons):
+        right = axes.twinx()
+        right.plot(rounds, epsilons, color="tab:red", linestyle="--", label="ε spent, worst allowed user")
+        right.set(ylabel="ε spent", ylim=(0, None))
+        lines = [*axes.get_lines(), *right.get_lines()]
+        axes.legend(lines, [str(line.get_label()) for line in lines], loc="lower right")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    write_durably(path / PICTURE, buffer.getvalue())
+    return True

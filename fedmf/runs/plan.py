@@ -1,0 +1,138 @@
+"""The plan of a run: from a configuration to calibrated noise, before any data is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+from fedmf.accounting.calibration import adjacency_factor, certified_sigma, gaussian_epsilon
+from fedmf.accounting.header import RunHeader
+from fedmf.factorization import (
+    Mechanism,
+    Sensitivity,
+    build,
+    factorization_from_dict,
+    leading,
+    stated_sensitivity,
+)
+from fedmf.noise import NoiseKey
+from fedmf.participation import Participation
+from fedmf.runs.config import Config, ConfigError, parse_parameters
+
+__all__ = ["Plan", "make_plan"]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A mechanism with its calibrated noise.
+
+    Args:
+        config: the run's configuration.
+        mechanism: name, parameters and factorization.
+        sensitivity: of the factorization under the participation contract, exact or an upper bound.
+        noise_multiplier: σ for sensitivity 1; 0 in a run without privacy.
+    """
+
+    config: Config
+    mechanism: Mechanism
+    sensitivity: Sensitivity
+    noise_multiplier: float
+
+    @property
+    def participation(self) -> Participation:
+        """The (n, k, b) contract."""
+        return self.config.participation
+
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of the z that enter the sum: ζ·σ·sens(C), doubled for replace-one."""
+        factor = adjacency_factor(self.config.adjacency)
+        return self.config.clip_norm * self.noise_multiplier * self.sensitivity.value * factor
+
+    def header(self, key: NoiseKey, dimension: int) -> RunHeader:
+        """What the ledger must remember to account for the run and to continue it exactly."""
+        config = self.config
+        return RunHeader(
+            participation=self.participation,
+            users=config.users,
+            cohort_size=config.cohort_size,
+            clip_norm=config.clip_norm,
+            adjacency=config.adjacency,
+            mechanism=self.mechanism.name if config.private else "none",
+            params=self.mechanism.params,
+            factorization=self.mechanism.factorization.to_dict(),
+            sensitivity=self.sensitivity.value,
+            sensitivity_kind=self.sensitivity.kind,
+            sensitivity_case=self.sensitivity.case,
+            noise_multiplier=self.noise_multiplier,
+            delta=config.delta,
+            epsilon=config.epsilon if config.private else None,
+            message_mode=config.messages,
+            key_fingerprint=key.fingerprint if config.private else None,
+            key_public=key.public,
+            dimension=dimension,
+            config=config.to_flat(),
+        )
+
+    @classmethod
+    def from_header(cls, config: Config, header: Mapping[str, Any]) -> Self:
+        """The plan of a run that was started before.
+
+        The factorization is the recorded one, never fitted again: another machine's optimiser could end
+        at slightly different coefficients, and the noise would no longer fit the rounds released.
+        """
+        recorded = RunHeader.from_dict(header)
+        factorization = factorization_from_dict(dict(recorded.factorization))
+        return cls(
+            config=config,
+            mechanism=Mechanism(recorded.mechanism, dict(recorded.params), factorization),
+            sensitivity=Sensitivity(
+                recorded.sensitivity, recorded.sensitivity_kind, recorded.sensitivity_case
+            ),
+            noise_multiplier=recorded.noise_multiplier,
+        )
+
+    @cached_property
+    def _epsilons(self) -> dict[int, float]:
+        return {0: 0.0}
+
+    def epsilon_after(self, rounds: int) -> float:
+        """ε spent by the worst allowed user once ``rounds`` rounds are released; infinite without noise.
+
+        It is the ε of the leading block of C, which is all that those releases depend on, and it never
+        exceeds the ε of the whole run.
+        """
+        if rounds not in self._epsilons:
+            self._epsilons[rounds] = self._epsilon_after(rounds)
+        return self._epsilons[rounds]
+
+    def _epsilon_after(self, rounds: int) -> float:
+        if self.noise_multiplier == 0:
+            return float("inf")
+        k, b = self.participation.max_participations, self.participation.min_separation
+        block = Participation(rounds, min(k, Participation.as_many_as_fit(rounds, b).max_participations), b)
+        spent = stated_sensitivity(leading(self.mechanism.factorization, rounds), block).value
+        spent = min(spent, self.sensitivity.value)
+        return gaussian_epsilon(self.noise_multiplier * self.sensitivity.value / spent, self.config.delta)
+
+
+def make_plan(config: Config) -> Plan:
+    """Build the factorization and calibrate its noise.
+
+    Raises:
+        ConfigError: an unknown mechanism, or parameters it does not take.
+    """
+    try:
+        mechanism = build(
+            config.mechanism,
+            config.participation,
+            bands=config.bands or None,
+            params=parse_parameters(config.mechanism_params),
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    sensitivity = stated_sensitivity(mechanism.factorization, config.participation)
+    sigma = certified_sigma(config.epsilon, config.delta) if config.private else 0.0
+    return Plan(config, mechanism, sensitivity, sigma)

@@ -1,0 +1,111 @@
+"""The private server: the one place where a sum of clipped updates becomes a new model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedmf.noise import CorrelatedNoise, Domain, GaussianSource, NoiseKey
+from fedmf.optim import LearningRateSchedule, ServerSGD
+from fedmf.runs.config import Config
+from fedmf.runs.directory import RunDirectory
+from fedmf.runs.plan import Plan
+from fedmf.training import FixedPointSum
+
+__all__ = ["PrivateServer", "server_optimizer"]
+
+
+def server_optimizer(config: Config) -> ServerSGD:
+    """The server optimizer of a configuration."""
+    schedule = LearningRateSchedule(
+        config.server_schedule, config.server_learning_rate, config.rounds, config.server_warmup
+    )
+    return ServerSGD(schedule, config.server_momentum, config.server_nesterov)
+
+
+class PrivateServer:
+    """Adds correlated noise to sums of clipped updates and steps the model, exactly once a round.
+
+    Round t turns the sum G_t of clipped updates into
+
+        u_t = (G_t + ζ·σ·sens(C)·[C⁻¹z]_t) / m,        θ_{t+1} = optimizer(θ_t, u_t),
+
+    with m the planned cohort size, however many users replied. The new model, the optimizer state and
+    the participations are committed to the ledger in one durable step before ``release`` returns.
+
+    Args:
+        plan: the calibrated mechanism.
+        directory: an open run directory; a run that was stopped continues where its ledger ends.
+        initial: θ_0, shape (d,), float32.
+        device: where sum, noise and model live.
+    """
+
+    def __init__(
+        self, plan: Plan, directory: RunDirectory, initial: Tensor, device: torch.device | str = "cpu"
+    ) -> None:
+        self.plan, self.directory, self.device = plan, directory, torch.device(device)
+        self._optimizer = server_optimizer(plan.config)
+        self._noise = self._noise_stream(directory.key, initial.numel())
+        restored = directory.restore()
+        if restored is None:
+            self.t = 0
+            self.parameters = initial.to(self.device)
+            self._state = self._optimizer.init(self.parameters)
+        else:
+            self.t, parameters, state = restored
+            self.parameters = parameters.to(self.device)
+            self._state = {name: value.to(self.device) for name, value in state.items()}
+        self._noise.seek(self.t)
+
+    def _noise_stream(self, key: NoiseKey, dimension: int) -> CorrelatedNoise:
+        source = GaussianSource(key, dimension, Domain.TRAINING)
+        recurrence = self.plan.mechanism.factorization.recurrence()
+        return CorrelatedNoise(source, recurrence, self.plan.participation.rounds)
+
+    @property
+    def dimension(self) -> int:
+        """d, the number of parameters."""
+        return self.parameters.numel()
+
+    @property
+    def horizon(self) -> int:
+        """n, the number of rounds that can ever be released."""
+        return self.plan.participation.rounds
+
+    def new_sum(self) -> FixedPointSum:
+        """An empty sum for the coming round."""
+        return FixedPointSum(self.dimension, self.plan.config.clip_norm, self.device)
+
+    def release(self, total: FixedPointSum, users: Sequence[str]) -> Tensor:
+        """Release round t: add its row of noise, step, commit.
+
+        Every round releases its sum plus noise, also one in which nobody replied: leaving the noise out
+        would tell that nobody did.
+
+        Args:
+            total: the sum of the clipped updates of ``users``.
+            users: ids of the users in the sum.
+
+        Returns:
+            θ_{t+1}, shape (d,). It was committed before this returns.
+
+        Raises:
+            HorizonExceededError: all rounds are spent.
+            ParticipationViolation: a user may not take part in this round; nothing is released.
+            LedgerError: the disk failed; nothing is released.
+        """
+        noisy = total.total()
+        self._noise.seek(self.t)
+        if self.plan.noise_std > 0:
+            row = torch.zeros(self.dimension, dtype=torch.float64)
+            self._noise.add_(row, self.plan.noise_std)
+            noisy += row.to(self.device)
+        else:
+            self._noise.skip()
+        mean = noisy / self.plan.config.cohort_size
+        parameters, state = self._optimizer.step(self.t, self.parameters, mean, self._state)
+        self.directory.commit(self.t, users, parameters, state)
+        self.t, self.parameters, self._state = self.t + 1, parameters, state
+        return parameters

@@ -1,0 +1,146 @@
+"""A session: one process's hold on a run, from opening its directory to its final reports."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from fedmf.accounting.header import RunHeader
+from fedmf.accounting.statement import PrivacyStatement, build_statement
+from fedmf.noise import NoiseKey
+from fedmf.runs.config import Config, ConfigError
+from fedmf.runs.directory import RunDirectory
+from fedmf.runs.outputs import STATEMENT, draw_learning_curve, write_metrics
+from fedmf.runs.plan import Plan, make_plan
+from fedmf.runs.server import PrivateServer
+from fedmf.runs.tasks import task_of
+from fedmf.training import Task
+
+__all__ = ["Session"]
+
+
+class Session:
+    """Configuration, task, plan, directory and private server of one run, opened together.
+
+    Use :meth:`start` for a new run and :meth:`resume` for one that was stopped.
+    """
+
+    def __init__(self, task: Task, plan: Plan, directory: RunDirectory, device: str) -> None:
+        self.task, self.plan, self.directory = task.to(device), plan, directory
+        self.config = directory.config
+        self.server = PrivateServer(plan, directory, task.model.initial(), device)
+        self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
+        self.evaluate()
+
+    @classmethod
+    def start(cls, path: Path, config: Config, task: Task | None = None, device: str = "cpu") -> Self:
+        """Plan a run, create its directory and draw its noise key.
+
+        Args:
+            path: the run directory; must not exist, or be empty.
+            config: what to run.
+            task: data and model; default: those the configuration names.
+            device: "cpu" or "cuda".
+
+        Raises:
+            ConfigError: the configuration cannot be run or the place cannot be used.
+        """
+        check_device(device)
+        task = task or task_of(config)
+        if task.dataset.users != config.users:
+            raise ConfigError(f"users must be the task's {task.dataset.users}; got {config.users}.")
+        plan = make_plan(config)
+        key = NoiseKey.from_os() if config.noise_seed < 0 else NoiseKey.from_seed(config.noise_seed)
+        header = plan.header(key, task.model.dimension).to_dict()
+        return cls._opened(
+            RunDirectory.create(path, config, plan.participation, key, header), plan, task, device
+        )
+
+    @classmethod
+    def resume(
+        cls, path: Path, config: Config | None = None, task: Task | None = None, device: str = "cpu"
+    ) -> Self:
+        """Open a stopped run where its ledger ends.
+
+        Args:
+            path: its directory.
+            config: if given, must describe the same computation as the stored one.
+            task: as for ``start``.
+            device: as for ``start``.
+
+        Raises:
+            ConfigError: not a run directory, or that of another configuration.
+            LedgerError: a damaged ledger, or another process is running it.
+        """
+        check_device(device)
+        directory = RunDirectory.open(path)
+        try:
+            if config is not None and not config.computes_the_same_as(directory.config):
+                raise ConfigError(
+                    f"{path} holds another run: {directory.config.difference(config)}. "
+                    "A run is resumed with its own configuration."
+                )
+            plan = Plan.from_header(directory.config, directory.ledger.header)
+            return cls(task or task_of(directory.config), plan, directory, device)
+        except BaseException:
+            directory.close()
+            raise
+
+    @classmethod
+    def _opened(cls, directory: RunDirectory, plan: Plan, task: Task, device: str) -> Self:
+        try:
+            return cls(task, plan, directory, device)
+        except BaseException:
+            directory.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.directory.close()
+
+    def evaluate(self) -> dict[str, Any] | None:
+        """Evaluate the released model if this round is due and not yet evaluated; returns its metrics."""
+        t = self.server.t
+        due = t % self.config.evaluate_every == 0 or t == self.server.horizon
+        if due and t not in self.metrics:
+            epsilon = self.plan.epsilon_after(t)
+            row = {
+                **self.task.evaluate(self.server.parameters),
+                "epsilon": epsilon if math.isfinite(epsilon) else None,
+            }
+            self.directory.ledger.put_metrics(t, row)
+            self.metrics[t] = row
+        return self.metrics.get(t)
+
+    def statement(self) -> PrivacyStatement:
+        """The privacy statement of what was released so far, computed from the ledger's rows."""
+        ledger = self.directory.ledger
+        return build_statement(RunHeader.from_dict(ledger.header), ledger)
+
+    def write_reports(self) -> None:
+        """Write metrics table and privacy statement into the run directory."""
+        write_metrics(self.directory.path, self.metrics)
+        self.statement().write(self.directory.path / STATEMENT)
+
+    def draw(self) -> None:
+        """Draw the learning curve into the run directory, if matplotlib is installed."""
+        config = self.config
+        title = (
+            f"{config.dataset}: {self.plan.mechanism.name}, ε = {config.epsilon:g}"
+            if config.private
+            else "no noise"
+        )
+        draw_learning_curve(self.directory.path, self.metrics, title)
+
+
+def check_device(device: str) -> None:
+    """Refuse a CUDA device where there is none."""
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(
+            "--device cuda needs an NVIDIA GPU and a CUDA build of torch; none is available here."
+        )

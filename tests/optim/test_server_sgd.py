@@ -1,0 +1,121 @@
+"""Server SGD against torch.optim.SGD, and learning-rate schedules against their formulas."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fedmf.optim import LearningRateSchedule, ServerSGD
+
+ROUNDS, DIMENSION = 100, 17
+# float32 rounding over 100 steps; both add in the same order up to sign.
+TOLERANCE = 1e-5
+
+
+def by_torch(
+    schedule: LearningRateSchedule,
+    momentum: float,
+    nesterov: bool,
+    start: torch.Tensor,
+    updates: torch.Tensor,
+) -> list[torch.Tensor]:
+    """The same run by torch.optim.SGD on the gradient −u."""
+    parameter = torch.nn.Parameter(start.clone())
+    optimizer = torch.optim.SGD([parameter], lr=1.0, momentum=momentum, nesterov=nesterov)
+    path = []
+    for t in range(ROUNDS):
+        optimizer.param_groups[0]["lr"] = schedule(t)
+        parameter.grad = -updates[t]
+        optimizer.step()
+        path.append(parameter.detach().clone())
+    return path
+
+
+@pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True), (0.5, True)])
+def test_it_is_sgd_on_the_negated_update(kind: str, momentum: float, nesterov: bool) -> None:
+    generator = torch.Generator().manual_seed(3)
+    updates = torch.randn(ROUNDS, DIMENSION, generator=generator)
+    parameters = torch.randn(DIMENSION, generator=generator)
+    schedule = LearningRateSchedule(kind, peak=0.3, rounds=ROUNDS, warmup=7)
+    optimizer = ServerSGD(schedule, momentum, nesterov)
+    expected = by_torch(schedule, momentum, nesterov, parameters, updates)
+    state = optimizer.init(parameters)
+    for t in range(ROUNDS):
+        parameters, state = optimizer.step(t, parameters, updates[t], state)
+        torch.testing.assert_close(parameters, expected[t], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
+def test_a_step_changes_none_of_its_arguments(momentum: float, nesterov: bool) -> None:
+    optimizer = ServerSGD(LearningRateSchedule("constant", 1.0, 5), momentum, nesterov)
+    parameters, update = torch.ones(3), torch.full((3,), 2.0, dtype=torch.float64)
+    state = optimizer.init(parameters)
+    moved, after = optimizer.step(0, parameters, update, state)
+    again, _ = optimizer.step(0, parameters, update, state)
+    assert torch.equal(moved, again)
+    assert moved.dtype == torch.float32
+    assert torch.equal(parameters, torch.ones(3))
+    assert torch.equal(update, torch.full((3,), 2.0, dtype=torch.float64))
+    assert all(not value.any() for value in state.values())
+    moved.zero_()
+    assert all((value == 2.0).all() for value in after.values())
+
+
+def test_the_state_is_only_what_is_needed() -> None:
+    schedule = LearningRateSchedule("constant", 1.0, 5)
+    assert ServerSGD(schedule).init(torch.ones(3)) == {}
+    assert list(ServerSGD(schedule, momentum=0.1).init(torch.ones(3))) == ["velocity"]
+
+
+@pytest.mark.parametrize("momentum", [-0.1, 1.0, 2.0, math.nan, math.inf])
+def test_momentum_outside_its_range_is_refused(momentum: float) -> None:
+    with pytest.raises(ValueError, match=r"β \(server momentum\) must lie in \[0, 1\)"):
+        ServerSGD(LearningRateSchedule("constant", 1.0, 5), momentum)
+
+
+def test_nesterov_needs_momentum() -> None:
+    with pytest.raises(ValueError, match="must be positive for Nesterov"):
+        ServerSGD(LearningRateSchedule("constant", 1.0, 5), 0.0, nesterov=True)
+
+
+def expected_rate(kind: str, t: int, rounds: int, warmup: int) -> float:
+    if t < warmup:
+        return (t + 1) / (warmup + 1)
+    left = (rounds - t) / (rounds - warmup)
+    return {"constant": 1.0, "linear": left, "cosine": math.sin(math.pi * left / 2) ** 2}[kind]
+
+
+@pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
+@pytest.mark.parametrize(("rounds", "warmup"), [(1, 0), (10, 0), (10, 3), (10, 9)])
+def test_schedules_follow_their_formulas(kind: str, rounds: int, warmup: int) -> None:
+    rates = [LearningRateSchedule(kind, 2.0, rounds, warmup)(t) for t in range(rounds)]
+    assert rates == pytest.approx([2.0 * expected_rate(kind, t, rounds, warmup) for t in range(rounds)])
+    assert min(rates) > 0
+    assert max(rates) == rates[warmup] == 2.0
+    assert rates[warmup:] == sorted(rates[warmup:], reverse=True)
+
+
+@pytest.mark.parametrize("t", [-1, 10, 11])
+def test_there_is_no_rate_outside_the_horizon(t: int) -> None:
+    with pytest.raises(IndexError, match=r"t \(round\) must lie in 0..9"):
+        LearningRateSchedule("linear", 1.0, 10)(t)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("exponential", 1.0, 10, 0), "server-schedule must be one of constant, linear, cosine"),
+        (("constant", 0.0, 10, 0), "must be positive and finite"),
+        (("constant", -1.0, 10, 0), "must be positive and finite"),
+        (("constant", math.nan, 10, 0), "must be positive and finite"),
+        (("constant", math.inf, 10, 0), "must be positive and finite"),
+        (("constant", 1.0, 10, 10), r"w \(warm-up rounds\) must lie in 0..9"),
+        (("constant", 1.0, 10, -1), r"w \(warm-up rounds\) must lie in 0..9"),
+    ],
+)
+def test_impossible_schedules_are_refused(arguments: tuple[str, float, int, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LearningRateSchedule(*arguments)

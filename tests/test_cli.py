@@ -1,0 +1,216 @@
+"""The command line: exit codes, one-line errors, and what scripts may rely on."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from small_runs import small_config
+
+from fedmf.cli.app import run
+
+REQUIRED_STATEMENT = {
+    "unit", "adjacency", "mechanism", "params", "rounds", "max_participations", "min_separation",
+    "realised_max_participations", "realised_min_separation", "sampling", "users", "cohort_size", "clip_norm",
+    "noise_multiplier", "sensitivity", "sensitivity_kind", "delta", "epsilon_planned", "epsilon_realised",
+    "not_covered",
+}  # fmt: skip
+
+
+def write_config(path: Path, **overrides: object) -> Path:
+    settings = small_config(mechanism="bisr", bands=4, **overrides)
+    path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.to_flat().items()))
+    return path
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    assert captured.err.startswith("fedmf: ")
+    return captured.err
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    config = write_config(folder / "run.toml")
+    assert run(["simulate", str(config), "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+def test_a_run_directory_holds_all_reports(finished: Path) -> None:
+    names = {entry.name for entry in finished.iterdir()}
+    assert {"config.toml", "ledger.sqlite", "metrics.parquet", "noise.key", "statement.json"} <= names
+    assert (finished / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
+    assert (finished / "noise.key").stat().st_mode & 0o077 == 0
+    statement = json.loads((finished / "statement.json").read_text())
+    assert statement.keys() >= REQUIRED_STATEMENT
+    metrics = pd.read_parquet(finished / "metrics.parquet")
+    assert metrics["round"].tolist() == list(range(13))
+    assert metrics["epsilon"].is_monotonic_increasing
+    assert metrics["epsilon"].iloc[-1] == pytest.approx(8.0, rel=1e-6)
+    assert metrics["accuracy"].between(0, 1).all()
+
+
+def test_account_repeats_the_statement_from_disk(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["account", str(finished), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((finished / "statement.json").read_text())
+    assert run(["account", str(finished)]) == 0
+    text = capsys.readouterr().out
+    assert "epsilon realised" in text
+    assert "Does not cover" in text
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("epsilonn=1", "unknown configuration key 'epsilonn'; did you mean 'epsilon'?"),
+        ("clip_nrom=1", "did you mean 'clip-norm'?"),
+        ("epsilon=0", "epsilon"),
+        ("epsilon=-1", "epsilon"),
+        ("epsilon=nan", "epsilon"),
+        ("delta=0", "delta"),
+        ("delta=1", "delta"),
+        ("clip-norm=0", "clip-norm"),
+        ("clip-norm=inf", "clip-norm"),
+        ("max-participations=9", "k (max_participations)"),
+        ("min-separation=40", "eligible"),
+        ("cohort-size=25", "eligible"),
+        ("mechanism=bisrr", "bisr"),
+        ("mechanism-params=gamma=2", "gamma"),
+        ("mechanism-params=lambda", "name=number"),
+        ("bands=13", "bands (p)"),
+        ("rounds=0", "rounds"),
+        ("users=99999", "training examples"),
+        ("dataset=cifar", "dataset"),
+        ("private=1", "private"),
+        ("=3", "key=value"),
+        ("rounds", "key=value"),
+    ],
+)
+def test_bad_values_are_one_line_and_leave_nothing(
+    assignment: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path / "run.toml")
+    assert run(["simulate", str(config), "--set", assignment, "--out", str(tmp_path / "run")]) == 2
+    assert message in one_line(capsys)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.toml"]
+
+
+def test_bad_files_are_one_line(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.toml").write_text("rounds = = 3")
+    (tmp_path / "binary.toml").write_bytes(bytes(range(256)))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    good = str(write_config(tmp_path / "run.toml"))
+    cases = [
+        (["simulate", str(tmp_path / "bad.toml")], "is not TOML"),
+        (["simulate", str(tmp_path / "binary.toml")], "is not TOML"),
+        (["simulate", str(tmp_path / "none.toml")], "cannot read configuration"),
+        (["simulate", str(tmp_path)], "cannot read configuration"),
+        (["simulate"], "needs CONFIG.toml"),
+        (["simulate", good, "--out", str(finished)], "belongs to another run; resume it with --resume"),
+        (["simulate", good, "--out", str(tmp_path / "other")], "is not empty"),
+        (["simulate", good, "--out", str(tmp_path / "bad.toml" / "x")], "cannot create output directory"),
+        (["simulate", good, "--out", "x", "--resume", "y"], "give one of them"),
+        (["simulate", "--resume", str(tmp_path / "other")], "is not a run directory"),
+        (["simulate", good, "--resume", str(finished), "--set", "epsilon=3"], "its epsilon is 8.0, not 3.0"),
+        (["simulate", good, "--engine", "gpu"], "--engine"),
+        (["account", str(tmp_path / "other")], "is not a run directory"),
+        (["account", str(tmp_path / "none")], "is not a run directory"),
+        (["simulat"], "No such command"),
+        (["simulate", "--sett", "x"], "No such option"),
+        (["design", "--rounds", "10"], "--max-participations"),
+    ]
+    for arguments, message in cases:
+        assert run(arguments) == 2, arguments
+        assert message in one_line(capsys), arguments
+    assert (tmp_path / "other" / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="CUDA is asked for on a machine without one")
+def test_cuda_without_a_gpu_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA GPU, so asking for one is no error")
+    config = write_config(tmp_path / "run.toml")
+    assert run(["simulate", str(config), "--device", "cuda", "--out", str(tmp_path / "run")]) == 2
+    assert "needs an NVIDIA GPU" in one_line(capsys)
+
+
+def test_an_unwritable_place_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write_config(tmp_path / "run.toml")
+    assert run(["simulate", str(config), "--out", "/proc/fedmf/run"]) == 2
+    assert "cannot create output directory" in one_line(capsys)
+
+
+def test_a_run_without_noise_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write_config(tmp_path / "run.toml", private=False)
+    assert run(["simulate", str(config), "--out", str(tmp_path / "run")]) == 0
+    statement = json.loads((tmp_path / "run" / "statement.json").read_text())
+    assert statement["epsilon_planned"] is None
+    assert statement["noise_multiplier"] == 0
+    assert "No privacy" in capsys.readouterr().out
+
+
+DESIGN = ["design", "--rounds", "100", "--max-participations", "5", "--min-separation", "20"]
+
+
+def test_design_json_keeps_the_order_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--mechanism", "bisr", "--mechanism", "identity", "--bands", "4", "--epsilon", "2", "--delta", "1e-5", "--json"]
+    assert run([*DESIGN, *options]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["mechanism"] for row in rows] == ["bisr", "identity"]
+    fields = {"mechanism", "params", "sensitivity", "sensitivity_kind", "rmse", "max_se", "noise_multiplier",
+              "epsilon", "delta", "memory_vectors"}  # fmt: skip
+    assert all(row.keys() >= fields for row in rows)
+
+
+def test_design_without_a_mechanism_ranks_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*DESIGN, "--json"]) == 0
+    errors = [row["rmse"] for row in json.loads(capsys.readouterr().out)]
+    assert len(errors) >= 11
+    assert errors == sorted(errors)
+    assert run(DESIGN) == 0
+    assert "banded-toeplitz" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--epsilon", "0", "--delta", "1e-5"],
+        ["--epsilon", "1", "--delta", "2"],
+        ["--epsilon", "1"],
+        ["--mechanism", "bisrr"],
+        ["--mechanism", "cgd", "--param", "lambda=1"],
+        ["--mechanism", "cgd", "--param", "gamma=0.5"],
+        ["--param", "lambda"],
+        ["--mechanism", "bisr", "--bands", "101"],
+        ["--max-participations", "6"],
+        ["--workload", "median"],
+        ["--sampling", "lottery"],
+    ],
+)
+def test_design_refuses_bad_input_in_one_line(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*DESIGN, *options, "--json"]) == 2
+    one_line(capsys)
+
+
+def test_help_teaches_and_imports_nothing_heavy() -> None:
+    program = (
+        "import sys\nfrom fedmf.cli.app import run\ncode = run(sys.argv[1:])\n"
+        "heavy = {'torch', 'ray', 'flwr', 'pandas', 'sklearn', 'matplotlib', 'dp_accounting'} & set(sys.modules)\n"
+        "assert not heavy, heavy\nsys.exit(code)"
+    )
+    environment = {**os.environ, "COLUMNS": "120"}
+    for arguments in (["--help"], ["simulate", "--help"], [*DESIGN, "--mechanism", "cgd", "--param", "lambda=0.9"]):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments], capture_output=True, text=True, env=environment, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Example" in done.stdout or "configs/digits.toml" in done.stdout or "cgd" in done.stdout

@@ -1,0 +1,270 @@
+"""Clipping in exact integer arithmetic: the norm bound, finiteness, and sums that do not depend on order."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedmf.training.clipping import FRACTION_BITS, MAX_USERS, FixedPointSum, clip, clip_to_fixed_point
+
+UNIT = 2**FRACTION_BITS
+laws = settings(derandomize=True, max_examples=150, deadline=None, database=None)
+# A row within the ball loses at most one unit per coordinate to truncation and 2⁻⁴⁰ to the margin.
+TRUNCATION = 2.0**-39
+
+ENTRIES = st.one_of(
+    st.sampled_from(
+        [0.0, -0.0, 5e-324, -5e-324, 1e-310, 1e-300, 1e-38, 1.0, -1.0, 1e38, 1e300, -1e300, 1.7e308]
+    ),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+NORMS = st.one_of(st.sampled_from([1e-30, 0.3, 1.0, 1e30]), st.floats(1e-100, 1e100))
+
+
+def squared_norm(row: Tensor) -> int:
+    """Exact squared norm of an integer row."""
+    return sum(value * value for value in row.tolist())
+
+
+def exact_square(entries: list[float]) -> Fraction:
+    return sum((Fraction(x) ** 2 for x in entries), Fraction(0))
+
+
+@laws
+@given(st.lists(ENTRIES, min_size=1, max_size=12), NORMS)
+def test_a_clipped_row_is_the_projection_onto_the_ball(entries: list[float], zeta: float) -> None:
+    """Norm at most ζ exactly; the direction is kept; rows inside the ball come back unchanged."""
+    rows, finite = clip_to_fixed_point(torch.tensor([entries], dtype=torch.float64), zeta)
+    assert finite.tolist() == [True]
+    assert rows.dtype == torch.int64
+    assert squared_norm(rows[0]) <= UNIT**2
+    square, ball = exact_square(entries), Fraction(zeta) ** 2
+    scale = 1.0 if square <= ball else 1 / math.sqrt(square / ball)
+    for x, integer in zip(entries, rows[0].tolist(), strict=True):
+        expected = float(Fraction(x) / Fraction(zeta) * Fraction(scale))
+        assert integer / UNIT == pytest.approx(expected, rel=TRUNCATION, abs=TRUNCATION)
+        assert integer == 0 or (integer > 0) == (x > 0)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 7, 1000])
+@pytest.mark.parametrize("value", [1.0, 1 / 3, 0.1, 1e38, 1e300, 1e-300, 5e-324, -7.0])
+@pytest.mark.parametrize("zeta", [1.0, 0.3, 1e-3, 1e10])
+def test_equal_entries_never_exceed_the_norm(dimension: int, value: float, zeta: float) -> None:
+    """The worst case for rounding: every coordinate errs the same way."""
+    rows, _ = clip_to_fixed_point(torch.full((1, dimension), value, dtype=torch.float64), zeta)
+    assert squared_norm(rows[0]) <= UNIT**2
+
+
+@pytest.mark.parametrize("small", [0.4886772984810419, 0.1, 0.0003, 1 / 3])
+def test_long_rows_never_exceed_the_norm(small: float) -> None:
+    """Float64 sums of a million squares are off by more than 2⁻⁴⁰; the bound is on the exact norm."""
+    dimension = 2**20
+    row = torch.full((1, dimension), small, dtype=torch.float64)
+    row[0, 0] = 1.0
+    rows, _ = clip_to_fixed_point(row, 1.0)
+    first, other = int(rows[0, 0]), int(rows[0, 1])
+    assert (rows[0, 1:] == other).all()
+    square = first**2 + (dimension - 1) * other**2
+    assert square <= UNIT**2
+    assert square >= UNIT**2 * (1 - Fraction(1, 10**8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+def test_a_row_that_is_not_finite_counts_for_nothing(dtype: torch.dtype, poison: float) -> None:
+    updates = torch.tensor([[1.0, 2.0], [poison, 1.0], [1.0, poison], [0.0, 0.0]], dtype=dtype)
+    rows, finite = clip_to_fixed_point(updates, 1.0)
+    assert finite.tolist() == [True, False, False, True]
+    assert not rows[1:].any()
+    assert torch.equal(rows[:1], clip_to_fixed_point(updates[:1], 1.0)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_every_floating_type_is_clipped_without_rounding_it_further(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(1)
+    updates = (
+        torch.randn(5, 40, generator=generator) * torch.tensor([[1e-3], [1.0], [7.0], [100.0], [600.0]])
+    ).to(dtype)
+    rows, _ = clip_to_fixed_point(updates, 3.0)
+    wide = updates.to(torch.float64)
+    expected = wide * (3.0 / wide.norm(dim=1, keepdim=True)).clamp(max=1.0)
+    torch.testing.assert_close(rows * (3.0 / UNIT), expected, rtol=0, atol=3.0 * TRUNCATION)
+    assert all(squared_norm(row) <= UNIT**2 for row in rows)
+
+
+def test_the_extremes_of_float16_and_float32_do_not_overflow() -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        info = torch.finfo(dtype)
+        row = torch.tensor([[info.max, -info.max, info.tiny, 0.0]], dtype=dtype)
+        rows, finite = clip_to_fixed_point(row, 1.0)
+        assert finite.all()
+        assert rows[0].tolist()[0] / UNIT == pytest.approx(math.sqrt(0.5), rel=1e-9)
+        assert rows[0, 0] == -rows[0, 1]
+
+
+@pytest.mark.parametrize("value", [-5.0, 0.0, 0.5, 1e-300, 1e300])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_one_entry_of_any_shape(value: float, shape: tuple[int, ...]) -> None:
+    """A 0-d parameter is clipped like any other."""
+    clipped = clip(torch.full(shape, value, dtype=torch.float64), clip_norm=2.0)
+    assert clipped.shape == shape
+    assert clipped.item() == pytest.approx(max(-2.0, min(2.0, value)), rel=1e-11, abs=2 * TRUNCATION)
+    assert abs(clipped.item()) <= 2.0
+
+
+def test_the_norm_is_over_all_entries_of_a_matrix() -> None:
+    clipped = clip(torch.full((3, 5), 2.0), clip_norm=1.0)
+    assert clipped.norm().item() == pytest.approx(1.0, rel=1e-9)
+    assert clipped.norm().item() <= 1.0
+    assert not clip(torch.tensor([1.0, math.nan]), 1.0).any()
+
+
+def test_clipping_detaches_and_leaves_its_input_alone() -> None:
+    update = torch.full((2, 3), 5.0, requires_grad=True)
+    rows, _ = clip_to_fixed_point(update, 1.0)
+    assert not rows.requires_grad
+    assert torch.equal(update, torch.full((2, 3), 5.0))
+
+
+@pytest.mark.parametrize("zeta", [0.0, -1.0, math.nan, math.inf])
+def test_impossible_clip_norms_are_refused(zeta: float) -> None:
+    for attempt in (lambda: clip_to_fixed_point(torch.ones(1, 2), zeta), lambda: FixedPointSum(2, zeta)):
+        with pytest.raises(ValueError, match=r"ζ \(clip norm\) must be positive and finite"):
+            attempt()
+
+
+def updates_of(users: int, dimension: int, seed: int = 0) -> Tensor:
+    """Updates of very different sizes, so that a float sum would depend on its order."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = 10.0 ** (8 * torch.rand(users, 1, generator=generator) - 6)
+    return torch.randn(users, dimension, generator=generator) * sizes
+
+
+@laws
+@given(st.permutations(range(12)), st.lists(st.integers(0, 12), max_size=4), st.integers(0, 2**16))
+def test_a_sum_does_not_depend_on_order_or_grouping(order: list[int], cuts: list[int], seed: int) -> None:
+    updates = updates_of(12, 9, seed)
+    whole = FixedPointSum(9, 0.7)
+    whole.add_updates(updates)
+    grouped = FixedPointSum(9, 0.7)
+    edges = [0, *sorted(cuts), 12]
+    for i, (start, stop) in enumerate(zip(edges, edges[1:], strict=False)):
+        part = updates[list(order)][start:stop]
+        if i % 2:
+            grouped.add_updates(part)
+        else:
+            worker = FixedPointSum(9, 0.7)
+            worker.add_updates(part)
+            grouped.add_clipped_sum(worker.fixed_point, worker.users)
+    assert torch.equal(whole.fixed_point, grouped.fixed_point)
+    assert torch.equal(whole.total(), grouped.total())
+    assert whole.users == grouped.users == 12
+
+
+def test_the_total_is_the_sum_of_the_clipped_updates() -> None:
+    updates = updates_of(30, 8)
+    total = FixedPointSum(8, 0.7)
+    assert total.add_updates(updates).all()
+    expected = sum((clip(update, 0.7) for update in updates), torch.zeros(8, dtype=torch.float64))
+    torch.testing.assert_close(total.total(), expected, rtol=1e-12, atol=1e-12)
+    assert total.total().dtype == torch.float64
+
+
+def test_each_user_moves_the_total_by_at_most_the_clip_norm() -> None:
+    updates = updates_of(20, 8)
+    whole = FixedPointSum(8, 0.7)
+    whole.add_updates(updates)
+    for user in range(20):
+        without = FixedPointSum(8, 0.7)
+        without.add_updates(torch.cat([updates[:user], updates[user + 1 :]]))
+        assert squared_norm(whole.fixed_point - without.fixed_point) <= UNIT**2
+
+
+def test_users_that_are_not_finite_are_not_counted() -> None:
+    total = FixedPointSum(2, 1.0)
+    assert total.add_updates(torch.tensor([[math.nan, 0.0], [3.0, 0.0]])).tolist() == [False, True]
+    assert total.users == 1
+    assert total.add_updates(torch.zeros(0, 2)).tolist() == []
+    assert total.users == 1
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (3, 5), (4,), (), (1, 3, 4)])
+def test_updates_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    """Above all (users, 1), which would broadcast one clipped entry over the whole model."""
+    total = FixedPointSum(4, 1.0)
+    with pytest.raises(ValueError, match=r"updates must have shape \(users, 4\)"):
+        total.add_updates(torch.ones(shape))
+    assert not total.fixed_point.any()
+    assert total.users == 0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        torch.zeros(3, dtype=torch.float64),
+        torch.zeros(3, dtype=torch.int32),
+        torch.zeros(4, dtype=torch.int64),
+        torch.zeros(1, dtype=torch.int64),
+        torch.zeros(1, 3, dtype=torch.int64),
+        torch.zeros((), dtype=torch.int64),
+    ],
+    ids=str,
+)
+def test_slice_sums_of_another_type_or_shape_are_refused(bad: Tensor) -> None:
+    total = FixedPointSum(3, 1.0)
+    with pytest.raises(ValueError, match=r"slice sum must be int64 of shape \(3,\)"):
+        total.add_clipped_sum(bad, 1)
+    assert total.users == 0
+
+
+@pytest.mark.parametrize(
+    ("entries", "users"),
+    [
+        ([UNIT, UNIT // 1000, 0], 1),
+        ([2 * UNIT, 2 * UNIT, 0], 2),
+        ([1, 0, 0], 0),
+        ([0, 0, 0], -1),
+        ([2**63 - 1, 0, 0], 5),
+        ([-(2**63), 0, 0], 5),
+    ],
+)
+def test_a_slice_sum_that_no_clipped_users_can_make_is_refused(entries: list[int], users: int) -> None:
+    total = FixedPointSum(3, 1.0)
+    with pytest.raises(ValueError, match=f"slice sum must have norm at most {users} clip norms; got "):
+        total.add_clipped_sum(torch.tensor(entries, dtype=torch.int64), users)
+    assert not total.fixed_point.any()
+    assert total.users == 0
+
+
+def test_the_largest_slice_sum_is_accepted() -> None:
+    """All users clipped in the same direction: the norm is as near users·ζ as clipping allows."""
+    worker = FixedPointSum(1000, 0.3)
+    worker.add_updates(torch.full((50, 1000), 9.0))
+    total = FixedPointSum(1000, 0.3)
+    total.add_clipped_sum(worker.fixed_point, 50)
+    assert total.total().norm().item() == pytest.approx(15.0, rel=1e-9)
+
+
+def test_more_users_than_an_int64_holds_are_refused() -> None:
+    assert MAX_USERS * UNIT < 2**63
+    total = FixedPointSum(1, 1.0)
+    total.add_clipped_sum(torch.tensor([(MAX_USERS - 1) * UNIT]), MAX_USERS - 1)
+    before = total.fixed_point.clone()
+    for attempt in (
+        lambda: total.add_clipped_sum(torch.tensor([UNIT]), 2),
+        lambda: total.add_updates(torch.ones(2, 1)),
+    ):
+        with pytest.raises(
+            ValueError, match=f"must be at most {MAX_USERS} users; the integer sum could overflow"
+        ):
+            attempt()
+        assert torch.equal(total.fixed_point, before)
+    total.add_updates(torch.ones(1, 1))
+    assert total.users == MAX_USERS
+    assert total.fixed_point.item() > before.item()
