@@ -62,27 +62,34 @@ def banded_toeplitz(bands: int, participation: Participation, start: Vector | No
     Args:
         bands: p, 1 ≤ p ≤ n.
         participation: (n, k, b).
-        start: c to start from, shape (p,); the banded square root by default.
+        start: c to start from, shape (p,), c_0 > 0, with an inverse that does not overflow; the banded square
+            root by default.
 
     Returns:
         C with a unit diagonal.
 
     Raises:
-        ValueError: p is out of range.
+        ValueError: p is out of range or the start's inverse overflows.
 
     Guarantees:
-        No worse than BSR(p) where it starts from it; for p ≤ b the gradient of the log objective ends below
-        1e-5 in every coordinate (`log_objective`).
+        No worse than the start. From the default start with p ≤ b the gradient of the log objective ends
+        below 1e-5 in every coordinate (`log_objective`).
 
     >>> banded_toeplitz(2, Participation(8, 1, 8)).coefficients.round(3)
     array([1.   , 0.524])
     """
     initial = bsr(bands, participation.rounds).coefficients if start is None else start / start[0]
+    at_start = log_objective(initial, participation)[0]
+    if not np.isfinite(at_start):
+        raise ValueError(
+            f"start (coefficients) must have a finite inverse over n={participation.rounds} rounds; "
+            "got overflow. Use smaller coefficients."
+        )
     if bands == 1:
         return Toeplitz(initial, participation.rounds)
     minimize = _minimize_free if bands <= participation.min_separation else _minimize_monotone
     best = minimize(initial, participation)
-    if log_objective(best, participation)[0] > log_objective(initial, participation)[0]:
+    if log_objective(best, participation)[0] > at_start:
         best = initial
     return Toeplitz(best, participation.rounds)
 

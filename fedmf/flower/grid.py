@@ -10,12 +10,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from fedmf.flower.compat import claim_task_identity, client_error, set_message_id
+from fedmf.flower.compat import claim_task_identity, client_error, empty_run, set_message_id
 
 __all__ = ["InProcessGrid"]
 
-_RUN_ID = 1
-_SERVER_NODE = 1
+_FIRST_NODE = 1000
 
 
 class InProcessGrid(Grid):
@@ -35,12 +34,13 @@ class InProcessGrid(Grid):
     def __init__(
         self, client_app: ClientApp, nodes: int = 1, run_config: dict[str, str | int | float | bool] | None = None
     ) -> None:
-        claim_task_identity(_RUN_ID, _SERVER_NODE)
+        claim_task_identity()
+        self._run = empty_run()
         self._client_app = client_app
         self._contexts = {
-            1000 + i: Context(
-                run_id=_RUN_ID,
-                node_id=1000 + i,
+            _FIRST_NODE + i: Context(
+                run_id=self._run.run_id,
+                node_id=_FIRST_NODE + i,
                 node_config={"partition-id": i, "num-partitions": nodes},
                 state=RecordDict(),
                 run_config=dict(run_config or {}),
@@ -49,7 +49,6 @@ class InProcessGrid(Grid):
         }
         self._pending: dict[str, Message] = {}
         self._ids = itertools.count(1)
-        self._run = Run.create_empty(_RUN_ID)
 
     def set_run(self, run: Run) -> None:
         """See Grid.set_run."""

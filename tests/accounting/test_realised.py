@@ -115,6 +115,7 @@ def test_planned_noise_is_never_exceeded():
         ({"released_rounds": -1}, "T \\(released rounds\\)"),
         ({"released_rounds": N + 1}, "T \\(released rounds\\)"),
         ({"patterns": {(4,): 1}}, "pattern"),
+        ({"patterns": {(0,): 1}, "released_rounds": 0}, "T"),
         ({"patterns": {(-1,): 1}}, "pattern"),
         ({"patterns": {(1, 1): 1}}, "pattern"),
         ({"patterns": {(1,): -1}}, "pattern"),

@@ -67,9 +67,11 @@ def _dense_rmse(c, n, k, b):
     return rmse(prefix_sums(n), dense, float(np.linalg.norm(dense[:, : (k - 1) * b + 1 : b].sum(axis=1))))
 
 
-@pytest.mark.parametrize("bands", [2, 8, 32, 64])
-def test_beats_bsr_and_the_one_parameter_family(bands):
-    contract = Participation(640, 10, 64)
+@pytest.mark.parametrize(
+    ("contract", "bands"),
+    [(Participation(640, 10, 64), bands) for bands in (2, 3, 8, 32, 64)] + [(Participation(200, 2, 10), 40)],
+)
+def test_beats_bsr_and_the_one_parameter_family(contract, bands):
     optimal = _rmse(banded_toeplitz(bands, contract), contract)
     for other in ("bsr", "one-parameter", "bfr"):
         rival = _rmse(build(other, contract, bands=bands).factorization, contract)
@@ -109,7 +111,18 @@ def test_the_horizon_cuts_the_last_column():
     assert stated.value < np.sqrt(3) * np.linalg.norm(C.coefficients)
 
 
-def test_bands_out_of_range_are_refused():
+def test_a_line_search_that_meets_overflow_does_not_end_at_its_start():
+    """From BSR(2) with n = 640 a full gradient step lands at c_1 = 1.5, where w grows like 1.5^n."""
+    contract = Participation(640, 10, 64)
+    assert log_objective(np.array([1.0, 1.5]), contract)[0] == float("inf")
+    C = banded_toeplitz(2, contract)
+    assert C.coefficients[1] == pytest.approx(0.8638, abs=1e-4)
+    assert np.abs(log_objective(C.coefficients, contract)[1]).max() < 1e-5
+
+
+def test_bad_requests_are_refused():
+    with pytest.raises(ValueError, match="finite inverse over n=3000"):
+        banded_toeplitz(2, Participation(3000, 1, 3000), start=np.array([1.0, 2.0]))
     with pytest.raises(ValueError, match="between 1 and n=10"):
         banded_toeplitz(11, Participation(10, 3, 4))
 

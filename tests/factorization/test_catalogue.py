@@ -49,7 +49,7 @@ def test_params_rebuild_the_same_factorization(name):
 def test_free_parameters_beat_every_grid_point(name, symbol, grid, contract):
     bands = {} if symbol in {"lambda", "nu"} else {"bands": 16}
     best = _rmse(name, contract, **bands)
-    # The search of normalised forms is coarser; that of signed coefficients uses a quicker bound than is stated.
+    # The search of normalised forms is coarser; that of signed coefficients uses a quicker bound.
     slack = 1e-3 if name.startswith("normalized-") or name == "one-parameter" else 1e-5
     for value in grid:
         assert best <= _rmse(name, contract, params={symbol: float(value)}, **bands) * (1 + slack), value

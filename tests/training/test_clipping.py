@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal, localcontext
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 import torch
@@ -32,8 +34,12 @@ def squared_norm(row: Tensor) -> int:
     return sum(value * value for value in row.tolist())
 
 
-def exact_square(entries: list[float]) -> Fraction:
-    return sum((Fraction(x) ** 2 for x in entries), Fraction(0))
+def projection(entries: list[float], zeta: float) -> list[Decimal]:
+    """The projection onto the ball of radius ζ in units of ζ, to 60 digits whatever the exponents."""
+    with localcontext(prec=60):
+        exact = [Decimal(x) for x in entries]
+        norm = sum((x * x for x in exact), Decimal(0)).sqrt()
+        return [x / max(norm, Decimal(zeta)) for x in exact]
 
 
 @laws
@@ -44,11 +50,8 @@ def test_a_clipped_row_is_the_projection_onto_the_ball(entries: list[float], zet
     assert finite.tolist() == [True]
     assert rows.dtype == torch.int64
     assert squared_norm(rows[0]) <= UNIT**2
-    square, ball = exact_square(entries), Fraction(zeta) ** 2
-    scale = 1.0 if square <= ball else 1 / math.sqrt(square / ball)
-    for x, integer in zip(entries, rows[0].tolist(), strict=True):
-        expected = float(Fraction(x) / Fraction(zeta) * Fraction(scale))
-        assert integer / UNIT == pytest.approx(expected, rel=TRUNCATION, abs=TRUNCATION)
+    for x, expected, integer in zip(entries, projection(entries, zeta), rows[0].tolist(), strict=True):
+        assert integer / UNIT == pytest.approx(float(expected), rel=TRUNCATION, abs=TRUNCATION)
         assert integer == 0 or (integer > 0) == (x > 0)
 
 
@@ -94,7 +97,7 @@ def test_every_floating_type_is_clipped_without_rounding_it_further(dtype: torch
     rows, _ = clip_to_fixed_point(updates, 3.0)
     wide = updates.to(torch.float64)
     expected = wide * (3.0 / wide.norm(dim=1, keepdim=True)).clamp(max=1.0)
-    torch.testing.assert_close(rows * (3.0 / UNIT), expected, rtol=0, atol=3.0 * TRUNCATION)
+    torch.testing.assert_close(rows.to(torch.float64) * (3.0 / UNIT), expected, rtol=0, atol=3.0 * TRUNCATION)
     assert all(squared_norm(row) <= UNIT**2 for row in rows)
 
 
@@ -154,7 +157,7 @@ def test_a_sum_does_not_depend_on_order_or_grouping(order: list[int], cuts: list
     whole.add_updates(updates)
     grouped = FixedPointSum(9, 0.7)
     edges = [0, *sorted(cuts), 12]
-    for i, (start, stop) in enumerate(zip(edges, edges[1:], strict=False)):
+    for i, (start, stop) in enumerate(pairwise(edges)):
         part = updates[list(order)][start:stop]
         if i % 2:
             grouped.add_updates(part)

@@ -1,0 +1,90 @@
+"""The same app and configuration under ``flwr run``: the Simulation Engine, and a network on loopback."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from flower_network import flower_environment, flwr_run, flwr_run_simulation, supernodes, superlink
+from small_runs import run_small, small_config
+
+from fedmf.accounting.ledger import Ledger
+from fedmf.runs.checkpoint import load_checkpoint
+from fedmf.runs.config import Config
+
+PROJECT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def app_dir(tmp_path: Path) -> Path:
+    """The files of the repository that make the Flower app; walking a whole checkout takes Flower seconds."""
+    target = tmp_path / "app"
+    target.mkdir()
+    for name in ("pyproject.toml", "LICENSE", "README.md"):
+        shutil.copy(PROJECT / name, target / name)
+    shutil.copytree(PROJECT / "fedmf", target / "fedmf", ignore=shutil.ignore_patterns("__pycache__"))
+    return target
+
+
+def check_run(run_dir: Path, config: Config) -> None:
+    """The ledger replays, the statement holds, nobody was counted twice."""
+    statement = json.loads((run_dir / "statement.json").read_text())
+    assert statement["rounds_released"] == config.rounds
+    assert statement["epsilon_realised"] <= statement["epsilon_planned"]
+    with Ledger.open(run_dir / "ledger.sqlite", read_only=True) as ledger:
+        found = ledger.replay()
+        pairs = list(ledger.participations())
+    assert found.rounds == config.rounds
+    assert len(pairs) == len(set(pairs)) == config.rounds * config.cohort_size
+
+
+def final_model(run_dir: Path):
+    with Ledger.open(run_dir / "ledger.sqlite", read_only=True) as ledger:
+        _, name, digest = ledger.checkpoint()  # type: ignore[misc]
+    return load_checkpoint(run_dir / "checkpoints" / name, digest)[0].numpy()
+
+
+@pytest.mark.xdist_group("flower")
+def test_flwr_run_on_the_simulation_engine(app_dir: Path, tmp_path: Path) -> None:
+    config = small_config(
+        mechanism="bisr", bands=4, rounds=4, output_dir=str(tmp_path / "run"), workers=2, round_timeout=120.0
+    )
+    env = flower_environment(tmp_path)
+    run = flwr_run_simulation(app_dir, env, nodes=2, run_config=config.to_flat(), timeout=240)
+    assert run.ok, run.details + run.output[-3000:]
+    check_run(tmp_path / "run", config)
+    assert (tmp_path / "run" / "learning-curve.png").exists()
+    same = run_small(tmp_path / "same", config)
+    # Ray's workers may sum a user's training in another order; models have entries of size about 1.
+    assert abs(final_model(tmp_path / "run") - same).max() <= 2e-6
+
+
+@pytest.mark.xdist_group("flower")
+def test_flwr_run_on_a_superlink_with_three_supernodes(app_dir: Path, tmp_path: Path) -> None:
+    config = small_config(
+        mechanism="bisr", bands=2, rounds=2, users=6, cohort_size=3, messages="per-user",
+        output_dir=str(tmp_path / "run"), round_timeout=120.0,
+    )  # fmt: skip
+    env = flower_environment(tmp_path)
+    with superlink(env, tmp_path / "net") as link, supernodes(env, link, 3):
+        run = flwr_run(app_dir, env, link.name, config.to_flat(), timeout=300)
+    assert run.ok, run.details + run.output[-3000:]
+    check_run(tmp_path / "run", config)
+    same = run_small(tmp_path / "same", config)
+    assert abs(final_model(tmp_path / "run") - same).max() <= 2e-6
+
+
+@pytest.mark.xdist_group("flower")
+def test_ray_engine_gives_the_same_model(tmp_path: Path) -> None:
+    """In a process of its own: Ray leaves files and signal handlers behind."""
+    import subprocess
+    import sys
+
+    config = small_config(mechanism="bisr", bands=4, rounds=4, workers=2)
+    path = tmp_path / "run.toml"
+    path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.to_flat().items()))
+    command = [sys.executable, "-m", "fedmf", "simulate", str(path), "--engine", "ray", "--out", str(tmp_path / "ray")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    check_run(tmp_path / "ray", config)
+    assert abs(final_model(tmp_path / "ray") - run_small(tmp_path / "same", config)).max() <= 2e-6

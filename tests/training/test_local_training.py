@@ -1,0 +1,208 @@
+"""Vectorised local training against a plain loop over users, batches and torch.optim.SGD."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedmf.training import FederatedDataset, FlatModel, LocalSGD, LocalTrainer, cross_entropy, digits, mlp
+from fedmf.training.local import user_generator
+
+# float32: a batched product adds in another order than a single one; a few hundred additions deep.
+TOLERANCE = 2e-5
+SEED, ROUND = 11, 3
+
+
+def cohort(sizes: list[int], features: int = 6, classes: int = 4) -> FederatedDataset:
+    """Users with the given numbers of random examples."""
+    generator = torch.Generator().manual_seed(5)
+    total = sum(sizes)
+    edges = np.cumsum([0, *sizes])
+    order = np.random.default_rng(5).permutation(total)
+    return FederatedDataset(
+        features=torch.randn(total, features, generator=generator),
+        labels=torch.randint(classes, (total,), generator=generator),
+        owned=tuple(np.sort(order[a:b]) for a, b in zip(edges[:-1], edges[1:], strict=True)),
+        user_ids=tuple(f"u{i}" for i in range(len(sizes))),
+        test_features=torch.zeros(1, features),
+        test_labels=torch.zeros(1, dtype=torch.int64),
+        classes=classes,
+    )
+
+
+def plain_update(module: nn.Module, dataset: FederatedDataset, user: str, plan: LocalSGD) -> Tensor:
+    """What one user sends, by nn.Module and torch.optim.SGD."""
+    module = copy.deepcopy(module)
+    before = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
+    optimizer = torch.optim.SGD(module.parameters(), lr=plan.learning_rate)
+    owned = dataset.owned[dataset.user_ids.index(user)]
+    shuffle = user_generator(SEED, ROUND, user)
+    for _ in range(plan.epochs):
+        order = shuffle.permutation(owned)
+        while order.size:
+            batch, order = order[: plan.batch_size], order[plan.batch_size :]
+            rows = torch.from_numpy(batch)
+            optimizer.zero_grad()
+            F.cross_entropy(module(dataset.features[rows]), dataset.labels[rows]).backward()
+            optimizer.step()
+    return nn.utils.parameters_to_vector(module.parameters()).detach() - before
+
+
+def trainer_for(
+    module: nn.Module, dataset: FederatedDataset, plan: LocalSGD, loss: Callable[..., Tensor] = cross_entropy
+) -> LocalTrainer:
+    return LocalTrainer(FlatModel(module), dataset, plan, loss, SEED)
+
+
+@pytest.mark.parametrize("sizes", [[5], [4, 4, 4], [1, 2, 3, 9, 17, 8], [16, 1]], ids=str)
+@pytest.mark.parametrize(
+    "plan", [LocalSGD(1, 8, 0.3), LocalSGD(3, 4, 0.2), LocalSGD(2, 1, 0.1), LocalSGD(1, 100, 1.0)], ids=str
+)
+def test_updates_equal_a_plain_loop(sizes: list[int], plan: LocalSGD) -> None:
+    dataset, module = cohort(sizes), mlp(6, (7,), 4, seed=2)
+    trainer = trainer_for(module, dataset, plan)
+    updates = trainer.updates(trainer.model.initial(), dataset.user_ids, ROUND)
+    assert updates.dtype == torch.float32
+    expected = torch.stack([plain_update(module, dataset, user, plan) for user in dataset.user_ids])
+    assert expected.abs().min(dim=1).values.max() >= 0
+    assert (expected.norm(dim=1) > 1e-3).all()
+    torch.testing.assert_close(updates, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet"])
+def test_digits_updates_equal_a_plain_loop(partition: str) -> None:
+    dataset = digits(100, partition=partition, dirichlet_alpha=0.3, seed=4)
+    module, plan = mlp(64, (12,), 10, seed=1), LocalSGD(epochs=2, batch_size=5, learning_rate=0.4)
+    trainer = trainer_for(module, dataset, plan)
+    users = [dataset.user_ids[u] for u in (3, 99, 0, 41, 17)]
+    updates = trainer.updates(trainer.model.initial(), users, ROUND)
+    expected = torch.stack([plain_update(module, dataset, user, plan) for user in users])
+    torch.testing.assert_close(updates, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+class Scaled(nn.Module):
+    """A convolution with a 0-d parameter, so that parameters have 0, 1 and 4 dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.convolution = nn.Conv2d(1, 4, 2)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.scale * self.convolution(features.reshape(-1, 1, 2, 3)).mean(dim=(2, 3))
+
+
+def test_convolutions_and_scalar_parameters_train_too() -> None:
+    dataset, module, plan = cohort([3, 9, 6]), Scaled(), LocalSGD(epochs=2, batch_size=4, learning_rate=0.2)
+    trainer = trainer_for(module, dataset, plan)
+    updates = trainer.updates(trainer.model.initial(), dataset.user_ids, ROUND)
+    expected = torch.stack([plain_update(module, dataset, user, plan) for user in dataset.user_ids])
+    torch.testing.assert_close(updates, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_training_starts_from_the_received_parameters() -> None:
+    dataset, module, plan = cohort([5, 9]), mlp(6, (), 4, seed=0), LocalSGD()
+    trainer = trainer_for(module, dataset, plan)
+    received = trainer.model.initial() + 0.25
+    moved = copy.deepcopy(module)
+    nn.utils.vector_to_parameters(received, moved.parameters())
+    updates = trainer.updates(received, dataset.user_ids, ROUND)
+    expected = torch.stack([plain_update(moved, dataset, user, plan) for user in dataset.user_ids])
+    torch.testing.assert_close(updates, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    assert torch.equal(nn.utils.parameters_to_vector(module.parameters()), trainer.model.initial())
+    assert torch.equal(received, trainer.model.initial() + 0.25)
+
+
+def test_a_users_update_does_not_depend_on_the_cohort_or_its_order() -> None:
+    dataset = cohort([1, 2, 3, 9, 17, 8])
+    trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(2, 4, 0.3))
+    start = trainer.model.initial()
+    together = trainer.updates(start, dataset.user_ids, ROUND)
+    backwards = trainer.updates(start, dataset.user_ids[::-1], ROUND).flip(0)
+    alone = torch.cat([trainer.updates(start, [user], ROUND) for user in dataset.user_ids])
+    torch.testing.assert_close(together, alone, rtol=TOLERANCE, atol=TOLERANCE)
+    torch.testing.assert_close(together, backwards, rtol=TOLERANCE, atol=TOLERANCE)
+    assert torch.equal(together, trainer.updates(start, dataset.user_ids, ROUND))
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, 1e38])
+@pytest.mark.parametrize("row", range(4))
+def test_one_users_broken_examples_do_not_reach_the_others(poison: float, row: int) -> None:
+    """Whoever owns the broken example, the updates of the other users stay what they were."""
+    dataset = cohort([1, 2, 3, 6])
+    trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(2, 2, 0.3))
+    start = trainer.model.initial()
+    clean = trainer.updates(start, dataset.user_ids, ROUND)
+    dataset.features[row] = poison
+    broken = trainer.updates(start, dataset.user_ids, ROUND)
+    victim = next(u for u, owned in enumerate(dataset.owned) if row in owned)
+    others = [u for u in range(4) if u != victim]
+    torch.testing.assert_close(broken[others], clean[others], rtol=TOLERANCE, atol=TOLERANCE)
+    assert not torch.isfinite(broken[victim]).all() or poison == 1e38
+
+
+def test_a_user_that_is_done_stands_still() -> None:
+    """A model that overflows only in a further step must not be taken that step for others' sake."""
+    dataset = cohort([1, 12], features=1, classes=2)
+    dataset.features[dataset.owned[0]] = 1e20
+    dataset.labels[dataset.owned[0]] = 0
+    module = mlp(1, (), 2, seed=0)
+    trainer = trainer_for(
+        module, dataset, LocalSGD(1, 4, 1.0), lambda out, labels: (out[..., 0] - labels) ** 2
+    )
+    start = torch.zeros(trainer.model.dimension)
+    start[0] = 1e-2
+    alone = trainer.updates(start, ["u0"], ROUND)
+    assert torch.isfinite(alone).all()
+    assert alone.abs().max() > 1e30
+    assert torch.equal(trainer.updates(start, ["u0", "u1"], ROUND)[:1], alone)
+
+
+def test_shuffling_depends_on_seed_round_and_user_alone() -> None:
+    draws = {
+        tuple(user_generator(seed, t, user).permutation(20))
+        for seed in (0, 1)
+        for t in (0, 1, 11)
+        for user in ("a", "b", "1|a")
+    }
+    assert len(draws) == 18
+    assert (user_generator(3, 4, "a").permutation(20) == user_generator(3, 4, "a").permutation(20)).all()
+
+
+def test_rounds_shuffle_differently() -> None:
+    dataset = cohort([12])
+    trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(1, 2, 0.5))
+    start = trainer.model.initial()
+    assert not torch.allclose(trainer.updates(start, ["u0"], 0), trainer.updates(start, ["u0"], 1))
+
+
+def test_nobody_and_strangers() -> None:
+    dataset = cohort([3, 4])
+    trainer = trainer_for(mlp(6, (), 4, seed=2), dataset, LocalSGD())
+    assert trainer.updates(trainer.model.initial(), [], 0).shape == (0, trainer.model.dimension)
+    with pytest.raises(KeyError, match="nobody"):
+        trainer.updates(trainer.model.initial(), ["u0", "nobody"], 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 8, 0.1), "local-epochs must be at least 1; got 0"),
+        ((1, 0, 0.1), "local-batch-size must be at least 1; got 0"),
+        ((1, 8, 0.0), "local-learning-rate must be positive and finite"),
+        ((1, 8, math.nan), "local-learning-rate must be positive and finite"),
+        ((1, 8, math.inf), "local-learning-rate must be positive and finite"),
+    ],
+)
+def test_impossible_plans_are_refused(arguments: tuple[int, int, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LocalSGD(*arguments)
