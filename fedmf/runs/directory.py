@@ -148,5 +148,7 @@ def read_config(path: Path) -> Config:
     """
     try:
         return Config.from_mapping(tomllib.loads((path / CONFIG).read_text(encoding="utf-8")))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+    except ConfigError:
+        raise
+    except (OSError, ValueError):
         raise ConfigError(f"{path} is not a run directory: it has no readable {CONFIG}.") from None

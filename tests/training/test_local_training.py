@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def cohort(sizes: list[int], features: int = 6, classes: int = 4) -> FederatedDa
     return FederatedDataset(
         features=torch.randn(total, features, generator=generator),
         labels=torch.randint(classes, (total,), generator=generator),
-        owned=tuple(np.sort(order[a:b]) for a, b in zip(edges[:-1], edges[1:], strict=True)),
+        owned=tuple(np.sort(order[a:b]) for a, b in pairwise(edges)),
         user_ids=tuple(f"u{i}" for i in range(len(sizes))),
         test_features=torch.zeros(1, features),
         test_labels=torch.zeros(1, dtype=torch.int64),
@@ -71,7 +72,6 @@ def test_updates_equal_a_plain_loop(sizes: list[int], plan: LocalSGD) -> None:
     updates = trainer.updates(trainer.model.initial(), dataset.user_ids, ROUND)
     assert updates.dtype == torch.float32
     expected = torch.stack([plain_update(module, dataset, user, plan) for user in dataset.user_ids])
-    assert expected.abs().min(dim=1).values.max() >= 0
     assert (expected.norm(dim=1) > 1e-3).all()
     torch.testing.assert_close(updates, expected, rtol=TOLERANCE, atol=TOLERANCE)
 

@@ -1,0 +1,81 @@
+"""Metrics table and learning curve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import matplotlib.pyplot
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from fedmf.runs.outputs import METRICS, PICTURE, draw_learning_curve, write_metrics
+
+ROWS: dict[int, dict[str, Any]] = {
+    2: {"loss": 1.0, "accuracy": 0.75, "epsilon": 3.5, "seconds": 9},
+    0: {"loss": 2.5, "accuracy": 0.1, "epsilon": 0.0},
+    1: {"loss": math.nan, "accuracy": 0.5, "epsilon": 2.0},
+}
+
+
+def table(path: Path, rows: Mapping[int, Mapping[str, Any]]) -> pd.DataFrame:
+    write_metrics(path, rows)
+    return pd.read_parquet(path / METRICS)
+
+
+def test_the_table_has_a_row_per_evaluated_round_in_order(tmp_path: Path) -> None:
+    read = table(tmp_path, ROWS)
+    assert list(read.columns) == ["round", "loss", "accuracy", "epsilon"]
+    assert read["round"].tolist() == [0, 1, 2]
+    np.testing.assert_array_equal(read["loss"], [2.5, math.nan, 1.0])
+    assert read["accuracy"].tolist() == [0.1, 0.5, 0.75]
+    assert read["epsilon"].tolist() == [0.0, 2.0, 3.5]
+    assert read.dtypes.astype(str).tolist() == ["int64", "float64", "float64", "float64"]
+
+
+@pytest.mark.parametrize(
+    "rows", [{}, {3: {"loss": 1.0, "accuracy": 0.5, "epsilon": None}}], ids=["none", "one"]
+)
+def test_the_types_do_not_depend_on_the_rows(tmp_path: Path, rows: dict[int, dict[str, Any]]) -> None:
+    read = table(tmp_path, rows)
+    assert len(read) == len(rows)
+    assert read.dtypes.astype(str).tolist() == ["int64", "float64", "float64", "float64"]
+    assert read["epsilon"].isna().all()
+
+
+@pytest.mark.parametrize(
+    "epsilons",
+    [(0.0, 2.0, 3.5), (0.0, None, None), (None, None, None), (0.0, math.inf, math.inf), (None, 1.0, 2.0)],
+    ids=str,
+)
+def test_epsilon_is_drawn_exactly_where_some_was_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epsilons: tuple[float | None, ...]
+) -> None:
+    drawn: list[Figure] = []
+    save = Figure.savefig
+
+    def noted(figure: Figure, *args: Any, **keys: Any) -> None:
+        drawn.append(figure)
+        save(figure, *args, **keys)
+
+    monkeypatch.setattr(Figure, "savefig", noted)
+    rows = {t: {**ROWS[t], "epsilon": epsilon} for t, epsilon in enumerate(epsilons)}
+    assert draw_learning_curve(tmp_path, rows, "title")
+    (figure,) = drawn
+    labels = [axes.get_ylabel() for axes in figure.axes]
+    spent = any(epsilon is not None and 0 < epsilon < math.inf for epsilon in epsilons)
+    assert labels == (["test accuracy (%)", "ε spent"] if spent else ["test accuracy (%)"])
+    assert figure.axes[0].get_lines()[0].get_xydata().tolist() == [[0, 10], [1, 50], [2, 75]]
+    assert matplotlib.image.imread(tmp_path / PICTURE).shape == (504, 900, 4)
+    assert matplotlib.pyplot.get_fignums() == []
+
+
+def test_without_matplotlib_nothing_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    assert not draw_learning_curve(tmp_path, ROWS, "title")
+    assert list(tmp_path.iterdir()) == []
