@@ -87,7 +87,8 @@ def compare(seeds: int, rounds: int, workers: int) -> dict[str, object]:
         jobs = [settings(*c, rate, seed, rounds) for c, rate, seed in grid]
         tuned = _collect(grid, pool.map(accuracy, jobs), "tuning")
         best = {
-            c: max(RATES, key=lambda rate: statistics.mean(tuned[c, rate, s] for s in TUNING_SEEDS)) for c in cells()
+            c: max(RATES, key=lambda rate: statistics.mean(tuned[c, rate, s] for s in TUNING_SEEDS))
+            for c in cells()
         }
         final = [(c, seed) for c in cells() for seed in range(seeds)]
         jobs = [settings(*c, best[c], seed, rounds) for c, seed in final]
@@ -129,7 +130,9 @@ def markdown(result: dict) -> str:
     """The table of the README."""
     rows = {(row["mechanism"], row["epsilon"]): row for row in result["rows"]}
     lines = [
-        "| mechanism | " + " | ".join(f"ε = {e:g}: accuracy | paired gain over identity" for e in EPSILONS) + " |",
+        "| mechanism | "
+        + " | ".join(f"ε = {e:g}: accuracy | paired gain over identity" for e in EPSILONS)
+        + " |",
         "|---|" + "---|---|" * len(EPSILONS),
     ]
     for name in MECHANISMS:
@@ -139,7 +142,9 @@ def markdown(result: dict) -> str:
             line.append(f"{row['median']:.1f} ({row['low']:.1f}–{row['high']:.1f})")
             gain = "difference" in row
             line.append(
-                f"{row['difference']:+.1f} [{row['difference_low']:+.1f}, {row['difference_high']:+.1f}]" if gain else ""
+                f"{row['difference']:+.1f} [{row['difference_low']:+.1f}, {row['difference_high']:+.1f}]"
+                if gain
+                else ""
             )
         lines.append("| " + " | ".join(line) + " |")
     return "\n".join(lines)
@@ -166,7 +171,9 @@ def draw(result: dict, path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=240)
     parser.add_argument("--workers", type=int, default=2)

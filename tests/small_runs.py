@@ -30,7 +30,9 @@ SMALL = {
 
 def small_config(**overrides: object) -> Config:
     """The small run with some keys replaced; underscores stand for dashes."""
-    return Config.from_mapping({**SMALL, **{key.replace("_", "-"): value for key, value in overrides.items()}})
+    return Config.from_mapping(
+        {**SMALL, **{key.replace("_", "-"): value for key, value in overrides.items()}}
+    )
 
 
 def linear_task(users: int, dimension: int, seed: int = 0) -> Task:

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from flower_network import flower_environment, flwr_run, flwr_run_simulation, supernodes, superlink
+from flower_network import flower_environment, flwr_run, flwr_run_simulation, superlink, supernodes
 from small_runs import run_small, small_config
 
 from fedmf.accounting.ledger import Ledger
@@ -83,7 +83,17 @@ def test_ray_engine_gives_the_same_model(tmp_path: Path) -> None:
     config = small_config(mechanism="bisr", bands=4, rounds=4, workers=2)
     path = tmp_path / "run.toml"
     path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.to_flat().items()))
-    command = [sys.executable, "-m", "fedmf", "simulate", str(path), "--engine", "ray", "--out", str(tmp_path / "ray")]
+    command = [
+        sys.executable,
+        "-m",
+        "fedmf",
+        "simulate",
+        str(path),
+        "--engine",
+        "ray",
+        "--out",
+        str(tmp_path / "ray"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     check_run(tmp_path / "ray", config)

@@ -25,7 +25,9 @@ def reference_loop(config: Config) -> np.ndarray:
     """Training as a textbook would write it: one user after another, dense C⁻¹, torch.optim on both sides."""
     task = task_of(config)
     model = task.model.module
-    server = torch.optim.SGD(model.parameters(), lr=config.server_learning_rate, momentum=config.server_momentum)
+    server = torch.optim.SGD(
+        model.parameters(), lr=config.server_learning_rate, momentum=config.server_momentum
+    )
     n, m, k, b = config.rounds, config.cohort_size, 3, 4
     correlation = np.zeros((n, n))
     c = [1.0]
@@ -53,7 +55,9 @@ def reference_loop(config: Config) -> np.ndarray:
             for i in range(0, order.size, config.local_batch_size):
                 rows = order[i : i + config.local_batch_size]
                 local.zero_grad()
-                nn.functional.cross_entropy(model(task.dataset.features[rows]), task.dataset.labels[rows]).backward()
+                nn.functional.cross_entropy(
+                    model(task.dataset.features[rows]), task.dataset.labels[rows]
+                ).backward()
                 local.step()
             update = (nn.utils.parameters_to_vector(model.parameters()).detach() - start).to(torch.float64)
             total += update * min(1.0, config.clip_norm / float(update.norm()))
@@ -97,7 +101,13 @@ def test_equal_updates_give_bit_identical_models_in_any_order_and_grouping(tmp_p
     models = [
         run_small(tmp_path / str(i), small_config(**{**KEYS, "local_batch_size": 1}, **keys), task)
         for i, keys in enumerate(
-            [{}, {"workers": 2}, {"workers": 5}, {"messages": "per-user"}, {"messages": "per-user", "workers": 4}]
+            [
+                {},
+                {"workers": 2},
+                {"workers": 5},
+                {"messages": "per-user"},
+                {"messages": "per-user", "workers": 4},
+            ]
         )
     ]
     for other in models[1:3]:

@@ -38,7 +38,9 @@ def toeplitz(column: np.ndarray) -> np.ndarray:
 
 def power_series(exponent: float) -> np.ndarray:
     """Coefficients of (1 − x)^exponent."""
-    return np.array(list(itertools.accumulate(range(1, ROUNDS), lambda c, j: c * (j - 1 - exponent) / j, initial=1.0)))
+    return np.array(
+        list(itertools.accumulate(range(1, ROUNDS), lambda c, j: c * (j - 1 - exponent) / j, initial=1.0))
+    )
 
 
 def strategy_matrix(mechanism: str, params: dict[str, float]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A run killed anywhere continues to the same model, bit for bit, and never shows two models for one round."""
+"""A run killed anywhere continues to the same model, bit for bit; no round ever shows two models."""
 
 import hashlib
 import json
@@ -104,7 +104,9 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
 def test_killed_at_every_point_of_a_release(uninterrupted: np.ndarray, tmp_path: Path) -> None:
     path, log = tmp_path / "run", tmp_path / "log"
     for t, where in enumerate(POINTS, start=3):
-        status = _in_child(lambda t=t, where=where: _run_logged(path, log, lambda s: _kill_in_round(s, t, where)))
+        status = _in_child(
+            lambda t=t, where=where: _run_logged(path, log, lambda s: _kill_in_round(s, t, where))
+        )
         assert status == -signal.SIGKILL, where
     assert _in_child(lambda: _run_logged(path, log)) == 0
     with Session.resume(path, CONFIG) as session:
@@ -141,7 +143,9 @@ def test_kill_9_of_the_command_and_resume(tmp_path: Path) -> None:
         assert process.wait() == -signal.SIGKILL
         killed += 1
     assert 0 < _rounds(ledger) < 60
-    subprocess.run([*command, "--resume", str(tmp_path / "killed")], check=True, capture_output=True, timeout=120)
+    subprocess.run(
+        [*command, "--resume", str(tmp_path / "killed")], check=True, capture_output=True, timeout=120
+    )
     names = [f"checkpoints/after-round-{60:07d}.npz", "metrics.parquet"]
     for name in names:
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name

@@ -10,7 +10,9 @@ __all__ = ["account"]
 
 
 def account(
-    run_dir: Path = typer.Argument(..., metavar="RUN_DIR", help="Directory of a finished, running or stopped run."),
+    run_dir: Path = typer.Argument(
+        ..., metavar="RUN_DIR", help="Directory of a finished, running or stopped run."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the privacy statement as JSON."),
 ) -> None:
     """Say what privacy a run promised and what it really gave.

@@ -45,7 +45,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     try:
         command = typer.main.get_command(application)
-        code = command.main(args=list(arguments) if arguments is not None else None, prog_name="fedmf", standalone_mode=False)
+        code = command.main(
+            args=list(arguments) if arguments is not None else None, prog_name="fedmf", standalone_mode=False
+        )
         return code if isinstance(code, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())

@@ -38,12 +38,16 @@ def design(
     mechanism: list[str] = typer.Option(
         [], "--mechanism", metavar="NAME", help="Mechanism to evaluate; repeatable. Default: compare all."
     ),
-    bands: int | None = typer.Option(None, "--bands", metavar="P", help="p, number of bands. Default: optimised."),
+    bands: int | None = typer.Option(
+        None, "--bands", metavar="P", help="p, number of bands. Default: optimised."
+    ),
     param: list[str] = typer.Option(
         [], "--param", metavar="KEY=VALUE", help="Fix a parameter, e.g. lambda=0.9. Default: optimised."
     ),
     workload: str = typer.Option("prefix", metavar="prefix", help="What is released."),
-    sampling: Sampling = typer.Option(Sampling.none, help="Sampling assumption; none claims no amplification."),
+    sampling: Sampling = typer.Option(
+        Sampling.none, help="Sampling assumption; none claims no amplification."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print a JSON list."),
 ) -> None:
     """Compare mechanisms: error, sensitivity, noise and memory under (k, b)-min-separated participation.
@@ -88,7 +92,11 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     first = rows[0]
-    budget = f"ε = {first['epsilon']:g}, δ = {first['delta']:g}" if first["epsilon"] is not None else "no budget: σ left out"
+    budget = (
+        f"ε = {first['epsilon']:g}, δ = {first['delta']:g}"
+        if first["epsilon"] is not None
+        else "no budget: σ left out"
+    )
     table = Table(
         title=f"n = {first['rounds']}, k = {first['max_participations']}, b = {first['min_separation']}, "
         f"{first['adjacency']}, {budget}"

@@ -66,7 +66,8 @@ class RunView:
         if self._refused:
             self._console.print(f"{self._refused} client replies were refused; see the log.", highlight=False)
         row = session.metrics[max(session.metrics)]
-        print(f"Test accuracy {100 * row['accuracy']:.1f} %, loss {row['loss']:.4f} after {session.server.t} rounds.\n")
+        accuracy = f"{100 * row['accuracy']:.1f} %"
+        print(f"Test accuracy {accuracy}, loss {row['loss']:.4f} after {session.server.t} rounds.\n")
         print(session.statement().render_text())
         print(f"Run directory: {session.directory.path}")
 

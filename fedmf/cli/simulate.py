@@ -32,12 +32,16 @@ class Device(StrEnum):
 
 def simulate(
     config: Path | None = typer.Argument(
-        None, metavar="CONFIG.toml", help="Run configuration (flat TOML; docs/configuration.md lists all keys)."
+        None,
+        metavar="CONFIG.toml",
+        help="Run configuration (flat TOML; docs/configuration.md lists all keys).",
     ),
     assignments: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Override a key, e.g. --set epsilon=2. Repeatable."
     ),
-    engine: Engine = typer.Option(Engine.inprocess, help="inprocess: this process. ray: Flower's simulation engine."),
+    engine: Engine = typer.Option(
+        Engine.inprocess, help="inprocess: this process. ray: Flower's simulation engine."
+    ),
     device: Device = typer.Option(Device.cpu, help="Device of local training and aggregation."),
     out: Path | None = typer.Option(
         None, "--out", metavar="DIR", help="Run directory to create [default: runs/CONFIG-TIME]."

@@ -32,7 +32,10 @@ class InProcessGrid(Grid):
     """
 
     def __init__(
-        self, client_app: ClientApp, nodes: int = 1, run_config: dict[str, str | int | float | bool] | None = None
+        self,
+        client_app: ClientApp,
+        nodes: int = 1,
+        run_config: dict[str, str | int | float | bool] | None = None,
     ) -> None:
         claim_task_identity()
         self._run = empty_run()
@@ -60,7 +63,12 @@ class InProcessGrid(Grid):
         return self._run
 
     def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
     ) -> Message:
         """See Grid.create_message."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)

@@ -67,10 +67,14 @@ def user_reply(request: Message, t: int, user: str, update: Tensor) -> Message:
 def slice_reply(request: Message, t: int, users: Sequence[str], fixed_point_sum: Tensor) -> Message:
     """The exact sum of a slice's clipped updates, int64, and who is in it."""
     config = ConfigRecord({"round": t, "users": list(users)})
-    return Message(RecordDict({_ARRAYS: _array_record(_SUM, fixed_point_sum), _CONFIG: config}), reply_to=request)
+    return Message(
+        RecordDict({_ARRAYS: _array_record(_SUM, fixed_point_sum), _CONFIG: config}), reply_to=request
+    )
 
 
-def read_user_reply(reply: Message, *, t: int, asked: Collection[str], dimension: int) -> tuple[Tensor, tuple[str, ...]]:
+def read_user_reply(
+    reply: Message, *, t: int, asked: Collection[str], dimension: int
+) -> tuple[Tensor, tuple[str, ...]]:
     """The update of a per-user reply, shape (d,), floating and finite, and its one user.
 
     Raises:
@@ -88,7 +92,9 @@ def read_user_reply(reply: Message, *, t: int, asked: Collection[str], dimension
     return update, users
 
 
-def read_slice_reply(reply: Message, *, t: int, asked: Collection[str], dimension: int) -> tuple[Tensor, tuple[str, ...]]:
+def read_slice_reply(
+    reply: Message, *, t: int, asked: Collection[str], dimension: int
+) -> tuple[Tensor, tuple[str, ...]]:
     """The fixed-point sum of a slice reply, shape (d,), int64, and the users in it.
 
     Raises:
@@ -126,7 +132,9 @@ def _check_header(reply: Message, t: int, asked: Collection[str]) -> tuple[str, 
         raise RejectedReply("reply lists a user twice")
     strangers = set(users) - set(asked)
     if strangers:
-        raise RejectedReply(f"reply names a user that is not awaited from this node: {sorted(strangers)[0]!r}")
+        raise RejectedReply(
+            f"reply names a user that is not awaited from this node: {sorted(strangers)[0]!r}"
+        )
     return users
 
 

@@ -45,7 +45,9 @@ class Population:
             time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
             self.refresh(grid, max(0.0, deadline - time.monotonic()))
         if self.missing:
-            self._report(f"{self.missing} of {len(self._roster)} users are served by no node that answered in time")
+            self._report(
+                f"{self.missing} of {len(self._roster)} users are served by no node that answered in time"
+            )
         if not self.node_of:
             raise RuntimeError(f"no node that serves a known user answered within {timeout:g} s.")
 
@@ -54,7 +56,9 @@ class Population:
         alive = set(grid.get_node_ids())
         newcomers = sorted(alive - self._asked)
         self._asked |= alive
-        messages = [Message(RecordDict(), node, MessageType.QUERY, group_id="handshake") for node in newcomers]
+        messages = [
+            Message(RecordDict(), node, MessageType.QUERY, group_id="handshake") for node in newcomers
+        ]
         for reply in pull_until(grid, list(grid.push_messages(messages)), timeout):
             node = reply.metadata.src_node_id
             try:

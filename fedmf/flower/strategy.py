@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedmf.cohorts import CohortSchedule
-from fedmf.flower.messages import RejectedReply, read_slice_reply, read_user_reply, train_content
+from fedmf.flower.messages import read_slice_reply, read_user_reply, train_content
 from fedmf.flower.population import Population, pull_until
 from fedmf.runs.server import PrivateServer
 from fedmf.training import FixedPointSum
@@ -109,7 +109,10 @@ class CorrelatedNoiseStrategy(Strategy):
         parameters = self.server.parameters
         return [
             Message(
-                train_content(parameters, t, part, as_slice), node, MessageType.TRAIN, group_id=str(server_round)
+                train_content(parameters, t, part, as_slice),
+                node,
+                MessageType.TRAIN,
+                group_id=str(server_round),
             )
             for node, users in sorted(by_node.items())
             for part in ([users] if as_slice else [[user] for user in users])
@@ -236,4 +239,3 @@ class CorrelatedNoiseStrategy(Strategy):
             seconds=time.perf_counter() - begun,
         )
         self.on_round(report)
-

@@ -147,8 +147,7 @@ def read_config(path: Path) -> Config:
         ConfigError: there is none.
     """
     try:
-        return Config.from_mapping(tomllib.loads((path / CONFIG).read_text(encoding="utf-8")))
-    except ConfigError:
-        raise
+        values = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise ConfigError(f"{path} is not a run directory: it has no readable {CONFIG}.") from None
+    return Config.from_mapping(values)

@@ -88,6 +88,18 @@ def test_sign_frustrated_gram_is_called_a_bound_and_vectors_beat_scalars():
     assert sensitivity_upper_bound(C, contract) == stated
 
 
+def test_two_participations_of_opposite_sign_are_exact():
+    """Negative products are attained by opposite contributions, so the bound is the truth."""
+    for c in ([1.0, -0.9], [1.0, -0.5, 0.3], [1.0, 0.2, -0.7]):
+        C = Toeplitz(c, 6)
+        found = sensitivity(C, Participation(6, 2, 1))
+        dense = C.materialize()
+        assert found.value == pytest.approx(scalar_sensitivity(dense, 2, 1), rel=EXACT)
+    assert sensitivity(Toeplitz([1.0, -0.9], 2), Participation(2, 2, 1)).value > earliest_norm(
+        Toeplitz([1.0, -0.9], 2).materialize(), 2, 1
+    )
+
+
 @pytest.mark.parametrize("n", [8])
 @pytest.mark.parametrize("decay", [0.0, 0.3, 0.9, 0.999])
 def test_normalized_cgd_is_exact_for_every_contract(n, decay):
@@ -150,7 +162,7 @@ def test_orthogonal_columns_take_the_best_and_not_the_first():
 
 
 def test_dynamic_program_bounds_what_is_too_large_to_enumerate():
-    """n = 12 with enumeration switched off: between the truth and Σ of absolute row sums."""
+    """Both bounds by themselves: between the truth and the sum of all absolute Gram entries."""
     from fedmf.factorization.sensitivity import _by_dynamic_program, _by_envelope
 
     rng = np.random.default_rng(5)

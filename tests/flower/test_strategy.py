@@ -1,4 +1,4 @@
-"""The server strategy under hostile, dead and late clients: the run survives, nothing wrong enters the sum."""
+"""The server strategy under hostile, dead and late clients: the run survives, the sum stays right."""
 
 import itertools
 import time
