@@ -103,7 +103,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     )
     table.add_column("mechanism", no_wrap=True)
     table.add_column("parameters")
-    for name in ("RMSE", "MaxSE", "sensitivity", "noise multiplier", "memory (d-vectors)"):
+    for name in ("RMSE", "MaxSE", "sensitivity", "noise multiplier", "stored vectors", "regenerated"):
         table.add_column(name, justify="right")
     for row in rows:
         mark = "" if row["sensitivity_kind"] == "exact" else "≤ "
@@ -116,6 +116,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
             f"{mark}{row['sensitivity']:.5g}",
             sigma,
             str(row["memory_vectors"]),
+            str(row["regenerated_vectors"]),
         )
     console = Console()
     if not console.is_terminal:

@@ -92,10 +92,13 @@ class PrivateServer:
             θ_{t+1}, shape (d,). It was committed before this returns.
 
         Raises:
+            ValueError: the sum holds another number of updates than users are listed; nothing is released.
             HorizonExceededError: all rounds are spent.
             ParticipationViolation: a user may not take part in this round; nothing is released.
             LedgerError: the disk failed; nothing is released.
         """
+        if total.users != len(users):
+            raise ValueError(f"sum must hold exactly the listed users; got {total.users} updates for {len(users)}.")
         noisy = total.total()
         self._noise.seek(self.t)
         if self.plan.noise_std > 0:

@@ -113,7 +113,6 @@ class LocalTrainer:
         indices = np.zeros((steps, len(plans), size), dtype=np.int64)
         weights = np.zeros((steps, len(plans), size), dtype=np.float32)
         for u, plan in enumerate(plans):
-            indices[:, u] = plan[0][0]
             for s, batch in enumerate(plan):
                 indices[s, u] = batch[0]
                 indices[s, u, : batch.size] = batch
