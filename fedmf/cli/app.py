@@ -61,6 +61,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except MemoryError:
+        return _fail("not enough memory for this request; use fewer users, rounds or parameters.", 2)
     except (RuntimeError, OSError) as error:
         return _fail(str(error), 1)
 

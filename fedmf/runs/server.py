@@ -98,7 +98,9 @@ class PrivateServer:
             LedgerError: the disk failed; nothing is released.
         """
         if total.users != len(users):
-            raise ValueError(f"sum must hold exactly the listed users; got {total.users} updates for {len(users)}.")
+            raise ValueError(
+                f"sum must hold exactly the listed users; got {total.users} updates for {len(users)} users."
+            )
         noisy = total.total()
         self._noise.seek(self.t)
         if self.plan.noise_std > 0:

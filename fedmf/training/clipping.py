@@ -31,7 +31,7 @@ def clip_to_fixed_point(updates: Tensor, clip_norm: float) -> tuple[Tensor, Tens
         are associative, so a total does not depend on the order or grouping of the rows.
 
     >>> rows, finite = clip_to_fixed_point(torch.tensor([[3.0, 4.0], [float("nan"), 1.0]]), clip_norm=1.0)
-    >>> (rows[0] / 2**40).tolist(), rows[1].tolist(), finite.tolist()
+    >>> (rows[0].double() / 2**40).tolist(), rows[1].tolist(), finite.tolist()
     ([0.599..., 0.799...], [0, 0], [True, False])
     """
     check_clip_norm(clip_norm)

@@ -1,0 +1,54 @@
+"""The README keeps its promises: its commands run, its table is the script's output, its links lead somewhere."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fedmf.cli.app import run
+
+PROJECT = Path(__file__).parents[1]
+README = (PROJECT / "README.md").read_text()
+
+
+def test_the_table_is_what_the_script_printed() -> None:
+    block = re.search(r"<!-- compare_mechanisms -->\n(.*?)\n<!-- /compare_mechanisms -->", README, re.DOTALL)
+    assert block is not None
+    assert block[1].strip() == (PROJECT / "docs/results/compare_mechanisms.md").read_text().strip()
+
+
+def test_the_first_screen_has_the_result_and_the_two_commands() -> None:
+    first = "\n".join(README.splitlines()[:40])
+    for words in ("make run", "make test", "differential privacy", "accuracy"):
+        assert words in first
+    makefile = (PROJECT / "Makefile").read_text()
+    assert re.search(r"^run:", makefile, re.MULTILINE)
+    assert re.search(r"^test:", makefile, re.MULTILINE)
+
+
+def test_the_commands_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each ``$ fedmf`` line of the README, with simulations cut to a few rounds."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(PROJECT / "configs")
+    commands = re.findall(r"^\$ fedmf (.*)$", README, re.MULTILINE)
+    assert len(commands) >= 4
+    for command in commands:
+        short = ["--set", "rounds=20"] if command.startswith("simulate") else []
+        assert run([*shlex.split(command), *short]) == 0, (command, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in (PROJECT / "docs").glob("*.md"))])
+def test_links_lead_somewhere(page: str) -> None:
+    text = (PROJECT / page).read_text()
+    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", text):
+        if not target.startswith("http"):
+            assert ((PROJECT / page).parent / target).exists(), f"{page} links to {target}"
+
+
+def test_tests_and_scripts_named_in_the_coverage_page_exist() -> None:
+    text = (PROJECT / "docs/coverage.md").read_text()
+    for name in re.findall(r"`((?:tests|simulations)/[^` ]+)`", text):
+        assert (PROJECT / name).exists(), name
