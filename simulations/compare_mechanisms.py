@@ -31,7 +31,7 @@ MECHANISMS: dict[str, dict[str, object]] = {
     "banded-toeplitz": {"mechanism": "banded-toeplitz"},
 }
 EPSILONS = (2.0, 8.0)
-RATES = (0.0125, 0.025, 0.05, 0.1, 0.2)
+RATES = (0.025, 0.05, 0.1, 0.2, 0.4)
 TUNING_SEEDS = (1000, 1001, 1002)
 BASELINE = "identity"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
@@ -61,17 +63,29 @@ def design(
 
     parameters = _parameters(param)
     participation = Participation(rounds, max_participations, min_separation)
-    rows = compute(
-        participation,
-        mechanisms=mechanism or None,
-        epsilon=epsilon,
-        delta=delta,
-        adjacency=adjacency.value,
-        bands=bands,
-        params=parameters,
-        workload=workload,
-    )
+    with _status() as progress:
+        rows = compute(
+            participation,
+            mechanisms=mechanism or None,
+            epsilon=epsilon,
+            delta=delta,
+            adjacency=adjacency.value,
+            bands=bands,
+            params=parameters,
+            workload=workload,
+            progress=progress,
+        )
     typer.echo(json.dumps(rows, indent=2)) if as_json else _print_table(rows)
+
+
+@contextmanager
+def _status() -> Iterator[Callable[[str], None]]:
+    """Show on a terminal which mechanism is being computed."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status("") as status:
+        yield lambda name: status.update(f"computing {name}")
 
 
 def _parameters(pairs: list[str]) -> dict[str, float]:
