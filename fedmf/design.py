@@ -6,17 +6,28 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedmf.accounting.calibration import adjacency_factor, gaussian_sigma
-from fedmf.factorization.catalogue import accepted_parameters, build, names
+from fedmf.factorization.catalogue import accepted_parameters, build, names, optional_parameters
 from fedmf.factorization.error import errors
 from fedmf.factorization.sensitivity import stated_sensitivity
 from fedmf.participation import Participation
-from fedmf.workload import ToeplitzWorkload, prefix
+from fedmf.workload import ToeplitzWorkload, parse_workload
 
 __all__ = ["design"]
 
 # Beyond these horizons a comparison leaves out what takes minutes; what is asked for by name is always built.
 _LARGEST_NORMALIZED = 4096
-_LARGEST_OPTIMIZED = 16_384
+_LARGEST = {
+    "banded-toeplitz": 100_000,
+    "banded-inverse": 16_384,
+    "blt": 16_384,
+    "banded": 1024,
+    "dense": 512,
+    "tree": 4096,
+    "kary-tree": 4096,
+}
+# A coordinate of one round on one 2.5 GHz core, measured with simulations/benchmarks/noise_source.py.
+_NANOSECONDS_PER_DRAW = 10.0
+_NANOSECONDS_PER_STORED = 2.0
 
 
 def design(
@@ -28,6 +39,7 @@ def design(
     bands: int | None = None,
     params: Mapping[str, float | int] | None = None,
     workload: str = "prefix",
+    memory_vectors: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
     """One row per mechanism, ready for JSON.
@@ -41,21 +53,25 @@ def design(
         adjacency: "zero-out" or "replace-one".
         bands: p for the mechanisms that take it.
         params: lambda, gamma, nu, c for the mechanisms that take them; those not given are optimised.
-        workload: "prefix".
+        workload: "prefix", "average", "exponential:β", "window:w", "momentum:β" or "momentum:β:α".
+        memory_vectors: at most so many d-vectors kept between rounds; a mechanism that would keep more gets
+            fewer bands or buffers if it has any, is left out of a comparison otherwise.
         progress: called with each name before its row is computed.
 
     Returns:
         Dicts with mechanism, params, sensitivity, sensitivity_kind, sensitivity_case, rmse, max_se,
         noise_multiplier, epsilon, delta, adjacency, workload, rounds, max_participations, min_separation,
-        memory_vectors (past outputs kept while training, in model-sized vectors) and regenerated_vectors
-        (past noise drawn again in each round).
+        memory_vectors (past outputs kept while training, in model-sized vectors), regenerated_vectors (past
+        noise drawn again in each round) and nanoseconds_per_coordinate: what a round of noise costs on one
+        core, estimated as 10 ns a draw (the fresh one and the regenerated ones) and 2 ns a stored vector.
 
         ``noise_multiplier`` is σ for sensitivity 1, the same under either adjacency. The z in the released
         sum have standard deviation ζ·σ·sensitivity·f with f = 1 for zero-out and f = 2 for replace-one; rmse
         and max_se are for ζ = 1 and include σ (if a budget is given), the sensitivity and f.
 
     Raises:
-        ValueError: only one of ε and δ is given, a name or parameter is unknown, or a value is out of range.
+        ValueError: only one of ε and δ is given, a name or parameter is unknown, a value is out of range, a
+            mechanism that was asked for cannot be built for this horizon or within the memory.
 
     >>> row, = design(Participation(3900, 10, 390), ["cgd"], 8.0, 1e-5, params={"lambda": 0.975})
     >>> round(row["rmse"], 2), row["sensitivity_kind"], row["memory_vectors"]
@@ -66,23 +82,31 @@ def design(
         raise ValueError(
             f"{missing} must be given together with {given}; got None. Without a budget leave out both."
         )
-    if workload != "prefix":
-        raise ValueError(
-            f"workload must be 'prefix'; got {workload!r}. No other workload is supported so far."
-        )
+    if memory_vectors is not None and memory_vectors < 0:
+        raise ValueError(f"memory_vectors (limit) must be at least 0; got {memory_vectors}.")
     sigma = None if epsilon is None or delta is None else gaussian_sigma(epsilon, delta)
     budget = {"noise_multiplier": sigma, "epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     factor = adjacency_factor(adjacency)
-    queries = prefix(participation.rounds)
+    queries = parse_workload(workload, participation.rounds)
     chosen = _comparison(participation.rounds) if mechanisms is None else list(mechanisms)
     given = _distributed(chosen, {**({} if bands is None else {"bands": bands}), **(params or {})})
-    rows = []
+    rows, refused = [], []
     for name, own in zip(chosen, given, strict=True):
         if progress is not None:
             progress(name)
-        rows.append(
-            _row(name, participation, queries, own, factor * (1.0 if sigma is None else sigma), budget)
-        )
+        try:
+            row = _within(memory_vectors, name, participation, queries, own)
+        except ValueError as refusal:
+            # What a comparison was asked to fix must be possible; what it tries by itself need not be.
+            if mechanisms is not None or own:
+                raise
+            refused.append(refusal)
+            continue
+        noise = factor * (1.0 if sigma is None else sigma)
+        row.update(budget, rmse=row["rmse"] * noise, max_se=row["max_se"] * noise)
+        rows.append(row)
+    if not rows:
+        raise refused[0]
     return sorted(rows, key=lambda row: row["rmse"]) if mechanisms is None else rows
 
 
@@ -91,37 +115,70 @@ def _comparison(rounds: int) -> list[str]:
     skipped = {"normalized-identity", "normalized-optimal-diagonal"}
     if rounds > _LARGEST_NORMALIZED:
         skipped |= {name for name in names() if name.startswith("normalized-")}
-    if rounds > _LARGEST_OPTIMIZED:
-        skipped.add("banded-toeplitz")
+    skipped |= {name for name, largest in _LARGEST.items() if rounds > largest}
     return [name for name in names() if name not in skipped]
 
 
 def _distributed(chosen: Sequence[str], params: Mapping[str, float | int]) -> list[dict[str, float | int]]:
     """Each mechanism's own share of the parameters; every parameter must have a taker."""
     accepted = [accepted_parameters(name) for name in chosen]
+    optional = [optional_parameters(name) for name in chosen]
     for symbol, value in params.items():
-        if not any(symbol in own for own in accepted):
+        if not any(symbol in own for own in (*accepted, *optional)):
             takes = "; ".join(
                 f"{name} takes {', '.join(own) or 'none'}" for name, own in zip(chosen, accepted, strict=True)
             )
             raise ValueError(
                 f"{symbol} (parameter) must be one that a mechanism takes; got {symbol}={value}. {takes}."
             )
-    return [{key: value for key, value in params.items() if key in own} for own in accepted]
+    return [
+        {key: value for key, value in params.items() if key in (*own, *more)}
+        for own, more in zip(accepted, optional, strict=True)
+    ]
 
 
-def _row(
+def _within(
+    limit: int | None,
     name: str,
     participation: Participation,
     queries: ToeplitzWorkload,
     params: Mapping[str, float | int],
-    noise: float,
-    budget: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The row of a mechanism, with fewer bands or buffers where it would keep more vectors than the limit."""
+    accepted = accepted_parameters(name)
+    sizes = {"bands": 1, "buffers": 0}
+    size = next((symbol for symbol in sizes if symbol in accepted and symbol not in params), None)
+    if limit is None:
+        return _row(name, participation, queries, params)
+    own = dict(params)
+    # Optimising wide bands only to refuse them would take long.
+    if size == "bands" and limit + 1 < participation.min_separation and _keeps_bands(name, participation):
+        own["bands"] = limit + 1
+    row = _row(name, participation, queries, own)
+    if row["memory_vectors"] > limit and size and limit + sizes[size] >= 1:
+        row = _row(name, participation, queries, {**params, size: limit + sizes[size]})
+    if row["memory_vectors"] > limit:
+        raise ValueError(
+            f"memory_vectors (limit) must be at least {row['memory_vectors']} for {name} with n="
+            f"{participation.rounds}; got {limit}. bisr, bifr, cgd and nu-ftrl keep none."
+        )
+    return row
+
+
+def _keeps_bands(name: str, participation: Participation) -> bool:
+    """Whether two bands make this mechanism keep a vector, rather than regenerate one."""
+    small = Participation(min(4, participation.rounds), 1, 1)
+    return small.rounds > 1 and build(name, small, bands=2).factorization.recurrence().memory_vectors > 0
+
+
+def _row(
+    name: str, participation: Participation, queries: ToeplitzWorkload, params: Mapping[str, float | int]
 ) -> dict[str, Any]:
     mechanism = build(name, participation, queries, params=params)
     stated = stated_sensitivity(mechanism.factorization, participation)
-    error = errors(mechanism.factorization, queries, stated, noise)
+    error = errors(mechanism.factorization, queries, stated)
     recurrence = mechanism.factorization.recurrence()
+    stored, regenerated = recurrence.memory_vectors, recurrence.regenerated_vectors
     return {
         "mechanism": name,
         "params": mechanism.params,
@@ -130,11 +187,12 @@ def _row(
         "sensitivity_case": stated.case,
         "rmse": error.rmse,
         "max_se": error.max_se,
-        **budget,
         "workload": queries.name,
         "rounds": participation.rounds,
         "max_participations": participation.max_participations,
         "min_separation": participation.min_separation,
-        "memory_vectors": recurrence.memory_vectors,
-        "regenerated_vectors": recurrence.regenerated_vectors,
+        "memory_vectors": stored,
+        "regenerated_vectors": regenerated,
+        "nanoseconds_per_coordinate": _NANOSECONDS_PER_DRAW * (1 + regenerated)
+        + _NANOSECONDS_PER_STORED * stored,
     }

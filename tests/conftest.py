@@ -1,8 +1,14 @@
-"""Shared set-up: one torch thread a test process, no telemetry from Flower."""
+"""Shared set-up: one torch thread a test process, no telemetry from Flower, a cache of its own."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 for _name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"):
     os.environ[_name] = "0"
 os.environ["FLWR_DISABLE_UPDATE_CHECK"] = "1"
+_cache = tempfile.mkdtemp(prefix="fedmf-cache-")
+os.environ["FEDMF_CACHE"] = _cache
+atexit.register(shutil.rmtree, _cache, ignore_errors=True)

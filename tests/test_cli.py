@@ -192,10 +192,30 @@ def test_design_without_a_mechanism_ranks_all(capsys: pytest.CaptureFixture[str]
     assert "banded-toeplitz" in capsys.readouterr().out
 
 
+def test_design_draws_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--mechanism", "bisr", "--mechanism", "bsr", "--workload", "window:10"]
+    assert run([*DESIGN, *options, "--plot", str(tmp_path / "a.png")]) == 0
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert "window:10" in capsys.readouterr().out
+    for file, message in (("a.doc", "must end in"), ("none/a.png", "folder that exists")):
+        assert run([*DESIGN, *options, "--plot", str(tmp_path / file)]) == 2
+        assert message in one_line(capsys)
+
+
+def test_design_without_matplotlib_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmf.cli.design_plot.find_spec", lambda name: None)
+    assert run([*DESIGN, "--plot", str(tmp_path / "a.png")]) == 2
+    assert "needs matplotlib" in one_line(capsys)
+
+
 @pytest.mark.parametrize(
     "options",
     [
         ["--epsilon", "0", "--delta", "1e-5"],
+        ["--memory-vectors", "-1"],
+        ["--mechanism", "square-root", "--workload", "exponential:2"],
         ["--epsilon", "1", "--delta", "2"],
         ["--epsilon", "1"],
         ["--mechanism", "bisrr"],

@@ -7,17 +7,20 @@ import math
 import subprocess
 import sys
 
+import oracles
 import pytest
 
 from fedmf.design import design
+from fedmf.factorization import build
 from fedmf.participation import Participation
+from fedmf.workload import parse_workload
 
 TEN_EPOCHS = Participation(3900, 10, 390)
 SMALL = Participation(48, 4, 12)
 FIELDS = {
     "mechanism", "params", "sensitivity", "sensitivity_kind", "sensitivity_case", "rmse", "max_se",
     "noise_multiplier", "epsilon", "delta", "adjacency", "workload", "rounds", "max_participations",
-    "min_separation", "memory_vectors", "regenerated_vectors",
+    "min_separation", "memory_vectors", "regenerated_vectors", "nanoseconds_per_coordinate",
 }  # fmt: skip
 
 
@@ -74,8 +77,43 @@ def test_long_horizons_compare_without_normalisation():
 
     assert not [name for name in _comparison(n) if name.startswith("normalized-")]
     assert "banded-toeplitz" in _comparison(n)
+    assert not {"dense", "banded"} & set(_comparison(n))
     assert "banded-toeplitz" not in _comparison(10**6)
     assert "normalized-cgd" in _comparison(100)
+
+
+@pytest.mark.parametrize("workload", ["prefix", "exponential:0.9", "window:5", "average", "momentum:0.8"])
+def test_errors_are_those_of_the_workload(workload):
+    rows = design(SMALL, ["bisr", "normalized-cgd", "banded-toeplitz"], workload=workload, bands=4)
+    for row in rows:
+        C = build(row["mechanism"], SMALL, params=row["params"], workload=parse_workload(workload, 48))
+        A, dense = parse_workload(workload, 48).materialize(), C.factorization.materialize()
+        expected = oracles.rmse(A, dense, row["sensitivity"])
+        assert row["workload"] == workload
+        assert row["rmse"] == pytest.approx(expected, rel=1e-9)
+        assert row["max_se"] == pytest.approx(
+            math.sqrt(oracles.query_variances(A, dense).max()) * row["sensitivity"], rel=1e-9
+        )
+
+
+@pytest.mark.parametrize("limit", [0, 1, 5])
+def test_memory_is_limited(limit):
+    rows = design(SMALL, memory_vectors=limit)
+    assert max(row["memory_vectors"] for row in rows) == limit
+    assert ("bsr" in {row["mechanism"] for row in rows}) or limit == 0
+    (free,) = design(SMALL, ["banded-toeplitz"])
+    if limit:
+        (limited,) = design(SMALL, ["banded-toeplitz"], memory_vectors=limit)
+        assert limited["params"]["bands"] == limit + 1
+        assert limited["rmse"] > free["rmse"]
+    assert design(SMALL, ["banded-toeplitz"], memory_vectors=1000) == [free]
+
+
+def test_time_per_step_counts_draws_and_stored_vectors():
+    plain, regenerating, stored = design(SMALL, ["identity", "bisr", "bsr"], bands=9)
+    assert plain["nanoseconds_per_coordinate"] == 10.0
+    assert regenerating["nanoseconds_per_coordinate"] == 90.0
+    assert stored["nanoseconds_per_coordinate"] == 26.0
 
 
 def test_parameters_go_to_those_that_take_them():
@@ -88,13 +126,17 @@ def test_parameters_go_to_those_that_take_them():
     [
         ({"mechanisms": ["cgd"], "params": {"gamma": 0.5}}, "gamma .* cgd takes lambda"),
         ({"mechanisms": ["cgd", "identity"], "bands": 3}, "bands .* identity takes none"),
-        ({"mechanisms": ["tree"]}, "Did you mean"),
+        ({"mechanisms": ["treee"]}, "Did you mean"),
         ({"mechanisms": ["bsr"], "epsilon": 1.0}, "delta must be given together with epsilon"),
         ({"mechanisms": ["bsr"], "delta": 1e-5}, "epsilon must be given together with delta"),
         ({"mechanisms": ["bsr"], "epsilon": -1.0, "delta": 1e-5}, "ε"),
         ({"mechanisms": ["bsr"], "epsilon": 1.0, "delta": 2.0}, "δ"),
         ({"mechanisms": ["bsr"], "adjacency": "add-one"}, "adjacency"),
-        ({"mechanisms": ["bsr"], "workload": "window:3"}, "workload must be 'prefix'"),
+        ({"mechanisms": ["bsr"], "workload": "median"}, "workload"),
+        ({"mechanisms": ["bsr"], "workload": "window:49"}, "n=48"),
+        ({"mechanisms": ["bsr"], "memory_vectors": -1}, "memory_vectors .* at least 0; got -1"),
+        ({"mechanisms": ["bsr"], "bands": 4, "memory_vectors": 2}, "at least 3 for bsr .* got 2"),
+        ({"bands": 49}, "between 1 and n=48"),
         ({"mechanisms": ["bsr"], "bands": 49}, "between 1 and n=48"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmf.workload import ToeplitzWorkload, prefix
+from fedmf.workload import ToeplitzWorkload, momentum, parse_workload, prefix, weighted
 
 
 def test_prefix_releases_running_sums() -> None:
@@ -46,3 +46,86 @@ def test_impossible_coefficients_are_refused(coefficients: object) -> None:
 def test_a_workload_needs_a_round(rounds: int) -> None:
     with pytest.raises(ValueError, match=f"n \\(rounds\\) must be at least 1; got {rounds}"):
         prefix(rounds)
+
+
+def _by_recursion(beta: float, alpha: float, rounds: int) -> np.ndarray:
+    """SGD with momentum and weight decay, run on unit impulses."""
+    dense = np.zeros((rounds, rounds))
+    for i in range(rounds):
+        velocity = theta = 0.0
+        for t in range(rounds):
+            velocity = beta * velocity + (t == i)
+            theta = alpha * theta + velocity
+            dense[t, i] = theta
+    return dense
+
+
+@pytest.mark.parametrize(
+    ("text", "dense"),
+    [
+        ("prefix", np.tril(np.ones((9, 9)))),
+        ("average", np.tril(np.ones((9, 9))) / np.arange(1, 10)[:, None]),
+        ("exponential:0.7", _by_recursion(0.7, 0.0, 9)),
+        ("window:3", (np.tril(np.ones((9, 9))) - np.tril(np.ones((9, 9)), -3)) / 3),
+        ("window:9", np.tril(np.ones((9, 9))) / 9),
+        ("momentum:0.9", _by_recursion(0.9, 1.0, 9)),
+        ("momentum:0", np.tril(np.ones((9, 9)))),
+        ("momentum:0.9:0.99", _by_recursion(0.9, 0.99, 9)),
+        ("momentum:0.9:0.9", _by_recursion(0.9, 0.9, 9)),
+    ],
+)
+def test_command_line_names(text: str, dense: np.ndarray) -> None:
+    workload = parse_workload(text, 9)
+    assert workload.name == text
+    np.testing.assert_allclose(workload.materialize(), dense, rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(workload.column_squares(), (dense**2).sum(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(workload.leading(4).materialize(), dense[:4, :4], rtol=1e-13, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("median", "must be one of prefix, exponential"),
+        ("", "must be one of prefix"),
+        ("prefix:3", "Count the values of prefix"),
+        ("momentum", "Count the values of momentum"),
+        ("momentum:0.9:0.9:1", "Count the values"),
+        ("momentum:fast", "a number after momentum:"),
+        ("window:2.5", "an integer after window:"),
+        ("window:0", "between 1 and n=9"),
+        ("window:10", "between 1 and n=9"),
+        ("exponential:1", r"beta \(decay\) must be in \(0, 1\)"),
+        ("exponential:nan", "beta"),
+        ("momentum:1", r"beta \(momentum\) must be in \[0, 1\)"),
+        ("momentum:0.5:1.01", "alpha"),
+    ],
+)
+def test_unreadable_names_are_refused_on_one_line(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refusal:
+        parse_workload(text, 9)
+    assert "\n" not in str(refusal.value)
+
+
+def test_weights_scale_rows_and_columns() -> None:
+    rows, columns = np.arange(6.0), np.linspace(1.0, 0.1, 6)
+    scaled = weighted(weighted(momentum(0.5, 6), rows=rows), columns=columns)
+    dense = rows[:, None] * momentum(0.5, 6).materialize() * columns
+    np.testing.assert_allclose(scaled.materialize(), dense, rtol=1e-14)
+    np.testing.assert_allclose(scaled.column_squares(), (dense**2).sum(axis=0), rtol=1e-12, atol=1e-15)
+    twice = weighted(scaled, rows=np.full(6, 2.0))
+    np.testing.assert_allclose(twice.materialize(), 2 * dense, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rows": np.ones(5)}, r"r \(row weights\) must be n=6 .* shape \(5,\)"),
+        ({"rows": -np.ones(6)}, "non-negative"),
+        ({"rows": np.zeros(6)}, "not all zero"),
+        ({"columns": np.zeros(6)}, r"eta \(column weights\).* positive"),
+        ({"columns": np.full(6, np.nan)}, "finite"),
+    ],
+)
+def test_unfit_weights_are_refused(given: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        weighted(prefix(6), **given)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -46,13 +47,23 @@ def design(
     param: list[str] = typer.Option(
         [], "--param", metavar="KEY=VALUE", help="Fix a parameter, e.g. lambda=0.9. Default: optimised."
     ),
-    workload: str = typer.Option("prefix", metavar="prefix", help="What is released."),
+    workload: str = typer.Option(
+        "prefix",
+        metavar="A",
+        help="What is released: prefix, exponential:β, window:w, average or momentum:β.",
+    ),
+    memory_vectors: int | None = typer.Option(
+        None, "--memory-vectors", metavar="M", help="At most so many model-sized vectors kept between rounds."
+    ),
     sampling: Sampling = typer.Option(
         Sampling.none, help="Sampling assumption; none claims no amplification."
     ),
+    plot: Path | None = typer.Option(
+        None, "--plot", metavar="FILE", help="Draw error against memory (needs matplotlib)."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print a JSON list."),
 ) -> None:
-    """Compare mechanisms: error, sensitivity, noise and memory under (k, b)-min-separated participation.
+    """Compare mechanisms: error, sensitivity, noise, memory and time under (k, b)-min-separation.
 
     RMSE and MaxSE include the sensitivity and, with --epsilon and --delta, the noise multiplier.
 
@@ -62,6 +73,10 @@ def design(
     from fedmf.participation import Participation
 
     parameters = _parameters(param)
+    if plot is not None:
+        from fedmf.cli.design_plot import check_plot
+
+        check_plot(plot)
     participation = Participation(rounds, max_participations, min_separation)
     with _status() as progress:
         rows = compute(
@@ -73,8 +88,13 @@ def design(
             bands=bands,
             params=parameters,
             workload=workload,
+            memory_vectors=memory_vectors,
             progress=progress,
         )
+    if plot is not None:
+        from fedmf.cli.design_plot import save_plot
+
+        save_plot(rows, plot)
     typer.echo(json.dumps(rows, indent=2)) if as_json else _print_table(rows)
 
 
@@ -113,11 +133,19 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     )
     table = Table(
         title=f"n = {first['rounds']}, k = {first['max_participations']}, b = {first['min_separation']}, "
-        f"{first['adjacency']}, {budget}"
+        f"{first['workload']}, {first['adjacency']}, {budget}"
     )
     table.add_column("mechanism", no_wrap=True)
     table.add_column("parameters")
-    for name in ("RMSE", "MaxSE", "sensitivity", "noise multiplier", "stored vectors", "regenerated"):
+    for name in (
+        "RMSE",
+        "MaxSE",
+        "sensitivity",
+        "noise multiplier",
+        "stored vectors",
+        "regenerated",
+        "ns/coord.",
+    ):
         table.add_column(name, justify="right")
     for row in rows:
         mark = "" if row["sensitivity_kind"] == "exact" else "≤ "
@@ -131,6 +159,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
             sigma,
             str(row["memory_vectors"]),
             str(row["regenerated_vectors"]),
+            f"{row['nanoseconds_per_coordinate']:.0f}",
         )
     console = Console()
     if not console.is_terminal:

@@ -1,7 +1,12 @@
 """Strategy matrices as values: closed forms, optimisers, sensitivity and error."""
 
+from fedmf.factorization.banded_inverse import banded_inverse
+from fedmf.factorization.banded_matrix import Banded
+from fedmf.factorization.banded_optimizer import banded
 from fedmf.factorization.banded_toeplitz import banded_toeplitz
 from fedmf.factorization.base import Factorization, Recurrence
+from fedmf.factorization.blt import blt
+from fedmf.factorization.buffered import BufferedToeplitz
 from fedmf.factorization.catalogue import Mechanism, build, names
 from fedmf.factorization.closed_form import (
     bfr,
@@ -15,6 +20,8 @@ from fedmf.factorization.closed_form import (
     optimal_diagonal,
     square_root,
 )
+from fedmf.factorization.dense import Dense
+from fedmf.factorization.dense_optimizer import dense
 from fedmf.factorization.error import Errors, errors, query_variances
 from fedmf.factorization.pattern import pattern_sensitivities, pattern_sensitivity
 from fedmf.factorization.scaled_toeplitz import NotRepresentable, ScaledToeplitz
@@ -25,6 +32,7 @@ from fedmf.factorization.sensitivity import (
     sensitivity_upper_bound,
     stated_sensitivity,
 )
+from fedmf.factorization.stamped import Stamped
 from fedmf.factorization.toeplitz import (
     ColumnScaled,
     Diagonal,
@@ -34,9 +42,13 @@ from fedmf.factorization.toeplitz import (
     leading,
     normalized,
 )
+from fedmf.factorization.tree import kary_tree, tree
 
 __all__ = [
+    "Banded",
+    "BufferedToeplitz",
     "ColumnScaled",
+    "Dense",
     "Diagonal",
     "Errors",
     "Factorization",
@@ -47,17 +59,23 @@ __all__ = [
     "ScaledToeplitz",
     "Sensitivity",
     "SensitivityNotExact",
+    "Stamped",
     "Toeplitz",
+    "banded",
+    "banded_inverse",
     "banded_toeplitz",
     "bfr",
     "bifr",
     "bisr",
+    "blt",
     "bsr",
     "build",
     "cgd",
+    "dense",
     "errors",
     "factorization_from_dict",
     "identity",
+    "kary_tree",
     "leading",
     "names",
     "normalized",
@@ -71,4 +89,5 @@ __all__ = [
     "sensitivity_upper_bound",
     "square_root",
     "stated_sensitivity",
+    "tree",
 ]

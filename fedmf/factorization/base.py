@@ -36,18 +36,21 @@ class Recurrence:
     """How to stream C⁻¹z one round at a time.
 
     y_t = Σ_{j<q} f_j z_{t−j} − Σ_{j=1..r} g_j y_{t−j} and [C⁻¹z]_t = s_t·y_t for t = 0 … n−1, with
-    z_{<0} = y_{<0} = 0. Past z can be drawn again from a keyed source; past y must be kept.
+    z_{<0} = y_{<0} = 0. Past z can be drawn again from a keyed source; past y must be kept. Where f or g has
+    one row per round, round t uses row t.
 
     Args:
-        feedforward: f, shape (q,), q ≥ 1.
-        feedback: g, shape (r,), r ≥ 0.
+        feedforward: f, shape (q,) or (n, q), q ≥ 1.
+        feedback: g, shape (r,) or (n, r), r ≥ 0.
         row_scale: s, shape (n,).
 
     Raises:
-        ValueError: a vector is not finite, or f or s is empty.
+        ValueError: a coefficient is not finite, f or s is empty, or a matrix does not have n rows.
 
     >>> Recurrence([1.0, -0.5], [], [1.0, 1.0, 1.0]).apply(np.array([1.0, 1.0, 1.0]))
     array([1. , 0.5, 0.5])
+    >>> Recurrence([[1.0, 0.0], [1.0, -0.5], [1.0, 2.0]], [], [1.0, 1.0, 1.0]).apply(np.ones(3))
+    array([1. , 0.5, 3. ])
     """
 
     feedforward: Vector
@@ -55,10 +58,11 @@ class Recurrence:
     row_scale: Vector
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "feedforward", frozen_vector(self.feedforward, "f", "feedforward"))
         object.__setattr__(self, "row_scale", frozen_vector(self.row_scale, "s", "row_scale"))
+        n = self.row_scale.size
+        object.__setattr__(self, "feedforward", _coefficients(self.feedforward, "f", "feedforward", n))
         feedback = np.array(self.feedback, dtype=np.float64)
-        feedback = frozen_vector(feedback, "g", "feedback") if feedback.size else feedback.reshape(0)
+        feedback = _coefficients(feedback, "g", "feedback", n) if feedback.size else np.zeros(0)
         object.__setattr__(self, "feedback", feedback)
 
     @property
@@ -69,11 +73,13 @@ class Recurrence:
     @property
     def memory_vectors(self) -> int:
         """How many past outputs y (model-sized vectors) must be kept: r."""
-        return self.feedback.size
+        return self.feedback.shape[-1]
 
     @property
     def regenerated_vectors(self) -> int:
-        """How many past inputs z are drawn again in each round (at most): q − 1."""
+        """How many past inputs z are drawn again in a round, at most: q − 1, or a row's non-zero ones."""
+        if self.feedforward.ndim == 2:
+            return int(np.count_nonzero(self.feedforward[:, 1:], axis=1).max())
         return self.feedforward.size - 1
 
     def apply(self, z: Vector) -> Vector:
@@ -86,10 +92,32 @@ class Recurrence:
             raise ValueError(f"z (noise) must have at most n={self.rounds} rows; got {len(z)}.")
         y = np.zeros(z.shape)
         for t in range(len(z)):
-            y[t] = np.tensordot(self.feedforward[: t + 1], z[t::-1][: self.feedforward.size], 1)
+            f = _of_round(self.feedforward, t)[: t + 1]
+            y[t] = np.tensordot(f, z[t::-1][: f.size], 1)
             if t and self.feedback.size:
-                y[t] -= np.tensordot(self.feedback[:t], y[t - 1 :: -1][: self.feedback.size], 1)
+                g = _of_round(self.feedback, t)[:t]
+                y[t] -= np.tensordot(g, y[t - 1 :: -1][: g.size], 1)
         return y * self.row_scale[: len(z)].reshape(-1, *[1] * (z.ndim - 1))
+
+
+def _of_round(coefficients: NDArray[np.float64], t: int) -> Vector:
+    return coefficients[t] if coefficients.ndim == 2 else coefficients
+
+
+def _coefficients(values: ArrayLike, symbol: str, meaning: str, rounds: int) -> NDArray[np.float64]:
+    """A read-only copy of finite coefficients, the same in all rounds (a vector) or a row for each."""
+    matrix = np.array(values, dtype=np.float64)
+    if matrix.ndim != 2:
+        return frozen_vector(matrix, symbol, meaning)
+    if matrix.shape[0] != rounds or not matrix.size:
+        raise ValueError(
+            f"{symbol} ({meaning}) must be a vector or have n={rounds} non-empty rows; got {matrix.shape}."
+        )
+    if not np.isfinite(matrix).all():
+        t, j = np.argwhere(~np.isfinite(matrix))[0].tolist()
+        raise ValueError(f"{symbol} ({meaning}) must be finite; got {matrix[t, j]} at index ({t}, {j}).")
+    matrix.setflags(write=False)
+    return matrix
 
 
 class Factorization(ABC):
@@ -148,6 +176,10 @@ class Factorization(ABC):
 
         Sensitivity uses it to certify that the earliest participation pattern is the worst one.
         """
+        return None
+
+    def toeplitz_column(self) -> Vector | None:
+        """The first column of C where C is Toeplitz, shape (n,); None otherwise."""
         return None
 
     def materialize(self) -> NDArray[np.float64]:

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
 
-from fedmf.factorization import closed_form
-from fedmf.factorization.banded_toeplitz import banded_toeplitz
+from fedmf.factorization.base import Factorization
+from fedmf.factorization.error import query_variances
+from fedmf.factorization.families import DEFAULT_INVERSE, FAMILIES, Family, few_buffered, known, scaled
+from fedmf.factorization.robust import tapered
 from fedmf.factorization.scaled_toeplitz import NotRepresentable, ScaledToeplitz
 from fedmf.factorization.search import minimize_on_interval
 from fedmf.factorization.sensitivity import quick_upper_bound
-from fedmf.factorization.toeplitz import normalized
+from fedmf.factorization.stamped import Stamped
+from fedmf.factorization.toeplitz import Toeplitz, normalized
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload, prefix
 
-__all__ = ["Mechanism", "accepted_parameters", "build", "names"]
+__all__ = ["Mechanism", "accepted_parameters", "build", "names", "optional_parameters"]
 
 _NORMALIZED = "normalized-"
 # Beyond p = b the optimiser takes seconds per step; wider bands than this must be asked for.
 _WIDEST_OPTIMIZED = 256
+# General banded matrices have n·p coefficients: at n = 4000, p = 64 takes a minute and p = 400 several.
+_WIDEST_BANDED = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,69 +43,16 @@ class Mechanism:
 
     name: str
     params: dict[str, float | int]
-    factorization: ScaledToeplitz
-
-
-@dataclass(frozen=True)
-class _Parameter:
-    """A free real parameter, searched over an interval of u with value(u); both may depend on n and p."""
-
-    symbol: str
-    interval: Callable[[int, int], tuple[float, float]]
-    value: Callable[[float, int], float]
-
-
-@dataclass(frozen=True)
-class _Family:
-    """How to make one mechanism: make(participation, bands, value)."""
-
-    make: Callable[[Participation, int, float], ScaledToeplitz]
-    banded: bool = False
-    parameter: _Parameter | None = None
-
-    @property
-    def accepted(self) -> list[str]:
-        own = [self.parameter.symbol] if self.parameter else []
-        return (["bands"] if self.banded else []) + own
-
-
-_LAMBDA = _Parameter("lambda", lambda n, p: (0.0, math.log(10.0 * n)), lambda u, p: -math.expm1(-u))
-_GAMMA = _Parameter("gamma", lambda n, p: (0.01, 1.0), lambda u, p: u)
-_NU = _Parameter("nu", lambda n, p: (math.log(1e-3 / n), 0.0), lambda u, p: math.exp(u))
-# The interesting scale of c is 1/p: at c = -1/p the last coefficient vanishes.
-_SHIFT = _Parameter(
-    "c",
-    lambda n, p: (-1.0, 4.0) if p > 1 else (0.0, 0.0),
-    lambda u, p: max(math.copysign(10 ** abs(u) - 1, u) / p, -0.9),
-)
-
-# The plain and the normalised form share one optimisation.
-_optimized = lru_cache(maxsize=32)(banded_toeplitz)
-
-_FAMILIES: dict[str, _Family] = {
-    "identity": _Family(lambda part, p, x: closed_form.identity(part.rounds)),
-    "square-root": _Family(lambda part, p, x: closed_form.square_root(part.rounds)),
-    "bsr": _Family(lambda part, p, x: closed_form.bsr(p, part.rounds), banded=True),
-    "bisr": _Family(lambda part, p, x: closed_form.bisr(p, part.rounds), banded=True),
-    "bifr": _Family(lambda part, p, x: closed_form.bifr(x, p, part.rounds), banded=True, parameter=_GAMMA),
-    "bfr": _Family(lambda part, p, x: closed_form.bfr(x, p, part.rounds), banded=True, parameter=_GAMMA),
-    "cgd": _Family(lambda part, p, x: closed_form.cgd(x, part.rounds), parameter=_LAMBDA),
-    "nu-ftrl": _Family(lambda part, p, x: closed_form.nu_ftrl(x, part.rounds), parameter=_NU),
-    "one-parameter": _Family(
-        lambda part, p, x: closed_form.one_parameter(x, p, part.rounds), banded=True, parameter=_SHIFT
-    ),
-    "optimal-diagonal": _Family(lambda part, p, x: closed_form.optimal_diagonal(part.rounds)),
-    "banded-toeplitz": _Family(lambda part, p, x: _optimized(p, part), banded=True),
-}
+    factorization: Factorization
 
 
 def names() -> list[str]:
     """All mechanism names, the column-normalised forms last.
 
-    >>> names()[:3], names()[-1]
-    (['identity', 'square-root', 'bsr'], 'normalized-banded-toeplitz')
+    >>> names()[:3], names()[-1].startswith("normalized-")
+    (['identity', 'square-root', 'bsr'], True)
     """
-    return [*_FAMILIES, *(_NORMALIZED + name for name in _FAMILIES)]
+    return [*FAMILIES, *(_NORMALIZED + name for name, family in FAMILIES.items() if family.normalizable)]
 
 
 def accepted_parameters(name: str) -> list[str]:
@@ -116,6 +67,18 @@ def accepted_parameters(name: str) -> list[str]:
     return _family(name).accepted
 
 
+def optional_parameters(name: str) -> list[str]:
+    """Parameters that change the construction and are never searched: stamps, and taper where C is banded.
+
+    Raises:
+        ValueError: unknown name.
+
+    >>> optional_parameters("banded-toeplitz")
+    ['stamps', 'taper']
+    """
+    return ["stamps", "taper"] if _family(name) is FAMILIES["banded-toeplitz"] else ["stamps"]
+
+
 def build(
     name: str,
     participation: Participation,
@@ -128,7 +91,7 @@ def build(
     Args:
         name: one of `names()`.
         participation: (n, k, b).
-        workload: prefix sums of n rounds; the default, and the only workload so far.
+        workload: A of n rounds; prefix sums by default.
         bands: p, where the mechanism takes it; may also be given in params.
         params: lambda, gamma, nu or c, where the mechanism takes it.
 
@@ -143,13 +106,56 @@ def build(
     """
     family, n = _family(name), participation.rounds
     workload = prefix(n) if workload is None else workload
-    if workload.name != "prefix" or workload.rounds != n:
-        raise ValueError(
-            f"A (workload) must be prefix sums of n={n} rounds; got {workload.name!r} of {workload.rounds}."
-        )
-    given = _checked_params(name, family, {**({} if bands is None else {"bands": bands}), **(params or {})})
+    if workload.rounds != n:
+        raise ValueError(f"A (workload) must have n={n} rounds, those of C; got {workload.rounds}.")
+    asked = {**({} if bands is None else {"bands": bands}), **(params or {})}
+    if "stamps" in asked:
+        return _stamped(name, participation, workload, asked)
+    if "taper" in asked and family is FAMILIES["banded-toeplitz"]:
+        return _tapered(name, participation, workload, asked)
+    given = _checked_params(name, family, asked)
     search = _Search(participation, workload, family, name.startswith(_NORMALIZED), given)
     return Mechanism(name, *search.best())
+
+
+def _stamped(
+    name: str,
+    participation: Participation,
+    workload: ToeplitzWorkload,
+    asked: Mapping[str, float | int],
+) -> Mechanism:
+    """s blocks of m = ⌈n/s⌉ rounds, each built for the first m queries and what a user can do in m rounds."""
+    n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+    count = _whole("s (stamps)", asked["stamps"], 1, n)
+    size = -(-n // count)
+    inner = Participation(size, min(k, -(-size // b)), b)
+    rest = {symbol: value for symbol, value in asked.items() if symbol != "stamps"}
+    block = build(name, inner, workload.leading(size), params=rest)
+    return Mechanism(name, {**block.params, "stamps": count}, Stamped(block.factorization, n))
+
+
+def _tapered(
+    name: str,
+    participation: Participation,
+    workload: ToeplitzWorkload,
+    asked: Mapping[str, float | int],
+) -> Mechanism:
+    """The optimal banded Toeplitz C for separation b with its coefficients from b₀ on tapered to 0 at p."""
+    rest = {symbol: value for symbol, value in asked.items() if symbol != "taper"}
+    optimal = build(name.removeprefix(_NORMALIZED), participation, workload, params=rest)
+    assert isinstance(optimal.factorization, Toeplitz)
+    p = int(optimal.params["bands"])
+    lower = _whole("b_0 (taper)", asked["taper"], 0, p - 1)
+    found = tapered(optimal.factorization, lower, p)
+    return Mechanism(name, {**optimal.params, "taper": lower}, scaled(found, name.startswith(_NORMALIZED)))
+
+
+def _whole(label: str, value: float | int, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise ValueError(f"{label} must be an integer between {low} and {high}; got {value!r}.")
+    if int(value) != value:
+        raise ValueError(f"{label} must be an integer between {low} and {high}; got {value!r}.")
+    return int(value)
 
 
 @dataclass
@@ -158,12 +164,12 @@ class _Search:
 
     participation: Participation
     workload: ToeplitzWorkload
-    family: _Family
+    family: Family
     normalize: bool
     given: dict[str, float | int]
-    _made: dict[tuple[int, float], ScaledToeplitz] = field(default_factory=dict)
+    _made: dict[tuple[int, float], Factorization] = field(default_factory=dict)
 
-    def best(self) -> tuple[dict[str, float | int], ScaledToeplitz]:
+    def best(self) -> tuple[dict[str, float | int], Factorization]:
         """The parameters and the factorization."""
         p, x = self._best_bands(), 0.0
         params: dict[str, float | int] = {}
@@ -171,20 +177,29 @@ class _Search:
             params["bands"] = p
         if self.family.parameter is not None:
             x = self._best_value(p, tolerance=1e-2 if self.normalize else 1e-4)[0]
-            params[self.family.parameter.symbol] = x
+            params[self.family.parameter.symbol] = int(x) if self.family.parameter.choices else x
         return params, self.make(p, x)
 
-    def make(self, p: int, x: float) -> ScaledToeplitz:
+    def make(self, p: int, x: float) -> Factorization:
         key = (p, x)
         if key not in self._made:
-            self._made = {key: self.family.make(self.participation, p, x)}
+            self._made = {key: self._fresh(p, x)}
         base = self._made[key]
-        return normalized(base) if self.normalize else base
+        if not self.normalize or self.family.for_workload is not None:
+            return base
+        assert isinstance(base, ScaledToeplitz)
+        return normalized(base)
+
+    def _fresh(self, p: int, x: float) -> Factorization:
+        if self.family.for_workload is not None:
+            return self.family.for_workload(self.participation, p, x, self.workload, self.normalize)
+        assert self.family.make is not None
+        return self.family.make(self.participation, p, x)
 
     def rmse(self, p: int, x: float) -> float:
         try:
             made = self.make(p, x)
-            variance = float(made.query_variances(self.workload.coefficients).mean())
+            variance = float(query_variances(made, self.workload).mean())
             return math.sqrt(variance) * quick_upper_bound(made, self.participation)
         except NotRepresentable:
             return math.inf
@@ -194,7 +209,11 @@ class _Search:
             return 1
         if "bands" in self.given:
             return int(self.given["bands"])
-        if self.family is _FAMILIES["banded-toeplitz"]:
+        if self.family is FAMILIES["banded"]:
+            return min(self.participation.min_separation, self.participation.rounds, _WIDEST_BANDED)
+        if self.family is FAMILIES["banded-inverse"]:
+            return min(DEFAULT_INVERSE, self.participation.rounds)
+        if self.family is FAMILIES["banded-toeplitz"]:
             return self._best_optimized_bands()
         if self.family.parameter is None:
             return min(self._candidates(), key=lambda p: self.rmse(p, 0.0))
@@ -235,6 +254,11 @@ class _Search:
         if parameter.symbol in self.given:
             x = float(self.given[parameter.symbol])
             return x, self.rmse(p, x)
+        if self.family is FAMILIES["blt"]:
+            buffers = few_buffered(self.participation, known(self.workload)).decays.size
+            return float(buffers), self.rmse(p, float(buffers))
+        if parameter.choices:
+            return min(((float(x), self.rmse(p, x)) for x in parameter.choices), key=lambda found: found[1])
         low, high = parameter.interval(self.participation.rounds, p)
 
         def value(u: float) -> float:
@@ -247,15 +271,15 @@ class _Search:
         return value(u), rmse
 
 
-def _family(name: str) -> _Family:
-    family = _FAMILIES.get(name.removeprefix(_NORMALIZED))
-    if family is None:
+def _family(name: str) -> Family:
+    family = FAMILIES.get(name.removeprefix(_NORMALIZED))
+    if family is None or (name.startswith(_NORMALIZED) and not family.normalizable):
         nearest = difflib.get_close_matches(name, names(), n=1, cutoff=0.0)[0]
         raise ValueError(f"mechanism (name) must be a known one; got {name!r}. Did you mean {nearest!r}?")
     return family
 
 
-def _checked_params(name: str, family: _Family, params: Mapping[str, float | int]) -> dict[str, float | int]:
+def _checked_params(name: str, family: Family, params: Mapping[str, float | int]) -> dict[str, float | int]:
     for symbol, value in params.items():
         if symbol not in family.accepted:
             takes = ", ".join(family.accepted) or "none"
@@ -264,7 +288,8 @@ def _checked_params(name: str, family: _Family, params: Mapping[str, float | int
             )
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value):
             raise ValueError(f"{symbol} (parameter of {name}) must be a finite number; got {value!r}.")
-    bands = params.get("bands")
-    if bands is not None and int(bands) != bands:
-        raise ValueError(f"p (bands) must be an integer; got {bands}.")
-    return {key: int(value) if key == "bands" else float(value) for key, value in params.items()}
+    whole = {"bands": "p", **{symbol: symbol for symbol in family.integers}}
+    for symbol, value in params.items():
+        if symbol in whole and int(value) != value:
+            raise ValueError(f"{whole[symbol]} ({symbol}) must be an integer; got {value}.")
+    return {key: int(value) if key in whole else float(value) for key, value in params.items()}

@@ -97,9 +97,16 @@ class ScaledToeplitz(Factorization):
     def query_variances(self, workload: Vector) -> Vector:
         """‖(A C⁻¹)_{t,:}‖², shape (n,); O(n log n) where s is constant, else O(n²) time and O(n) memory."""
         if np.all(self.scale == self.scale[0]):
-            row = multiply(workload, trimmed(self.correlation), self.rounds)
+            if (workload == 1.0).all():
+                row = np.cumsum(self.correlation)
+            else:
+                row = multiply(workload, trimmed(self.correlation), self.rounds)
             return self.scale[0] ** 2 * np.cumsum(row**2)
         return scaled_query_variances(workload, self.correlation, self.scale)
+
+    def toeplitz_column(self) -> Vector | None:
+        """c/s where s is constant; None otherwise."""
+        return self.strategy / self.scale[0] if np.all(self.scale == self.scale[0]) else None
 
     def monotone_envelope(self) -> tuple[Vector, Vector]:
         """ĉ_j = max_{l ≥ j} |c_l| and the running minimum of s: |C_{ij}| ≤ ĉ_{i−j}/s_j."""

@@ -8,7 +8,7 @@ any two at least b apart). With ζ = 1,
 It is at most max_π Σ_{i,j∈π} |G_ij|, with equality wherever signs s_i = ±1 make s_i s_j G_ij ≥ 0 on the best
 pattern; in particular where G ≥ 0.
 
-Every value here is a proven upper bound, computed by one of four methods. It is *exact* when the method is
+Every value here is a proven upper bound, computed by one of six methods. It is *exact* when the method is
 always attained, or when a pattern was found that attains it up to 1e-12 (relative), the rounding error of the
 sums. No other tolerance is used: "non-increasing" is never tested, but replaced by a monotone envelope that
 lies above the coefficients, and the bracket decides.
@@ -24,6 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.factorization.base import Factorization, Vector
+from fedmf.factorization.pair_dominance import pair_bound_square
+from fedmf.factorization.pattern_search import heaviest_pattern, row_bound
 from fedmf.factorization.separated import (
     best_separated_sum,
     comb_sum,
@@ -44,9 +46,9 @@ __all__ = [
 
 _ROUNDING = 1e-12
 _MOST_PATTERNS = 200_000
+_MOST_PAIRED = 512
 _LARGEST_ENUMERATED = 2048
-_LARGEST_GRAM = 8192
-_CHUNK_ENTRIES = 4_000_000
+_LARGEST_GRAM = 10_240
 
 
 class SensitivityNotExact(ValueError):
@@ -138,10 +140,13 @@ def _methods(C: Factorization, participation: Participation) -> Iterator[Sensiti
     envelope = C.monotone_envelope()
     if envelope is not None:
         yield _by_envelope(C, *envelope, k, b)
+    column = C.toeplitz_column()
+    if column is not None and k <= _MOST_PAIRED:
+        yield _by_pairs(column, k, b)
     if n <= _LARGEST_ENUMERATED and count_patterns(n, k, b) <= _MOST_PATTERNS:
         yield _by_enumeration(C, k, b)
     elif n <= _LARGEST_GRAM:
-        yield _by_dynamic_program(C, k, b)
+        yield _by_search(C, k, b)
     elif envelope is None:
         raise SensitivityNotExact(
             f"n (rounds) must be at most {_LARGEST_GRAM} to bound the sensitivity of this C; got {n}. "
@@ -171,6 +176,16 @@ def _by_envelope(C: Factorization, envelope: Vector, scale: Vector, k: int, b: i
             upper, "exact", "earliest pattern dominates every pair (Kalinin et al. 2026, Lemma 8)"
         )
     return Sensitivity(upper, "exact", "Toeplitz, non-negative non-increasing (Kalinin & Lampert 2024)")
+
+
+def _by_pairs(column: Vector, k: int, b: int) -> Sensitivity:
+    """Toeplitz C: compare autocorrelations at lags of at least b only."""
+    value = float(np.sqrt(pair_bound_square(column, k, b)))
+    earliest = float(np.linalg.norm(comb_sum(column, k, b)))
+    attained = value <= earliest * (1 + _ROUNDING)
+    return Sensitivity(
+        value, "exact" if attained else "upper_bound", "Toeplitz, lags of at least b compared pair by pair"
+    )
 
 
 def _scaled_envelope_square(envelope: Vector, scale: Vector, k: int, b: int) -> float:
@@ -207,28 +222,39 @@ def _by_enumeration(C: Factorization, k: int, b: int) -> Sensitivity:
         at = int(sums.argmax())
         if sums[at] > best:
             best, worst = float(sums[at]), layer[at]
-    part = gram[np.ix_(worst, worst)]
-    signs = np.where(part[0] < 0, -1.0, 1.0)
-    if signs @ part @ signs >= best * (1 - _ROUNDING):
+    if _signs_attain(gram[np.ix_(worst, worst)]):
         return Sensitivity(
             best**0.5, "exact", "every pattern enumerated (Choquette-Choo et al. 2023, App. E)"
         )
     return Sensitivity(best**0.5, "upper_bound", "every pattern enumerated, |C^T C| of mixed signs")
 
 
+def _signs_attain(part: NDArray[np.float64]) -> bool:
+    """Whether signs s_i = ±1 make s_i s_j G_ij ≥ 0 for all pairs."""
+    signs = np.where(part[0] < 0, -1.0, 1.0)
+    return float(signs @ part @ signs) >= float(np.abs(part).sum()) * (1 - _ROUNDING)
+
+
+def _by_search(C: Factorization, k: int, b: int) -> Sensitivity:
+    """max_π Σ |G_ij| by branch and bound; exact if it finished and signs ±1 attain it on its pattern."""
+    gram = _dense_gram(C)
+    np.abs(gram, out=gram)
+    found = heaviest_pattern(gram, k, b)
+    value = float(np.sqrt(found.bound))
+    if not found.finished:
+        return Sensitivity(value, "upper_bound", "search over patterns, stopped at its work limit")
+    columns = C.columns(found.pattern)
+    if _signs_attain(columns.T @ columns):
+        return Sensitivity(value, "exact", "search over patterns, finished (branch and bound)")
+    return Sensitivity(value, "upper_bound", "search over patterns, |C^T C| of mixed signs")
+
+
 def _by_dynamic_program(C: Factorization, k: int, b: int) -> Sensitivity:
     """w_i = max_{π∋i} Σ_{j∈π} |G_ij|, then max_π Σ_{i∈π} w_i."""
-    n, gram = C.rounds, _dense_gram(C)
+    gram = _dense_gram(C)
     np.abs(gram, out=gram)
-    own, weights = gram.diagonal().copy(), np.empty(n)
-    for i in range(n):
-        # Rounds closer than b to i cannot join it; those on either side are then 2b apart from each other.
-        gram[i, max(0, i - b + 1) : i + b] = 0.0
-    step = max(1, _CHUNK_ENTRIES // (n + b))
-    for start in range(0, n, step):
-        rows = slice(start, start + step)
-        weights[rows] = own[rows] + best_separated_sum(gram[rows], k - 1, b)
-    value = float(np.sqrt(best_separated_sum(weights, k, b)))
     return Sensitivity(
-        value, "upper_bound", "row-wise dynamic program (Choquette-Choo et al. 2023, Theorem 2)"
+        float(np.sqrt(row_bound(gram, k, b))),
+        "upper_bound",
+        "row-wise dynamic program (Choquette-Choo et al. 2023, Theorem 2)",
     )

@@ -43,6 +43,9 @@ def best_separated_sum(values: Array, max_participations: int, min_separation: i
     array(5.)
     """
     n = values.shape[-1]
+    if values.ndim == 1 and not (values[1:] > values[:-1]).any():
+        # The m-th pick lies at mb or later, so the earliest picks are the largest.
+        return np.asarray(values[::min_separation][:max_participations].sum())
     best = np.zeros((*values.shape[:-1], n + min_separation))
     for _ in range(min(max_participations, -(-n // min_separation))):
         taken = values + best[..., min_separation:]

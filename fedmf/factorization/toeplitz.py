@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from fedmf.factorization.banded_matrix import Banded
 from fedmf.factorization.base import Factorization, Recurrence, Vector, frozen_vector
+from fedmf.factorization.buffered import BufferedToeplitz
+from fedmf.factorization.dense import Dense
 from fedmf.factorization.scaled_toeplitz import ScaledToeplitz
 from fedmf.factorization.series import reciprocal, trimmed
+from fedmf.factorization.stamped import Stamped
 
 __all__ = [
     "ColumnScaled",
@@ -232,7 +236,7 @@ def leading(factorization: Factorization, rounds: int) -> Factorization:
     return factorization.leading(rounds)
 
 
-def factorization_from_dict(description: Mapping[str, Any]) -> ScaledToeplitz:
+def factorization_from_dict(description: Mapping[str, Any]) -> Factorization:
     """Read what `Factorization.to_dict` wrote.
 
     Raises:
@@ -248,13 +252,24 @@ def factorization_from_dict(description: Mapping[str, Any]) -> ScaledToeplitz:
             return InverseToeplitz(coefficients, rounds)
         case {"type": "diagonal", "entries": entries}:
             return Diagonal(entries)
+        case {"type": "buffered-toeplitz", "decays": decays, "weights": weights, "rounds": rounds}:
+            return BufferedToeplitz(decays, weights, rounds)
         case {"type": "column-scaled", "base": base, "factors": factors}:
-            return ColumnScaled(factorization_from_dict(base), factors)
+            inner = factorization_from_dict(base)
+            if not isinstance(inner, ScaledToeplitz):
+                raise ValueError(f"base (column-scaled) must be a Toeplitz type; got {base.get('type')!r}.")
+            return ColumnScaled(inner, factors)
+        case {"type": "banded", "band": band}:
+            return Banded(band)
+        case {"type": "stamped", "base": base, "rounds": rounds}:
+            return Stamped(factorization_from_dict(base), rounds)
+        case {"type": "dense", "rows": rows}:
+            return Dense.from_rows(rows)
         case _:
             kind = description.get("type")
             raise ValueError(
-                f"type (factorization) must be toeplitz, inverse-toeplitz, diagonal or column-scaled, "
-                f"with its fields; got {kind!r} with {sorted(description)}."
+                f"type (factorization) must be toeplitz, inverse-toeplitz, buffered-toeplitz, diagonal, "
+                f"column-scaled, banded or dense, with its fields; got {kind!r} with {sorted(description)}."
             )
 
 

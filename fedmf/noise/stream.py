@@ -16,6 +16,7 @@ from fedmf.noise.source import TILE, GaussianSource
 __all__ = ["CorrelatedNoise", "HorizonExceededError", "StreamRecurrence"]
 
 _DIGEST_LABEL = b"fedmf correlated noise, layout 1\x00"
+_MATRIX_MARK = 2**64 - 1
 
 
 class HorizonExceededError(RuntimeError):
@@ -26,16 +27,17 @@ class StreamRecurrence(Protocol):
     """What the stream needs of a factorization: C⁻¹ as a linear recurrence with scaled rows.
 
     y_t = Σ_{j<q} feedforward[j]·z_{t−j} − Σ_{j=1..r} feedback[j−1]·y_{t−j},  [C⁻¹z]_t = row_scale[t]·y_t.
+    A matrix of coefficients has one row per round: round t uses row t.
     """
 
     @property
     def feedforward(self) -> NDArray[np.float64]:
-        """Shape (q,), q ≥ 1."""
+        """Shape (q,) or (n, q), q ≥ 1."""
         ...
 
     @property
     def feedback(self) -> NDArray[np.float64]:
-        """Shape (r,), r ≥ 0."""
+        """Shape (r,) or (n, r), r ≥ 0."""
         ...
 
     @property
@@ -49,14 +51,14 @@ class CorrelatedNoise:
 
     With a recurrence (f, g, s) of C⁻¹,
 
-        y_t = Σ_{j<q} f_j z_{t−j} − Σ_{j=1..r} g_{j−1} y_{t−j},    [C⁻¹z]_t = s_t y_t.
+        y_t = Σ_{j<q} f_j z_{t−j} − Σ_{j=1..r} g_{j−1} y_{t−j},    [C⁻¹z]_t = s_t y_t,
 
-    Past z are regenerated from the key, past y are kept in a ring buffer; so memory is r d-vectors
-    and time per round is q keystreams plus r multiply-adds per element.
+    where f and g may be different in every round. Past z are regenerated from the key, past y are kept in a
+    ring buffer; so memory is r d-vectors and time per round is q keystreams plus r multiply-adds per element.
 
     Args:
         source: z(t, i), for the whole vector of dimension d.
-        recurrence: f, g, s as finite float64 vectors; see `StreamRecurrence`.
+        recurrence: f, g, s, finite float64; see `StreamRecurrence`.
         rounds: n, at most the length of s; the horizon for which the noise was calibrated.
         start: first element of the shard.
         stop: one past its last element; None means d.
@@ -97,12 +99,13 @@ class CorrelatedNoise:
         start: int = 0,
         stop: int | None = None,
     ) -> None:
-        self._feedforward = _coefficients("feedforward", recurrence.feedforward, at_least=1)
-        self._feedback = _coefficients("feedback", recurrence.feedback, at_least=0)
         self._row_scale = _coefficients("row_scale", recurrence.row_scale, at_least=1)
-        if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= self._row_scale.size:
+        horizon = self._row_scale.size
+        self._feedforward = _coefficients("feedforward", recurrence.feedforward, at_least=1, rows=horizon)
+        self._feedback = _coefficients("feedback", recurrence.feedback, at_least=0, rows=horizon)
+        if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= horizon:
             raise ValueError(
-                f"n (rounds) must be an integer with 1 <= n <= {self._row_scale.size} (length of row_scale); "
+                f"n (rounds) must be an integer with 1 <= n <= {horizon} (length of row_scale); "
                 f"got {rounds!r}. A factorization cannot be used past its horizon."
             )
         stop = source.dimension if stop is None else stop
@@ -116,7 +119,7 @@ class CorrelatedNoise:
         self.start, self.stop = start, stop
         self.digest = self._digest()
         self._t = 0
-        self._past = torch.zeros(self._feedback.size, stop - start, dtype=torch.float64)
+        self._past = torch.zeros(self._feedback.shape[-1], stop - start, dtype=torch.float64)
         self._past_t: int | None = 0  # the round that `_past` precedes; None while a row is being computed
 
     @property
@@ -229,8 +232,12 @@ class CorrelatedNoise:
     def _digest(self) -> str:
         """SHA-256 of horizon and coefficients: equal digests mean the same C⁻¹."""
         state = hashlib.sha256(_DIGEST_LABEL + self.rounds.to_bytes(8, "little"))
-        for vector in (self._feedforward, self._feedback, self._row_scale):
-            state.update(vector.size.to_bytes(8, "little") + vector.astype("<f8").tobytes())
+        for part in (self._feedforward, self._feedback, self._row_scale):
+            # No vector is as long as the mark that introduces the shape of a matrix.
+            shape = part.shape if part.ndim == 1 else (_MATRIX_MARK, *part.shape)
+            state.update(
+                b"".join(size.to_bytes(8, "little") for size in shape) + part.astype("<f8").tobytes()
+            )
         return state.hexdigest()
 
     def _rows(self) -> Iterator[tuple[int, int, torch.Tensor]]:
@@ -244,7 +251,7 @@ class CorrelatedNoise:
             high = min(self.stop, low - low % TILE + TILE)
             y = self._row_part(low, high, term[: high - low])
             if self._feedback.size:
-                self._past[self._t % self._feedback.size, low - self.start : high - self.start] = y
+                self._past[self._t % self.memory_vectors, low - self.start : high - self.start] = y
             yield low, high, y
             low = high
         self._past_t = self._t + 1
@@ -252,13 +259,13 @@ class CorrelatedNoise:
     def _row_part(self, low: int, high: int, term: torch.Tensor) -> torch.Tensor:
         """y_t[low:high] in a fixed order of exactly rounded operations, as a new tensor."""
         t, y = self._t, torch.zeros(high - low, dtype=torch.float64)
-        for lag, weight in enumerate(self._feedforward[: t + 1]):
+        for lag, weight in enumerate(_of_round(self._feedforward, t)[: t + 1]):
             if weight != 0:
                 y.add_(self.source.block(t - lag, low, high).mul_(weight))
         shard = slice(low - self.start, high - self.start)
-        for lag, weight in enumerate(self._feedback[:t], start=1):
+        for lag, weight in enumerate(_of_round(self._feedback, t)[:t], start=1):
             if weight != 0:
-                y.sub_(torch.mul(self._past[(t - lag) % self._feedback.size, shard], weight, out=term))
+                y.sub_(torch.mul(self._past[(t - lag) % self.memory_vectors, shard], weight, out=term))
         return y
 
     def _check_horizon(self) -> None:
@@ -283,12 +290,24 @@ class CorrelatedNoise:
         return f"CorrelatedNoise(t={self._t}, rounds={self.rounds}, shard={shard}, source={self.source!r})"
 
 
-def _coefficients(name: str, values: NDArray[np.float64], at_least: int) -> NDArray[np.float64]:
-    """A private float64 copy of one part of a recurrence, or ValueError."""
-    vector = np.array(values, dtype=np.float64)
-    if vector.ndim != 1 or vector.size < at_least:
-        raise ValueError(f"{name} (recurrence) must be a vector of length >= {at_least}; got {vector.shape}.")
-    bad = np.flatnonzero(~np.isfinite(vector))
+def _of_round(coefficients: NDArray[np.float64], t: int) -> NDArray[np.float64]:
+    return coefficients[t] if coefficients.ndim == 2 else coefficients
+
+
+def _coefficients(
+    name: str, values: NDArray[np.float64], at_least: int, rows: int | None = None
+) -> NDArray[np.float64]:
+    """A private float64 copy of one part of a recurrence (a vector, or a matrix of that many rows)."""
+    part = np.array(values, dtype=np.float64)
+    fits = part.ndim == 1 or (part.ndim == 2 and part.shape[0] == rows)
+    if not fits or part.shape[-1] < at_least:
+        matrix = "" if rows is None else f" or have n={rows} such rows"
+        raise ValueError(
+            f"{name} (recurrence) must be a vector of length >= {at_least}{matrix}; got {part.shape}."
+        )
+    bad = np.argwhere(~np.isfinite(part))
     if bad.size:
-        raise ValueError(f"{name} (recurrence) must be finite; got {vector[bad[0]]} at index {bad[0]}.")
-    return vector
+        first = tuple(bad[0].tolist())
+        at = first[0] if part.ndim == 1 else first
+        raise ValueError(f"{name} (recurrence) must be finite; got {part[first]} at index {at}.")
+    return part

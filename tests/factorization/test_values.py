@@ -9,11 +9,14 @@ import pytest
 from oracles import ltt, prefix_sums, query_variances
 
 from fedmf.factorization import (
+    Banded,
     ColumnScaled,
+    Dense,
     Diagonal,
     InverseToeplitz,
     NotRepresentable,
     Recurrence,
+    Stamped,
     Toeplitz,
     build,
     factorization_from_dict,
@@ -29,12 +32,21 @@ N = 13
 EXACT = 1e-12
 
 FIXED = {"cgd": {"lambda": 0.8}, "nu-ftrl": {"nu": 0.1}, "bifr": {"gamma": 0.6}, "bfr": {"gamma": 0.4}}
-FIXED["one-parameter"] = {"c": -0.05}
+FIXED["one-parameter"] = FIXED["shifted-root"] = {"c": -0.05}
 
 
 def _mechanism(name: str):
     base = name.removeprefix("normalized-")
-    takes_bands = base in {"bsr", "bisr", "bifr", "bfr", "one-parameter", "banded-toeplitz"}
+    takes_bands = base in {
+        "bsr",
+        "bisr",
+        "bifr",
+        "bfr",
+        "one-parameter",
+        "shifted-root",
+        "banded-toeplitz",
+        "banded",
+    }
     bands = 4 if takes_bands else None
     return build(name, Participation(N, 3, 5), bands=bands, params=FIXED.get(base)).factorization
 
@@ -43,9 +55,17 @@ VALUES = {name: _mechanism(name) for name in names()}
 VALUES |= {
     "signed": Toeplitz([2.0, -1.0, 0.5, 0.0], N),
     "signed inverse": InverseToeplitz([0.5, 0.3, -0.1], N),
+    "stamped": Stamped(Toeplitz([2.0, -1.0, 0.5], 5), N),
+    "stamped inverse": Stamped(InverseToeplitz([0.5, 0.3, -0.1, 0.2], 4), N),
+    "stamped scaled": Stamped(normalized(Toeplitz([1.0, 0.5, 0.7], 6)), N),
+    "stamped once": Stamped(Toeplitz([1.0, 0.5], 20), N),
     "full": Toeplitz(1.0 / np.arange(1, N + 1), N),
     "wild diagonal": Diagonal(np.arange(1, N + 1) ** 0.7),
     "scaled by hand": ColumnScaled(Toeplitz([1.0, 0.5, 0.7], N), np.linspace(0.5, 2, N)),
+    "banded by hand": Banded([[1.0 + 0.1 * j, -0.4 * (j < N - 1), 0.5 * (j < N - 2)] for j in range(N)]),
+    "dense by hand": Dense(
+        np.tril(0.3 * np.cos(np.arange(N * N)).reshape(N, N), -1) + np.diag(np.linspace(1, 2, N))
+    ),
     "scaled twice": normalized(ColumnScaled(Toeplitz([1.0, -0.5, 0.7], N), np.linspace(0.5, 2, N))),
 }
 
@@ -110,7 +130,9 @@ def test_description_survives_json_exactly(C):
 
 @every
 def test_values_cannot_be_changed(C):
-    for vector in (C.strategy, C.correlation, C.recurrence().row_scale):
+    recurrence = C.recurrence()
+    own = [value for value in vars(C).values() if isinstance(value, np.ndarray)]
+    for vector in (*own, recurrence.feedforward, recurrence.row_scale):
         with pytest.raises(ValueError, match="read-only"):
             vector[0] = 7.0
 
@@ -155,6 +177,9 @@ def test_recurrence_stops_at_the_horizon():
         (lambda: factorization_from_dict({"type": "magic"}), "magic"),
         (lambda: factorization_from_dict({"type": "toeplitz"}), "with its fields"),
         (lambda: Recurrence([], [], [1.0]), "feedforward"),
+        (lambda: Recurrence([[1.0]], [], [1.0, 1.0]), r"n=2 non-empty rows; got \(1, 1\)"),
+        (lambda: Recurrence([[], []], [], [1.0, 1.0]), r"n=2 non-empty rows; got \(2, 0\)"),
+        (lambda: Recurrence([1.0], [[0.0], [np.inf]], [1.0, 1.0]), r"got inf at index \(1, 0\)"),
         (lambda: Recurrence([1.0], [np.inf], [1.0]), "feedback"),
     ],
 )

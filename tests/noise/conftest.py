@@ -19,16 +19,20 @@ class DenseRecurrence:
 
     @property
     def inverse(self) -> np.ndarray:
-        """C⁻¹ = diag(s)·LTT(1, g)⁻¹·LTT(f), by dense linear algebra."""
+        """C⁻¹ = diag(s)·(I + G)⁻¹·F with F, G lower triangular, by dense linear algebra."""
         n = self.row_scale.size
-        monic = np.concatenate(([1.0], self.feedback))
-        return self.row_scale[:, None] * np.linalg.solve(toeplitz(monic, n), toeplitz(self.feedforward, n))
+        left = np.eye(n) + lower_triangular(self.feedback, n, first=1)
+        return self.row_scale[:, None] * np.linalg.solve(left, lower_triangular(self.feedforward, n))
 
 
-def toeplitz(column: np.ndarray, n: int) -> np.ndarray:
+def lower_triangular(coefficients: np.ndarray, n: int, first: int = 0) -> np.ndarray:
+    """Entry (t, t − first − j) is coefficient j (of row t, where every row has its own)."""
+    rows = np.broadcast_to(coefficients, (n, coefficients.shape[-1]))
     matrix = np.zeros((n, n))
-    for lag, value in enumerate(column[:n]):
-        matrix += value * np.eye(n, k=-lag)
+    for t in range(n):
+        for lag, value in enumerate(rows[t], start=first):
+            if lag <= t:
+                matrix[t, t - lag] = value
     return matrix
 
 
@@ -52,28 +56,37 @@ RECURRENCES = {
 }
 
 
-@pytest.fixture(params=sorted(RECURRENCES))
+VARYING = {
+    "varying-inverse": (3, 0),
+    "varying-banded": (1, 4),
+    "varying-both": (3, 2),
+    "varying-dense": (99, 0),
+}
+
+
+def _build(name: str, n: int) -> DenseRecurrence:
+    if name in VARYING:
+        q, r = VARYING[name]
+        rng = np.random.default_rng([q, r])
+        f = rng.uniform(-0.5, 0.5, (n, min(q, n)))
+        f[:, 0] = rng.uniform(0.6, 1.0, n)
+        g = rng.uniform(-0.4, 0.4, (n, r)) if r else NONE
+        return DenseRecurrence(f, g, np.linspace(2.0, 0.5, n))
+    feedforward, feedback, scale = RECURRENCES[name]
+    rows = np.ones(n) if scale is None else np.linspace(2.0, 0.5, n)
+    return DenseRecurrence(feedforward, feedback, rows)
+
+
+@pytest.fixture(params=sorted([*RECURRENCES, *VARYING]))
 def recurrence(request: pytest.FixtureRequest):
     """Each kind of recurrence in turn, as a function of the horizon n."""
-
-    def build(n: int) -> DenseRecurrence:
-        feedforward, feedback, scale = RECURRENCES[request.param]
-        rows = np.ones(n) if scale is None else np.linspace(2.0, 0.5, n)
-        return DenseRecurrence(feedforward, feedback, rows)
-
-    return build
+    return lambda n: _build(request.param, n)
 
 
 @pytest.fixture
 def named_recurrence():
     """One recurrence by name and horizon."""
-
-    def build(name: str, n: int) -> DenseRecurrence:
-        feedforward, feedback, scale = RECURRENCES[name]
-        rows = np.ones(n) if scale is None else np.linspace(2.0, 0.5, n)
-        return DenseRecurrence(feedforward, feedback, rows)
-
-    return build
+    return _build
 
 
 @pytest.fixture(autouse=True)

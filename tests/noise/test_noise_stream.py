@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
+import struct
 from types import SimpleNamespace
 
 import numpy as np
@@ -92,7 +94,7 @@ def test_parameters_that_require_gradients_can_be_noised(named_recurrence):
 
 def test_memory_is_the_order_of_the_feedback(recurrence):
     noise = make(recurrence(ROUNDS))
-    assert noise.memory_vectors == recurrence(ROUNDS).feedback.size
+    assert noise.memory_vectors == recurrence(ROUNDS).feedback.shape[-1]
     held = [value for value in vars(noise).values() if isinstance(value, torch.Tensor)]
     assert sum(tensor.numel() for tensor in held) == noise.memory_vectors * DIMENSION
 
@@ -246,8 +248,36 @@ def test_the_digest_tells_recurrences_apart():
         digest([1.0], [], [1.0, 1.0, 1.0]),
         digest([1.0], [], [1.0, 1.0, 1.0], rounds=3),
         digest([1.0], [0.0], [1.0, 1.0]),
+        digest([[1.0], [1.0]], [], [1.0, 1.0]),
+        digest([[1.0], [2.0]], [], [1.0, 1.0]),
+        digest([[1.0, 2.0], [1.0, 2.0]], [], [1.0, 1.0]),
+        digest([[1.0, 1.0], [2.0, 2.0]], [], [1.0, 1.0]),
+        digest([1.0], [[0.0], [0.0]], [1.0, 1.0]),
     }
-    assert len(digests) == 6
+    assert len(digests) == 11
+
+
+def test_digests_of_saved_runs_stay_valid():
+    """Runs that were saved before coefficients could vary must resume."""
+    parts = SimpleNamespace(
+        feedforward=np.array([1.0, -0.5]), feedback=np.array([0.25]), row_scale=np.array([1.0, 2.0])
+    )
+    layout = hashlib.sha256(b"fedmf correlated noise, layout 1\x00" + struct.pack("<Q", 2))
+    layout.update(struct.pack("<Qdd", 2, 1.0, -0.5))
+    layout.update(struct.pack("<Qd", 1, 0.25) + struct.pack("<Qdd", 2, 1.0, 2.0))
+    assert make(parts, rounds=2).digest == layout.hexdigest()
+
+
+def test_equal_rows_stream_the_same_bits_as_a_vector():
+    vector = SimpleNamespace(
+        feedforward=np.array([0.8, -0.3]), feedback=np.array([0.5, 0.1]), row_scale=np.ones(ROUNDS)
+    )
+    matrix = SimpleNamespace(
+        feedforward=np.tile(vector.feedforward, (ROUNDS, 1)),
+        feedback=np.tile(vector.feedback, (ROUNDS, 1)),
+        row_scale=vector.row_scale,
+    )
+    assert torch.equal(rows(make(vector), ROUNDS), rows(make(matrix), ROUNDS))
 
 
 @pytest.mark.parametrize(
@@ -288,6 +318,10 @@ def test_a_scale_that_is_not_finite_is_refused(named_recurrence, scale):
         ("feedforward", [1.0, math.nan], "must be finite; got nan at index 1"),
         ("feedback", [math.inf], "must be finite; got inf at index 0"),
         ("row_scale", [], "length >= 1"),
+        ("row_scale", [[1.0], [1.0]], "length >= 1"),
+        ("feedforward", [[], []], "length >= 1"),
+        ("feedback", [[1.0], [1.0], [1.0]], "or have n=2 such rows; got"),
+        ("feedback", [[1.0], [math.nan]], r"must be finite; got nan at index \(1, 0\)"),
     ],
 )
 def test_a_bad_recurrence_is_refused(part, value, message):

@@ -1,0 +1,124 @@
+"""Seconds to design a mechanism, against the targets of this project and, where importable, jax-privacy.
+
+    python simulations/benchmarks/design.py [--only NAME]... [--repeats R] [--json]
+
+The baseline is the target in seconds; with jax-privacy importable (in a scratch environment: pip install jax
+jax-privacy scipy) a second row per job gives its time for the same job, compilation included. The cache on
+disk is off. A ratio below 1 is faster than the baseline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+os.environ["FEDMF_CACHE"] = "off"
+
+import numpy as np
+
+from fedmf.factorization import build, names
+from fedmf.factorization.pattern_search import heaviest_pattern
+from fedmf.participation import Participation
+
+Job = Callable[[], object]
+
+
+def mechanism(name: str, n: int, k: int, b: int, **params: float) -> Job:
+    return lambda: build(name, Participation(n, k, b), params=params)
+
+
+def general_sensitivity() -> None:
+    C = np.tril(np.random.default_rng(0).random((2000, 2000)))
+    assert heaviest_pattern(C.T @ C, 10, 200).finished
+
+
+#: Name, mechanism it needs, target in seconds, job.
+JOBS: tuple[tuple[str, str, float, Job], ...] = (
+    (
+        "banded-toeplitz n=1e4 p=32",
+        "banded-toeplitz",
+        1.0,
+        mechanism("banded-toeplitz", 10**4, 1, 10**4, bands=32),
+    ),
+    (
+        "banded-toeplitz n=1e6 p=64",
+        "banded-toeplitz",
+        30.0,
+        mechanism("banded-toeplitz", 10**6, 1, 10**6, bands=64),
+    ),
+    (
+        "banded-toeplitz n=1e7 p=64",
+        "banded-toeplitz",
+        10.0,
+        mechanism("banded-toeplitz", 10**7, 1, 10**7, bands=64),
+    ),
+    ("banded n=2048 p=16", "banded", 60.0, mechanism("banded", 2048, 8, 256, bands=16)),
+    ("dense n=1024", "dense", 120.0, mechanism("dense", 1024, 4, 256)),
+    ("blt n=2000, 3 buffers", "blt", 10.0, mechanism("blt", 2000, 5, 400, buffers=3)),
+    ("sensitivity of a random C >= 0, n=2000", "identity", 5.0, general_sensitivity),
+)
+
+
+def theirs(name: str) -> Job | None:
+    """The same job in jax-privacy, None where it has none."""
+    if find_spec("jax_privacy") is None:
+        return None
+    import jax
+    from jax_privacy.matrix_factorization import banded, buffered_toeplitz, dense, toeplitz
+
+    jax.config.update("jax_enable_x64", True)
+    jobs: dict[str, Job] = {
+        "banded-toeplitz n=1e4 p=32": lambda: toeplitz.optimize_banded_toeplitz(10**4, 32),
+        "banded-toeplitz n=1e6 p=64": lambda: toeplitz.optimize_banded_toeplitz(10**6, 64),
+        "banded n=2048 p=16": lambda: banded.optimize(2048, bands=16),
+        "dense n=1024": lambda: dense.optimize(1024, epochs=4),
+        "blt n=2000, 3 buffers": lambda: buffered_toeplitz.optimize(
+            n=2000, min_sep=400, max_participations=5, error="mean", min_buffers=3, max_buffers=3
+        ),
+    }
+    return jobs.get(name)
+
+
+def seconds(job: Job) -> float:
+    start = time.perf_counter()
+    job()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", action="append", default=[], help="jobs whose name starts so; repeatable")
+    parser.add_argument("--repeats", type=int, default=1, help="fresh builds; the best counts")
+    parser.add_argument("--json", action="store_true", help="one JSON object per row")
+    options = parser.parse_args()
+    for name, needed, target, job in JOBS:
+        if needed not in names() or not name.startswith(tuple(options.only) or ""):
+            continue
+        # The catalogue keeps recent optima in memory, so only the first build of a process counts.
+        value = min(seconds(job) for _ in range(options.repeats)) if needed == "identity" else seconds(job)
+        other = theirs(name)
+        baselines = {"target": target} | ({"jax-privacy": seconds(other)} if other else {})
+        for baseline, reference in baselines.items():
+            row = {
+                "name": name,
+                "value": value,
+                "unit": "s",
+                "baseline": baseline,
+                "ratio": value / reference,
+            }
+            if options.json:
+                print(json.dumps(row), flush=True)
+            else:
+                against = f"{baseline:>12} {reference:>8.1f} s  ratio {row['ratio']:.3f}"
+                print(f"{name:<40}{value:>9.2f} s  {against}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

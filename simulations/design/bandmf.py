@@ -1,0 +1,202 @@
+"""McKenna (2024/25), "Scaling up the banded matrix factorization mechanism": Figures 1 (a, b), 2, 7, 10, 11.
+
+    python simulations/design/bandmf.py [--figure 1a|1b|2|7|10|11]...
+
+Where the paper's text lacks a number it is named in the picture's title. Amplified curves use cyclic Poisson
+sampling: ⌈n/p⌉ rounds of the Gaussian mechanism with sampling probability p·k/n, accounted with Rényi
+divergences (slightly above the numerical accountant). "Best" is the best of the mechanisms drawn. In Figures
+1 (b) and 7 BandMF has at most 1024 bands, amplified at most 512.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from functools import cache
+
+import numpy as np
+from pictures import Curves, draw, ratios, rmse, rmse_of
+
+from fedmf.accounting.calibration import gaussian_sigma
+from fedmf.factorization import Toeplitz, build, names, stated_sensitivity
+from fedmf.participation import Participation
+
+DELTA = 1e-8
+SUBOPTIMALITY = "RMSE / best RMSE"
+
+
+@cache
+def sampled_sigma(epsilon: float, steps: int, probability: float) -> float:
+    """σ of `steps` rounds of the Gaussian mechanism with Poisson sampling."""
+    import dp_accounting as dp
+    from dp_accounting.rdp import RdpAccountant
+
+    orders = [*range(2, 65), 96, 128, 256, 512]
+    logging.getLogger("absl").setLevel(logging.ERROR)  # orders left out only raise σ
+
+    def event(sigma: float) -> dp.DpEvent:
+        return dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(probability, dp.GaussianDpEvent(sigma)), steps)
+
+    return float(dp.calibrate_dp_mechanism(lambda: RdpAccountant(orders), event, epsilon, DELTA, tol=1e-3))
+
+
+def contract(n: int, k: int) -> Participation:
+    return Participation(n, k, n // k)
+
+
+def amplified(n: int, k: int, p: int, epsilon: float) -> float:
+    """RMSE·σ of banded Toeplitz under cyclic Poisson sampling, p ≤ n/k."""
+    once = Participation(n, 1, n)
+    return rmse("banded-toeplitz", once, bands=p) * sampled_sigma(epsilon, -(-n // p), p * k / n)
+
+
+def bands_up_to(b: int, step: int = 2) -> list[int]:
+    return [p for p in (step**i for i in range(40)) if p <= b]
+
+
+def figure_1a() -> None:
+    p, curves = 16, {}
+    largest = {"banded": 1024, "banded-toeplitz": 2**16, "normalized-banded-toeplitz": 4096, "bsr": 2**16}
+    for name in (name for name in largest if name in names()):
+        curves[name] = [
+            (n, rmse(name, contract(n, 1), bands=p))
+            for n in (2**i for i in range(6, 17, 2))
+            if n <= largest[name]
+        ]
+    draw("bandmf-fig1a", {"p = 16, k = 1": (ratios(curves), "n, rounds", SUBOPTIMALITY)})
+
+
+def compared(n: int, k: int, epsilon: float) -> dict[str, float]:
+    """RMSE·σ of the mechanisms of Figures 1 (b) and 7."""
+    own, sigma = contract(n, k), gaussian_sigma(epsilon, DELTA)
+    wanted = {
+        "tree": "tree",
+        "square root (FHU)": "square-root",
+        "BLT": "blt",
+        "BandMF, p ≤ 1024": "banded-toeplitz",
+    }
+    found = {
+        label: sigma
+        * rmse(name, own, **({"bands": min(own.min_separation, 1024)} if name == "banded-toeplitz" else {}))
+        for label, name in wanted.items()
+        if name in names() and (name != "tree" or n <= 4096)
+    }
+    stamps = [sigma * stamped(n, k, s) for s in (1, 2, 4, 8, 16)]
+    return found | {
+        "stamped square root": min(stamps),
+        "DP-SGD, amplified": amplified(n, k, 1, epsilon),
+        "BandMF, amplified": min(amplified(n, k, p, epsilon) for p in bands_up_to(min(n // k, 512))),
+    }
+
+
+def stamped(n: int, k: int, repetitions: int) -> float:
+    """RMSE of the block-diagonal repetition of the square root of n/s rounds, prefix sums carried along."""
+    m = n // repetitions
+    block = build("square-root", Participation(m, 1, m)).factorization
+    within = block.query_variances(np.ones(m))
+    total = np.add.outer(np.arange(repetitions) * within[-1], within).mean()
+    per_block = -(-k // repetitions)
+    inside = Participation(m, per_block, min(n // k, m))
+    square = stated_sensitivity(block, inside).value ** 2 * min(repetitions, k)
+    return float(np.sqrt(total * square))
+
+
+def panel(settings: list[tuple[float, int, int, float]]) -> Curves:
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for x, n, k, epsilon in settings:
+        for label, value in compared(n, k, epsilon).items():
+            curves.setdefault(label, []).append((x, value))
+    return ratios(curves)
+
+
+def figure_1b() -> None:
+    curves = panel([(epsilon, 16384, 8, epsilon) for epsilon in (1.0, 2.0, 4.0, 8.0, 16.0)])
+    draw("bandmf-fig1b", {"n = 16384, k = 8, δ = 1e-8": (curves, "ε", SUBOPTIMALITY)})
+
+
+def figure_2() -> None:
+    # Errors of mean gradients: a sum over k epochs in n rounds has batches k/n of the data.
+    full = gaussian_sigma(1.0, DELTA) * rmse("identity", Participation(16384, 16384, 1)) / 16384
+    bands = {
+        f"k = {k}": [(p, amplified(16384, k, p, 1.0) / k / full) for p in bands_up_to(min(16384 // k, 1024))]
+        for k in (1, 2, 8, 32, 128)
+    }
+    best = {
+        f"k = {k}": [
+            (epsilon, min(bands_up_to(min(4096 // k, 1024)), key=lambda p: amplified(4096, k, p, epsilon)))
+            for epsilon in (1.0, 4.0, 16.0)
+        ]
+        for k in (1, 4, 16)
+    }
+    draw(
+        "bandmf-fig2",
+        {
+            "n = 16384, ε = 1, δ = 1e-8": (bands, "p, bands", "RMSE / full-batch DP-SGD"),
+            "n = 4096, δ = 1e-8": (best, "ε", "best p"),
+        },
+        logy=True,
+    )
+
+
+def figure_7() -> None:
+    rounds = panel([(n, n, 8, 4.0) for n in (256, 1024, 4096, 16384)])
+    epochs = panel([(k, 8192, k, 4.0) for k in (1, 2, 4, 8, 16, 32)])
+    draw(
+        "bandmf-fig7",
+        {
+            "k = 8, ε = 4": (rounds, "n, rounds", SUBOPTIMALITY),
+            "n = 8192, ε = 4": (epochs, "k, epochs", SUBOPTIMALITY),
+        },
+    )
+
+
+def figure_10() -> None:
+    n, k, low, high = 2000, 5, 200, 400
+    best = build("banded-toeplitz", Participation(n, k, high), bands=high).factorization
+    c = best.columns([0])[:high, 0]
+    fade = np.where(np.arange(high) >= low, (high - np.arange(high)) / (high - low), 1.0)
+    matrices = {"banded Toeplitz": best, "with taper": Toeplitz(c * fade, n)}
+    if "blt" in names():
+        matrices["BLT"] = build("blt", Participation(n, k, high)).factorization
+    first = {label: list(enumerate(C.columns([0])[:high, 0], 1)) for label, C in matrices.items()}
+    curves = {
+        label: [(b, rmse_of(C, Participation(n, k, b))) for b in range(low, high + 1, 20)]
+        for label, C in matrices.items()
+    }
+    draw(
+        "bandmf-fig10",
+        {"coefficients": (first, "j", "c_j"), "n = 2000, k = 5": (curves, "b, min separation", "RMSE")},
+        logx=False,
+    )
+
+
+def figure_11() -> None:
+    curves = {
+        f"p = {p}": [
+            (
+                n,
+                rmse("one-parameter", contract(n, 1), bands=p)
+                / rmse("banded-toeplitz", contract(n, 1), bands=p),
+            )
+            for n in (2**i for i in range(6, 15, 2))
+            if p <= n
+        ]
+        for p in (4, 16, 64)
+    }
+    draw("bandmf-fig11", {"k = 1": (curves, "n, rounds", "RMSE of 1/i + c / optimum")})
+
+
+FIGURES = {
+    "1a": figure_1a, "1b": figure_1b, "2": figure_2, "7": figure_7, "10": figure_10, "11": figure_11,
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--figure", action="append", choices=FIGURES, help="default: all")
+    for name in parser.parse_args().figure or FIGURES:
+        FIGURES[name]()
+
+
+if __name__ == "__main__":
+    main()

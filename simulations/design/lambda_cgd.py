@@ -1,0 +1,31 @@
+"""DP-λCGD (Kalinin et al. 2026), Figure 6: what column normalisation gains, over epochs k and separation b.
+
+    python simulations/design/lambda_cgd.py
+
+Ratio of the RMSE of column-normalised DP-λCGD to that of plain DP-λCGD, λ optimised for each, n = kb.
+"""
+
+from __future__ import annotations
+
+from pictures import draw, rmse
+
+from fedmf.participation import Participation
+
+EPOCHS = (1, 2, 4, 8, 16)
+SEPARATIONS = (16, 32, 64, 128, 256)
+
+
+def main() -> None:
+    curves = {
+        f"k = {k}": [
+            (b, rmse("normalized-cgd", contract) / rmse("cgd", contract))
+            for b in SEPARATIONS
+            if (contract := Participation(k * b, k, b))
+        ]
+        for k in EPOCHS
+    }
+    draw("lambda-cgd-fig6", {"normalised / plain DP-λCGD": (curves, "b, rounds of an epoch", "RMSE ratio")})
+
+
+if __name__ == "__main__":
+    main()

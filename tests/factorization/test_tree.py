@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from oracles import prefix_sums, query_variances, scalar_sensitivity
+
+from fedmf.factorization import build, kary_tree, sensitivity, tree
+from fedmf.participation import Participation
+
+
+def nodes(n: int) -> np.ndarray:
+    """The rows of the binary tree: every dyadic block that is complete within n rounds."""
+    rows, size = [], 1
+    while size <= n:
+        rows += [np.isin(np.arange(n), np.arange(a, a + size)) for a in range(0, n - size + 1, size)]
+        size *= 2
+    return np.array(rows, dtype=float)
+
+
+def online_estimates(n: int) -> np.ndarray:
+    """Row t estimates prefix t + 1 from `nodes`, each block by least squares from the nodes inside it."""
+    T = nodes(n)
+    rows = np.zeros((n, len(T)))
+    for t in range(1, n + 1):
+        start = 0
+        for bit in reversed(range(t.bit_length())):
+            if t >> bit & 1:
+                block = slice(start, start + 2**bit)
+                inside = (T.sum(axis=1) == T[:, block].sum(axis=1)) & T[:, block].any(axis=1)
+                rows[t - 1, inside] += np.linalg.pinv(T[inside, block]).sum(axis=0)
+                start += 2**bit
+    return rows
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 8, 13, 16, 21])
+def test_full_estimator_is_least_squares_on_all_nodes(n):
+    T, C = nodes(n), tree(n, full=True)
+    assert np.allclose(C.materialize().T @ C.materialize(), T.T @ T, atol=1e-12)
+    best = prefix_sums(n) @ np.linalg.pinv(T)
+    assert np.allclose(C.query_variances(np.ones(n)), (best**2).sum(axis=1), rtol=1e-10)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 8, 13, 16, 21])
+def test_online_estimator_has_the_covariance_of_its_definition(n):
+    B, C = online_estimates(n), tree(n, full=False)
+    assert np.allclose(B @ nodes(n), prefix_sums(n), atol=1e-12)
+    noise = prefix_sums(n) @ np.linalg.inv(C.materialize())
+    assert np.allclose(noise @ noise.T, B @ B.T, atol=1e-10)
+
+
+@pytest.mark.parametrize("n", [5, 8, 13])
+def test_online_costs_no_more_privacy_and_full_is_more_accurate(n):
+    T, online, full = nodes(n), tree(n, full=False), tree(n, full=True)
+    spare = T.T @ T - online.materialize().T @ online.materialize()
+    assert np.linalg.eigvalsh(spare).min() > -1e-10
+    ones = np.ones(n)
+    assert (full.query_variances(ones) <= online.query_variances(ones) * (1 + 1e-12)).all()
+
+
+def test_full_tree_of_a_power_of_two_has_the_known_sensitivity():
+    """One user in one round is in log₂ n + 1 nodes."""
+    assert sensitivity(tree(16), Participation(16, 1, 16)).value == pytest.approx(np.sqrt(5), rel=1e-12)
+
+
+@pytest.mark.parametrize("make", [lambda: tree(9), lambda: kary_tree(2, 9), lambda: kary_tree(3, 9)])
+@pytest.mark.parametrize(("k", "b"), [(1, 9), (2, 4), (3, 2), (9, 1)])
+def test_sensitivity_is_exact(make, k, b):
+    C = make()
+    dense = C.materialize()
+    assert (dense.T @ dense >= -1e-12).all()
+    found = sensitivity(C, Participation(9, k, b))
+    assert found.kind == "exact"
+    assert found.value == pytest.approx(scalar_sensitivity(dense, k, b), rel=1e-9)
+
+
+@pytest.mark.parametrize(("arity", "n"), [(2, 1), (2, 16), (2, 23), (3, 27), (3, 31), (5, 30), (40, 30)])
+def test_kary_prefixes_are_sums_of_as_many_rows_as_their_digits(arity, n):
+    C = kary_tree(arity, n)
+    dense = C.materialize()
+    assert set(np.unique(dense)) <= {0.0, 1.0}
+    assert np.array_equal(dense, np.tril(dense))
+    digits = [sum(int(d) for d in _base(t, arity)) for t in range(1, n + 1)]
+    assert np.allclose(C.query_variances(np.ones(n)), digits, rtol=1e-12)
+    assert np.allclose(C.query_variances(np.ones(n)), query_variances(prefix_sums(n), dense), rtol=1e-9)
+
+
+def _base(t: int, arity: int) -> list[int]:
+    found = []
+    while t:
+        t, digit = divmod(t, arity)
+        found.append(digit)
+    return found
+
+
+def test_kary_redraws_few_past_vectors():
+    assert kary_tree(2, 256).recurrence().regenerated_vectors <= 16
+    assert kary_tree(2, 256).recurrence().memory_vectors == 0
+
+
+def test_arity_and_estimator_are_chosen():
+    contract = Participation(60, 2, 30)
+    chosen = build("kary-tree", contract)
+    assert chosen.params["arity"] in range(2, 17)
+    assert isinstance(chosen.params["arity"], int)
+    assert build("tree", contract).params == {"full": 1}
+    assert build("tree", contract, params={"full": 0}).params == {"full": 0}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: tree(0), "between 1 and 4096"),
+        (lambda: tree(4097), "Use banded-toeplitz, bisr or blt"),
+        (lambda: kary_tree(1, 4), "a .arity. must be an integer of at least 2; got 1"),
+        (lambda: kary_tree(2, 5000), "between 1 and 4096"),
+        (
+            lambda: build("kary-tree", Participation(9, 1, 9), params={"arity": 2.5}),
+            "integer; got 2.5",
+        ),
+    ],
+)
+def test_bad_values_are_refused_on_one_line(make, message):
+    with pytest.raises(ValueError, match=message) as refusal:
+        make()
+    assert "\n" not in str(refusal.value)
