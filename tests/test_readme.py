@@ -1,4 +1,4 @@
-"""The README keeps its promises: its commands run, its table is the script's output, its links lead somewhere."""
+"""The README keeps its promises: its commands run, its table is what the script printed, its links lead on."""
 
 import re
 import shlex
