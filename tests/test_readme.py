@@ -1,4 +1,4 @@
-"""The README keeps its promises: its commands run, its table is the script's output, its links lead somewhere."""
+"""The README keeps its promises: commands run, the table is the script's, links lead somewhere."""
 
 import re
 import shlex

@@ -57,7 +57,6 @@ class PrivateServer:
             self.t, parameters, state = restored
             self.parameters = parameters.to(self.device)
             self._state = {name: value.to(self.device) for name, value in state.items()}
-        self._noise.seek(self.t)
 
     def _noise_stream(self, key: NoiseKey, dimension: int) -> CorrelatedNoise:
         source = GaussianSource(key, dimension, Domain.TRAINING)

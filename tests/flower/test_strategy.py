@@ -116,6 +116,23 @@ def test_a_user_that_replies_twice_counts_once(tmp_path) -> None:
     assert np.array_equal(echoed, run_small(tmp_path / "plain", config, TASK))
 
 
+def test_a_node_cannot_answer_for_one_of_its_users_twice(tmp_path) -> None:
+    """Both its replies of a round name the same user; the second one finds nobody awaited."""
+
+    def tamper(request: Message, reply: Message) -> Message:
+        mine = request.content.config_records["config"]["users"] == ["u003"]
+        return reply_with(request, reply, users=["u010"]) if mine else reply
+
+    config = small_config(messages="per-user", schedule="random", min_separation=1, max_participations=12)
+    together = [t for t in range(12) if {3, 10} <= set(config.cohort_schedule().cohort(t).tolist())]
+    assert together
+    reports: list[RoundReport] = []
+    run_small(tmp_path / "run", config, TASK, lambda s: tampering(client_for(s), tamper), reports.append)
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
+        assert ledger.replay().rounds == 12
+    assert all(len(reports[t].rejected) == 1 and reports[t].included == 5 for t in together)
+
+
 class LateGrid(InProcessGrid):
     """Holds back the replies of round 2 and hands them out from round 3 on."""
 
