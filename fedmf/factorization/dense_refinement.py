@@ -24,8 +24,8 @@ _MOST_PAIRS = 2_000_000
 def refined(start: Array, workload: ToeplitzWorkload, participation: Participation) -> Array | None:
     """A lower-triangular C near the start with a smaller error; None where patterns are too many to hold.
 
-    They are few for k = 2 and n ≤ 1000, k = 3 and n ≤ 100, and short horizons. Among many patterns with
-    k·b ≥ n separated columns gain less than 0.2 % by overlapping, in every setting tried.
+    They are few for k = 2 and n ≤ 1000, k = 3 and n ≤ 100, and short horizons. The result
+    is a local optimum without a certificate.
 
     Args:
         start: C, shape (n, n), lower triangular.
