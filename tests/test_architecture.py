@@ -45,7 +45,7 @@ LIMITED = {
     "participation": set(),
     "workload": {"numpy"},
     "cohorts": {"numpy"},
-    "factorization": {"numpy", "scipy"},
+    "factorization": {"numpy", "scipy", "threadpoolctl"},
     "design": {"numpy", "scipy"},
     "accounting": {"numpy", "scipy", "dp_accounting"},
     "noise": {"numpy", "torch", "cryptography"},

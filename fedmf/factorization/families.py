@@ -16,6 +16,7 @@ from fedmf.factorization.cache import remembered
 from fedmf.factorization.dense_optimizer import dense
 from fedmf.factorization.normalized_toeplitz import normalized_banded_toeplitz, rated_banded_toeplitz
 from fedmf.factorization.scaled_toeplitz import ScaledToeplitz
+from fedmf.factorization.single_thread import single_threaded
 from fedmf.factorization.toeplitz import normalized
 from fedmf.factorization.tree import kary_tree, tree
 from fedmf.factorization.workload_power import (
@@ -89,14 +90,14 @@ _ROOT_SHIFT = Parameter(
 # Results of the optimisers are kept on disk as well; the version is to be raised
 # whenever an optimiser finds other coefficients.
 _optimized = lru_cache(maxsize=32)(remembered(rated_banded_toeplitz, version=1))
-_jointly = lru_cache(maxsize=32)(remembered(normalized_banded_toeplitz, version=1))
+_jointly = lru_cache(maxsize=32)(remembered(single_threaded(normalized_banded_toeplitz), version=1))
 
-_banded = lru_cache(maxsize=8)(remembered(banded, version=1))
-_dense = lru_cache(maxsize=8)(remembered(dense, version=1))
+_banded = lru_cache(maxsize=8)(remembered(single_threaded(banded), version=1))
+_dense = lru_cache(maxsize=8)(remembered(single_threaded(dense), version=1))
 
-_inverse = lru_cache(maxsize=32)(remembered(banded_inverse, version=1))
-_buffered = lru_cache(maxsize=32)(remembered(blt, version=1))
-few_buffered = remembered(blt_with_fewest_buffers, version=1)
+_inverse = lru_cache(maxsize=32)(remembered(single_threaded(banded_inverse), version=1))
+_buffered = lru_cache(maxsize=32)(remembered(single_threaded(blt), version=1))
+few_buffered = remembered(single_threaded(blt_with_fewest_buffers), version=1)
 # Wider inverses draw more past noise again in each round and gain about 1 % at most where tried.
 DEFAULT_INVERSE = 64
 
