@@ -40,6 +40,8 @@ ONLY_IN = {
     "dp_accounting": {"accounting"},
     "typer": {"cli"},
     "rich": {"cli"},
+    "numba": {"noise"},
+    "triton": {"noise"},
 }
 LIMITED = {
     "participation": set(),
@@ -48,11 +50,13 @@ LIMITED = {
     "factorization": {"numpy", "scipy", "threadpoolctl"},
     "design": {"numpy", "scipy"},
     "accounting": {"numpy", "scipy", "dp_accounting"},
-    "noise": {"numpy", "torch", "cryptography"},
+    "noise": {"numpy", "torch", "cryptography", "numba", "triton"},
     "optim": {"numpy", "torch"},
 }
 HEAVY = (
     "torch",
+    "numba",
+    "triton",
     "ray",
     "flwr",
     "pandas",
