@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedmf.factorization.separated import best_separated_sum
 
-__all__ = ["Search", "heaviest_pattern", "row_bound"]
+__all__ = ["Search", "heaviest_pattern", "row_bound", "row_weights"]
 
 Array = NDArray[np.float64]
 Rounds = NDArray[np.int64]
@@ -95,6 +95,11 @@ def row_bound(gram: Array, k: int, b: int) -> float:
     References:
         Choquette-Choo et al. (2023), Theorem 2.
     """
+    return float(best_separated_sum(row_weights(gram, k, b), k, b))
+
+
+def row_weights(gram: Array, k: int, b: int) -> Array:
+    """w_i = max_{π∋i} Σ_{j∈π} W_ij, or a little more, shape (n,); the arguments are those of `row_bound`."""
     n = len(gram)
     weights = np.empty(n)
     step = max(1, _CHUNK_ENTRIES // (n + b))
@@ -105,7 +110,7 @@ def row_bound(gram: Array, k: int, b: int) -> float:
             row[max(0, i - b + 1) : i + b] = 0.0
         own = gram.diagonal()[start : start + step]
         weights[start : start + step] = own + best_separated_sum(rows, k - 1, b)
-    return float(best_separated_sum(weights, k, b))
+    return weights
 
 
 class _State:

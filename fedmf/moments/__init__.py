@@ -1,0 +1,30 @@
+"""Private moments of a stream: Joint Moment Estimation of mean and covariance, its baselines and theory."""
+
+from fedmf.moments.geometry import free_weight, joint_diameter_square
+from fedmf.moments.joint_sensitivity import UserRange, joint_sensitivity
+from fedmf.moments.mechanism import MomentMechanism, best_weight, cs, default_weight, ime, jme, pp
+from fedmf.moments.running import MatrixWorkload
+from fedmf.moments.second_moment import BlockEnergies, Diagonal, FullMatrix, Projected, SecondMoment
+from fedmf.moments.stream import MomentRelease, MomentStream
+
+__all__ = [
+    "BlockEnergies",
+    "Diagonal",
+    "FullMatrix",
+    "MatrixWorkload",
+    "MomentMechanism",
+    "MomentRelease",
+    "MomentStream",
+    "Projected",
+    "SecondMoment",
+    "UserRange",
+    "best_weight",
+    "cs",
+    "default_weight",
+    "free_weight",
+    "ime",
+    "jme",
+    "joint_diameter_square",
+    "joint_sensitivity",
+    "pp",
+]

@@ -1,0 +1,177 @@
+"""Which second moment is released: contractions of x ↦ x⊗x, so that one joint sensitivity covers them all."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import final
+
+import torch
+
+__all__ = ["BlockEnergies", "Diagonal", "FullMatrix", "Projected", "SecondMoment"]
+
+_ROUNDING = 1e-12
+
+
+class SecondMoment(ABC):
+    """A linear map L of x⊗x with ‖L‖ ≤ 1, as features of x: ‖features(x) − features(y)‖ ≤ ‖x⊗x − y⊗y‖.
+
+    Guarantees:
+        The noise that makes (x, x⊗x) private makes (x, L(x⊗x)) private, by the same joint sensitivity.
+    """
+
+    #: d, the length of x.
+    dimension: int
+    #: How many numbers are released.
+    size: int
+
+    @property
+    def sensitivity_dimension(self) -> int:
+        """1 where r_1 is the right constant, else d."""
+        return self.dimension
+
+    @abstractmethod
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """Σ over rows of L(x⊗x) for x of shape (m, d), shape (size,)."""
+
+    def unpack(self, released: torch.Tensor) -> torch.Tensor:
+        """The released features in the shape a user expects."""
+        return released
+
+    @abstractmethod
+    def of_isotropic_noise(self) -> torch.Tensor:
+        """L(I), shape (size,): the expectation of the features of N(0, I), for debiasing."""
+
+
+@final
+class FullMatrix(SecondMoment):
+    """x xᵀ as the d(d+1)/2 numbers x_i², √2·x_i x_j (i < j): an isometry of x⊗x.
+
+    Released noise is symmetric: variance τ² on the diagonal and τ²/2 off it, as if the paper's d² noises
+    were symmetrised, at half the cost.
+
+    >>> FullMatrix(2).unpack(FullMatrix(2).features(torch.tensor([[1.0, 2.0]])))
+    tensor([[1., 2.],
+            [2., 4.]])
+    """
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = _dimension(dimension)
+        self.size = dimension * (dimension + 1) // 2
+        self._rows, self._columns = torch.triu_indices(dimension, dimension)
+        self._off = self._rows != self._columns
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """Σ x xᵀ, packed."""
+        packed = (x.mT @ x)[self._rows, self._columns]
+        return torch.where(self._off, packed * math.sqrt(2), packed)
+
+    def unpack(self, released: torch.Tensor) -> torch.Tensor:
+        """The symmetric d×d matrix."""
+        values = torch.where(self._off, released / math.sqrt(2), released)
+        matrix = torch.empty(self.dimension, self.dimension, dtype=released.dtype)
+        matrix[self._rows, self._columns] = values
+        matrix[self._columns, self._rows] = values
+        return matrix
+
+    def of_isotropic_noise(self) -> torch.Tensor:
+        """The identity matrix, packed."""
+        return (~self._off).to(torch.float64)
+
+
+@final
+class Diagonal(SecondMoment):
+    """x_i², i = 1 … d: what Adam keeps.
+
+    >>> Diagonal(2).features(torch.tensor([[1.0, 2.0]]))
+    tensor([1., 4.])
+    """
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = self.size = _dimension(dimension)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """Σ x²."""
+        return (x * x).sum(0)
+
+    def of_isotropic_noise(self) -> torch.Tensor:
+        """Ones."""
+        return torch.ones(self.size, dtype=torch.float64)
+
+
+@final
+class BlockEnergies(SecondMoment):
+    """e_B(x) = Σ_{j∈B} x_j² over consecutive disjoint blocks that cover x.
+
+    Map block B of x to the coordinate ‖x_B‖ and that of y to −‖y_B‖: distances of x do not shrink and block
+    energies are the squares of the images. So r is that of dimension #blocks, and one block needs r_1 alone.
+
+    >>> BlockEnergies([1, 2]).features(torch.tensor([[1.0, 2.0, 2.0]]))
+    tensor([1., 8.])
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        if not sizes or min(sizes) < 1:
+            raise ValueError(f"blocks (sizes) must be positive integers; got {list(sizes)}.")
+        self.dimension, self.size = sum(sizes), len(sizes)
+        self._sizes = torch.tensor(list(sizes))
+        self._block = torch.repeat_interleave(torch.arange(self.size), self._sizes)
+
+    @property
+    def sensitivity_dimension(self) -> int:
+        """The number of blocks."""
+        return self.size
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """Σ of the energies of the blocks."""
+        return torch.zeros(self.size, dtype=x.dtype).index_add_(0, self._block, (x * x).sum(0))
+
+    def of_isotropic_noise(self) -> torch.Tensor:
+        """The sizes of the blocks."""
+        return self._sizes.to(torch.float64)
+
+
+@final
+class Projected(SecondMoment):
+    """The second moment of Px for a fixed, public P with ‖P‖₂ ≤ 1.
+
+    Args:
+        projection: P, shape (m, d).
+        inner: which second moment of Px; m is its dimension.
+
+    Raises:
+        ValueError: shapes disagree or ‖P‖₂ > 1.
+
+    >>> Projected(torch.tensor([[0.5, 0.5]]), FullMatrix(1)).features(torch.tensor([[1.0, 1.0]]))
+    tensor([1.])
+    """
+
+    def __init__(self, projection: torch.Tensor, inner: SecondMoment) -> None:
+        if projection.ndim != 2 or projection.shape[0] != inner.dimension:
+            raise ValueError(
+                f"P (projection) must have shape ({inner.dimension}, d); got {tuple(projection.shape)}."
+            )
+        norm = float(torch.linalg.matrix_norm(projection.double(), 2))
+        if not norm <= 1 + _ROUNDING:
+            raise ValueError(f"P (projection) must have spectral norm at most 1; got {norm}. Divide P by it.")
+        self.projection, self.inner = projection, inner
+        self.dimension, self.size = projection.shape[1], inner.size
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """The inner features of Px."""
+        return self.inner.features(x @ self.projection.to(x.dtype).mT)
+
+    def unpack(self, released: torch.Tensor) -> torch.Tensor:
+        """As the inner second moment."""
+        return self.inner.unpack(released)
+
+    def of_isotropic_noise(self) -> torch.Tensor:
+        """The expectation over N(0, PPᵀ) is the sum of the features of the columns of P."""
+        return self.inner.features(self.projection.double().mT)
+
+
+def _dimension(dimension: int) -> int:
+    if isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1:
+        raise ValueError(f"d (dimension) must be an integer of at least 1; got {dimension!r}.")
+    return dimension
