@@ -11,7 +11,8 @@ import torch
 
 __all__ = ["BlockEnergies", "Diagonal", "FullMatrix", "Projected", "SecondMoment"]
 
-_ROUNDING = 1e-12
+#: Norms this much over 1, as float32 rounding makes them, are divided out instead of refused.
+_ROUNDING = 1e-6
 
 
 class SecondMoment(ABC):
@@ -152,10 +153,11 @@ class Projected(SecondMoment):
             raise ValueError(
                 f"P (projection) must have shape ({inner.dimension}, d); got {tuple(projection.shape)}."
             )
-        norm = float(torch.linalg.matrix_norm(projection.double(), 2))
+        wide = projection.detach().to(torch.float64)
+        norm = float(torch.linalg.matrix_norm(wide, 2))
         if not norm <= 1 + _ROUNDING:
             raise ValueError(f"P (projection) must have spectral norm at most 1; got {norm}. Divide P by it.")
-        self.projection, self.inner = projection, inner
+        self.projection, self.inner = wide / max(1.0, norm), inner
         self.dimension, self.size = projection.shape[1], inner.size
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
@@ -168,7 +170,7 @@ class Projected(SecondMoment):
 
     def of_isotropic_noise(self) -> torch.Tensor:
         """The expectation over N(0, PPᵀ) is the sum of the features of the columns of P."""
-        return self.inner.features(self.projection.double().mT)
+        return self.inner.features(self.projection.mT)
 
 
 def _dimension(dimension: int) -> int:

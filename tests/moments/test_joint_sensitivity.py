@@ -94,8 +94,8 @@ def test_value_is_the_spread() -> None:
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_diameter_equals_brute_force(d: int) -> None:
     """50 values of ν against a grid over norms and the angle between x and y (d = 1: over both numbers)."""
-    norms = np.linspace(0, 1, 201)
-    cosines = np.array([-1.0, 1.0]) if d == 1 else np.linspace(-1, 1, 401)
+    norms = np.linspace(0, 1, 81)
+    cosines = np.array([-1.0, 1.0]) if d == 1 else np.linspace(-1, 1, 201)
     a, b, c = np.meshgrid(norms, norms, cosines, indexing="ij")
     first, second = a**2 + b**2 - 2 * a * b * c, a**4 + b**4 - 2 * (a * b * c) ** 2
     weights = np.concatenate([np.linspace(0.02, 3, 40), np.geomspace(3.5, 100, 10)])
@@ -103,7 +103,7 @@ def test_diameter_equals_brute_force(d: int) -> None:
         brute = float((first + weight * second).max())
         stated = float(joint_diameter_square(weight, d))
         assert brute <= stated * (1 + 1e-12)
-        assert brute >= stated * (1 - 2e-4)
+        assert brute >= stated * (1 - 1e-3)
 
 
 def test_free_weights_are_the_largest() -> None:

@@ -1,0 +1,306 @@
+"""The running estimator: exact without noise, the stated noise with it, resumable, and hard to misuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+
+from fedmf.factorization import Factorization, bisr, identity, square_root
+from fedmf.moments import (
+    BlockEnergies,
+    Diagonal,
+    FullMatrix,
+    MatrixWorkload,
+    MomentStream,
+    Projected,
+    SecondMoment,
+    UserRange,
+    best_weight,
+    cs,
+    ime,
+    jme,
+    pp,
+)
+from fedmf.moments.running import RunningWorkload
+from fedmf.noise import NoiseKey
+from fedmf.participation import Participation
+from fedmf.workload import (
+    ToeplitzWorkload,
+    average,
+    exponential,
+    momentum,
+    parse_workload,
+    prefix,
+    weighted,
+    window,
+)
+
+Array = NDArray[np.float64]
+KEY = NoiseKey.from_seed(11)
+ALL_WORKLOADS: list[ToeplitzWorkload | MatrixWorkload] = [
+    prefix(9),
+    average(9),
+    exponential(0.8, 9),
+    momentum(0.5, 9, 0.9),
+    window(2, 9),
+    window(6, 9),
+    ToeplitzWorkload("odd", [1.0, 0.0, 0.3, 0.2] + [0.0] * 5),
+    weighted(prefix(9), rows=np.linspace(1, 2, 9), columns=np.linspace(2, 1, 9)),
+    MatrixWorkload(np.tril(np.arange(81.0).reshape(9, 9))),
+]
+
+
+def rows(n: int, d: int, seed: int = 0) -> torch.Tensor:
+    x = torch.from_numpy(np.random.default_rng(seed).normal(size=(n, d)))
+    return x / x.norm(dim=1, keepdim=True).clamp_min(1.0)
+
+
+@pytest.mark.parametrize("workload", ALL_WORKLOADS, ids=lambda w: w.name)
+def test_running_workloads_equal_the_matrix(workload: ToeplitzWorkload | MatrixWorkload) -> None:
+    x = rows(9, 4)
+    running = RunningWorkload(workload, 4)
+    got = torch.stack([running.update(row) for row in x])
+    np.testing.assert_allclose(got.numpy(), workload.materialize() @ x.numpy(), rtol=1e-12, atol=1e-13)
+    with pytest.raises(ValueError, match="horizon"):
+        running.update(x[0])
+
+
+def test_running_memory_is_that_of_the_recursion() -> None:
+    assert [RunningWorkload(w, 1).memory_vectors for w in (prefix(99), average(99), window(9, 99))] == [
+        1,
+        1,
+        10,
+    ]
+    assert RunningWorkload(parse_workload("momentum:0.9", 99), 1).memory_vectors == 2
+
+
+SECOND: list[SecondMoment] = [
+    FullMatrix(4),
+    Diagonal(4),
+    BlockEnergies([1, 3]),
+    Projected(torch.tensor([[0.6, 0.8, 0, 0], [0, 0, 1.0, 0]]), FullMatrix(2)),
+]
+
+
+@pytest.mark.parametrize("second", SECOND, ids=lambda s: type(s).__name__)
+def test_second_moments_are_contractions_with_the_stated_bias(second: SecondMoment) -> None:
+    x, y = rows(500, 4, 1), rows(500, 4, 2)
+    wide = torch.einsum("ti,tj->tij", x, x) - torch.einsum("ti,tj->tij", y, y)
+    for a, b, w in zip(x, y, wide, strict=True):
+        moved = float((second.features(a[None]) - second.features(b[None])).norm())
+        assert moved <= float(w.norm()) * (1 + 1e-6) + 1e-12
+        if isinstance(second, FullMatrix):
+            assert moved == pytest.approx(float(w.norm()), rel=1e-12)
+    basis = second.features(torch.eye(4, dtype=torch.float64))
+    torch.testing.assert_close(basis, second.of_isotropic_noise(), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(
+        second.features(x), sum(second.features(a[None]) for a in x), rtol=1e-9, atol=1e-9
+    )
+
+
+def test_single_block_may_use_the_constant_of_one_dimension() -> None:
+    """‖x − y‖² + ν(‖x‖² − ‖y‖²)² ≤ r_1(ν) for random pairs in R³, and it is reached on a line."""
+    from fedmf.moments import joint_diameter_square
+
+    x, y = rows(20_000, 3, 3).numpy(), rows(20_000, 3, 4).numpy()
+    first, second = np.sum((x - y) ** 2, 1), (np.sum(x**2, 1) - np.sum(y**2, 1)) ** 2
+    for nu in (0.5, 2.0, 2.7, 4.0, 20.0):
+        assert (first + nu * second).max() <= float(joint_diameter_square(nu, 1)) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("second", SECOND, ids=lambda s: type(s).__name__)
+def test_without_noise_the_stream_is_the_moment(second: SecondMoment) -> None:
+    C, x = square_root(9), rows(9, 4)
+    made = jme(C, C, Participation(9, 1, 9), UserRange(1.0, 4), noise_multiplier=1e-12)
+    stream = MomentStream(made, second, average(9), exponential(0.8, 9), key=KEY)
+    releases = [stream.update(row) for row in x]
+    features = torch.stack([second.features(row[None]) for row in x]).numpy()
+    first = average(9).materialize() @ x.numpy()
+    squares = exponential(0.8, 9).materialize() @ features
+    for t, release in enumerate(releases):
+        assert release.t == t + 1
+        np.testing.assert_allclose(release.first.numpy(), first[t], atol=1e-9)
+        unpacked = second.unpack(torch.from_numpy(squares[t]))
+        np.testing.assert_allclose(release.second.numpy(), unpacked.numpy(), atol=1e-9)
+
+
+def whitened(stream: MomentStream, steps: int, moment: int, workload: Array, C: Array, std: float) -> Array:
+    """(std·A·C⁻¹)⁻¹ times the released noise of zero data: independent N(0, 1) if everything is as stated."""
+    width = stream.second_moment.dimension
+    released = []
+    for _ in range(steps):
+        release = stream.update(torch.zeros(width))
+        released.append(release.first if moment == 1 else release.second)
+    return np.linalg.solve(std * workload @ np.linalg.inv(C), torch.stack(released).numpy())
+
+
+def independent_normal(z: Array) -> bool:
+    """χ² on all second moments over coordinates, false alarm 1e-6 in all."""
+    steps, count = z.shape
+    gram = z @ z.T / count
+    off = gram[np.triu_indices(steps, 1)] * np.sqrt(count)
+    diagonal = (np.diag(gram) - 1) * np.sqrt(count / 2)
+    statistic = float(np.sum(off**2) + np.sum(diagonal**2))
+    return stats.chi2.sf(statistic, off.size + steps) > 1e-6
+
+
+@pytest.mark.parametrize("make", [identity, square_root, lambda n: bisr(2, n)])
+@pytest.mark.parametrize("moment", [1, 2])
+def test_released_noise_is_the_stated_one(make, moment: int) -> None:  # type: ignore[no-untyped-def]
+    n, d = 5, 20_000
+    C: Factorization = make(n)
+    made = jme(C, C, Participation(n, 2, 2), UserRange(2.0, d, "replace-one"), noise_multiplier=0.7)
+    std = made.first_std if moment == 1 else made.second_std
+    assert std is not None
+    for work in (prefix(n), average(n), window(2, n)):
+        stream = MomentStream(made, Diagonal(d), work, key=KEY)
+        z = whitened(stream, n, moment, work.materialize(), C.materialize(), std)
+        assert independent_normal(z)
+        assert not independent_normal(z * 1.1)
+        assert not independent_normal(z / 1.1)
+
+
+def test_the_two_noises_are_independent() -> None:
+    n, d = 4, 20_000
+    C = identity(n)
+    made = jme(C, C, Participation(n, 1, n), UserRange(1.0, d), noise_multiplier=1.0)
+    stream = MomentStream(made, Diagonal(d), MatrixWorkload(np.eye(n)), key=KEY)
+    releases = [stream.update(torch.zeros(d)) for _ in range(n)]
+    both = np.stack([r.first.numpy() for r in releases] + [r.second.numpy() for r in releases])
+    both[:n] /= made.first_std
+    both[n:] /= made.second_std or 0.0
+    assert independent_normal(both)
+    both[n] = both[0]
+    assert not independent_normal(both)
+
+
+def test_full_matrix_noise_is_symmetric_with_half_the_variance_off_the_diagonal() -> None:
+    d = 200
+    C = identity(1)
+    made = jme(C, C, Participation(1, 1, 1), UserRange(1.0, d), noise_multiplier=1.0)
+    second = (
+        MomentStream(made, FullMatrix(d), prefix(1), key=KEY).update(torch.zeros(d)).second / made.second_std
+    )
+    assert torch.equal(second, second.mT)
+    off = second[torch.triu_indices(d, d, 1).unbind()].numpy() * 2**0.5
+    assert independent_normal(np.concatenate([off, second.diagonal().numpy()])[None])
+
+
+@pytest.mark.parametrize("debias", [True, False])
+def test_squaring_is_debiased_exactly(debias: bool) -> None:
+    """Zero data: the mean of Ŝ over d = 20,000 coordinates against τ₁²·Σ_i a_i [C⁻¹C⁻ᵀ]_ii, or 0."""
+    n, d = 4, 20_000
+    C, work = square_root(n), prefix(n)
+    made = pp(C, Participation(n, 1, n), UserRange(1.0, d), 1.0, debias)
+    stream = MomentStream(made, Diagonal(d), work, key=KEY)
+    means = np.array([float(stream.update(torch.zeros(d)).second.mean()) for _ in range(n)])
+    inverse = np.linalg.inv(C.materialize())
+    bias = made.first_std**2 * np.cumsum(np.diag(inverse @ inverse.T))
+    spread = made.first_std**2 * np.sqrt(2 * n * 3 / d) * 5
+    assert np.abs(means - (0.0 if debias else bias)).max() < spread < bias[0]
+
+
+@pytest.mark.parametrize("method", ["jme", "ime", "cs", "pp"])
+@pytest.mark.parametrize("workload", [average(8), window(3, 8), exponential(0.9, 8)], ids=lambda w: w.name)
+def test_a_stream_continues_from_its_state(method: str, workload: ToeplitzWorkload) -> None:
+    C, p, users = bisr(2, 8), Participation(8, 2, 4), UserRange(1.0, 3)
+    made = {
+        "jme": lambda: jme(C, C, p, users, 1.0),
+        "ime": lambda: ime(C, C, p, users, 1.0),
+        "cs": lambda: cs(C, p, users, 1.0, 1.0),
+        "pp": lambda: pp(C, p, users, 1.0),
+    }[method]()
+    x = rows(8, 3)
+    whole = MomentStream(made, FullMatrix(3), workload, key=KEY)
+    expected = [whole.update(row) for row in x]
+    first = MomentStream(made, FullMatrix(3), workload, key=KEY)
+    for row in x[:5]:
+        first.update(row)
+    second = MomentStream(made, FullMatrix(3), workload, key=KEY)
+    second.load_state_dict(first.state_dict())
+    for t in range(5, 8):
+        release = second.update(x[t])
+        assert release.t == t + 1
+        assert torch.equal(release.first, expected[t].first)
+        assert torch.equal(release.second, expected[t].second)
+
+
+def test_pareto_dominance_of_jme() -> None:
+    """λ-JME is nowhere above IME or CS (Theorems 3.6, 3.7): same first error, lower or equal second."""
+    n, d = 20, 10
+    C, p, users = identity(n), Participation(n, 1, n), UserRange(1.0, d, "replace-one")
+    for weight in np.geomspace(0.51, 50, 20):
+        own = jme(C, C, p, users, 1.0, weight)
+        assert own.second_std is not None
+        share = (2 / own.first_std) ** 2
+        if 0 < share < 1:
+            other = ime(C, C, p, users, 1.0, share)
+            assert other.first_std == pytest.approx(own.first_std)
+            assert own.second_std < (other.second_std or 0.0)
+        scale = own.first_std**2 / 4 - 1
+        if scale > 0:
+            other = cs(C, p, users, 1.0, scale)
+            assert other.first_std == pytest.approx(own.first_std)
+            assert own.second_std < (other.second_std or 0.0)
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_best_weight_minimises_the_weighted_error(adjacency) -> None:  # type: ignore[no-untyped-def]
+    C1, C2, p = square_root(12), identity(12), Participation(12, 3, 4)
+    users = UserRange(0.7, 2, adjacency)
+    for costs in ((1.0, 0.01), (1.0, 1.0), (1.0, 500.0)):
+        found = best_weight(C1, C2, p, users, *costs)
+
+        def error(weight: float, costs: tuple[float, float] = costs) -> float:
+            made = jme(C1, C2, p, users, 1.0, weight)
+            return costs[0] * made.first_std**2 + costs[1] * (made.second_std or 0.0) ** 2
+
+        tried = [error(found * factor) for factor in np.geomspace(1e-4, 1e4, 400)]
+        assert error(found) <= min(tried) * (1 + 1e-6)
+
+
+def test_bad_rows_are_refused_and_consume_nothing() -> None:
+    made = jme(identity(2), identity(2), Participation(2, 1, 2), UserRange(1.0, 2), 1.0)
+    stream = MomentStream(made, FullMatrix(2), prefix(2), key=KEY)
+    for bad, word in (
+        (torch.tensor([0.0, float("nan")]), "finite"),
+        (torch.tensor([3.0, 0.0]), "zeta"),
+        (torch.zeros(3), "shape"),
+        (torch.zeros(1, 1, 2), "shape"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            stream.update(bad)
+    assert stream.t == 0
+    stream.update(torch.zeros(2))
+    stream.update(torch.zeros(5, 2))
+    with pytest.raises(ValueError, match="horizon"):
+        stream.update(torch.zeros(2))
+
+
+def test_bad_settings_are_refused() -> None:
+    C, p, users = identity(4), Participation(4, 1, 4), UserRange(1.0, 1)
+    made = jme(C, C, p, users, 1.0)
+    for call, word in (
+        (lambda: jme(C, C, p, users, 1.0, 0.0), "lambda"),
+        (lambda: jme(C, C, p, users, -1.0), "sigma"),
+        (lambda: ime(C, C, p, users, 1.0, 1.0), "alpha"),
+        (lambda: cs(C, p, users, 1.0, -2.0), "tau"),
+        (lambda: best_weight(C, C, p, users, 0.0, 1.0), "costs"),
+        (
+            lambda: MomentStream(made, FullMatrix(2), prefix(4), key=KEY),
+            "sensitivity dimension",
+        ),
+        (lambda: MomentStream(made, FullMatrix(1), prefix(5), key=KEY), "horizon"),
+        (lambda: Projected(torch.ones(1, 2), FullMatrix(1)), "spectral norm"),
+        (lambda: BlockEnergies([2, 0]), "blocks"),
+        (lambda: MatrixWorkload(np.ones((2, 2))), "look ahead|lower triangular"),
+        (lambda: FullMatrix(0), "dimension"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            call()
+    several = MomentStream(pp(C, p, users, 1.0), FullMatrix(1), prefix(4), key=KEY)
+    with pytest.raises(ValueError, match="one row a step"):
+        several.update(torch.zeros(2, 1))

@@ -1,0 +1,171 @@
+"""Every theory function against Monte Carlo from the definitions: five standard errors, false alarm 6e-7."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import oracles
+import pytest
+from numpy.typing import NDArray
+
+from fedmf.factorization import Factorization, Toeplitz, identity, square_root
+from fedmf.moments import UserRange, cs, ime, jme, pp
+from fedmf.moments import theory as th
+from fedmf.participation import Participation
+from fedmf.workload import average, exponential, prefix, window
+
+Array = NDArray[np.float64]
+RUNS = 60_000
+N = 5
+ONCE = Participation(N, 1, N)
+WORKLOADS = {w.name: w.materialize() for w in (prefix(N), average(N), exponential(0.9, N), window(2, N))}
+STRATEGIES = {
+    "identity": identity(N),
+    "square root": square_root(N),
+    "decay": Toeplitz(0.7 ** np.arange(N), N),
+}
+
+
+def agrees(measured: Array, expected: Array) -> None:
+    """Means over runs (axis 0) against exact expectations: within five standard errors and 2 %."""
+    mean, error = measured.mean(0), measured.std(0) / np.sqrt(len(measured))
+    assert (np.abs(mean - expected) <= 5 * error).all(), (mean, expected, error)
+    assert np.abs(mean.sum() / expected.sum() - 1) < 0.02
+
+
+def squares(rows: Array) -> Array:
+    """x⊗x for rows in the last axis, flattened."""
+    return (rows[..., :, None] * rows[..., None, :]).reshape(*rows.shape[:-1], -1)
+
+
+def noise(C: Factorization, std: float, runs: int, width: int, seed: int) -> Array:
+    z = np.random.default_rng(seed).normal(size=(runs, N, width))
+    return std * np.linalg.inv(C.materialize()) @ z
+
+
+def data(d: int) -> Array:
+    rows = np.random.default_rng(3).normal(size=(N, d)) + 0.5
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)
+
+
+@pytest.mark.parametrize("work", WORKLOADS)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_moments_with_noise_of_their_own(work: str, name: str) -> None:
+    C, A, d = STRATEGIES[name], WORKLOADS[work], 2
+    users = UserRange(1.0, d, "replace-one")
+    for made in (jme(C, C, ONCE, users, 0.8), ime(C, C, ONCE, users, 0.8, 0.3), cs(C, ONCE, users, 0.8, 0.5)):
+        assert made.second_std is not None
+        first = A @ noise(C, made.first_std, RUNS, d, seed=1)
+        agrees((first**2).sum(2), th.first_moment_errors(made, A, d))
+        second = A @ noise(C, made.second_std, RUNS, d * d, seed=2)
+        agrees((second**2).sum(2), th.second_moment_errors(made, A, d * d))
+        together = second.reshape(RUNS, N, d, d)
+        symmetric = (together + together.swapaxes(2, 3)) / 2
+        agrees((symmetric**2).sum((2, 3)), th.second_moment_errors(made, A, d * (d + 1) // 2))
+
+
+@pytest.mark.parametrize("d", [1, 3])
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("debiased", [True, False])
+def test_squares_of_private_rows(name: str, d: int, debiased: bool) -> None:
+    C, X, tau = STRATEGIES[name], data(d), 0.9
+    private = X + noise(C, tau, RUNS, d, seed=4)
+    error = squares(private) - squares(X)
+    if debiased:
+        variance = tau**2 * np.diag(np.linalg.inv(C.materialize()) @ np.linalg.inv(C.materialize()).T)
+        error = error - variance[:, None] * np.eye(d).reshape(-1)
+    for A in WORKLOADS.values():
+        agrees(((A @ error) ** 2).sum(2), th.second_moment_errors_by_squaring(tau, C, A, X, debiased))
+
+
+@pytest.mark.parametrize("d", [1, 3])
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("debiased", [True, False])
+def test_covariance_with_noise_of_its_own(name: str, d: int, debiased: bool) -> None:
+    C, X, A, tau = STRATEGIES[name], data(d), WORKLOADS["average"], (0.9, 0.6)
+    mean, square = A @ X, A @ squares(X)
+    private = mean + A @ noise(C, tau[0], RUNS, d, seed=5)
+    estimate = square + A @ noise(C, tau[1], RUNS, d * d, seed=6) - squares(private)
+    if debiased:
+        q = tau[0] ** 2 * oracles.query_variances(A, C.materialize())
+        estimate = estimate + q[:, None] * np.eye(d).reshape(-1)
+    error = estimate - (square - squares(mean))
+    agrees((error**2).sum(2), th.covariance_errors(*tau, C, C, A, X, d * d, debiased))
+
+
+@pytest.mark.parametrize("d", [1, 3])
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("debiased", [True, False])
+def test_covariance_of_private_rows(name: str, d: int, debiased: bool) -> None:
+    C, X, A, tau = STRATEGIES[name], data(d), WORKLOADS["average"], 0.8
+    private = X + noise(C, tau, RUNS, d, seed=7)
+    estimate = A @ squares(private) - squares(A @ private)
+    error = estimate - (A @ squares(X) - squares(A @ X))
+    if debiased:
+        Q = np.linalg.inv(C.materialize()) @ np.linalg.inv(C.materialize()).T
+        bias = tau**2 * (A @ np.diag(Q) - np.diag(A @ Q @ A.T))
+        error = error - bias[:, None] * np.eye(d).reshape(-1)
+    agrees((error**2).sum(2), th.covariance_errors_by_squaring(tau, C, A, X, debiased))
+
+
+def harmonic(n: int, power: int) -> float:
+    return float(sum(k**-power for k in range(1, n + 1)))
+
+
+def test_theorem_4_1_and_4_2_of_the_paper() -> None:
+    """Trivial strategies, running averages, the worst data: the closed forms in absolute levels."""
+    n, d, tau = 40, 3, 0.7
+    C, A = identity(n), average(n).materialize()
+    equal = np.zeros((n, d))
+    equal[:, 0] = 1.0
+    measured = th.covariance_errors(tau, tau * 2**0.5, C, C, A, equal, d * d).sum()
+    closed = (2 * d * d + 2 * d + 2) * tau**2 * harmonic(n, 1) + d * (d + 1) * tau**4 * harmonic(n, 2)
+    assert measured == pytest.approx(closed, rel=1e-12)
+    turning = equal * (-1.0) ** np.arange(n)[:, None]
+    measured = th.covariance_errors_by_squaring(tau, C, A, turning).sum()
+    square = d * (d + 1) * tau**4 * (harmonic(n, 1) - harmonic(n, 2))
+    low = square + 2 * (d + 1) * tau**2 * (harmonic(n, 1) - harmonic(n, 3))
+    high = square + 2 * (d + 1) * tau**2 * harmonic(n, 1)
+    assert low - 1e-9 <= measured <= high + 1e-9
+
+
+def test_corollary_3_9_of_the_paper() -> None:
+    """C = I, ζ = 1: JME 4c_d d²σ²‖A‖²; squaring (d(d+1)τ⁴ + 2(d+1)τ²)‖A‖², bias d τ⁴ Σ_t (row sum)²."""
+    n, d, sigma = 6, 2, 1.3
+    A, C = prefix(n).materialize(), identity(n)
+    once, users = Participation(n, 1, n), UserRange(1.0, d, "replace-one")
+    made = jme(C, C, once, users, sigma)
+    norm = float(np.sum(A**2))
+    assert th.second_moment_errors(made, A, d * d).sum() == pytest.approx(4 * 2 * d * d * sigma**2 * norm)
+    tau = pp(C, once, users, sigma).first_std
+    equal = np.eye(1, d) + np.zeros((n, d))
+    plain = (d * (d + 1) * tau**4 + 2 * (d + 1) * tau**2) * norm
+    assert th.second_moment_errors_by_squaring(tau, C, A, equal).sum() == pytest.approx(plain)
+    bias = d * tau**4 * float(np.sum(A.sum(axis=1) ** 2))
+    biased = th.second_moment_errors_by_squaring(tau, C, A, equal, debiased=False).sum()
+    assert biased == pytest.approx(plain + bias)
+
+
+@pytest.mark.parametrize("make", [identity, square_root])
+def test_supremum_bounds_hold(make: Callable[[int], Factorization]) -> None:
+    """Lemma C.1: random data, and signs chosen greedily, stay between the bounds' ends."""
+    C, A = make(8), prefix(8).materialize()
+    low, high = th.squaring_supremum_bounds(C, A)
+    inverse = np.linalg.inv(C.materialize())
+    kernel = (A.T @ A) * (inverse @ inverse.T)
+    rng, best = np.random.default_rng(0), 0.0
+    for _ in range(200):
+        x = rng.normal(size=(8, 3))
+        for _ in range(30):
+            x = kernel @ x
+            x /= np.linalg.norm(x, axis=1, keepdims=True)
+        best = max(best, float(np.sum(kernel * (x @ x.T))))
+    assert low * (1 - 1e-9) <= best <= high * (1 + 1e-9)
+    if make is identity:
+        assert low == pytest.approx(high)
+
+
+def test_methods_without_second_noise_are_told_so() -> None:
+    with pytest.raises(ValueError, match="by_squaring"):
+        th.second_moment_errors(pp(identity(N), ONCE, UserRange(1.0, 2), 1.0), np.eye(N), 4)
