@@ -1,6 +1,8 @@
 """Private moments of a stream: Joint Moment Estimation of mean and covariance, its baselines and theory."""
 
+from fedmf.moments.density import GaussianEstimate, gaussian_estimate, mean_noise_variances
 from fedmf.moments.geometry import free_weight, joint_diameter_square
+from fedmf.moments.joint_design import Goal, JointDesign, joint_design
 from fedmf.moments.joint_sensitivity import UserRange, joint_sensitivity
 from fedmf.moments.mechanism import MomentMechanism, best_weight, cs, default_weight, ime, jme, pp
 from fedmf.moments.running import MatrixWorkload
@@ -11,6 +13,9 @@ __all__ = [
     "BlockEnergies",
     "Diagonal",
     "FullMatrix",
+    "GaussianEstimate",
+    "Goal",
+    "JointDesign",
     "MatrixWorkload",
     "MomentMechanism",
     "MomentRelease",
@@ -22,9 +27,12 @@ __all__ = [
     "cs",
     "default_weight",
     "free_weight",
+    "gaussian_estimate",
     "ime",
     "jme",
+    "joint_design",
     "joint_diameter_square",
     "joint_sensitivity",
+    "mean_noise_variances",
     "pp",
 ]
