@@ -21,13 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.factorization.base import Factorization, Vector
+from fedmf.factorization.series import reciprocal
 from fedmf.factorization.single_thread import single_threaded
 from fedmf.factorization.spectral import graded_quadrature, mean_power, minimum_phase
 from fedmf.factorization.toeplitz import InverseToeplitz
 
 __all__ = ["Multipliers", "strongly_convex_bound", "strongly_convex_lti"]
 
-_ALTERNATIONS, _NEWTON_STEPS, _MOST_LAGS = 400, 60, 32
+_ALTERNATIONS, _NEWTON_STEPS, _MOST_LAGS = 100, 60, 32
 # Where mu = L the best multiplier is infinite; this one is within 1e-9 of it.
 _LARGEST_SCALE = 1e9
 
@@ -137,17 +138,24 @@ def strongly_convex_bound(
     """
     contraction = _contraction(strong_convexity, smoothness, learning_rate)
     noise = _checked_noise(gradient_noise)
-    if factorization.toeplitz_column() is None:
+    if (column := factorization.toeplitz_column()) is None:
         raise ValueError("C (factorization) must be Toeplitz; got one whose columns are not shifts.")
-    coefficients = factorization.recurrence().apply(np.eye(1, factorization.rounds)[0])
+    coefficients = reciprocal(column, column.size)
     distance = min(contraction[0], 2.0 - contraction[1])
-    program = _Program.of(contraction, _checked_lags(lags))
-    spectrum = _power(coefficients, program.omega) + noise
-    found = Multipliers(contraction, tuple(program.minimize(spectrum, program.start()).tolist()))
+    found = _best_for(contraction, _checked_lags(lags), coefficients, noise)
     proved = mean_power(coefficients, found.bound, distance)
     if noise:
         proved += noise * mean_power(np.ones(1), found.bound, distance)
     return 0.5 * smoothness * learning_rate**2 * proved
+
+
+@single_threaded
+def _best_for(
+    contraction: tuple[float, float], lags: int, coefficients: Vector, gradient_noise: float
+) -> Multipliers:
+    program = _Program.of(contraction, lags)
+    spectrum = _power(coefficients, program.omega) + gradient_noise
+    return Multipliers(contraction, tuple(program.minimize(spectrum, program.start()).tolist()))
 
 
 @single_threaded

@@ -110,11 +110,12 @@ def test_attains_the_cauchy_schwarz_bound_and_perturbations_raise_it(name: str) 
 
     power = np.abs(np.fft.fft(C.correlation, GRID.size)) ** 2
     assert asymptotic(power, eigenvalues, eta) == pytest.approx(least, rel=1e-9)
-    rng = np.random.default_rng(5)
+    rng, waves = np.random.default_rng(5), np.cos(np.outer(np.arange(1, 7), GRID))
+    h = response(eigenvalues, eta)
     for size in (0.01, 0.1, 0.5):
         for _ in range(20):
-            bumps = rng.standard_normal(6) @ np.cos(np.outer(np.arange(1, 7), GRID))
-            assert asymptotic(power * np.exp(size * bumps), eigenvalues, eta) > least * (1 + 1e-7)
+            bumped = power * np.exp(size * rng.standard_normal(6) @ waves)
+            assert 0.5 * eta**2 * np.mean(1.0 / bumped) * np.mean(bumped * h) > least * (1 + 1e-7)
 
 
 def test_closed_form_of_the_identity() -> None:
