@@ -1,7 +1,7 @@
 """The Toeplitz noise with the least stationary suboptimality of gradient descent on a quadratic.
 
-On F(θ) = ½ Σ_j λ_j θ_j² the iteration θ ← θ − η(∇F(θ) + noise) is one linear filter per eigenvalue, so the error
-of the last iterate is known exactly for every C, and the best Toeplitz C is known up to a Fourier transform.
+On F(θ) = ½ Σ_j λ_j θ_j² the iteration θ ← θ − η(∇F(θ) + noise) is one linear filter per eigenvalue, so the
+error of the last iterate is known exactly for every C, and the best Toeplitz C up to a Fourier transform.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def quadratic_lti(rounds: int, eigenvalues: ArrayLike, learning_rate: float) -> 
         learning_rate: η, 0 < η < 2/λ_max (gradient descent converges).
 
     Guarantees:
-        One eigenvalue with ηλ ≤ 1 gives `nu_ftrl` with ν = ηλ. No Toeplitz C has a lower asymptotic suboptimality.
+        One eigenvalue with ηλ ≤ 1 gives `nu_ftrl` with ν = ηλ. No Toeplitz C has a lower asymptotic
+        suboptimality at equal sensitivity.
 
     Raises:
         ValueError: an eigenvalue or η is out of range, n < 1, or η·λ_min is below about 4e-6.

@@ -1,6 +1,7 @@
 """Between spectra and coefficients: minimum-phase factors and quadrature over frequencies.
 
-A series B(z) = Σ_t β_t z^t is seen on the unit circle, z = e^{iω}; |B(ω)|² is the spectrum of the noise it makes.
+A series B(z) = Σ_t β_t z^t is seen on the unit circle, z = e^{iω}; |B(ω)|² is the spectrum of the noise it
+makes.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _PANEL_NODES, _WIDEST_PANEL = 24, np.pi / 8
 def minimum_phase(log_power: Spectrum, rounds: int, distance: float) -> Vector:
     """The causal β with β_0 = 1, |B(ω)|² ∝ exp(log_power(ω)) and 1/B causal as well.
 
-    By the cepstrum: if log|B|² = Σ_m c_m e^{imω}, then log B = c_0/2 + Σ_{m>0} c_m z^m. A grid of N frequencies
-    folds coefficients N apart onto each other; N is doubled until β no longer changes.
+    By the cepstrum: if log|B|² = Σ_m c_m e^{imω}, then log B = c_0/2 + Σ_{m>0} c_m z^m. A grid of N
+    frequencies folds coefficients N apart onto each other; N is doubled until β no longer changes.
 
     Args:
         log_power: log|B|² up to a constant, finite on [0, π].
@@ -79,8 +80,8 @@ def mean_power(coefficients: Vector, spectrum: Spectrum, distance: float) -> flo
 def graded_quadrature(distance: float) -> tuple[Vector, Vector]:
     """Nodes ω in (0, π) and weights w with Σ w_i f(ω_i) = (1/2π)∫_{−π}^{π} f dω for even f.
 
-    Gauss–Legendre on panels that double in width away from both ends up to π/8, so that a few hundred nodes do
-    where a uniform grid takes 1/distance.
+    Gauss–Legendre on panels that double in width away from both ends up to π/8, so that a few hundred nodes
+    do where a uniform grid takes 1/distance.
 
     Args:
         distance: how far from z = 1 and z = −1 the singularities of f lie, where they are near the circle.
@@ -114,6 +115,7 @@ def _grid_size(rounds: int, distance: float) -> int:
 
 def _too_fine(rounds: int, distance: float) -> ValueError:
     return ValueError(
-        f"eta*lambda_min (learning rate times smallest curvature), or 2 - eta*lambda_max, must leave a spectrum "
-        f"that {_LARGEST_GRID} frequencies resolve; got {distance:.3g} with n={rounds}. 4e-6 is large enough."
+        f"eta*lambda_min (learning rate times smallest curvature), or 2 - eta*lambda_max, must leave a "
+        f"spectrum that {_LARGEST_GRID} frequencies resolve; got {distance:.3g} with n={rounds}. "
+        "4e-6 is large enough."
     )

@@ -1,9 +1,9 @@
-"""Toeplitz noise for strongly convex functions that need not be quadratic: the program of ν-DP-FTRL, Theorem 3.1.
+"""Toeplitz noise for strongly convex functions that need not be quadratic: Theorem 3.1 of ν-DP-FTRL.
 
-F is μ-strongly convex and L-smooth with its optimum at 0, and θ_{t+1} = θ_t − η(∇F(θ_t) + ζ_t) is stationary, ζ
-with spectrum S. Let u = ∇F(θ) − μθ and v = Lθ − ∇F(θ). Then u_t is a subgradient of one convex function at v_t,
-so that E⟨u_t, v_t − v_{t−k}⟩ ≥ 0 for every k and E⟨u_t, v_t⟩ ≥ 0. Their sum with weights λ_k ≥ 0, k ≠ 0, and
-λ_0 ≥ Σ_{k≠0} λ_k is a quadratic constraint at each frequency with the multiplier
+F is μ-strongly convex and L-smooth with its optimum at 0, and θ_{t+1} = θ_t − η(∇F(θ_t) + ζ_t) is stationary,
+ζ with spectrum S. Let u = ∇F(θ) − μθ and v = Lθ − ∇F(θ). Then u_t is a subgradient of one convex function at
+v_t, so that E⟨u_t, v_t − v_{t−k}⟩ ≥ 0 for every k and E⟨u_t, v_t⟩ ≥ 0. Their sum with weights λ_k ≥ 0, k ≠ 0,
+and λ_0 ≥ Σ_{k≠0} λ_k is a quadratic constraint at each frequency with the multiplier
 Λ(ω) = λ_0 − Σ_{k≠0} λ_k e^{ikω}. With m = ημ, ℓ = ηL, D = 1 − e^{iω} and ηG = DΘ − ηZ it becomes, after the
 2×2 condition of the theorem is solved for its corner,
 
@@ -74,8 +74,8 @@ def strongly_convex_lti(
 ) -> InverseToeplitz:
     """The Toeplitz C with the lowest bound found for all functions with these μ and L, C⁻¹ = LTT(β).
 
-    Alternates |B|² ∝ ψ^{−1/2}, the best B for a bound ψ, and the convex program for ψ given B, until the bound
-    falls by less than 1e-9 of itself. Neither half can raise it; the end is a local optimum of their product.
+    Alternates |B|² ∝ ψ^{−1/2}, the best B for a bound ψ, and the convex program for ψ given B, until the
+    bound falls by less than 1e-9 of itself. Neither half can raise it; the end is a local optimum of the two.
     Without lags (K = 0) the optimum is a `nu_ftrl`, with ν from μ, L and η.
 
     Args:
@@ -84,8 +84,8 @@ def strongly_convex_lti(
         smoothness: L ≥ μ.
         learning_rate: η, 0 < η < 2/L.
         lags: K, 0 to 32, multipliers on each side; more give a tighter bound, the gain falls with K.
-        gradient_noise: s ≥ 0, variance per coordinate of the stochastic gradients where that of z is 1 and C is
-            scaled to sensitivity 1.
+        gradient_noise: s ≥ 0, variance per coordinate of the stochastic gradients where that of z is 1 and C
+            is scaled to sensitivity 1.
 
     Guarantees:
         β does not depend on n: the coefficients for fewer rounds are the first ones.
@@ -116,10 +116,11 @@ def strongly_convex_bound(
     lags: int = 8,
     gradient_noise: float = 0.0,
 ) -> float:
-    """An upper bound, per dimension, on E[F(θ) − F*] under Toeplitz noise C⁻¹z, for every F with these μ and L.
+    """An upper bound, per dimension, on E[F(θ) − F*] under Toeplitz noise C⁻¹z for every F of these μ and L.
 
-    ½Lη²·(1/2π)∫ ψ(|B|² + s) dω at multipliers chosen for C, with z of unit variance: multiply by d·(ζ·σ·sens(C))²
-    for a mechanism. It holds for the average over many rounds. B is the polynomial of the n coefficients of C⁻¹.
+    ½Lη²·(1/2π)∫ ψ(|B|² + s) dω at multipliers chosen for C, with z of unit variance: multiply by
+    d·(ζ·σ·sens(C))² for a mechanism. It holds for the average over many rounds. B is the polynomial of the n
+    coefficients of C⁻¹.
 
     Args:
         factorization: C, Toeplitz.
@@ -216,7 +217,7 @@ class _Program:
         for barrier in scale / start.size * 10.0 ** np.arange(-2.0, -11.0, -1.0):
             for _ in range(_NEWTON_STEPS):
                 gradient, hessian = self._derivatives(weights, values, barrier)
-                step = -np.linalg.solve(hessian, gradient)
+                step = -np.asarray(np.linalg.solve(hessian, gradient), dtype=np.float64)
                 decrement = -float(gradient @ step)
                 values = self._searched(weights, values, step, barrier, decrement)
                 if decrement < 0.1 * barrier:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import mul
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -61,14 +64,14 @@ def test_one_eigenvalue_is_nu_ftrl(curvature: float, eta: float) -> None:
 
 @pytest.mark.parametrize("name", SPECTRA)
 def test_coefficients_from_the_roots_of_the_response(name: str) -> None:
-    """h is a ratio of products of |1 − ρz|²; its poles are known, its zeros are roots of a polynomial in |D|²."""
+    """h is a ratio of products of |1 − ρz|²: known poles, and zeros from a polynomial in |D|²."""
     eigenvalues, eta = SPECTRA[name]
     values, counts = np.unique(eigenvalues, return_counts=True)
     # |1 - z - s|² = s² + (1 - s)x with x = |1 - z|²; numerator of h as a polynomial in x.
     factors = [np.polynomial.Polynomial([(eta * v) ** 2, 1.0 - eta * v]) for v in values]
     numerator = sum(
         (
-            c * v * np.prod([f for j, f in enumerate(factors) if j != i])
+            c * v * reduce(mul, [f for j, f in enumerate(factors) if j != i], np.polynomial.Polynomial([1.0]))
             for i, (v, c) in enumerate(zip(values, counts, strict=True))
         ),
         np.polynomial.Polynomial([0.0]),

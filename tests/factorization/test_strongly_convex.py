@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -42,13 +43,13 @@ def lag_response(values: tuple[float, ...], omega: Array, sign: float = -1.0) ->
     lags = len(values) // 2
     shifts = [*range(1, lags + 1), *(-k for k in range(1, lags + 1))]
     terms = (sign * v * np.exp(1j * k * omega) for k, v in zip(shifts, values[1:], strict=True))
-    return values[0] + sum(terms, np.zeros(omega.shape))
+    return np.asarray(values[0] + sum(terms, np.zeros(omega.shape)), dtype=np.complex128)
 
 
 def usable(
     problem: tuple[float, float, float], values: tuple[float, ...], times: float
 ) -> Multipliers | None:
-    """Multipliers of these proportions, `times` as large as they must be to prove anything; None if none are."""
+    """Multipliers of these proportions, `times` as large as they must be to prove anything, if they can."""
     mu, smooth, eta = problem
     omega = np.linspace(0.0, np.pi, 4001)
     D = 1.0 - np.exp(1j * omega)
@@ -122,7 +123,7 @@ def worst_of_periods(problem: tuple[float, float, float], psi: partial[Array]) -
 def test_holds_for_periodic_motion_in_lopsided_functions(
     problem: tuple[float, float, float], values: tuple[float, ...]
 ) -> None:
-    """Every periodic θ is a stationary motion under the noise that makes it; the bound must cover the worst."""
+    """Every periodic θ is a stationary motion under the noise that makes it; ψ must cover the worst."""
     for times in (1.1, 1.5):
         found = usable(problem, values, times)
         assert found is not None
@@ -131,8 +132,8 @@ def test_holds_for_periodic_motion_in_lopsided_functions(
 
 def test_the_printed_sign_of_the_multipliers_fails() -> None:
     """With Λ = Σ λ_k e^{ikω} and λ_k ≥ 0, as in Theorem E.1, constraint (91) and its ψ are wrong."""
-    # F' = mu*theta left of 0 and L*theta right of it, theta alternating between -1 and 1: mean of u_t v_{t+1} < 0.
-    mu, smooth, eta = PROBLEMS[0]
+    # F' = mu*theta left of 0 and L*theta right of it, theta alternating: the mean of u_t v_{t+1} is < 0.
+    mu, smooth, _ = PROBLEMS[0]
     theta = np.array([-1.0, 1.0])
     gradient = np.where(theta > 0, smooth, mu) * theta
     u, v = gradient - mu * theta, smooth * theta - gradient
@@ -217,7 +218,7 @@ def test_perturbations_of_the_noise_do_not_lower_the_bound(problem: tuple[float,
             for order in range(1, 30):
                 term = np.convolve(term, log)[:n] / order
                 bump = bump + term
-            other = InverseToeplitz(np.convolve(C.correlation, bump)[:n], n)
+            other = InverseToeplitz(np.real(np.convolve(C.correlation, bump))[:n], n)
             assert strongly_convex_bound(other, mu, smooth, eta) * squared(other) >= least * (1 - 1e-7)
 
 
@@ -248,7 +249,7 @@ def test_more_lags_tighten_the_bound_and_a_general_solver_finds_no_better(
     mu, smooth, eta = problem
     C = nu_ftrl(0.1, 1500)
     bounds = [strongly_convex_bound(C, mu, smooth, eta, lags=lags) for lags in (0, 1, 4, 16)]
-    assert all(later <= earlier * (1 + 1e-8) for earlier, later in zip(bounds, bounds[1:], strict=False))
+    assert all(later <= earlier * (1 + 1e-8) for earlier, later in pairwise(bounds))
 
     omega = (np.arange(4000) + 0.5) * np.pi / 4000
     power = np.abs(1.0 - 0.9 * np.exp(1j * omega))
@@ -270,7 +271,7 @@ def test_more_lags_tighten_the_bound_and_a_general_solver_finds_no_better(
 
 
 def test_gradient_noise_shifts_the_multipliers() -> None:
-    """The optimum for noisy gradients beats that for exact ones where gradients are noisy, and the reverse."""
+    """The optimum for noisy gradients beats that for exact ones where they are noisy, and the reverse."""
     mu, smooth, eta, n = 0.02, 1.0, 1.5, 1200
     made = {s: strongly_convex_lti(n, mu, smooth, eta, gradient_noise=s) for s in (0.0, 30.0)}
     unit = {s: InverseToeplitz(C.correlation * np.sqrt(squared(C)), n) for s, C in made.items()}
