@@ -23,6 +23,7 @@ from fedmf.factorization.closed_form import (
 from fedmf.factorization.dense import Dense
 from fedmf.factorization.dense_optimizer import dense
 from fedmf.factorization.error import Errors, errors, query_variances
+from fedmf.factorization.lti import quadratic_lti, quadratic_suboptimality
 from fedmf.factorization.pattern import pattern_sensitivities, pattern_sensitivity
 from fedmf.factorization.scaled_toeplitz import NotRepresentable, ScaledToeplitz
 from fedmf.factorization.sensitivity import (
@@ -33,6 +34,7 @@ from fedmf.factorization.sensitivity import (
     stated_sensitivity,
 )
 from fedmf.factorization.stamped import Stamped
+from fedmf.factorization.strongly_convex import strongly_convex_bound, strongly_convex_lti
 from fedmf.factorization.toeplitz import (
     ColumnScaled,
     Diagonal,
@@ -84,10 +86,14 @@ __all__ = [
     "optimal_diagonal",
     "pattern_sensitivities",
     "pattern_sensitivity",
+    "quadratic_lti",
+    "quadratic_suboptimality",
     "query_variances",
     "sensitivity",
     "sensitivity_upper_bound",
     "square_root",
     "stated_sensitivity",
+    "strongly_convex_bound",
+    "strongly_convex_lti",
     "tree",
 ]

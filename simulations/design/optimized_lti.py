@@ -1,0 +1,121 @@
+"""Choquette-Choo et al. (2024), arXiv:2310.06771: how far ν-DP-FTRL is from the optimised LTI noise.
+
+    python simulations/design/optimized_lti.py
+
+Asymptotic suboptimality at equal privacy of the identity (DP-SGD), the best ν-DP-FTRL and the optimised LTI
+noise over the latter: exactly on quadratics whose d = 16 eigenvalues fall geometrically from 1 to 1/κ, or are
+(1, 1/d, …, 1/d); and as the bound of Theorem 3.1 on functions of condition number κ (the paper's Figure 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from pictures import RESULTS, draw
+
+from fedmf.factorization import (
+    Factorization,
+    identity,
+    nu_ftrl,
+    quadratic_lti,
+    quadratic_suboptimality,
+    strongly_convex_bound,
+    strongly_convex_lti,
+)
+from fedmf.factorization.search import minimize_on_interval
+
+OPTIMAL, DAMPED, WHITE = "optimised LTI", "best ν-DP-FTRL", "identity (DP-SGD)"
+Rows = list[tuple[str, float, float, float, float]]
+
+
+def squared(C: Factorization) -> float:
+    """The squared sensitivity of one participation."""
+    return float(C.gram_diagonal(0)[0])
+
+
+def on_quadratic(eigenvalues: np.ndarray, eta: float) -> dict[str, float]:
+    n = int(12 / (eta * eigenvalues.min()))
+    return judged(
+        n,
+        quadratic_lti(n, eigenvalues, eta),
+        lambda C: quadratic_suboptimality(C, eigenvalues, eta) * squared(C),
+    )
+
+
+def on_strongly_convex(condition: float, eta: float) -> dict[str, float]:
+    mu, n = 1.0 / condition, int(12 * condition / eta)
+    return judged(
+        n,
+        strongly_convex_lti(n, mu, 1.0, eta),
+        lambda C: strongly_convex_bound(C, mu, 1.0, eta) * squared(C),
+    )
+
+
+def judged(n: int, optimal: Factorization, value: Callable[[Factorization], float]) -> dict[str, float]:
+    """Values of the three, ν searched."""
+
+    def of_log(u: float) -> float:
+        return value(nu_ftrl(float(np.exp(u)), n))
+
+    _, damped = minimize_on_interval(of_log, float(np.log(1.0 / n)), 0.0, 9, 1e-2)
+    return {OPTIMAL: value(optimal), DAMPED: damped, WHITE: value(identity(n))}
+
+
+def main() -> None:
+    rows: Rows = []
+    panels = {}
+    conditions = (2.0, 5.0, 10.0, 30.0, 100.0)
+
+    def panel(
+        title: str, xs: Sequence[float], label: str, y_label: str, of: Callable[[float], dict[str, float]]
+    ) -> None:
+        curves: dict[str, list[tuple[float, float]]] = {name: [] for name in (WHITE, DAMPED, OPTIMAL)}
+        for x in xs:
+            found = of(x)
+            rows.append((title, x, found[WHITE], found[DAMPED], found[OPTIMAL]))
+            for name, points in curves.items():
+                points.append((x, found[name] / found[OPTIMAL]))
+        panels[title] = (curves, label, y_label)
+
+    ratio = "suboptimality / optimum"
+    for eta in (0.5, 0.1):
+        panel(
+            f"quadratic, geometric spectrum, η = {eta}", conditions, "κ", ratio,
+            lambda x, eta=eta: on_quadratic(np.geomspace(1.0 / x, 1.0, 16), eta),
+        )  # fmt: skip
+    panel(
+        "quadratic, spectrum (1, 1/d, …), η = 0.5", (2, 8, 32, 128), "d", ratio,
+        lambda d: on_quadratic(np.append(1.0, np.full(int(d) - 1, 1.0 / d)), 0.5),
+    )  # fmt: skip
+    for eta in (0.1, 1.0):
+        panel(
+            f"bound of Theorem 3.1, η = {eta}/L", conditions, "κ", "bound / best bound",
+            lambda x, eta=eta: on_strongly_convex(x, eta),
+        )  # fmt: skip
+    draw("optimized-lti", panels, logy=True)
+    write(rows)
+
+
+def write(rows: Rows) -> None:
+    lines = [
+        "# Optimised LTI noise beside ν-DP-FTRL and independent noise",
+        "",
+        "Written by `simulations/design/optimized_lti.py`. Stationary suboptimality of gradient descent from",
+        "the noise alone, in units of (ζσ)² (per dimension for the bound), one participation per user.",
+        "",
+        "![ratios to the optimum](optimized-lti.png)",
+        "",
+        "| problem | κ or d | identity | best ν-DP-FTRL | optimised LTI | identity / LTI | ν / LTI |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for title, x, white, damped, optimal in rows:
+        lines.append(
+            f"| {title} | {x:g} | {white:.4g} | {damped:.4g} | {optimal:.4g} "
+            f"| {white / optimal:.2f} | {damped / optimal:.3f} |"
+        )
+    (RESULTS / "optimized-lti.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
