@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedmf.factorization.inverse import StreamingInverse, rows_of
+
 __all__ = [
     "Factorization",
     "Recurrence",
@@ -74,8 +76,8 @@ def check_leading(rounds: int, horizon: int) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Recurrence:
-    """How to stream C⁻¹z one round at a time.
+class Recurrence(StreamingInverse):
+    """C⁻¹z by a recurrence on past inputs and past outputs.
 
     y_t = Σ_{j<q} f_j z_{t−j} − Σ_{j=1..r} g_j y_{t−j} and [C⁻¹z]_t = s_t·y_t for t = 0 … n−1, with
     z_{<0} = y_{<0} = 0. Past z can be drawn again from a keyed source; past y must be kept. Where f or g has
@@ -108,21 +110,28 @@ class Recurrence:
         object.__setattr__(self, "feedback", feedback)
 
     @property
-    def rounds(self) -> int:
-        """n, the horizon; the recurrence is not to be continued past it."""
-        return self.row_scale.size
-
-    @property
     def memory_vectors(self) -> int:
-        """How many past outputs y (model-sized vectors) must be kept: r."""
+        """How many past outputs y must be kept: r."""
         return self.feedback.shape[-1]
 
-    @property
-    def regenerated_vectors(self) -> int:
-        """How many past inputs z are drawn again in a round, at most: q − 1, or a row's non-zero ones."""
-        if self.feedforward.ndim == 2:
-            return int(np.count_nonzero(self.feedforward[:, 1:], axis=1).max())
-        return self.feedforward.size - 1
+    def draws(self) -> NDArray[np.int64]:
+        """How many of z_t, z_{t−1}, … have a coefficient that is not zero, shape (n,); at least one."""
+        t, used = np.arange(self.rounds), self.feedforward != 0
+        if used.ndim == 2:
+            counted = used & (np.arange(used.shape[1]) <= t[:, None])
+            return np.maximum(counted.sum(axis=1), 1)
+        return np.maximum(np.cumsum(used)[np.minimum(t, used.size - 1)], 1)
+
+    def stamped(self, rounds: int) -> Recurrence:
+        """A row of coefficients per round, those that reach before the block being zero."""
+        local = np.arange(rounds) % self.rounds
+        forward = _rows(self.feedforward, local)
+        forward = np.where(np.arange(forward.shape[1]) <= local[:, None], forward, 0.0)
+        back = np.zeros(0)
+        if self.feedback.size:
+            lags = np.arange(1, self.memory_vectors + 1)
+            back = np.where(lags <= local[:, None], _rows(self.feedback, local), 0.0)
+        return Recurrence(forward, back, self.row_scale[local])
 
     def apply(self, z: Vector) -> Vector:
         """C⁻¹z for z of shape (m,) or (m, d) with m ≤ n, by the recurrence; a reference, not a fast path.
@@ -130,8 +139,7 @@ class Recurrence:
         Raises:
             ValueError: z has more rows than the horizon.
         """
-        if len(z) > self.rounds:
-            raise ValueError(f"z (noise) must have at most n={self.rounds} rows; got {len(z)}.")
+        self._check_rows(z)
         y = np.zeros(z.shape)
         for t in range(len(z)):
             f = _of_round(self.feedforward, t)[: t + 1]
@@ -139,7 +147,13 @@ class Recurrence:
             if t and self.feedback.size:
                 g = _of_round(self.feedback, t)[:t]
                 y[t] -= np.tensordot(g, y[t - 1 :: -1][: g.size], 1)
-        return y * self.row_scale[: len(z)].reshape(-1, *[1] * (z.ndim - 1))
+        return y * rows_of(self.row_scale, z)
+
+
+def _rows(coefficients: NDArray[np.float64], local: NDArray[np.int64]) -> NDArray[np.float64]:
+    if coefficients.ndim == 2:
+        return coefficients[local]
+    return np.broadcast_to(coefficients, (local.size, coefficients.size))
 
 
 def _of_round(coefficients: NDArray[np.float64], t: int) -> Vector:
@@ -190,7 +204,7 @@ class Factorization(ABC):
         """[CᵀC]_{i,i+gap} for i = 0 … n−gap−1, shape (n − gap,), 0 ≤ gap < n."""
 
     @abstractmethod
-    def recurrence(self) -> Recurrence:
+    def recurrence(self) -> StreamingInverse:
         """How to stream C⁻¹z."""
 
     @abstractmethod

@@ -94,8 +94,8 @@ _banded = lru_cache(maxsize=8)(remembered(single_threaded(banded), version=1))
 _dense = lru_cache(maxsize=8)(remembered(single_threaded(dense), version=1))
 
 _inverse = lru_cache(maxsize=32)(remembered(single_threaded(banded_inverse), version=1))
-_buffered = lru_cache(maxsize=32)(remembered(single_threaded(blt), version=1))
-few_buffered = remembered(single_threaded(blt_with_fewest_buffers), version=1)
+_buffered = lru_cache(maxsize=32)(remembered(single_threaded(blt), version=2))
+few_buffered = remembered(single_threaded(blt_with_fewest_buffers), version=2)
 # Wider inverses draw more past noise again in each round and gain about 1 % at most where tried.
 DEFAULT_INVERSE = 64
 

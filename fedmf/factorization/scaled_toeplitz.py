@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.factorization.base import Factorization, Recurrence, Vector, check_leading, column_factors
+from fedmf.factorization.base import Factorization, Vector, check_leading, column_factors
+from fedmf.factorization.inverse import StreamingInverse
 from fedmf.factorization.query_variance import scaled_query_variances
 from fedmf.factorization.series import multiply, trimmed
 
@@ -161,10 +162,9 @@ class ColumnScaled(ScaledToeplitz):
     def _scale(self) -> Vector:
         return self.base.scale * self.factors
 
-    def recurrence(self) -> Recurrence:
+    def recurrence(self) -> StreamingInverse:
         """The base's recurrence with its rows scaled by s."""
-        inner = self.base.recurrence()
-        return Recurrence(inner.feedforward, inner.feedback, inner.row_scale * self.factors)
+        return self.base.recurrence().rows_scaled(self.factors)
 
     def leading(self, rounds: int) -> ColumnScaled:
         """The base's leading block with the same first T scales: norms over the *full* horizon are kept."""

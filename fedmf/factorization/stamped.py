@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.factorization.base import Factorization, Recurrence, Vector, check_leading, column_factors
+from fedmf.factorization.base import Factorization, Vector, check_leading, column_factors
 from fedmf.factorization.dense import LARGEST_DENSE, Dense
+from fedmf.factorization.inverse import StreamingInverse
 
 __all__ = ["Stamped"]
 
@@ -81,16 +82,9 @@ class Stamped(Factorization):
             parts.append(_padded_gram(self.base.leading(last), gap))
         return np.concatenate(parts)[: self.rounds - gap]
 
-    def recurrence(self) -> Recurrence:
-        """The base's, with a row of coefficients per round that forgets what came before the block."""
-        inner, size = self.base.recurrence(), self.base.rounds
-        local = np.arange(self.rounds) % size
-        forward = _rows(inner.feedforward, local)
-        back = _rows(inner.feedback, local) if inner.feedback.size else np.zeros(0)
-        forward = np.where(np.arange(forward.shape[1]) <= local[:, None], forward, 0.0)
-        if back.size:
-            back = np.where(np.arange(1, inner.memory_vectors + 1) <= local[:, None], back, 0.0)
-        return Recurrence(forward, back, inner.row_scale[local])
+    def recurrence(self) -> StreamingInverse:
+        """The base's, which forgets what came before the block."""
+        return self.base.recurrence().stamped(self.rounds)
 
     def noise_row_variances(self) -> Vector:
         """Those of a block, repeated."""
@@ -158,9 +152,3 @@ def _padded_gram(block: Factorization, gap: int) -> Vector:
     if gap >= block.rounds:
         return np.zeros(block.rounds)
     return np.pad(block.gram_diagonal(gap), (0, gap))
-
-
-def _rows(coefficients: NDArray[np.float64], local: NDArray[np.int64]) -> NDArray[np.float64]:
-    if coefficients.ndim == 2:
-        return coefficients[local]
-    return np.broadcast_to(coefficients, (local.size, coefficients.size))

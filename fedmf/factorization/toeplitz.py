@@ -17,11 +17,13 @@ from fedmf.factorization.base import (
     frozen_vector,
     positive_vector,
 )
+from fedmf.factorization.block_sums import BlockSums
 from fedmf.factorization.buffered import BufferedToeplitz
 from fedmf.factorization.dense import Dense
 from fedmf.factorization.scaled_toeplitz import ColumnScaled, ScaledToeplitz
 from fedmf.factorization.series import reciprocal, trimmed
 from fedmf.factorization.stamped import Stamped
+from fedmf.factorization.tree import BlockTree, KaryTree
 
 __all__ = [
     "Diagonal",
@@ -215,11 +217,16 @@ def factorization_from_dict(description: Mapping[str, Any]) -> Factorization:
             return Stamped(factorization_from_dict(base), rounds)
         case {"type": "dense", "rows": rows}:
             return Dense.from_rows(rows)
+        case {"type": "block-tree", "gain": gain, "weights": weights, "row_scale": row_scale}:
+            return BlockTree(BlockSums(gain, weights, row_scale))
+        case {"type": "kary-tree", "arity": arity, "factors": factors}:
+            return KaryTree(arity, factors)
         case _:
             kind = description.get("type")
             raise ValueError(
                 f"type (factorization) must be toeplitz, inverse-toeplitz, buffered-toeplitz, diagonal, "
-                f"column-scaled, banded or dense, with its fields; got {kind!r} with {sorted(description)}."
+                "column-scaled, banded, stamped, dense, block-tree or kary-tree, with its fields; "
+                f"got {kind!r} with {sorted(description)}."
             )
 
 
