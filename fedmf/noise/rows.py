@@ -14,8 +14,8 @@ from fedmf.noise.kernels import NoiseKernels
 
 __all__ = ["BlockRows", "CachedRows", "FeedbackRows", "RegeneratedRows", "RowRule", "StateRows", "of_inverse"]
 
-#: Elements of a row that is formed at once where nothing is kept, in float64: 1 MiB.
-TILE = 1 << 17
+#: Elements of a row that is formed at once where nothing is kept, in float64: 8 MiB, elsewhere 128 MiB.
+TILE, TILE_ELSEWHERE = 1 << 20, 1 << 24
 
 
 class RowRule(ABC):
@@ -77,10 +77,11 @@ class RegeneratedRows(RowRule):
         if weights == [1.0]:
             kernels.accumulate_(out, start, rounds, [scale])
             return
-        tile = torch.empty(1, min(TILE, out.numel()), dtype=torch.float64, device=out.device)
-        for low in range(0, out.numel(), TILE):
-            part = out[low : low + TILE]
-            row = tile if part.numel() == tile.shape[1] else tile[:, : part.numel()].contiguous()
+        size = min(TILE if out.device.type == "cpu" else TILE_ELSEWHERE, out.numel())
+        tile = torch.empty(1, size, dtype=torch.float64, device=out.device)
+        for low in range(0, out.numel(), size):
+            part = out[low : low + size]
+            row = tile[:, : part.numel()]
             kernels.feedback_(part, scale, start + low, rounds, weights, row, [], [], 0)
 
 

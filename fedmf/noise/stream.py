@@ -14,7 +14,7 @@ import torch
 
 from fedmf.factorization import StreamingInverse
 from fedmf.factorization.rounded_storage import rounding_loss
-from fedmf.noise.kernels import DTYPES, check_vector
+from fedmf.noise.kernels import DTYPES, NoiseKernels, check_vector
 from fedmf.noise.source import GaussianSource
 from fedmf.noise.storage import Storage, choose_rows, kept_bytes, measured_costs
 
@@ -158,11 +158,13 @@ class CorrelatedNoise:
             raise ValueError(
                 f"scale (noise standard deviation) must be finite; got {scale}. No noise was added."
             )
+        kernels = self.source.kernels(out.device)
         with torch.no_grad():
             self._device = out.device
-            self._make_ready()
-            self._row(out, scale * self.inflation)
-        self._t += 1
+            kept = self._ready(kernels)
+            self._kept_t = None
+            self._rule.row_(kernels, out, scale * self.inflation, self.start, self._t, kept)
+        self._kept_t = self._t = self._t + 1
 
     def skip(self) -> None:
         """Consume row t without using it, for a round that released nothing.
@@ -201,7 +203,8 @@ class CorrelatedNoise:
         state: dict[str, Any] = {"t": self._t, **self._identity()}
         if kept_vectors and self._rule.vectors:
             with torch.no_grad():
-                state["kept"] = self._make_ready().to("cpu", copy=True)
+                kept = self._ready(self.source.kernels(self._device))
+                state["kept"] = kept.to("cpu", copy=True)
             state["start"], state["stop"] = self.start, self.stop
         return state
 
@@ -263,7 +266,7 @@ class CorrelatedNoise:
                 state.update(f"{field.name} {part}\n".encode())
         return state.hexdigest()
 
-    def _make_ready(self) -> torch.Tensor:
+    def _ready(self, kernels: NoiseKernels) -> torch.Tensor:
         """Kept vectors on the device, as before round t; earlier rounds are replayed if need be."""
         kept = self._kept
         if kept is None:
@@ -274,7 +277,6 @@ class CorrelatedNoise:
             kept = self._kept = kept.to(self._device)
         if self._kept_t == self._t or not self._rule.vectors:
             return kept
-        kernels = self.source.kernels(self._device)
         begin = self._rule.begin(self._t)
         at, self._kept_t = self._kept_t, None
         if at is None or not begin <= at <= self._t:
@@ -286,13 +288,6 @@ class CorrelatedNoise:
                 self._rule.row_(kernels, unseen, 0.0, self.start, earlier, kept)
         self._kept_t = self._t
         return kept
-
-    def _row(self, out: torch.Tensor, scale: float) -> None:
-        kept = self._make_ready()
-        kernels = self.source.kernels(self._device)
-        self._kept_t = None
-        self._rule.row_(kernels, out, scale, self.start, self._t, kept)
-        self._kept_t = self._t + 1
 
     def _check_horizon(self) -> None:
         if self._t >= self.rounds:
