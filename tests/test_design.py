@@ -149,7 +149,9 @@ def test_memory_is_limited(limit):
 def test_time_per_step_counts_draws_and_stored_vectors():
     plain, regenerating, stored = design(SMALL, ["identity", "bisr", "bsr"], bands=9)
     assert plain["nanoseconds_per_coordinate"] == 10.0
-    assert regenerating["nanoseconds_per_coordinate"] == 90.0
+    # On average: the first eight rounds draw 1, 2, … 8 times, the others 9 times.
+    n = SMALL.rounds
+    assert regenerating["nanoseconds_per_coordinate"] == pytest.approx(10.0 * (9 - 36 / n), rel=1e-12)
     assert stored["nanoseconds_per_coordinate"] == 26.0
 
 
