@@ -21,7 +21,7 @@ from fedmf.noise.layout import (
     nonce,
     refinement_nonce,
 )
-from fedmf.noise.passes import feed_back, load, step_states, store
+from fedmf.noise.passes import add_sums, feed_back, step_states
 from fedmf.noise.transform import add_pairs, add_refined, find_coarse
 
 __all__ = ["CpuKernels"]
@@ -71,9 +71,8 @@ class CpuKernels:
 
         def work(tiles: _Tiles) -> None:
             for low, high, skip in tiles:
-                load(values[low:high], skip, *tiles.sums)
                 tiles.add_rounds()
-                store(*tiles.sums, values[low:high], skip)
+                add_sums(*tiles.sums, values[low:high], skip)
 
         self._share(work, start, out.numel(), rounds, weights)
 
@@ -99,7 +98,6 @@ class CpuKernels:
 
         def work(tiles: _Tiles) -> None:
             for low, high, skip in tiles:
-                tiles.clear()
                 tiles.add_rounds()
                 part = values[low:high]
                 feed_back(*tiles.sums, part, skip, float(scale), rows, low, places, taps, write_slot)
@@ -126,7 +124,6 @@ class CpuKernels:
 
         def work(tiles: _Tiles) -> None:
             for low, high, skip in tiles:
-                tiles.clear()
                 tiles.add_rounds()
                 step_states(*tiles.sums, values[low:high], skip, float(scale), rows, low, factors, taps)
 
@@ -191,7 +188,7 @@ class _Tiles:
         ]
         blocks = min(TILE_BLOCKS, -(-(self._skip + high - low) // NORMALS_PER_BLOCK))
         self._words = np.empty(blocks * 8, np.uint64)
-        self._sums = np.empty((2, blocks * PAIRS_PER_BLOCK))
+        self._sums = np.zeros((2, blocks * PAIRS_PER_BLOCK))
         self.sums = (self._sums[0], self._sums[1])
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
@@ -205,15 +202,10 @@ class _Tiles:
             self._block += blocks
             low, skip = high, 0
 
-    def clear(self) -> None:
-        """Sums ← 0."""
-        for half in self.sums:
-            half[:] = 0.0
-
     def add_rounds(self) -> None:
         """Sums ← sums + Σ_j weights[j]·z(rounds[j], ·), one round after the other."""
         words = self._words[: self.sums[0].size]
-        drawn, zeros = memoryview(words).cast("B"), _ZEROS[: 8 * words.size]
+        drawn, zeros = words.data.cast("B"), _ZEROS[: 8 * words.size]
         for t, weight, stream in self._terms:
             stream.update_into(zeros, drawn)
             if add_pairs(words, weight, *self.sums):

@@ -1,7 +1,7 @@
 """What happens to a tile of noise beside Box–Muller: reading, rounding and writing vectors of any dtype.
 
 A tile is a whole number of keystream blocks. Its float64 sums are kept apart for cosines and sines (see
-`transform.add_pairs`); `merge` puts them in the order of elements. Tensors of bfloat16 come as uint16.
+`transform.add_pairs`); `take` puts them in the order of elements. Tensors of bfloat16 come as uint16.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numba.extending import overload
 
 from fedmf.noise.transform import bits32_of, bits_of, compiled, float32_of, float_of, fma
 
-__all__ = ["feed_back", "load", "step_states", "store"]
+__all__ = ["add_sums", "feed_back", "step_states"]
 
 PIECE: Final = 1024
 """Elements handled at once: they stay in the fastest cache."""
@@ -63,54 +63,30 @@ def _compile_narrow(value, like):
 
 
 @compiled
-def merge(cosines: Any, sines: Any, out: Any) -> None:
-    """Elements in order: eight cosines, then eight sines, of each block."""
+def take(cosines: Any, sines: Any, out: Any) -> None:
+    """Move sums into the order of elements, eight cosines and eight sines per block; zeros stay behind."""
     for b in range(out.size // 16):
         x, y, z = cosines[8 * b : 8 * b + 8], sines[8 * b : 8 * b + 8], out[16 * b : 16 * b + 16]
         x0, x1, x2, x3, x4, x5, x6, x7 = x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]
         y0, y1, y2, y3, y4, y5, y6, y7 = y[0], y[1], y[2], y[3], y[4], y[5], y[6], y[7]
         z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7] = x0, x1, x2, x3, x4, x5, x6, x7
         z[8], z[9], z[10], z[11], z[12], z[13], z[14], z[15] = y0, y1, y2, y3, y4, y5, y6, y7
+    cosines[:] = 0.0
+    sines[:] = 0.0
 
 
 @compiled
-def part(elements: Any, cosines: Any, sines: Any) -> None:
-    """The inverse of `merge`."""
-    for b in range(elements.size // 16):
-        x, y, z = cosines[8 * b : 8 * b + 8], sines[8 * b : 8 * b + 8], elements[16 * b : 16 * b + 16]
-        z0, z1, z2, z3, z4, z5, z6, z7 = z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7]
-        x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7] = z0, z1, z2, z3, z4, z5, z6, z7
-        z0, z1, z2, z3, z4, z5, z6, z7 = z[8], z[9], z[10], z[11], z[12], z[13], z[14], z[15]
-        y[0], y[1], y[2], y[3], y[4], y[5], y[6], y[7] = z0, z1, z2, z3, z4, z5, z6, z7
-
-
-@compiled
-def load(out: Any, skip: int, cosines: Any, sines: Any) -> None:
-    """Sums ← out, which begins `skip` elements into the tile; places outside it get 0."""
-    piece = np.empty(PIECE, np.float64)
-    for low in range(0, 2 * cosines.size, PIECE):
-        high = min(low + PIECE, 2 * cosines.size)
-        first, last = max(low, skip), min(high, skip + out.size)
-        piece[:] = 0.0
-        inner, values = piece[first - low : last - low], out[first - skip : last - skip]
-        for i in range(values.size):
-            inner[i] = _widen(values[i])
-        half = slice(low // 2, high // 2)
-        part(piece[: high - low], cosines[half], sines[half])
-
-
-@compiled
-def store(cosines: Any, sines: Any, out: Any, skip: int) -> None:
-    """out ← sums, rounded."""
+def add_sums(cosines: Any, sines: Any, out: Any, skip: int) -> None:
+    """out ← out + sums; out begins `skip` elements into the tile."""
     piece = np.empty(PIECE, np.float64)
     for low in range(0, 2 * cosines.size, PIECE):
         high = min(low + PIECE, 2 * cosines.size)
         first, last = max(low, skip), min(high, skip + out.size)
         half = slice(low // 2, high // 2)
-        merge(cosines[half], sines[half], piece[: high - low])
+        take(cosines[half], sines[half], piece[: high - low])
         inner, values = piece[first - low : last - low], out[first - skip : last - skip]
         for i in range(values.size):
-            values[i] = _narrow(inner[i], values[i])
+            values[i] = _narrow(_widen(values[i]) + inner[i], values[i])
 
 
 @compiled
@@ -138,7 +114,7 @@ def feed_back(
         high = min(low + PIECE, 2 * cosines.size)
         first, last = max(low, skip), min(high, skip + out.size)
         half = slice(low // 2, high // 2)
-        merge(cosines[half], sines[half], piece[: high - low])
+        take(cosines[half], sines[half], piece[: high - low])
         y, values = piece[first - low : last - low], out[first - skip : last - skip]
         columns = slice(column + first - skip, column + last - skip)
         for m in range(slots.size):
@@ -175,7 +151,7 @@ def step_states(
         high = min(low + PIECE, 2 * cosines.size)
         first, last = max(low, skip), min(high, skip + out.size)
         half = slice(low // 2, high // 2)
-        merge(cosines[half], sines[half], piece[: high - low])
+        take(cosines[half], sines[half], piece[: high - low])
         y, values = piece[first - low : last - low], out[first - skip : last - skip]
         columns = slice(column + first - skip, column + last - skip)
         for m in range(weights.size):

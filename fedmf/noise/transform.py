@@ -1,4 +1,4 @@
-"""Box–Muller on a tile of keystream words, compiled so that vector instructions of any width give the same bits."""
+"""Box–Muller on a tile of keystream words, compiled: any vector instructions give the same bits."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ from fedmf.noise.polynomials import (
 CHUNK: Final = 512
 """Pairs of which words, radii and sums stay in the fastest cache."""
 
-_S0, _S1, _S2, _S3, _S4, _S5 = SIN
-_C0, _C1, _C2, _C3, _C4, _C5 = COS
+# x is kept as an integer and a half, 2³⁰ times the x of `polynomials`: scaling by powers of 2 is exact.
+_UNIT = 2.0**-30
+_S0, _S1, _S2, _S3, _S4, _S5 = (value * _UNIT ** (2 * j + 3) for j, value in enumerate(SIN))
+_C0, _C1, _C2, _C3, _C4, _C5 = (value * _UNIT ** (2 * j + 2) for j, value in enumerate(COS))
+_SLOPE = HALF_PI * _UNIT
 _L0, _L1, _L2, _L3, _L4, _L5, _L6 = LOG
 
 _SHIFT = np.uint64(EXPONENT_SHIFT)
@@ -34,14 +37,21 @@ _ROOT_HALF = np.uint64(ROOT_HALF)
 _FRACTION = np.uint64(2**52 - 1)
 _FRACTION_BITS = np.uint64(52)
 _TWO_52 = np.uint64(0x4330000000000000)  # float64 2⁵²: an integer below 2⁵² in its fraction adds to it
+_TWO_52_LESS_HALF = 2.0**52 - 0.5
 _BIAS = 2.0**52 + EXPONENT_BIAS
-_EIGHTH_TURN, _QUADRANT = np.uint32(1 << 29), np.uint32(3 << 30)
-_BIT_30, _BIT_31, _SIGN_SHIFT = np.uint64(1 << 30), np.uint64(1 << 31), np.uint64(32)
+_EIGHTH_TURN, _WITHIN_QUADRANT = np.uint64(1 << 29), np.uint64((1 << 30) - 1)
+_CENTRE = 2.0**52 + 2.0**29
+_BIT_30, _BIT_62, _SIGN, _HALF_WORD = (
+    np.uint64(1 << 30),
+    np.uint64(1 << 62),
+    np.uint64(1 << 63),
+    np.uint64(32),
+)
 _REFINED_BELOW = np.uint32(REFINED_BELOW)
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Compile for this processor without the interpreter lock; keep the machine code if a folder allows it."""
+    """Compile for this processor, free of the interpreter lock; keep the machine code where possible."""
     options = {"nogil": True, "error_model": "numpy"}
     try:
         return njit(cache=True, **options)(function)
@@ -49,9 +59,7 @@ def compiled(function: Callable[..., Any]) -> Any:
         return njit(**options)(function)
 
 
-@intrinsic
-def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
-    """a·b + c, rounded once."""
+def _fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
     del typing_context, a, b, c
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -59,6 +67,10 @@ def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
         return builder.fma(*arguments)
 
     return types.float64(types.float64, types.float64, types.float64), generate
+
+
+fma: Any = intrinsic(_fma)
+"""fma(a, b, c) = a·b + c, rounded once."""
 
 
 def _reinterpret(source: types.Type, target: types.Type) -> Any:
@@ -97,21 +109,23 @@ def radius(v: float) -> float:
 @compiled
 def direction(a: int) -> tuple[float, float]:
     """(cos φ, sin φ) for the angle word a, φ = 2π(a + ½)·2⁻³²."""
-    turned = np.uint32(a + _EIGHTH_TURN)
-    rest = np.int32(np.uint32(a - (turned & _QUADRANT)))
-    x = (np.float64(rest) + 0.5) * 2.0**-30
+    turned = np.uint64(a) + _EIGHTH_TURN  # the quadrant q is in bits 31 and 30
+    x = float_of((turned & _WITHIN_QUADRANT) | _TWO_52) - _CENTRE + 0.5  # 2⁻³⁰ quarter turns
     t = x * x
-    sin = x * fma(t, fma(fma(fma(fma(fma(_S5, t, _S4), t, _S3), t, _S2), t, _S1), t, _S0), HALF_PI)
+    sin = x * fma(t, fma(fma(fma(fma(fma(_S5, t, _S4), t, _S3), t, _S2), t, _S1), t, _S0), _SLOPE)
     cos = fma(t, fma(fma(fma(fma(fma(_C5, t, _C4), t, _C3), t, _C2), t, _C1), t, _C0), 1.0)
-    wide = np.uint64(turned)  # the quadrant q is in bits 31 and 30
-    odd = (wide & _BIT_30) != 0
+    odd = (turned & _BIT_30) != 0
     first = sin if odd else cos
     second = cos if odd else sin
-    first_sign = ((wide + _BIT_30) & _BIT_31) << _SIGN_SHIFT
-    return (
-        float_of(bits_of(first) ^ first_sign),
-        float_of(bits_of(second) ^ ((wide & _BIT_31) << _SIGN_SHIFT)),
-    )
+    top = turned << _HALF_WORD
+    first_sign, second_sign = (top + _BIT_62) & _SIGN, top & _SIGN
+    return float_of(bits_of(first) ^ first_sign), float_of(bits_of(second) ^ second_sign)
+
+
+@compiled
+def coarse_radius(word: int) -> float:
+    """√(−2 ln u) for u = (w + ½)·2⁻³²."""
+    return radius(float_of(np.uint64(word) | _TWO_52) - _TWO_52_LESS_HALF)
 
 
 @compiled
@@ -148,7 +162,7 @@ def add_pairs(words: Any, weight: float, cosines: Any, sines: Any) -> int:
         for i in range(pairs):
             least = min(least, radius_words[i])
         for i in range(pairs):
-            r[i] = radius(np.float64(radius_words[i]) + 0.5)
+            r[i] = coarse_radius(radius_words[i])
         if least < _REFINED_BELOW:
             for i in range(pairs):
                 if radius_words[i] < _REFINED_BELOW:
@@ -165,11 +179,10 @@ def add_pairs(words: Any, weight: float, cosines: Any, sines: Any) -> int:
 @compiled
 def find_coarse(words: Any) -> Any:
     """Positions 8c + k of the pairs of a tile that need refinement."""
-    found = [0 for _ in range(0)]
-    for i in range(words.size // 2):
-        if words[i // 8 * 16 + i % 8] < _REFINED_BELOW:
-            found.append(i)
-    return np.array(found, np.int64)
+    coarse = np.empty(words.size // 2, np.bool_)
+    for i in range(coarse.size):
+        coarse[i] = words[i // 8 * 16 + i % 8] < _REFINED_BELOW
+    return np.nonzero(coarse)[0]
 
 
 @compiled
