@@ -62,8 +62,9 @@ def design(
         Dicts with mechanism, params, sensitivity, sensitivity_kind, sensitivity_case, rmse, max_se,
         noise_multiplier, epsilon, delta, adjacency, workload, rounds, max_participations, min_separation,
         memory_vectors (past outputs kept while training, in model-sized vectors), regenerated_vectors (past
-        noise drawn again in each round) and nanoseconds_per_coordinate: what a round of noise costs on one
-        core, estimated as 10 ns a draw (the fresh one and the regenerated ones) and 2 ns a stored vector.
+        noise drawn again in a round, at most) and nanoseconds_per_coordinate: what a round of noise costs on
+        one core on average, estimated as 10 ns a draw (the fresh one and the regenerated ones) and 2 ns a
+        stored vector.
 
         ``noise_multiplier`` is σ for sensitivity 1, the same under either adjacency. The z in the released
         sum have standard deviation ζ·σ·sensitivity·f with f = 1 for zero-out and f = 2 for replace-one; rmse
@@ -177,8 +178,7 @@ def _row(
     mechanism = build(name, participation, queries, params=params)
     stated = stated_sensitivity(mechanism.factorization, participation)
     error = errors(mechanism.factorization, queries, stated)
-    recurrence = mechanism.factorization.recurrence()
-    stored, regenerated = recurrence.memory_vectors, recurrence.regenerated_vectors
+    stream = mechanism.factorization.recurrence()
     return {
         "mechanism": name,
         "params": mechanism.params,
@@ -191,8 +191,8 @@ def _row(
         "rounds": participation.rounds,
         "max_participations": participation.max_participations,
         "min_separation": participation.min_separation,
-        "memory_vectors": stored,
-        "regenerated_vectors": regenerated,
-        "nanoseconds_per_coordinate": _NANOSECONDS_PER_DRAW * (1 + regenerated)
-        + _NANOSECONDS_PER_STORED * stored,
+        "memory_vectors": stream.memory_vectors,
+        "regenerated_vectors": stream.regenerated_vectors,
+        "nanoseconds_per_coordinate": _NANOSECONDS_PER_DRAW * (1 + stream.mean_regenerated_vectors)
+        + _NANOSECONDS_PER_STORED * stream.memory_vectors,
     }

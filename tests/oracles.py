@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from itertools import chain, combinations, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -24,14 +24,12 @@ def prefix_sums(rounds: int) -> Array:
 
 
 def patterns(rounds: int, max_participations: int, min_separation: int) -> list[tuple[int, ...]]:
-    """Every non-empty participation pattern, by trying every subset of the rounds."""
-    found = []
-    for bits in range(1, 2**rounds):
-        chosen = [t for t in range(rounds) if bits >> t & 1]
-        apart = all(later - earlier >= min_separation for earlier, later in pairwise(chosen))
-        if len(chosen) <= max_participations and apart:
-            found.append(tuple(chosen))
-    return found
+    """Every non-empty participation pattern, by trying every choice of at most k rounds."""
+    sizes = range(1, min(max_participations, rounds) + 1)
+    chosen = chain.from_iterable(combinations(range(rounds), size) for size in sizes)
+    return [
+        rows for rows in chosen if all(later - earlier >= min_separation for earlier, later in pairwise(rows))
+    ]
 
 
 def scalar_sensitivity(C: Array, max_participations: int, min_separation: int) -> float:

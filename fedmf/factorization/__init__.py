@@ -5,6 +5,7 @@ from fedmf.factorization.banded_matrix import Banded
 from fedmf.factorization.banded_optimizer import banded
 from fedmf.factorization.banded_toeplitz import banded_toeplitz
 from fedmf.factorization.base import Factorization, Recurrence
+from fedmf.factorization.block_sums import BlockSums
 from fedmf.factorization.blt import blt
 from fedmf.factorization.buffered import BufferedToeplitz
 from fedmf.factorization.catalogue import Mechanism, build, names
@@ -23,9 +24,10 @@ from fedmf.factorization.closed_form import (
 from fedmf.factorization.dense import Dense
 from fedmf.factorization.dense_optimizer import dense
 from fedmf.factorization.error import Errors, errors, query_variances
+from fedmf.factorization.inverse import StreamingInverse
 from fedmf.factorization.lti import quadratic_lti, quadratic_suboptimality
 from fedmf.factorization.pattern import pattern_sensitivities, pattern_sensitivity
-from fedmf.factorization.scaled_toeplitz import NotRepresentable, ScaledToeplitz
+from fedmf.factorization.scaled_toeplitz import ColumnScaled, NotRepresentable, ScaledToeplitz
 from fedmf.factorization.sensitivity import (
     Sensitivity,
     SensitivityNotExact,
@@ -33,10 +35,11 @@ from fedmf.factorization.sensitivity import (
     sensitivity_upper_bound,
     stated_sensitivity,
 )
+from fedmf.factorization.sparse_rows import SparseRows
 from fedmf.factorization.stamped import Stamped
+from fedmf.factorization.state_space import StateSpace
 from fedmf.factorization.strongly_convex import strongly_convex_bound, strongly_convex_lti
 from fedmf.factorization.toeplitz import (
-    ColumnScaled,
     Diagonal,
     InverseToeplitz,
     Toeplitz,
@@ -44,10 +47,12 @@ from fedmf.factorization.toeplitz import (
     leading,
     normalized,
 )
-from fedmf.factorization.tree import kary_tree, tree
+from fedmf.factorization.tree import BlockTree, KaryTree, kary_tree, tree
 
 __all__ = [
     "Banded",
+    "BlockSums",
+    "BlockTree",
     "BufferedToeplitz",
     "ColumnScaled",
     "Dense",
@@ -55,13 +60,17 @@ __all__ = [
     "Errors",
     "Factorization",
     "InverseToeplitz",
+    "KaryTree",
     "Mechanism",
     "NotRepresentable",
     "Recurrence",
     "ScaledToeplitz",
     "Sensitivity",
     "SensitivityNotExact",
+    "SparseRows",
     "Stamped",
+    "StateSpace",
+    "StreamingInverse",
     "Toeplitz",
     "banded",
     "banded_inverse",

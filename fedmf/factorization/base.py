@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Factorization", "Recurrence", "frozen_vector"]
+from fedmf.factorization.inverse import StreamingInverse, rows_of
+
+__all__ = [
+    "Factorization",
+    "Recurrence",
+    "check_leading",
+    "column_factors",
+    "frozen_vector",
+    "positive_vector",
+]
 
 Vector = NDArray[np.float64]
 
@@ -31,9 +40,44 @@ def frozen_vector(values: ArrayLike, symbol: str, meaning: str) -> Vector:
     return vector
 
 
+def positive_vector(values: ArrayLike, symbol: str, meaning: str) -> Vector:
+    """`frozen_vector` of positive entries.
+
+    Raises:
+        ValueError: the values are not such a vector.
+    """
+    vector = frozen_vector(values, symbol, meaning)
+    if not (vector > 0).all():
+        at = int(np.flatnonzero(vector <= 0)[0])
+        raise ValueError(f"{symbol} ({meaning}) must be positive; got {vector[at]} at index {at}.")
+    return vector
+
+
+def column_factors(values: ArrayLike, rounds: int) -> Vector:
+    """s, what columns are divided by.
+
+    Raises:
+        ValueError: it is not a vector of n positive numbers.
+    """
+    factors = positive_vector(values, "s", "column scale")
+    if factors.size != rounds:
+        raise ValueError(f"s (column scale) must have n={rounds} entries; got {factors.size}.")
+    return factors
+
+
+def check_leading(rounds: int, horizon: int) -> None:
+    """Refuse a T outside 1 … n.
+
+    Raises:
+        ValueError: it is.
+    """
+    if not 1 <= rounds <= horizon:
+        raise ValueError(f"T (leading rounds) must be between 1 and n={horizon}; got {rounds}.")
+
+
 @dataclass(frozen=True, eq=False)
-class Recurrence:
-    """How to stream C⁻¹z one round at a time.
+class Recurrence(StreamingInverse):
+    """C⁻¹z by a recurrence on past inputs and past outputs.
 
     y_t = Σ_{j<q} f_j z_{t−j} − Σ_{j=1..r} g_j y_{t−j} and [C⁻¹z]_t = s_t·y_t for t = 0 … n−1, with
     z_{<0} = y_{<0} = 0. Past z can be drawn again from a keyed source; past y must be kept. Where f or g has
@@ -66,21 +110,28 @@ class Recurrence:
         object.__setattr__(self, "feedback", feedback)
 
     @property
-    def rounds(self) -> int:
-        """n, the horizon; the recurrence is not to be continued past it."""
-        return self.row_scale.size
-
-    @property
     def memory_vectors(self) -> int:
-        """How many past outputs y (model-sized vectors) must be kept: r."""
+        """How many past outputs y must be kept: r."""
         return self.feedback.shape[-1]
 
-    @property
-    def regenerated_vectors(self) -> int:
-        """How many past inputs z are drawn again in a round, at most: q − 1, or a row's non-zero ones."""
-        if self.feedforward.ndim == 2:
-            return int(np.count_nonzero(self.feedforward[:, 1:], axis=1).max())
-        return self.feedforward.size - 1
+    def draws(self) -> NDArray[np.int64]:
+        """How many of z_t, z_{t−1}, … have a coefficient that is not zero, shape (n,); at least one."""
+        t, used = np.arange(self.rounds), self.feedforward != 0
+        if used.ndim == 2:
+            counted = used & (np.arange(used.shape[1]) <= t[:, None])
+            return np.maximum(counted.sum(axis=1), 1)
+        return np.maximum(np.cumsum(used)[np.minimum(t, used.size - 1)], 1)
+
+    def stamped(self, rounds: int) -> Recurrence:
+        """A row of coefficients per round, those that reach before the block being zero."""
+        local = np.arange(rounds) % self.rounds
+        forward = _rows(self.feedforward, local)
+        forward = np.where(np.arange(forward.shape[1]) <= local[:, None], forward, 0.0)
+        back = np.zeros(0)
+        if self.feedback.size:
+            lags = np.arange(1, self.memory_vectors + 1)
+            back = np.where(lags <= local[:, None], _rows(self.feedback, local), 0.0)
+        return Recurrence(forward, back, self.row_scale[local])
 
     def apply(self, z: Vector) -> Vector:
         """C⁻¹z for z of shape (m,) or (m, d) with m ≤ n, by the recurrence; a reference, not a fast path.
@@ -88,8 +139,7 @@ class Recurrence:
         Raises:
             ValueError: z has more rows than the horizon.
         """
-        if len(z) > self.rounds:
-            raise ValueError(f"z (noise) must have at most n={self.rounds} rows; got {len(z)}.")
+        self._check_rows(z)
         y = np.zeros(z.shape)
         for t in range(len(z)):
             f = _of_round(self.feedforward, t)[: t + 1]
@@ -97,7 +147,13 @@ class Recurrence:
             if t and self.feedback.size:
                 g = _of_round(self.feedback, t)[:t]
                 y[t] -= np.tensordot(g, y[t - 1 :: -1][: g.size], 1)
-        return y * self.row_scale[: len(z)].reshape(-1, *[1] * (z.ndim - 1))
+        return y * rows_of(self.row_scale, z)
+
+
+def _rows(coefficients: NDArray[np.float64], local: NDArray[np.int64]) -> NDArray[np.float64]:
+    if coefficients.ndim == 2:
+        return coefficients[local]
+    return np.broadcast_to(coefficients, (local.size, coefficients.size))
 
 
 def _of_round(coefficients: NDArray[np.float64], t: int) -> Vector:
@@ -148,7 +204,7 @@ class Factorization(ABC):
         """[CᵀC]_{i,i+gap} for i = 0 … n−gap−1, shape (n − gap,), 0 ≤ gap < n."""
 
     @abstractmethod
-    def recurrence(self) -> Recurrence:
+    def recurrence(self) -> StreamingInverse:
         """How to stream C⁻¹z."""
 
     @abstractmethod
@@ -165,6 +221,17 @@ class Factorization(ABC):
 
         Raises:
             ValueError: T is not between 1 and n.
+        """
+
+    @abstractmethod
+    def columns_divided_by(self, factors: Vector) -> Factorization:
+        """C·diag(s)⁻¹, which releases s_t·[C⁻¹z]_t.
+
+        Args:
+            factors: s, shape (n,), positive.
+
+        Raises:
+            ValueError: s is not of this form, or the result has no form that can be kept.
         """
 
     @abstractmethod

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.factorization.buffered import BufferedToeplitz
-from fedmf.factorization.scaled_toeplitz import NotRepresentable
 from fedmf.factorization.separated import comb_sum, comb_sum_adjoint
 from fedmf.factorization.strategy_error import StrategyError
 from fedmf.participation import Participation
@@ -163,20 +162,12 @@ def _value(objective: BufferedObjective, parameters: Vector) -> BufferedToeplitz
 
 
 def _best(objective: BufferedObjective, fewer: Vector | None, buffers: int) -> Vector:
-    """The best of several descents that can also be streamed; the start itself is among the candidates."""
+    """The best of several descents; the best of one buffer fewer is among the candidates."""
     starts = _grids(objective, buffers) + ([] if fewer is None else _extended(objective, fewer))
     found = [_minimize(objective, start) for start in starts]
     if fewer is not None:
         found.append(_extended(objective, fewer, weight=1e-9)[0])
-    for candidate in sorted(found, key=lambda x: objective(x)[0]):
-        try:
-            _value(objective, candidate).recurrence()
-        except NotRepresentable:
-            continue
-        return candidate
-    raise NotRepresentable(
-        f"m (buffers) must allow an accurate stream; got m={buffers} for which none was found. Use fewer."
-    )
+    return min(found, key=lambda x: objective(x)[0])
 
 
 def _grids(objective: BufferedObjective, buffers: int) -> list[Vector]:

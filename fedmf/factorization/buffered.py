@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.factorization.base import Recurrence, Vector, frozen_vector
-from fedmf.factorization.scaled_toeplitz import NotRepresentable, ScaledToeplitz
-from fedmf.factorization.series import multiply, reciprocal
+from fedmf.factorization.base import Vector, frozen_vector
+from fedmf.factorization.scaled_toeplitz import ScaledToeplitz
+from fedmf.factorization.series import reciprocal
+from fedmf.factorization.state_space import StateSpace
 
 __all__ = ["BufferedToeplitz"]
-
-# How far a streamed row may differ from the exact one, relative to the largest; checked on a fixed input.
-_STREAM_ERROR = 1e-9
-
 
 @dataclass(frozen=True, eq=False)
 class BufferedToeplitz(ScaledToeplitz):
@@ -98,30 +95,9 @@ class BufferedToeplitz(ScaledToeplitz):
         slopes = np.polyval(np.polyder(numerator), roots)
         return roots, -np.polyval(denominator, roots) / slopes
 
-    def recurrence(self) -> Recurrence:
-        """N(x)·y = D(x)·z: keeps m past outputs and draws m past inputs again.
-
-        Raises:
-            NotRepresentable: rounding would change the stream by more than 1e-9 (several θ close to 1 and to
-                each other).
-        """
-        numerator, denominator = self.polynomials()
-        feedforward, feedback = denominator[: self.rounds], numerator[1 : self.rounds]
-        self._check_stream(feedforward, np.concatenate([[1.0], feedback]))
-        return Recurrence(feedforward, feedback, self.scale)
-
-    def _check_stream(self, feedforward: Vector, feedback: Vector) -> None:
-        from scipy.signal import lfilter
-
-        z = np.random.default_rng(0).standard_normal(self.rounds)
-        with np.errstate(over="ignore", invalid="ignore"):
-            streamed = np.asarray(lfilter(feedforward, feedback, z))
-            error = np.abs(streamed - multiply(self.correlation, z, self.rounds)).max()
-        if not error <= _STREAM_ERROR * np.abs(z).max():
-            raise NotRepresentable(
-                f"theta (buffer decays) must allow a stream accurate to {_STREAM_ERROR}; got an error of "
-                f"{error:.1e} with m={self.decays.size} buffers. Use fewer buffers, further apart."
-            )
+    def recurrence(self) -> StateSpace:
+        """C y = z solved forward with θ and ω themselves: keeps m sums of past outputs, draws no z again."""
+        return StateSpace(self.decays, self.weights, self.scale)
 
     def leading(self, rounds: int) -> BufferedToeplitz:
         """The same θ and ω at the horizon T."""

@@ -55,8 +55,6 @@ class Family:
     banded: bool = False
     parameter: Parameter | None = None
     for_workload: ForWorkload | None = None
-    #: Whether column normalisation is offered.
-    normalizable: bool = True
 
     @property
     def accepted(self) -> list[str]:
@@ -96,8 +94,8 @@ _banded = lru_cache(maxsize=8)(remembered(single_threaded(banded), version=1))
 _dense = lru_cache(maxsize=8)(remembered(single_threaded(dense), version=1))
 
 _inverse = lru_cache(maxsize=32)(remembered(single_threaded(banded_inverse), version=1))
-_buffered = lru_cache(maxsize=32)(remembered(single_threaded(blt), version=1))
-few_buffered = remembered(single_threaded(blt_with_fewest_buffers), version=1)
+_buffered = lru_cache(maxsize=32)(remembered(single_threaded(blt), version=2))
+few_buffered = remembered(single_threaded(blt_with_fewest_buffers), version=2)
 # Wider inverses draw more past noise again in each round and gain about 1 % at most where tried.
 DEFAULT_INVERSE = 64
 
@@ -108,7 +106,7 @@ def known(workload: ToeplitzWorkload) -> ToeplitzWorkload | None:
     return workload if weighted or (workload.coefficients != 1.0).any() else None
 
 
-def scaled(base: ScaledToeplitz, normalize: bool) -> ScaledToeplitz:
+def scaled(base: Factorization, normalize: bool) -> Factorization:
     """The base, its columns normalised if asked for."""
     return normalized(base) if normalize else base
 
@@ -147,18 +145,14 @@ FAMILIES: dict[str, Family] = {
     "banded": Family(
         for_workload=lambda part, p, x, work, equal: _banded(p, part, known(work), equal), banded=True
     ),
-    "dense": Family(
-        for_workload=lambda part, p, x, work, equal: _dense(part, known(work)), normalizable=False
-    ),
+    "dense": Family(for_workload=lambda part, p, x, work, norm: scaled(_dense(part, known(work)), norm)),
     "tree": Family(
         lambda part, p, x: tree(part.rounds, bool(x)),
         parameter=Parameter("full", choices=(1, 0)),
-        normalizable=False,
     ),
     "kary-tree": Family(
         lambda part, p, x: kary_tree(int(x), part.rounds),
         parameter=Parameter("arity", choices=(2, 3, 4, 6, 8, 12, 16)),
-        normalizable=False,
     ),
     "banded-inverse": Family(
         for_workload=lambda part, p, x, work, norm: scaled(_inverse(p, part, known(work)), norm),

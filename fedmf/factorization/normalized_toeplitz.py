@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.factorization.banded_toeplitz import banded_toeplitz
+from fedmf.factorization.base import Factorization
 from fedmf.factorization.scaled_objective import ScaledObjective
-from fedmf.factorization.toeplitz import ColumnScaled, Toeplitz, normalized
+from fedmf.factorization.toeplitz import Toeplitz, normalized
 from fedmf.factorization.toeplitz_objective import ToeplitzObjective
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload, prefix
@@ -26,7 +27,7 @@ _OPTIONS = {"maxiter": 200, "maxfun": 300, "ftol": 1e-11, "gtol": 1e-9, "maxcor"
 
 def normalized_banded_toeplitz(
     bands: int, participation: Participation, workload: ToeplitzWorkload | None = None
-) -> ColumnScaled:
+) -> Factorization:
     """Minimise the RMSE over LTT(c)·D⁻¹ with D the column norms: c is optimised *as normalised*.
 
     Normalising the optimum of `banded_toeplitz` is near the best for large n/p and up to 0.5 % off where the

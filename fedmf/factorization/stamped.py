@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.factorization.base import Factorization, Recurrence, Vector
+from fedmf.factorization.base import Factorization, Vector, check_leading, column_factors
+from fedmf.factorization.dense import LARGEST_DENSE, Dense
+from fedmf.factorization.inverse import StreamingInverse
 
 __all__ = ["Stamped"]
 
@@ -80,16 +82,9 @@ class Stamped(Factorization):
             parts.append(_padded_gram(self.base.leading(last), gap))
         return np.concatenate(parts)[: self.rounds - gap]
 
-    def recurrence(self) -> Recurrence:
-        """The base's, with a row of coefficients per round that forgets what came before the block."""
-        inner, size = self.base.recurrence(), self.base.rounds
-        local = np.arange(self.rounds) % size
-        forward = _rows(inner.feedforward, local)
-        back = _rows(inner.feedback, local) if inner.feedback.size else np.zeros(0)
-        forward = np.where(np.arange(forward.shape[1]) <= local[:, None], forward, 0.0)
-        if back.size:
-            back = np.where(np.arange(1, inner.memory_vectors + 1) <= local[:, None], back, 0.0)
-        return Recurrence(forward, back, inner.row_scale[local])
+    def recurrence(self) -> StreamingInverse:
+        """The base's, which forgets what came before the block."""
+        return self.base.recurrence().stamped(self.rounds)
 
     def noise_row_variances(self) -> Vector:
         """Those of a block, repeated."""
@@ -129,9 +124,24 @@ class Stamped(Factorization):
 
     def leading(self, rounds: int) -> Factorization:
         """The same blocks to the horizon T."""
-        if not 1 <= rounds <= self.rounds:
-            raise ValueError(f"T (leading rounds) must be between 1 and n={self.rounds}; got {rounds}.")
+        check_leading(rounds, self.rounds)
         return Stamped(self.base, rounds)
+
+    def columns_divided_by(self, factors: Vector) -> Factorization:
+        """The base divided where s is the same in every block, as column norms are with m | n; else dense.
+
+        Raises:
+            ValueError: s differs from block to block and n exceeds 4096.
+        """
+        s, size = column_factors(factors, self.rounds), self.base.rounds
+        if np.array_equal(s, np.resize(s[:size], self.rounds)):
+            return Stamped(self.base.columns_divided_by(s[:size]), self.rounds)
+        if self.rounds > LARGEST_DENSE:
+            raise ValueError(
+                f"n (rounds) must be at most {LARGEST_DENSE} for column scales that differ between stamped "
+                f"blocks of m={size}; got {self.rounds}. Use a number of stamps that divides n."
+            )
+        return Dense(self.materialize()).columns_divided_by(s)
 
     def to_dict(self) -> dict[str, Any]:
         """{"type": "stamped", "base", "rounds"}."""
@@ -142,9 +152,3 @@ def _padded_gram(block: Factorization, gap: int) -> Vector:
     if gap >= block.rounds:
         return np.zeros(block.rounds)
     return np.pad(block.gram_diagonal(gap), (0, gap))
-
-
-def _rows(coefficients: NDArray[np.float64], local: NDArray[np.int64]) -> NDArray[np.float64]:
-    if coefficients.ndim == 2:
-        return coefficients[local]
-    return np.broadcast_to(coefficients, (local.size, coefficients.size))

@@ -2,7 +2,7 @@
 
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.source import MAX_DIMENSION, Domain, GaussianSource
-from fedmf.noise.stream import CorrelatedNoise, HorizonExceededError, StreamRecurrence
+from fedmf.noise.stream import CorrelatedNoise, HorizonExceededError
 
 __all__ = [
     "MAX_DIMENSION",
@@ -11,5 +11,4 @@ __all__ = [
     "GaussianSource",
     "HorizonExceededError",
     "NoiseKey",
-    "StreamRecurrence",
 ]

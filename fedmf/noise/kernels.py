@@ -30,7 +30,7 @@ class NoiseKernels(Protocol):
     def accumulate_(
         self, out: torch.Tensor, start: int, rounds: Sequence[int], weights: Sequence[float]
     ) -> None:
-        """out ← out + Σ_j weights[j]·z(rounds[j], ·), added to out one after the other."""
+        """out ← out + y, one addition in float64, with y = Σ_j weights[j]·z(rounds[j], ·) summed from 0."""
         ...
 
     def feedback_(

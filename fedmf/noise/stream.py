@@ -4,82 +4,67 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from fedmf.noise.source import TILE, GaussianSource
+from fedmf.factorization import StreamingInverse
+from fedmf.factorization.rounded_storage import rounding_loss
+from fedmf.noise.kernels import DTYPES, NoiseKernels, check_vector
+from fedmf.noise.source import GaussianSource
+from fedmf.noise.storage import Storage, choose_rows, kept_bytes, measured_costs
 
-__all__ = ["CorrelatedNoise", "HorizonExceededError", "StreamRecurrence"]
+__all__ = ["CorrelatedNoise", "HorizonExceededError"]
 
-_DIGEST_LABEL = b"fedmf correlated noise, layout 1\x00"
-_MATRIX_MARK = 2**64 - 1
+_DIGEST_LABEL: Final = b"fedmf correlated noise, layout 2\x00"
 
 
 class HorizonExceededError(RuntimeError):
     """A round past the horizon n was asked for: nothing about it was calibrated, so no noise exists."""
 
 
-class StreamRecurrence(Protocol):
-    """What the stream needs of a factorization: C⁻¹ as a linear recurrence with scaled rows.
-
-    y_t = Σ_{j<q} feedforward[j]·z_{t−j} − Σ_{j=1..r} feedback[j−1]·y_{t−j},  [C⁻¹z]_t = row_scale[t]·y_t.
-    A matrix of coefficients has one row per round: round t uses row t.
-    """
-
-    @property
-    def feedforward(self) -> NDArray[np.float64]:
-        """Shape (q,) or (n, q), q ≥ 1."""
-        ...
-
-    @property
-    def feedback(self) -> NDArray[np.float64]:
-        """Shape (r,) or (n, r), r ≥ 0."""
-        ...
-
-    @property
-    def row_scale(self) -> NDArray[np.float64]:
-        """Shape (n,)."""
-        ...
-
-
 class CorrelatedNoise:
     """The rows [C⁻¹z]_0, [C⁻¹z]_1, … in order, each handed out once, for a vector or a shard of it.
 
-    With a recurrence (f, g, s) of C⁻¹,
-
-        y_t = Σ_{j<q} f_j z_{t−j} − Σ_{j=1..r} g_{j−1} y_{t−j},    [C⁻¹z]_t = s_t y_t,
-
-    where f and g may be different in every round. Past z are regenerated from the key, past y are kept in a
-    ring buffer; so memory is r d-vectors and time per round is q keystreams plus r multiply-adds per element.
+    A streaming form of C⁻¹ says which z a row needs and which vectors are kept between rounds (see
+    `fedmf.factorization.StreamingInverse`). Past z are drawn again from the key; only past outputs, or sums of
+    them, must be kept, and those can be made again from the key at any time.
 
     Args:
         source: z(t, i), for the whole vector of dimension d.
-        recurrence: f, g, s, finite float64; see `StreamRecurrence`.
-        rounds: n, at most the length of s; the horizon for which the noise was calibrated.
+        inverse: a streaming form of C⁻¹, from `Factorization.recurrence()`.
+        rounds: n, at most the inverse's; the horizon for which the noise was calibrated.
         start: first element of the shard.
         stop: one past its last element; None means d.
+        storage: "auto", "regenerate" (keep nothing) or "buffer" (keep past z rather than draw them again).
+        memory_limit: bytes the kept vectors may take; None: what the inverse needs and no more.
+        buffer_dtype: of kept outputs: float64, float32 or bfloat16; the narrower two change the noise
+            slightly, and `inflation` makes up for it.
 
     Raises:
-        ValueError: a coefficient is not finite, a shape does not fit, or the shard is not inside [0, d].
+        ValueError: the shard is not inside [0, d], the horizon is longer than the inverse's, or nothing can
+            be kept as asked for.
 
     Guarantees:
         A shard's values equal the slice of the whole, and after `seek(t)` all rows equal those of an
-        uninterrupted stream, to the last bit (arithmetic is multiply, then add, in a fixed order).
+        uninterrupted stream, to the last bit. Past z kept or drawn again give the same bits.
         Round n and later raise `HorizonExceededError`. A call that is interrupted does not advance the
         stream and its row is the same when tried again, on a fresh copy of `out`.
+        The covariance of the rows of an element is scale²·C⁻¹C⁻ᵀ with kept vectors in float64; with
+        narrower ones it is not below that (as matrices; see `fedmf.factorization.rounded_storage`).
 
     References:
         Kalinin, McKenna, Pagh and Lampert (2026), "DP-λCGD", on regenerating earlier noise from a seed.
 
-    >>> from types import SimpleNamespace
+    >>> from fedmf.factorization import cgd
     >>> from fedmf.noise import NoiseKey
-    >>> half = SimpleNamespace(feedforward=np.array([1.0, -0.5]), feedback=np.zeros(0), row_scale=np.ones(3))
     >>> source = GaussianSource(NoiseKey.from_seed(0), dimension=4)
-    >>> noise, total = CorrelatedNoise(source, half, rounds=3), torch.zeros(4, dtype=torch.float64)
+    >>> noise = CorrelatedNoise(source, cgd(0.5, 3).recurrence(), rounds=3)
+    >>> total = torch.zeros(4, dtype=torch.float64)
     >>> for _ in range(3):
     ...     noise.add_(total, scale=1.0)
     >>> expected = source.block(2, 0, 4) + 0.5 * source.block(1, 0, 4) + 0.5 * source.block(0, 0, 4)
@@ -94,18 +79,20 @@ class CorrelatedNoise:
     def __init__(
         self,
         source: GaussianSource,
-        recurrence: StreamRecurrence,
+        inverse: StreamingInverse,
         rounds: int,
         start: int = 0,
         stop: int | None = None,
+        *,
+        storage: Storage = "auto",
+        memory_limit: int | None = None,
+        buffer_dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
     ) -> None:
-        self._row_scale = _coefficients("row_scale", recurrence.row_scale, at_least=1)
-        horizon = self._row_scale.size
-        self._feedforward = _coefficients("feedforward", recurrence.feedforward, at_least=1, rows=horizon)
-        self._feedback = _coefficients("feedback", recurrence.feedback, at_least=0, rows=horizon)
+        horizon = inverse.rounds
         if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= horizon:
             raise ValueError(
-                f"n (rounds) must be an integer with 1 <= n <= {horizon} (length of row_scale); "
+                f"n (rounds) must be an integer with 1 <= n <= {horizon} (rounds of C); "
                 f"got {rounds!r}. A factorization cannot be used past its horizon."
             )
         stop = source.dimension if stop is None else stop
@@ -114,13 +101,21 @@ class CorrelatedNoise:
                 f"start, stop (shard) must satisfy 0 <= start < stop <= d = {source.dimension}; "
                 f"got {start}, {stop}."
             )
-        self.source = source
-        self.rounds = rounds
+        if buffer_dtype not in DTYPES:
+            raise ValueError(f"buffer_dtype must be float64, float32 or bfloat16; got {buffer_dtype}.")
+        self.source, self.rounds = source, rounds
         self.start, self.stop = start, stop
+        measure = partial(measured_costs, str(torch.device(device)))
+        self._rule = choose_rows(inverse, storage, memory_limit, stop - start, buffer_dtype, measure)
+        self._dtype = buffer_dtype if self._rule.roundable else torch.float64
         self.digest = self._digest()
+        self.inflation = 1.0
+        if self._dtype != torch.float64:
+            self.inflation = 1.0 / (1.0 - rounding_loss(self._rule.inverse, torch.finfo(self._dtype).eps / 2))
+        self._device = torch.device(device)
         self._t = 0
-        self._past = torch.zeros(self._feedback.shape[-1], stop - start, dtype=torch.float64)
-        self._past_t: int | None = 0  # the round that `_past` precedes; None while a row is being computed
+        self._kept: torch.Tensor | None = None
+        self._kept_t: int | None = None  # the round that `_kept` precedes; None while a row is being made
 
     @property
     def t(self) -> int:
@@ -129,16 +124,27 @@ class CorrelatedNoise:
 
     @property
     def memory_vectors(self) -> int:
-        """Number of stored float64 vectors of the shard's length: r, the order of the feedback."""
-        return self._past.shape[0]
+        """Number of stored vectors of the shard's length."""
+        return self._rule.vectors
+
+    @property
+    def memory_bytes(self) -> int:
+        """What they take."""
+        return kept_bytes(self._rule, self.stop - self.start, self._dtype)
+
+    @property
+    def storage(self) -> str:
+        """Which rule makes the rows, for logs: RegeneratedRows, CachedRows, FeedbackRows, … ."""
+        return type(self._rule).__name__
 
     def add_(self, out: torch.Tensor, scale: float) -> None:
         """Add scale·[C⁻¹z]_t to `out` in place and advance to round t + 1.
 
-        The sum is formed in float64 and rounded once if `out` is float32.
+        The row is formed in float64, and its sum with `out` is rounded once to the type of `out`.
 
         Args:
-            out: contiguous CPU tensor of shape (stop − start,), float32 or float64.
+            out: contiguous vector of shape (stop − start,), float32, float64 or bfloat16; kept vectors
+                move to its device.
             scale: absolute standard deviation per unit of C⁻¹z, that is ζ·σ·sens(C); finite.
 
         Raises:
@@ -152,10 +158,13 @@ class CorrelatedNoise:
             raise ValueError(
                 f"scale (noise standard deviation) must be finite; got {scale}. No noise was added."
             )
+        kernels = self.source.kernels(out.device)
         with torch.no_grad():
-            for low, high, y in self._rows():
-                out[low - self.start : high - self.start].add_(y.mul_(self._row_scale[self._t]).mul_(scale))
-        self._t += 1
+            self._device = out.device
+            kept = self._ready(kernels)
+            self._kept_t = None
+            self._rule.row_(kernels, out, scale * self.inflation, self.start, self._t, kept)
+        self._kept_t = self._t = self._t + 1
 
     def skip(self) -> None:
         """Consume row t without using it, for a round that released nothing.
@@ -164,15 +173,12 @@ class CorrelatedNoise:
             HorizonExceededError: all n rows were handed out.
         """
         self._check_horizon()
-        if self._feedback.size:
-            for _ in self._rows():
-                pass
         self._t += 1
 
     def seek(self, t: int) -> None:
         """Make t the next round, as if rows 0 … t − 1 had been handed out.
 
-        Free without feedback; otherwise rows are replayed, from the present round if t is not before it.
+        Free here; the next row replays the rounds that its kept vectors depend on, unless they are at hand.
 
         Args:
             t: 0 ≤ t ≤ n.
@@ -185,24 +191,28 @@ class CorrelatedNoise:
             raise ValueError(f"t (round) must be an integer of at least 0; got {t!r}.")
         if t > self.rounds:
             raise HorizonExceededError(f"t (round) must be at most n (horizon) = {self.rounds}; got {t}.")
-        if not self._feedback.size:
-            self._t = t
-            return
-        if self._past_t is None or t < self._past_t:
-            self._past.zero_()
-            self._past_t = 0
-        self._t = self._past_t
-        while self._t < t:
-            self.skip()
+        self._t = t
 
-    def state_dict(self) -> dict[str, Any]:
-        """Position and identity, JSON-able and safe to publish; no noise and no key."""
-        return {"t": self._t, **self._identity()}
+    def state_dict(self, *, kept_vectors: bool = False) -> dict[str, Any]:
+        """Position and identity, JSON-able and safe to publish; with kept vectors neither.
+
+        Args:
+            kept_vectors: include them, so that another shard layout can go on without replay. They are past
+                noise, to be kept as secret as the key.
+        """
+        state: dict[str, Any] = {"t": self._t, **self._identity()}
+        if kept_vectors and self._rule.vectors:
+            with torch.no_grad():
+                kept = self._ready(self.source.kernels(self._device))
+                state["kept"] = kept.to("cpu", copy=True)
+            state["start"], state["stop"] = self.start, self.stop
+        return state
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Seek to a saved position after checking that it belongs to this very noise.
+        """Go to a saved position after checking that it belongs to this very noise.
 
-        Any sharding may load the state of any other.
+        Any shard may load the state of any other, on any device. Kept vectors are used if the saved shard
+        contains this one, and made again otherwise.
 
         Raises:
             ValueError: an entry is missing, or key, domain, dimension or recurrence differ.
@@ -219,6 +229,20 @@ class CorrelatedNoise:
                     "Resuming with other noise would void the guarantee."
                 )
         self.seek(state["t"])
+        kept = state.get("kept")
+        if kept is not None and state["start"] <= self.start < self.stop <= state["stop"]:
+            self._load_kept(kept, state["start"], state["stop"])
+
+    def _load_kept(self, kept: torch.Tensor, start: int, stop: int) -> None:
+        shape = (self._rule.vectors, stop - start)
+        if kept.shape != shape or kept.dtype != self._dtype:
+            raise ValueError(
+                f"kept (vectors of the saved noise) must be {self._dtype} of shape {shape}; "
+                f"got {kept.dtype} of shape {tuple(kept.shape)}."
+            )
+        part = kept[:, self.start - start : self.stop - start]
+        self._kept = part.to(self._device, copy=True).contiguous()
+        self._kept_t = self._t
 
     def _identity(self) -> dict[str, Any]:
         source = self.source
@@ -230,43 +254,40 @@ class CorrelatedNoise:
         }
 
     def _digest(self) -> str:
-        """SHA-256 of horizon and coefficients: equal digests mean the same C⁻¹."""
-        state = hashlib.sha256(_DIGEST_LABEL + self.rounds.to_bytes(8, "little"))
-        for part in (self._feedforward, self._feedback, self._row_scale):
-            # No vector is as long as the mark that introduces the shape of a matrix.
-            shape = part.shape if part.ndim == 1 else (_MATRIX_MARK, *part.shape)
-            state.update(
-                b"".join(size.to_bytes(8, "little") for size in shape) + part.astype("<f8").tobytes()
-            )
+        """SHA-256 of horizon, coefficients and the type of kept vectors: equal digests mean equal rows."""
+        inverse = self._rule.inverse
+        state = hashlib.sha256(_DIGEST_LABEL + f"{self.rounds} {type(inverse).__name__} {self._dtype}".encode())
+        for field in fields(inverse):  # type: ignore[arg-type]
+            part = getattr(inverse, field.name)
+            if isinstance(part, np.ndarray):
+                kind = "<f8" if part.dtype.kind == "f" else "<i8"
+                state.update(f"{field.name} {part.shape}\n".encode() + part.astype(kind).tobytes())
+            else:
+                state.update(f"{field.name} {part}\n".encode())
         return state.hexdigest()
 
-    def _rows(self) -> Iterator[tuple[int, int, torch.Tensor]]:
-        """(low, high, y_t[low:high]) over the shard; `_past` holds y_t instead of y_{t−r} once exhausted."""
-        if self._past_t != self._t and self._feedback.size:
-            self.seek(self._t)  # an earlier attempt at this row was interrupted
-        self._past_t = None
-        term = torch.empty(min(TILE, self.stop - self.start), dtype=torch.float64)
-        low = self.start
-        while low < self.stop:
-            high = min(self.stop, low - low % TILE + TILE)
-            y = self._row_part(low, high, term[: high - low])
-            if self._feedback.size:
-                self._past[self._t % self.memory_vectors, low - self.start : high - self.start] = y
-            yield low, high, y
-            low = high
-        self._past_t = self._t + 1
-
-    def _row_part(self, low: int, high: int, term: torch.Tensor) -> torch.Tensor:
-        """y_t[low:high] in a fixed order of exactly rounded operations, as a new tensor."""
-        t, y = self._t, torch.zeros(high - low, dtype=torch.float64)
-        for lag, weight in enumerate(_of_round(self._feedforward, t)[: t + 1]):
-            if weight != 0:
-                y.add_(self.source.block(t - lag, low, high).mul_(weight))
-        shard = slice(low - self.start, high - self.start)
-        for lag, weight in enumerate(_of_round(self._feedback, t)[:t], start=1):
-            if weight != 0:
-                y.sub_(torch.mul(self._past[(t - lag) % self.memory_vectors, shard], weight, out=term))
-        return y
+    def _ready(self, kernels: NoiseKernels) -> torch.Tensor:
+        """Kept vectors on the device, as before round t; earlier rounds are replayed if need be."""
+        kept = self._kept
+        if kept is None:
+            shape = (self._rule.vectors, self.stop - self.start)
+            kept = self._kept = torch.zeros(shape, dtype=self._dtype, device=self._device)
+            self._kept_t = 0
+        elif kept.device != self._device:
+            kept = self._kept = kept.to(self._device)
+        if self._kept_t == self._t or not self._rule.vectors:
+            return kept
+        begin = self._rule.begin(self._t)
+        at, self._kept_t = self._kept_t, None
+        if at is None or not begin <= at <= self._t:
+            self._rule.reset(kernels, self.start, begin, kept)
+            at = begin
+        if at < self._t:
+            unseen = torch.zeros(kept.shape[1], dtype=torch.bfloat16, device=self._device)
+            for earlier in range(at, self._t):
+                self._rule.row_(kernels, unseen, 0.0, self.start, earlier, kept)
+        self._kept_t = self._t
+        return kept
 
     def _check_horizon(self) -> None:
         if self._t >= self.rounds:
@@ -276,38 +297,13 @@ class CorrelatedNoise:
             )
 
     def _check_out(self, out: torch.Tensor) -> None:
-        length = self.stop - self.start
-        if out.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"out (vector) must be float32 or float64; got {out.dtype}. No noise was added.")
-        if out.shape != (length,) or not out.is_contiguous() or out.device.type != "cpu":
+        check_vector(out, self.start)
+        if out.numel() != self.stop - self.start:
             raise ValueError(
-                f"out (vector) must be a contiguous CPU vector of length {length}; "
-                f"got shape {tuple(out.shape)}, strides {out.stride()} on {out.device}. No noise was added."
+                f"out (vector) must have length {self.stop - self.start}; got {out.numel()}. "
+                "No noise was added."
             )
 
     def __repr__(self) -> str:
         shard = f"[{self.start}, {self.stop})"
         return f"CorrelatedNoise(t={self._t}, rounds={self.rounds}, shard={shard}, source={self.source!r})"
-
-
-def _of_round(coefficients: NDArray[np.float64], t: int) -> NDArray[np.float64]:
-    return coefficients[t] if coefficients.ndim == 2 else coefficients
-
-
-def _coefficients(
-    name: str, values: NDArray[np.float64], at_least: int, rows: int | None = None
-) -> NDArray[np.float64]:
-    """A private float64 copy of one part of a recurrence (a vector, or a matrix of that many rows)."""
-    part = np.array(values, dtype=np.float64)
-    fits = part.ndim == 1 or (part.ndim == 2 and part.shape[0] == rows)
-    if not fits or part.shape[-1] < at_least:
-        matrix = "" if rows is None else f" or have n={rows} such rows"
-        raise ValueError(
-            f"{name} (recurrence) must be a vector of length >= {at_least}{matrix}; got {part.shape}."
-        )
-    bad = np.argwhere(~np.isfinite(part))
-    if bad.size:
-        first = tuple(bad[0].tolist())
-        at = first[0] if part.ndim == 1 else first
-        raise ValueError(f"{name} (recurrence) must be finite; got {part[first]} at index {at}.")
-    return part

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,16 +41,20 @@ def sync_directory(path: Path) -> None:
         os.close(directory)
 
 
-def save_checkpoint(path: Path, parameters: Tensor, optimizer_state: Mapping[str, Tensor]) -> str:
-    """Write θ and the optimizer state durably; returns the SHA-256 of the file.
+def save_checkpoint(
+    path: Path, parameters: Tensor, optimizer_state: Mapping[str, Tensor], noise: Mapping[str, Any]
+) -> str:
+    """Write θ, the optimizer state and the position of the noise durably; returns the SHA-256 of the file.
 
-    The file is a NumPy archive without pickled objects, so loading one runs no code.
+    The file is a NumPy archive without pickled objects, so loading one runs no code. It holds no noise: the
+    position is JSON, and past outputs, which are as secret as the key, are made again from it.
     """
     arrays = {
         "parameters": parameters,
         **{f"optimizer.{name}": value for name, value in optimizer_state.items()},
     }
     plain: dict[str, Any] = {name: value.detach().cpu().numpy() for name, value in arrays.items()}
+    plain["noise"] = np.frombuffer(json.dumps(dict(noise)).encode(), np.uint8)
     buffer = io.BytesIO()
     np.savez(buffer, **plain)
     content = buffer.getvalue()
@@ -57,7 +62,7 @@ def save_checkpoint(path: Path, parameters: Tensor, optimizer_state: Mapping[str
     return hashlib.sha256(content).hexdigest()
 
 
-def load_checkpoint(path: Path, digest: str) -> tuple[Tensor, dict[str, Tensor]]:
+def load_checkpoint(path: Path, digest: str) -> tuple[Tensor, dict[str, Tensor], dict[str, Any]]:
     """Read back what ``save_checkpoint`` wrote.
 
     Raises:
@@ -71,5 +76,5 @@ def load_checkpoint(path: Path, digest: str) -> tuple[Tensor, dict[str, Tensor]]
         raise ValueError(f"checkpoint {path} is not the one the ledger committed: its SHA-256 differs.")
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         tensors = {name: torch.from_numpy(arrays[name].copy()) for name in arrays.files}
-    parameters = tensors.pop("parameters")
-    return parameters, {name.removeprefix("optimizer."): value for name, value in tensors.items()}
+    parameters, noise = tensors.pop("parameters"), json.loads(tensors.pop("noise").numpy().tobytes())
+    return parameters, {name.removeprefix("optimizer."): value for name, value in tensors.items()}, noise

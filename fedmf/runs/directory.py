@@ -101,20 +101,26 @@ class RunDirectory:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def restore(self) -> tuple[int, Tensor, dict[str, Tensor]] | None:
-        """(rounds released, θ, optimizer state) as of the last commit, or None before the first."""
+    def restore(self) -> tuple[int, Tensor, dict[str, Tensor], dict[str, Any]] | None:
+        """(rounds released, θ, optimizer state, position of the noise) of the last commit, None before it."""
         committed = self.ledger.checkpoint()
         if committed is None:
             return None
         t, name, digest = committed
-        parameters, state = load_checkpoint(self.path / CHECKPOINTS / name, digest)
-        return t + 1, parameters, state
+        return t + 1, *load_checkpoint(self.path / CHECKPOINTS / name, digest)
 
-    def commit(self, t: int, users: Sequence[str], parameters: Tensor, state: Mapping[str, Tensor]) -> None:
+    def commit(
+        self,
+        t: int,
+        users: Sequence[str],
+        parameters: Tensor,
+        state: Mapping[str, Tensor],
+        noise: Mapping[str, Any],
+    ) -> None:
         """Make round t (0-based) final: write its state, then the ledger row that makes it count."""
         name = f"after-round-{t + 1:07d}.npz"
         try:
-            digest = save_checkpoint(self.path / CHECKPOINTS / name, parameters, state)
+            digest = save_checkpoint(self.path / CHECKPOINTS / name, parameters, state, noise)
         except OSError as error:
             raise ConfigError(
                 f"cannot write checkpoint of round {t + 1}: {error.strerror}; nothing was released."

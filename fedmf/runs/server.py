@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,14 @@ class PrivateServer:
         directory: an open run directory; a run that was stopped continues where its ledger ends.
         initial: θ_0, shape (d,), float32.
         device: where sum, noise and model live.
+
+    Raises:
+        ValueError: the checkpoint was written with other noise than this plan and key make.
+
+    Guarantees:
+        A resumed run goes on with the very noise of an uninterrupted one. Checkpoints hold the position of
+        the noise and digests that identify it; kept vectors are replayed from the key, since past noise on
+        disk would have to be guarded like the key.
     """
 
     def __init__(
@@ -54,14 +63,26 @@ class PrivateServer:
             self.parameters = initial.to(self.device)
             self._state = self._optimizer.init(self.parameters)
         else:
-            self.t, parameters, state = restored
+            self.t, parameters, state, noise = restored
+            self._check_noise(noise)
             self.parameters = parameters.to(self.device)
             self._state = {name: value.to(self.device) for name, value in state.items()}
 
     def _noise_stream(self, key: NoiseKey, dimension: int) -> CorrelatedNoise:
         source = GaussianSource(key, dimension, Domain.TRAINING)
-        recurrence = self.plan.mechanism.factorization.recurrence()
-        return CorrelatedNoise(source, recurrence, self.plan.participation.rounds)
+        inverse = self.plan.mechanism.factorization.recurrence()
+        return CorrelatedNoise(source, inverse, self.plan.participation.rounds, device=self.device)
+
+    def _check_noise(self, saved: Mapping[str, Any]) -> None:
+        """Refuse to go on with other noise than the saved; without noise any key will do."""
+        if self.plan.noise_std == 0:
+            return
+        self._noise.load_state(saved)
+        if self._noise.t != self.t:
+            raise ValueError(
+                f"t (round of the saved noise) must be {self.t}, as many as were released; "
+                f"got {self._noise.t}. Restore checkpoint and ledger from the same copy."
+            )
 
     @property
     def dimension(self) -> int:
@@ -103,13 +124,11 @@ class PrivateServer:
         noisy = total.total()
         self._noise.seek(self.t)
         if self.plan.noise_std > 0:
-            row = torch.zeros(self.dimension, dtype=torch.float64)
-            self._noise.add_(row, self.plan.noise_std)
-            noisy += row.to(self.device)
+            self._noise.add_(noisy, self.plan.noise_std)
         else:
             self._noise.skip()
         mean = noisy / self.plan.config.cohort_size
         parameters, state = self._optimizer.step(self.t, self.parameters, mean, self._state)
-        self.directory.commit(self.t, users, parameters, state)
+        self.directory.commit(self.t, users, parameters, state, self._noise.state_dict())
         self.t, self.parameters, self._state = self.t + 1, parameters, state
         return parameters

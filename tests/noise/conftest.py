@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from fedmf.factorization import Recurrence
 
-@dataclass(frozen=True)
-class DenseRecurrence:
+
+@dataclass(frozen=True, eq=False)
+class DenseRecurrence(Recurrence):
     """A recurrence and the dense matrix it must reproduce."""
-
-    feedforward: np.ndarray
-    feedback: np.ndarray
-    row_scale: np.ndarray
 
     @property
     def inverse(self) -> np.ndarray:

@@ -21,6 +21,7 @@ from fedmf.runs.checkpoint import load_checkpoint, save_checkpoint, write_durabl
 
 PARAMETERS = torch.randn(33, generator=torch.Generator().manual_seed(0))
 STATE = {"velocity": torch.arange(33, dtype=torch.float64), "step": torch.tensor(7)}
+NOISE = {"t": 3, "digest": "00ff"}
 
 
 def check_equal(state: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -36,9 +37,10 @@ def check_equal(state: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 def test_what_was_saved_is_loaded_bit_for_bit(tmp_path: Path, state: dict[str, Tensor]) -> None:
     path = tmp_path / "c.npz"
     special = torch.tensor([float("nan"), float("inf"), -0.0, 1e-45])
-    digest = save_checkpoint(path, torch.cat([PARAMETERS, special]), state)
+    digest = save_checkpoint(path, torch.cat([PARAMETERS, special]), state, NOISE)
     assert digest == hashlib.sha256(path.read_bytes()).hexdigest()
-    parameters, loaded = load_checkpoint(path, digest)
+    parameters, loaded, noise = load_checkpoint(path, digest)
+    assert noise == NOISE
     assert parameters.numpy().tobytes() == torch.cat([PARAMETERS, special]).numpy().tobytes()
     check_equal(loaded, state)
     parameters.add_(1.0)
@@ -46,14 +48,14 @@ def test_what_was_saved_is_loaded_bit_for_bit(tmp_path: Path, state: dict[str, T
 
 
 def test_saving_detaches(tmp_path: Path) -> None:
-    digest = save_checkpoint(tmp_path / "c.npz", PARAMETERS.clone().requires_grad_(), {})
+    digest = save_checkpoint(tmp_path / "c.npz", PARAMETERS.clone().requires_grad_(), {}, NOISE)
     assert not load_checkpoint(tmp_path / "c.npz", digest)[0].requires_grad
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "append", "empty"])
 def test_a_file_that_is_not_the_committed_one_is_refused(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "c.npz"
-    digest = save_checkpoint(path, PARAMETERS, STATE)
+    digest = save_checkpoint(path, PARAMETERS, STATE, NOISE)
     content = bytearray(path.read_bytes())
     if damage == "flip":
         content[len(content) // 2] ^= 1
@@ -65,8 +67,8 @@ def test_a_file_that_is_not_the_committed_one_is_refused(tmp_path: Path, damage:
 
 
 def test_another_rounds_checkpoint_is_refused(tmp_path: Path) -> None:
-    first = save_checkpoint(tmp_path / "1.npz", PARAMETERS, STATE)
-    second = save_checkpoint(tmp_path / "2.npz", PARAMETERS + 1, STATE)
+    first = save_checkpoint(tmp_path / "1.npz", PARAMETERS, STATE, NOISE)
+    second = save_checkpoint(tmp_path / "2.npz", PARAMETERS + 1, STATE, NOISE)
     assert first != second
     with pytest.raises(ValueError, match="is not the one the ledger committed"):
         load_checkpoint(tmp_path / "2.npz", first)
@@ -158,14 +160,14 @@ def test_a_writer_killed_half_way_leaves_the_old_content(
         raise SystemExit
 
     path = tmp_path / "c.npz"
-    digest = save_checkpoint(path, PARAMETERS, STATE)
+    digest = save_checkpoint(path, PARAMETERS, STATE, NOISE)
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint.os, "replace", die)
         with pytest.raises(SystemExit):
-            save_checkpoint(path, PARAMETERS + 1, STATE)
+            save_checkpoint(path, PARAMETERS + 1, STATE, NOISE)
     assert len(os.listdir(tmp_path)) == 2
     assert torch.equal(load_checkpoint(path, digest)[0], PARAMETERS)
-    digest = save_checkpoint(path, PARAMETERS + 2, STATE)
+    digest = save_checkpoint(path, PARAMETERS + 2, STATE, NOISE)
     assert torch.equal(load_checkpoint(path, digest)[0], PARAMETERS + 2)
     assert os.listdir(tmp_path) == ["c.npz"]
 

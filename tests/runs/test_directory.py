@@ -40,7 +40,7 @@ def run(tmp_path: Path) -> Iterator[RunDirectory]:
 
 def commit(run: RunDirectory, t: int, value: float) -> None:
     users = [f"u{(2 * t) % 4}", f"u{(2 * t + 1) % 4}"]
-    run.commit(t, users, torch.full((3,), value), {"velocity": torch.full((3,), -value)})
+    run.commit(t, users, torch.full((3,), value), {"velocity": torch.full((3,), -value)}, {"t": t + 1})
 
 
 def test_a_new_directory_holds_a_complete_run(tmp_path: Path) -> None:
@@ -272,8 +272,9 @@ def test_restoring_returns_the_last_committed_state(run: RunDirectory) -> None:
         commit(run, t, t + 0.5)
         restored = run.restore()
         assert restored is not None
-        rounds, parameters, state = restored
+        rounds, parameters, state, noise = restored
         assert rounds == t + 1
+        assert noise == {"t": t + 1}
         assert torch.equal(parameters, torch.full((3,), t + 0.5))
         assert torch.equal(state["velocity"], torch.full((3,), -t - 0.5))
         assert len(os.listdir(run.path / CHECKPOINTS)) == 1
@@ -342,14 +343,14 @@ def test_a_disk_that_fails_after_the_commit_does_not_make_the_round_look_failed(
 def test_a_round_that_breaks_the_contract_is_not_committed(run: RunDirectory) -> None:
     commit(run, 0, 0.5)
     with pytest.raises(ParticipationViolation):
-        run.commit(1, ["u0"], torch.ones(3), {})
+        run.commit(1, ["u0"], torch.ones(3), {}, {"t": 1})
     restored = run.restore()
     assert restored is not None
     assert (restored[0], restored[1][0].item()) == (1, 0.5)
 
 
 def test_a_round_in_which_nobody_took_part_counts(run: RunDirectory) -> None:
-    run.commit(0, [], torch.ones(3), {})
+    run.commit(0, [], torch.ones(3), {}, {"t": 1})
     restored = run.restore()
     assert restored is not None
     assert restored[0] == 1

@@ -1,0 +1,145 @@
+"""What to keep between rounds and what to draw again, by the memory there is and the time either takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+import torch
+
+from fedmf.factorization import Recurrence, SparseRows, StreamingInverse
+from fedmf.noise.kernels import NoiseKernels
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.layout import Domain
+from fedmf.noise.rows import CachedRows, RegeneratedRows, RowRule, of_inverse
+from fedmf.noise.source import GaussianSource
+
+__all__ = ["Costs", "Storage", "choose_rows", "kept_bytes", "measured_costs"]
+
+Storage = Literal["auto", "regenerate", "buffer"]
+
+_LARGEST_WRITTEN: Final = 4096
+_ELEMENTS: Final = {"cpu": 1 << 16}
+_ELEMENTS_ELSEWHERE: Final = 1 << 24
+_REPEATS: Final = 5
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Time per element: of one more z drawn in a row, and of one more kept vector read in it."""
+
+    draw: float
+    read: float
+
+    def regenerated(self, draws: float) -> float:
+        """A row of that many z, all drawn."""
+        return draws * self.draw
+
+    def cached(self, draws: float) -> float:
+        """The same with earlier z kept: z_t is drawn for the row and for the cache, which costs two writes."""
+        return 2 * self.draw + (draws + 1) * self.read
+
+
+def choose_rows(
+    inverse: StreamingInverse,
+    storage: Storage,
+    memory_limit: int | None,
+    length: int,
+    buffer_dtype: torch.dtype,
+    costs: Callable[[], Costs],
+) -> RowRule:
+    """The rule for making rows.
+
+    *regenerate* keeps nothing: C⁻¹ is written out where its form keeps vectors. *buffer* keeps past z where
+    they would be drawn again. *auto* follows the form of C⁻¹; with a limit it takes what fits, and where past
+    z may either be kept or drawn again, what is faster. Only that last choice is measured. It is free to
+    differ between machines, because both give the same bits.
+
+    Args:
+        inverse: C⁻¹.
+        storage: which.
+        memory_limit: bytes that kept vectors may take; None: what the form of C⁻¹ needs and no more.
+        length: elements of a vector.
+        buffer_dtype: of kept vectors that may be rounded.
+        costs: measures them; called only if they matter.
+
+    Raises:
+        ValueError: the storage is unknown, not possible for this C⁻¹, or does not fit.
+    """
+    if storage not in ("auto", "regenerate", "buffer"):
+        raise ValueError(f"storage must be 'auto', 'regenerate' or 'buffer'; got {storage!r}.")
+    if memory_limit is not None and memory_limit < 0:
+        raise ValueError(f"memory_limit (bytes) must be at least 0; got {memory_limit}.")
+    own = of_inverse(inverse)
+    if storage == "regenerate":
+        return RegeneratedRows(SparseRows.of(inverse)) if own.vectors else own
+    if own.vectors:
+        if _fits(own, length, buffer_dtype, memory_limit):
+            return own
+        if storage == "buffer" or inverse.rounds > _LARGEST_WRITTEN:
+            raise _too_large(own, length, buffer_dtype, memory_limit)
+        return RegeneratedRows(SparseRows.of(inverse))
+    if not isinstance(inverse, Recurrence) or inverse.feedforward.shape[-1] == 1:
+        return own
+    cached = CachedRows(inverse)
+    fits = _fits(cached, length, buffer_dtype, memory_limit)
+    if storage == "buffer":
+        if not fits:
+            raise _too_large(cached, length, buffer_dtype, memory_limit)
+        return cached
+    if memory_limit is None or not fits:
+        return own
+    draws, measured = inverse.mean_regenerated_vectors + 1, costs()
+    return cached if measured.cached(draws) < measured.regenerated(draws) else own
+
+
+def kept_bytes(rule: RowRule, length: int, buffer_dtype: torch.dtype) -> int:
+    """Bytes of the kept vectors; those that may not be rounded are float64."""
+    return rule.vectors * length * (buffer_dtype if rule.roundable else torch.float64).itemsize
+
+
+@lru_cache(maxsize=8)
+def measured_costs(device: str) -> Costs:
+    """Both costs on a device, from the fastest of a few short runs with a public key; once per process."""
+    source = GaussianSource(NoiseKey.from_seed(0), _ELEMENTS_ELSEWHERE, Domain.TRAINING)
+    kernels = source.kernels(device)
+    length = _ELEMENTS.get(torch.device(device).type, _ELEMENTS_ELSEWHERE)
+    out = torch.zeros(length, dtype=torch.float64, device=device)
+    ring = torch.zeros(9, length, dtype=torch.float64, device=device)
+    few, many = (_fastest(kernels, out, ring, draws, 0) for draws in (1, 5))
+    draw = max(many - few, 0.0) / 4
+    few, many = (_fastest(kernels, out, ring, 1, reads) for reads in (0, 8))
+    return Costs(draw / length, max(many - few, 0.0) / 8 / length)
+
+
+def _fastest(kernels: NoiseKernels, out: torch.Tensor, ring: torch.Tensor, draws: int, reads: int) -> float:
+    """Seconds of a row with that many draws and reads."""
+    times = []
+    for _ in range(_REPEATS + 1):  # the first may compile
+        _wait(out.device)
+        begin = time.perf_counter()
+        kernels.feedback_(
+            out, 0.0, 0, list(range(draws)), [1.0] * draws, ring, list(range(reads)), [0.5] * reads, 8
+        )
+        _wait(out.device)
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _fits(rule: RowRule, length: int, buffer_dtype: torch.dtype, limit: int | None) -> bool:
+    return limit is None or kept_bytes(rule, length, buffer_dtype) <= limit
+
+
+def _too_large(rule: RowRule, length: int, buffer_dtype: torch.dtype, limit: int | None) -> ValueError:
+    return ValueError(
+        f"memory_limit must be at least {kept_bytes(rule, length, buffer_dtype)} bytes for {rule.vectors} kept "
+        f"vectors; got {limit}. Use fewer bands or a smaller shard."
+    )

@@ -1,0 +1,218 @@
+"""The operator a stream really applies, read off with unit impulses for z, for every mechanism and storage.
+
+With z(t, i) = 1 where i = t and 0 elsewhere, row t of the stream is row t of C⁻¹, without any randomness.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from oracles import scalar_sensitivity
+
+from fedmf.factorization import (
+    BlockTree,
+    BufferedToeplitz,
+    SparseRows,
+    Stamped,
+    Toeplitz,
+    build,
+    kary_tree,
+    names,
+    normalized,
+    stated_sensitivity,
+    tree,
+)
+from fedmf.noise import CorrelatedNoise, GaussianSource, NoiseKey
+from fedmf.noise.storage import Costs, choose_rows
+from fedmf.participation import Participation
+
+ROUNDS, TAKEN, APART = 13, 3, 4
+
+# Matrices of this size with condition below 1e4, and sums of at most 13 terms.
+ROUNDING = 1e-11
+
+
+class ImpulseKernels:
+    """The three passes written out once more in NumPy, for z(t, i) = [i = t]."""
+
+    def accumulate_(self, out, start, rounds, weights):
+        out += self._sum(out, start, rounds, weights)
+
+    def feedback_(self, out, scale, start, rounds, weights, ring, slots, ring_weights, write_slot):
+        y = self._sum(out, start, rounds, weights)
+        for slot, weight in zip(slots, ring_weights, strict=True):
+            y = y - weight * ring[slot].double()
+        ring[write_slot] = y
+        out += scale * ring[write_slot].double()
+
+    def state_space_(self, out, scale, start, t, state, decays, output_weights):
+        y = self._sum(out, start, [t], [1.0])
+        for row, weight in zip(state, output_weights, strict=True):
+            y = y - weight * row.double()
+        for row, decay in zip(state, decays, strict=True):
+            row.copy_(decay * row.double() + y)
+        out += scale * y
+
+    @staticmethod
+    def _sum(out, start, rounds, weights):
+        y = torch.zeros(out.numel(), dtype=torch.float64)
+        for t, weight in zip(rounds, weights, strict=True):
+            if start <= t < start + out.numel():
+                y[t - start] += weight
+        return y
+
+
+class ImpulseSource(GaussianSource):
+    def kernels(self, device):
+        return ImpulseKernels()
+
+
+def operator(inverse, rounds, **options) -> np.ndarray:
+    """The matrix that a stream applies to z, one row a round."""
+    source = ImpulseSource(NoiseKey.from_seed(0), rounds)
+    noise = CorrelatedNoise(source, inverse, rounds, **options)
+    rows = torch.zeros(rounds, rounds, dtype=torch.float64)
+    for row in rows:
+        noise.add_(row, 1.0)
+    return rows.numpy()
+
+
+OTHERS = {
+    "online tree": tree(ROUNDS, full=False),
+    "normalised online tree": normalized(tree(ROUNDS, full=False)),
+    "normalised full tree": normalized(tree(ROUNDS)),
+    "ternary tree": kary_tree(3, ROUNDS),
+    "normalised ternary tree": normalized(kary_tree(3, ROUNDS)),
+    "stamped tree": Stamped(tree(4), ROUNDS),
+    "stamped online tree": Stamped(tree(5, full=False), ROUNDS),
+    "stamped ternary tree": Stamped(kary_tree(3, 5), ROUNDS),
+    "stamped blt": Stamped(BufferedToeplitz([0.9, 0.5], [0.3, 0.2], 5), ROUNDS),
+    "stamped leaf": Stamped(tree(1), ROUNDS),
+    "stamped bands": Stamped(Toeplitz([1.0, 0.5, 0.25], 5), ROUNDS),
+    "crowded blt": BufferedToeplitz([1 - 1e-6, 1 - 2e-6, 1 - 3e-6, 1 - 4e-6], [0.2] * 4, ROUNDS),
+}
+
+
+@pytest.fixture(params=[*names(), *OTHERS])
+def factorization(request):
+    """Every mechanism of the catalogue with its free parameters optimised, and forms it does not choose."""
+    if request.param in OTHERS:
+        return OTHERS[request.param]
+    return build(request.param, Participation(ROUNDS, TAKEN, APART)).factorization
+
+
+@pytest.mark.parametrize("storage", ["auto", "regenerate", "buffer"])
+def test_the_stream_applies_the_inverse_of_c(factorization, storage):
+    measured = operator(factorization.recurrence(), ROUNDS, storage=storage)
+    expected = np.linalg.inv(factorization.materialize())
+    np.testing.assert_allclose(measured, expected, rtol=0, atol=ROUNDING * np.abs(expected).max())
+
+
+def test_the_worst_pattern_of_the_applied_operator_has_the_stated_sensitivity(factorization):
+    """Enumeration of all patterns and signs over the inverse of what was measured, not over C itself."""
+    applied = np.linalg.inv(operator(factorization.recurrence(), ROUNDS))
+    stated = stated_sensitivity(factorization, Participation(ROUNDS, TAKEN, APART))
+    worst = scalar_sensitivity(applied, TAKEN, APART)
+    assert worst <= stated.value * (1 + ROUNDING)
+    if stated.kind == "exact":
+        assert worst == pytest.approx(stated.value, rel=1e-9)
+
+
+def test_what_is_said_to_be_kept_and_drawn_is_what_is_kept_and_drawn(factorization, monkeypatch):
+    inverse, counts = factorization.recurrence(), []
+
+    def count(self, out, start, rounds, weights):
+        counts[-1] += len(rounds)
+        return torch.zeros(out.numel(), dtype=torch.float64)
+
+    monkeypatch.setattr(ImpulseKernels, "_sum", count)
+    source = ImpulseSource(NoiseKey.from_seed(0), 3)
+    noise = CorrelatedNoise(source, inverse, ROUNDS)
+    for _ in range(ROUNDS):
+        counts.append(0)
+        noise.add_(torch.zeros(3), 1.0)
+    assert counts == inverse.draws().tolist()
+    assert inverse.regenerated_vectors == max(counts) - 1
+    assert inverse.mean_regenerated_vectors == pytest.approx(np.mean(counts) - 1)
+    assert noise.memory_vectors == inverse.memory_vectors
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 33])
+@pytest.mark.parametrize("full", [True, False])
+def test_trees_of_all_sizes(n, full):
+    C = tree(n, full)
+    measured = operator(C.recurrence(), n)
+    np.testing.assert_allclose(measured @ C.materialize(), np.eye(n), rtol=0, atol=ROUNDING)
+    assert noise_of(C, n).memory_vectors == (n - 1).bit_length()
+
+
+def noise_of(C, n):
+    return CorrelatedNoise(GaussianSource(NoiseKey.from_seed(0), 1), C.recurrence(), n)
+
+
+def test_trees_take_logarithmic_memory_and_constant_or_logarithmic_work():
+    n = 1024
+    binary, ternary = tree(n).recurrence(), kary_tree(3, n).recurrence()
+    assert (binary.memory_vectors, binary.regenerated_vectors) == (10, 0)
+    assert np.count_nonzero(binary.weights, axis=1).max() <= 10
+    online = tree(n, full=False).recurrence()
+    assert np.count_nonzero(online.weights, axis=1).mean() < 1
+    written = SparseRows.of(online)
+    assert written.mean_regenerated_vectors <= np.log2(n) / 2 + 1
+    assert ternary.memory_vectors == 0
+    assert ternary.mean_regenerated_vectors < 1
+    assert ternary.regenerated_vectors <= 2 * np.log(n) / np.log(3)
+
+
+def test_normalised_trees_stream_as_cheaply_as_trees():
+    assert isinstance(normalized(tree(64)), BlockTree)
+    assert normalized(tree(64)).recurrence().memory_vectors == 6
+    assert normalized(kary_tree(2, 64)).recurrence().mean_regenerated_vectors < 1
+
+
+CHEAP_READS, CHEAP_DRAWS = Costs(draw=5.0, read=1.0), Costs(draw=1.0, read=5.0)
+
+
+@pytest.mark.parametrize(
+    ("inverse", "storage", "limit", "costs", "chosen"),
+    [
+        ("wide", "auto", None, CHEAP_READS, "RegeneratedRows"),
+        ("wide", "auto", 7 * 800, CHEAP_READS, "CachedRows"),
+        ("wide", "auto", 7 * 800, CHEAP_DRAWS, "RegeneratedRows"),
+        ("wide", "auto", 7 * 800 - 1, CHEAP_READS, "RegeneratedRows"),
+        ("wide", "buffer", None, CHEAP_DRAWS, "CachedRows"),
+        ("one", "auto", 10**9, CHEAP_READS, "RegeneratedRows"),
+        ("bands", "auto", None, CHEAP_READS, "FeedbackRows"),
+        ("bands", "auto", 2 * 400, CHEAP_READS, "FeedbackRows"),
+        ("bands", "auto", 2 * 400 - 1, CHEAP_READS, "RegeneratedRows"),
+        ("bands", "regenerate", None, CHEAP_READS, "RegeneratedRows"),
+        ("tree", "auto", 4 * 800, CHEAP_READS, "BlockRows"),
+        ("tree", "auto", 4 * 800 - 1, CHEAP_READS, "RegeneratedRows"),
+        ("blt", "auto", None, CHEAP_READS, "StateRows"),
+    ],
+)
+def test_the_choice_of_storage(inverse, storage, limit, costs, chosen):
+    forms = {
+        "wide": build("bisr", Participation(ROUNDS, 1, ROUNDS), bands=8).factorization,
+        "one": build("identity", Participation(ROUNDS, 1, ROUNDS)).factorization,
+        "bands": Toeplitz([1.0, 0.5, 0.25], ROUNDS),
+        "tree": tree(ROUNDS),
+        "blt": BufferedToeplitz([0.5], [0.5], ROUNDS),
+    }
+    rule = choose_rows(
+        forms[inverse].recurrence(), storage, limit, 100, torch.float32, lambda: costs
+    )
+    assert type(rule).__name__ == chosen
+
+
+def test_storage_that_cannot_be_is_refused():
+    long = Toeplitz([1.0, 0.5], 5000).recurrence()
+    with pytest.raises(ValueError, match=r"memory_limit must be at least 800 bytes for 1 kept vectors; got 3"):
+        choose_rows(long, "auto", 3, 100, torch.float64, lambda: CHEAP_READS)
+    with pytest.raises(ValueError, match=r"n \(rounds\) must be at most 4096"):
+        choose_rows(long, "regenerate", None, 100, torch.float64, lambda: CHEAP_READS)
+    with pytest.raises(ValueError, match="storage must be"):
+        choose_rows(long, "disk", None, 100, torch.float64, lambda: CHEAP_READS)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"memory_limit \(bytes\) must be at least 0; got -1"):
+        choose_rows(long, "auto", -1, 100, torch.float64, lambda: CHEAP_READS)

@@ -1,0 +1,102 @@
+"""A stopped run goes on with the very noise of an uninterrupted one, and with no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_runs import linear_task, small_config
+from torch import Tensor
+
+from fedmf.noise import HorizonExceededError
+from fedmf.runs import checkpoint
+from fedmf.runs.directory import RunDirectory
+from fedmf.runs.session import Session
+
+TASK = linear_task(24, 50)
+FORMS = {
+    "kept outputs": {"mechanism": "banded-toeplitz", "bands": 4},
+    "decaying sums": {"mechanism": "blt"},
+    "block sums": {"mechanism": "tree"},
+    "drawn again": {"mechanism": "bisr", "bands": 4},
+}
+
+
+def release(session: Session, rounds: int) -> list[Tensor]:
+    """So many rounds without a reply: the models move by noise alone."""
+    return [session.server.release(session.server.new_sum(), []).clone() for _ in range(rounds)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("stop", [1, 5, 11])
+def test_resumed_rounds_add_the_same_noise(tmp_path: Path, form: str, stop: int) -> None:
+    config = small_config(**FORMS[form])
+    with Session.start(tmp_path / "whole", config, TASK) as session:
+        expected = release(session, config.rounds)
+    with Session.start(tmp_path / "parts", config, TASK) as session:
+        first = release(session, stop)
+    with Session.resume(tmp_path / "parts", task=TASK) as session:
+        rest = release(session, config.rounds - stop)
+        with pytest.raises(HorizonExceededError):
+            release(session, 1)
+    assert all(torch.equal(a, b) for a, b in zip([*first, *rest], expected, strict=True))
+
+
+def test_checkpoints_hold_the_position_and_no_noise(tmp_path: Path) -> None:
+    config = small_config(**FORMS["kept outputs"])
+    with Session.start(tmp_path / "run", config, TASK) as session:
+        release(session, 3)
+        restored = session.directory.restore()
+        assert restored is not None
+        *_, noise = restored
+        assert noise == session.server._noise.state_dict()
+        assert (noise["t"], set(noise)) == (3, {"t", "key", "domain", "dimension", "digest"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"key": "0" * 16}, "key .of the saved noise. must be"),
+        ({"digest": "0" * 64}, "digest .of the saved noise. must be"),
+        ({"dimension": 51}, "dimension .of the saved noise. must be"),
+        ({"t": 2}, "t .round of the saved noise. must be 3"),
+        ({"t": 13}, "at most n .horizon. = 12; got 13"),
+    ],
+)
+def test_a_checkpoint_of_other_noise_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], message: str
+) -> None:
+    with Session.start(tmp_path / "run", small_config(**FORMS["kept outputs"]), TASK) as session:
+        release(session, 3)
+    real = RunDirectory.restore
+
+    def other(self: RunDirectory) -> Any:
+        restored = real(self)
+        assert restored is not None
+        return *restored[:3], {**restored[3], **change}
+
+    monkeypatch.setattr(RunDirectory, "restore", other)
+    with pytest.raises((ValueError, HorizonExceededError), match=message):
+        Session.resume(tmp_path / "run", task=TASK)
+
+
+def test_a_round_that_fails_to_commit_has_the_same_noise_when_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the difference of the two attempts would show part of the noise."""
+    config = small_config(**FORMS["kept outputs"])
+    with Session.start(tmp_path / "whole", config, TASK) as session:
+        expected = release(session, 4)
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with Session.start(tmp_path / "run", config, TASK) as session:
+        release(session, 2)
+        for _ in range(2):
+            with monkeypatch.context() as patched, pytest.raises(Exception, match="nothing was released"):
+                patched.setattr(checkpoint.os, "fsync", fail)
+                release(session, 1)
+        assert all(torch.equal(a, b) for a, b in zip(release(session, 2), expected[2:], strict=True))
