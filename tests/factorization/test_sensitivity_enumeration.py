@@ -176,7 +176,7 @@ def test_the_stated_value_beside_every_scalar_user_and_ascended_vector_users(kin
         spread += int((vector > truth * (1 + 1e-6)).sum())
         bandwidths |= {C.bands for C in own if contract.rounds == 10}
     assert bandwidths >= BANDWIDTHS[kind]
-    # The ascent is a real one: ten steps mostly reach the worst scalar user, and go beyond where directions help.
+    # The ascent is a real one: ten steps mostly reach the worst scalar user, and some go beyond.
     assert reached_truth > 0.85 * 1085
     assert (spread >= 10) == signed
     assert exact > 600 if signed else exact == 1085
