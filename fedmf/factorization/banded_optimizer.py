@@ -18,6 +18,8 @@ __all__ = ["banded", "counting_all_rows", "log_error"]
 Array = NDArray[np.float64]
 _LARGEST_DENSE = 2048
 _LEAST_COUNTED = 1e-4
+# Columns of one user overlap for p > b; to bound the sensitivity then takes all of CᵀC.
+_LARGEST_OVERLAPPING = 10_240
 _OPTIONS = {"maxiter": 3000, "maxfun": 4000, "ftol": 1e-11, "gtol": 1e-10, "maxcor": 20}
 
 
@@ -102,7 +104,8 @@ def banded(
         C, its first column of norm 1.
 
     Raises:
-        ValueError: p is out of range, or the workload is of the slow kind (`log_error`) and n > 2048.
+        ValueError: p is out of range, the workload is of the slow kind (`log_error`) and n > 2048, or p > b,
+            k > 1 and n > 10240.
 
     Guarantees:
         For p ≤ b no worse than the column-normalised optimal banded Toeplitz matrix, from which it starts.
@@ -121,6 +124,11 @@ def banded(
         raise ValueError(
             f"n (rounds) must be at most {_LARGEST_DENSE} for a banded C and this workload; got {n}. "
             "Use banded-toeplitz."
+        )
+    if bands > b and k > 1 and n > _LARGEST_OVERLAPPING:
+        raise ValueError(
+            f"p (bands) must be at most b={b} for a banded C of more than {_LARGEST_OVERLAPPING} rounds; got "
+            f"{bands}. The sensitivity could not be bounded: use p <= b, or banded-toeplitz."
         )
     block = None if equal_norms or k == 1 else np.minimum(np.arange(n) // b, k - 1)
     directions, norms = _minimize(_start(bands, participation), queries, block)

@@ -55,7 +55,7 @@ def dense(participation: Participation, workload: ToeplitzWorkload | None = None
     if n > _LARGEST_OPTIMIZED:
         raise ValueError(
             f"n (rounds) must be at most {_LARGEST_OPTIMIZED} for dense; got {n}. "
-            "Use banded, banded-toeplitz, banded-inverse or blt."
+            "Use banded-toeplitz, banded-inverse or blt."
         )
     queries = counting_all_rows(prefix(n) if workload is None else workload)
     if k == 1:
