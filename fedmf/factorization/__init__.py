@@ -25,7 +25,7 @@ from fedmf.factorization.dense_optimizer import dense
 from fedmf.factorization.error import Errors, errors, query_variances
 from fedmf.factorization.lti import quadratic_lti, quadratic_suboptimality
 from fedmf.factorization.pattern import pattern_sensitivities, pattern_sensitivity
-from fedmf.factorization.scaled_toeplitz import NotRepresentable, ScaledToeplitz
+from fedmf.factorization.scaled_toeplitz import ColumnScaled, NotRepresentable, ScaledToeplitz
 from fedmf.factorization.sensitivity import (
     Sensitivity,
     SensitivityNotExact,
@@ -36,7 +36,6 @@ from fedmf.factorization.sensitivity import (
 from fedmf.factorization.stamped import Stamped
 from fedmf.factorization.strongly_convex import strongly_convex_bound, strongly_convex_lti
 from fedmf.factorization.toeplitz import (
-    ColumnScaled,
     Diagonal,
     InverseToeplitz,
     Toeplitz,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.factorization.banded_covariance import inverse_row_norms
-from fedmf.factorization.base import Factorization, Recurrence, Vector
+from fedmf.factorization.base import Factorization, Recurrence, Vector, check_leading, column_factors
 from fedmf.factorization.series import reciprocal, trimmed
 
 __all__ = ["Banded", "without_workload", "workload_inverse"]
@@ -131,11 +131,14 @@ class Banded(Factorization):
 
     def leading(self, rounds: int) -> Banded:
         """The leading T×T block of C."""
-        if not 1 <= rounds <= self.rounds:
-            raise ValueError(f"T (leading rounds) must be between 1 and n={self.rounds}; got {rounds}.")
+        check_leading(rounds, self.rounds)
         band = self.band[:rounds, :rounds].copy()
         band[np.add.outer(np.arange(rounds), np.arange(band.shape[1])) >= rounds] = 0.0
         return Banded(band)
+
+    def columns_divided_by(self, factors: Vector) -> Banded:
+        """C with column j divided by s_j."""
+        return Banded(self.band / column_factors(factors, self.rounds)[:, None])
 
     def to_dict(self) -> dict[str, Any]:
         """{"type": "banded", "band"}."""

@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Factorization", "Recurrence", "frozen_vector"]
+__all__ = [
+    "Factorization",
+    "Recurrence",
+    "check_leading",
+    "column_factors",
+    "frozen_vector",
+    "positive_vector",
+]
 
 Vector = NDArray[np.float64]
 
@@ -29,6 +36,41 @@ def frozen_vector(values: ArrayLike, symbol: str, meaning: str) -> Vector:
         raise ValueError(f"{symbol} ({meaning}) must be finite; got {vector[at]} at index {at}.")
     vector.setflags(write=False)
     return vector
+
+
+def positive_vector(values: ArrayLike, symbol: str, meaning: str) -> Vector:
+    """`frozen_vector` of positive entries.
+
+    Raises:
+        ValueError: the values are not such a vector.
+    """
+    vector = frozen_vector(values, symbol, meaning)
+    if not (vector > 0).all():
+        at = int(np.flatnonzero(vector <= 0)[0])
+        raise ValueError(f"{symbol} ({meaning}) must be positive; got {vector[at]} at index {at}.")
+    return vector
+
+
+def column_factors(values: ArrayLike, rounds: int) -> Vector:
+    """s, what columns are divided by.
+
+    Raises:
+        ValueError: it is not a vector of n positive numbers.
+    """
+    factors = positive_vector(values, "s", "column scale")
+    if factors.size != rounds:
+        raise ValueError(f"s (column scale) must have n={rounds} entries; got {factors.size}.")
+    return factors
+
+
+def check_leading(rounds: int, horizon: int) -> None:
+    """Refuse a T outside 1 … n.
+
+    Raises:
+        ValueError: it is.
+    """
+    if not 1 <= rounds <= horizon:
+        raise ValueError(f"T (leading rounds) must be between 1 and n={horizon}; got {rounds}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +207,17 @@ class Factorization(ABC):
 
         Raises:
             ValueError: T is not between 1 and n.
+        """
+
+    @abstractmethod
+    def columns_divided_by(self, factors: Vector) -> Factorization:
+        """C·diag(s)⁻¹, which releases s_t·[C⁻¹z]_t.
+
+        Args:
+            factors: s, shape (n,), positive.
+
+        Raises:
+            ValueError: s is not of this form, or the result has no form that can be kept.
         """
 
     @abstractmethod

@@ -11,9 +11,9 @@ import numpy as np
 
 from fedmf.factorization.base import Factorization
 from fedmf.factorization.error import query_variances
-from fedmf.factorization.families import DEFAULT_INVERSE, FAMILIES, Family, few_buffered, known, scaled
+from fedmf.factorization.families import DEFAULT_INVERSE, FAMILIES, Family, few_buffered, rated, scaled
 from fedmf.factorization.robust import tapered
-from fedmf.factorization.scaled_toeplitz import NotRepresentable, ScaledToeplitz
+from fedmf.factorization.scaled_toeplitz import NotRepresentable
 from fedmf.factorization.search import minimize_on_interval
 from fedmf.factorization.sensitivity import quick_upper_bound
 from fedmf.factorization.stamped import Stamped
@@ -52,7 +52,7 @@ def names() -> list[str]:
     >>> names()[:3], names()[-1].startswith("normalized-")
     (['identity', 'square-root', 'bsr'], True)
     """
-    return [*FAMILIES, *(_NORMALIZED + name for name, family in FAMILIES.items() if family.normalizable)]
+    return [*FAMILIES, *(_NORMALIZED + name for name in FAMILIES)]
 
 
 def accepted_parameters(name: str) -> list[str]:
@@ -187,7 +187,6 @@ class _Search:
         base = self._made[key]
         if not self.normalize or self.family.for_workload is not None:
             return base
-        assert isinstance(base, ScaledToeplitz)
         return normalized(base)
 
     def _fresh(self, p: int, x: float) -> Factorization:
@@ -255,7 +254,7 @@ class _Search:
             x = float(self.given[parameter.symbol])
             return x, self.rmse(p, x)
         if self.family is FAMILIES["blt"]:
-            buffers = few_buffered(self.participation, known(self.workload)).decays.size
+            buffers = few_buffered(self.participation, rated(self.workload)).decays.size
             return float(buffers), self.rmse(p, float(buffers))
         if parameter.choices:
             return min(((float(x), self.rmse(p, x)) for x in parameter.choices), key=lambda found: found[1])
@@ -273,7 +272,7 @@ class _Search:
 
 def _family(name: str) -> Family:
     family = FAMILIES.get(name.removeprefix(_NORMALIZED))
-    if family is None or (name.startswith(_NORMALIZED) and not family.normalizable):
+    if family is None:
         nearest = difflib.get_close_matches(name, names(), n=1, cutoff=0.0)[0]
         raise ValueError(f"mechanism (name) must be a known one; got {name!r}. Did you mean {nearest!r}?")
     return family

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedmf.factorization.base import Factorization, Recurrence, Vector
+from fedmf.factorization.base import Factorization, Recurrence, Vector, check_leading, column_factors
 
 __all__ = ["LARGEST_DENSE", "Dense", "lower_factor"]
 
@@ -98,9 +98,12 @@ class Dense(Factorization):
 
     def leading(self, rounds: int) -> Dense:
         """The leading T×T block of C."""
-        if not 1 <= rounds <= self.rounds:
-            raise ValueError(f"T (leading rounds) must be between 1 and n={self.rounds}; got {rounds}.")
+        check_leading(rounds, self.rounds)
         return Dense(self.matrix[:rounds, :rounds])
+
+    def columns_divided_by(self, factors: Vector) -> Dense:
+        """C with column j divided by s_j."""
+        return Dense(self.matrix / column_factors(factors, self.rounds))
 
     def to_dict(self) -> dict[str, Any]:
         """{"type": "dense", "rows"}: row t has the t + 1 entries up to the diagonal."""

@@ -7,15 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.factorization.base import Factorization, Vector
-from fedmf.factorization.scaled_toeplitz import ScaledToeplitz
+from fedmf.factorization.base import Factorization
 from fedmf.factorization.sensitivity import Sensitivity
-from fedmf.factorization.toeplitz import ColumnScaled
 from fedmf.workload import ToeplitzWorkload
 
 __all__ = ["Errors", "errors", "query_variances"]
-
-_LARGEST_DENSE = 4096
 
 
 @dataclass(frozen=True)
@@ -39,8 +35,8 @@ def query_variances(factorization: Factorization, workload: ToeplitzWorkload) ->
         workload: A = diag(r)·LTT(a)·diag(η), with at least as many rounds as C; its leading block is used.
 
     Raises:
-        ValueError: the workload is shorter than the horizon, or it has column weights, C is not Toeplitz up
-            to a column scale and n exceeds 4096.
+        ValueError: the workload is shorter than the horizon, or it has column weights, C is stamped and n
+            exceeds 4096.
 
     >>> from fedmf.factorization import identity
     >>> from fedmf.workload import prefix
@@ -54,24 +50,10 @@ def query_variances(factorization: Factorization, workload: ToeplitzWorkload) ->
     if queries.column_weights is None:
         variances = factorization.query_variances(queries.coefficients)
     else:
-        variances = _with_columns(factorization, queries.coefficients, queries.column_weights)
+        # LTT(a)·diag(η)·C⁻¹ = LTT(a)·(C·diag(η)⁻¹)⁻¹: learning rates act like a column scale.
+        scaled = factorization.columns_divided_by(queries.column_weights)
+        variances = scaled.query_variances(queries.coefficients)
     return variances if queries.row_weights is None else queries.row_weights**2 * variances
-
-
-def _with_columns(factorization: Factorization, a: Vector, eta: Vector) -> Vector:
-    """LTT(a)·diag(η)·C⁻¹ = LTT(a)·(C·diag(η)⁻¹)⁻¹: learning rates act like a column scale."""
-    if isinstance(factorization, ScaledToeplitz):
-        return ColumnScaled(factorization, eta).query_variances(a)
-    n = factorization.rounds
-    if n > _LARGEST_DENSE:
-        raise ValueError(
-            f"n (rounds) must be at most {_LARGEST_DENSE} for learning rates with this C; got {n}. "
-            "Use a Toeplitz or banded-inverse Toeplitz mechanism."
-        )
-    inverse = np.linalg.solve(factorization.materialize(), np.eye(n))
-    lag = np.subtract.outer(np.arange(n), np.arange(n))
-    product = (np.where(lag >= 0, a[np.abs(lag)], 0.0) * eta) @ inverse
-    return np.einsum("ij,ij->i", product, product)
 
 
 def errors(

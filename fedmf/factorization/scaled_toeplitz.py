@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.factorization.base import Factorization, Vector
+from fedmf.factorization.base import Factorization, Recurrence, Vector, check_leading, column_factors
 from fedmf.factorization.query_variance import scaled_query_variances
 from fedmf.factorization.series import multiply, trimmed
 
-__all__ = ["NotRepresentable", "ScaledToeplitz"]
+__all__ = ["ColumnScaled", "NotRepresentable", "ScaledToeplitz"]
 
 
 class NotRepresentable(ValueError):
@@ -112,6 +114,68 @@ class ScaledToeplitz(Factorization):
         """ĉ_j = max_{l ≥ j} |c_l| and the running minimum of s: |C_{ij}| ≤ ĉ_{i−j}/s_j."""
         envelope = np.maximum.accumulate(np.abs(self.strategy)[::-1])[::-1]
         return envelope, np.minimum.accumulate(self.scale)
+
+    def columns_divided_by(self, factors: Vector) -> ColumnScaled:
+        """The same c and h with the scale multiplied by s."""
+        return ColumnScaled(self, factors)
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnScaled(ScaledToeplitz):
+    """C = base·diag(s)⁻¹; with s the column norms of the base it is column normalisation.
+
+    C⁻¹z = s ⊙ (base⁻¹z), so streaming costs one more multiplication per round.
+
+    Args:
+        base: any matrix of this family.
+        factors: s, shape (n,), positive.
+
+    Raises:
+        ValueError: s is not finite, not positive or not of the base's length.
+
+    References:
+        Kalinin, McKenna, Pagh & Lampert (2026), Proposition 7.
+
+    >>> from fedmf.factorization import Toeplitz
+    >>> ColumnScaled(Toeplitz([1.0, 1.0], 3), [2.0, 2.0, 1.0]).materialize()
+    array([[0.5, 0. , 0. ],
+           [0.5, 0.5, 0. ],
+           [0. , 0.5, 1. ]])
+    """
+
+    base: ScaledToeplitz
+    factors: Vector
+    rounds: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        factors = column_factors(self.factors, self.base.rounds)
+        object.__setattr__(self, "factors", factors)
+        object.__setattr__(self, "rounds", factors.size)
+
+    def _strategy(self) -> Vector:
+        return self.base.strategy
+
+    def _correlation(self) -> Vector:
+        return self.base.correlation
+
+    def _scale(self) -> Vector:
+        return self.base.scale * self.factors
+
+    def recurrence(self) -> Recurrence:
+        """The base's recurrence with its rows scaled by s."""
+        inner = self.base.recurrence()
+        return Recurrence(inner.feedforward, inner.feedback, inner.row_scale * self.factors)
+
+    def leading(self, rounds: int) -> ColumnScaled:
+        """The base's leading block with the same first T scales: norms over the *full* horizon are kept."""
+        check_leading(rounds, self.rounds)
+        base = self.base.leading(rounds)
+        assert isinstance(base, ScaledToeplitz)
+        return ColumnScaled(base, self.factors[:rounds])
+
+    def to_dict(self) -> dict[str, Any]:
+        """{"type": "column-scaled", "base", "factors"}."""
+        return {"type": "column-scaled", "base": self.base.to_dict(), "factors": self.factors.tolist()}
 
 
 def _representable(series: Vector, matrix: str) -> Vector:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.factorization.base import Factorization, Recurrence, Vector
+from fedmf.factorization.base import Factorization, Recurrence, Vector, check_leading, column_factors
+from fedmf.factorization.dense import LARGEST_DENSE, Dense
 
 __all__ = ["Stamped"]
 
@@ -129,9 +130,24 @@ class Stamped(Factorization):
 
     def leading(self, rounds: int) -> Factorization:
         """The same blocks to the horizon T."""
-        if not 1 <= rounds <= self.rounds:
-            raise ValueError(f"T (leading rounds) must be between 1 and n={self.rounds}; got {rounds}.")
+        check_leading(rounds, self.rounds)
         return Stamped(self.base, rounds)
+
+    def columns_divided_by(self, factors: Vector) -> Factorization:
+        """The base divided where s is the same in every block, as column norms are with m | n; else dense.
+
+        Raises:
+            ValueError: s differs from block to block and n exceeds 4096.
+        """
+        s, size = column_factors(factors, self.rounds), self.base.rounds
+        if np.array_equal(s, np.resize(s[:size], self.rounds)):
+            return Stamped(self.base.columns_divided_by(s[:size]), self.rounds)
+        if self.rounds > LARGEST_DENSE:
+            raise ValueError(
+                f"n (rounds) must be at most {LARGEST_DENSE} for column scales that differ between stamped "
+                f"blocks of m={size}; got {self.rounds}. Use a number of stamps that divides n."
+            )
+        return Dense(self.materialize()).columns_divided_by(s)
 
     def to_dict(self) -> dict[str, Any]:
         """{"type": "stamped", "base", "rounds"}."""

@@ -9,15 +9,21 @@ from typing import Any
 import numpy as np
 
 from fedmf.factorization.banded_matrix import Banded
-from fedmf.factorization.base import Factorization, Recurrence, Vector, frozen_vector
+from fedmf.factorization.base import (
+    Factorization,
+    Recurrence,
+    Vector,
+    check_leading,
+    frozen_vector,
+    positive_vector,
+)
 from fedmf.factorization.buffered import BufferedToeplitz
 from fedmf.factorization.dense import Dense
-from fedmf.factorization.scaled_toeplitz import ScaledToeplitz
+from fedmf.factorization.scaled_toeplitz import ColumnScaled, ScaledToeplitz
 from fedmf.factorization.series import reciprocal, trimmed
 from fedmf.factorization.stamped import Stamped
 
 __all__ = [
-    "ColumnScaled",
     "Diagonal",
     "InverseToeplitz",
     "Toeplitz",
@@ -63,7 +69,7 @@ class Toeplitz(ScaledToeplitz):
 
     def leading(self, rounds: int) -> Toeplitz:
         """LTT(c) at the horizon T."""
-        _check_leading(rounds, self.rounds)
+        check_leading(rounds, self.rounds)
         return Toeplitz(self.coefficients[:rounds], rounds)
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,7 +112,7 @@ class InverseToeplitz(ScaledToeplitz):
 
     def leading(self, rounds: int) -> InverseToeplitz:
         """LTT(h)⁻¹ at the horizon T."""
-        _check_leading(rounds, self.rounds)
+        check_leading(rounds, self.rounds)
         return InverseToeplitz(self.coefficients[:rounds], rounds)
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,7 +138,7 @@ class Diagonal(ScaledToeplitz):
     rounds: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "entries", _positive(self.entries, "d", "entries"))
+        object.__setattr__(self, "entries", positive_vector(self.entries, "d", "entries"))
         object.__setattr__(self, "rounds", self.entries.size)
 
     def _strategy(self) -> Vector:
@@ -150,7 +156,7 @@ class Diagonal(ScaledToeplitz):
 
     def leading(self, rounds: int) -> Diagonal:
         """The first T entries."""
-        _check_leading(rounds, self.rounds)
+        check_leading(rounds, self.rounds)
         return Diagonal(self.entries[:rounds])
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,72 +164,16 @@ class Diagonal(ScaledToeplitz):
         return {"type": "diagonal", "entries": self.entries.tolist()}
 
 
-@dataclass(frozen=True, eq=False)
-class ColumnScaled(ScaledToeplitz):
-    """C = base·diag(s)⁻¹, with s the column norms of the base: column normalisation.
-
-    C⁻¹z = s ⊙ (base⁻¹z), so streaming costs one more multiplication per round.
-
-    Args:
-        base: any matrix of this family.
-        factors: s, shape (n,), positive.
+def normalized(factorization: Factorization) -> Factorization:
+    """C with every column divided by its norm over the horizon.
 
     Raises:
-        ValueError: s is not finite, not positive or not of the base's length.
-
-    References:
-        Kalinin, McKenna, Pagh & Lampert (2026), Proposition 7.
-
-    >>> normalized(Toeplitz([1.0, 1.0], 3)).materialize().round(3)
-    array([[0.707, 0.   , 0.   ],
-           [0.707, 0.707, 0.   ],
-           [0.   , 0.707, 1.   ]])
-    """
-
-    base: ScaledToeplitz
-    factors: Vector
-    rounds: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        factors = _positive(self.factors, "s", "column scale")
-        if factors.size != self.base.rounds:
-            raise ValueError(f"s (column scale) must have n={self.base.rounds} entries; got {factors.size}.")
-        object.__setattr__(self, "factors", factors)
-        object.__setattr__(self, "rounds", factors.size)
-
-    def _strategy(self) -> Vector:
-        return self.base.strategy
-
-    def _correlation(self) -> Vector:
-        return self.base.correlation
-
-    def _scale(self) -> Vector:
-        return self.base.scale * self.factors
-
-    def recurrence(self) -> Recurrence:
-        """The base's recurrence with its rows scaled by s."""
-        inner = self.base.recurrence()
-        return Recurrence(inner.feedforward, inner.feedback, inner.row_scale * self.factors)
-
-    def leading(self, rounds: int) -> ColumnScaled:
-        """The base's leading block with the same first T scales: norms over the *full* horizon are kept."""
-        _check_leading(rounds, self.rounds)
-        base = self.base.leading(rounds)
-        assert isinstance(base, ScaledToeplitz)
-        return ColumnScaled(base, self.factors[:rounds])
-
-    def to_dict(self) -> dict[str, Any]:
-        """{"type": "column-scaled", "base", "factors"}."""
-        return {"type": "column-scaled", "base": self.base.to_dict(), "factors": self.factors.tolist()}
-
-
-def normalized(base: ScaledToeplitz) -> ColumnScaled:
-    """The base with every column divided by its norm over the horizon.
+        ValueError: the result has no form that can be kept.
 
     >>> normalized(Toeplitz([1.0, 0.5], 4)).gram_diagonal(0)
     array([1., 1., 1., 1.])
     """
-    return ColumnScaled(base, np.sqrt(base.gram_diagonal(0)))
+    return factorization.columns_divided_by(np.sqrt(factorization.gram_diagonal(0)))
 
 
 def leading(factorization: Factorization, rounds: int) -> Factorization:
@@ -282,16 +232,3 @@ def _first_column(values: Vector, rounds: int, symbol: str) -> Vector:
     if vector[0] <= 0:
         raise ValueError(f"{symbol}_0 (leading coefficient) must be positive; got {vector[0]}.")
     return vector
-
-
-def _positive(values: Vector, symbol: str, meaning: str) -> Vector:
-    vector = frozen_vector(values, symbol, meaning)
-    if not (vector > 0).all():
-        at = int(np.flatnonzero(vector <= 0)[0])
-        raise ValueError(f"{symbol} ({meaning}) must be positive; got {vector[at]} at index {at}.")
-    return vector
-
-
-def _check_leading(rounds: int, horizon: int) -> None:
-    if not 1 <= rounds <= horizon:
-        raise ValueError(f"T (leading rounds) must be between 1 and n={horizon}; got {rounds}.")

@@ -144,6 +144,38 @@ def test_normalized_columns_have_norm_one():
             assert np.allclose(norms, 1.0, rtol=EXACT)
 
 
+@every
+def test_columns_divided_by_any_factors_and_by_their_norms(C):
+    dense = C.materialize()
+    for factors in (np.linspace(0.5, 2.0, N), np.linalg.norm(dense, axis=0), np.full(N, 3.0)):
+        scaled = C.columns_divided_by(factors)
+        assert np.allclose(scaled.materialize(), dense / factors, rtol=EXACT, atol=EXACT)
+        z = np.random.default_rng(3).normal(size=N)
+        expected = factors * np.linalg.solve(dense, z)
+        assert np.abs(scaled.recurrence().apply(z) - expected).max() <= EXACT * np.abs(expected).max()
+        assert np.allclose(
+            scaled.query_variances(np.ones(N)),
+            query_variances(prefix_sums(N) * factors, dense),
+            rtol=1e-10,
+        )
+        assert scaled.leading(4).rounds == 4
+        again = factorization_from_dict(json.loads(json.dumps(scaled.to_dict())))
+        assert np.array_equal(again.materialize(), scaled.materialize())
+    assert np.allclose(np.linalg.norm(normalized(C).materialize(), axis=0), 1.0, rtol=EXACT)
+    for bad in (np.ones(N - 1), np.zeros(N), np.full(N, np.nan)):
+        with pytest.raises(ValueError, match=r"s \(column scale\)"):
+            C.columns_divided_by(bad)
+
+
+def test_stamps_keep_their_form_where_all_blocks_are_divided_alike():
+    C = Stamped(Toeplitz([1.0, 0.5], 4), 12)
+    assert isinstance(normalized(C), Stamped)
+    assert isinstance(C.columns_divided_by(np.arange(1.0, 13.0)), Dense)
+    with pytest.raises(ValueError, match=r"at most 4096 for column scales that differ .* got 8001"):
+        normalized(Stamped(Toeplitz([1.0, 0.5], 4), 8001))
+    assert normalized(Stamped(Toeplitz([1.0, 0.5], 4), 8000)).rounds == 8000
+
+
 def test_memory_counts_outputs_only():
     banded, inverse = Toeplitz([1.0, 0.5, 0.2, 0.0], N), InverseToeplitz([1.0, -0.5, -0.2, 0.0], N)
     assert banded.recurrence().memory_vectors == 2
