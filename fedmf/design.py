@@ -17,7 +17,7 @@ __all__ = ["design"]
 # Beyond these horizons a comparison leaves out what takes minutes; what is asked for by name is always built.
 _LARGEST_NORMALIZED = 4096
 _LARGEST = {
-    "banded-toeplitz": 100_000,
+    "banded-toeplitz": 1_000_000,
     "banded-inverse": 16_384,
     "blt": 16_384,
     "banded": 1024,

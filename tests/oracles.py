@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import chain, combinations, pairwise, product
 from typing import Any
 
@@ -62,6 +63,63 @@ def vector_sensitivity(C: Array, max_participations: int, min_separation: int, s
                         u[i] = pull / np.linalg.norm(pull)
             best = max(best, float(np.sqrt(np.sum(gram * (u @ u.T)))))
     return best
+
+
+@cache
+def supports(rounds: int, max_participations: int, min_separation: int) -> Array:
+    """A row of zeros and ones for every pattern, shape (m, n)."""
+    listed = patterns(rounds, max_participations, min_separation)
+    found = np.zeros((len(listed), rounds))
+    for row, pattern in zip(found, listed, strict=True):
+        row[list(pattern)] = 1.0
+    return found
+
+
+@cache
+def signed_patterns(rounds: int, max_participations: int, min_separation: int) -> Array:
+    """Every s in {−1, 0, 1}^n whose support is a pattern, up to s ↦ −s, shape (m, n)."""
+    listed = patterns(rounds, max_participations, min_separation)
+    layers = []
+    for size in {len(pattern) for pattern in listed}:
+        support = np.array([pattern for pattern in listed if len(pattern) == size])
+        signs = np.array([(1.0, *rest) for rest in product((1.0, -1.0), repeat=size - 1)])
+        layer = np.zeros((len(support), len(signs), rounds))
+        np.put_along_axis(layer, np.repeat(support[:, None], len(signs), axis=1), signs[None], axis=2)
+        layers.append(layer.reshape(-1, rounds))
+    return np.concatenate(layers)
+
+
+def enumerated_sensitivities(matrices: Array, max_participations: int, min_separation: int) -> Array:
+    """max ‖C s‖ over every pattern and every choice of signs, for each C of shape (n, n) in a stack.
+
+    Where all C ≥ 0, |C s| ≤ C|s|, so that equal signs are enough.
+    """
+    every = supports if (matrices >= 0).all() else signed_patterns
+    users = every(matrices.shape[-1], max_participations, min_separation)
+    moved = users @ matrices.swapaxes(-1, -2)
+    return np.sqrt(np.einsum("...ui,...ui->...u", moved, moved).max(axis=-1))
+
+
+def ascended_sensitivities(
+    matrices: Array, max_participations: int, min_separation: int, dimension: int, seed: int = 0
+) -> Array:
+    """max ‖C X‖_F over X with rows in the unit ball of R^d and zero outside a pattern, ascended.
+
+    From a random X for each pattern, conditional gradient: ‖C X‖_F² is convex, so to maximise its
+    linearisation, which points each row along that of CᵀC X, never lowers it. Each value is reached by some
+    user. Shape of the stack.
+    """
+    n = matrices.shape[-1]
+    support = supports(n, max_participations, min_separation).T[:, :, None]
+    gram = matrices.swapaxes(-1, -2) @ matrices
+    shape = (*matrices.shape[:-2], n, support.shape[1], dimension)
+    X = np.random.default_rng(seed).normal(size=shape) * support
+    for _ in range(10):
+        pull = (gram @ X.reshape(*shape[:-2], -1)).reshape(shape)
+        length = np.sqrt(np.einsum("...d,...d->...", pull, pull))
+        X = pull * (support[..., 0] / np.maximum(length, 1e-300))[..., None]
+    moved = (matrices @ X.reshape(*shape[:-2], -1)).reshape(shape)
+    return np.sqrt(np.einsum("...ipd,...ipd->...p", moved, moved).max(axis=-1))
 
 
 def earliest_norm(C: Array, max_participations: int, min_separation: int) -> float:

@@ -232,6 +232,42 @@ def test_design_refuses_bad_input_in_one_line(options: list[str], capsys: pytest
     one_line(capsys)
 
 
+OUT_OF_RANGE = [
+    *(((100, 5, 20), [name, "--bands", "101"], "between 1 and n=100; got 101")
+      for name in ("bsr", "bisr", "banded", "banded-toeplitz", "banded-inverse", "normalized-bisr")),
+    ((100, 5, 20), ["bisr", "--bands", "0"], "between 1 and n=100; got 0"),
+    *(((100, 5, 20), [name, "--param", f"gamma={value}"], "gamma (exponent) must be in (0, 1]")
+      for name in ("bifr", "bfr") for value in (0, -1, 1.5)),
+    ((100, 5, 20), ["bifr", "--param", "gamma=nan"], "finite"),
+    *(((100, 5, 20), [name, "--param", f"lambda={value}"], "must be in [0, 1)")
+      for name in ("cgd", "normalized-cgd") for value in (1, 1.5, -0.1)),
+    ((100, 5, 20), ["nu-ftrl", "--param", "nu=2"], "(0, 1]"),
+    ((100, 5, 20), ["blt", "--param", "buffers=11"], "between 1 and 10; got 11"),
+    ((100, 5, 20), ["kary-tree", "--param", "arity=1"], "at least 2"),
+    ((100, 5, 20), ["bisr", "--param", "stamps=101"], "between 1 and 100"),
+    ((100, 5, 20), ["banded-toeplitz", "--param", "taper=20"], "between 0 and 19"),
+    ((100, 4, 40), ["bisr"], "With b=40 at most k=3"),
+    *(((100_000, 5, 20_000), [name], "at most 2048 for dense; got 100000. Use banded-toeplitz")
+      for name in ("dense", "normalized-dense")),
+    *(((100_000, 5, 20_000), [name], "between 1 and 4096 for a tree; got 100000. Use banded-toeplitz")
+      for name in ("tree", "kary-tree", "normalized-tree", "normalized-kary-tree")),
+    ((3000, 1, 3000), ["banded", "--workload", "window:30"], "at most 2048 for a banded C and this workload; "
+     "got 3000. Use banded-toeplitz"),
+    ((20_000, 10, 10), ["banded", "--bands", "20"], "at most b=10 for a banded C of more than 10240 rounds; "
+     "got 20. The sensitivity could not be bounded: use p <= b, or banded-toeplitz"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("contract", "options", "message"), OUT_OF_RANGE)
+def test_design_names_the_limit_and_what_scales(
+    contract: tuple[int, int, int], options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = zip(("--rounds", "--max-participations", "--min-separation"), contract, strict=True)
+    request = [str(part) for pair in sizes for part in pair]
+    assert run(["design", *request, "--mechanism", *options, "--json"]) == 2
+    assert message in one_line(capsys)
+
+
 def test_help_teaches_and_imports_nothing_heavy() -> None:
     program = (
         "import sys\nfrom fedmf.cli.app import run\ncode = run(sys.argv[1:])\n"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedmf.factorization.closed_form import bifr
 from fedmf.factorization.pair_dominance import autocorrelation, earliest_is_worst
+from fedmf.factorization.rated_error import LARGEST_RATED, RatedError
 from fedmf.factorization.search import minimize_on_interval
 from fedmf.factorization.separated import comb_sum, comb_sum_adjoint
 from fedmf.factorization.series import fft_size, multiply, reciprocal
@@ -42,7 +43,7 @@ class EarliestObjective:
 
     Args:
         participation: (n, k, b).
-        workload: A = diag(r)·LTT(a), of the same horizon, without column weights.
+        workload: A of the same horizon; with column weights at most 4096 rounds.
 
     Raises:
         ValueError: the workload does not fit.
@@ -50,11 +51,17 @@ class EarliestObjective:
 
     def __init__(self, participation: Participation, workload: ToeplitzWorkload) -> None:
         n = participation.rounds
-        if workload.rounds != n or workload.column_weights is not None:
+        if workload.rounds != n:
             raise ValueError(
-                f"A (workload) must have n={n} rounds and no column weights; got {workload.name!r} of "
-                f"{workload.rounds} rounds. Choose another mechanism for it."
+                f"A (workload) must have n={n} rounds; got {workload.rounds}. Both need one horizon."
             )
+        rates = workload.column_weights
+        if rates is not None and n > LARGEST_RATED:
+            raise ValueError(
+                f"n (rounds) must be at most {LARGEST_RATED} to optimise for column weights; got {n}. "
+                "Optimise without them: errors include them for every C."
+            )
+        self._rates, self._rated = rates, None if rates is None else RatedError(workload)
         self.participation, self._a = participation, workload.coefficients
         rows = np.ones(n) if workload.row_weights is None else workload.row_weights**2
         self._weights = np.cumsum(rows[::-1])[::-1]
@@ -102,8 +109,11 @@ class EarliestObjective:
         return float(value), -twice[1:]
 
     def _error(self, h: Vector) -> tuple[float, Vector]:
-        """Σ_t S_t w_t² with w = a·h and S_t = Σ_{i ≥ t} r_i², and its gradient in h."""
+        """‖A C⁻¹‖_F² = Σ_t S_t w_t² with w = a·h and S_t = Σ_{i ≥ t} r_i² (η = 1), and its gradient in h."""
         n, p = self._weights.size, h.size
+        if self._rated is not None and self._rates is not None:
+            error, _, slope = self._rated(np.pad(h, (0, n - p)), self._rates)
+            return error, slope[:p]
         if self._prefix:
             sums = np.cumsum(h)
             w = np.append(sums, np.full(n - p, sums[-1]))

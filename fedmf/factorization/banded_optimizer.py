@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,10 +13,13 @@ from fedmf.factorization.base import Vector
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload, prefix
 
-__all__ = ["banded", "log_error"]
+__all__ = ["banded", "counting_all_rows", "log_error"]
 
 Array = NDArray[np.float64]
 _LARGEST_DENSE = 2048
+_LEAST_COUNTED = 1e-4
+# Columns of one user overlap for p > b; to bound the sensitivity then takes all of CᵀC.
+_LARGEST_OVERLAPPING = 10_240
 _OPTIONS = {"maxiter": 3000, "maxfun": 4000, "ftol": 1e-11, "gtol": 1e-10, "maxcor": 20}
 
 
@@ -92,14 +97,15 @@ def banded(
     Args:
         bands: p, 1 ≤ p ≤ n.
         participation: (n, k, b).
-        workload: A; prefix sums by default.
+        workload: A; prefix sums by default. Row weights below 1e-4 of the largest count as that.
         equal_norms: whether all columns have norm 1, as amplification by cyclic sampling wants them.
 
     Returns:
         C, its first column of norm 1.
 
     Raises:
-        ValueError: p is out of range, or the workload is of the slow kind (`log_error`) and n > 2048.
+        ValueError: p is out of range, the workload is of the slow kind (`log_error`) and n > 2048, or p > b,
+            k > 1 and n > 10240.
 
     Guarantees:
         For p ≤ b no worse than the column-normalised optimal banded Toeplitz matrix, from which it starts.
@@ -113,17 +119,34 @@ def banded(
            [1.   , 0.   ]])
     """
     n, k, b = participation.rounds, participation.max_participations, participation.min_separation
-    queries = prefix(n) if workload is None else workload
+    queries = counting_all_rows(prefix(n) if workload is None else workload)
     if n > _LARGEST_DENSE and workload_inverse(queries.coefficients) is None:
         raise ValueError(
             f"n (rounds) must be at most {_LARGEST_DENSE} for a banded C and this workload; got {n}. "
             "Use banded-toeplitz."
+        )
+    if bands > b and k > 1 and n > _LARGEST_OVERLAPPING:
+        raise ValueError(
+            f"p (bands) must be at most b={b} for a banded C of more than {_LARGEST_OVERLAPPING} rounds; got "
+            f"{bands}. The sensitivity could not be bounded: use p <= b, or banded-toeplitz."
         )
     block = None if equal_norms or k == 1 else np.minimum(np.arange(n) // b, k - 1)
     directions, norms = _minimize(_start(bands, participation), queries, block)
     directions = directions * np.sign(directions[:, :1])  # a column and its negative serve equally
     lengths = np.linalg.norm(directions, axis=1)
     return Banded(directions * (norms / (norms[0] * lengths))[:, None])
+
+
+def counting_all_rows(workload: ToeplitzWorkload) -> ToeplitzWorkload:
+    """Row weights of at least 1e-4 of the largest.
+
+    Noise that enters only rows of weight 0 could grow without bound at no cost in the objective, and other
+    rows would consist of cancelling rounding errors.
+    """
+    rows = workload.row_weights
+    if rows is None or rows.min() >= _LEAST_COUNTED * rows.max():
+        return workload
+    return replace(workload, row_weights=np.maximum(rows, _LEAST_COUNTED * rows.max()))
 
 
 def _minimize(

@@ -33,8 +33,8 @@ class BufferedObjective:
 
     Args:
         participation: (n, k, b).
-        workload: A = diag(r)·LTT(a) of the same horizon, without column weights.
-        error: "rmse" or "max"; the latter wants no row weights, so that the last row is the largest.
+        workload: A of the same horizon; with column weights at most 4096 rounds.
+        error: "rmse" or "max"; the latter wants no weights, so that the last row is the largest.
 
     Raises:
         ValueError: the workload does not fit.

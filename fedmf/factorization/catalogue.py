@@ -11,7 +11,7 @@ import numpy as np
 
 from fedmf.factorization.base import Factorization
 from fedmf.factorization.error import query_variances
-from fedmf.factorization.families import DEFAULT_INVERSE, FAMILIES, Family, few_buffered, known, scaled
+from fedmf.factorization.families import DEFAULT_INVERSE, FAMILIES, Family, few_buffered, rated, scaled
 from fedmf.factorization.robust import tapered
 from fedmf.factorization.scaled_toeplitz import NotRepresentable
 from fedmf.factorization.search import minimize_on_interval
@@ -254,7 +254,7 @@ class _Search:
             x = float(self.given[parameter.symbol])
             return x, self.rmse(p, x)
         if self.family is FAMILIES["blt"]:
-            buffers = few_buffered(self.participation, known(self.workload)).decays.size
+            buffers = few_buffered(self.participation, rated(self.workload)).decays.size
             return float(buffers), self.rmse(p, float(buffers))
         if parameter.choices:
             return min(((float(x), self.rmse(p, x)) for x in parameter.choices), key=lambda found: found[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.factorization.banded_optimizer import banded
+from fedmf.factorization.banded_optimizer import banded, counting_all_rows
 from fedmf.factorization.base import Vector
 from fedmf.factorization.dense import Dense, lower_factor
 from fedmf.factorization.dense_refinement import refined
@@ -32,7 +32,7 @@ def dense(participation: Participation, workload: ToeplitzWorkload | None = None
 
     Args:
         participation: (n, k, b), n ≤ 2048.
-        workload: A; prefix sums by default.
+        workload: A; prefix sums by default. Row weights below 1e-4 of the largest count as that.
 
     Returns:
         C, lower triangular, with its largest column norm scaled to 1.
@@ -55,9 +55,9 @@ def dense(participation: Participation, workload: ToeplitzWorkload | None = None
     if n > _LARGEST_OPTIMIZED:
         raise ValueError(
             f"n (rounds) must be at most {_LARGEST_OPTIMIZED} for dense; got {n}. "
-            "Use banded, banded-toeplitz, banded-inverse or blt."
+            "Use banded-toeplitz, banded-inverse or blt."
         )
-    queries = prefix(n) if workload is None else workload
+    queries = counting_all_rows(prefix(n) if workload is None else workload)
     if k == 1:
         A = queries.materialize()
         return Dense(lower_factor(single_participation_gram(A.T @ A)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fedmf.factorization import closed_form
@@ -15,6 +15,7 @@ from fedmf.factorization.blt import blt, blt_with_fewest_buffers
 from fedmf.factorization.cache import remembered
 from fedmf.factorization.dense_optimizer import dense
 from fedmf.factorization.normalized_toeplitz import normalized_banded_toeplitz, rated_banded_toeplitz
+from fedmf.factorization.rated_error import LARGEST_RATED
 from fedmf.factorization.scaled_toeplitz import ScaledToeplitz
 from fedmf.factorization.single_thread import single_threaded
 from fedmf.factorization.toeplitz import normalized
@@ -29,7 +30,7 @@ from fedmf.factorization.workload_power import (
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = ["DEFAULT_INVERSE", "FAMILIES", "Family", "Parameter", "few_buffered", "known", "scaled"]
+__all__ = ["DEFAULT_INVERSE", "FAMILIES", "Family", "Parameter", "few_buffered", "rated", "scaled"]
 
 ForWorkload = Callable[[Participation, int, float, ToeplitzWorkload, bool], Factorization]
 
@@ -90,8 +91,8 @@ _ROOT_SHIFT = Parameter(
 _optimized = lru_cache(maxsize=32)(remembered(rated_banded_toeplitz, version=1))
 _jointly = lru_cache(maxsize=32)(remembered(single_threaded(normalized_banded_toeplitz), version=1))
 
-_banded = lru_cache(maxsize=8)(remembered(single_threaded(banded), version=1))
-_dense = lru_cache(maxsize=8)(remembered(single_threaded(dense), version=1))
+_banded = lru_cache(maxsize=8)(remembered(single_threaded(banded), version=2))
+_dense = lru_cache(maxsize=8)(remembered(single_threaded(dense), version=2))
 
 _inverse = lru_cache(maxsize=32)(remembered(single_threaded(banded_inverse), version=1))
 _buffered = lru_cache(maxsize=32)(remembered(single_threaded(blt), version=2))
@@ -104,6 +105,13 @@ def known(workload: ToeplitzWorkload) -> ToeplitzWorkload | None:
     """None for prefix sums, the default of the optimisers: workloads are compared by identity."""
     weighted = workload.row_weights is not None or workload.column_weights is not None
     return workload if weighted or (workload.coefficients != 1.0).any() else None
+
+
+def rated(workload: ToeplitzWorkload) -> ToeplitzWorkload | None:
+    """`known`, without the learning rates beyond n = 4096, where no Toeplitz optimiser can include them."""
+    if workload.column_weights is not None and workload.rounds > LARGEST_RATED:
+        return known(replace(workload, column_weights=None))
+    return known(workload)
 
 
 def scaled(base: Factorization, normalize: bool) -> Factorization:
@@ -155,11 +163,11 @@ FAMILIES: dict[str, Family] = {
         parameter=Parameter("arity", choices=(2, 3, 4, 6, 8, 12, 16)),
     ),
     "banded-inverse": Family(
-        for_workload=lambda part, p, x, work, norm: scaled(_inverse(p, part, known(work)), norm),
+        for_workload=lambda part, p, x, work, norm: scaled(_inverse(p, part, rated(work)), norm),
         banded=True,
     ),
     "blt": Family(
-        for_workload=lambda part, p, x, work, norm: scaled(_buffered(int(x), part, known(work)), norm),
+        for_workload=lambda part, p, x, work, norm: scaled(_buffered(int(x), part, rated(work)), norm),
         parameter=Parameter("buffers", choices=tuple(range(1, 11))),
     ),
 }

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedmf.factorization.banded_toeplitz import banded_toeplitz
 from fedmf.factorization.base import Factorization
+from fedmf.factorization.rated_error import LARGEST_RATED
 from fedmf.factorization.scaled_objective import ScaledObjective
 from fedmf.factorization.toeplitz import Toeplitz, normalized
 from fedmf.factorization.toeplitz_objective import ToeplitzObjective
@@ -19,8 +20,6 @@ __all__ = ["normalized_banded_toeplitz", "rated_banded_toeplitz"]
 
 Vector = NDArray[np.float64]
 
-# A step of the joint optimisation takes O(n²): a quarter of a second here.
-_LARGEST_JOINT = 4096
 _WIDEST_CURVED = 1024
 _OPTIONS = {"maxiter": 200, "maxfun": 300, "ftol": 1e-11, "gtol": 1e-9, "maxcor": 30}
 
@@ -53,7 +52,7 @@ def normalized_banded_toeplitz(
     """
     queries = prefix(participation.rounds) if workload is None else workload
     start = rated_banded_toeplitz(bands, participation, queries)
-    if bands == 1 or bands > participation.min_separation or participation.rounds > _LARGEST_JOINT:
+    if bands == 1 or bands > participation.min_separation or participation.rounds > LARGEST_RATED:
         return normalized(start)
     objective = ScaledObjective(bands, participation, queries, normalize=True)
     return normalized(Toeplitz(_minimize(start.coefficients, objective, participation), start.rounds))
@@ -74,7 +73,7 @@ def rated_banded_toeplitz(
     if queries.column_weights is None:
         return banded_toeplitz(bands, participation, workload=workload)
     start = banded_toeplitz(bands, participation, workload=replace(queries, column_weights=None))
-    if bands == 1 or bands > participation.min_separation or participation.rounds > _LARGEST_JOINT:
+    if bands == 1 or bands > participation.min_separation or participation.rounds > LARGEST_RATED:
         return start
     objective = ScaledObjective(bands, participation, queries, normalize=False)
     return Toeplitz(_minimize(start.coefficients, objective, participation), start.rounds)

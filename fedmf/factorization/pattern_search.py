@@ -28,7 +28,8 @@ _ROUNDING = 1e-12
 _MOST_ENTRIES = 64_000_000
 _MOST_VARIABLES = 200
 _MOST_SWEEPS = 400
-_CHUNK_ENTRIES = 4_000_000
+# Rows of the dynamic program that fit a processor's cache.
+_CHUNK_ENTRIES = 100_000
 _CHUNK_NODES = 512
 _LEAST_SEARCH = 2e7
 
@@ -80,7 +81,9 @@ def heaviest_pattern(gram: Array, k: int, b: int, work: float = 1e9) -> Search:
             break
         bound = max(bound, min(fewer, _of_size(state, size, k)))
     if bound > state.target:
-        bound = min(row_bound(gram, k, b), max(bound, row_bound(gram, k - 1, b)))
+        # Without a bound on the patterns of k rounds those of fewer need none either.
+        fewer = row_bound(gram, k - 1, b) if np.isfinite(bound) else np.inf
+        bound = min(row_bound(gram, k, b), max(bound, fewer))
     return Search(state.value, max(bound, state.value), state.pattern)
 
 

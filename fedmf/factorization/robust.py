@@ -104,7 +104,7 @@ class RobustObjective:
 
     Args:
         scenarios: the contracts and π.
-        workload: A of the same horizon, without column weights.
+        workload: A of the same horizon; with column weights at most 4096 rounds.
         order: q ≥ 1; 1 is the expected error, large q approach the largest.
     """
 

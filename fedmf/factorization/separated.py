@@ -28,8 +28,8 @@ def earliest_pattern(max_participations: int, min_separation: int) -> NDArray[np
 def best_separated_sum(values: Array, max_participations: int, min_separation: int) -> Array:
     """max over patterns π of Σ_{i∈π} v_i along the last axis, at most k picks at least b apart.
 
-    With F_m(i) the best of at most m picks from positions ≥ i:
-    F_m(i) = max(F_m(i+1), v_i + F_{m−1}(i+b)).
+    With F_m(i) the best of at most m picks from positions ≤ i:
+    F_m(i) = max(F_m(i−1), v_i + F_{m−1}(i−b)).
 
     Args:
         values: v ≥ 0, shape (…, n).
@@ -46,11 +46,12 @@ def best_separated_sum(values: Array, max_participations: int, min_separation: i
     if values.ndim == 1 and not (values[1:] > values[:-1]).any():
         # The m-th pick lies at mb or later, so the earliest picks are the largest.
         return np.asarray(values[::min_separation][:max_participations].sum())
-    best = np.zeros((*values.shape[:-1], n + min_separation))
+    # best[…, b + i] is F_m(i).
+    best, taken = np.zeros((*values.shape[:-1], n + min_separation)), np.empty(values.shape)
     for _ in range(min(max_participations, -(-n // min_separation))):
-        taken = values + best[..., min_separation:]
-        best[..., :n] = np.maximum.accumulate(taken[..., ::-1], axis=-1)[..., ::-1]
-    return best[..., 0]
+        np.add(values, best[..., :n], out=taken)
+        np.maximum.accumulate(taken, axis=-1, out=best[..., min_separation:])
+    return best[..., -1]
 
 
 def comb_sum(column: Array, max_participations: int, min_separation: int) -> Array:

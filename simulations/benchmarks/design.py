@@ -23,7 +23,7 @@ os.environ["FEDMF_CACHE"] = "off"
 
 import numpy as np
 
-from fedmf.factorization import build, names
+from fedmf.factorization import Banded, BufferedToeplitz, Toeplitz, build, names, stated_sensitivity
 from fedmf.factorization.pattern_search import heaviest_pattern
 from fedmf.participation import Participation
 
@@ -37,6 +37,19 @@ def mechanism(name: str, n: int, k: int, b: int, **params: float) -> Job:
 def general_sensitivity() -> None:
     C = np.tril(np.random.default_rng(0).random((2000, 2000)))
     assert heaviest_pattern(C.T @ C, 10, 200).finished
+
+
+def sensitivity_at_ten_thousand(kind: str) -> Job:
+    """n = 10⁴, k = 10, b = 400: p-banded with p = b, a bumpy Toeplitz C of p = n, a BLT that rises first."""
+    n, rng = 10_000, np.random.default_rng(0)
+    if kind == "banded":
+        inside = np.add.outer(np.arange(n), np.arange(400)) < n
+        C = Banded(np.where(inside, rng.random((n, 400)) + 0.01, 0.0))
+    elif kind == "bumpy":
+        C = Toeplitz(np.array([1.0, *rng.random(n - 1)]), n)
+    else:
+        C = BufferedToeplitz([0.999, 0.9], [0.5, 5.0], n)
+    return lambda: stated_sensitivity(C, Participation(n, 10, 400))
 
 
 #: Name, mechanism it needs, target in seconds, job.
@@ -63,6 +76,10 @@ JOBS: tuple[tuple[str, str, float, Job], ...] = (
     ("dense n=1024", "dense", 120.0, mechanism("dense", 1024, 4, 256)),
     ("blt n=2000, 3 buffers", "blt", 10.0, mechanism("blt", 2000, 5, 400, buffers=3)),
     ("sensitivity of a random C >= 0, n=2000", "identity", 5.0, general_sensitivity),
+    *(
+        (f"sensitivity n=1e4 k=10 b=400, {kind}", "identity", 10.0, sensitivity_at_ten_thousand(kind))
+        for kind in ("banded", "buffered", "bumpy")
+    ),
 )
 
 

@@ -1,26 +1,14 @@
-"""Exactness of the sensitivity: 1,000 random matrices of each kind against enumeration, and at scale."""
+"""The search for the heaviest pattern: random matrices against enumeration, and at scale."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 
 import numpy as np
 import pytest
 from oracles import contracts, patterns
 
-from fedmf.factorization import (
-    Banded,
-    BufferedToeplitz,
-    Diagonal,
-    Factorization,
-    InverseToeplitz,
-    Toeplitz,
-    bisr,
-    normalized,
-    sensitivity,
-    stated_sensitivity,
-)
+from fedmf.factorization import Toeplitz, bisr, normalized, sensitivity
 from fedmf.factorization.dense import Dense
 from fedmf.factorization.pattern_search import heaviest_pattern, row_bound
 from fedmf.participation import Participation
@@ -40,31 +28,6 @@ def oracle(gram: np.ndarray, rows: np.ndarray) -> float:
     return float(wide[rows[:, :, None], rows[:, None, :]].sum((1, 2)).max())
 
 
-def signed_oracle(gram: np.ndarray, rows: np.ndarray) -> float:
-    """The same over all signs s of s_i s_j G_ij."""
-    wide = np.pad(gram, (0, 1))[rows[:, :, None], rows[:, None, :]]
-    best = 0.0
-    for signs in product((1.0, -1.0), repeat=rows.shape[1] - 1):
-        s = np.array([1.0, *signs])
-        best = max(best, float(np.einsum("pij,i,j->p", wide, s, s).max()))
-    return best
-
-
-def spread_users(gram: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> float:
-    """max over patterns of Σ G_ij ⟨u_i, u_j⟩ over unit vectors u_i, by coordinate ascent: a lower bound."""
-    wide = np.pad(gram, (0, 1))[rows[:, :, None], rows[:, None, :]]
-    size = rows.shape[1]
-    inner = wide * (1 - np.eye(size))
-    u = rng.normal(size=(len(rows), size, max(2, size)))
-    u /= np.linalg.norm(u, axis=2, keepdims=True)
-    for _ in range(12):
-        for i in range(size):
-            pull = np.einsum("pj,pjd->pd", inner[:, i], u)
-            length = np.linalg.norm(pull, axis=1, keepdims=True)
-            u[:, i] = np.where(length > 1e-12, pull / np.maximum(length, 1e-12), u[:, i])
-    return float(np.einsum("pij,pid,pjd->p", wide, u, u).max())
-
-
 CONTRACTS = {n: [(k, b, padded_patterns(n, k, b)) for k, b in contracts(n)] for n in range(1, 11)}
 
 
@@ -76,76 +39,10 @@ def cases(seed: int, count: int) -> Iterator[tuple[np.random.Generator, int, int
         yield rng, n, k, b, rows
 
 
-def coefficients(rng: np.random.Generator, n: int, signed: bool) -> np.ndarray:
-    p = int(rng.integers(1, n + 1))
-    c = rng.normal(size=p) if signed else rng.random(p)
-    c[0] = abs(c[0]) + 0.2
-    return c
-
-
-def dense_entries(rng: np.random.Generator, n: int, signed: bool) -> np.ndarray:
-    entries = np.tril(rng.normal(size=(n, n)) if signed else rng.random((n, n)))
+def dense_entries(rng: np.random.Generator, n: int) -> np.ndarray:
+    entries = np.tril(rng.random((n, n)))
     np.fill_diagonal(entries, rng.random(n) + 0.1)
     return entries
-
-
-def made(kind: str, rng: np.random.Generator, n: int, signed: bool) -> Factorization:
-    c = coefficients(rng, n, signed)
-    if kind == "inverse":
-        if not signed:
-            c[1:] *= -1.0
-        return InverseToeplitz(c, n)
-    if kind == "diagonal":
-        return Diagonal(rng.random(n) + 0.1)
-    if kind == "dense":
-        return Dense(dense_entries(rng, n, signed))
-    if kind == "banded":
-        p, entries = int(rng.integers(1, n + 1)), dense_entries(rng, n, signed)
-        return Banded([[entries[j + d, j] if j + d < n else 0.0 for d in range(p)] for j in range(n)])
-    if kind == "buffered":
-        m = int(rng.integers(1, 4))
-        return BufferedToeplitz(rng.random(m) * 0.9 + 0.05, rng.random(m) + 0.01, n)
-    return normalized(Toeplitz(c, n)) if kind == "normalized" else Toeplitz(c, n)
-
-
-@pytest.mark.parametrize(
-    ("kind", "signed"),
-    [
-        *(
-            (kind, signed)
-            for kind in ("toeplitz", "inverse", "normalized", "dense", "banded")
-            for signed in (0, 1)
-        ),
-        ("diagonal", 0),
-        ("buffered", 0),
-    ],
-)
-def test_stated_values_of_a_thousand_matrices_are_those_of_enumeration(kind: str, signed: int) -> None:
-    exact = 0
-    for rng, n, k, b, rows in cases(11 + signed, 1000):
-        C = made(kind, rng, n, bool(signed))
-        stated = stated_sensitivity(C, Participation(n, k, b))
-        dense = C.materialize()
-        gram = dense.T @ dense
-        square, largest = stated.value**2, oracle(np.abs(gram), rows)
-        exact += stated.kind == "exact"
-        if not signed:
-            assert stated.kind == "exact"
-            assert square == pytest.approx(largest, rel=EXACT)
-        elif k <= 5:
-            truth = signed_oracle(gram, rows)
-            assert square >= truth * (1 - EXACT)
-            assert stated.kind == "upper_bound" or square <= truth * (1 + EXACT)
-    assert exact >= 600
-
-
-@pytest.mark.parametrize("kind", ["toeplitz", "normalized", "dense"])
-def test_users_of_any_direction_stay_below_the_stated_value(kind: str) -> None:
-    for rng, n, k, b, rows in cases(5, 300):
-        C = made(kind, rng, n, signed=True)
-        stated = stated_sensitivity(C, Participation(n, k, b))
-        dense = C.materialize()
-        assert stated.value**2 >= spread_users(dense.T @ dense, rows, rng) * (1 - EXACT)
 
 
 @pytest.mark.parametrize("signed", [False, True])
@@ -191,7 +88,7 @@ def test_matrices_of_every_kind_are_exact_at_scale(k: int, b: int) -> None:
     """Too many patterns to enumerate, and the worst one is not the earliest."""
     n, rng = 300, np.random.default_rng(9)
     bumpy = Toeplitz(np.array([1.0, *rng.random(99)]), n)
-    for C in (normalized(bisr(80, n)), bumpy, Dense(dense_entries(rng, n, signed=False))):
+    for C in (normalized(bisr(80, n)), bumpy, Dense(dense_entries(rng, n))):
         stated = sensitivity(C, Participation(n, k, b))
         dense = C.materialize()
         gram = dense.T @ dense

@@ -38,7 +38,7 @@ def test_strategy_error_is_the_dense_one_and_its_gradient_is_right(p, last):
     c = np.sort(np.random.default_rng(0).random(p))[::-1] + 0.1
     for workload in (prefix(10), exponential(0.7, 10), average(10)):
         if last and workload.row_weights is not None:
-            with pytest.raises(ValueError, match="no row weights"):
+            with pytest.raises(ValueError, match="no weights"):
                 StrategyError(workload, last)
             continue
         function = StrategyError(workload, last)
@@ -46,8 +46,27 @@ def test_strategy_error_is_the_dense_one_and_its_gradient_is_right(p, last):
         dense = workload.materialize() @ np.linalg.inv(ltt(c, 10))
         assert value == pytest.approx(np.sum((dense[-1:] if last else dense) ** 2), rel=1e-12)
         assert slope == pytest.approx(_numeric(function, c), rel=1e-6, abs=1e-6)
-    with pytest.raises(ValueError, match="no column weights"):
-        StrategyError(weighted(prefix(10), columns=np.linspace(1, 2, 10)))
+    rated = weighted(prefix(10), columns=np.geomspace(1, 0.01, 10))
+    assert StrategyError(rated)(c)[0] == pytest.approx(
+        np.sum((rated.materialize() @ np.linalg.inv(ltt(c, 10))) ** 2), rel=1e-12
+    )
+    with pytest.raises(ValueError, match="no weights for max error"):
+        StrategyError(rated, True)
+
+
+def test_learning_rates_are_honoured():
+    """Made for falling rates, the worst and the mean error under them are lower; judged by dense C."""
+    scenarios = Scenarios.separations(30, [8, 10], 3)
+    rated = weighted(prefix(30), columns=np.geomspace(1.0, 0.01, 30))
+
+    def judged(workload, criterion):
+        C = robust_toeplitz(8, scenarios, workload, criterion)
+        deviations = [stated_sensitivity(C, contract).value for contract in scenarios.contracts]
+        each = rmse(rated.materialize(), C.materialize(), 1.0) * np.array(deviations)
+        return each.mean() if criterion == "expected" else each.max()
+
+    for criterion in ("expected", "worst"):
+        assert judged(rated, criterion) < 0.9995 * judged(prefix(30), criterion)
 
 
 @pytest.mark.parametrize("order", [1.0, 8.0, 500.0])

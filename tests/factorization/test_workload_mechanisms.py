@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import ltt, query_variances, scalar_sensitivity
+from oracles import earliest_norm, ltt, query_variances, rmse, scalar_sensitivity
 
-from fedmf.factorization import Toeplitz, banded_toeplitz, build, errors, identity, stated_sensitivity
+from fedmf.factorization import (
+    Toeplitz,
+    banded_inverse,
+    banded_toeplitz,
+    blt,
+    build,
+    errors,
+    identity,
+    names,
+    stated_sensitivity,
+)
 from fedmf.factorization import query_variances as variances
+from fedmf.factorization.banded_inverse import EarliestObjective
 from fedmf.factorization.banded_toeplitz import log_objective
 from fedmf.factorization.series import factored_power, multiply, power, reciprocal
+from fedmf.factorization.strategy_error import StrategyError
 from fedmf.factorization.toeplitz_objective import ToeplitzObjective
 from fedmf.factorization.workload_power import power_series
 from fedmf.participation import Participation
@@ -162,6 +174,99 @@ def test_every_workload_builds(name, text):
     assert found.max_se == pytest.approx(expected.max() ** 0.5 * stated.value, rel=1e-9)
 
 
+def _rates(kind: str, rounds: int) -> ToeplitzWorkload:
+    """Learning rates that fall to a hundredth, queries ends of which do not count, or both."""
+    t = np.arange(rounds)
+    rates, counted = np.geomspace(1.0, 0.01, rounds), np.minimum(t, rounds - 1 - t)
+    plain = momentum(0.5, rounds) if kind == "both" else prefix(rounds)
+    return weighted(
+        plain,
+        rows=counted if kind in {"rows", "both"} else None,
+        columns=rates if kind in {"columns", "both"} else None,
+    )
+
+
+@pytest.mark.parametrize(("k", "kind"), [(1, "rows"), (3, "columns"), (3, "both")])
+@pytest.mark.parametrize("name", names())
+def test_weights_are_in_the_errors_of_every_mechanism(name, k, kind):
+    """The stated value and the errors of each name are those of the dense C under the dense A."""
+    contract, workload = Participation(10, k, 3), _rates(kind, 10)
+    C = build(name, contract, workload).factorization
+    dense, stated = C.materialize(), stated_sensitivity(C, contract)
+    assert stated.value == pytest.approx(scalar_sensitivity(dense, k, 3), rel=1e-11)
+    expected = query_variances(workload.materialize(), dense)
+    found = errors(C, workload, stated)
+    assert found.rmse == pytest.approx(expected.mean() ** 0.5 * stated.value, rel=1e-9)
+    assert found.max_se == pytest.approx(expected.max() ** 0.5 * stated.value, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["columns", "rows", "both"])
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("blt", {"buffers": 2}),
+        ("banded-inverse", {"bands": 4}),
+        ("banded-toeplitz", {"bands": 4}),
+        ("normalized-banded-toeplitz", {"bands": 4}),
+        ("banded", {"bands": 4}),
+        ("normalized-banded", {"bands": 4}),
+        ("dense", {}),
+        ("optimal-diagonal", {}),
+    ],
+)
+def test_optimisers_are_made_for_the_weights(name, params, kind):
+    """Optimised for the weights, the error under them is lower than optimised without; judged by dense C."""
+    contract, workload = Participation(30, 3, 10), _rates(kind, 30)
+    plain = momentum(0.5, 30) if kind == "both" else prefix(30)
+
+    def judged(made_for: ToeplitzWorkload) -> float:
+        C = build(name, contract, made_for, params=params).factorization
+        dense = C.materialize()
+        return rmse(workload.materialize(), dense, stated_sensitivity(C, contract).value)
+
+    # Without the weights the two would be equal; optimisers end within 1e-8 of their optimum.
+    assert judged(workload) < (1 - 1e-5) * judged(plain)
+
+
+@pytest.mark.parametrize("kind", ["columns", "both"])
+def test_objectives_with_learning_rates_have_the_gradient_of_dense_errors(kind):
+    n, contract, workload = 11, Participation(11, 3, 4), _rates(kind, 11)
+    c = np.concatenate([[1.1], np.sort(np.random.default_rng(0).random(4))[::-1]])
+    value, slope = StrategyError(workload)(c)
+    A = workload.materialize()
+    assert value == pytest.approx(query_variances(A, ltt(c, n)).sum(), rel=1e-12)
+    inverse = EarliestObjective(contract, workload)
+    tail = np.array([0.5, 0.3, 0.2])
+    log_value, log_slope = inverse(tail)
+    dense = np.linalg.inv(ltt(inverse.inverse(tail), n))
+    truth = query_variances(A, dense).sum() * earliest_norm(dense, 3, 4) ** 2
+    assert log_value == pytest.approx(np.log(truth), rel=1e-12)
+    for objective, at, gradient in ((StrategyError(workload), c, slope), (inverse, tail, log_slope)):
+        for j in range(at.size):
+            step = 1e-6 * np.eye(at.size)[j]
+            finite = (objective(at + step)[0] - objective(at - step)[0]) / 2e-6
+            assert gradient[j] == pytest.approx(finite, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [("blt", {"buffers": 1}), ("banded-inverse", {"bands": 2}), ("banded-toeplitz", {"bands": 2})],
+)
+def test_beyond_4096_rounds_learning_rates_count_in_the_errors_only(name, params):
+    n = 4100
+    contract, rates = Participation(n, 1, n), np.linspace(1.0, 0.5, n)
+    workload = weighted(prefix(n), columns=rates)
+    C = build(name, contract, workload, params=params).factorization
+    assert C.to_dict() == build(name, contract, params=params).factorization.to_dict()
+    # Query t is a sum over columns i of the prefix sums of eta_i h_(i-j).
+    h, expected = C.correlation, np.zeros(n)
+    sums = np.zeros(n)
+    for t in range(n):
+        sums[: t + 1] += rates[t] * h[t::-1]
+        expected[t] = sums @ sums
+    np.testing.assert_allclose(variances(C, workload), expected, rtol=1e-9)
+
+
 def test_the_diagonal_is_the_best_for_its_workload():
     """k = n, b = 1: no other diagonal does better, found by random perturbation."""
     contract, workload = Participation(8, 8, 1), parse_workload("momentum:0.5", 8)
@@ -184,6 +289,12 @@ def test_unfit_workloads_are_refused():
         banded_toeplitz(2, Participation(9, 1, 9), workload=prefix(8))
     with pytest.raises(ValueError, match="no column weights"):
         banded_toeplitz(2, Participation(9, 1, 9), workload=_weighted(9))
+    with pytest.raises(ValueError, match="no weights for max error"):
+        blt(1, Participation(9, 1, 9), _weighted(9), error="max")
+    long = weighted(prefix(5000), columns=np.ones(5000))
+    for optimise in (blt, banded_inverse):
+        with pytest.raises(ValueError, match="at most 4096 to optimise for column weights; got 5000"):
+            optimise(2, Participation(5000, 1, 5000), long)
 
 
 def test_millions_of_rounds():
