@@ -1,11 +1,12 @@
-"""JME, Figure 5: a running Gaussian density from JME and from post-processing, 1,000 runs of the real estimator.
+"""JME, Figure 5: a running Gaussian density from JME and from post-processing, by the real estimator.
 
     python simulations/moments/density.py [--runs R]
 
 The setting of the paper, read as absolute noise levels: d = 5, n = 100 rows of N(μ, Σ), μ ~ N(0, I/2),
-Σ ~ Wishart(I/2, 2d), running averages, C₁ = C₂ = I, τ₁ = 2 and τ₂ = τ₁√2. Rows are not bounded, so this picture
-compares noise and states no privacy guarantee; `real_data.py` does. Covariances are projected to eigenvalues of at
-least 0.1. Each line is the mean of KL(p̂_t ‖ p) with its standard error. Writes docs/results/moments-fig5.png.
+Σ ~ Wishart(I/2, 2d), running averages, C₁ = C₂ = I, τ₁ = 2 and τ₂ = τ₁√2. Rows are not bounded, so this
+picture compares noise and states no privacy guarantee; `real_data.py` does. Covariances are projected to
+eigenvalues of at least 0.1. Each line is the mean of KL(p̂_t ‖ p) over the runs with two standard errors on
+either side. Writes docs/results/moments-fig5.png and moments-density.md.
 """
 
 from __future__ import annotations

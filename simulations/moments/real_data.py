@@ -2,11 +2,11 @@
 
     python simulations/moments/real_data.py [--seeds S]
 
-The ten mean measurements of the breast cancer data that ships with scikit-learn (569 rows, one per patient), mapped
-from fixed public ranges to [-1, 1] and clipped to norm ζ = 1.5. Each patient is a user with one row, replace-one
-adjacency, δ = 1e-5. Error: ‖Σ̂ − Σ‖_F / ‖Σ‖_F of the covariance after the last row, debiased, not projected; median
-over seeds. Strategies: independent noise and banded Toeplitz (p = 64) for running averages. Writes
-docs/results/moments-real-data.{md,png}.
+The ten mean measurements of the breast cancer data that ships with scikit-learn (569 rows, one per patient),
+mapped from fixed public ranges to [-1, 1] and clipped to norm ζ = 1.5. Each patient is a user with one row,
+replace-one adjacency, δ = 1e-5. Error: ‖Σ̂ − Σ‖_F / ‖Σ‖_F of the covariance after the last row, debiased, not
+projected; median over seeds. Strategies: independent noise and banded Toeplitz (p = 64) for running averages.
+Writes docs/results/moments-real-data.{md,png}.
 """
 
 from __future__ import annotations
@@ -39,23 +39,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "design"))
 from pictures import RESULTS, draw
 
 #: Public, round ranges of the ten measurements; not computed from the data.
-RANGES = (
-    (5, 30),
-    (8, 40),
-    (40, 200),
-    (100, 2600),
-    (0.05, 0.17),
-    (0, 0.4),
-    (0, 0.5),
-    (0, 0.2),
-    (0.1, 0.3),
-    (0.04, 0.1),
-)
+LOW = (5, 8, 40, 100, 0.05, 0, 0, 0, 0.1, 0.04)
+HIGH = (30, 40, 200, 2600, 0.17, 0.4, 0.5, 0.2, 0.3, 0.1)
 ZETA, EPSILONS, DELTA = 1.5, (0.5, 1.0, 2.0, 4.0, 8.0, 16.0), 1e-5
 
 
 def patients() -> torch.Tensor:
-    low, high = np.array(RANGES).T
+    low, high = np.array(LOW), np.array(HIGH)
     scaled = 2 * (load_breast_cancer().data[:, :10] - low) / (high - low) - 1
     rows = torch.from_numpy(np.clip(scaled, -1, 1))
     return rows * (ZETA / rows.norm(dim=1, keepdim=True).clamp_min(ZETA))

@@ -1,10 +1,10 @@
-"""JME (Kalinin, Upadhyay and Lampert 2025), Figures 1, 2 (a-d), 3 and 7 (a-d): expected errors, and who wins where.
+"""JME (Kalinin, Upadhyay and Lampert 2025), Figures 1, 2, 3 and 7: expected errors, and who wins where.
 
     python simulations/moments/second_moments.py
 
-σ is the noise multiplier of the whole release: τ₁ = 2ζσ·sens(C) for every method (ζ = 1, replace-one, k = 1). Errors
-are the exact expectations of `fedmf.moments.theory`, worst data where they depend on it: for post-processing with
-C = I the supremum is known, with the square root it lies between two bounds, both drawn. Writes
+σ is the noise multiplier of the whole release: τ₁ = 2ζσ·sens(C) for every method (ζ = 1, replace-one, k = 1).
+Errors are the exact expectations of `fedmf.moments.theory`, for the worst data where they depend on it: for
+post-processing with C = I that is known, with the square root it lies between two bounds, both drawn. Writes
 docs/results/moments-fig*.png and moments.md.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -62,15 +63,15 @@ def figure_1() -> None:
             if own[0][0] <= x <= own[-1][0]
         ]
         say(
-            f"* Figure 1: at equal first error the second error of {rival} is {min(ratios):.3f} to {max(ratios):.3f} "
-            f"times that of λ-JME ({len(ratios)} points)."
+            f"* Figure 1: at equal first error the second error of {rival} is {min(ratios):.3f} to "
+            f"{max(ratios):.3f} times that of λ-JME ({len(ratios)} points)."
         )
 
 
 def crossing(curves: Curves, left: str, right: str) -> str:
     """Where the first curve falls below the second as σ grows."""
     gaps = [(x, math.log(a / b)) for (x, a), (_, b) in zip(curves[left], curves[right], strict=True)]
-    for (x, gap), (x_next, following) in zip(gaps, gaps[1:], strict=False):
+    for (x, gap), (x_next, following) in pairwise(gaps):
         if gap > 0 >= following:
             at = x * (x_next / x) ** (gap / (gap - following))
             return f"{left} below {right} from σ = {at:.3f}"
@@ -89,13 +90,13 @@ def against_squaring(workload: ToeplitzWorkload, C: Factorization, d: int) -> Cu
     unit = float(theory.second_moment_errors(jme(C, C, once, users, 1.0), A, 1).sum())
     packed = 1 if d == 1 else d * (d + 1) // 2
     curves: dict[str, list[tuple[float, float]]] = {"JME": [], "JME, not symmetrised": []}
+    known = high < low * (1 + 1e-9)
+    ends = (("", high),) if known else ((", at least", low), (", at most", high))
     for sigma in LEVELS:
         tau = 2 * sens * sigma
         curves["JME"].append((sigma, (packed * unit * sigma**2 / N) ** 0.5))
         curves["JME, not symmetrised"].append((sigma, (d * d * unit * sigma**2 / N) ** 0.5))
-        for end, linear in (
-            (("", high),) if high < low * (1 + 1e-9) else ((", at least", low), (", at most", high))
-        ):
+        for end, linear in ends:
             fair = 2 * (d + 1) * tau**2 * linear + d * (d + 1) * tau**4 * square
             curves.setdefault(f"PP debiased{end}", []).append((sigma, (fair / N) ** 0.5))
             curves.setdefault(f"PP{end}", []).append((sigma, ((fair + d * tau**4 * bias) / N) ** 0.5))
