@@ -8,7 +8,7 @@ from oracles import ltt, patterns, prefix_sums, rmse, scalar_sensitivity
 
 from fedmf.factorization import banded_inverse, dense, errors, stated_sensitivity
 from fedmf.factorization.dense_certificate import certified_dense_bound
-from fedmf.factorization.duality import banded_inverse_bound, dense_bound, pattern_users
+from fedmf.factorization.duality import banded_inverse_bound, dense_bound, heavier_users, pattern_users
 from fedmf.participation import Participation
 from fedmf.workload import average, exponential, prefix, weighted
 
@@ -81,6 +81,22 @@ def test_dense_is_near_its_certified_optimum(contract):
     reached = errors(C, prefix(contract.rounds), stated_sensitivity(C, contract)).rmse
     bound = certified_dense_bound(contract)
     assert reached * 0.98 <= bound <= reached * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("contract", SMALL)
+def test_heavier_users_are_users_and_gain_where_all_products_are_positive(contract):
+    n, k, b = contract.rounds, contract.max_participations, contract.min_separation
+    own, rng = patterns(n, k, b), np.random.default_rng(5)
+    starts = pattern_users([np.array(own[at]) for at in rng.integers(0, len(own), 12)], contract)
+    for C in (np.tril(rng.random((n, n))), np.tril(rng.normal(size=(n, n)))):
+        gram = C.T @ C
+        found = heavier_users(gram, contract, list(starts.T))
+        values = np.einsum("ij,ij->j", found, gram @ found)
+        assert {tuple(np.flatnonzero(user)) for user in found.T} <= set(own)
+        assert set(np.unique(found)) <= {-1.0, 0.0, 1.0}
+        assert (values <= scalar_sensitivity(C, k, b) ** 2 * (1 + 1e-12)).all()
+        if (gram >= 0).all():
+            assert (values >= np.einsum("ij,ij->j", starts, gram @ starts) * (1 - 1e-12)).all()
 
 
 def test_bad_requests_are_refused():
