@@ -3,8 +3,8 @@
     python simulations/design/table4.py [--output docs/results/table4.md]
 
 n = 3900, k = 10, b = 390, ε = 8, δ = 1e-5, zero-out adjacency, no amplification; RMSE of prefix sums, noise
-multiplier included. Rows without free coefficients must agree; optimised rows may be better. `banded` with p = 390
-takes about ten minutes, once: results of optimisers are kept on disk.
+multiplier included. Rows without free coefficients must agree; optimised rows may be better. `banded` with
+p = 390 takes about ten minutes, once: results of optimisers are kept on disk.
 """
 
 from __future__ import annotations
