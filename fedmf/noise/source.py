@@ -9,7 +9,6 @@ import torch
 from fedmf.noise.kernels import NoiseKernels
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.layout import MAX_DIMENSION, Domain
-from fedmf.noise.reference import ReferenceKernels, normals
 
 __all__ = ["MAX_DIMENSION", "Domain", "GaussianSource"]
 
@@ -39,9 +38,8 @@ class GaussianSource:
 
     Guarantees:
         z(t, i) depends on (key, domain, t, i) only: not on d, nor on how a vector is cut into requests,
-        nor on the order of requests, nor on the number of threads, to the last bit. Across processor
-        types and builds of torch the last bits of log, cos and sin may differ.
-        Different (domain, t, ⌊i/8⌋) use different keystream blocks.
+        nor on the order of requests, nor on the number of threads, nor on the processor, to the last bit.
+        Different (domain, t, ⌊i/16⌋) use different keystream blocks, in both streams.
         Calls from several threads are safe.
 
     References:
@@ -93,11 +91,22 @@ class GaussianSource:
                 f"start, stop (elements) must satisfy 0 <= start <= stop <= d = {self.dimension}; "
                 f"got {start}, {stop}."
             )
-        return torch.from_numpy(normals(self.key, self.domain, t, start, stop).copy())
+        out = torch.zeros(stop - start, dtype=torch.float64)
+        self.kernels("cpu").accumulate_(out, start, [t], [1.0])
+        return out
 
     def kernels(self, device: torch.device | str) -> NoiseKernels:
-        """The passes over vectors on a device; see `NoiseKernels`."""
-        return ReferenceKernels(self.key, self.domain)
+        """The passes over vectors of noise on a device; compiled at their first use.
+
+        Raises:
+            ValueError: no kernels for such a device.
+        """
+        place = torch.device(device)
+        if place.type == "cpu":
+            from fedmf.noise.cpu import CpuKernels
+
+            return CpuKernels(self.key, self.domain)
+        raise ValueError(f"device (of the noise) must be a CPU; got {place}.")
 
     def __repr__(self) -> str:
         return f"GaussianSource({self.key!r}, dimension={self.dimension}, domain={self.domain.name})"
