@@ -9,15 +9,29 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
-from triton.runtime.interpreter import interpreter_builder
+from numba import vectorize
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
 
 from fedmf.noise import NoiseKey, gpu_kernels
 from fedmf.noise.gpu import TritonKernels
 from fedmf.noise.layout import Domain
+from fedmf.noise.transform import fma
 
 words = gpu_kernels._keystream
 narrow = gpu_kernels._narrow
 accumulate = gpu_kernels.accumulate
+
+
+@vectorize("float64(float64, float64, float64)")
+def _fused(x, y, z):
+    return fma(x, y, z)
+
+
+def _create_fma(self, x, y, z):
+    return TensorHandle(_fused(x.data, y.data, z.data), x.dtype.scalar)
+
+
+InterpreterBuilder.create_fma = _create_fma  # Triton's own rounds twice; a GPU does not
 
 
 class Interpreted(TritonKernels):

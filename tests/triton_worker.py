@@ -5,27 +5,42 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any
 
 
+def interpreter() -> Any:
+    """Opens a function that calls one of `interpreted_kernels` by name, in the other process."""
+    return _process("interpreted_kernels", "1")
+
+
+def compiler() -> Any:
+    """The same for `compiled_kernels`, where Triton compiles."""
+    return _process("compiled_kernels", "0")
+
+
 @contextmanager
-def interpreter() -> Iterator[Any]:
-    """A function that calls a function of `interpreted_kernels` by name, in the other process."""
+def _process(module: str, interpreted: str) -> Iterator[Callable[..., Any]]:
     before = os.environ.get("TRITON_INTERPRET")
-    os.environ["TRITON_INTERPRET"] = "1"
+    os.environ["TRITON_INTERPRET"] = interpreted
     try:
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            yield lambda name, *arguments: pool.submit(_call, name, arguments).result()
+            pool.submit(importlib.import_module, "triton").exception()  # starts it, with this environment
+
+            def call(name: str, *arguments: Any) -> Any:
+                return pickle.loads(pool.submit(_call, module, name, pickle.dumps(arguments)).result())
+
+            yield call
     finally:
-        os.environ.pop("TRITON_INTERPRET")
+        del os.environ["TRITON_INTERPRET"]
         if before is not None:
             os.environ["TRITON_INTERPRET"] = before
 
 
-def _call(name: str, arguments: tuple[Any, ...]) -> Any:
-    assert os.environ["TRITON_INTERPRET"] == "1"
-    return getattr(importlib.import_module("interpreted_kernels"), name)(*arguments)
+def _call(module: str, name: str, arguments: bytes) -> bytes:
+    """Pickled by hand: between processes torch would share the memory of tensors, and nothing would be tested."""
+    return pickle.dumps(getattr(importlib.import_module(module), name)(*pickle.loads(arguments)))

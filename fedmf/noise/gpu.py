@@ -119,7 +119,7 @@ class TritonKernels:
             struct.pack(f"<{len(column)}{'d' if place % 2 else 'Q'}", *column)
             for place, column in enumerate(columns)
         )
-        host = torch.frombuffer(bytearray(words), dtype=torch.int64)
+        host = torch.frombuffer(bytearray(words or 8), dtype=torch.int64)
         if self.device.type == "cuda":
             host = host.pin_memory()
         return host.to(self.device, non_blocking=True)
@@ -136,7 +136,7 @@ class TritonKernels:
         with torch.cuda.device_of(out):
             getattr(gpu_kernels, name)[(programs,)](
                 *tensors, out.numel(), shift, table, *counts, _signed(counter), int(self.domain),
-                *self.key.secret_words().view(np.int32).tolist(), BLOCKS=gpu_kernels.BLOCKS, num_warps=4, enable_fp_fusion=False,
+                *self.key.secret_words().view(np.int32).tolist(), BLOCKS=gpu_kernels.BLOCKS, **gpu_kernels.OPTIONS,
             )  # fmt: skip
 
     def __repr__(self) -> str:

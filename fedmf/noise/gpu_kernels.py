@@ -10,10 +10,13 @@ import triton.language as tl
 
 from fedmf.noise import layout, polynomials
 
-__all__ = ["BLOCKS", "SECRET", "accumulate", "feedback", "state_space"]
+__all__ = ["BLOCKS", "OPTIONS", "SECRET", "accumulate", "feedback", "state_space"]
 
 BLOCKS = 128
 """Keystream blocks per program, one to a thread: 2,048 elements."""
+
+OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
+"""Multiplications and additions stay apart unless a kernel says `fma`: the bits of CPUs depend on it."""
 
 SECRET = (*(f"k{i}" for i in range(8)), "tag", "counter", "rows", "stored")
 """Arguments on which Triton may not specialise: their values would reach its cache on disk, or make it
@@ -31,8 +34,9 @@ _ROOT_HALF = tl.constexpr(polynomials.ROOT_HALF)
 _EXPONENT_SHIFT = tl.constexpr(polynomials.EXPONENT_SHIFT)
 _EXPONENT_BIAS = tl.constexpr(polynomials.EXPONENT_BIAS)
 _FRACTION = tl.constexpr((1 << 52) - 1)
-_EXACT = tl.constexpr(0x4330000000000000)  # the bits of 2⁵²; as low word an integer below 2³² is added exactly
 _TWO_52 = tl.constexpr(2.0**52)
+_TWO_52_BITS = tl.constexpr(0x4330000000000000)  # float64 whose last bit is worth 1
+_TWO_21_BITS = tl.constexpr(0x4140000000000000)  # float64 whose last bit is worth 2⁻³¹
 
 
 @triton.jit
@@ -44,7 +48,7 @@ def _double(value: tl.constexpr):
 @triton.jit
 def _exactly(word):
     """float64(word) + 2⁵² for uint32 words, without the slow conversion instruction."""
-    return (word.to(tl.uint64) | _EXACT).to(tl.float64, bitcast=True)
+    return (word.to(tl.uint64) | _TWO_52_BITS).to(tl.float64, bitcast=True)
 
 
 @triton.jit
@@ -121,8 +125,10 @@ def _radius(v):
 @triton.jit
 def _pair(v, angle):
     """(r cos φ, r sin φ) for v = 2³²u and angle words, in the order of operations of `polynomials`."""
-    turned = angle + 0x20000000  # its top two bits are the quadrant, the other thirty x
-    x = (_exactly(turned & 0x3FFFFFFF) - _double(_TWO_52 + 2.0**29 - 0.5)) * _double(2.0**-30)
+    turned = angle + 0x20000000  # its top two bits are the quadrant, the other thirty (x + ½)·2³⁰ − ½
+    twice = turned << 1
+    fraction = ((twice & 0x7FFFFFFF) | 1).to(tl.uint64) | _TWO_21_BITS
+    x = fraction.to(tl.float64, bitcast=True) - _double(2.0**21 + 0.5)
     t = x * x
     p = _next(_next(_next(_next(_next(_double(_S5), t, _S4), t, _S3), t, _S2), t, _S1), t, _S0)
     sine = x * _next(p, t, _HALF_PI)
@@ -131,7 +137,7 @@ def _pair(v, angle):
     odd = (turned & 0x40000000) != 0
     r = _radius(v)
     return (
-        _negate(r * tl.where(odd, sine, cosine), turned ^ (turned << 1)),
+        _negate(r * tl.where(odd, sine, cosine), turned ^ twice),
         _negate(r * tl.where(odd, cosine, sine), turned),
     )
 
