@@ -19,7 +19,8 @@ from fedmf.noise import gpu_kernels
 
 _PATH = Path(__file__).resolve().parents[1] / "simulations/benchmarks/noise_gpu_instructions.py"
 _SPEC = importlib.util.spec_from_file_location("noise_gpu_instructions", _PATH)
-assert _SPEC and _SPEC.loader
+assert _SPEC is not None
+assert _SPEC.loader is not None
 instructions = sys.modules["noise_gpu_instructions"] = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(instructions)
 

@@ -1,4 +1,4 @@
-"""What `triton_worker` runs in Triton's interpreter: the passes, and the keystream and rounding on their own."""
+"""What `triton_worker` runs in Triton's interpreter: the passes, keystream and rounding."""
 
 from __future__ import annotations
 

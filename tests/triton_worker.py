@@ -42,5 +42,5 @@ def _process(module: str, interpreted: str) -> Iterator[Callable[..., Any]]:
 
 
 def _call(module: str, name: str, arguments: bytes) -> bytes:
-    """Pickled by hand: between processes torch would share the memory of tensors, and nothing would be tested."""
+    """Pickled by hand: torch would share the memory of tensors, and nothing would be tested."""
     return pickle.dumps(getattr(importlib.import_module(module), name)(*pickle.loads(arguments)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 import torch
@@ -125,7 +124,13 @@ class TritonKernels:
         return host.to(self.device, non_blocking=True)
 
     def _launch(
-        self, name: str, out: torch.Tensor, start: int, tensors: tuple[torch.Tensor, ...], table: Any, *counts: int
+        self,
+        name: str,
+        out: torch.Tensor,
+        start: int,
+        tensors: tuple[torch.Tensor, ...],
+        table: torch.Tensor,
+        *counts: int,
     ) -> None:
         from fedmf.noise import gpu_kernels
 
@@ -136,7 +141,8 @@ class TritonKernels:
         with torch.cuda.device_of(out):
             getattr(gpu_kernels, name)[(programs,)](
                 *tensors, out.numel(), shift, table, *counts, _signed(counter), int(self.domain),
-                *self.key.secret_words().view(np.int32).tolist(), BLOCKS=gpu_kernels.BLOCKS, **gpu_kernels.OPTIONS,
+                *self.key.secret_words().view(np.int32).tolist(),
+                BLOCKS=gpu_kernels.BLOCKS, **gpu_kernels.OPTIONS,
             )  # fmt: skip
 
     def __repr__(self) -> str:

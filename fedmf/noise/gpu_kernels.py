@@ -77,7 +77,7 @@ def _quarter(a, b, c, d):
 
 @triton.jit
 def _keystream(k0, k1, k2, k3, k4, k5, k6, k7, counter, n0, n1, n2):
-    """RFC 8439 §2.3: word w of every block named by `counter`, as two tensors (blocks, 8), w < 8 and w ≥ 8."""
+    """RFC 8439 §2.3: the words of the blocks named by `counter`, as two tensors (blocks, 8)."""
     zero = counter & 0
     x0, x1, x2, x3 = zero + 0x61707865, zero + 0x3320646E, zero + 0x79622D32, zero + 0x6B206574
     x4, x5, x6, x7 = zero + k0, zero + k1, zero + k2, zero + k3
@@ -157,9 +157,7 @@ def _normals(k0, k1, k2, k3, k4, k5, k6, k7, tag, counter, t):
     w, angle = _keystream(k0, k1, k2, k3, k4, k5, k6, k7, counter, tag, early, late)
     v = _exactly(w) - _double(_TWO_52 - 0.5)
     if tl.min(tl.min(w, 1), 0) < _BELOW:
-        low, high = _keystream(
-            k0, k1, k2, k3, k4, k5, k6, k7, counter, tag | _REFINEMENT, early, late
-        )
+        low, high = _keystream(k0, k1, k2, k3, k4, k5, k6, k7, counter, tag | _REFINEMENT, early, late)
         v = tl.where(w < _BELOW, _refined(w, low, high), v)
     cosine, sine = _pair(v, angle)
     both = tl.permute(tl.join(cosine, sine), [0, 2, 1])
@@ -177,7 +175,7 @@ def _refined(w, low, high):
 @triton.jit
 def _read(row, at, length, inside):
     """Elements of a vector as float64; bfloat16 comes as its bits in int16."""
-    if inside:
+    if inside:  # noqa: SIM108
         x = tl.load(row + at)
     else:
         x = tl.load(row + at, mask=(at >= 0) & (at < length), other=0)
@@ -267,7 +265,7 @@ def feedback(
     out, ring, length, shift, table, rows, stored, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7,
     BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """y = Σ_j weight_j·z(t_j, ·) − Σ_m ring_weight_m·ring[slot_m];  ring[write slot] ← y;  out ← out + scale·y.
+    """y = Σ_j weight_j·z(t_j, ·) − Σ_m ring_weight_m·ring[slot_m];  ring[write slot] ← y;  out += scale·y.
 
     The table goes on with the slots, the ring weights, the write slot and the scale.
     """

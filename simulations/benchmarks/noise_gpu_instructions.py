@@ -57,6 +57,7 @@ class Instruction:
 
     @property
     def name(self) -> str:
+        """Without modifiers."""
         return self.opcode.split(".")[0]
 
 
@@ -72,6 +73,7 @@ class Code:
 
     @property
     def spills(self) -> int:
+        """Loads and stores of local memory."""
         return sum(i.name in ("LDL", "STL") for i in self.instructions)
 
     @property
