@@ -22,7 +22,7 @@ from fedmf.noise.layout import (
     refinement_nonce,
 )
 from fedmf.noise.passes import add_sums, feed_back, step_states
-from fedmf.noise.transform import add_pairs, add_refined, find_coarse
+from fedmf.noise.transform import add_pairs, add_refined
 
 __all__ = ["CpuKernels"]
 
@@ -34,6 +34,7 @@ FEWEST_PER_THREAD: Final = 1 << 17
 
 TILE_BLOCKS: Final = TILE // NORMALS_PER_BLOCK
 _ZEROS: Final = bytes(TILE_BLOCKS * BLOCK_BYTES)
+_ONE_BLOCK: Final = bytes(BLOCK_BYTES)
 
 
 class CpuKernels:
@@ -187,9 +188,20 @@ class _Tiles:
             for t, weight in zip(rounds, weights, strict=True)
         ]
         blocks = min(TILE_BLOCKS, -(-(self._skip + high - low) // NORMALS_PER_BLOCK))
-        self._words = np.empty(blocks * 8, np.uint64)
+        self._words = np.empty(blocks * PAIRS_PER_BLOCK, np.uint64)
+        self._coarse = np.empty(
+            blocks * PAIRS_PER_BLOCK, np.int64
+        )  # hardly ever touched, so not in the cache
         self._sums = np.zeros((2, blocks * PAIRS_PER_BLOCK))
-        self.sums = (self._sums[0], self._sums[1])
+        self._cut(blocks)
+
+    def _cut(self, blocks: int) -> None:
+        """Make the buffers fit a tile of that many blocks."""
+        pairs = blocks * PAIRS_PER_BLOCK
+        self._blocks = blocks
+        self.sums = (self._sums[0, :pairs], self._sums[1, :pairs])
+        self._tile = self._words[:pairs]
+        self._bytes, self._zeros = self._tile.data.cast("B"), _ZEROS[: blocks * BLOCK_BYTES]
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """(low, high, skip) of each tile: the elements it is for and how many unwanted ones precede them."""
@@ -197,30 +209,29 @@ class _Tiles:
         while low < self._high:
             high = min(self._high, low - skip + TILE)
             blocks = -(-(skip + high - low) // NORMALS_PER_BLOCK)
-            self.sums = (self._sums[0, : blocks * PAIRS_PER_BLOCK], self._sums[1, : blocks * PAIRS_PER_BLOCK])
+            if blocks != self._blocks:
+                self._cut(blocks)
             yield low, high, skip
             self._block += blocks
             low, skip = high, 0
 
     def add_rounds(self) -> None:
         """Sums ← sums + Σ_j weights[j]·z(rounds[j], ·), one round after the other."""
-        words = self._words[: self.sums[0].size]
-        drawn, zeros = words.data.cast("B"), _ZEROS[: 8 * words.size]
+        words, (cosines, sines) = self._tile, self.sums
         for t, weight, stream in self._terms:
-            stream.update_into(zeros, drawn)
-            if add_pairs(words, weight, *self.sums):
-                self._refine(words.view(np.uint32), t, weight)
+            stream.update_into(self._zeros, self._bytes)
+            count = add_pairs(words, weight, cosines, sines, self._coarse)
+            if count:
+                self._refine(count, t, weight)
 
-    def _refine(self, words: NDArray[np.uint32], t: int, weight: float) -> None:
+    def _refine(self, count: int, t: int, weight: float) -> None:
         """Add the pairs of one round that `add_pairs` left out: 1 in 65536."""
-        stream = refinement_nonce(self._domain, t)
-        for position in find_coarse(words).tolist():
+        stream, words = refinement_nonce(self._domain, t), self._tile.view(np.uint32)
+        for position in self._coarse[:count].tolist():
             block, pair = divmod(position, PAIRS_PER_BLOCK)
-            extra = self._key.keystream(stream, self._block + block).update(_ZEROS[:BLOCK_BYTES])
-            refinement = int.from_bytes(extra[8 * pair : 8 * pair + 8], "little")
-            word = NORMALS_PER_BLOCK * block + pair
-            angle = int(words[word + PAIRS_PER_BLOCK])
-            add_refined(int(words[word]), np.uint64(refinement), angle, weight, *self.sums, position)
+            extra = self._key.keystream(stream, self._block + block).update(_ONE_BLOCK)
+            refinement = int.from_bytes(extra[8 * pair : 8 * pair + 8], "little", signed=True)
+            add_refined(words, position, refinement, weight, *self.sums)
 
 
 def _array(tensor: torch.Tensor) -> NDArray[Any]:

@@ -139,7 +139,7 @@ def split(words: Any, low: Any, high: Any) -> None:
 
 
 @compiled
-def add_pairs(words: Any, weight: float, cosines: Any, sines: Any) -> int:
+def add_pairs(words: Any, weight: float, cosines: Any, sines: Any, coarse: Any) -> int:
     """Add weight·z of whole blocks to sums kept apart for cosines and sines, 8 of each per block.
 
     Args:
@@ -147,6 +147,7 @@ def add_pairs(words: Any, weight: float, cosines: Any, sines: Any) -> int:
         weight: float64.
         cosines: float64 sums for elements 16c + k, at 8c + k.
         sines: float64 sums for elements 16c + 8 + k, at 8c + k.
+        coarse: int64, as long; receives the positions 8c + k of pairs that need refinement.
 
     Returns:
         How many pairs need refinement; nothing has been added for those yet.
@@ -154,7 +155,7 @@ def add_pairs(words: Any, weight: float, cosines: Any, sines: Any) -> int:
     low, high = np.empty(CHUNK // 2, np.uint64), np.empty(CHUNK // 2, np.uint64)
     radius_words, angle_words = low.view(np.uint32), high.view(np.uint32)
     r = np.empty(CHUNK, np.float64)
-    coarse = 0
+    count = 0
     for start in range(0, cosines.size, CHUNK):
         pairs = min(CHUNK, cosines.size - start)
         split(words[start:], low[: pairs // 2], high[: pairs // 2])
@@ -167,30 +168,29 @@ def add_pairs(words: Any, weight: float, cosines: Any, sines: Any) -> int:
             for i in range(pairs):
                 if radius_words[i] < _REFINED_BELOW:
                     r[i] = 0.0
-                    coarse += 1
+                    coarse[count] = start + i
+                    count += 1
         c, s = cosines[start : start + pairs], sines[start : start + pairs]
         for i in range(pairs):
             cos, sin = direction(angle_words[i])
             c[i] = fma(weight, r[i] * cos, c[i])
             s[i] = fma(weight, r[i] * sin, s[i])
-    return coarse
+    return count
 
 
 @compiled
-def find_coarse(words: Any) -> Any:
-    """Positions 8c + k of the pairs of a tile that need refinement."""
-    coarse = np.empty(words.size // 2, np.bool_)
-    for i in range(coarse.size):
-        coarse[i] = words[i // 8 * 16 + i % 8] < _REFINED_BELOW
-    return np.nonzero(coarse)[0]
+def add_refined(words: Any, position: int, refinement: int, weight: float, cosines: Any, sines: Any) -> None:
+    """Add one pair with a refined radius.
 
-
-@compiled
-def add_refined(
-    word: int, refinement: int, angle: int, weight: float, cosines: Any, sines: Any, position: int
-) -> None:
-    """Add one pair with a refined radius."""
-    r = radius(fma(np.float64(np.uint64(refinement)) + 0.5, 2.0**-64, np.float64(word)))
-    cos, sin = direction(np.uint32(angle))
+    Args:
+        words: keystream as uint32, 16 per block.
+        position: of the pair, 8c + k.
+        refinement: the pair's 64 bits as int64 (compiled integers of Python are signed).
+        weight, cosines, sines: as for `add_pairs`.
+    """
+    at = position // 8 * 16 + position % 8
+    extra = np.float64(np.uint64(refinement)) + 0.5
+    r = radius(fma(extra, 2.0**-64, np.float64(words[at])))
+    cos, sin = direction(words[at + 8])
     cosines[position] = fma(weight, r * cos, cosines[position])
     sines[position] = fma(weight, r * sin, sines[position])
