@@ -3,13 +3,13 @@
 With fma(a, b, c) = a·b + c rounded once, ⟨P⟩(t) for Horner's rule by fma from the last coefficient down,
 and bits(·) for the 64 bits of a float64, a pair is made in this order and no other:
 
-    v = w + ½,  or for w < 2¹⁶:  v = fma(float64(x) + ½, 2⁻⁶⁴, w)                          (v = 2³²u)
+    v = w + ½,  or for w < 2¹⁶:  v = fma(float64(x) + ½, 2⁻⁶⁴, w)                     (v = 2³²u)
     b = bits(v) + EXPONENT_SHIFT;  e = float64(b >> 52) − EXPONENT_BIAS
-    m = the float64 with bits (b & (2⁵² − 1)) + ROOT_HALF                             (√½ ≤ m < √2, u = m·2ᵉ)
+    m = the float64 with bits (b & (2⁵² − 1)) + ROOT_HALF                    (√½ ≤ m < √2, u = m·2ᵉ)
     f = m − 1;  s = f / (f + 2);  t = s·s
     r = sqrt(fma(e, LN2_HIGH, fma(e, LN2_LOW, s·fma(t, ⟨LOG⟩(t), −4))))
 
-    q = ((a + 2²⁹) >> 30) & 3;  x = (float64(int32(a − (q << 30))) + ½)·2⁻³⁰            (|x| < ½, φ = (q + x)·π/2)
+    q = ((a + 2²⁹) >> 30) & 3;  x = (float64(int32(a − (q << 30))) + ½)·2⁻³⁰     (|x| < ½, φ = (q + x)·π/2)
     t = x·x;  sin = x·fma(t, ⟨SIN⟩(t), HALF_PI);  cos = fma(t, ⟨COS⟩(t), 1)
     (cos φ, sin φ) = (cos, sin), (−sin, cos), (−cos, −sin), (sin, −cos)   for q = 0, 1, 2, 3
     z(t, 16c + k) = r·cos φ,  z(t, 16c + 8 + k) = r·sin φ

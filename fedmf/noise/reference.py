@@ -103,7 +103,8 @@ class ReferenceKernels:
         """See `NoiseKernels.accumulate_`."""
         check_vector(out, start)
         check_sum(rounds, weights)
-        out.copy_(round_to(self._sum(_wide(out), start, rounds, weights), out.dtype))
+        y = self._sum(start, out.numel(), rounds, weights)
+        out.copy_(round_to(_wide(out) + y, out.dtype))
 
     def feedback_(
         self,
@@ -121,7 +122,7 @@ class ReferenceKernels:
         check_vector(out, start)
         check_sum(rounds, weights)
         check_feedback(out, ring, slots, ring_weights, write_slot)
-        y = self._sum(np.zeros(out.numel()), start, rounds, weights)
+        y = self._sum(start, out.numel(), rounds, weights)
         for slot, weight in zip(slots, ring_weights, strict=True):
             y = y - weight * _wide(ring[slot])
         ring[write_slot] = round_to(y, ring.dtype)
@@ -149,10 +150,11 @@ class ReferenceKernels:
         out.copy_(round_to(_wide(out) + scale * y, out.dtype))
 
     def _sum(
-        self, total: NDArray[np.float64], start: int, rounds: Sequence[int], weights: Sequence[float]
+        self, start: int, count: int, rounds: Sequence[int], weights: Sequence[float]
     ) -> NDArray[np.float64]:
+        total = np.zeros(count)
         for t, weight in zip(rounds, weights, strict=True):
-            total = total + weight * normals(self.key, self.domain, t, start, start + total.size)
+            total = total + weight * normals(self.key, self.domain, t, start, start + count)
         return total
 
     def __repr__(self) -> str:
