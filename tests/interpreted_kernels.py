@@ -88,8 +88,10 @@ def to_bfloat16(values: torch.Tensor) -> torch.Tensor:
 
 
 @triton.jit
-def _displaced(out, back, length, table, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS: tl.constexpr):
-    accumulate(out - back, length, 0, table, 1, 0, 1, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS)
+def _displaced(
+    out, back, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS: tl.constexpr
+):
+    accumulate(out - back, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS)
 
 
 def tile_of_long_vector(secret: bytes, t: int, tile: int) -> torch.Tensor:
@@ -97,10 +99,14 @@ def tile_of_long_vector(secret: bytes, t: int, tile: int) -> torch.Tensor:
     size = 16 * gpu_kernels.BLOCKS
     out = torch.zeros(size)
     kernels = Interpreted(NoiseKey(secret), Domain.TRAINING, torch.device("cpu"))
-    place = interpreter_builder.set_grid_idx
-    with mock.patch.object(interpreter_builder, "set_grid_idx", lambda x, y, z: place(x + tile, y, z)):
+    size_grid, place = interpreter_builder.set_grid_dim, interpreter_builder.set_grid_idx
+    with mock.patch.multiple(
+        interpreter_builder,
+        set_grid_dim=lambda x, y, z: size_grid(x + tile, y, z),
+        set_grid_idx=lambda x, y, z: place(x + tile, y, z),
+    ):
         _displaced[(1,)](
-            out, tile * size, (tile + 1) * size, kernels._table([t], [1.0]),
+            out, tile * size, (tile + 1) * size, 0, kernels._table([t], [1.0]), 1, 0, 1,
             *kernels.key.secret_words().view(np.int32).tolist(), BLOCKS=gpu_kernels.BLOCKS,
         )  # fmt: skip
     return out
