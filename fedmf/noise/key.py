@@ -11,9 +11,10 @@ import stat
 from pathlib import Path
 from typing import NoReturn, final
 
+import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 
-__all__ = ["NoiseKey"]
+__all__ = ["NoiseKey", "SecretWords"]
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
@@ -173,6 +174,13 @@ class NoiseKey:
         position = counter.to_bytes(4, "little") + nonce
         return Cipher(algorithms.ChaCha20(self.__secret, position), mode=None).encryptor()
 
+    def secret_words(self) -> SecretWords:
+        """The key as eight little-endian 32-bit words, for a device kernel that runs ChaCha20 itself.
+
+        Whoever has them has the key: hand them to the kernel and keep no other reference.
+        """
+        return np.frombuffer(self.__secret, "<u4").astype(np.uint32).view(SecretWords)
+
     def __repr__(self) -> str:
         return f"NoiseKey(fingerprint={self._fingerprint!r}, public={self._public})"
 
@@ -195,6 +203,24 @@ class NoiseKey:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         self.__getstate__()
+
+
+class SecretWords(np.ndarray):
+    """An array that does not show its elements and cannot be pickled."""
+
+    def __repr__(self) -> str:
+        return f"SecretWords({self.size} hidden)"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("SecretWords cannot be pickled: a key stays in its process and its key file.")
+
+    def __reduce__(self) -> NoReturn:
+        self.__reduce_ex__(2)
 
 
 def _parse(content: bytes) -> NoiseKey | None:

@@ -1,0 +1,194 @@
+"""What happens to a tile of noise beside Box–Muller: reading, rounding and writing vectors of any dtype.
+
+A tile is a whole number of keystream blocks. Sums over rounds are kept apart for cosines and sines (see
+`transform.add_pairs`) and the last round is added just before they are used, chunk by chunk, so that the
+usual sum of one round never leaves the fastest cache. Tensors of bfloat16 come as uint16.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from fedmf.noise.transform import (
+    CHUNK,
+    add_chunk,
+    bits32_of,
+    bits_of,
+    compiled,
+    float32_of,
+    float_of,
+    fma,
+    scratch,
+)
+
+__all__ = ["add_sum", "feed_back", "step_states"]
+
+_DROPPED = np.uint64(45)  # fraction bits of float64 that bfloat16 does not have
+_HALF = np.uint64((1 << 44) - 1)
+_KEPT = np.uint64(2**64 - (1 << 45))
+_ONE, _SIXTEEN = np.uint64(1), np.uint32(16)
+_TINY = 2.0**-126
+_GRID = 1.5 * 2.0 ** (52 - 133)  # adding it rounds to multiples of 2⁻¹³³, the subnormal bfloat16 numbers
+
+
+# Numba compares these signatures, so they stay without annotations.
+def _widen(value):
+    raise NotImplementedError("for compiled code only")
+
+
+def _narrow(value, like):
+    raise NotImplementedError("for compiled code only")
+
+
+@overload(_widen, jit_options={"error_model": "numpy"})
+def _compile_widen(value):
+    """Exact conversion to float64."""
+    if isinstance(value, types.Float):
+        return lambda value: np.float64(value)
+    return lambda value: np.float64(float32_of(np.uint32(np.uint32(value) << _SIXTEEN)))
+
+
+@overload(_narrow, jit_options={"error_model": "numpy"})
+def _compile_narrow(value, like):
+    """Nearest number of the type of `like`, ties to even."""
+    if like == types.float64:
+        return lambda value, like: value
+    if like == types.float32:
+        return lambda value, like: np.float32(value)
+
+    def to_bfloat16(value, like):
+        b = bits_of(value)
+        rounded = float_of((b + _HALF + ((b >> _DROPPED) & _ONE)) & _KEPT)
+        tiny = np.copysign((value + _GRID) - _GRID, value)
+        exact = np.float32(tiny if abs(value) < _TINY else rounded)
+        return np.uint16(bits32_of(exact) >> _SIXTEEN)
+
+    return to_bfloat16
+
+
+@compiled
+def interleave(cosines: Any, sines: Any, out: Any) -> None:
+    """Elements in order: eight cosines, then eight sines, of each block."""
+    for b in range(cosines.size // 8):
+        x, y, z = cosines[8 * b : 8 * b + 8], sines[8 * b : 8 * b + 8], out[16 * b : 16 * b + 16]
+        x0, x1, x2, x3, x4, x5, x6, x7 = x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]
+        y0, y1, y2, y3, y4, y5, y6, y7 = y[0], y[1], y[2], y[3], y[4], y[5], y[6], y[7]
+        z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7] = x0, x1, x2, x3, x4, x5, x6, x7
+        z[8], z[9], z[10], z[11], z[12], z[13], z[14], z[15] = y0, y1, y2, y3, y4, y5, y6, y7
+
+
+@compiled
+def buffers() -> Any:
+    """Working memory for `weighted_sum`."""
+    return np.empty(CHUNK), np.empty(CHUNK), np.empty(2 * CHUNK), scratch()
+
+
+@compiled
+def weighted_sum(last: Any, sums: Any, start: int, stop: int, memory: Any) -> Any:
+    """Σ_j weights[j]·z(rounds[j], ·) of pairs start … stop − 1, in the order of elements.
+
+    Args:
+        last: (words, positions, refinements, weight) of the last round, as for `add_pairs`.
+        sums: (cosines, sines) of the earlier rounds; of length 0 if there are none.
+    """
+    c, s, y, rest = memory
+    c, s = c[: stop - start], s[: stop - start]
+    if sums[0].size:
+        c[:], s[:] = sums[0][start:stop], sums[1][start:stop]
+    else:
+        c[:] = 0.0
+        s[:] = 0.0
+    words, positions, refinements, weight = last
+    add_chunk(words[start:stop], start, positions, refinements, weight, c, s, rest)
+    interleave(c, s, y)
+    return y
+
+
+@compiled
+def add_sum(last: Any, sums: Any, out: Any, skip: int) -> None:
+    """The pass of `NoiseKernels.accumulate_`; out begins `skip` elements into the tile."""
+    memory = buffers()
+    for start in range(0, last[0].size, CHUNK):
+        stop = min(start + CHUNK, last[0].size)
+        first, end = max(2 * start, skip), min(2 * stop, skip + out.size)
+        y = weighted_sum(last, sums, start, stop, memory)[first - 2 * start : end - 2 * start]
+        values = out[first - skip : end - skip]
+        for i in range(values.size):
+            values[i] = _narrow(_widen(values[i]) + y[i], values[i])
+
+
+@compiled
+def feed_back(
+    last: Any,
+    sums: Any,
+    out: Any,
+    skip: int,
+    scale: float,
+    ring: Any,
+    column: int,
+    slots: Any,
+    weights: Any,
+    write: int,
+) -> None:
+    """The pass of `NoiseKernels.feedback_`.
+
+    Args:
+        ring: (rows, elements); out belongs to the columns from `column` on.
+        slots: int64.
+        weights: float64, as long as slots.
+    """
+    memory = buffers()
+    for start in range(0, last[0].size, CHUNK):
+        stop = min(start + CHUNK, last[0].size)
+        first, end = max(2 * start, skip), min(2 * stop, skip + out.size)
+        y = weighted_sum(last, sums, start, stop, memory)[first - 2 * start : end - 2 * start]
+        values, columns = out[first - skip : end - skip], slice(column + first - skip, column + end - skip)
+        for m in range(slots.size):
+            row, weight = ring[slots[m]][columns], -weights[m]
+            for i in range(values.size):
+                y[i] = fma(weight, _widen(row[i]), y[i])
+        row = ring[write][columns]
+        for i in range(values.size):
+            stored = _narrow(y[i], row[i])
+            row[i] = stored
+            values[i] = _narrow(fma(scale, _widen(stored), _widen(values[i])), values[i])
+
+
+@compiled
+def step_states(
+    last: Any,
+    sums: Any,
+    out: Any,
+    skip: int,
+    scale: float,
+    state: Any,
+    column: int,
+    decays: Any,
+    weights: Any,
+) -> None:
+    """The pass of `NoiseKernels.state_space_`.
+
+    Args:
+        state: (buffers, elements); out belongs to the columns from `column` on.
+        decays, weights: float64, one per buffer.
+    """
+    memory = buffers()
+    for start in range(0, last[0].size, CHUNK):
+        stop = min(start + CHUNK, last[0].size)
+        first, end = max(2 * start, skip), min(2 * stop, skip + out.size)
+        y = weighted_sum(last, sums, start, stop, memory)[first - 2 * start : end - 2 * start]
+        values, columns = out[first - skip : end - skip], slice(column + first - skip, column + end - skip)
+        for m in range(weights.size):
+            row, weight = state[m][columns], -weights[m]
+            for i in range(values.size):
+                y[i] = fma(weight, _widen(row[i]), y[i])
+        for m in range(decays.size):
+            row, decay = state[m][columns], decays[m]
+            for i in range(values.size):
+                row[i] = _narrow(fma(decay, _widen(row[i]), y[i]), row[i])
+        for i in range(values.size):
+            values[i] = _narrow(fma(scale, y[i], _widen(values[i])), values[i])
