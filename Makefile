@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+# What torch's CUDA build requires, which brings it; the tests interpret and compile the GPU kernels without a GPU.
+TRITON := 3.7.1
 # The CPU build spares gigabytes of CUDA packages where there is no NVIDIA GPU.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -26,6 +28,8 @@ $(STAMP): pyproject.toml constraints.txt
 	  || $(PIP) --retries 1 --index-url $(TORCH_CPU_INDEX) 'torch==$(TORCH)' 2>/dev/null \
 	  || $(PIP) 'torch==$(TORCH)'; fi
 	$(PIP) --constraint constraints.txt --editable '.[ray,data,report,dev]'
+	@if [ "$$(uname -sm)" = "Linux x86_64" ] && ! $(BIN)/python -c 'import triton' 2>/dev/null; then \
+	  $(PIP) --no-deps 'triton==$(TRITON)' || echo "no Triton: tests of the GPU kernels are skipped"; fi
 	touch $@
 
 run: $(STAMP)

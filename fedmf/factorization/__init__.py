@@ -22,6 +22,7 @@ from fedmf.factorization.closed_form import (
     square_root,
 )
 from fedmf.factorization.dense import Dense
+from fedmf.factorization.dense_certificate import certified_dense_bound
 from fedmf.factorization.dense_optimizer import dense
 from fedmf.factorization.error import Errors, errors, query_variances
 from fedmf.factorization.inverse import StreamingInverse
@@ -81,6 +82,7 @@ __all__ = [
     "blt",
     "bsr",
     "build",
+    "certified_dense_bound",
     "cgd",
     "dense",
     "errors",

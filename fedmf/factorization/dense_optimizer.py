@@ -42,7 +42,8 @@ def dense(participation: Participation, workload: ToeplitzWorkload | None = None
 
     Guarantees:
         For k = 1 the squared error is within 1e-6 (relative) of the optimum. For k > 1 the error with the
-        stated sensitivity is no larger than that of the b-banded C.
+        stated sensitivity is no larger than that of the b-banded C. `certified_dense_bound` says how far
+        from the optimum that is at most.
 
     References:
         Denisov et al. (2022); Choquette-Choo et al. (2023), "Multi-Epoch Matrix Factorization".

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers import CipherContext
 from numpy.typing import NDArray
 
 from fedmf.noise.kernels import check_feedback, check_state_space, check_sum, check_vector
@@ -21,19 +22,24 @@ from fedmf.noise.layout import (
     nonce,
     refinement_nonce,
 )
-from fedmf.noise.passes import add_sums, feed_back, step_states
-from fedmf.noise.transform import add_pairs, add_refined, find_coarse
+from fedmf.noise.passes import add_sum, feed_back, step_states
+from fedmf.noise.transform import add_pairs, find_coarse
 
 __all__ = ["CpuKernels"]
 
-TILE: Final = 1 << 14
-"""Elements per tile: keystream, sums and zeros to encrypt take 256 KiB per thread whatever d is."""
+TILE: Final = 1 << 15
+"""Elements per tile: keystream, sums and zeros to encrypt take at most 640 KiB per thread whatever d is."""
 
 FEWEST_PER_THREAD: Final = 1 << 17
 """A thread for fewer elements would take longer to start than it saves."""
 
 TILE_BLOCKS: Final = TILE // NORMALS_PER_BLOCK
 _ZEROS: Final = bytes(TILE_BLOCKS * BLOCK_BYTES)
+_ONE_BLOCK: Final = bytes(BLOCK_BYTES)
+_NOTHING: Final = np.empty(0, np.uint64)
+
+_Round = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], float]
+_Sums = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 class CpuKernels:
@@ -71,8 +77,7 @@ class CpuKernels:
 
         def work(tiles: _Tiles) -> None:
             for low, high, skip in tiles:
-                tiles.add_rounds()
-                add_sums(*tiles.sums, values[low:high], skip)
+                add_sum(*tiles.draw(), values[low:high], skip)
 
         self._share(work, start, out.numel(), rounds, weights)
 
@@ -98,9 +103,8 @@ class CpuKernels:
 
         def work(tiles: _Tiles) -> None:
             for low, high, skip in tiles:
-                tiles.add_rounds()
                 part = values[low:high]
-                feed_back(*tiles.sums, part, skip, float(scale), rows, low, places, taps, write_slot)
+                feed_back(*tiles.draw(), part, skip, float(scale), rows, low, places, taps, write_slot)
 
         self._share(work, start, out.numel(), rounds, weights)
 
@@ -124,8 +128,7 @@ class CpuKernels:
 
         def work(tiles: _Tiles) -> None:
             for low, high, skip in tiles:
-                tiles.add_rounds()
-                step_states(*tiles.sums, values[low:high], skip, float(scale), rows, low, factors, taps)
+                step_states(*tiles.draw(), values[low:high], skip, float(scale), rows, low, factors, taps)
 
         self._share(work, start, out.numel(), [t], [1.0])
 
@@ -187,9 +190,20 @@ class _Tiles:
             for t, weight in zip(rounds, weights, strict=True)
         ]
         blocks = min(TILE_BLOCKS, -(-(self._skip + high - low) // NORMALS_PER_BLOCK))
-        self._words = np.empty(blocks * 8, np.uint64)
-        self._sums = np.zeros((2, blocks * PAIRS_PER_BLOCK))
-        self.sums = (self._sums[0], self._sums[1])
+        pairs = blocks * PAIRS_PER_BLOCK
+        self._words = np.empty(pairs, np.uint64)
+        self._positions = np.empty(pairs, np.int64)  # hardly ever written, so that no cache holds it
+        self._sums = np.zeros((2, pairs if len(self._terms) > 1 else 0))
+        self._cut(blocks)
+
+    def _cut(self, blocks: int) -> None:
+        """Make the buffers fit a tile of that many blocks."""
+        pairs = blocks * PAIRS_PER_BLOCK
+        self._blocks = blocks
+        self._earlier = (self._sums[0, :pairs], self._sums[1, :pairs])
+        self._tile = self._words[:pairs]
+        self._tile32 = self._tile.view(np.uint32)
+        self._bytes, self._zeros = self._tile.data.cast("B"), _ZEROS[: blocks * BLOCK_BYTES]
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """(low, high, skip) of each tile: the elements it is for and how many unwanted ones precede them."""
@@ -197,30 +211,35 @@ class _Tiles:
         while low < self._high:
             high = min(self._high, low - skip + TILE)
             blocks = -(-(skip + high - low) // NORMALS_PER_BLOCK)
-            self.sums = (self._sums[0, : blocks * PAIRS_PER_BLOCK], self._sums[1, : blocks * PAIRS_PER_BLOCK])
+            if blocks != self._blocks:
+                self._cut(blocks)
             yield low, high, skip
             self._block += blocks
             low, skip = high, 0
 
-    def add_rounds(self) -> None:
-        """Sums ← sums + Σ_j weights[j]·z(rounds[j], ·), one round after the other."""
-        words = self._words[: self.sums[0].size]
-        drawn, zeros = words.data.cast("B"), _ZEROS[: 8 * words.size]
-        for t, weight, stream in self._terms:
-            stream.update_into(zeros, drawn)
-            if add_pairs(words, weight, *self.sums):
-                self._refine(words.view(np.uint32), t, weight)
+    def draw(self) -> tuple[_Round, _Sums]:
+        """The keystream of the last round with its weight, and the weighted sum of the rounds before it."""
+        *earlier, last = self._terms
+        for half in self._earlier:
+            half[:] = 0.0
+        for term in earlier:
+            add_pairs(*self._round(*term), *self._earlier)
+        return self._round(*last), self._earlier
 
-    def _refine(self, words: NDArray[np.uint32], t: int, weight: float) -> None:
-        """Add the pairs of one round that `add_pairs` left out: 1 in 65536."""
-        stream = refinement_nonce(self._domain, t)
-        for position in find_coarse(words).tolist():
+    def _round(self, t: int, weight: float, stream: CipherContext) -> _Round:
+        stream.update_into(self._zeros, self._bytes)
+        count = find_coarse(self._tile32, self._positions)
+        positions = self._positions[:count]
+        return self._tile, positions, self._refinements(t, positions) if count else _NOTHING, weight
+
+    def _refinements(self, t: int, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """64 more bits for each of these pairs."""
+        extra, stream = np.empty(positions.size, np.uint64), refinement_nonce(self._domain, t)
+        for j, position in enumerate(positions.tolist()):
             block, pair = divmod(position, PAIRS_PER_BLOCK)
-            extra = self._key.keystream(stream, self._block + block).update(_ZEROS[:BLOCK_BYTES])
-            refinement = int.from_bytes(extra[8 * pair : 8 * pair + 8], "little")
-            word = NORMALS_PER_BLOCK * block + pair
-            angle = int(words[word + PAIRS_PER_BLOCK])
-            add_refined(int(words[word]), np.uint64(refinement), angle, weight, *self.sums, position)
+            words = self._key.keystream(stream, self._block + block).update(_ONE_BLOCK)
+            extra[j] = int.from_bytes(words[8 * pair : 8 * pair + 8], "little")
+        return extra
 
 
 def _array(tensor: torch.Tensor) -> NDArray[Any]:

@@ -93,6 +93,8 @@ def check_vector(out: torch.Tensor, start: int) -> None:
 
 def check_sum(rounds: Sequence[int], weights: Sequence[float]) -> None:
     """Refuse a weighted sum of rounds that has no meaning."""
+    if not len(rounds):
+        raise ValueError("rounds must name at least one round; got none. No noise was added.")
     _check_coefficients("weights", weights, len(rounds))
     for t in rounds:
         if isinstance(t, bool) or not isinstance(t, int) or not 0 <= t < 2**64:

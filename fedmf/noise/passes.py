@@ -1,23 +1,31 @@
 """What happens to a tile of noise beside Box–Muller: reading, rounding and writing vectors of any dtype.
 
-A tile is a whole number of keystream blocks. Its float64 sums are kept apart for cosines and sines (see
-`transform.add_pairs`); `take` puts them in the order of elements. Tensors of bfloat16 come as uint16.
+A tile is a whole number of keystream blocks. Sums over rounds are kept apart for cosines and sines (see
+`transform.add_pairs`) and the last round is added just before they are used, chunk by chunk, so that the
+usual sum of one round never leaves the fastest cache. Tensors of bfloat16 come as uint16.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numba import types
 from numba.extending import overload
 
-from fedmf.noise.transform import bits32_of, bits_of, compiled, float32_of, float_of, fma
+from fedmf.noise.transform import (
+    CHUNK,
+    add_chunk,
+    bits32_of,
+    bits_of,
+    compiled,
+    float32_of,
+    float_of,
+    fma,
+    scratch,
+)
 
-__all__ = ["add_sums", "feed_back", "step_states"]
-
-PIECE: Final = 1024
-"""Elements handled at once: they stay in the fastest cache."""
+__all__ = ["add_sum", "feed_back", "step_states"]
 
 _DROPPED = np.uint64(45)  # fraction bits of float64 that bfloat16 does not have
 _HALF = np.uint64((1 << 44) - 1)
@@ -63,36 +71,60 @@ def _compile_narrow(value, like):
 
 
 @compiled
-def take(cosines: Any, sines: Any, out: Any) -> None:
-    """Move sums into the order of elements, eight cosines and eight sines per block; zeros stay behind."""
-    for b in range(out.size // 16):
+def interleave(cosines: Any, sines: Any, out: Any) -> None:
+    """Elements in order: eight cosines, then eight sines, of each block."""
+    for b in range(cosines.size // 8):
         x, y, z = cosines[8 * b : 8 * b + 8], sines[8 * b : 8 * b + 8], out[16 * b : 16 * b + 16]
         x0, x1, x2, x3, x4, x5, x6, x7 = x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]
         y0, y1, y2, y3, y4, y5, y6, y7 = y[0], y[1], y[2], y[3], y[4], y[5], y[6], y[7]
         z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7] = x0, x1, x2, x3, x4, x5, x6, x7
         z[8], z[9], z[10], z[11], z[12], z[13], z[14], z[15] = y0, y1, y2, y3, y4, y5, y6, y7
-    cosines[:] = 0.0
-    sines[:] = 0.0
 
 
 @compiled
-def add_sums(cosines: Any, sines: Any, out: Any, skip: int) -> None:
-    """out ← out + sums; out begins `skip` elements into the tile."""
-    piece = np.empty(PIECE, np.float64)
-    for low in range(0, 2 * cosines.size, PIECE):
-        high = min(low + PIECE, 2 * cosines.size)
-        first, last = max(low, skip), min(high, skip + out.size)
-        half = slice(low // 2, high // 2)
-        take(cosines[half], sines[half], piece[: high - low])
-        inner, values = piece[first - low : last - low], out[first - skip : last - skip]
+def buffers() -> Any:
+    """Working memory for `weighted_sum`."""
+    return np.empty(CHUNK), np.empty(CHUNK), np.empty(2 * CHUNK), scratch()
+
+
+@compiled
+def weighted_sum(last: Any, sums: Any, start: int, stop: int, memory: Any) -> Any:
+    """Σ_j weights[j]·z(rounds[j], ·) of pairs start … stop − 1, in the order of elements.
+
+    Args:
+        last: (words, positions, refinements, weight) of the last round, as for `add_pairs`.
+        sums: (cosines, sines) of the earlier rounds; of length 0 if there are none.
+    """
+    c, s, y, rest = memory
+    c, s = c[: stop - start], s[: stop - start]
+    if sums[0].size:
+        c[:], s[:] = sums[0][start:stop], sums[1][start:stop]
+    else:
+        c[:] = 0.0
+        s[:] = 0.0
+    words, positions, refinements, weight = last
+    add_chunk(words[start:stop], start, positions, refinements, weight, c, s, rest)
+    interleave(c, s, y)
+    return y
+
+
+@compiled
+def add_sum(last: Any, sums: Any, out: Any, skip: int) -> None:
+    """The pass of `NoiseKernels.accumulate_`; out begins `skip` elements into the tile."""
+    memory = buffers()
+    for start in range(0, last[0].size, CHUNK):
+        stop = min(start + CHUNK, last[0].size)
+        first, end = max(2 * start, skip), min(2 * stop, skip + out.size)
+        y = weighted_sum(last, sums, start, stop, memory)[first - 2 * start : end - 2 * start]
+        values = out[first - skip : end - skip]
         for i in range(values.size):
-            values[i] = _narrow(_widen(values[i]) + inner[i], values[i])
+            values[i] = _narrow(_widen(values[i]) + y[i], values[i])
 
 
 @compiled
 def feed_back(
-    cosines: Any,
-    sines: Any,
+    last: Any,
+    sums: Any,
     out: Any,
     skip: int,
     scale: float,
@@ -102,21 +134,19 @@ def feed_back(
     weights: Any,
     write: int,
 ) -> None:
-    """The pass of `NoiseKernels.feedback_` behind its weighted sum of rounds.
+    """The pass of `NoiseKernels.feedback_`.
 
     Args:
         ring: (rows, elements); out belongs to the columns from `column` on.
         slots: int64.
         weights: float64, as long as slots.
     """
-    piece = np.empty(PIECE, np.float64)
-    for low in range(0, 2 * cosines.size, PIECE):
-        high = min(low + PIECE, 2 * cosines.size)
-        first, last = max(low, skip), min(high, skip + out.size)
-        half = slice(low // 2, high // 2)
-        take(cosines[half], sines[half], piece[: high - low])
-        y, values = piece[first - low : last - low], out[first - skip : last - skip]
-        columns = slice(column + first - skip, column + last - skip)
+    memory = buffers()
+    for start in range(0, last[0].size, CHUNK):
+        stop = min(start + CHUNK, last[0].size)
+        first, end = max(2 * start, skip), min(2 * stop, skip + out.size)
+        y = weighted_sum(last, sums, start, stop, memory)[first - 2 * start : end - 2 * start]
+        values, columns = out[first - skip : end - skip], slice(column + first - skip, column + end - skip)
         for m in range(slots.size):
             row, weight = ring[slots[m]][columns], -weights[m]
             for i in range(values.size):
@@ -130,8 +160,8 @@ def feed_back(
 
 @compiled
 def step_states(
-    cosines: Any,
-    sines: Any,
+    last: Any,
+    sums: Any,
     out: Any,
     skip: int,
     scale: float,
@@ -140,20 +170,18 @@ def step_states(
     decays: Any,
     weights: Any,
 ) -> None:
-    """The pass of `NoiseKernels.state_space_` behind z.
+    """The pass of `NoiseKernels.state_space_`.
 
     Args:
         state: (buffers, elements); out belongs to the columns from `column` on.
         decays, weights: float64, one per buffer.
     """
-    piece = np.empty(PIECE, np.float64)
-    for low in range(0, 2 * cosines.size, PIECE):
-        high = min(low + PIECE, 2 * cosines.size)
-        first, last = max(low, skip), min(high, skip + out.size)
-        half = slice(low // 2, high // 2)
-        take(cosines[half], sines[half], piece[: high - low])
-        y, values = piece[first - low : last - low], out[first - skip : last - skip]
-        columns = slice(column + first - skip, column + last - skip)
+    memory = buffers()
+    for start in range(0, last[0].size, CHUNK):
+        stop = min(start + CHUNK, last[0].size)
+        first, end = max(2 * start, skip), min(2 * stop, skip + out.size)
+        y = weighted_sum(last, sums, start, stop, memory)[first - 2 * start : end - 2 * start]
+        values, columns = out[first - skip : end - skip], slice(column + first - skip, column + end - skip)
         for m in range(weights.size):
             row, weight = state[m][columns], -weights[m]
             for i in range(values.size):

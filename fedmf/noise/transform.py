@@ -25,6 +25,9 @@ from fedmf.noise.polynomials import (
 CHUNK: Final = 512
 """Pairs of which words, radii and sums stay in the fastest cache."""
 
+STRIDE: Final = 2048
+"""Words looked through at once for small ones."""
+
 # x is kept as an integer and a half, 2³⁰ times the x of `polynomials`: scaling by powers of 2 is exact.
 _UNIT = 2.0**-30
 _S0, _S1, _S2, _S3, _S4, _S5 = (value * _UNIT ** (2 * j + 3) for j, value in enumerate(SIN))
@@ -123,15 +126,9 @@ def direction(a: int) -> tuple[float, float]:
 
 
 @compiled
-def coarse_radius(word: int) -> float:
-    """√(−2 ln u) for u = (w + ½)·2⁻³²."""
-    return radius(float_of(np.uint64(word) | _TWO_52) - _TWO_52_LESS_HALF)
-
-
-@compiled
 def split(words: Any, low: Any, high: Any) -> None:
     """The first four and the last four of every eight 64-bit words."""
-    for b in range(low.size // 4):
+    for b in range(words.size // 8):
         w0, w1, w2, w3 = words[8 * b], words[8 * b + 1], words[8 * b + 2], words[8 * b + 3]
         w4, w5, w6, w7 = words[8 * b + 4], words[8 * b + 5], words[8 * b + 6], words[8 * b + 7]
         low[4 * b], low[4 * b + 1], low[4 * b + 2], low[4 * b + 3] = w0, w1, w2, w3
@@ -139,58 +136,78 @@ def split(words: Any, low: Any, high: Any) -> None:
 
 
 @compiled
-def add_pairs(words: Any, weight: float, cosines: Any, sines: Any) -> int:
+def find_coarse(words: Any, positions: Any) -> int:
+    """Find the pairs of a tile that need refinement, 1 in 65536.
+
+    Args:
+        words: keystream as uint32, 16 per block.
+        positions: int64, one per pair; its first places receive the positions 8c + k.
+
+    Returns:
+        How many there are.
+    """
+    count = 0
+    for start in range(0, words.size, STRIDE):
+        some = words[start : start + STRIDE]
+        least = np.uint32(0xFFFFFFFF)
+        for i in range(some.size):
+            least = min(least, some[i])
+        if least < _REFINED_BELOW:
+            for i in range(some.size):
+                if i % 16 < 8 and some[i] < _REFINED_BELOW:
+                    positions[count] = (start + i) // 16 * 8 + i % 16
+                    count += 1
+    return count
+
+
+@compiled
+def scratch() -> Any:
+    """Working memory for `add_chunk`."""
+    return np.empty(CHUNK // 2, np.uint64), np.empty(CHUNK // 2, np.uint64), np.empty(CHUNK, np.float64)
+
+
+@compiled
+def add_chunk(
+    words: Any,
+    first: int,
+    positions: Any,
+    refinements: Any,
+    weight: float,
+    cosines: Any,
+    sines: Any,
+    memory: Any,
+) -> None:
+    """`add_pairs` for at most CHUNK pairs, of which the first has position `first`."""
+    low, high, r = memory
+    pairs = cosines.size
+    split(words, low, high)
+    radius_words, angle_words = low.view(np.uint32)[:pairs], high.view(np.uint32)[:pairs]
+    for i in range(pairs):
+        r[i] = radius(float_of(np.uint64(radius_words[i]) | _TWO_52) - _TWO_52_LESS_HALF)
+    for j in range(positions.size):
+        i = positions[j] - first
+        if 0 <= i < pairs:
+            r[i] = radius(fma(np.float64(refinements[j]) + 0.5, 2.0**-64, np.float64(radius_words[i])))
+    for i in range(pairs):
+        cos, sin = direction(angle_words[i])
+        cosines[i] = fma(weight, r[i] * cos, cosines[i])
+        sines[i] = fma(weight, r[i] * sin, sines[i])
+
+
+@compiled
+def add_pairs(words: Any, positions: Any, refinements: Any, weight: float, cosines: Any, sines: Any) -> None:
     """Add weight·z of whole blocks to sums kept apart for cosines and sines, 8 of each per block.
 
     Args:
         words: keystream as uint64, 8 per block.
+        positions: int64, 8c + k for each pair that needs refinement.
+        refinements: uint64, the 64 bits of each of them.
         weight: float64.
         cosines: float64 sums for elements 16c + k, at 8c + k.
         sines: float64 sums for elements 16c + 8 + k, at 8c + k.
-
-    Returns:
-        How many pairs need refinement; nothing has been added for those yet.
     """
-    low, high = np.empty(CHUNK // 2, np.uint64), np.empty(CHUNK // 2, np.uint64)
-    radius_words, angle_words = low.view(np.uint32), high.view(np.uint32)
-    r = np.empty(CHUNK, np.float64)
-    coarse = 0
+    memory = scratch()
     for start in range(0, cosines.size, CHUNK):
-        pairs = min(CHUNK, cosines.size - start)
-        split(words[start:], low[: pairs // 2], high[: pairs // 2])
-        least = np.uint32(0xFFFFFFFF)
-        for i in range(pairs):
-            least = min(least, radius_words[i])
-        for i in range(pairs):
-            r[i] = coarse_radius(radius_words[i])
-        if least < _REFINED_BELOW:
-            for i in range(pairs):
-                if radius_words[i] < _REFINED_BELOW:
-                    r[i] = 0.0
-                    coarse += 1
-        c, s = cosines[start : start + pairs], sines[start : start + pairs]
-        for i in range(pairs):
-            cos, sin = direction(angle_words[i])
-            c[i] = fma(weight, r[i] * cos, c[i])
-            s[i] = fma(weight, r[i] * sin, s[i])
-    return coarse
-
-
-@compiled
-def find_coarse(words: Any) -> Any:
-    """Positions 8c + k of the pairs of a tile that need refinement."""
-    coarse = np.empty(words.size // 2, np.bool_)
-    for i in range(coarse.size):
-        coarse[i] = words[i // 8 * 16 + i % 8] < _REFINED_BELOW
-    return np.nonzero(coarse)[0]
-
-
-@compiled
-def add_refined(
-    word: int, refinement: int, angle: int, weight: float, cosines: Any, sines: Any, position: int
-) -> None:
-    """Add one pair with a refined radius."""
-    r = radius(fma(np.float64(np.uint64(refinement)) + 0.5, 2.0**-64, np.float64(word)))
-    cos, sin = direction(np.uint32(angle))
-    cosines[position] = fma(weight, r * cos, cosines[position])
-    sines[position] = fma(weight, r * sin, sines[position])
+        stop = min(start + CHUNK, cosines.size)
+        c, s = cosines[start:stop], sines[start:stop]
+        add_chunk(words[start:stop], start, positions, refinements, weight, c, s, memory)

@@ -55,6 +55,11 @@ def draw(
             axis.set_xscale("log", base=2)
         if logy:
             axis.set_yscale("log")
+            axis.yaxis.set_major_formatter("{x:g}")
+            low, high = axis.get_ylim()
+            # Over less than a decade and a half the major ticks alone are too few.
+            axis.yaxis.set_minor_formatter("{x:g}" if high < 30 * low else "")
+            axis.tick_params(axis="y", which="minor", labelsize=7)
         axis.set(title=title, xlabel=xlabel, ylabel=ylabel)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7)

@@ -1,0 +1,269 @@
+"""The Triton kernels: interpreted against the kernels on CPUs and the reference, compiled without a GPU, and
+on a GPU where there is one."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+import torch
+from triton_worker import compiler, interpreter
+
+from fedmf.noise import NoiseKey
+from fedmf.noise.cpu import CpuKernels
+from fedmf.noise.gpu import TritonKernels
+from fedmf.noise.layout import MAX_DIMENSION, REFINED_BELOW, Domain, nonce
+from fedmf.noise.reference import ReferenceKernels, normals, round_to
+
+SECRET = bytes(range(32))
+KEY = NoiseKey(SECRET)
+TILE = 2048
+REFINED = (19, 8, 6)
+"""A round t and block in which the radius word of this pair is below 2¹⁶."""
+
+SLACK = {torch.float64: 1e-14, torch.float32: 2.0**-20, torch.bfloat16: 2.0**-4}
+"""Against the reference: its log, cos and sin differ in the last bits, and so may a rounding of |x| < 16."""
+
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed (Linux only)"
+)
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@pytest.fixture(scope="module")
+def interpret():
+    with interpreter() as call:
+        yield call
+
+
+@pytest.fixture(scope="module")
+def compile_():
+    with compiler() as call:
+        yield call
+
+
+def vectors(seed: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def sums(dtype: torch.dtype, start: int, count: int, rounds: list[int], weights: list[float]):
+    return "accumulate_", {
+        "out": vectors(1, dtype, count), "start": start, "rounds": rounds, "weights": weights,
+    }  # fmt: skip
+
+
+def recurrence(dtype: torch.dtype, stored: torch.dtype, start: int, count: int):
+    """Slot 1 is read and then written."""
+    return "feedback_", {
+        "out": vectors(1, dtype, count), "scale": 0.7, "start": start,
+        "rounds": [9, 4], "weights": [1.5, -0.25], "ring": vectors(2, stored, 3, count),
+        "slots": [1, 2, 0], "ring_weights": [0.5, -0.3, 0.2], "write_slot": 1,
+    }  # fmt: skip
+
+
+def buffers(dtype: torch.dtype, stored: torch.dtype, start: int, count: int):
+    return "state_space_", {
+        "out": vectors(1, dtype, count), "scale": 0.7, "start": start, "t": 5,
+        "state": vectors(2, stored, 3, count), "decays": [0.9, 0.5, 0.2], "output_weights": [0.3, -0.2, 0.1],
+    }  # fmt: skip
+
+
+F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
+CASES = {
+    "one lag, two tiles, the second cut off": sums(F32, 16 * 5, TILE + 300, [3], [1.5]),
+    "three lags, unaligned, rounds to the last": sums(
+        F64, 7, 40, [0, 2**32 + 1, 2**64 - 1], [0.5, -2.0, 1.0]
+    ),
+    "last blocks of the counter": sums(BF16, MAX_DIMENSION - 37, 37, [2**40], [1.0]),
+    "a single element": sums(F32, 15, 1, [2], [1.0]),
+    "no rounds": sums(F32, 3, 5, [], []),
+    "refined": sums(F64, 16 * REFINED[1], 32, [REFINED[0]], [1.0]),
+    "refined in one lag of two": sums(F32, 16 * REFINED[1] + 3, 20, [20, REFINED[0]], [1.0, 1.0]),
+    "feedback float64": recurrence(F64, F64, 3, 70),
+    "feedback float32": recurrence(F32, F32, 16, TILE),
+    "feedback bfloat16 in float32": recurrence(F32, BF16, 31, 50),
+    "feedback float32 in bfloat16": recurrence(BF16, F32, 0, 33),
+    "state space float64": buffers(F64, F64, 1, 60),
+    "state space float32": buffers(F32, F32, 32, TILE),
+    "state space bfloat16": buffers(BF16, BF16, 9, 45),
+}
+
+
+def copied(arguments: dict) -> dict:
+    return {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
+
+
+@needs_triton
+@pytest.mark.parametrize("case", CASES)
+def test_a_pass_gives_the_bits_of_the_cpu_and_the_values_of_the_reference(case, interpret):
+    method, arguments = CASES[case]
+    found = interpret("run", SECRET, method, copied(arguments))
+    cpu, reference = copied(arguments), copied(arguments)
+    getattr(CpuKernels(KEY, Domain.TRAINING, threads=1), method)(**cpu)
+    getattr(ReferenceKernels(KEY, Domain.TRAINING), method)(**reference)
+    for name, value in found.items():
+        assert torch.equal(value, cpu[name]), name
+        assert (value.double() - reference[name].double()).abs().max() <= SLACK[value.dtype], name
+        assert case == "no rounds" or not torch.equal(value, arguments[name])
+
+
+def test_the_cases_meet_a_refined_pair():
+    t, block, pair = REFINED
+    words = np.frombuffer(KEY.keystream(nonce(Domain.TRAINING, t), block).update(bytes(64)), "<u4")
+    assert words[pair] < REFINED_BELOW
+
+
+@needs_triton
+def test_keystream_is_that_of_the_rfc_and_of_openssl(interpret):
+    """RFC 8439 §2.3.2 (key 00..1f, counter 1); then counters on both sides of 2³¹ and the last."""
+    rfc = bytes.fromhex("000000090000004a00000000")
+    wanted = (
+        "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e"
+        "d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e"
+    )
+    counters = [1, 0, 2, 15, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1]
+    found = interpret("keystream", SECRET, rfc, counters)
+    assert found[0].hex() == wanted
+    assert found == [KEY.keystream(rfc, c).update(bytes(64)) for c in counters]
+    secret, position = bytes(reversed(range(100, 132))), bytes(range(244, 256))
+    found = interpret("keystream", secret, position, counters)
+    assert found == [NoiseKey(secret).keystream(position, c).update(bytes(64)) for c in counters]
+
+
+@needs_triton
+def test_elements_beyond_2_to_the_31_are_where_they_belong(interpret):
+    tile = 2**31 // TILE + 5
+    found = interpret("tile_of_long_vector", SECRET, 3, tile)
+    wanted = normals(KEY, Domain.TRAINING, 3, tile * TILE, (tile + 1) * TILE)
+    assert np.abs(found.double().numpy() - wanted).max() < SLACK[F32]
+
+
+@needs_triton
+def test_bfloat16_is_rounded_once(interpret):
+    """Numbers near the middle of two, where rounding to float32 first goes wrong; and extremes."""
+    middle = 1 + 2.0**-8
+    special = [middle, middle + 2.0**-40, middle - 2.0**-40, 3 * 2.0**-134 + 2.0**-170, 2.0**-134, 3.4e38,
+               2.0**128, 3.3961775292304957e38, 0.0, -0.0, float("inf"), float("-inf")]  # fmt: skip
+    values = torch.cat([torch.tensor(special, dtype=F64), vectors(3, F64, 256 - len(special))])
+    values[100:] *= torch.tensor(2.0, dtype=F64) ** torch.arange(-140, 16)
+    found, wanted = interpret("to_bfloat16", values), round_to(values.numpy(), BF16)
+    assert torch.equal(found.view(torch.int16), wanted.view(torch.int16))
+    assert not torch.equal(found, values.to(BF16)), "torch rounds twice, and no value shows it"
+    assert interpret("to_bfloat16", torch.tensor([float("nan")], dtype=F64)).isnan().all()
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("name", "out", "stored", "arch"),
+    [
+        ("accumulate", "fp32", "fp32", 80),
+        ("accumulate", "fp32", "fp32", 90),
+        ("feedback", "fp32", "i16", 90),
+        ("state_space", "i16", "fp32", 90),
+    ],
+)
+def test_a_pass_compiles_without_spills_to_exact_arithmetic(name, out, stored, arch, compile_):
+    code = compile_("machine_code", name, out, stored, arch)
+    assert code["spills"] == 0
+    assert code["registers"] <= 128, "fewer than 512 threads fit"
+    assert any(opcode.startswith("STG.E.128") for opcode in code["opcodes"]), "vector stores"
+    for operation in ("fma.rn.f64", "div.rn.f64", "sqrt.rn.f64"):
+        assert operation in code["ptx"]
+    for operation in (".approx", ".ftz", "sin.", "lg2."):
+        assert operation not in code["ptx"]
+
+
+@needs_triton
+def test_the_instructions_of_a_normal_are_counted(compile_):
+    """The figures in the documentation: a change of more than a tenth is to be looked at."""
+    one, two = compile_("cost", "fp32", 1), compile_("cost", "fp32", 2)
+    assert one["instructions"] == pytest.approx(125, rel=0.1)
+    assert one["fp64"] == pytest.approx(25, rel=0.1)
+    assert two["instructions"] - one["instructions"] == pytest.approx(115, rel=0.1)
+    assert one["integer"] >= 40, "two of three ChaCha20 operations: 10 x 8 x 8 per 16 normals"
+
+
+@needs_triton
+@pytest.mark.parametrize("name", ["accumulate", "feedback", "state_space"])
+def test_triton_does_not_specialise_on_secrets(name, compile_):
+    """Its cache on disk is named after types and properties of arguments; no key may be among them."""
+    secret = (*(f"k{i}" for i in range(8)), "tag", "counter", "rows", "stored")
+    wanted = compile_("specialisation", name, dict.fromkeys(secret, 7))
+    for value in (0, 1, 16, 2**31 - 1, -(2**31), -1):
+        for changed in secret:
+            assert compile_("specialisation", name, {**dict.fromkeys(secret, 7), changed: value}) == wanted
+    assert compile_("specialisation", name, {"shift": 3}) != compile_("specialisation", name, {"shift": 16})
+
+
+def test_key_words_are_handed_over_as_signed_32_bit_numbers(monkeypatch):
+    """An unsigned word would get a wider type from 2³¹ on, which Triton would write into its cache."""
+    launched = {}
+    gpu_kernels = pytest.importorskip(
+        "fedmf.noise.gpu_kernels", reason="Triton is not installed (Linux only)"
+    )
+
+    class Launcher:
+        def __getitem__(self, grid):
+            return lambda *arguments, **options: launched.update(arguments=arguments, options=options)
+
+    monkeypatch.setattr(gpu_kernels, "accumulate", Launcher())
+    monkeypatch.setattr(TritonKernels, "_check_device", lambda self: None)
+    kernels = TritonKernels(NoiseKey(bytes([255] * 16 + [1] * 16)), Domain.TRAINING, torch.device("cpu"))
+    kernels.accumulate_(torch.zeros(4), MAX_DIMENSION - 4, [0], [1.0])
+    numbers = [a for a in launched["arguments"] if isinstance(a, int)]
+    assert numbers[-8:] == [-1] * 4 + [0x01010101] * 4
+    assert all(-(2**31) <= number < 2**31 for number in numbers)
+    assert launched["options"]["enable_fp_fusion"] is False
+
+
+def test_without_a_gpu_the_reason_is_one_line(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("fedmf.noise.gpu.find_spec", lambda name: object())
+    with pytest.raises(RuntimeError, match=r"^device \(of the noise\) must be an available CUDA device"):
+        TritonKernels(KEY, Domain.TRAINING, torch.device("cuda"))
+
+
+def test_without_triton_the_reason_is_one_line(monkeypatch):
+    monkeypatch.setattr("fedmf.noise.gpu.find_spec", lambda name: None)
+    with pytest.raises(RuntimeError, match=r"^triton .* must be installed for noise on a GPU"):
+        TritonKernels(KEY, Domain.TRAINING, torch.device("cuda"))
+
+
+def test_the_key_is_not_shown_and_foreign_tensors_are_refused(monkeypatch):
+    monkeypatch.setattr(TritonKernels, "_check_device", lambda self: None)
+    monkeypatch.setattr("fedmf.noise.gpu.find_spec", lambda name: object())
+    kernels = TritonKernels(KEY, Domain.TRAINING, torch.device("cuda:0"))
+    assert repr(kernels) == f"TritonKernels({KEY!r}, TRAINING, device='cuda:0')"
+    with pytest.raises(ValueError, match=r"^out \(vector\) must be on cuda:0, where these .* got cpu"):
+        kernels.accumulate_(torch.zeros(4), 0, [0], [1.0])
+
+
+@needs_triton
+@needs_gpu
+@pytest.mark.parametrize("case", CASES)
+def test_a_gpu_gives_the_bits_of_the_cpu(case):
+    method, arguments = CASES[case]
+    cpu = copied(arguments)
+    gpu = {n: v.cuda() if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
+    getattr(CpuKernels(KEY, Domain.TRAINING), method)(**cpu)
+    getattr(TritonKernels(KEY, Domain.TRAINING, torch.device("cuda")), method)(**gpu)
+    for name, value in cpu.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(gpu[name].cpu(), value), name
+
+
+@needs_triton
+@needs_gpu
+def test_a_gpu_gives_the_bits_of_the_cpu_in_a_long_vector():
+    """10⁷ elements meet 76 refined pairs; then a vector of more than 2³¹ elements."""
+    kernels = TritonKernels(KEY, Domain.TRAINING, torch.device("cuda"))
+    cpu, gpu = torch.zeros(10**7), torch.zeros(10**7, device="cuda")
+    CpuKernels(KEY, Domain.TRAINING).accumulate_(cpu, 5, [1, 0], [1.0, -0.9])
+    kernels.accumulate_(gpu, 5, [1, 0], [1.0, -0.9])
+    assert torch.equal(gpu.cpu(), cpu)
+    long = torch.zeros(2**31 + 5000, dtype=BF16, device="cuda")
+    kernels.accumulate_(long, 0, [1], [1.0])
+    tail = torch.zeros(10_000, dtype=BF16)
+    CpuKernels(KEY, Domain.TRAINING).accumulate_(tail, long.numel() - 10_000, [1], [1.0])
+    assert torch.equal(long[-10_000:].cpu(), tail)
