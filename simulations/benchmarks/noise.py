@@ -99,13 +99,8 @@ def extra_memory(name: str, d: int, threads: int) -> float:
     return float(done.stdout)
 
 
-def rows(d: int, ring_d: int, repeats: int, threads: list[int]) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
-
-    def note(name: str, value: float, unit: str, baseline: str, against: float) -> None:
-        row = {"name": name, "value": value, "unit": unit, "baseline": baseline, "ratio": against}
-        found.append(row)
-
+def rows(d: int, ring_d: int, repeats: int, threads: list[int], note: Callable[..., None]) -> None:
+    """Measure everything; `note` gets each row as soon as it is known."""
     vector = torch.ones(d)
     names = ["independent", *(f"regenerated {p}" for p in REGENERATED)]
     for count in threads:
@@ -133,7 +128,6 @@ def rows(d: int, ring_d: int, repeats: int, threads: list[int]) -> list[dict[str
         for name, size in [*sizes, *((name, ring_d) for name in stored)]:
             value, own = extra_memory(name, size, count), f"memory of {name}, {count} threads, d={size:.1e}"
             note(own, value, "MiB", "64 MiB", 64 / max(value, 1.0))
-    return found
 
 
 def main() -> None:
@@ -149,12 +143,13 @@ def main() -> None:
     if options.memory_of:
         print_memory(options.memory_of, options.elements, options.threads[0])
         return
-    for row in rows(options.elements, options.ring_elements, options.repeats, options.threads):
-        if options.json:
-            print(json.dumps(row))
-        else:
-            value, unit = f"{row['value']:.2f}", row["unit"]
-            print(f"{row['name']:<48}{value:>8} {unit:<12}{row['ratio']:>7.2f} x {row['baseline']}")
+
+    def note(name: str, value: float, unit: str, baseline: str, against: float) -> None:
+        row = {"name": name, "value": value, "unit": unit, "baseline": baseline, "ratio": against}
+        line = f"{name:<48}{value:>8.2f} {unit:<12}{against:>7.2f} x {baseline}"
+        print(json.dumps(row) if options.json else line, flush=True)
+
+    rows(options.elements, options.ring_elements, options.repeats, options.threads, note)
 
 
 if __name__ == "__main__":

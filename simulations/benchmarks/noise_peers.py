@@ -116,9 +116,7 @@ def main() -> None:
     parser.add_argument("--pfl-python", help="interpreter with pfl")
     parser.add_argument("--elements", type=int, default=10**6)
     parser.add_argument("--bands", type=int, default=48)
-    parser.add_argument(
-        "--repeats", type=int, default=60, help="past the bands, so that every slot is in use"
-    )
+    parser.add_argument("--repeats", type=int, default=60, help="more than the bands")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     options = parser.parse_args()
