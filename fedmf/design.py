@@ -25,7 +25,7 @@ _LARGEST = {
     "tree": 1024,
     "kary-tree": 1024,
 }
-# A coordinate of one round on one 2.5 GHz core, measured with simulations/benchmarks/noise_source.py.
+# A coordinate of one round on one 2.5 GHz core, measured with simulations/benchmarks/noise.py.
 _NANOSECONDS_PER_DRAW = 10.0
 _NANOSECONDS_PER_STORED = 2.0
 

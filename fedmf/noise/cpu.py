@@ -97,7 +97,7 @@ class CpuKernels:
         _check_cpu(out)
         check_vector(out, start)
         check_sum(rounds, weights)
-        check_feedback(out, ring, slots, ring_weights, write_slot)
+        check_feedback(out, scale, ring, slots, ring_weights, write_slot)
         values, rows = _array(out), _array(ring)
         places, taps = np.array(slots, np.int64), np.array(ring_weights, np.float64)
 
@@ -121,8 +121,8 @@ class CpuKernels:
         """See `NoiseKernels.state_space_`."""
         _check_cpu(out)
         check_vector(out, start)
-        check_sum([t], [scale])
-        check_state_space(out, state, decays, output_weights)
+        check_sum([t], [1.0])
+        check_state_space(out, scale, state, decays, output_weights)
         values, rows = _array(out), _array(state)
         factors, taps = np.array(decays, np.float64), np.array(output_weights, np.float64)
 

@@ -103,12 +103,14 @@ def check_sum(rounds: Sequence[int], weights: Sequence[float]) -> None:
 
 def check_feedback(
     out: torch.Tensor,
+    scale: float,
     ring: torch.Tensor,
     slots: Sequence[int],
     ring_weights: Sequence[float],
     write_slot: int,
 ) -> None:
     """Refuse a ring buffer that does not fit `out`, and slots it does not have."""
+    _check_scale(scale)
     _check_rows("ring", ring, out)
     _check_coefficients("ring_weights", ring_weights, len(slots))
     for slot in (*slots, write_slot):
@@ -120,12 +122,22 @@ def check_feedback(
 
 
 def check_state_space(
-    out: torch.Tensor, state: torch.Tensor, decays: Sequence[float], output_weights: Sequence[float]
+    out: torch.Tensor,
+    scale: float,
+    state: torch.Tensor,
+    decays: Sequence[float],
+    output_weights: Sequence[float],
 ) -> None:
     """Refuse buffers that do not fit `out` or their coefficients."""
+    _check_scale(scale)
     _check_rows("state", state, out)
     _check_coefficients("decays", decays, state.shape[0])
     _check_coefficients("output_weights", output_weights, state.shape[0])
+
+
+def _check_scale(scale: float) -> None:
+    if not math.isfinite(scale):
+        raise ValueError(f"scale must be finite; got {scale}. No noise was added.")
 
 
 def _check_rows(name: str, rows: torch.Tensor, out: torch.Tensor) -> None:

@@ -121,7 +121,7 @@ class ReferenceKernels:
         """See `NoiseKernels.feedback_`."""
         check_vector(out, start)
         check_sum(rounds, weights)
-        check_feedback(out, ring, slots, ring_weights, write_slot)
+        check_feedback(out, scale, ring, slots, ring_weights, write_slot)
         y = self._sum(start, out.numel(), rounds, weights)
         for slot, weight in zip(slots, ring_weights, strict=True):
             y = y - weight * _wide(ring[slot])
@@ -140,8 +140,8 @@ class ReferenceKernels:
     ) -> None:
         """See `NoiseKernels.state_space_`."""
         check_vector(out, start)
-        check_sum([t], [scale])
-        check_state_space(out, state, decays, output_weights)
+        check_sum([t], [1.0])
+        check_state_space(out, scale, state, decays, output_weights)
         y = normals(self.key, self.domain, t, start, start + out.numel())
         for buffer, weight in zip(state, output_weights, strict=True):
             y = y - weight * _wide(buffer)

@@ -17,7 +17,7 @@ from fedmf.noise import Domain, GaussianSource, NoiseKey
 
 FALSE_ALARM = 1e-6
 COUNT = 1 << 22
-WRONG_SIGMA = 1.1
+WRONG_SIGMA = 1.01
 WRONG_CORRELATION = 0.01
 
 
@@ -72,35 +72,67 @@ def uncorrelated(pairs: list[tuple[np.ndarray, np.ndarray]]) -> bool:
     return bool(np.abs(scores).max() < limit(len(scores)))
 
 
-@pytest.mark.parametrize("test", [moments_fit, distribution_fits, tails_fit])
+def cells_fit(x: np.ndarray) -> bool:
+    """Chi-square over 1024 equally likely cells."""
+    counts = np.bincount((special.ndtr(x) * 1024).astype(int).ravel(), minlength=1024)
+    square = ((counts - x.size / 1024) ** 2).sum() / (x.size / 1024)
+    return bool(square < stats.chi2.isf(FALSE_ALARM, 1023))
+
+
+@pytest.mark.parametrize("test", [moments_fit, distribution_fits, tails_fit, cells_fit])
 def test_variables_are_standard_normal(sample, test):
     assert test(sample)
     assert not test(sample * WRONG_SIGMA), "a wrong sigma must be rejected"
     assert not test(sample / WRONG_SIGMA), "a wrong sigma must be rejected"
 
 
-@pytest.mark.parametrize("lane", range(8))
+@pytest.mark.parametrize("lane", range(16))
 def test_each_place_in_a_keystream_block_is_standard_normal(sample, lane):
-    x = sample.reshape(-1, 8)[:, lane]
+    x = sample.reshape(-1, 16)[:, lane]
     assert moments_fit(x)
     assert distribution_fits(x)
 
 
-def test_a_tail_cut_where_32_bit_uniforms_would_cut_it_is_not_what_we_have():
-    """32-bit uniforms stop at 6.66; the transform itself is tested beyond 9 in test_noise_source."""
+def test_tails_are_those_of_the_normal_law():
     source = GaussianSource(NoiseKey.from_seed(12), 1 << 24)
+    levels = (4.0, 4.75, 5.25)
     counts = np.zeros(3, dtype=int)
     for start in range(0, source.dimension, 1 << 20):
         magnitude = source.block(0, start, start + (1 << 20)).abs()
-        counts += [int((magnitude > level).sum()) for level in (4.0, 4.75, 5.25)]
-    for level, count in zip((4.0, 4.75, 5.25), counts, strict=True):
+        counts += [int((magnitude > level).sum()) for level in levels]
+    for level, count in zip(levels, counts, strict=True):
         law = stats.binom(source.dimension, 2 * special.ndtr(-level))
         assert law.ppf(FALSE_ALARM / 6) <= count <= law.isf(FALSE_ALARM / 6)
 
 
+def test_the_two_of_a_pair_are_independent(sample):
+    """Cosine and sine share a radius: x² + y² is exponential, and signs, values and squares are unrelated."""
+    blocks = sample.reshape(-1, 2, 8)
+    x, y = blocks[:, 0].ravel(), blocks[:, 1].ravel()
+    assert uncorrelated([(x, y)])
+    assert distribution_fits((x + y) / math.sqrt(2))
+    assert distribution_fits((x - y) / math.sqrt(2))
+    square = np.sort(x * x + y * y)
+    steps = np.arange(square.size + 1) / square.size
+    cdf = -np.expm1(-square / 2)
+    distance = max((steps[1:] - cdf).max(), (cdf - steps[:-1]).max())
+    assert distance < math.sqrt(math.log(2 / FALSE_ALARM) / (2 * square.size))
+    quadrants = np.bincount(2 * (x > 0).astype(int) + (y > 0), minlength=4)
+    assert (quadrants - x.size / 4).max() ** 2 * 4 / x.size < stats.chi2.isf(FALSE_ALARM, 3)
+    assert not uncorrelated([(x, np.where(x > 0, 1.0, -1.0) * np.abs(y))]), "a lost quadrant must be seen"
+
+
+def test_shards_are_independent():
+    """Two vectors' worth of elements far apart, cut as two servers would cut them."""
+    source = GaussianSource(NoiseKey.from_seed(14), 2 * (COUNT // 4))
+    half = COUNT // 4
+    first, second = source.block(0, 0, half).numpy(), source.block(0, half, 2 * half).numpy()
+    assert uncorrelated([(first, second)])
+
+
 def test_elements_are_independent_of_their_neighbours(sample):
     row = sample[0]
-    lags = [*range(1, 17), 64, 1024, 1 << 17]
+    lags = [*range(1, 33), 64, 1024, 1 << 15, 1 << 17]
     assert uncorrelated([(row[:-lag], row[lag:]) for lag in lags])
 
 

@@ -8,9 +8,12 @@ import os
 import pickle
 import stat
 import traceback
+from pathlib import Path
 
 import pytest
+import torch
 
+import fedmf.noise
 from fedmf.noise import CorrelatedNoise, GaussianSource, NoiseKey
 
 SECRET = bytes(range(100, 132))
@@ -241,3 +244,40 @@ def test_a_damaged_file_is_refused_without_showing_it(key_file, damage):
 def test_a_missing_file_is_an_operating_system_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         NoiseKey.load(tmp_path / "absent")
+
+
+def test_words_for_kernels_are_the_key_and_hide_it():
+    words = NoiseKey(SECRET).secret_words()
+    assert words.tobytes() == SECRET
+    assert not any(shows_secret(text) for text in (repr(words), str(words), f"{words}", f"{words!r:>40}"))
+    assert str(int(words[0])) not in repr(words[:3])
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(words)
+
+
+def test_kernels_and_their_errors_hide_the_key():
+    source = GaussianSource(NoiseKey(SECRET), 100)
+    kernels = source.kernels("cpu")
+    assert not shows_secret(repr(kernels))
+    with pytest.raises(ValueError, match="No noise was added") as caught:
+        kernels.accumulate_(torch.zeros(4, 4), 0, [0], [1.0])
+    assert not shows_secret(chain_text(caught.value))
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(kernels)
+
+
+def test_a_failure_in_the_middle_of_a_tile_hides_the_key(monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr("fedmf.noise.cpu.find_coarse", fail)
+    with pytest.raises(RuntimeError, match="injected") as caught:
+        GaussianSource(NoiseKey(SECRET), 100).block(0, 0, 100)
+    assert not shows_secret(chain_text(caught.value))
+
+
+def test_machine_code_kept_on_disk_does_not_hold_the_key():
+    GaussianSource(NoiseKey(SECRET), 100).block(0, 0, 100)
+    folder = Path(fedmf.noise.__file__).parent / "__pycache__"
+    kept = [path.read_bytes() for path in folder.glob("*.nb[ic]")]
+    assert not any(SECRET in content or SECRET.hex().encode() in content for content in kept)

@@ -2,61 +2,23 @@
 
 from __future__ import annotations
 
-import math
-import struct
 import threading
 
+import noise_oracle
 import numpy as np
 import pytest
 import torch
 
 from fedmf.noise import MAX_DIMENSION, CorrelatedNoise, Domain, GaussianSource, NoiseKey
 from fedmf.noise import key as key_module
-from fedmf.noise import source as source_module
+from fedmf.noise.cpu import TILE
+from fedmf.noise.layout import NORMALS_PER_BLOCK
+from fedmf.noise.reference import normals
 
 SECRET = bytes(range(32))
-TILE, GROUP = source_module.TILE, source_module.GROUP
 
-# log, cos and sin are correct to about an ulp; r up to 9.5 and a few roundings multiply that.
-ROUNDING = 1e-14
-
-
-def chacha20_block(key: bytes, counter: int, nonce: bytes) -> bytes:
-    """RFC 8439 §2.3 in plain Python."""
-    initial = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key), counter]
-    initial += struct.unpack("<3I", nonce)
-    state = list(initial)
-
-    def rotate(value: int, count: int) -> int:
-        return ((value << count) | (value >> (32 - count))) & 0xFFFFFFFF
-
-    def quarter(a: int, b: int, c: int, d: int) -> None:
-        for x, y, z, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
-            state[x] = (state[x] + state[y]) & 0xFFFFFFFF
-            state[z] = rotate(state[z] ^ state[x], turn)
-
-    for _ in range(10):
-        for i in range(4):
-            quarter(i, i + 4, i + 8, i + 12)
-        for i in range(4):
-            quarter(i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4)
-    return struct.pack("<16I", *((a + b) & 0xFFFFFFFF for a, b in zip(state, initial, strict=True)))
-
-
-def box_muller(even: int, odd: int) -> tuple[float, float]:
-    """One pair of variables from two unsigned 64-bit words, in Python floats."""
-    u = ((even % 2**63) + 0.5) * 2.0**-63
-    signed = odd - 2**64 if odd >= 2**63 else odd
-    angle, radius = math.pi * signed * 2.0**-63, math.sqrt(-2.0 * math.log(u))
-    return radius * math.cos(angle), radius * math.sin(angle)
-
-
-def oracle(key: bytes, domain: int, t: int, i: int) -> float:
-    """z(t, i) written independently of the package."""
-    block = chacha20_block(key, i // 8, struct.pack("<IQ", domain, t))
-    words = struct.unpack("<8Q", block)
-    pair = i % 8 // 2
-    return box_muller(words[2 * pair], words[2 * pair + 1])[i % 2]
+# log, sin, cos and r each correct to about an ulp, r up to 11.6 (ulp 1.8e-15).
+ROUNDING = 4e-15
 
 
 RFC_NONCE = bytes.fromhex("000000090000004a00000000")
@@ -69,32 +31,53 @@ RFC_BLOCK = bytes.fromhex(
 def test_keystream_is_rfc_8439():
     """The test vector of RFC 8439 §2.3.2, which a device kernel must reproduce too."""
     assert NoiseKey(SECRET).keystream(RFC_NONCE, 1).update(bytes(64)) == RFC_BLOCK
-    assert chacha20_block(SECRET, 1, RFC_NONCE) == RFC_BLOCK
+    assert noise_oracle.chacha20_block(SECRET, 1, RFC_NONCE) == RFC_BLOCK
+
+
+def test_the_oracle_reproduces_the_block_of_rfc_8439_section_2_4_2():
+    """Second keystream block of the encryption example, from its plaintext and ciphertext."""
+    nonce = bytes.fromhex("000000000000004a00000000")
+    text = b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, "
+    cipher = bytes.fromhex("6e2e359a2568f98041ba0728dd0d6981e97e7aec1d4360c20a27afccfd9fae0b")
+    stream = bytes(a ^ b for a, b in zip(text, cipher, strict=False))
+    assert noise_oracle.chacha20_block(SECRET, 1, nonce)[:32] == stream
+    assert NoiseKey(SECRET).keystream(nonce, 1).update(bytes(32)) == stream
 
 
 @pytest.mark.parametrize("domain", list(Domain))
 @pytest.mark.parametrize("t", [0, 1, 2**32, 2**64 - 1])
 def test_layout_is_the_documented_one(domain, t):
     source = GaussianSource(NoiseKey(SECRET), MAX_DIMENSION, domain)
-    for start in (0, 1005, TILE - 7, 2**33 + 3, MAX_DIMENSION - 20):
+    for start in (0, 1005, TILE - 7, 2**34 + 3, MAX_DIMENSION - 20):
         got = source.block(t, start, start + 20).tolist()
-        expected = [oracle(SECRET, int(domain), t, i) for i in range(start, start + 20)]
+        expected = [noise_oracle.normal(SECRET, int(domain), t, i) for i in range(start, start + 20)]
         np.testing.assert_allclose(got, expected, rtol=0, atol=ROUNDING)
+        reference = normals(NoiseKey(SECRET), domain, t, start, start + 20)
+        np.testing.assert_allclose(reference, expected, rtol=0, atol=ROUNDING)
 
 
-def test_extreme_words_reach_far_into_the_tail_and_stay_finite():
-    words = [0, 1, 2**63, 2**63 - 1, 2**64 - 1, 2**62, 12345678901234567890]
-    pairs = [(even, odd) for even in words for odd in words]
-    tensor = torch.tensor(np.array(pairs, dtype=np.uint64).reshape(-1).view(np.int64))
-    got = source_module._box_muller(tensor, source_module._Scratch(GROUP)).reshape(-1, 2).numpy()
-    np.testing.assert_allclose(got, [box_muller(*pair) for pair in pairs], rtol=0, atol=ROUNDING)
-    assert np.isfinite(got).all()
-    assert abs(got).max() == pytest.approx(math.sqrt(128 * math.log(2)), rel=1e-12)
+def coarse_words(t: int, blocks: int) -> list[tuple[int, int]]:
+    """(block, pair) of TRAINING whose radius word is below 2¹⁶, from the keystream itself."""
+    stream = NoiseKey(SECRET).keystream((1).to_bytes(4, "little") + t.to_bytes(8, "little"), 0)
+    words = np.frombuffer(stream.update(bytes(64 * blocks)), "<u4").reshape(-1, 16)[:, :8]
+    return [(int(c), int(k)) for c, k in np.argwhere(words < 2**16)]
+
+
+def test_pairs_in_the_tail_use_their_own_words_of_the_refinement_stream():
+    d = 1 << 20
+    z = GaussianSource(NoiseKey(SECRET), d).block(9, 0, d).numpy()
+    coarse = coarse_words(9, d // 16)
+    assert 1 <= len(coarse) <= 40  # 8 expected
+    for block, pair in coarse:
+        for i in (16 * block + pair, 16 * block + 8 + pair):
+            assert z[i] == pytest.approx(noise_oracle.normal(SECRET, 1, 9, i), rel=0, abs=ROUNDING)
+        r = np.hypot(z[16 * block + pair], z[16 * block + 8 + pair])
+        assert r >= np.sqrt(2 * 16 * np.log(2)) - 1e-12
 
 
 @pytest.fixture(scope="module")
 def whole():
-    source = GaussianSource(NoiseKey.from_seed(5), 3 * TILE + 777)
+    source = GaussianSource(NoiseKey.from_seed(5), 17 * TILE + 777)  # enough for several threads
     return source, source.block(4, 0, source.dimension)
 
 
@@ -111,7 +94,7 @@ def test_blocks_are_new_float64_vectors(whole):
 def test_any_cut_of_the_vector_gives_the_same_bits(whole):
     source, expected = whole
     generator = np.random.default_rng(0)
-    edges = [1, 7, 8, 9, 63, GROUP - 1, GROUP, GROUP + 1, TILE - 1, TILE, TILE + 1, 2 * TILE + 5]
+    edges = [1, 7, 8, 9, 15, 16, 17, 63, 1023, 1024, 1025, TILE - 1, TILE, TILE + 1, 2 * TILE + 5]
     starts = [0, *edges, *generator.integers(0, source.dimension, 40).tolist()]
     for start in starts:
         lengths = [1, 2, 3, 13, *generator.integers(1, source.dimension - start + 1, 2).tolist()]
@@ -122,7 +105,7 @@ def test_any_cut_of_the_vector_gives_the_same_bits(whole):
 
 def test_dimension_and_order_of_requests_do_not_matter(whole):
     expected = whole[1]
-    for dimension in (1, 2, 9, GROUP + 1, TILE + 3):
+    for dimension in (1, 2, 9, 17, 1025, TILE + 3):
         smaller = GaussianSource(NoiseKey.from_seed(5), dimension)
         smaller.block(9, 0, dimension)
         assert torch.equal(smaller.block(4, 0, dimension), expected[:dimension])
@@ -168,13 +151,23 @@ class CipherLog:
         log, position, context = self, algorithm.nonce, self.real(algorithm, mode).encryptor()
 
         class Recorder:
+            at = int.from_bytes(position[:4], "little")
+
             def encryptor(self):
                 return self
 
+            def note(self, data):
+                assert len(data) % 64 == 0, "a keystream must be read in whole blocks"
+                log.blocks += [(position[4:], self.at + b) for b in range(len(data) // 64)]
+                self.at += len(data) // 64
+
             def update_into(self, data, buffer):
-                first = int.from_bytes(position[:4], "little")
-                log.blocks += [(position[4:], first + b) for b in range(-(-len(data) // 64))]
+                self.note(data)
                 return context.update_into(data, buffer)
+
+            def update(self, data):
+                self.note(data)
+                return context.update(data)
 
         return Recorder()
 
@@ -190,43 +183,66 @@ def cipher_log(monkeypatch):
     return log
 
 
+REFINEMENT = 0x80  # bit 31 of the tag, in the nonce's fourth byte
+
+
 def test_every_round_element_block_and_domain_has_its_own_keystream_block(cipher_log):
-    """(domain, t, ⌊i/8⌋) ↦ (nonce, counter) is one to one, and a function."""
+    """(domain, t, ⌊i/16⌋) ↦ (nonce, counter) is one to one, and a function; refinement never meets it."""
     owner: dict[tuple[bytes, int], tuple[int, int, int]] = {}
-    rounds = (0, 1, 256, 2**32, 2**63)
+    refined: dict[tuple[bytes, int], tuple[int, int]] = {}
+    rounds, spans = (0, 1, 256, 2**32, 2**63), ((5, 2 * TILE + 5), (TILE - 1, TILE + 1), (0, 3))
     for domain in Domain:
         source = GaussianSource(NoiseKey(SECRET), MAX_DIMENSION, domain)
         for t in rounds:
-            for start, stop in ((5, 2 * TILE + 5), (TILE - 1, TILE + 1), (0, 3), (2**34, 2**34 + 9)):
+            for start, stop in (*spans, (2**34, 2**34 + 9), (MAX_DIMENSION - 3, MAX_DIMENSION)):
                 source.block(t, start, stop)
-                first = start // GROUP * GROUP // 8
-                for offset, drawn in enumerate(cipher_log.take()):
-                    assert owner.setdefault(drawn, (domain, t, first + offset)) == (domain, t, first + offset)
-    groups = 2 * TILE // GROUP + 2
-    wanted = len(Domain) * len(rounds) * groups * GROUP // 8
-    assert len(owner) == len(set(owner.values())) == wanted
+                drawn = cipher_log.take()
+                for block in (each for each in drawn if each[0][3] & REFINEMENT):
+                    assert refined.setdefault(block, (domain, t)) == (domain, t)
+                plain = [each for each in drawn if not each[0][3] & REFINEMENT]
+                assert len(plain) == -(-stop // NORMALS_PER_BLOCK) - start // NORMALS_PER_BLOCK
+                for offset, block in enumerate(plain):
+                    name = (domain, t, start // NORMALS_PER_BLOCK + offset)
+                    assert owner.setdefault(block, name) == name
+    assert len(owner) == len(set(owner.values()))
+    assert max(counter for _, counter in owner) == 2**32 - 1
+    assert len(refined) >= 1
+    assert not set(refined) & set(owner)
 
 
-def test_a_run_with_shards_retries_and_domains_reuses_no_keystream_block(cipher_log, named_recurrence):
-    """Every attempt at row t of a domain draws row t's own blocks again and no other row's."""
-    rounds, d = 5, 2 * GROUP
-    rows: dict[tuple[Domain, int], set[tuple[bytes, int]]] = {}
+def test_a_refinement_block_is_that_of_its_own_pair(cipher_log):
+    d = 1 << 20
+    GaussianSource(NoiseKey(SECRET), d).block(9, 0, d)
+    drawn = [block for block in cipher_log.take() if block[0][3] & REFINEMENT]
+    nonce = bytes.fromhex("01000080") + (9).to_bytes(8, "little")
+    assert sorted(drawn) == [(nonce, block) for block, _ in coarse_words(9, d // 16)]
+
+
+@pytest.mark.parametrize("kind", ["banded-3", "inverse-lambda"])
+def test_a_run_with_shards_retries_and_domains_reuses_no_keystream_block(cipher_log, named_recurrence, kind):
+    """Every round of every domain draws its own blocks again and no other's, however often it is tried."""
+    rounds, d = 5, 2048
+    owner: dict[tuple[bytes, int], tuple[Domain, int]] = {}
     for domain in Domain:
         source = GaussianSource(NoiseKey(SECRET), d, domain)
         for start, stop in ((0, 700), (700, d), (0, d)):
-            noise = CorrelatedNoise(source, named_recurrence("banded-3", rounds), rounds, start, stop)
+            noise = CorrelatedNoise(source, named_recurrence(kind, rounds), rounds, start, stop)
             for t in range(rounds):
                 for _ in range(2):  # the second time is a retry after a failure
                     noise.seek(t)
                     cipher_log.take()
                     noise.add_(torch.zeros(stop - start), 1.0)
-                    rows.setdefault((domain, t), set()).update(cipher_log.take())
-    assert all(len(blocks) == d // 8 for blocks in rows.values())
-    assert len(set().union(*rows.values())) == len(Domain) * rounds * d // 8
+                    for nonce, counter in cipher_log.take():
+                        tag, s = int.from_bytes(nonce[:4], "little"), int.from_bytes(nonce[4:], "little")
+                        assert tag & 0x7FFFFFFF == domain
+                        assert s in ((t,) if kind == "banded-3" else (t, t - 1))
+                        assert owner.setdefault((nonce, counter), (domain, s)) == (domain, s)
+    plain = [block for block in owner if not block[0][3] & REFINEMENT]
+    assert len(plain) == len(Domain) * rounds * d // 16
 
 
 def test_no_value_ever_repeats():
-    """Distinct variables are distinct numbers: 3 domains × 20 rounds × 10,001 elements."""
+    """Distinct variables are distinct numbers: two of 600,060 agree with probability 1e-8."""
     parts = [
         GaussianSource(NoiseKey.from_seed(2), 10_001, domain).block(t, 0, 10_001)
         for domain in Domain
@@ -242,9 +258,9 @@ def test_the_last_element_of_the_largest_vector_exists_and_differs_from_the_firs
     assert not set(tail.tolist()) & set(source.block(0, 0, 64).tolist())
 
 
-@pytest.mark.parametrize("dimension", [0, -1, 2**35, 10.0, True])
+@pytest.mark.parametrize("dimension", [0, -1, 2**36, 10.0, True])
 def test_a_bad_dimension_is_refused(dimension):
-    with pytest.raises(ValueError, match=r"^d \(dimension\) must be an integer with 1 <= d < 2\^35; got"):
+    with pytest.raises(ValueError, match=r"^d \(dimension\) must be an integer with 1 <= d < 2\^36; got"):
         GaussianSource(NoiseKey(SECRET), dimension)
 
 
