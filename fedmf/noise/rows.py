@@ -21,8 +21,8 @@ TILE, TILE_ELSEWHERE = 1 << 20, 1 << 24
 class RowRule(ABC):
     """How row t reaches a vector, given the vectors kept from earlier rounds; abstract.
 
-    The kept vectors are a (`vectors`, length) tensor that belongs to the caller. They precede one round: after
-    `row_(…, t)` they precede t + 1, and if it fails they precede none.
+    The kept vectors are a (`vectors`, length) tensor that belongs to the caller. They precede one round:
+    after `row_(…, t)` they precede t + 1, and if it fails they precede none.
     """
 
     #: What is streamed; its digest identifies the noise.
@@ -60,6 +60,8 @@ class RegeneratedRows(RowRule):
 
     def __init__(self, inverse: Recurrence | SparseRows) -> None:
         self.inverse = inverse
+        # Scaling first rounds otherwise than `CachedRows`, which is to give the same bits.
+        self._at_once = isinstance(inverse, SparseRows) or inverse.feedforward.shape[-1] == 1
 
     def begin(self, t: int) -> int:
         """t itself."""
@@ -74,7 +76,7 @@ class RegeneratedRows(RowRule):
         else:
             rounds, weights = _inputs(self.inverse, t)
         scale = self._scaled(scale, t)
-        if weights == [1.0]:
+        if weights == [1.0] and self._at_once:
             kernels.accumulate_(out, start, rounds, [scale])
             return
         size = min(TILE if out.device.type == "cpu" else TILE_ELSEWHERE, out.numel())

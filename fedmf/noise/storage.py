@@ -22,9 +22,9 @@ __all__ = ["Costs", "Storage", "choose_rows", "kept_bytes", "measured_costs"]
 Storage = Literal["auto", "regenerate", "buffer"]
 
 _LARGEST_WRITTEN: Final = 4096
-_ELEMENTS: Final = {"cpu": 1 << 16}
+_ELEMENTS: Final = {"cpu": 1 << 19}
 _ELEMENTS_ELSEWHERE: Final = 1 << 24
-_REPEATS: Final = 5
+_REPEATS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Costs:
         return draws * self.draw
 
     def cached(self, draws: float) -> float:
-        """The same with earlier z kept: z_t is drawn for the row and for the cache, which costs two writes."""
+        """The same with earlier z kept: z_t is drawn for the row and the cache, which costs two writes."""
         return 2 * self.draw + (draws + 1) * self.read
 
 
@@ -140,6 +140,6 @@ def _fits(rule: RowRule, length: int, buffer_dtype: torch.dtype, limit: int | No
 
 def _too_large(rule: RowRule, length: int, buffer_dtype: torch.dtype, limit: int | None) -> ValueError:
     return ValueError(
-        f"memory_limit must be at least {kept_bytes(rule, length, buffer_dtype)} bytes for {rule.vectors} kept "
-        f"vectors; got {limit}. Use fewer bands or a smaller shard."
+        f"memory_limit must be at least {kept_bytes(rule, length, buffer_dtype)} bytes for {rule.vectors} "
+        f"kept vectors; got {limit}. Use fewer bands or a smaller shard."
     )

@@ -10,7 +10,15 @@ import pytest
 import torch
 from scipy import stats
 
-from fedmf.factorization import BufferedToeplitz, InverseToeplitz, Toeplitz, build, kary_tree, normalized, tree
+from fedmf.factorization import (
+    BufferedToeplitz,
+    InverseToeplitz,
+    Toeplitz,
+    build,
+    kary_tree,
+    normalized,
+    tree,
+)
 from fedmf.factorization.rounded_storage import rounding_loss
 from fedmf.noise import CorrelatedNoise, GaussianSource, NoiseKey
 from fedmf.noise.storage import measured_costs
@@ -155,7 +163,7 @@ def test_inflation_is_one_in_float64_and_what_the_bound_says_otherwise():
 
 
 def test_the_scale_is_inflated_in_what_is_released():
-    """The first row has no past: it is z itself, rounded to the buffer's type, times scale times inflation."""
+    """The first row has no past: it is z itself, rounded to the buffer's type, times inflation."""
     noise = stream(FORMS["bands"], buffer_dtype=torch.bfloat16)
     first = rows(noise, 1)[0]
     z = noise.source.block(0, 0, DIMENSION)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.noise import CorrelatedNoise, Domain, GaussianSource, HorizonExceededError, NoiseKey
 from fedmf.factorization import Recurrence
+from fedmf.noise import CorrelatedNoise, Domain, GaussianSource, HorizonExceededError, NoiseKey
 from fedmf.noise import stream as stream_module
 from fedmf.noise.cpu import TILE
 
@@ -194,7 +194,9 @@ def test_an_interrupted_row_is_the_same_when_tried_again(recurrence, storage, mo
     for t in range(rounds):
         for after in (0, 1):
             with monkeypatch.context() as patch:
-                patch.setattr(GaussianSource, "kernels", lambda self, at, n=after: Interrupting(real(self, at), n))
+                patch.setattr(
+                    GaussianSource, "kernels", lambda self, at, n=after: Interrupting(real(self, at), n)
+                )
                 with contextlib.suppress(KeyboardInterrupt):
                     noise.add_(torch.zeros(DIMENSION), 1.0)
             assert noise.t in (t, t + 1)
