@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import torch
 
@@ -50,7 +50,7 @@ def choose_rows(
     length: int,
     buffer_dtype: torch.dtype,
     costs: Callable[[], Costs],
-) -> RowRule:
+) -> RowRule[Any]:
     """The rule for making rows.
 
     *regenerate* keeps nothing: C⁻¹ is written out where its form keeps vectors. *buffer* keeps past z where
@@ -96,7 +96,7 @@ def choose_rows(
     return cached if measured.cached(draws) < measured.regenerated(draws) else own
 
 
-def kept_bytes(rule: RowRule, length: int, buffer_dtype: torch.dtype) -> int:
+def kept_bytes(rule: RowRule[Any], length: int, buffer_dtype: torch.dtype) -> int:
     """Bytes of the kept vectors; those that may not be rounded are float64."""
     return rule.vectors * length * (buffer_dtype if rule.roundable else torch.float64).itemsize
 
@@ -134,11 +134,11 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _fits(rule: RowRule, length: int, buffer_dtype: torch.dtype, limit: int | None) -> bool:
+def _fits(rule: RowRule[Any], length: int, buffer_dtype: torch.dtype, limit: int | None) -> bool:
     return limit is None or kept_bytes(rule, length, buffer_dtype) <= limit
 
 
-def _too_large(rule: RowRule, length: int, buffer_dtype: torch.dtype, limit: int | None) -> ValueError:
+def _too_large(rule: RowRule[Any], length: int, buffer_dtype: torch.dtype, limit: int | None) -> ValueError:
     return ValueError(
         f"memory_limit must be at least {kept_bytes(rule, length, buffer_dtype)} bytes for {rule.vectors} "
         f"kept vectors; got {limit}. Use fewer bands or a smaller shard."

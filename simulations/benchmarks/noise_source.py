@@ -12,20 +12,18 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import numpy as np
 import torch
 
+from fedmf.factorization import Recurrence
 from fedmf.noise import CorrelatedNoise, GaussianSource, NoiseKey
 
 BASELINES = ("torch normal_ float64", "torch normal_ float32")
 
 
-def recurrence(feedforward: list[float], feedback: list[float], rounds: int) -> SimpleNamespace:
-    return SimpleNamespace(
-        feedforward=np.array(feedforward), feedback=np.array(feedback), row_scale=np.ones(rounds)
-    )
+def recurrence(feedforward: list[float], feedback: list[float], rounds: int) -> Recurrence:
+    return Recurrence(np.array(feedforward), np.array(feedback), np.ones(rounds))
 
 
 def streaming(

@@ -21,6 +21,7 @@ from fedmf.factorization import (
 )
 from fedmf.factorization.rounded_storage import rounding_loss
 from fedmf.noise import CorrelatedNoise, GaussianSource, NoiseKey
+from fedmf.noise import rows as rows_module
 from fedmf.noise.storage import measured_costs
 from fedmf.participation import Participation
 
@@ -58,6 +59,14 @@ def test_past_z_kept_or_drawn_again_give_the_same_bits(q, dtype):
         kept.seek(t)
         drawn.seek(t)
         assert torch.equal(rows(kept, 2), rows(drawn, 2))
+
+
+@pytest.mark.parametrize("tile", [1, 16, 37, 299])
+def test_rows_do_not_depend_on_the_tiles_they_are_formed_in(tile, monkeypatch):
+    C = InverseToeplitz([1.0, -0.5, 0.25], ROUNDS)
+    expected = rows(stream(C), 4)
+    monkeypatch.setattr(rows_module, "TILE", tile)
+    assert torch.equal(rows(stream(C), 4), expected)
 
 
 @pytest.mark.parametrize("form", FORMS)
