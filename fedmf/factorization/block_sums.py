@@ -1,4 +1,4 @@
-"""Streaming the inverse of a binary tree's strategy matrix: log₂ n sums over dyadic blocks of past outputs."""
+"""Streaming C⁻¹z for the C of a binary tree: log₂ n sums over dyadic blocks of past outputs."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from fedmf.factorization.state_space import StateSpace
 
 __all__ = ["BufferedToeplitz"]
 
+
 @dataclass(frozen=True, eq=False)
 class BufferedToeplitz(ScaledToeplitz):
     """C = LTT(c) with c_0 = 1 and c_j = Σ_i ω_i θ_i^{j−1}.

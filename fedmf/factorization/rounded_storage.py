@@ -102,4 +102,3 @@ def _state_sum(inverse: StateSpace, u: float) -> float:
             return np.inf
         total += abs(omega) * reach * u * size / (1.0 - u * reach)
     return total
-

@@ -57,9 +57,7 @@ class SparseRows(StreamingInverse):
             raise ValueError(f"row t (of C^-1) must not be empty; got t={int(np.argmin(counts > 0))}.")
         late = (self.inputs > np.repeat(np.arange(n), counts)) | (self.inputs < 0)
         if late.any():
-            raise ValueError(
-                f"inputs (rounds) must be between 0 and their row; got {self.inputs[late][0]}."
-            )
+            raise ValueError(f"inputs (rounds) must be between 0 and their row; got {self.inputs[late][0]}.")
 
     @classmethod
     def of_lists(

@@ -35,7 +35,9 @@ class BlockTree(Dense):
         C = np.diag(1.0 / sums.gain)
         for j in range(sums.memory_vectors):
             starts = t >> j + 1 << j + 1
-            inside = ((t >> j & 1) == 1)[:, None] & (t - starts[:, None] >= 0) & (t < starts[:, None] + (1 << j))
+            inside = (
+                ((t >> j & 1) == 1)[:, None] & (t - starts[:, None] >= 0) & (t < starts[:, None] + (1 << j))
+            )
             C = np.where(inside, (sums.weights[:, j] / sums.gain)[:, None], C)
         super().__init__(C / sums.row_scale)
         object.__setattr__(self, "sums", sums)
@@ -80,7 +82,7 @@ class KaryTree(Dense):
         object.__setattr__(self, "factors", s)
 
     def recurrence(self) -> SparseRows:
-        """z_t less those of the sub-blocks that make up the rest of its block: less than 2 draws on average."""
+        """z_t less those of the sub-blocks that make up the rest of its block: below 2 draws on average."""
         a, rows = self.arity, []
         for t, width in enumerate(_widths(a, self.rounds)):
             # Blocks of a^j rounds end with round t + 1 − a^{j+1} + k·a^j, counted from 1, for k = 1 … a − 1.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -14,19 +15,21 @@ from fedmf.noise.kernels import NoiseKernels
 
 __all__ = ["BlockRows", "CachedRows", "FeedbackRows", "RegeneratedRows", "RowRule", "StateRows", "of_inverse"]
 
+Form = TypeVar("Form", bound=StreamingInverse)
+
 #: Elements of a row that is formed at once where nothing is kept, in float64: 8 MiB, elsewhere 128 MiB.
 TILE, TILE_ELSEWHERE = 1 << 20, 1 << 24
 
 
-class RowRule(ABC):
+class RowRule(ABC, Generic[Form]):
     """How row t reaches a vector, given the vectors kept from earlier rounds; abstract.
 
-    The kept vectors are a (`vectors`, length) tensor that belongs to the caller. They precede one round: after
-    `row_(…, t)` they precede t + 1, and if it fails they precede none.
+    The kept vectors are a (`vectors`, length) tensor that belongs to the caller. They precede one round:
+    after `row_(…, t)` they precede t + 1, and if it fails they precede none.
     """
 
     #: What is streamed; its digest identifies the noise.
-    inverse: StreamingInverse
+    inverse: Form
     #: How many vectors are kept.
     vectors: int
     #: Whether kept vectors may be rounded to less than float64.
@@ -50,7 +53,7 @@ class RowRule(ABC):
         return scale * float(self.inverse.row_scale[t])
 
 
-class RegeneratedRows(RowRule):
+class RegeneratedRows(RowRule[Recurrence | SparseRows]):
     """All earlier z are drawn again and nothing is kept.
 
     The row is formed in float64, tile by tile, before it meets `out`, as where vectors are kept.
@@ -60,6 +63,8 @@ class RegeneratedRows(RowRule):
 
     def __init__(self, inverse: Recurrence | SparseRows) -> None:
         self.inverse = inverse
+        # Scaling first rounds otherwise than `CachedRows`, which is to give the same bits.
+        self._at_once = isinstance(inverse, SparseRows) or inverse.feedforward.shape[-1] == 1
 
     def begin(self, t: int) -> int:
         """t itself."""
@@ -74,7 +79,7 @@ class RegeneratedRows(RowRule):
         else:
             rounds, weights = _inputs(self.inverse, t)
         scale = self._scaled(scale, t)
-        if weights == [1.0]:
+        if weights == [1.0] and self._at_once:
             kernels.accumulate_(out, start, rounds, [scale])
             return
         size = min(TILE if out.device.type == "cpu" else TILE_ELSEWHERE, out.numel())
@@ -85,7 +90,7 @@ class RegeneratedRows(RowRule):
             kernels.feedback_(part, scale, start + low, rounds, weights, row, [], [], 0)
 
 
-class CachedRows(RowRule):
+class CachedRows(RowRule[Recurrence]):
     """The last q − 1 z are kept in float64 instead of being drawn again: the same bits, sooner.
 
     Slot i mod (q − 1) holds z_i. The row is left for a moment in the slot of the oldest z, which no later
@@ -93,7 +98,7 @@ class CachedRows(RowRule):
     """
 
     def __init__(self, inverse: Recurrence) -> None:
-        self.inverse: Recurrence = inverse
+        self.inverse = inverse
         self.vectors = inverse.feedforward.shape[-1] - 1
 
     def begin(self, t: int) -> int:
@@ -121,13 +126,13 @@ class CachedRows(RowRule):
         kernels.accumulate_(kept[t % self.vectors].zero_(), start, [t], [1.0])
 
 
-class FeedbackRows(RowRule):
+class FeedbackRows(RowRule[Recurrence]):
     """The last r outputs y are kept in a ring; row t overwrites y_{t−r}, which it is the last to read."""
 
     roundable = True
 
     def __init__(self, inverse: Recurrence) -> None:
-        self.inverse: Recurrence = inverse
+        self.inverse = inverse
         self.vectors = inverse.memory_vectors
         self._fresh = _fresh_rounds(inverse)
 
@@ -148,13 +153,13 @@ class FeedbackRows(RowRule):
         kernels.feedback_(out, scale, start, rounds, weights, kept, slots, ring_weights, slot)
 
 
-class StateRows(RowRule):
+class StateRows(RowRule[StateSpace]):
     """m decaying sums of past outputs are kept, one pass a round."""
 
     roundable = True
 
     def __init__(self, inverse: StateSpace) -> None:
-        self.inverse: StateSpace = inverse
+        self.inverse = inverse
         self.vectors = inverse.memory_vectors
         self._decays, self._weights = inverse.decays.tolist(), inverse.output_weights.tolist()
 
@@ -171,11 +176,11 @@ class StateRows(RowRule):
         kernels.state_space_(out, self._scaled(scale, t), start, t, kept, self._decays, self._weights)
 
 
-class BlockRows(RowRule):
+class BlockRows(RowRule[BlockSums]):
     """A slot for each level keeps the sum of x over the last complete block of that level, in float64."""
 
     def __init__(self, inverse: BlockSums) -> None:
-        self.inverse: BlockSums = inverse
+        self.inverse = inverse
         self.vectors = inverse.memory_vectors
 
     def begin(self, t: int) -> int:
@@ -198,7 +203,7 @@ class BlockRows(RowRule):
             kept[slot].add_(kept[below])
 
 
-def of_inverse(inverse: StreamingInverse) -> RowRule:
+def of_inverse(inverse: StreamingInverse) -> RowRule[Any]:
     """The rule that keeps what this form of C⁻¹ names and draws the rest again."""
     match inverse:
         case Recurrence() if inverse.memory_vectors:

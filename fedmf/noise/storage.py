@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import torch
 
@@ -22,9 +22,9 @@ __all__ = ["Costs", "Storage", "choose_rows", "kept_bytes", "measured_costs"]
 Storage = Literal["auto", "regenerate", "buffer"]
 
 _LARGEST_WRITTEN: Final = 4096
-_ELEMENTS: Final = {"cpu": 1 << 16}
+_ELEMENTS: Final = {"cpu": 1 << 19}
 _ELEMENTS_ELSEWHERE: Final = 1 << 24
-_REPEATS: Final = 5
+_REPEATS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Costs:
         return draws * self.draw
 
     def cached(self, draws: float) -> float:
-        """The same with earlier z kept: z_t is drawn for the row and for the cache, which costs two writes."""
+        """The same with earlier z kept: z_t is drawn for the row and the cache, which costs two writes."""
         return 2 * self.draw + (draws + 1) * self.read
 
 
@@ -50,7 +50,7 @@ def choose_rows(
     length: int,
     buffer_dtype: torch.dtype,
     costs: Callable[[], Costs],
-) -> RowRule:
+) -> RowRule[Any]:
     """The rule for making rows.
 
     *regenerate* keeps nothing: C⁻¹ is written out where its form keeps vectors. *buffer* keeps past z where
@@ -96,7 +96,7 @@ def choose_rows(
     return cached if measured.cached(draws) < measured.regenerated(draws) else own
 
 
-def kept_bytes(rule: RowRule, length: int, buffer_dtype: torch.dtype) -> int:
+def kept_bytes(rule: RowRule[Any], length: int, buffer_dtype: torch.dtype) -> int:
     """Bytes of the kept vectors; those that may not be rounded are float64."""
     return rule.vectors * length * (buffer_dtype if rule.roundable else torch.float64).itemsize
 
@@ -134,12 +134,12 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _fits(rule: RowRule, length: int, buffer_dtype: torch.dtype, limit: int | None) -> bool:
+def _fits(rule: RowRule[Any], length: int, buffer_dtype: torch.dtype, limit: int | None) -> bool:
     return limit is None or kept_bytes(rule, length, buffer_dtype) <= limit
 
 
-def _too_large(rule: RowRule, length: int, buffer_dtype: torch.dtype, limit: int | None) -> ValueError:
+def _too_large(rule: RowRule[Any], length: int, buffer_dtype: torch.dtype, limit: int | None) -> ValueError:
     return ValueError(
-        f"memory_limit must be at least {kept_bytes(rule, length, buffer_dtype)} bytes for {rule.vectors} kept "
-        f"vectors; got {limit}. Use fewer bands or a smaller shard."
+        f"memory_limit must be at least {kept_bytes(rule, length, buffer_dtype)} bytes for {rule.vectors} "
+        f"kept vectors; got {limit}. Use fewer bands or a smaller shard."
     )

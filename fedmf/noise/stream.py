@@ -31,8 +31,8 @@ class CorrelatedNoise:
     """The rows [C⁻¹z]_0, [C⁻¹z]_1, … in order, each handed out once, for a vector or a shard of it.
 
     A streaming form of C⁻¹ says which z a row needs and which vectors are kept between rounds (see
-    `fedmf.factorization.StreamingInverse`). Past z are drawn again from the key; only past outputs, or sums of
-    them, must be kept, and those can be made again from the key at any time.
+    `fedmf.factorization.StreamingInverse`). Past z are drawn again from the key; only past outputs, or sums
+    of them, must be kept, and those can be made again from the key at any time.
 
     Args:
         source: z(t, i), for the whole vector of dimension d.
@@ -256,7 +256,9 @@ class CorrelatedNoise:
     def _digest(self) -> str:
         """SHA-256 of horizon, coefficients and the type of kept vectors: equal digests mean equal rows."""
         inverse = self._rule.inverse
-        state = hashlib.sha256(_DIGEST_LABEL + f"{self.rounds} {type(inverse).__name__} {self._dtype}".encode())
+        state = hashlib.sha256(
+            _DIGEST_LABEL + f"{self.rounds} {type(inverse).__name__} {self._dtype}".encode()
+        )
         for field in fields(inverse):  # type: ignore[arg-type]
             part = getattr(inverse, field.name)
             if isinstance(part, np.ndarray):

@@ -41,7 +41,9 @@ def noisy_sum(
 
 def main() -> None:
     """Parse, make the shard, report its size and the variance of its elements over all ranks."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--mechanism", default="blt")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dimension", type=int, default=1_000_000)
@@ -55,9 +57,7 @@ def main() -> None:
     device = torch.device("cuda", rank % torch.cuda.device_count()) if cuda else torch.device("cpu")
     seed = torch.tensor([given.seed], device=device)
     dist.broadcast(seed, 0)
-    part = noisy_sum(
-        given.mechanism, given.rounds, given.dimension, int(seed.item()), rank, world, device
-    )
+    part = noisy_sum(given.mechanism, given.rounds, given.dimension, int(seed.item()), rank, world, device)
     if given.save is not None:
         torch.save(part.cpu(), f"{given.save}.{rank}.pt")
     square = part.double().square().sum().reshape(1)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import mpmath
 import numpy as np
 import pytest
 from oracles import ltt, prefix_sums, query_variances, scalar_sensitivity
-from scipy.signal import lfilter
 
-from fedmf.factorization import BufferedToeplitz, NotRepresentable, blt, build, errors, stated_sensitivity
+from fedmf.factorization import BufferedToeplitz, blt, build, errors, stated_sensitivity
 from fedmf.factorization.blt import BufferedObjective
 from fedmf.participation import Participation
 from fedmf.workload import average, exponential, prefix
@@ -37,8 +37,7 @@ def test_stream_equals_the_dense_solve_at_two_thousand_rounds(theta, omega):
     expected = np.linalg.solve(np.tril(c[np.abs(np.subtract.outer(np.arange(n), np.arange(n)))]), z)
     stream = C.recurrence()
     assert stream.memory_vectors == len(theta)
-    assert np.abs(stream.apply(z) - expected).max() < 1e-9
-    assert np.abs(lfilter(stream.feedforward, np.append(1.0, stream.feedback), z) - expected).max() < 1e-9
+    assert np.abs(stream.apply(z) - expected).max() < 1e-12
 
 
 @pytest.mark.parametrize(("theta", "omega"), PAIRS)
@@ -54,10 +53,31 @@ def test_the_inverse_is_buffered_too(theta, omega):
     assert (omega_hat.real > 0).all()
 
 
-def test_a_stream_that_rounding_would_spoil_is_refused():
-    close = BufferedToeplitz([0.99995, 0.9999, 0.9998, 0.9997, 0.9995], [1e-4] * 5, 2000)
-    with pytest.raises(NotRepresentable, match="Use fewer buffers"):
-        close.recurrence()
+CROWDED = [
+    ([0.99995, 0.9999, 0.9998, 0.9997, 0.9995], [1e-4] * 5),
+    ([1 - 1e-6 * i for i in range(1, 9)], [0.05] * 8),
+    ([0.9999] * 5, [0.15] * 5),
+]
+
+
+@pytest.mark.parametrize(("theta", "omega"), CROWDED)
+def test_crowded_decays_stream_exactly_and_have_exact_errors(theta, omega):
+    """Where a direct form of the same C loses 2 digits to 14; the reference is in 50 digits."""
+    n = 1000
+    C = BufferedToeplitz(theta, omega, n)
+    with mpmath.workdps(50):
+        sums, h = [mpmath.mpf(0)] * len(theta), []
+        for t in range(n):
+            h.append((t == 0) - sum(mpmath.mpf(w) * s for w, s in zip(omega, sums, strict=True)))
+            sums = [mpmath.mpf(a) * s + h[-1] for a, s in zip(theta, sums, strict=True)]
+        prefixes = np.cumsum(h)
+        rows = np.cumsum(prefixes**2)
+    impulse = np.eye(1, n)[0]
+    assert np.abs(C.recurrence().apply(impulse) - np.array(h, dtype=float)).max() < 1e-15
+    assert np.abs(C.correlation - np.array(h, dtype=float)).max() < 1e-14
+    assert C.query_variances(np.ones(n)) == pytest.approx(rows.astype(float), rel=1e-12)
+    z = np.random.default_rng(0).normal(size=n)
+    assert np.abs(np.convolve(C.strategy, C.recurrence().apply(z))[:n] - z).max() < 1e-12
 
 
 @pytest.mark.parametrize(

@@ -200,15 +200,15 @@ def test_the_choice_of_storage(inverse, storage, limit, costs, chosen):
         "tree": tree(ROUNDS),
         "blt": BufferedToeplitz([0.5], [0.5], ROUNDS),
     }
-    rule = choose_rows(
-        forms[inverse].recurrence(), storage, limit, 100, torch.float32, lambda: costs
-    )
+    rule = choose_rows(forms[inverse].recurrence(), storage, limit, 100, torch.float32, lambda: costs)
     assert type(rule).__name__ == chosen
 
 
 def test_storage_that_cannot_be_is_refused():
     long = Toeplitz([1.0, 0.5], 5000).recurrence()
-    with pytest.raises(ValueError, match=r"memory_limit must be at least 800 bytes for 1 kept vectors; got 3"):
+    with pytest.raises(
+        ValueError, match=r"memory_limit must be at least 800 bytes for 1 kept vectors; got 3"
+    ):
         choose_rows(long, "auto", 3, 100, torch.float64, lambda: CHEAP_READS)
     with pytest.raises(ValueError, match=r"n \(rounds\) must be at most 4096"):
         choose_rows(long, "regenerate", None, 100, torch.float64, lambda: CHEAP_READS)

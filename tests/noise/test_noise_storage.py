@@ -10,9 +10,18 @@ import pytest
 import torch
 from scipy import stats
 
-from fedmf.factorization import BufferedToeplitz, InverseToeplitz, Toeplitz, build, kary_tree, normalized, tree
+from fedmf.factorization import (
+    BufferedToeplitz,
+    InverseToeplitz,
+    Toeplitz,
+    build,
+    kary_tree,
+    normalized,
+    tree,
+)
 from fedmf.factorization.rounded_storage import rounding_loss
 from fedmf.noise import CorrelatedNoise, GaussianSource, NoiseKey
+from fedmf.noise import rows as rows_module
 from fedmf.noise.storage import measured_costs
 from fedmf.participation import Participation
 
@@ -50,6 +59,14 @@ def test_past_z_kept_or_drawn_again_give_the_same_bits(q, dtype):
         kept.seek(t)
         drawn.seek(t)
         assert torch.equal(rows(kept, 2), rows(drawn, 2))
+
+
+@pytest.mark.parametrize("tile", [1, 16, 37, 299])
+def test_rows_do_not_depend_on_the_tiles_they_are_formed_in(tile, monkeypatch):
+    C = InverseToeplitz([1.0, -0.5, 0.25], ROUNDS)
+    expected = rows(stream(C), 4)
+    monkeypatch.setattr(rows_module, "TILE", tile)
+    assert torch.equal(rows(stream(C), 4), expected)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -155,7 +172,7 @@ def test_inflation_is_one_in_float64_and_what_the_bound_says_otherwise():
 
 
 def test_the_scale_is_inflated_in_what_is_released():
-    """The first row has no past: it is z itself, rounded to the buffer's type, times scale times inflation."""
+    """The first row has no past: it is z itself, rounded to the buffer's type, times inflation."""
     noise = stream(FORMS["bands"], buffer_dtype=torch.bfloat16)
     first = rows(noise, 1)[0]
     z = noise.source.block(0, 0, DIMENSION)
