@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import torch
 
 from fedmf.noise.kernels import NoiseKernels
@@ -11,9 +9,6 @@ from fedmf.noise.key import NoiseKey
 from fedmf.noise.layout import MAX_DIMENSION, Domain
 
 __all__ = ["MAX_DIMENSION", "Domain", "GaussianSource"]
-
-TILE: Final = 1 << 17
-"""Elements transformed at once: the scratch memory is 4 MiB whatever d is."""
 
 
 class GaussianSource:
@@ -106,7 +101,11 @@ class GaussianSource:
             from fedmf.noise.cpu import CpuKernels
 
             return CpuKernels(self.key, self.domain)
-        raise ValueError(f"device (of the noise) must be a CPU; got {place}.")
+        if place.type == "cuda":
+            from fedmf.noise.gpu import TritonKernels
+
+            return TritonKernels(self.key, self.domain, place)
+        raise ValueError(f"device (of the noise) must be a CPU or a CUDA GPU; got {place}.")
 
     def __repr__(self) -> str:
         return f"GaussianSource({self.key!r}, dimension={self.dimension}, domain={self.domain.name})"
