@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedmf.factorization.base import Factorization, Recurrence, Vector, check_leading, column_factors
+from fedmf.factorization.inverse import StreamingInverse
 
 __all__ = ["LARGEST_DENSE", "Dense", "lower_factor"]
 
@@ -75,7 +76,7 @@ class Dense(Factorization):
         gram.setflags(write=False)
         return gram
 
-    def recurrence(self) -> Recurrence:
+    def recurrence(self) -> StreamingInverse:
         """Row t of C⁻¹ applied to z_t, z_{t−1}, … : keeps nothing, draws all past z again."""
         n = self.rounds
         lag = np.subtract.outer(np.arange(n), np.arange(n))

@@ -82,7 +82,7 @@ class TritonKernels:
         """See `NoiseKernels.feedback_`."""
         self._check(out, start)
         check_sum(rounds, weights)
-        check_feedback(out, ring, slots, ring_weights, write_slot)
+        check_feedback(out, scale, ring, slots, ring_weights, write_slot)
         table = self._table(rounds, weights, slots, ring_weights, [write_slot], [scale])
         tensors = (_bits(out), _bits(ring))
         self._launch("feedback", out, start, tensors, table, len(rounds), len(slots))
@@ -100,7 +100,7 @@ class TritonKernels:
         """See `NoiseKernels.state_space_`."""
         self._check(out, start)
         check_sum([t], [scale])
-        check_state_space(out, state, decays, output_weights)
+        check_state_space(out, scale, state, decays, output_weights)
         table = self._table([t], output_weights, [], decays, [], [scale])
         self._launch("state_space", out, start, (_bits(out), _bits(state)), table, len(decays))
 
