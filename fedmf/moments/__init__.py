@@ -4,7 +4,7 @@ from fedmf.moments.density import GaussianEstimate, gaussian_estimate, mean_nois
 from fedmf.moments.geometry import free_weight, joint_diameter_square
 from fedmf.moments.joint_design import Goal, JointDesign, joint_design
 from fedmf.moments.joint_sensitivity import UserRange, joint_sensitivity
-from fedmf.moments.mechanism import MomentMechanism, best_weight, cs, default_weight, ime, jme, pp
+from fedmf.moments.mechanism import MomentMechanism, best_weight, cs, default_weight, ime, ime_basic, jme, pp
 from fedmf.moments.running import MatrixWorkload
 from fedmf.moments.second_moment import BlockEnergies, Diagonal, FullMatrix, Projected, SecondMoment
 from fedmf.moments.stream import MomentRelease, MomentStream
@@ -29,6 +29,7 @@ __all__ = [
     "free_weight",
     "gaussian_estimate",
     "ime",
+    "ime_basic",
     "jme",
     "joint_design",
     "joint_diameter_square",

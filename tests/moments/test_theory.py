@@ -169,3 +169,24 @@ def test_supremum_bounds_hold(make: Callable[[int], Factorization]) -> None:
 def test_methods_without_second_noise_are_told_so() -> None:
     with pytest.raises(ValueError, match="by_squaring"):
         th.second_moment_errors(pp(identity(N), ONCE, UserRange(1.0, 2), 1.0), np.eye(N), 4)
+
+
+def test_second_errors_grow_with_the_square_of_the_norm_bound() -> None:
+    """Where the paper has ζ in (4) and (9): x⊗x is of norm ζ², and the noise grows with it."""
+    A, C = prefix(N).materialize(), square_root(N)
+    for zeta in (0.5, 3.0):
+        one, scaled = (jme(C, C, ONCE, UserRange(z, 2, "replace-one"), 1.0) for z in (1.0, zeta))
+        firsts = [th.first_moment_errors(made, A, 2).sum() for made in (scaled, one)]
+        seconds = [th.second_moment_errors(made, A, 4).sum() for made in (scaled, one)]
+        assert firsts[0] / firsts[1] == pytest.approx(zeta**2)
+        assert seconds[0] / seconds[1] == pytest.approx(zeta**4)
+
+
+def test_noise_variances_of_rows_are_not_those_of_the_paper() -> None:
+    """Algorithm 6 has [(C₁C₁ᵀ)⁻¹]_tt; the noise C₁⁻¹Z has row variances [C₁⁻¹C₁⁻ᵀ]_tt (measured)."""
+    C = square_root(8)
+    z = np.random.default_rng(8).normal(size=(400_000, 8))
+    measured = (z @ np.linalg.inv(C.materialize()).T).var(0)
+    np.testing.assert_allclose(measured, C.noise_row_variances(), rtol=0.015)
+    printed = np.diag(np.linalg.inv(C.materialize() @ C.materialize().T))
+    assert np.abs(measured / printed - 1).max() > 0.2
