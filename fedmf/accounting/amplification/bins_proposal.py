@@ -35,6 +35,7 @@ _OVERSHOOT = 0.5
 _FIXED_POINT_STEPS = 8
 # Any points will do; these need not be exact.
 _LEVEL_TOLERANCE = 0.02
+_ALIKE = 0.7
 
 
 def log_sum_exp(values: Matrix) -> Vector:
@@ -112,7 +113,7 @@ class RemoveProposal:
         squares = np.einsum("ij,ij->i", self.combinations @ self.gram, self.combinations)
         weights = np.exp(self.point_log_weights + 0.5 * squares)
         chosen = rng.choice(len(weights), size=count, p=weights / weights.sum())
-        return self.combinations[chosen] @ self.means
+        return (self.combinations @ self.means)[chosen]
 
     def _tilted(self, rng: np.random.Generator, count: int) -> Matrix:
         """Sums of q means, a tuple with probability proportional to exp of its inner products."""
@@ -139,11 +140,15 @@ class RemoveProposal:
         proportional to exp<Σ_K m, m_j>; with them, shape (N, b), to exp(log_odds).
         """
         b = len(self.means)
-        half = 0.5 * np.diag(self.gram)
-        weights = None if log_odds is None else np.exp(log_odds - log_odds.max(axis=1, keepdims=True))
+        # Single precision: the probabilities that are drawn from are the ones that enter Ω.
+        gram = self.gram.astype(np.float32)
+        half = 0.5 * np.diag(gram)
+        weights = None
+        if log_odds is not None:
+            weights = np.exp((log_odds - log_odds.max(axis=1, keepdims=True)).astype(np.float32))
         chosen = rng.integers(b, size=count) if weights is None else _pick(rng, weights)
         total, length, log_omega = self.means[chosen], np.ones(count), np.zeros(count)
-        field = self.gram[chosen] - half
+        field = gram[chosen] - half
         scale = np.exp(half - half.max())
         active = np.arange(count)
         for _ in range(1, _LONGEST):
@@ -154,9 +159,9 @@ class RemoveProposal:
             if not active.size:
                 break
             summands *= scale
-            log_omega[active] += np.log(summands.sum(axis=1) / b) + peak + half.max()
+            log_omega[active] += np.log(summands.sum(axis=1, dtype=np.float64) / b) + peak + half.max()
             chosen = _pick(rng, summands if weights is None else weights[active])
-            field += self.gram[chosen]
+            field += gram[chosen]
             total[active] += self.means[chosen]
             length[active] += 1
         return total, length, log_omega
@@ -232,11 +237,12 @@ def _root(slopes: Vector, offsets: Vector, epsilon: float, log_b: float) -> floa
 def _nearest_points(gram: Matrix, level: float) -> Matrix:
     """Combinations α of the means whose points y = Σ α_j m_j satisfy y = τ·∇L(y), L(y) = level; local ones.
 
-    The fixed point starts at each mean's own direction (at most 512, evenly spaced).
+    The fixed point starts at the directions of the means, at most 512 of them, evenly spaced; where neighbours
+    nearly agree they are further apart.
     """
     b = len(gram)
     half, log_b = 0.5 * np.diag(gram), math.log(b)
-    starts = np.unique(np.linspace(0, b - 1, min(b, _MOST_POINTS)).astype(int))
+    starts = np.unique(np.linspace(0, b - 1, min(-(-b // _spacing(gram)), _MOST_POINTS)).astype(int))
     weights = np.eye(b)[starts]
     # From the right of the root Newton's steps on a convex increasing function never cross it.
     steps = (level + log_b + half.max()) / (weights @ gram).max(axis=1)
@@ -255,6 +261,16 @@ def _nearest_points(gram: Matrix, level: float) -> Matrix:
             break
         weights = local
     return steps[:, None] * weights
+
+
+def _spacing(gram: Matrix) -> int:
+    """The largest distance at which means still have a mean correlation of 0.7."""
+    scale = np.sqrt(np.maximum(np.diag(gram), 1e-300))
+    correlation = gram / np.outer(scale, scale)
+    spacing = 1
+    while 2 * spacing < len(gram) and float(np.diagonal(correlation, 2 * spacing).mean()) > _ALIKE:
+        spacing *= 2
+    return spacing
 
 
 def _best_order(gram: Matrix, epsilon: float) -> tuple[int, float]:
@@ -277,5 +293,5 @@ def _log_tilted_bound(order: int, log_normalizer: float, epsilon: float) -> floa
 def _pick(rng: np.random.Generator, weights: Matrix) -> NDArray[np.intp]:
     """One index per row, with probability proportional to the row's weights."""
     cumulative = np.cumsum(weights, axis=1)
-    targets = rng.random((len(weights), 1)) * cumulative[:, -1:]
-    return np.minimum((cumulative <= targets).sum(axis=1), weights.shape[1] - 1)
+    targets = rng.random((len(weights), 1)).astype(weights.dtype) * cumulative[:, -1:]
+    return np.minimum(np.count_nonzero(cumulative <= targets, axis=1), weights.shape[1] - 1)

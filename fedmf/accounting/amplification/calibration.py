@@ -22,8 +22,8 @@ from fedmf.accounting.calibration import gaussian_epsilon, gaussian_sigma
 
 __all__ = ["Calibrated", "amplified_epsilon", "amplified_noise", "certified_noise"]
 
-_PILOT = 1024
-_MIDDLE = 8192
+_PILOT = 512
+_MIDDLE = 4096
 _TRUST = 0.3
 _CLOSE = 0.02
 _ATTEMPTS = 6
@@ -51,6 +51,7 @@ def amplified_noise(
     relative_error: float = 0.01,
     max_samples: int = 2**20,
     seed: int = 0,
+    start: float | None = None,
 ) -> Calibrated:
     """The noise s at which the estimate of δ(s, ε) is the target; a central estimate, not a guarantee.
 
@@ -63,11 +64,12 @@ def amplified_noise(
         relative_error: standard error of δ relative to δ.
         max_samples: per side.
         seed: of the accountant's random numbers.
+        start: where to begin the search; by default the noise without amplification, which is an upper bound.
 
     Raises:
         ValueError: ε or δ is out of range.
     """
-    start = pair.largest_norm * gaussian_sigma(epsilon, delta)
+    start = start or pair.largest_norm * gaussian_sigma(epsilon, delta)
     found, slope = _solve(pair, start, epsilon, delta, "remove", seed)
     if pair.proposal(found, epsilon, "add").log_bound > math.log(delta):
         other, _ = _step(pair, found, epsilon, delta, "add", _MIDDLE, seed)
