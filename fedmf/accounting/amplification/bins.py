@@ -42,7 +42,8 @@ class BallsInBins:
     def __post_init__(self) -> None:
         if len(self.means) > _MOST_BINS:
             raise ValueError(
-                f"b (bins) must be at most {_MOST_BINS} for the Balls-in-Bins accountant; got {len(self.means)}."
+                f"b (bins) must be at most {_MOST_BINS} for the Balls-in-Bins accountant; got "
+                f"{len(self.means)}."
             )
         gram = self.means @ self.means.T
         if gram.min() < -1e-9 * gram.max():
@@ -65,7 +66,8 @@ class BallsInBins:
             )
         if k < -(-n // b):
             raise ValueError(
-                f"k (max_participations) must be at least {-(-n // b)} for Balls-in-Bins with n={n} rounds in "
+                f"k (max_participations) must be at least {-(-n // b)} for Balls-in-Bins with n={n} "
+                f"rounds in "
                 f"b={b} bins; got {k}."
             )
         means = np.zeros((b, n))
@@ -105,4 +107,4 @@ def _compressed(means: Matrix) -> Matrix:
     """Rows with the same inner products in at most b dimensions: the triangular factor of a QR."""
     if means.shape[1] <= means.shape[0]:
         return means
-    return np.linalg.qr(means.T, mode="r").T
+    return np.asarray(np.linalg.qr(means.T, mode="r")).T

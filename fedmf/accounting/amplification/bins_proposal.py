@@ -1,15 +1,15 @@
 """What to draw from, for the two sides of the Balls-in-Bins pair, in units of the noise.
 
-The event that matters, L ≥ ε under P, is reached in many ways: one bin far out, a cluster of neighbours, all bins
-a little. Three proposals cover them and are mixed:
+The event that matters, L ≥ ε under P, is reached in many ways: one bin far out, a cluster of neighbours, all
+bins a little. Three proposals cover them and are mixed:
 
 * the points nearest to 0 on {L = ε + ½} that are found from each bin, with a unit Gaussian around each;
 * Q·e^{qL}/Z_q for q ≤ 3, a mixture over q-tuples of bins with a known Z_q; it bounds the weights;
 * the same with as many bins as it takes (`grown`), drawn one after the other, each attracted by those before.
 
-The last is not a density in y but one in y and the sequence J of bins, against the reference N(0, I)·κ(J|y) where
-κ draws bins independently from the softmax of the summands of L. docs/amplification.md proves the identity
-dR/d(Nκ) = e^{|J|·L}/Ω(J).
+The last is not a density in y but one in y and the sequence J of bins, against the reference N(0, I)·κ(J|y)
+where κ draws bins independently from the softmax of the summands of L. docs/amplification.md proves the
+identity dR/d(Nκ) = e^{|J|·L}/Ω(J).
 """
 
 from __future__ import annotations
@@ -237,8 +237,8 @@ def _root(slopes: Vector, offsets: Vector, epsilon: float, log_b: float) -> floa
 def _nearest_points(gram: Matrix, level: float) -> Matrix:
     """Combinations α of the means whose points y = Σ α_j m_j satisfy y = τ·∇L(y), L(y) = level; local ones.
 
-    The fixed point starts at the directions of the means, at most 512 of them, evenly spaced; where neighbours
-    nearly agree they are further apart.
+    The fixed point starts at the directions of the means, at most 512 of them, evenly spaced; where
+    neighbours nearly agree they are further apart.
     """
     b = len(gram)
     half, log_b = 0.5 * np.diag(gram), math.log(b)
@@ -246,6 +246,7 @@ def _nearest_points(gram: Matrix, level: float) -> Matrix:
     weights = np.eye(b)[starts]
     # From the right of the root Newton's steps on a convex increasing function never cross it.
     steps = (level + log_b + half.max()) / (weights @ gram).max(axis=1)
+    local = weights
     for _ in range(_FIXED_POINT_STEPS):
         slopes = weights @ gram
         for _ in range(20):
@@ -274,7 +275,7 @@ def _spacing(gram: Matrix) -> int:
 
 
 def _best_order(gram: Matrix, epsilon: float) -> tuple[int, float]:
-    """q ≤ 3 with the smallest bound, and log Z_q, Z_q = b^{−q} Σ over q-tuples of exp of its inner products."""
+    """q ≤ 3 with the smallest bound, and log Z_q; Z_q = b^{−q}·Σ over q-tuples of exp of inner products."""
     b, peak = len(gram), float(gram.max())
     pairs = np.exp(gram - peak)
     logs = {1: 0.0, 2: math.log(pairs.mean()) + peak}

@@ -1,4 +1,4 @@
-"""Noise for a given (ε, δ), and ε for given noise and δ, by roots of Monte Carlo estimates on frozen draws."""
+"""Noise for (ε, δ), and ε for noise and δ, by roots of Monte Carlo estimates on frozen draws."""
 
 from __future__ import annotations
 
@@ -149,7 +149,9 @@ def certified_noise(
     """
     failure = 0.01 * delta if failure is None else failure
     if not 0 < failure < delta:
-        raise ValueError(f"beta (failure probability) must be between 0 and delta={delta!r}; got {failure!r}.")
+        raise ValueError(
+            f"beta (failure probability) must be between 0 and delta={delta!r}; got {failure!r}."
+        )
     share = failure / _ATTEMPTS
     rough = amplified_noise(pair, epsilon, delta - failure, 0.02, 2**17, seed)
     noise, ceiling = rough.value, pair.largest_norm * gaussian_sigma(epsilon, delta - failure)
@@ -168,9 +170,9 @@ def _solve(
     pair: MixturePair, start: float, epsilon: float, delta: float, side: Side, seed: int
 ) -> tuple[float, float]:
     """The root in s and d log δ / d log s there; the proposal follows s."""
-    noise, slope = start, -1.0
+    noise = start
     for count in [_PILOT] * 40 + [_MIDDLE]:
-        moved, slope = _step(pair, noise, epsilon, delta, side, count, seed)
+        moved, _ = _step(pair, noise, epsilon, delta, side, count, seed)
         close = abs(math.log(moved / noise)) < _CLOSE
         noise = moved
         if close and count == _PILOT:
@@ -194,9 +196,7 @@ def _step(
     return math.exp(root), slope
 
 
-def _log_mean(
-    pair: MixturePair, frozen: list[Draws], noise: float, epsilon: float, side: Side
-) -> float:
+def _log_mean(pair: MixturePair, frozen: list[Draws], noise: float, epsilon: float, side: Side) -> float:
     values = [contributions(pair, draws, noise, epsilon, side)[0] for draws in frozen]
     return math.log(max(float(np.concatenate(values).mean()), 1e-300))
 

@@ -16,8 +16,8 @@ _BISECTIONS = 60
 def mean_upper_limit(values: NDArray[np.float64], bound: float, failure: float) -> float:
     """A number that is below the mean with probability at most `failure`.
 
-    With any λ in [0, 1/bound] fixed before the values are seen, Π_i (1 + λ(m − x_i)) has expectation at most 1
-    if the mean is m or more, and increases with m. So the m at which it reaches 1/failure is a limit, by
+    With any λ in [0, 1/bound] fixed before the values are seen, Π_i (1 + λ(m − x_i)) has expectation at most
+    1 if the mean is m or more, and increases with m. So the m at which it reaches 1/failure is a limit, by
     Markov's inequality. λ is chosen from the first tenth of the values, the product is over the others.
 
     Args:

@@ -1,7 +1,7 @@
 """b-min-sep sampling: a user who was not sampled in the last s − 1 rounds is sampled with probability q.
 
-The process starts in its stationary state, so that every round has the same expected number of users. s = 1 is
-Poisson sampling, q = 1 is Balls-in-Bins with s bins.
+The process starts in its stationary state, so that every round has the same expected number of users. s = 1
+is Poisson sampling, q = 1 is Balls-in-Bins with s bins.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class MinSeparated:
         return np.log(total) + peak - math.log1p((s - 1) * q)
 
     def losses(self, state: Matrix, noise: float) -> Vector:
-        """L at draws with <c_t, y>·s₀ as state, shape (N, n)."""
+        """L at draws with <c_t, y> as state, shape (N, n)."""
         half = 0.5 * (self.columns**2).sum(axis=0)[:, None] / noise**2
         return self.log_ratio(state.T / noise - half, self.probability)
 
@@ -168,7 +168,7 @@ class _Tilted:
         return -math.log(_PLAIN_SHARE)
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
-        """Draws with state <c_t, y>·s, shape (N, n)."""
+        """Draws with state <c_t, y>, shape (N, n)."""
         pair = self.pair
         plain = int(rng.binomial(count, _PLAIN_SHARE))
         mean = np.concatenate([
@@ -176,14 +176,12 @@ class _Tilted:
             self.stretch * pair.mean_of(pair.patterns(rng, count - plain, self.probability)),
         ], axis=1)  # fmt: skip
         y = mean / self.noise + rng.standard_normal(mean.shape)
-        state = pair.correlations(y) * self.noise
+        state = pair.correlations(y)
         half = 0.5 * (pair.columns**2).sum(axis=0)[:, None] / self.noise**2
         scaled, k = state / self.noise, self.stretch
         stretched = pair.log_ratio(k * scaled - k * k * half, self.probability)
         own = pair.log_ratio(scaled - half, pair.probability)
-        log_density = np.logaddexp(
-            math.log(_PLAIN_SHARE) + own, math.log(1.0 - _PLAIN_SHARE) + stretched
-        )
+        log_density = np.logaddexp(math.log(_PLAIN_SHARE) + own, math.log(1.0 - _PLAIN_SHARE) + stretched)
         order = rng.permutation(count)
         return Draws(state.T[order], log_density[order])
 
@@ -192,8 +190,8 @@ class _Tilted:
 class _Shifted:
     """One Gaussian at −κ·m̄, m̄ the mean of P, for δ of Q against P.
 
-    By Jensen L ≥ <y, m̄> − a/2 with a = E|m|² over P, so where L ≤ −ε the weight exp(κ<y, m̄> + κ²|m̄|²/2) is at
-    most exp(−κ(ε − a/2) + κ²|m̄|²/2), which κ = (ε − a/2)₊/|m̄|² minimises.
+    By Jensen L ≥ <y, m̄> − a/2 with a = E|m|² over P, so where L ≤ −ε the weight exp(κ<y, m̄> + κ²|m̄|²/2) is
+    at most exp(−κ(ε − a/2) + κ²|m̄|²/2), which κ = (ε − a/2)₊/|m̄|² minimises.
     """
 
     pair: MinSeparated
@@ -214,7 +212,7 @@ class _Shifted:
         return cls(pair, noise, mean, step, -step * gap + 0.5 * step**2 * length)
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
-        """Draws with state <c_t, y>·s, shape (N, n)."""
+        """Draws with state <c_t, y>, shape (N, n)."""
         y = rng.standard_normal((self.mean.size, count)) - self.step * self.mean[:, None]
         log_density = -self.step * (self.mean @ y) - 0.5 * self.step**2 * (self.mean @ self.mean)
-        return Draws((self.pair.correlations(y) * self.noise).T, log_density)
+        return Draws(self.pair.correlations(y).T, log_density)

@@ -193,8 +193,8 @@ def upper_limit(
 ) -> float:
     """A number that is below δ(s, ε) with probability at most β; no normal approximation.
 
-    Each side gets half of β. A side whose analytic bound is small enough is not sampled. The seed must not have
-    been used to choose s or ε.
+    Each side gets half of β. A side whose analytic bound is small enough is not sampled. The seed must not
+    have been used to choose s or ε.
     """
     limit = 0.0
     for number, side in enumerate(SIDES):

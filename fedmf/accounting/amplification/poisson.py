@@ -1,7 +1,8 @@
 """Poisson sampling of independent noise, and cyclic Poisson sampling of banded correlated noise.
 
-One participation is the Gaussian mechanism with a sampled user; dp_accounting's privacy loss distributions compose
-them. Rounded pessimistically, so δ and ε are upper bounds, and both sides of the adjacency are covered.
+One participation is the Gaussian mechanism with a sampled user; dp_accounting's privacy loss distributions
+compose them. Rounded pessimistically, so δ and ε are upper bounds, and both sides of the adjacency are
+covered.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def poisson_delta(noise_multiplier: float, probability: float, steps: int, epsil
         ValueError: a value is out of range.
 
     References:
-        Koskela, Jälkö, Honkela (2020); Doroshenko, Ghazi, Kamath, Kumar, Manurangsi (2022), "Connect the Dots".
+        Koskela, Jälkö, Honkela (2020); Doroshenko, Ghazi, Kamath, Kumar, Manurangsi (2022), "Connect the
+        Dots".
 
     >>> round(poisson_delta(1.0, 0.01, 100, 1.0), 9)
     7.4...e-07

@@ -28,10 +28,18 @@ class AmplifiedNoise:
     Args:
         noise_std: standard deviation of each entry of z per unit clip norm.
         standard_error: of noise_std; 0 where the accountant is not a Monte Carlo one.
+        sensitivity: the most that one user moves C·G by, per unit clip norm: in one participation for cyclic
+            Poisson (the largest column norm), in all of them otherwise.
     """
 
     noise_std: float
     standard_error: float
+    sensitivity: float
+
+    @property
+    def noise_multiplier(self) -> float:
+        """σ = noise_std/sensitivity."""
+        return self.noise_std / self.sensitivity
 
 
 def check_sampling(sampling: str, adjacency: str) -> None:
@@ -88,6 +96,7 @@ def amplified_noise_of(
     epsilon: float,
     delta: float,
     relative_error: float = 0.02,
+    max_samples: int = 2**18,
 ) -> AmplifiedNoise:
     """The noise that gives (ε, δ) under zero-out adjacency when users come to rounds by this sampling.
 
@@ -98,6 +107,7 @@ def amplified_noise_of(
         epsilon: ε > 0.
         delta: δ in (0, 1).
         relative_error: standard error of δ relative to δ, where it is estimated.
+        max_samples: per side, where it is estimated.
 
     Raises:
         ValueError: the accountant does not cover the mechanism, or a value is out of range.
@@ -105,7 +115,7 @@ def amplified_noise_of(
     if sampling == "cyclic-poisson":
         q, steps = cyclic_poisson_terms(factorization, participation)
         longest = math.sqrt(float(np.max(factorization.gram_diagonal(0))))
-        return AmplifiedNoise(longest * poisson_noise_multiplier(epsilon, delta, q, steps), 0.0)
+        return AmplifiedNoise(longest * poisson_noise_multiplier(epsilon, delta, q, steps), 0.0, longest)
     pair = monte_carlo_pair(sampling, factorization, participation)
-    found = amplified_noise(pair, epsilon, delta, relative_error)
-    return AmplifiedNoise(found.value, found.standard_error)
+    found = amplified_noise(pair, epsilon, delta, relative_error, max_samples)
+    return AmplifiedNoise(found.value, found.standard_error, pair.largest_norm)
