@@ -11,7 +11,7 @@ from fedmf.accounting.amplification import mean_upper_limit
 
 @pytest.mark.parametrize("kind", ["rare", "uniform", "constant"])
 def test_the_limit_covers(kind):
-    """2000 experiments at β = 0.05; more failures than the 1 − 1e-6 quantile of Bin(2000, 0.05) are an error."""
+    """2000 experiments at β = 0.05; false alarm 1e-6 from the quantile of Bin(2000, 0.05)."""
     rng, failures, experiments, size = np.random.default_rng(5), 0, 2000, 400
     draw = {
         "rare": lambda: (rng.random(size) < 0.01).astype(float),

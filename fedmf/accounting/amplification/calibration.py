@@ -154,13 +154,17 @@ def certified_noise(
         )
     share = failure / _ATTEMPTS
     rough = amplified_noise(pair, epsilon, delta - failure, 0.02, 2**17, seed)
+    slope = rough.estimate.relative_error * rough.value / rough.standard_error
     noise, ceiling = rough.value, pair.largest_norm * gaussian_sigma(epsilon, delta - failure)
     for attempt in range(1, _ATTEMPTS + 1):
         limit = upper_limit(pair, noise, epsilon, share, samples, seed + 1000 * attempt)
         if limit <= delta - failure:
             return noise, limit
-        # The limit exceeds the estimate by what the samples cannot resolve: aim below by as much.
-        noise = min(noise * (1.0 + 0.02 * min(math.log(limit / (delta - failure)) + 0.05, 2.0)), ceiling)
+        # The limit exceeds the estimate by what the samples cannot resolve: aim a little lower than that.
+        noise *= math.exp((1.1 * math.log(limit / (delta - failure)) + 0.02) / slope)
+        if noise >= ceiling:
+            # No better than the noise without amplification, which needs no draws.
+            return ceiling, delta - failure
     raise RuntimeError(
         f"delta (failure probability) {delta!r} could not be certified with {samples} samples; ask for more."
     )
