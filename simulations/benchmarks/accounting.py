@@ -2,9 +2,10 @@
 
     python simulations/benchmarks/accounting.py [--json] [--jax-python /path/to/python]
 
-Noise of DP-λCGD (λ = 0.95) at n = 3900, k = 10, b = 390, ε = 8, δ = 1e-5 with a relative standard error of δ of
-1 %. The interpreter of --jax-python must have jax-privacy; its sampler is timed on 200 draws of the privacy loss
-and extrapolated to the draws that plain sampling needs for the same error, for one noise level only.
+Noise of DP-λCGD (λ = 0.95) at n = 3900, k = 10, b = 390, ε = 8, δ = 1e-5 with a relative standard error of δ
+of 1 %. The interpreter of --jax-python must have jax-privacy; its sampler is timed on 200 draws of the
+privacy loss and extrapolated to the draws that plain sampling needs for the same error, for one noise level
+only.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def poisson_delta(noise_multiplier: float, probability: float, steps: int, epsil
         Dots".
 
     >>> round(poisson_delta(1.0, 0.01, 100, 1.0), 9)
-    7.4...e-07
+    6.67e-07
     """
     return float(_composed(noise_multiplier, probability, steps).get_delta_for_epsilon(epsilon))
 
