@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
+from fedmf.accounting.amplification.sampling import check_sampling
 from fedmf.accounting.calibration import adjacency_factor, gaussian_sigma
-from fedmf.factorization.catalogue import accepted_parameters, build, names, optional_parameters
+from fedmf.factorization.catalogue import Mechanism, accepted_parameters, build, names, optional_parameters
 from fedmf.factorization.error import errors
-from fedmf.factorization.sensitivity import stated_sensitivity
+from fedmf.factorization.sensitivity import Sensitivity, stated_sensitivity
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload, parse_workload
 
@@ -41,6 +42,7 @@ def design(
     workload: str = "prefix",
     memory_vectors: int | None = None,
     progress: Callable[[str], None] | None = None,
+    sampling: str = "none",
 ) -> list[dict[str, Any]]:
     """One row per mechanism, ready for JSON.
 
@@ -57,6 +59,9 @@ def design(
         memory_vectors: at most so many d-vectors kept between rounds; a mechanism that would keep more gets
             fewer bands or buffers if it has any, is left out of a comparison otherwise.
         progress: called with each name before its row is computed.
+        sampling: "none", "cyclic-poisson", "balls-in-bins" or "b-min-sep": how users come to rounds. With one
+            of the others a budget is needed, adjacency is zero-out, bands and real parameters are searched
+            for the amplified error, and a row takes seconds to minutes.
 
     Returns:
         Dicts with mechanism, params, sensitivity, sensitivity_kind, sensitivity_case, rmse, max_se,
@@ -65,6 +70,9 @@ def design(
         noise drawn again in a round, at most) and nanoseconds_per_coordinate: what a round of noise costs on
         one core on average, estimated as 10 ns a draw (the fresh one and the regenerated ones) and 2 ns a
         stored vector.
+
+        noise_std is the standard deviation of z per unit clip norm and noise_std_error its standard error, 0
+        unless the accountant is a Monte Carlo one; sampling is the assumption.
 
         ``noise_multiplier`` is σ for sensitivity 1, the same under either adjacency. The z in the released
         sum have standard deviation ζ·σ·sensitivity·f with f = 1 for zero-out and f = 2 for replace-one; rmse
@@ -85,18 +93,29 @@ def design(
         )
     if memory_vectors is not None and memory_vectors < 0:
         raise ValueError(f"memory_vectors (limit) must be at least 0; got {memory_vectors}.")
+    check_sampling(sampling, adjacency)
+    if sampling != "none" and (epsilon is None or memory_vectors is not None):
+        needs = "epsilon and delta" if epsilon is None else "no limit on memory_vectors"
+        raise ValueError(f"sampling {sampling} needs {needs}; its noise has no closed form to search by.")
     sigma = None if epsilon is None or delta is None else gaussian_sigma(epsilon, delta)
     budget = {"noise_multiplier": sigma, "epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     factor = adjacency_factor(adjacency)
     queries = parse_workload(workload, participation.rounds)
     chosen = _comparison(participation.rounds) if mechanisms is None else list(mechanisms)
+    if mechanisms is None and sampling != "none":
+        chosen = [name for name in chosen if not name.startswith("normalized-")]
     given = _distributed(chosen, {**({} if bands is None else {"bands": bands}), **(params or {})})
     rows, refused = [], []
     for name, own in zip(chosen, given, strict=True):
         if progress is not None:
             progress(name)
         try:
-            row = _within(memory_vectors, name, participation, queries, own)
+            if sampling == "none":
+                row = _within(memory_vectors, name, participation, queries, own)
+            else:
+                assert epsilon is not None
+                assert delta is not None
+                row = _amplified(name, participation, queries, own, sampling, epsilon, delta)
         except ValueError as refusal:
             # What a comparison was asked to fix must be possible; what it tries by itself need not be.
             if mechanisms is not None or own:
@@ -104,7 +123,12 @@ def design(
             refused.append(refusal)
             continue
         noise = factor * (1.0 if sigma is None else sigma)
-        row.update(budget, rmse=row["rmse"] * noise, max_se=row["max_se"] * noise)
+        if sampling == "none":
+            std = None if sigma is None else noise * row["sensitivity"]
+            row.update(budget, rmse=row["rmse"] * noise, max_se=row["max_se"] * noise)
+            row.update(sampling=sampling, noise_std=std, noise_std_error=0.0)
+        else:
+            row = {**budget, **row}
         rows.append(row)
     if not rows:
         raise refused[0]
@@ -172,15 +196,50 @@ def _keeps_bands(name: str, participation: Participation) -> bool:
     return small.rounds > 1 and build(name, small, bands=2).factorization.recurrence().memory_vectors > 0
 
 
+def _amplified(
+    name: str,
+    participation: Participation,
+    queries: ToeplitzWorkload,
+    params: Mapping[str, float | int],
+    sampling: str,
+    epsilon: float,
+    delta: float,
+) -> dict[str, Any]:
+    """The row of a mechanism under a sampling assumption, noise included."""
+    from fedmf.accounting.amplification.search import amplified_mechanism
+
+    mechanism, noise = amplified_mechanism(
+        name, participation, queries, cast(Any, sampling), epsilon, delta, params
+    )
+    stated = Sensitivity(noise.sensitivity, "exact", f"one user under {sampling}")
+    return {
+        **_described(mechanism, participation, queries, stated, noise.noise_multiplier),
+        "noise_multiplier": noise.noise_multiplier,
+        "sampling": sampling,
+        "noise_std": noise.noise_std,
+        "noise_std_error": noise.standard_error,
+    }
+
+
 def _row(
     name: str, participation: Participation, queries: ToeplitzWorkload, params: Mapping[str, float | int]
 ) -> dict[str, Any]:
     mechanism = build(name, participation, queries, params=params)
     stated = stated_sensitivity(mechanism.factorization, participation)
-    error = errors(mechanism.factorization, queries, stated)
+    return _described(mechanism, participation, queries, stated, 1.0)
+
+
+def _described(
+    mechanism: Mechanism,
+    participation: Participation,
+    queries: ToeplitzWorkload,
+    stated: Sensitivity,
+    sigma: float,
+) -> dict[str, Any]:
+    error = errors(mechanism.factorization, queries, stated, sigma)
     stream = mechanism.factorization.recurrence()
     return {
-        "mechanism": name,
+        "mechanism": mechanism.name,
         "params": mechanism.params,
         "sensitivity": stated.value,
         "sensitivity_kind": stated.kind,

@@ -24,6 +24,7 @@ FIELDS = {
     "mechanism", "params", "sensitivity", "sensitivity_kind", "sensitivity_case", "rmse", "max_se",
     "noise_multiplier", "epsilon", "delta", "adjacency", "workload", "rounds", "max_participations",
     "min_separation", "memory_vectors", "regenerated_vectors", "nanoseconds_per_coordinate",
+    "sampling", "noise_std", "noise_std_error",
 }  # fmt: skip
 
 

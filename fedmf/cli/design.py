@@ -25,6 +25,9 @@ class Sampling(StrEnum):
     """What may be assumed about how users come to rounds."""
 
     none = "none"
+    cyclic_poisson = "cyclic-poisson"
+    balls_in_bins = "balls-in-bins"
+    b_min_sep = "b-min-sep"
 
 
 def design(
@@ -56,7 +59,7 @@ def design(
         None, "--memory-vectors", metavar="M", help="At most so many model-sized vectors kept between rounds."
     ),
     sampling: Sampling = typer.Option(
-        Sampling.none, help="Sampling assumption; none claims no amplification."
+        Sampling.none, help="How users come to rounds; none claims no amplification."
     ),
     plot: Path | None = typer.Option(
         None, "--plot", metavar="FILE", help="Draw error against memory (needs matplotlib)."
@@ -90,6 +93,7 @@ def design(
             workload=workload,
             memory_vectors=memory_vectors,
             progress=progress,
+            sampling=sampling.value,
         )
     if plot is not None:
         from fedmf.cli.design_plot import save_plot
@@ -133,7 +137,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     )
     table = Table(
         title=f"n = {first['rounds']}, k = {first['max_participations']}, b = {first['min_separation']}, "
-        f"{first['workload']}, {first['adjacency']}, {budget}"
+        f"{first['workload']}, {first['adjacency']}, {budget}, sampling {first['sampling']}"
     )
     table.add_column("mechanism", no_wrap=True)
     table.add_column("parameters")

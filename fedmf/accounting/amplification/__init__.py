@@ -1,0 +1,40 @@
+"""Privacy amplification by sampling: cyclic Poisson, Balls-in-Bins and b-min-sep."""
+
+from fedmf.accounting.amplification.bins import BallsInBins
+from fedmf.accounting.amplification.calibration import (
+    Calibrated,
+    amplified_epsilon,
+    amplified_noise,
+    certified_noise,
+)
+from fedmf.accounting.amplification.limits import mean_upper_limit
+from fedmf.accounting.amplification.min_separated import MinSeparated
+from fedmf.accounting.amplification.monte_carlo import Estimate, MixturePair, estimate, upper_limit
+from fedmf.accounting.amplification.poisson import poisson_delta, poisson_epsilon, poisson_noise_multiplier
+from fedmf.accounting.amplification.sampling import (
+    AmplifiedNoise,
+    Sampling,
+    amplified_noise_of,
+    check_sampling,
+)
+
+__all__ = [
+    "AmplifiedNoise",
+    "BallsInBins",
+    "Calibrated",
+    "Estimate",
+    "MinSeparated",
+    "MixturePair",
+    "Sampling",
+    "amplified_epsilon",
+    "amplified_noise",
+    "amplified_noise_of",
+    "certified_noise",
+    "check_sampling",
+    "estimate",
+    "mean_upper_limit",
+    "poisson_delta",
+    "poisson_epsilon",
+    "poisson_noise_multiplier",
+    "upper_limit",
+]

@@ -1,0 +1,110 @@
+"""Balls-in-Bins: every user is thrown into one of b bins once and joins the rounds bin, bin + b, …"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.accounting.amplification.bins_proposal import AddProposal, RemoveProposal, log_sum_exp
+from fedmf.accounting.amplification.monte_carlo import Proposal, Side
+from fedmf.factorization.base import Factorization
+from fedmf.participation import Participation
+
+__all__ = ["BallsInBins"]
+
+Matrix = NDArray[np.float64]
+_MOST_BINS = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class BallsInBins:
+    """The dominating pair P = (1/b) Σ_i N(m_i, s²I), Q = N(0, s²I) of a matrix mechanism with C ≥ 0.
+
+    m_i = Σ_l C_{:,i+lb} is what a user in bin i adds to C·G, at clip norm 1 and with the same unit vector in
+    each round. Only inner products of the m_i matter, so any rows with the same Gram matrix will do.
+
+    Args:
+        means: rows m_i, shape (b, r).
+
+    Raises:
+        ValueError: an inner product is negative, or b exceeds 4096.
+
+    References:
+        Choquette-Choo, Ganesh, Haque, Steinke, Thakurta (2024), "Near Exact Privacy Amplification for Matrix
+        Mechanisms", arXiv:2410.06266.
+    """
+
+    means: Matrix
+
+    def __post_init__(self) -> None:
+        if len(self.means) > _MOST_BINS:
+            raise ValueError(
+                f"b (bins) must be at most {_MOST_BINS} for the Balls-in-Bins accountant; got "
+                f"{len(self.means)}."
+            )
+        gram = self.means @ self.means.T
+        if gram.min() < -1e-9 * gram.max():
+            raise ValueError("<m_i, m_j> (bin means) must be non-negative; C must have no negative entries.")
+        self.means.setflags(write=False)
+
+    @classmethod
+    def of(cls, factorization: Factorization, participation: Participation) -> BallsInBins:
+        """The pair of C when b bins are visited in turn for all n rounds.
+
+        Raises:
+            ValueError: C has a negative entry, k < ⌈n/b⌉ (a user in the first bin joins so many rounds), or
+                b exceeds 4096.
+        """
+        n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+        b = min(b, n)
+        if b > _MOST_BINS:
+            raise ValueError(
+                f"b (bins) must be at most {_MOST_BINS} for the Balls-in-Bins accountant; got {b}."
+            )
+        if k < -(-n // b):
+            raise ValueError(
+                f"k (max_participations) must be at least {-(-n // b)} for Balls-in-Bins with n={n} "
+                f"rounds in "
+                f"b={b} bins; got {k}."
+            )
+        means = np.zeros((b, n))
+        for start in range(0, n, b):
+            columns = factorization.columns(np.arange(start, min(start + b, n)))
+            if columns.min() < 0:
+                row, column = np.unravel_index(int(columns.argmin()), columns.shape)
+                raise ValueError(
+                    f"C (strategy) must have no negative entries for Balls-in-Bins; got "
+                    f"{columns[row, column]:.6g} at index ({row}, {start + column})."
+                )
+            means[: columns.shape[1]] += columns.T
+        return cls(_compressed(means))
+
+    @property
+    def size(self) -> int:
+        """b, the losses' summands that a draw needs."""
+        return len(self.means)
+
+    @property
+    def largest_norm(self) -> float:
+        """max_i |m_i|."""
+        return float(np.sqrt(np.einsum("ij,ij->i", self.means, self.means).max()))
+
+    def proposal(self, noise: float, epsilon: float, side: Side) -> Proposal:
+        """The proposal for a side; see `bins_proposal`."""
+        kind = RemoveProposal if side == "remove" else AddProposal
+        return kind.of(self.means, noise, epsilon)
+
+    def losses(self, state: Matrix, noise: float) -> Matrix:
+        """L = log (1/b) Σ_j exp(<y, m_j>/s − |m_j|²/(2s²)) from the products <y, m_j>, shape (N, b)."""
+        norms = np.einsum("ij,ij->i", self.means, self.means)
+        return log_sum_exp(state / noise - norms / (2 * noise**2)) - math.log(len(self.means))
+
+
+def _compressed(means: Matrix) -> Matrix:
+    """Rows with the same inner products in at most b dimensions: the triangular factor of a QR."""
+    if means.shape[1] <= means.shape[0]:
+        return means
+    return np.asarray(np.linalg.qr(means.T, mode="r")).T

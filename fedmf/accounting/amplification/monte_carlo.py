@@ -1,0 +1,212 @@
+"""δ(ε) of a pair (P, Q) of a Gaussian mixture against one Gaussian, by importance sampling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.accounting.amplification.limits import mean_upper_limit
+
+__all__ = ["Draws", "Estimate", "MixturePair", "Proposal", "Side", "contributions", "estimate", "upper_limit"]
+
+Vector = NDArray[np.float64]
+#: "remove": δ of P against Q, the user's data taken away; "add": δ of Q against P.
+Side = Literal["remove", "add"]
+SIDES: tuple[Side, Side] = ("remove", "add")
+
+# The other side is not sampled where its analytic bound is below this share of the first.
+_NEGLIGIBLE = 1e-4
+_CHUNK_ENTRIES = 2**20
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Draws y from a proposal R, in coordinates in which the noise has variance 1.
+
+    Args:
+        state: whatever the pair needs to compute losses at y; its first axis counts the draws.
+        log_density: log (dR/dN(0, I)) at each draw, shape (N,).
+    """
+
+    state: Any
+    log_density: Vector
+
+
+class Proposal(Protocol):
+    """A distribution R to draw from instead of P or Q."""
+
+    @property
+    def log_bound(self) -> float:
+        """log M: at the noise and ε that R was made for no contribution exceeds M."""
+        ...
+
+    def draw(self, rng: np.random.Generator, count: int) -> Draws:
+        """Independent draws from R."""
+        ...
+
+
+class MixturePair(Protocol):
+    """P = Σ_i ω_i N(m_i, s²I) against Q = N(0, s²I), given by its privacy loss L = log dP/dQ."""
+
+    @property
+    def size(self) -> int:
+        """Numbers that one draw occupies while it is processed."""
+        ...
+
+    @property
+    def largest_norm(self) -> float:
+        """max_i |m_i|: δ is at most that of a Gaussian release of this sensitivity."""
+        ...
+
+    def proposal(self, noise: float, epsilon: float, side: Side) -> Proposal:
+        """A proposal for the noise s > 0 and ε ≥ 0."""
+        ...
+
+    def losses(self, state: Any, noise: float) -> Vector:
+        """L at each draw when the noise is s; the draws stay the same multiples of s."""
+        ...
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A Monte Carlo estimate of δ.
+
+    Args:
+        delta: the estimate; unbiased for one side.
+        standard_error: its standard deviation, estimated.
+        samples: draws used for the side that is reported.
+        side: the side whose δ is the larger.
+        gain: how many times fewer draws than sampling from P (or Q) itself for the same error.
+        other: the estimate (or its analytic bound, where that is negligible) for the other side.
+    """
+
+    delta: float
+    standard_error: float
+    samples: int
+    side: Side
+    gain: float
+    other: float
+
+    @property
+    def relative_error(self) -> float:
+        """Standard error over estimate."""
+        return self.standard_error / self.delta if self.delta > 0 else math.inf
+
+    def interval(self, z: float = 1.959964) -> tuple[float, float]:
+        """The normal confidence interval, by default of 95 %."""
+        return max(0.0, self.delta - z * self.standard_error), self.delta + z * self.standard_error
+
+
+def contributions(
+    pair: MixturePair, draws: Draws, noise: float, epsilon: float, side: Side
+) -> tuple[Vector, Vector]:
+    """Per draw: its unbiased estimate of δ, and the same times the indicator part (for the plain variance).
+
+    Remove: (1 − e^{ε−L})₊·dP/dR with dP/dR = e^L·dQ/dR. Add: (1 − e^{ε+L})₊·dQ/dR.
+    """
+    losses = pair.losses(draws.state, noise)
+    signed = losses if side == "remove" else -losses
+    excess = -np.expm1(np.minimum(epsilon - signed, 0.0))
+    log_weight = (losses if side == "remove" else 0.0) - draws.log_density
+    values = np.zeros_like(losses)
+    inside = excess > 0
+    values[inside] = excess[inside] * np.exp(np.broadcast_to(log_weight, losses.shape)[inside])
+    return values, values * excess
+
+
+def batches(pair: MixturePair, samples: int) -> Iterator[int]:
+    """Sizes of chunks that fit the cache."""
+    size = max(16, _CHUNK_ENTRIES // max(1, pair.size))
+    while samples > 0:
+        yield min(size, samples)
+        samples -= size
+
+
+def estimate(
+    pair: MixturePair,
+    noise: float,
+    epsilon: float,
+    relative_error: float = 0.01,
+    max_samples: int = 2**20,
+    seed: int = 0,
+) -> Estimate:
+    """δ at noise s and ε: the larger of both sides.
+
+    Draws until the estimated relative standard error is below the one asked for, or max_samples are used.
+
+    Args:
+        pair: P and Q.
+        noise: s > 0, standard deviation per unit clip norm.
+        epsilon: ε ≥ 0.
+        relative_error: of δ, one standard deviation.
+        max_samples: per side.
+        seed: of the accountant's random numbers; they protect nothing and may be public.
+    """
+    sides = []
+    for number, side in enumerate(SIDES):
+        proposal = pair.proposal(noise, epsilon, side)
+        bound = math.exp(min(proposal.log_bound, 0.0))
+        if sides and bound < _NEGLIGIBLE * sides[0].delta:
+            return replace(sides[0], other=bound)
+        rng = np.random.default_rng([seed, number])
+        sides.append(_one_side(pair, proposal, noise, epsilon, side, relative_error, max_samples, rng))
+    first, second = sides
+    return replace(first, other=second.delta) if first.delta >= second.delta else replace(
+        second, other=first.delta
+    )  # fmt: skip
+
+
+def _one_side(
+    pair: MixturePair,
+    proposal: Proposal,
+    noise: float,
+    epsilon: float,
+    side: Side,
+    relative_error: float,
+    max_samples: int,
+    rng: np.random.Generator,
+) -> Estimate:
+    count, total, squares, plain = 0, 0.0, 0.0, 0.0
+    for size in batches(pair, max_samples):
+        values, products = contributions(pair, proposal.draw(rng, size), noise, epsilon, side)
+        count += size
+        total += float(values.sum())
+        squares += float((values**2).sum())
+        plain += float(products.sum())
+        # Few draws would judge their own error too kindly.
+        if count >= 4096 and squares < (relative_error * total) ** 2:
+            break
+    mean = total / count
+    variance = max(squares / count - mean**2, 0.0)
+    plain_variance = max(plain / count - mean**2, 0.0)
+    gain = plain_variance / variance if variance > 0 else math.inf
+    return Estimate(mean, math.sqrt(variance / count), count, side, gain, 0.0)
+
+
+def upper_limit(
+    pair: MixturePair, noise: float, epsilon: float, failure: float, samples: int, seed: int
+) -> float:
+    """A number that is below δ(s, ε) with probability at most β; no normal approximation.
+
+    Each side gets half of β. A side whose analytic bound is small enough is not sampled. The seed must not
+    have been used to choose s or ε.
+    """
+    limit = 0.0
+    for number, side in enumerate(SIDES):
+        proposal = pair.proposal(noise, epsilon, side)
+        if proposal.log_bound < math.log(max(limit, 1e-300)):
+            continue
+        rng = np.random.default_rng([seed, number])
+        values = np.concatenate([
+            contributions(pair, proposal.draw(rng, size), noise, epsilon, side)[0]
+            for size in batches(pair, samples)
+        ])  # fmt: skip
+        # The bound holds in exact arithmetic; exponentials of sums are rounded.
+        bound = math.exp(proposal.log_bound) * (1.0 + 1e-9)
+        limit = max(limit, mean_upper_limit(values, bound, failure / 2))
+    return min(limit, 1.0)

@@ -1,0 +1,121 @@
+"""Which accountant goes with which sampling, and the noise that it asks for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from fedmf.accounting.amplification.bins import BallsInBins
+from fedmf.accounting.amplification.calibration import amplified_noise
+from fedmf.accounting.amplification.min_separated import MinSeparated
+from fedmf.accounting.amplification.monte_carlo import MixturePair
+from fedmf.accounting.amplification.poisson import poisson_noise_multiplier
+from fedmf.factorization.base import Factorization
+from fedmf.participation import Participation
+
+__all__ = ["AmplifiedNoise", "Sampling", "amplified_noise_of", "check_sampling", "cyclic_poisson_terms"]
+
+Sampling = Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"]
+
+
+@dataclass(frozen=True)
+class AmplifiedNoise:
+    """The noise for a mechanism, a budget and a sampling.
+
+    Args:
+        noise_std: standard deviation of each entry of z per unit clip norm.
+        standard_error: of noise_std; 0 where the accountant is not a Monte Carlo one.
+        sensitivity: the most that one user moves C·G by, per unit clip norm: in one participation for cyclic
+            Poisson (the largest column norm), in all of them otherwise.
+    """
+
+    noise_std: float
+    standard_error: float
+    sensitivity: float
+
+    @property
+    def noise_multiplier(self) -> float:
+        """σ = noise_std/sensitivity."""
+        return self.noise_std / self.sensitivity
+
+
+def check_sampling(sampling: str, adjacency: str) -> None:
+    """Refuse an unknown sampling, and amplification under replace-one adjacency.
+
+    Raises:
+        ValueError: as above.
+    """
+    if sampling not in get_args(Sampling):
+        raise ValueError(
+            f"sampling (assumption) must be one of {', '.join(get_args(Sampling))}; got {sampling!r}."
+        )
+    if sampling != "none" and adjacency != "zero-out":
+        raise ValueError(
+            f"adjacency must be zero-out with sampling {sampling}; got {adjacency}. Its accountant compares "
+            "a sampled user with no user."
+        )
+
+
+def cyclic_poisson_terms(factorization: Factorization, participation: Participation) -> tuple[float, int]:
+    """(q, T) of cyclic Poisson sampling with the period p, the number of bands: q = p·k/n, T = ⌈n/p⌉.
+
+    k is the expected number of a user's participations here.
+
+    Raises:
+        ValueError: p·k > n, so that the groups would have to take part more often than their turns come.
+    """
+    n, k, p = participation.rounds, participation.max_participations, factorization.bands
+    if p * k > n:
+        raise ValueError(
+            f"p (bands) must be at most n/k={n / k:g} for cyclic Poisson sampling; got {p}. "
+            "Its accountant covers banded strategies only."
+        )
+    return p * k / n, -(-n // p)
+
+
+def monte_carlo_pair(
+    sampling: Sampling, factorization: Factorization, participation: Participation
+) -> MixturePair:
+    """The dominating pair of Balls-in-Bins or b-min-sep sampling.
+
+    Raises:
+        ValueError: the accountant does not cover the mechanism.
+    """
+    if sampling == "balls-in-bins":
+        return BallsInBins.of(factorization, participation)
+    return MinSeparated.of(factorization, participation)
+
+
+def amplified_noise_of(
+    sampling: Sampling,
+    factorization: Factorization,
+    participation: Participation,
+    epsilon: float,
+    delta: float,
+    relative_error: float = 0.02,
+    max_samples: int = 2**18,
+) -> AmplifiedNoise:
+    """The noise that gives (ε, δ) under zero-out adjacency when users come to rounds by this sampling.
+
+    Args:
+        sampling: "cyclic-poisson", "balls-in-bins" or "b-min-sep".
+        factorization: C.
+        participation: (n, k, b). Balls-in-Bins has b bins; the others k expected participations.
+        epsilon: ε > 0.
+        delta: δ in (0, 1).
+        relative_error: standard error of δ relative to δ, where it is estimated.
+        max_samples: per side, where it is estimated.
+
+    Raises:
+        ValueError: the accountant does not cover the mechanism, or a value is out of range.
+    """
+    if sampling == "cyclic-poisson":
+        q, steps = cyclic_poisson_terms(factorization, participation)
+        longest = math.sqrt(float(np.max(factorization.gram_diagonal(0))))
+        return AmplifiedNoise(longest * poisson_noise_multiplier(epsilon, delta, q, steps), 0.0, longest)
+    pair = monte_carlo_pair(sampling, factorization, participation)
+    found = amplified_noise(pair, epsilon, delta, relative_error, max_samples)
+    return AmplifiedNoise(found.value, found.standard_error, pair.largest_norm)

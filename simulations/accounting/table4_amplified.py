@@ -1,0 +1,103 @@
+"""DP-λCGD (Kalinin et al. 2026), Table 4, amplified columns: ours beside the paper's.
+
+    python simulations/accounting/table4_amplified.py [--rows TEXT]... [--error 0.05] [--output FILE]
+
+n = 3900, k = 10, b = 390, δ = 1e-5, zero-out adjacency; RMSE of prefix sums times the noise. DP-SGD uses
+Poisson sampling, all other rows Balls-in-Bins. The strategies are those of the paper: optimised, where they
+are, without regard to the sampling. The paper's accountant samples the privacy loss plainly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from fedmf.accounting.amplification.bins import BallsInBins
+from fedmf.accounting.amplification.calibration import amplified_noise
+from fedmf.accounting.amplification.poisson import poisson_noise_multiplier
+from fedmf.factorization import build
+from fedmf.factorization.error import query_variances
+from fedmf.participation import Participation
+from fedmf.workload import prefix
+
+CONTRACT = Participation(3900, 10, 390)
+DELTA = 1e-5
+EPSILONS = (8.0, 4.0, 2.0, 1.0, 0.5, 0.25)
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+PAPER: dict[str, tuple[str, dict[str, float], tuple[float, ...]]] = {
+    "DP-SGD": ("identity", {}, (21.82, 26.27, 31.68, 40.10, 59.17, 100.27)),
+    "DP-λCGD (λ=0.975)": ("cgd", {"lambda": 0.975}, (9.33, 14.03, 21.45, 36.40, 68.37, 125.69)),
+    "DP-λCGD (λ=0.95)": ("cgd", {"lambda": 0.95}, (10.27, 15.28, 21.45, 31.70, 56.75, 103.44)),
+    "DP-λCGD (λ=0.9)": ("cgd", {"lambda": 0.9}, (13.25, 18.42, 24.73, 33.66, 54.33, 97.73)),
+    "BISR (p=2)": ("bisr", {"bands": 2}, (30.52, 40.58, 49.44, 58.16, 71.20, 105.09)),
+    "BISR (p=4)": ("bisr", {"bands": 4}, (21.00, 27.97, 34.87, 42.50, 58.27, 98.52)),
+    # The paper prints 20.25 at ε = 1, a misprint of 30.25.
+    "BISR (p=16)": ("bisr", {"bands": 16}, (11.50, 15.75, 21.10, 30.25, 52.81, 96.45)),
+    "BISR (p=64)": ("bisr", {"bands": 64}, (6.81, 9.87, 15.92, 28.80, 53.89, 101.90)),
+    "BISR (p=390)": ("bisr", {"bands": 390}, (6.34, 11.30, 20.77, 38.96, 73.70, 139.68)),
+    "BSR (p=2)": ("bsr", {"bands": 2}, (39.65, 51.87, 62.97, 74.14, 88.33, 116.43)),
+    "BSR (p=4)": ("bsr", {"bands": 4}, (29.29, 39.32, 48.13, 57.03, 70.47, 104.90)),
+    "BSR (p=16)": ("bsr", {"bands": 16}, (16.88, 22.41, 28.59, 36.78, 55.03, 97.09)),
+    "BSR (p=64)": ("bsr", {"bands": 64}, (9.62, 13.32, 18.88, 29.34, 52.16, 97.51)),
+    "BSR (p=390)": ("bsr", {"bands": 390}, (5.49, 9.31, 17.06, 31.95, 60.43, 114.52)),
+    "BandMF (p=2)": ("banded-toeplitz", {"bands": 2}, (37.67, 49.08, 59.95, 71.17, 86.25, 114.94)),
+    "BandMF (p=4)": ("banded-toeplitz", {"bands": 4}, (27.00, 36.99, 45.90, 55.35, 68.64, 104.42)),
+    "BandMF (p=16)": ("banded-toeplitz", {"bands": 16}, (15.00, 21.20, 28.13, 37.06, 56.29, 99.33)),
+    "BandMF (p=64)": ("banded-toeplitz", {"bands": 64}, (8.77, 13.25, 19.76, 31.40, 56.07, 104.68)),
+    "BandMF (p=390)": ("banded-toeplitz", {"bands": 390}, (5.84, 10.42, 19.16, 35.94, 68.02, 128.79)),
+    "BandInvMF (p=2)": ("banded-inverse", {"bands": 2}, (9.70, 14.90, 24.41, 43.66, 82.77, 125.87)),
+    "BandInvMF (p=4)": ("banded-inverse", {"bands": 4}, (8.07, 12.48, 20.76, 37.37, 70.90, 130.48)),
+    "BandInvMF (p=16)": ("banded-inverse", {"bands": 16}, (6.56, 11.23, 20.17, 37.09, 71.08, 130.90)),
+    "BandInvMF (p=64)": ("banded-inverse", {"bands": 64}, (6.39, 11.36, 20.87, 39.13, 74.06, 140.38)),
+    "BLT": ("blt", {}, (5.87, 10.67, 19.50, 35.97, 69.41, 127.69)),
+}
+
+
+def row(label: str, relative_error: float) -> str:
+    """A line of the table: paper, ours ± half the 95 % interval, difference; one cell per ε."""
+    name, params, published = PAPER[label]
+    strategy = build(name, CONTRACT, params=params).factorization
+    scale = math.sqrt(float(query_variances(strategy, prefix(CONTRACT.rounds)).mean()))
+    pair = None if label == "DP-SGD" else BallsInBins.of(strategy, CONTRACT)
+    cells, noise = [], None
+    for epsilon, paper in zip(EPSILONS, published, strict=True):
+        if pair is None:
+            q = CONTRACT.max_participations / CONTRACT.rounds
+            value, error = poisson_noise_multiplier(epsilon, DELTA, q, CONTRACT.rounds), 0.0
+        else:
+            found = amplified_noise(pair, epsilon, DELTA, relative_error, start=noise)
+            value, error = found.value, 1.96 * found.standard_error
+            noise = 1.5 * value
+        difference = 100 * (scale * value / paper - 1)
+        flag = " (!)" if abs(difference) > 1 else ""
+        cells.append(f"{paper:.2f} / {scale * value:.2f} ± {scale * error:.2f}, {difference:+.1f} %{flag}")
+    return f"| {label} | " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", action="append", default=[], help="part of a row's name; default: all rows")
+    parser.add_argument("--error", type=float, default=0.01, help="relative standard error of delta")
+    parser.add_argument("--output", type=Path, default=RESULTS / "table4-amplified.md")
+    options = parser.parse_args()
+    lines = [
+        "RMSE at n = 3900, k = 10, b = 390, δ = 10⁻⁵ with amplification (DP-λCGD, Table 4): the paper's "
+        "figure,",
+        "ours with half the width of its 95 % interval, the difference; (!) marks more than 1 %. DP-SGD with",
+        "Poisson sampling (upper bounds), the rest with Balls-in-Bins. Written by",
+        "`simulations/accounting/table4_amplified.py`.",
+        "",
+        "| mechanism | " + " | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS) + " |",
+        "|---|" + "---|" * len(EPSILONS),
+    ]
+    print("\n".join(lines))
+    for label in PAPER:
+        if not options.rows or any(part in label for part in options.rows):
+            lines.append(row(label, options.error))
+            print(lines[-1], flush=True)
+            options.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
