@@ -30,7 +30,7 @@ def run_on_grid(session: Session, grid: Grid, observer: Observer = lambda _repor
     config = session.config
     strategy = CorrelatedNoiseStrategy(
         session.server,
-        config.cohort_schedule(),
+        session.cohort_schedule(),
         session.task.dataset.user_ids,
         messages=config.messages,
         timeout=config.round_timeout,

@@ -79,6 +79,7 @@ class CorrelatedNoiseStrategy(Strategy):
         self.server, self.schedule, self.roster = server, schedule, tuple(roster)
         self.messages, self.timeout, self.on_round = messages, timeout, on_round
         self._population = Population(self.roster, _log.warning)
+        self._asked = 0
         self._awaited: dict[int, set[str]] = {}
         self._rejected: list[str] = []
         self._included: list[str] = []
@@ -100,7 +101,9 @@ class CorrelatedNoiseStrategy(Strategy):
         """
         t = server_round - 1
         by_node: dict[int, list[str]] = {}
-        for user in self.cohort(t):
+        cohort = self.cohort(t)
+        self._asked = len(cohort)
+        for user in cohort:
             node = self._population.node_of.get(user)
             if node is not None:
                 by_node.setdefault(node, []).append(user)
@@ -215,7 +218,8 @@ class CorrelatedNoiseStrategy(Strategy):
                 metrics = evaluate_fn(number, result.arrays)
                 if metrics is not None:
                     result.evaluate_metrics_serverapp[number] = metrics
-            silent = 0 if self._included else silent + 1
+            # A random cohort may be empty; that nobody answers for it is no failure.
+            silent = 0 if self._included else silent + (self._asked > 0)
             if silent == MAX_SILENT_ROUNDS and self.server.t < last:
                 raise RuntimeError(
                     f"no user's update arrived in {silent} rounds in a row, the last being round {number}; "
@@ -233,7 +237,7 @@ class CorrelatedNoiseStrategy(Strategy):
             _log.warning("round %d: refused a reply: %s", number, line)
         report = RoundReport(
             t=number - 1,
-            asked=self.schedule.cohort_size,
+            asked=self._asked,
             included=len(self._included),
             rejected=tuple(self._rejected),
             seconds=time.perf_counter() - begun,

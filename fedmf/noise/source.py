@@ -32,6 +32,7 @@ class Domain(IntEnum):
     TRAINING = 1
     FIRST_MOMENT = 2
     SECOND_MOMENT = 3
+    COHORTS = 4
 
 
 class GaussianSource:

@@ -10,11 +10,12 @@ import torch
 
 from fedmf.accounting.header import RunHeader
 from fedmf.accounting.statement import PrivacyStatement, build_statement
+from fedmf.cohorts import CohortSchedule
 from fedmf.noise import NoiseKey
 from fedmf.runs.config import Config, ConfigError
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.outputs import STATEMENT, draw_learning_curve, write_metrics
-from fedmf.runs.plan import Plan, make_plan
+from fedmf.runs.plan import Plan, cohort_seed, make_plan
 from fedmf.runs.server import PrivateServer
 from fedmf.runs.tasks import task_of
 from fedmf.training import Task
@@ -102,6 +103,10 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.directory.close()
+
+    def cohort_schedule(self) -> CohortSchedule:
+        """Who is asked in which round; random cohorts follow from the run's key, also on resuming."""
+        return self.config.cohort_schedule(cohort_seed(self.directory.key))
 
     def evaluate(self) -> dict[str, Any] | None:
         """Evaluate the released model if this round is due and not yet evaluated; returns its metrics."""

@@ -261,7 +261,7 @@ def test_two_configurations_compute_the_same_unless_a_key_that_matters_differs(k
         value = RANGES[key][0][-1] if key in RANGES else value
     other = Config.from_mapping({key: value})
     if key in {"output-dir", "resume"} or value == DEFAULTS[key]:
-        assert key in {"output-dir", "resume", "dataset"}
+        assert key in {"output-dir", "resume", "dataset", "accountant"}
         assert Config().computes_the_same_as(other)
     else:
         assert not Config().computes_the_same_as(other)
