@@ -140,7 +140,8 @@ class BallsInBins(SampledSchedule):
         b = participation.min_separation
         if b != users // cohort_size:
             raise ValueError(
-                f"b (min_separation) must be floor(U/m) = {users // cohort_size} with schedule {self.name!r}; "
+                f"b (min_separation) must be floor(U/m) = {users // cohort_size} with schedule "
+                f"{self.name!r}; "
                 f"got b={b}. {b} bins make cohorts of {users / b:.4g} users on average, not "
                 f"m={cohort_size}."
             )

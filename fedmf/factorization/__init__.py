@@ -23,7 +23,11 @@ from fedmf.factorization.closed_form import (
 from fedmf.factorization.dense import Dense
 from fedmf.factorization.dense_optimizer import dense
 from fedmf.factorization.error import Errors, errors, query_variances
-from fedmf.factorization.pattern import pattern_sensitivities, pattern_sensitivity
+from fedmf.factorization.pattern import (
+    equal_length_sensitivities,
+    pattern_sensitivities,
+    pattern_sensitivity,
+)
 from fedmf.factorization.scaled_toeplitz import NotRepresentable, ScaledToeplitz
 from fedmf.factorization.sensitivity import (
     Sensitivity,
@@ -72,6 +76,7 @@ __all__ = [
     "build",
     "cgd",
     "dense",
+    "equal_length_sensitivities",
     "errors",
     "factorization_from_dict",
     "identity",
