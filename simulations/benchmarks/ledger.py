@@ -48,14 +48,14 @@ def fill(path: Path, config: Config) -> float:
     return spent
 
 
-def account(path: Path) -> tuple[float, int, dict]:
-    """(seconds, peak bytes, statement) of ``fedmf account --json`` in a process of its own."""
+def account(path: Path) -> tuple[float, float, int, dict]:
+    """(seconds, processor seconds, peak bytes, statement) of ``fedmf account --json`` in a new process."""
     begun = time.perf_counter()
     command = [sys.executable, "-m", "fedmf", "account", str(path), "--json"]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     seconds = time.perf_counter() - begun
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    return seconds, peak, json.loads(done.stdout)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, json.loads(done.stdout)
 
 
 def main() -> None:
@@ -83,12 +83,13 @@ def main() -> None:
         path = Path(folder)
         writing = fill(path, config)
         size = (path / LEDGER).stat().st_size
-        seconds, peak, statement = account(path)
+        seconds, processor, peak, statement = account(path)
     written = cohort * config.rounds
     rows = [
         ("write rate", written / writing, "participations/s", None, None),
         ("size on disk", size / written, "bytes/participation", None, None),
         ("fedmf account", seconds, "s", SECONDS, seconds / SECONDS),
+        ("fedmf account, processor time", processor, "s", SECONDS, processor / SECONDS),
         ("peak memory", peak / 2**30, "GiB", BYTES / 2**30, peak / BYTES),
     ]
     if options.json:
