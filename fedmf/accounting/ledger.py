@@ -217,6 +217,13 @@ class Ledger:
             for key in keys.tolist():
                 yield index, names[key]
 
+    def participants(self, round_index: int) -> list[str]:
+        """The users of one committed round, in the order in which the ledger first met them."""
+        with self.snapshot():
+            (content,) = self._rows("SELECT participants FROM rounds WHERE round = ?", round_index)[0]
+            keys = np.frombuffer(content, dtype="<u4").tolist()
+            return [self._rows("SELECT user FROM users WHERE key = ?", key)[0][0] for key in keys]
+
     def patterns(self) -> PatternTable:
         """How many users share each participation pattern; made for millions of users."""
         with self.snapshot():

@@ -35,9 +35,10 @@ def run_on_grid(session: Session, grid: Grid, observer: Observer = lambda _repor
         messages=config.messages,
         timeout=config.round_timeout,
         on_round=on_round,
+        admit=session.admit,
     )
     try:
-        strategy.start(grid)
+        strategy.start(grid, num_rounds=session.plan.allowed_rounds)
     finally:
         session.write_reports()
 

@@ -59,6 +59,7 @@ class CorrelatedNoiseStrategy(Strategy):
             message a node and trusts the workers to clip.
         timeout: seconds to wait for a round's replies.
         on_round: called after each round with its report.
+        admit: those of a round's users that their own budgets allow to be asked.
 
     References:
         Kairouz et al. (2021), "Practical and Private (Deep) Learning without Sampling or Shuffling";
@@ -73,11 +74,13 @@ class CorrelatedNoiseStrategy(Strategy):
         messages: Literal["slice", "per-user"] = "slice",
         timeout: float = 600.0,
         on_round: Callable[[RoundReport], None] = lambda _: None,
+        admit: Callable[[int, Sequence[str]], list[str]] = lambda _, users: list(users),
     ) -> None:
         if len(roster) != schedule.users:
             raise ValueError(f"roster must name the schedule's {schedule.users} users; got {len(roster)}.")
         self.server, self.schedule, self.roster = server, schedule, tuple(roster)
         self.messages, self.timeout, self.on_round = messages, timeout, on_round
+        self.admit = admit
         self._population = Population(self.roster, _log.warning)
         self._asked = 0
         self._awaited: dict[int, set[str]] = {}
@@ -90,7 +93,7 @@ class CorrelatedNoiseStrategy(Strategy):
 
     def cohort(self, t: int) -> list[str]:
         """The ids of the users asked in round t (0-based)."""
-        return [self.roster[u] for u in self.schedule.cohort(t)]
+        return self.admit(t, [self.roster[u] for u in self.schedule.cohort(t)])
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -61,6 +61,8 @@ class Config(BaseModel):
     mechanism_params: str = ""
     epsilon: Positive = 8.0
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    max_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    user_budgets: str = ""
     adjacency: Literal["zero-out", "replace-one"] = "zero-out"
     clip_norm: Positive = 0.3
     noise_seed: Annotated[int, Field(ge=-1)] = -1
@@ -88,6 +90,8 @@ class Config(BaseModel):
         self.cohort_schedule(secret_seed=0)  # only to check it: a run draws a secret seed
         if self.bands > self.rounds:
             raise ValueError(f"bands (p) must be at most rounds n={self.rounds}; got {self.bands}.")
+        if not self.private and (self.max_epsilon or self.user_budgets):
+            raise ValueError("private must be true with max-epsilon or user-budgets; got false.")
         if self.server_warmup >= self.rounds:
             raise ValueError(f"server-warmup must be below rounds n={self.rounds}; got {self.server_warmup}.")
         if self.server_nesterov and self.server_momentum == 0:

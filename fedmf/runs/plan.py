@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -109,6 +110,17 @@ class Plan:
             self._epsilons[rounds] = self._epsilon_after(rounds)
         return self._epsilons[rounds]
 
+    @cached_property
+    def allowed_rounds(self) -> int:
+        """How many rounds may be released: all n, or as many as keep every user within max-epsilon.
+
+        It depends on the plan alone, so that stopping there reveals nothing.
+        """
+        limit, n = self.config.max_epsilon, self.participation.rounds
+        if limit == 0 or self.epsilon_after(n) <= limit:
+            return n
+        return bisect_right(range(n + 1), limit, key=self.epsilon_after) - 1
+
     def _epsilon_after(self, rounds: int) -> float:
         if self.noise_multiplier == 0:
             return float("inf")
@@ -135,7 +147,13 @@ def make_plan(config: Config) -> Plan:
     except ValueError as error:
         raise ConfigError(str(error)) from None
     sensitivity = stated_sensitivity(mechanism.factorization, config.participation)
-    return Plan(config, mechanism, sensitivity, _noise_multiplier(config))
+    plan = Plan(config, mechanism, sensitivity, _noise_multiplier(config))
+    if plan.allowed_rounds == 0:
+        raise ConfigError(
+            f"max-epsilon must allow at least one round; got {config.max_epsilon:g}, and the first costs "
+            f"{plan.epsilon_after(1):.4g}. Lower epsilon, which makes the noise larger."
+        )
+    return plan
 
 
 def _noise_multiplier(config: Config) -> float:
