@@ -219,10 +219,9 @@ class Ledger:
 
     def participants(self, round_index: int) -> list[str]:
         """The users of one committed round, in the order in which the ledger first met them."""
-        with self.snapshot():
-            (content,) = self._rows("SELECT participants FROM rounds WHERE round = ?", round_index)[0]
-            keys = np.frombuffer(content, dtype="<u4").tolist()
-            return [self._rows("SELECT user FROM users WHERE key = ?", key)[0][0] for key in keys]
+        ((content,),) = self._rows("SELECT participants FROM rounds WHERE round = ?", round_index)
+        keys = np.frombuffer(content, dtype="<u4").tolist()
+        return [self._rows("SELECT user FROM users WHERE key = ?", key)[0][0] for key in keys]
 
     def patterns(self) -> PatternTable:
         """How many users share each participation pattern; made for millions of users."""
@@ -230,7 +229,7 @@ class Ledger:
             return read_patterns(self._connection)
 
     def pattern_counts(self) -> dict[tuple[int, ...], int]:
-        """The same as a dict from patterns (tuples of 0-based rounds) to numbers of users, sorted."""
+        """``patterns`` as a dict from tuples of 0-based rounds to numbers of users, sorted."""
         return self.patterns().to_counts()
 
     def replay(self) -> LedgerSummary:

@@ -23,7 +23,7 @@ from fedmf.runs.session import Session
 
 
 @pytest.mark.parametrize("mechanism", ["identity", "bsr", "cgd"])
-@pytest.mark.parametrize("limit", [4.0, 5.0, 7.9])
+@pytest.mark.parametrize("limit", [4.5, 5.0, 7.9])
 def test_a_run_ends_before_the_round_that_would_exceed_max_epsilon(
     mechanism: str, limit: float, tmp_path: Path
 ) -> None:
