@@ -44,7 +44,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_directory_holds_all_reports(finished: Path) -> None:
     names = {entry.name for entry in finished.iterdir()}
-    assert {"config.toml", "ledger.sqlite", "metrics.parquet", "noise.key", "statement.json"} <= names
+    assert {
+        "config.toml",
+        "ledger.sqlite",
+        "metrics.parquet",
+        "noise.key",
+        "statement.json",
+        "statement.txt",
+    } <= names
     assert (finished / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
     assert (finished / "noise.key").stat().st_mode & 0o077 == 0
     statement = json.loads((finished / "statement.json").read_text())

@@ -93,7 +93,7 @@ class CyclicPoisson(SampledSchedule):
     def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
         """See SampledSchedule."""
         super().__init__(users, cohort_size, participation, seed)
-        #: p, with which the members of a group join in its turn.
+        #: q, with which the members of a group join in its turn.
         self.probability = min(1.0, cohort_size * participation.min_separation / users)
         self._order = np.argsort(self._words("order", users), kind="stable")
 
@@ -157,22 +157,22 @@ class BallsInBins(SampledSchedule):
 
 
 class MinSeparationSampling(SampledSchedule):
-    """b-min-sep sampling: an eligible user joins with probability p and then rests for b − 1 rounds.
+    """b-min-sep sampling: an eligible user joins with probability q and then rests for b − 1 rounds.
 
     Users are independent. A user who joined round s is eligible again from round s + b on; in every round in
-    which it is eligible it joins with probability p, so two participations are b + Geometric(p) rounds
+    which it is eligible it joins with probability q, so two participations are b + Geometric(q) rounds
     apart. The process starts warm, in its stationary law: before round 0 a user is eligible with probability
-    1/(1 + p(b−1)), and has r more rounds to rest with probability p/(1 + p(b−1)) for each r = 1 … b − 1.
-    Hence every user is in every round with the same probability q = p/(1 + p(b−1)); p is chosen so that q =
-    m/U.
+    1/(1 + q(b−1)), and has r more rounds to rest with probability q/(1 + q(b−1)) for each r = 1 … b − 1.
+    Hence every user is in every round with the same probability q/(1 + q(b−1)), and q is chosen so that
+    this is m/U.
 
-    b = 1 is Poisson sampling; p = 1 is Balls-in-Bins.
+    b = 1 is Poisson sampling; q = 1 is Balls-in-Bins.
 
     References:
         Dong, Ganesh (2026), arXiv:2602.09338.
 
     >>> schedule = MinSeparationSampling(100, 10, Participation.as_many_as_fit(12, 4), seed=1)
-    >>> round(schedule.probability, 6)   # p = q/(1 − q(b−1))
+    >>> round(schedule.probability, 6)   # q = m/(U − m(b−1))
     0.142857
     """
 
@@ -183,7 +183,7 @@ class MinSeparationSampling(SampledSchedule):
         """See SampledSchedule. Draws the whole schedule: 8 bytes for each participation."""
         super().__init__(users, cohort_size, participation, seed)
         n, b = participation.rounds, participation.min_separation
-        #: p, with which an eligible user joins.
+        #: q, with which an eligible user joins.
         self.probability = min(1.0, cohort_size / (users - cohort_size * (b - 1)))
         member = np.arange(users, dtype=np.int64)
         joins = self._rest_at_start() + self._geometric("gap 0", users, self.probability)
@@ -202,7 +202,7 @@ class MinSeparationSampling(SampledSchedule):
         b = self.participation.min_separation
         uniform = (self._words("rest", self.users) >> np.uint64(11)) * 2.0**-53
         rate = self.cohort_size / self.users
-        # The first b − 1 intervals of length q = m/U mean that many rounds of rest, the remainder none.
+        # The first b − 1 intervals of length m/U mean that many rounds of rest, the remainder none.
         interval = np.floor(uniform / rate).astype(np.int64) + 1
         return np.where(interval < b, interval, 0)
 
