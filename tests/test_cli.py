@@ -42,9 +42,29 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+def test_account_shows_how_epsilon_is_spread_over_users(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    statement = json.loads((finished / "statement.json").read_text())
+    assert run(["account", str(finished)]) == 0
+    shown = capsys.readouterr().out
+    assert "Users by realised" in shown
+    counts = [line for line in shown.splitlines() if "█" in line]
+    assert len(counts) == sum(entry["users"] > 0 for entry in statement["epsilon_realised_histogram"])
+    rounds = ", ".join(map(str, statement["realised_worst_pattern"]))
+    assert f"a worst user joined the rounds {rounds} (from 0)" in shown
+
+
 def test_a_run_directory_holds_all_reports(finished: Path) -> None:
     names = {entry.name for entry in finished.iterdir()}
-    assert {"config.toml", "ledger.sqlite", "metrics.parquet", "noise.key", "statement.json"} <= names
+    assert {
+        "config.toml",
+        "ledger.sqlite",
+        "metrics.parquet",
+        "noise.key",
+        "statement.json",
+        "statement.txt",
+    } <= names
     assert (finished / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
     assert (finished / "noise.key").stat().st_mode & 0o077 == 0
     statement = json.loads((finished / "statement.json").read_text())

@@ -11,9 +11,22 @@ from typing import Any, Final, Literal, Self
 from fedmf.accounting.calibration import adjacency_factor
 from fedmf.participation import Participation
 
-__all__ = ["NO_SAMPLING", "RunHeader"]
+__all__ = ["NO_SAMPLING", "RunHeader", "sampling_claim"]
 
 NO_SAMPLING: Final = "none: fixed schedule, no amplification claimed"
+
+
+def sampling_claim(schedule: str, accountant: str) -> str:
+    """What a privacy statement says about a run's sampling: first the accountant, then how cohorts were
+    drawn.
+
+    >>> sampling_claim("balls-in-bins", "none")
+    'none: balls-in-bins cohorts, no amplification claimed'
+    """
+    if accountant == "none":
+        kind = "fixed schedule" if schedule == "cyclic" else f"{schedule} cohorts"
+        return f"none: {kind}, no amplification claimed"
+    return f"{accountant}: amplification by {schedule} cohorts, which must stay secret"
 
 
 @dataclass(frozen=True)

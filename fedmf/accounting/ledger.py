@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from fedmf.accounting import ledger_schema as schema
 from fedmf.accounting.ledger_contract import Histories, check_history, check_ids, check_turn, is_index
-from fedmf.accounting.ledger_replay import LedgerSummary, count_patterns, replay, row_blocks
+from fedmf.accounting.ledger_replay import LedgerSummary, cohorts, packed, read_patterns, replay
 from fedmf.accounting.ledger_schema import LedgerError, ParticipationViolation
+from fedmf.accounting.patterns import PatternTable
 from fedmf.participation import Participation
 
 __all__ = ["Checkpoint", "Ledger", "LedgerError", "LedgerSummary", "ParticipationViolation"]
@@ -27,7 +28,7 @@ Checkpoint = tuple[int, str, str]
 
 
 class Ledger:
-    """An append-only SQLite file with one row per committed round and one per participation.
+    """An append-only SQLite file with one row per committed round, which names its participants.
 
     Committing a round here is what makes the round happen: the checkpoint is written first, the commit
     names it, and only then may anyone see the new model. Rounds are 0-based and have no gaps: a round that
@@ -70,6 +71,7 @@ class Ledger:
         self._process = os.getpid()
         self._mutex = threading.RLock()
         self._histories: Histories | None = None
+        self._key_of: dict[str, int] = {}
 
     @classmethod
     def create(cls, path: str | Path, participation: Participation, header: Mapping[str, Any]) -> Ledger:
@@ -185,16 +187,13 @@ class Ledger:
             histories = self._loaded_histories()
             keys, new = self._keys(users)
             check_history(self.participation, round_index, users, keys, histories)
-            insert = self._connection.executemany
-            insert("INSERT INTO users VALUES (?, ?)", new)
-            insert(
-                "INSERT INTO participations VALUES (?, ?)", ((round_index, int(key)) for key in np.sort(keys))
-            )
+            self._connection.executemany("INSERT INTO users(user, key) VALUES (?, ?)", new.items())
             self._connection.execute(
-                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?)",
-                (round_index, len(keys), status, checkpoint, digest),
+                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)",
+                (round_index, len(keys), status, checkpoint, digest, packed(keys)),
             )
-        histories.record(np.full(keys.size, round_index), keys)
+        histories.record(round_index, keys)
+        self._key_of.update(new)
 
     def last_round(self) -> int | None:
         """The last committed round, or None before the first."""
@@ -211,17 +210,27 @@ class Ledger:
 
     def participations(self) -> Iterator[tuple[int, str]]:
         """(round, user) of every participation committed so far, in the order of rounds."""
-        query = (
-            "SELECT user FROM participations JOIN users ON key = user_key WHERE round = ? ORDER BY user_key"
-        )
-        for index in range((self.last_round() or 0) + 1):
-            for (user,) in self._rows(query, index):
-                yield index, user
+        with self.snapshot():
+            names = [user for (user,) in self._rows("SELECT user FROM users ORDER BY key")]
+            found = list(cohorts(self._connection))
+        for index, keys in enumerate(found):
+            for key in keys.tolist():
+                yield index, names[key]
+
+    def participants(self, round_index: int) -> list[str]:
+        """The users of one committed round, in the order in which the ledger first met them."""
+        ((content,),) = self._rows("SELECT participants FROM rounds WHERE round = ?", round_index)
+        keys = np.frombuffer(content, dtype="<u4").tolist()
+        return [self._rows("SELECT user FROM users WHERE key = ?", key)[0][0] for key in keys]
+
+    def patterns(self) -> PatternTable:
+        """How many users share each participation pattern; made for millions of users."""
+        with self.snapshot():
+            return read_patterns(self._connection)
 
     def pattern_counts(self) -> dict[tuple[int, ...], int]:
-        """How many users share each participation pattern (a tuple of 0-based rounds), in sorted order."""
-        with self.snapshot():
-            return count_patterns(self._connection)
+        """``patterns`` as a dict from tuples of 0-based rounds to numbers of users, sorted."""
+        return self.patterns().to_counts()
 
     def replay(self) -> LedgerSummary:
         """Verify the whole file from its rows, trusting nothing that was checked when they were written.
@@ -302,23 +311,19 @@ class Ledger:
 
     def _loaded_histories(self) -> Histories:
         if self._histories is None:
-            (users,) = self._connection.execute("SELECT COUNT(*) FROM users").fetchone()
-            self._histories = Histories(users)
-            for rounds, keys in row_blocks(self._connection):
-                self._histories.record(rounds, keys)
+            self._key_of = dict(self._connection.execute("SELECT user, key FROM users"))
+            histories = Histories(len(self._key_of))
+            for index, keys in enumerate(cohorts(self._connection)):
+                histories.record(index, keys)
+            self._histories = histories
         return self._histories
 
-    def _keys(self, users: Sequence[str]) -> tuple[NDArray[np.int64], list[tuple[int, str]]]:
-        (next_key,) = self._connection.execute("SELECT COALESCE(MAX(key) + 1, 0) FROM users").fetchone()
-        keys = np.empty(len(users), dtype=np.int64)
-        new: list[tuple[int, str]] = []
-        for position, user in enumerate(users):
-            row = self._connection.execute("SELECT key FROM users WHERE user = ?", (user,)).fetchone()
-            if row is None:
-                row = (next_key + len(new),)
-                new.append((row[0], user))
-            keys[position] = row[0]
-        return keys, new
+    def _keys(self, users: Sequence[str]) -> tuple[NDArray[np.int64], dict[str, int]]:
+        """The keys of users, and those among them that are new: keys count up from 0."""
+        unknown = [user for user in users if user not in self._key_of]
+        new = dict(zip(unknown, range(len(self._key_of), len(self._key_of) + len(unknown)), strict=True))
+        found = [new[user] if user in new else self._key_of[user] for user in users]
+        return np.array(found, dtype=np.int64), new
 
 
 def _resolved(path: str | Path) -> Path:

@@ -26,14 +26,14 @@ class Histories:
         self._reserve(keys)
         return self._last[keys], self._count[keys]
 
-    def record(self, rounds: NDArray[np.int64], keys: NDArray[np.int64]) -> None:
-        """Add one participation per pair."""
+    def record(self, round_index: int, keys: NDArray[np.integer]) -> None:
+        """Add the participants of a round, which are distinct."""
         self._reserve(keys)
-        np.maximum.at(self._last, keys, rounds)
-        np.add.at(self._count, keys, 1)
+        self._last[keys] = round_index
+        self._count[keys] += 1
 
-    def _reserve(self, keys: NDArray[np.int64]) -> None:
-        needed = int(keys.max(initial=-1)) + 1
+    def _reserve(self, keys: NDArray[np.integer]) -> None:
+        needed = int(keys.max()) + 1 if keys.size else 0
         if needed > self._last.size:
             missing = max(needed, 2 * self._last.size) - self._last.size
             self._last = np.concatenate([self._last, np.full(missing, -1, dtype=np.int64)])

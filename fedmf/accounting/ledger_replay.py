@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.accounting.ledger_schema import SCHEMA, LedgerError, ParticipationViolation
+from fedmf.accounting.patterns import PatternTable
 from fedmf.participation import Participation
-
-_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -38,27 +37,22 @@ class LedgerSummary:
     largest_cohort: int
 
 
-def row_blocks(connection: sqlite3.Connection) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """(rounds, user keys) of all participations in the order of rounds, in blocks."""
-    cursor = connection.execute("SELECT round, user_key FROM participations ORDER BY round, user_key")
-    while rows := cursor.fetchmany(_BLOCK):
-        block = np.array(rows, dtype=np.int64)
-        yield block[:, 0], block[:, 1]
+def packed(keys: NDArray[np.integer]) -> bytes:
+    """User keys as a round keeps them: ascending, 32 bits each, little-endian."""
+    return np.sort(keys).astype("<u4").tobytes()
 
 
-def count_patterns(connection: sqlite3.Connection) -> dict[tuple[int, ...], int]:
-    """How many users share each pattern of rounds, sorted by pattern."""
-    rounds, keys = _by_user(connection)
-    if keys.size == 0:
-        return {}
-    starts = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
-    lengths = np.diff(starts, append=keys.size)
-    found: dict[tuple[int, ...], int] = {}
-    for length in np.unique(lengths):
-        table = rounds[starts[lengths == length][:, None] + np.arange(length)]
-        patterns, counts = np.unique(table, axis=0, return_counts=True)
-        found.update(zip(map(tuple, patterns.tolist()), counts.tolist(), strict=True))
-    return dict(sorted(found.items()))
+def cohorts(connection: sqlite3.Connection) -> Iterator[NDArray[np.uint32]]:
+    """The user keys of each committed round, in the order of rounds."""
+    for index, content in connection.execute("SELECT round, participants FROM rounds ORDER BY round"):
+        if len(content) % 4:
+            raise LedgerError(f"the participants of round {index} are damaged: {len(content)} bytes.")
+        yield np.frombuffer(content, dtype="<u4")
+
+
+def read_patterns(connection: sqlite3.Connection) -> PatternTable:
+    """The participation pattern of every user, equal ones counted together."""
+    return PatternTable.of_histories(*_by_user(list(cohorts(connection))))
 
 
 def replay(connection: sqlite3.Connection, participation: Participation) -> LedgerSummary:
@@ -66,12 +60,15 @@ def replay(connection: sqlite3.Connection, participation: Participation) -> Ledg
     _check_file(connection)
     table = connection.execute("SELECT round, users, status FROM rounds ORDER BY round").fetchall()
     _check_rounds(table, participation)
-    rounds, keys = _by_user(connection)
-    _check_cohorts(connection, table, rounds)
-    same_user = np.diff(keys) == 0
-    separations = np.diff(rounds)[same_user]
+    found = list(cohorts(connection))
+    (users,) = connection.execute("SELECT COUNT(*) FROM users").fetchone()
+    _check_cohorts(table, found, users)
+    rounds, keys = _by_user(found)
+    counts = np.bincount(keys, minlength=users)
+    if (idle := np.flatnonzero(counts == 0)).size:
+        raise LedgerError(f"user {_name(connection, idle[0])} is in the ledger without any round.")
     _check_users(connection, participation, rounds, keys)
-    _, counts = np.unique(keys, return_counts=True)
+    separations = np.diff(rounds)[np.diff(keys) == 0]
     return LedgerSummary(
         rounds=len(table),
         empty_rounds=sum(status == "empty" for _, _, status in table),
@@ -83,15 +80,22 @@ def replay(connection: sqlite3.Connection, participation: Participation) -> Ledg
     )
 
 
-def _by_user(connection: sqlite3.Connection) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All participations sorted by user, then by round."""
-    blocks = list(row_blocks(connection))
-    if not blocks:
-        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    rounds = np.concatenate([block[0] for block in blocks])
-    keys = np.concatenate([block[1] for block in blocks])
-    order = np.lexsort((rounds, keys))
-    return rounds[order], keys[order]
+def _by_user(found: list[NDArray[np.uint32]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """(rounds, user keys) of all participations sorted by user, then by round.
+
+    Sorting one integer key·n + round is several times faster than sorting indices, and needs half the memory.
+    """
+    n = max(1, len(found))
+    joined = np.empty(sum(keys.size for keys in found), dtype=np.int64)
+    start = 0
+    for index, keys in enumerate(found):
+        np.multiply(keys, n, out=joined[start : start + keys.size], dtype=np.int64)
+        joined[start : start + keys.size] += index
+        start += keys.size
+    joined.sort()
+    keys = (joined // n).astype(np.int32)
+    joined -= keys * np.int64(n)
+    return joined.astype(np.int32), keys
 
 
 def _check_file(connection: sqlite3.Connection) -> None:
@@ -103,16 +107,9 @@ def _check_file(connection: sqlite3.Connection) -> None:
     if missing:
         name = missing[0].split("(")[0].split(" BEFORE ")[0]
         raise LedgerError(f"the ledger's schema was altered: no '{name}' as written by this format version.")
-    orphan = connection.execute(
-        "SELECT round, user_key FROM participations WHERE user_key NOT IN (SELECT key FROM users) LIMIT 1"
-    ).fetchone()
-    if orphan:
-        raise LedgerError(f"round {orphan[0]} names the user key {orphan[1]}, which is not in the ledger.")
-    idle = connection.execute(
-        "SELECT user FROM users WHERE key NOT IN (SELECT user_key FROM participations) LIMIT 1"
-    ).fetchone()
-    if idle:
-        raise LedgerError(f"user {idle[0]!r} is in the ledger without any round.")
+    first, last, number = connection.execute("SELECT MIN(key), MAX(key), COUNT(*) FROM users").fetchone()
+    if number and (first, last) != (0, number - 1):
+        raise LedgerError(f"the user keys must count from 0 to {number - 1}; got {first} to {last}.")
 
 
 def _check_rounds(table: list[tuple[int, int, str]], participation: Participation) -> None:
@@ -129,25 +126,23 @@ def _check_rounds(table: list[tuple[int, int, str]], participation: Participatio
         )
 
 
-def _check_cohorts(
-    connection: sqlite3.Connection, table: list[tuple[int, int, str]], rounds: NDArray[np.int64]
-) -> None:
-    if rounds.size and not 0 <= rounds.min() <= rounds.max() < len(table):
-        stray = int(rounds.min()) if rounds.min() < 0 else int(rounds.max())
-        raise ParticipationViolation(f"users are recorded in round {stray}, which was never committed.")
-    counted = np.bincount(rounds, minlength=len(table))
-    for index, users, _ in table:
-        if counted[index] != users:
+def _check_cohorts(table: list[tuple[int, int, str]], found: list[NDArray[np.uint32]], users: int) -> None:
+    for (index, number, _), keys in zip(table, found, strict=True):
+        if keys.size != number:
             raise ParticipationViolation(
-                f"round {index} was committed with {users} users and holds {counted[index]}."
+                f"round {index} was committed with {number} users and holds {keys.size}."
             )
+        if keys.size and keys[-1] >= users:
+            raise LedgerError(f"round {index} names the user key {keys[-1]}, which is not in the ledger.")
+        if (keys[1:] <= keys[:-1]).any():
+            raise LedgerError(f"round {index} names its users out of order or twice.")
 
 
 def _check_users(
     connection: sqlite3.Connection,
     participation: Participation,
-    rounds: NDArray[np.int64],
-    keys: NDArray[np.int64],
+    rounds: NDArray[np.int32],
+    keys: NDArray[np.int32],
 ) -> None:
     k, b = participation.max_participations, participation.min_separation
     close = np.flatnonzero((np.diff(keys) == 0) & (np.diff(rounds) < b))
@@ -166,5 +161,5 @@ def _check_users(
         )
 
 
-def _name(connection: sqlite3.Connection, key: np.int64) -> str:
+def _name(connection: sqlite3.Connection, key: np.integer) -> str:
     return repr(connection.execute("SELECT user FROM users WHERE key = ?", (int(key),)).fetchone()[0])

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from fedmf.participation import Participation
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 # "fdmf" in ASCII: what `file` and SQLite read as the application id of the file.
 APPLICATION_ID: Final = 0x66646D66
 
@@ -32,9 +32,7 @@ CREATE TABLE header(id INTEGER PRIMARY KEY CHECK (id = 0), version INTEGER NOT N
 CREATE TABLE users(key INTEGER PRIMARY KEY, user TEXT NOT NULL UNIQUE) STRICT;
 CREATE TABLE rounds(round INTEGER PRIMARY KEY, users INTEGER NOT NULL,
   status TEXT NOT NULL CHECK (status IN ('released', 'empty')), checkpoint TEXT NOT NULL,
-  digest TEXT NOT NULL) STRICT;
-CREATE TABLE participations(round INTEGER NOT NULL, user_key INTEGER NOT NULL REFERENCES users(key),
-  PRIMARY KEY (round, user_key)) STRICT, WITHOUT ROWID;
+  digest TEXT NOT NULL, participants BLOB NOT NULL) STRICT;
 CREATE TABLE metrics(round INTEGER PRIMARY KEY, json TEXT NOT NULL) STRICT;
 """
 
@@ -44,7 +42,6 @@ _PRESENT: Final = {
     "users": "EXISTS (SELECT 1 FROM users WHERE key = NEW.key) "
     "OR EXISTS (SELECT 1 FROM users WHERE user = NEW.user)",
     "rounds": "NEW.round <> (SELECT COALESCE(MAX(round) + 1, 0) FROM rounds)",
-    "participations": "EXISTS (SELECT 1 FROM rounds WHERE round >= NEW.round)",
 }
 
 
@@ -127,7 +124,6 @@ def connect(path: Path, read_only: bool) -> sqlite3.Connection:
         for pragma in (
             "synchronous=EXTRA",
             "fullfsync=ON",
-            "foreign_keys=ON",
             f"query_only={int(read_only)}",
         ):
             connection.execute(f"PRAGMA {pragma}")

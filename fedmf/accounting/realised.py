@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.accounting.calibration import adjacency_factor, certified_epsilon, gaussian_epsilon, gaussian_sigma
-from fedmf.factorization import Factorization, pattern_sensitivities
+from fedmf.accounting.patterns import Pattern, PatternTable
+from fedmf.factorization import Factorization, equal_length_sensitivities
 
 __all__ = ["QUANTILES", "EpsilonBin", "RealisedPrivacy", "realised_privacy"]
 
 QUANTILES: Final = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 _BINS: Final = 20
-
-Pattern = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class RealisedPrivacy:
 
 
 def realised_privacy(
-    patterns: Mapping[Pattern, int],
+    patterns: PatternTable | Mapping[Pattern, int],
     factorization: Factorization,
     sigma: float,
     delta: float,
@@ -74,7 +73,7 @@ def realised_privacy(
     `pattern_sensitivity` gives instead); so that user has μ_u = a·s_u/sigma.
 
     Args:
-        patterns: rounds (0-based, below T) ↦ number of users, as `Ledger.pattern_counts` gives them.
+        patterns: rounds (0-based, below T) ↦ number of users, as `Ledger.patterns` gives them.
         factorization: C, exactly as it was used.
         sigma: standard deviation of the z that were added, in units of the clip norm: noise multiplier ×
             planned sensitivity × adjacency factor. 0 for a run without noise.
@@ -106,14 +105,17 @@ def realised_privacy(
     noise = _noise_std(sigma)
     if not 0 < delta < 1:
         raise ValueError(f"δ (failure probability) must lie strictly between 0 and 1; got {delta!r}.")
-    population = _check_patterns(patterns, factorization.rounds, released_rounds, users)
-    recorded = [pattern for pattern, count in patterns.items() if pattern and count]
-    values = pattern_sensitivities(factorization, recorded, released_rounds) if recorded else np.empty(0)
-    spent = dict(zip(recorded, values.tolist(), strict=True))
-    worst = max(spent, key=spent.__getitem__, default=())
-    participants = sum(patterns[pattern] for pattern in recorded)
+    if not 0 <= released_rounds <= factorization.rounds:
+        raise ValueError(
+            f"T (released rounds) must lie in 0..{factorization.rounds}; got {released_rounds!r}."
+        )
+    table = patterns if isinstance(patterns, PatternTable) else PatternTable.of_counts(patterns)
+    idle = 0 if isinstance(patterns, PatternTable) else patterns.get((), 0)
+    participants = table.participants
+    population = _population(users, participants + idle)
+    values, counts, worst = _spent(table, factorization, released_rounds)
     shifts = factor * np.concatenate([[0.0], values])
-    counts = np.array([population - participants, *(patterns[pattern] for pattern in recorded)])
+    counts = np.concatenate([[population - participants], counts])
     top = float(shifts.max())
     return RealisedPrivacy(
         epsilon=_epsilon(top, noise, delta, certified=True),
@@ -176,15 +178,21 @@ def _noise_std(sigma: float) -> float:
     return float(sigma)
 
 
-def _check_patterns(
-    patterns: Mapping[Pattern, int], rounds: int, released_rounds: int, users: int | None
-) -> int:
-    if not 0 <= released_rounds <= rounds:
-        raise ValueError(f"T (released rounds) must lie in 0..{rounds}; got {released_rounds!r}.")
-    for pattern, count in patterns.items():
-        if count < 0:
-            raise ValueError(f"pattern {pattern!r} must be shared by at least 0 users; got {count!r}.")
-    recorded = sum(patterns.values())
+def _population(users: int | None, recorded: int) -> int:
     if users is not None and users < recorded:
         raise ValueError(f"N (users of the run) must be at least the {recorded} recorded; got {users!r}.")
     return recorded if users is None else users
+
+
+def _spent(
+    table: PatternTable, factorization: Factorization, released_rounds: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64], Pattern]:
+    """(sensitivity of each pattern, users that share it, a worst pattern)."""
+    values, counts, worst, top = [np.empty(0)], [np.empty(0, dtype=np.int64)], (), -1.0
+    for patterns, users in table.groups.values():
+        found = equal_length_sensitivities(factorization, patterns, released_rounds)
+        values.append(found)
+        counts.append(users)
+        if found.max() > top:
+            top, worst = float(found.max()), tuple(patterns[int(found.argmax())].tolist())
+    return np.concatenate(values), np.concatenate(counts), worst

@@ -67,6 +67,10 @@ class PrivacyStatement:
         epsilon_realised: ε of the worst recorded user.
         epsilon_realised_quantiles: quantile ↦ ε over all users.
         epsilon_realised_histogram: bins of ε over all users.
+        mu_planned: the planned guarantee as μ-GDP; ``rho_planned`` as ρ-zCDP. Both hold together with (ε, δ).
+        mu_realised: μ of the worst recorded user; ``rho_realised`` likewise.
+        realised_patterns: how many different patterns of rounds the ledger holds.
+        realised_worst_pattern: the 0-based rounds of a worst user.
     """
 
     unit: str
@@ -101,6 +105,9 @@ class PrivacyStatement:
     mu_planned: float | None
     rho_planned: float | None
     mu_realised: float | None
+    rho_realised: float | None
+    realised_patterns: int
+    realised_worst_pattern: tuple[int, ...]
     noise_key: str
     trust: str
     assumptions: tuple[str, ...]
@@ -158,7 +165,7 @@ def build_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
         )
     with ledger.snapshot():
         found = ledger.replay()
-        patterns = ledger.pattern_counts()
+        patterns = ledger.patterns()
     if found.users > header.users:
         raise LedgerError(f"the ledger holds {found.users} users; the header says there are {header.users}.")
     factorization = factorization_from_dict(dict(header.factorization))
@@ -180,6 +187,9 @@ def build_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
         epsilon_realised_quantiles=_quantiles(realised, limit),
         epsilon_realised_histogram=realised.histogram,
         mu_realised=_finite(realised.mu),
+        rho_realised=_finite(0.5 * realised.mu**2),
+        realised_patterns=patterns.patterns,
+        realised_worst_pattern=realised.worst_pattern,
         assumptions=ASSUMPTIONS,
         not_covered=NOT_COVERED,
     )

@@ -41,6 +41,11 @@ def _rows(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"half at most {_number(quantiles['0.5'])}, 90 % at most {_number(quantiles['0.9'])}",
         ),
         ("delta", f"{s['delta']:g}"),
+        ("as Gaussian DP", f"mu = {_number(s['mu_planned'])} planned, {_number(s['mu_realised'])} realised"),
+        (
+            "as zCDP",
+            f"rho = {_number(s['rho_planned'])} planned, {_number(s['rho_realised'])} realised",
+        ),
         ("unit", f"{s['unit']}, {s['adjacency']} adjacency"),
         ("mechanism", s["mechanism"] + (f" ({params})" if params else "")),
         ("rounds", f"{s['rounds_released']} of {s['rounds']} released{empty}"),

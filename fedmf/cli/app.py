@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 import typer
 
-from fedmf.cli import account, design, simulate
+from fedmf.cli import account, audit, design, simulate
 
 __all__ = ["application", "main"]
 
@@ -23,6 +23,7 @@ application = typer.Typer(
 application.command("simulate")(simulate.simulate)
 application.command("design")(design.design)
 application.command("account")(account.account)
+application.command("audit")(audit.audit)
 
 
 @application.callback()

@@ -27,7 +27,11 @@ from fedmf.factorization.dense_optimizer import dense
 from fedmf.factorization.error import Errors, errors, query_variances
 from fedmf.factorization.inverse import StreamingInverse
 from fedmf.factorization.lti import quadratic_lti, quadratic_suboptimality
-from fedmf.factorization.pattern import pattern_sensitivities, pattern_sensitivity
+from fedmf.factorization.pattern import (
+    equal_length_sensitivities,
+    pattern_sensitivities,
+    pattern_sensitivity,
+)
 from fedmf.factorization.scaled_toeplitz import ColumnScaled, NotRepresentable, ScaledToeplitz
 from fedmf.factorization.sensitivity import (
     Sensitivity,
@@ -85,6 +89,7 @@ __all__ = [
     "certified_dense_bound",
     "cgd",
     "dense",
+    "equal_length_sensitivities",
     "errors",
     "factorization_from_dict",
     "identity",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.factorization.base import Factorization
 
-__all__ = ["pattern_sensitivities", "pattern_sensitivity"]
+__all__ = ["equal_length_sensitivities", "pattern_sensitivities", "pattern_sensitivity"]
 
 _CHUNK_PAIRS = 2_000_000
+_TABLE_BYTES = 1 << 27
 
 
 def pattern_sensitivity(
@@ -48,33 +49,83 @@ def pattern_sensitivities(
 ) -> NDArray[np.float64]:
     """`pattern_sensitivity` of many users at once, shape (len(patterns),).
 
-    Gram entries are computed diagonal by diagonal, for the gaps that occur; memory stays O(n + users).
-
     >>> from fedmf.factorization import Toeplitz
     >>> pattern_sensitivities(Toeplitz([1.0, 0.75], 4), [[], [0], [3]])
     array([0.  , 1.25, 1.  ])
     """
-    C = factorization if released_rounds is None else factorization.leading(released_rounds)
     groups: defaultdict[int, list[int]] = defaultdict(list)
     for user, pattern in enumerate(patterns):
         groups[len(pattern)].append(user)
-    squares = np.zeros(len(patterns))
-    for size, users in groups.items():
-        step = max(1, _CHUNK_PAIRS // max(1, size * size))
-        for start in range(0, len(users) if size else 0, step):
-            members = users[start : start + step]
-            rows = _checked([patterns[user] for user in members], C.rounds)
-            distinct, member_of = np.unique(rows, axis=0, return_inverse=True)
-            squares[members] = _gram_sums(C, distinct)[member_of.reshape(-1)]
+    found = np.zeros(len(patterns))
+    for users in groups.values():
+        rows = np.asarray([patterns[user] for user in users])
+        found[users] = equal_length_sensitivities(factorization, rows, released_rounds)
+    return found
+
+
+def equal_length_sensitivities(
+    factorization: Factorization, rows: NDArray[np.integer], released_rounds: int | None = None
+) -> NDArray[np.float64]:
+    """`pattern_sensitivity` of many patterns with the same number of rounds; made for millions of them.
+
+    Args:
+        factorization: C.
+        rows: one pattern a row, shape (patterns, k).
+        released_rounds: T ≤ n; all by default.
+
+    Returns:
+        Shape (patterns,).
+
+    Raises:
+        ValueError: as `pattern_sensitivity`.
+    """
+    C = factorization if released_rounds is None else factorization.leading(released_rounds)
+    if rows.ndim != 2 or rows.size == 0:
+        return np.zeros(len(rows))
+    rows = _checked(rows, C.rounds)
+    step = max(1, _CHUNK_PAIRS // rows.shape[1] ** 2)
+    chunks = [slice(start, start + step) for start in range(0, len(rows), step)]
+    needed = np.zeros(C.rounds, dtype=np.int64)
+    for chunk in chunks:
+        _, gaps, _ = _pairs(rows[chunk])
+        needed += np.bincount(gaps.reshape(-1), minlength=C.rounds)
+    squares = np.zeros(len(rows))
+    for gap_batch, table in _gram_tables(C, np.flatnonzero(needed)):
+        # Gaps of another batch meet the last line of the table, which is zero.
+        place = np.full(C.rounds, gap_batch.size)
+        place[gap_batch] = np.arange(gap_batch.size)
+        for chunk in chunks:
+            starts, gaps, weights = _pairs(rows[chunk])
+            squares[chunk] += table[place[gaps], starts] @ weights
     return np.sqrt(squares)
 
 
-def _checked(patterns: Sequence[Sequence[int] | NDArray[np.integer]], rounds: int) -> NDArray[np.int64]:
-    """Patterns of one size as sorted rows."""
-    rows = np.asarray(patterns)
+def _pairs(
+    rows: NDArray[np.integer],
+) -> tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.float64]]:
+    """Start i and gap j − i of all pairs i ≤ j of each pattern, and how often each pair counts in πᵀGπ."""
+    first, second = np.triu_indices(rows.shape[1])
+    return rows[:, first], rows[:, second] - rows[:, first], np.where(first == second, 1.0, 2.0)
+
+
+def _gram_tables(
+    C: Factorization, gaps: NDArray[np.integer]
+) -> Iterator[tuple[NDArray[np.integer], NDArray[np.float64]]]:
+    """|[CᵀC]_{i,i+g}| for batches of gaps g: a line per gap and a last line of zeros."""
+    most = max(1, _TABLE_BYTES // (8 * C.rounds))
+    for begin in range(0, gaps.size, most):
+        batch = gaps[begin : begin + most]
+        table = np.zeros((batch.size + 1, C.rounds))
+        for line, gap in enumerate(batch.tolist()):
+            table[line, : C.rounds - gap] = np.abs(C.gram_diagonal(gap))
+        yield batch, table
+
+
+def _checked(rows: NDArray[np.integer], rounds: int) -> NDArray[np.integer]:
+    """Patterns of one size with their rounds in ascending order."""
     if not np.issubdtype(rows.dtype, np.integer):
         raise ValueError(f"pi (pattern) must hold integer rounds; got {rows.dtype}.")
-    rows = np.sort(rows.astype(np.int64), axis=1)
+    rows = np.sort(rows, axis=1)
     outside = rows[(rows < 0) | (rows >= rounds)]
     if outside.size:
         raise ValueError(
@@ -85,19 +136,3 @@ def _checked(patterns: Sequence[Sequence[int] | NDArray[np.integer]], rounds: in
     if repeated.size:
         raise ValueError(f"pi (pattern) must not repeat a round; got {repeated[0]} twice.")
     return rows
-
-
-def _gram_sums(C: Factorization, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Σ_{i,j∈π} |[CᵀC]_{ij}| for each row π, sorted by gap so that every diagonal is computed once."""
-    members, size = rows.shape
-    first, second = np.triu_indices(size)
-    starts, gaps = rows[:, first].reshape(-1), (rows[:, second] - rows[:, first]).reshape(-1)
-    order = np.argsort(gaps, kind="stable")
-    entries = np.empty(gaps.size)
-    sorted_gaps = gaps[order]
-    edges = np.flatnonzero(np.diff(sorted_gaps, prepend=-1))
-    for begin, end in zip(edges, [*edges[1:], gaps.size], strict=True):
-        at = order[begin:end]
-        entries[at] = np.abs(C.gram_diagonal(int(sorted_gaps[begin]))[starts[at]])
-    weight = np.where(first == second, 1.0, 2.0)
-    return entries.reshape(members, -1) @ weight

@@ -30,14 +30,15 @@ def run_on_grid(session: Session, grid: Grid, observer: Observer = lambda _repor
     config = session.config
     strategy = CorrelatedNoiseStrategy(
         session.server,
-        config.cohort_schedule(),
+        session.cohort_schedule(),
         session.task.dataset.user_ids,
         messages=config.messages,
         timeout=config.round_timeout,
         on_round=on_round,
+        admit=session.admit,
     )
     try:
-        strategy.start(grid)
+        strategy.start(grid, num_rounds=session.plan.allowed_rounds)
     finally:
         session.write_reports()
 

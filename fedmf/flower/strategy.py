@@ -59,6 +59,7 @@ class CorrelatedNoiseStrategy(Strategy):
             message a node and trusts the workers to clip.
         timeout: seconds to wait for a round's replies.
         on_round: called after each round with its report.
+        admit: those of a round's users that their own budgets allow to be asked.
 
     References:
         Kairouz et al. (2021), "Practical and Private (Deep) Learning without Sampling or Shuffling";
@@ -73,12 +74,15 @@ class CorrelatedNoiseStrategy(Strategy):
         messages: Literal["slice", "per-user"] = "slice",
         timeout: float = 600.0,
         on_round: Callable[[RoundReport], None] = lambda _: None,
+        admit: Callable[[int, Sequence[str]], list[str]] = lambda _, users: list(users),
     ) -> None:
         if len(roster) != schedule.users:
             raise ValueError(f"roster must name the schedule's {schedule.users} users; got {len(roster)}.")
         self.server, self.schedule, self.roster = server, schedule, tuple(roster)
         self.messages, self.timeout, self.on_round = messages, timeout, on_round
+        self.admit = admit
         self._population = Population(self.roster, _log.warning)
+        self._asked = 0
         self._awaited: dict[int, set[str]] = {}
         self._rejected: list[str] = []
         self._included: list[str] = []
@@ -89,7 +93,7 @@ class CorrelatedNoiseStrategy(Strategy):
 
     def cohort(self, t: int) -> list[str]:
         """The ids of the users asked in round t (0-based)."""
-        return [self.roster[u] for u in self.schedule.cohort(t)]
+        return self.admit(t, [self.roster[u] for u in self.schedule.cohort(t)])
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -100,7 +104,9 @@ class CorrelatedNoiseStrategy(Strategy):
         """
         t = server_round - 1
         by_node: dict[int, list[str]] = {}
-        for user in self.cohort(t):
+        cohort = self.cohort(t)
+        self._asked = len(cohort)
+        for user in cohort:
             node = self._population.node_of.get(user)
             if node is not None:
                 by_node.setdefault(node, []).append(user)
@@ -215,7 +221,8 @@ class CorrelatedNoiseStrategy(Strategy):
                 metrics = evaluate_fn(number, result.arrays)
                 if metrics is not None:
                     result.evaluate_metrics_serverapp[number] = metrics
-            silent = 0 if self._included else silent + 1
+            # A random cohort may be empty; that nobody answers for it is no failure.
+            silent = 0 if self._included else silent + (self._asked > 0)
             if silent == MAX_SILENT_ROUNDS and self.server.t < last:
                 raise RuntimeError(
                     f"no user's update arrived in {silent} rounds in a row, the last being round {number}; "
@@ -233,7 +240,7 @@ class CorrelatedNoiseStrategy(Strategy):
             _log.warning("round %d: refused a reply: %s", number, line)
         report = RoundReport(
             t=number - 1,
-            asked=self.schedule.cohort_size,
+            asked=self._asked,
             included=len(self._included),
             rejected=tuple(self._rejected),
             seconds=time.perf_counter() - begun,

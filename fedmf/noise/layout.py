@@ -44,6 +44,7 @@ class Domain(IntEnum):
     TRAINING = 1
     FIRST_MOMENT = 2
     SECOND_MOMENT = 3
+    COHORTS = 4
 
 
 def nonce(domain: Domain, t: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from fedmf.runs.config import Config, ConfigError, load_config
 from fedmf.runs.directory import RunDirectory
-from fedmf.runs.plan import Plan, make_plan
+from fedmf.runs.plan import Plan, cohort_seed, make_plan
 from fedmf.runs.server import PrivateServer
 from fedmf.runs.session import Session
 
@@ -13,6 +13,7 @@ __all__ = [
     "PrivateServer",
     "RunDirectory",
     "Session",
+    "cohort_seed",
     "load_config",
     "make_plan",
 ]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fedmf.cohorts import CohortSchedule, cohort_schedule, cyclic_participation
+from fedmf.cohorts import SCHEDULES, CohortSchedule, cohort_schedule, contract_of
 from fedmf.participation import Participation
 
 __all__ = ["Config", "ConfigError", "load_config", "parse_assignments", "parse_parameters"]
@@ -50,7 +50,8 @@ class Config(BaseModel):
 
     rounds: Count = 240
     cohort_size: Count = 36
-    schedule: Literal["cyclic", "random"] = "cyclic"
+    schedule: Literal["cyclic", "random", "cyclic-poisson", "balls-in-bins", "b-min-sep"] = "cyclic"
+    accountant: Literal["none"] = "none"
     min_separation: Annotated[int, Field(ge=0)] = 0
     max_participations: Annotated[int, Field(ge=0)] = 0
 
@@ -60,6 +61,8 @@ class Config(BaseModel):
     mechanism_params: str = ""
     epsilon: Positive = 8.0
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    max_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    user_budgets: str = ""
     adjacency: Literal["zero-out", "replace-one"] = "zero-out"
     clip_norm: Positive = 0.3
     noise_seed: Annotated[int, Field(ge=-1)] = -1
@@ -83,9 +86,12 @@ class Config(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Config:
         parse_parameters(self.mechanism_params)
-        self.cohort_schedule()
+        SCHEDULES[self.schedule].require_accountant(self.accountant)
+        self.cohort_schedule(secret_seed=0)  # only to check it: a run draws a secret seed
         if self.bands > self.rounds:
             raise ValueError(f"bands (p) must be at most rounds n={self.rounds}; got {self.bands}.")
+        if not self.private and (self.max_epsilon or self.user_budgets):
+            raise ValueError("private must be true with max-epsilon or user-budgets; got false.")
         if self.server_warmup >= self.rounds:
             raise ValueError(f"server-warmup must be below rounds n={self.rounds}; got {self.server_warmup}.")
         if self.server_nesterov and self.server_momentum == 0:
@@ -96,15 +102,27 @@ class Config(BaseModel):
     def participation(self) -> Participation:
         """The (n, k, b) contract; zeros are derived from users, cohort-size and rounds."""
         n = self.rounds
-        derived = cyclic_participation(self.users, self.cohort_size, n)
+        derived = contract_of(self.schedule, self.users, self.cohort_size, n, self.bands)
         b = self.min_separation or derived.min_separation
         most = Participation.as_many_as_fit(n, b).max_participations
         needed = derived.max_participations if self.schedule == "cyclic" else most
         return Participation(n, self.max_participations or min(needed, most), b)
 
-    def cohort_schedule(self) -> CohortSchedule:
-        """The cohort schedule of this run."""
-        return cohort_schedule(self.schedule, self.users, self.cohort_size, self.participation, self.seed)
+    def cohort_schedule(self, secret_seed: int | None = None) -> CohortSchedule:
+        """The cohort schedule of this run.
+
+        Args:
+            secret_seed: what `fedmf.runs.cohort_seed` derives from the run's key; schedules that draw their
+            cohorts
+                at random need it. The others use the public seed of the configuration.
+
+        Raises:
+            ValueError: the schedule needs a secret seed and none is given.
+        """
+        seed: int | None = secret_seed if SCHEDULES[self.schedule].secret else self.seed
+        if seed is None:
+            raise ValueError(f"schedule {self.schedule!r} needs the secret seed of its run; got none.")
+        return cohort_schedule(self.schedule, self.users, self.cohort_size, self.participation, seed)
 
     def to_flat(self) -> dict[str, str | int | float | bool]:
         """All keys and values, kebab-case."""

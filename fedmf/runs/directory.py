@@ -23,6 +23,8 @@ from fedmf.runs.config import Config, ConfigError
 __all__ = ["RunDirectory", "read_config"]
 
 CONFIG, KEY, LEDGER, CHECKPOINTS = "config.toml", "noise.key", "ledger.sqlite", "checkpoints"
+#: The budgets of users as they were when the run began; a resumed run uses these.
+BUDGETS = "user-budgets"
 
 
 class RunDirectory:
@@ -64,6 +66,8 @@ class RunDirectory:
         try:
             (building / CHECKPOINTS).mkdir()
             write_durably(building / CONFIG, tomli_w.dumps(config.to_flat()).encode())
+            if config.user_budgets:
+                write_durably(building / BUDGETS, Path(config.user_budgets).expanduser().read_bytes())
             key.save(building / KEY)
             Ledger.create(building / LEDGER, participation, header).close()
             os.chmod(building, 0o755)

@@ -10,9 +10,10 @@ from typing import Any
 
 from fedmf.runs.checkpoint import write_durably
 
-__all__ = ["METRICS", "PICTURE", "STATEMENT", "draw_learning_curve", "write_metrics"]
+__all__ = ["METRICS", "PICTURE", "STATEMENT", "STATEMENT_TEXT", "draw_learning_curve", "write_metrics"]
 
 METRICS, PICTURE, STATEMENT = "metrics.parquet", "learning-curve.png", "statement.json"
+STATEMENT_TEXT = "statement.txt"
 
 
 def write_metrics(path: Path, rows: Mapping[int, Mapping[str, Any]]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
 from fedmf.accounting.calibration import adjacency_factor, certified_sigma, gaussian_epsilon
-from fedmf.accounting.header import RunHeader
+from fedmf.accounting.header import RunHeader, sampling_claim
 from fedmf.factorization import (
     Mechanism,
     Sensitivity,
@@ -17,11 +18,11 @@ from fedmf.factorization import (
     leading,
     stated_sensitivity,
 )
-from fedmf.noise import NoiseKey
+from fedmf.noise import Domain, NoiseKey
 from fedmf.participation import Participation
 from fedmf.runs.config import Config, ConfigError, parse_parameters
 
-__all__ = ["Plan", "make_plan"]
+__all__ = ["Plan", "cohort_seed", "make_plan"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,7 @@ class Plan:
             key_public=key.public,
             dimension=dimension,
             config=config.to_flat(),
+            sampling=sampling_claim(config.schedule, config.accountant),
         )
 
     @classmethod
@@ -108,6 +110,17 @@ class Plan:
             self._epsilons[rounds] = self._epsilon_after(rounds)
         return self._epsilons[rounds]
 
+    @cached_property
+    def allowed_rounds(self) -> int:
+        """How many rounds may be released: all n, or as many as keep every user within max-epsilon.
+
+        It depends on the plan alone, so that stopping there reveals nothing.
+        """
+        limit, n = self.config.max_epsilon, self.participation.rounds
+        if limit == 0 or self.epsilon_after(n) <= limit:
+            return n
+        return bisect_right(range(n + 1), limit, key=self.epsilon_after) - 1
+
     def _epsilon_after(self, rounds: int) -> float:
         if self.noise_multiplier == 0:
             return float("inf")
@@ -134,5 +147,32 @@ def make_plan(config: Config) -> Plan:
     except ValueError as error:
         raise ConfigError(str(error)) from None
     sensitivity = stated_sensitivity(mechanism.factorization, config.participation)
-    sigma = certified_sigma(config.epsilon, config.delta) if config.private else 0.0
-    return Plan(config, mechanism, sensitivity, sigma)
+    plan = Plan(config, mechanism, sensitivity, _noise_multiplier(config))
+    if plan.allowed_rounds == 0:
+        raise ConfigError(
+            f"max-epsilon must allow at least one round; got {config.max_epsilon:g}, and the first costs "
+            f"{plan.epsilon_after(1):.4g}. Lower epsilon, which makes the noise larger."
+        )
+    return plan
+
+
+def _noise_multiplier(config: Config) -> float:
+    """σ for sensitivity 1 that gives ε with the configuration's accountant.
+
+    The only accountant so far is "none": the Gaussian mechanism at the worst pattern that (k, b) allows,
+    which holds for every outcome of a random schedule. An accountant that claims amplification is joined
+    here; the configuration has refused it unless the schedule samples as it assumes.
+    """
+    return certified_sigma(config.epsilon, config.delta) if config.private else 0.0
+
+
+def cohort_seed(key: NoiseKey) -> int:
+    """The 256-bit seed of random cohorts: a keystream of the run's key that no noise uses.
+
+    It is as secret as the noise, and a resumed run finds it again in the key file.
+
+    >>> cohort_seed(NoiseKey.from_seed(1)) == cohort_seed(NoiseKey.from_seed(1))
+    True
+    """
+    nonce = int(Domain.COHORTS).to_bytes(4, "little") + bytes(8)
+    return int.from_bytes(key.keystream(nonce, 0).update(bytes(32)), "little")

@@ -15,7 +15,7 @@ from fedmf.runs.directory import RunDirectory
 from fedmf.runs.plan import Plan
 from fedmf.training import FixedPointSum
 
-__all__ = ["PrivateServer", "server_optimizer"]
+__all__ = ["BudgetExhaustedError", "PrivateServer", "server_optimizer"]
 
 
 def server_optimizer(config: Config) -> ServerSGD:
@@ -24,6 +24,10 @@ def server_optimizer(config: Config) -> ServerSGD:
         config.server_schedule, config.server_learning_rate, config.rounds, config.server_warmup
     )
     return ServerSGD(schedule, config.server_momentum, config.server_nesterov)
+
+
+class BudgetExhaustedError(RuntimeError):
+    """The round would take a user that the contract allows past max-epsilon."""
 
 
 class PrivateServer:
@@ -113,6 +117,7 @@ class PrivateServer:
 
         Raises:
             ValueError: the sum holds another number of updates than users are listed; nothing is released.
+            BudgetExhaustedError: the round would exceed max-epsilon; nothing is released.
             HorizonExceededError: all rounds are spent.
             ParticipationViolation: a user may not take part in this round; nothing is released.
             LedgerError: the disk failed; nothing is released.
@@ -120,6 +125,11 @@ class PrivateServer:
         if total.users != len(users):
             raise ValueError(
                 f"sum must hold exactly the listed users; got {total.users} updates for {len(users)} users."
+            )
+        if self.t >= self.plan.allowed_rounds:
+            raise BudgetExhaustedError(
+                f"t (round) must be below {self.plan.allowed_rounds} to keep max-epsilon; got {self.t}. "
+                "Nothing was released."
             )
         noisy = total.total()
         self._noise.seek(self.t)

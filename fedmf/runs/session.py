@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,11 +11,14 @@ import torch
 
 from fedmf.accounting.header import RunHeader
 from fedmf.accounting.statement import PrivacyStatement, build_statement
+from fedmf.cohorts import CohortSchedule
 from fedmf.noise import NoiseKey
+from fedmf.runs.budget import UserBudgets, read_budgets
+from fedmf.runs.checkpoint import write_durably
 from fedmf.runs.config import Config, ConfigError
-from fedmf.runs.directory import RunDirectory
-from fedmf.runs.outputs import STATEMENT, draw_learning_curve, write_metrics
-from fedmf.runs.plan import Plan, make_plan
+from fedmf.runs.directory import BUDGETS, RunDirectory
+from fedmf.runs.outputs import STATEMENT, STATEMENT_TEXT, draw_learning_curve, write_metrics
+from fedmf.runs.plan import Plan, cohort_seed, make_plan
 from fedmf.runs.server import PrivateServer
 from fedmf.runs.tasks import task_of
 from fedmf.training import Task
@@ -32,6 +36,9 @@ class Session:
         self.task, self.plan, self.directory = task.to(device), plan, directory
         self.config = directory.config
         self.server = PrivateServer(plan, directory, task.model.initial(), device)
+        self._budgets = None
+        if self.config.user_budgets:
+            self._budgets = UserBudgets(plan, read_budgets(directory.path / BUDGETS), directory.ledger)
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
         self.evaluate()
 
@@ -53,6 +60,8 @@ class Session:
         if task.dataset.users != config.users:
             raise ConfigError(f"users must be the task's {task.dataset.users}; got {config.users}.")
         plan = make_plan(config)
+        if config.user_budgets:
+            read_budgets(Path(config.user_budgets).expanduser())
         key = NoiseKey.from_os() if config.noise_seed < 0 else NoiseKey.from_seed(config.noise_seed)
         header = plan.header(key, task.model.dimension).to_dict()
         return cls._opened(
@@ -103,10 +112,18 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.directory.close()
 
+    def cohort_schedule(self) -> CohortSchedule:
+        """Who is asked in which round; random cohorts follow from the run's key, also on resuming."""
+        return self.config.cohort_schedule(cohort_seed(self.directory.key))
+
+    def admit(self, t: int, users: Sequence[str]) -> list[str]:
+        """Those of round t's cohort that may be asked: the others would exceed their own budget."""
+        return list(users) if self._budgets is None else self._budgets.admit(t, users)
+
     def evaluate(self) -> dict[str, Any] | None:
         """Evaluate the released model if this round is due and not yet evaluated; returns its metrics."""
         t = self.server.t
-        due = t % self.config.evaluate_every == 0 or t == self.server.horizon
+        due = t % self.config.evaluate_every == 0 or t in (self.plan.allowed_rounds, self.server.horizon)
         if due and t not in self.metrics:
             epsilon = self.plan.epsilon_after(t)
             row = {
@@ -125,7 +142,9 @@ class Session:
     def write_reports(self) -> None:
         """Write metrics table and privacy statement into the run directory."""
         write_metrics(self.directory.path, self.metrics)
-        self.statement().write(self.directory.path / STATEMENT)
+        statement = self.statement()
+        statement.write(self.directory.path / STATEMENT)
+        write_durably(self.directory.path / STATEMENT_TEXT, statement.render_text().encode())
 
     def draw(self) -> None:
         """Draw the learning curve into the run directory, if matplotlib is installed."""

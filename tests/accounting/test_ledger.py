@@ -167,16 +167,14 @@ def test_ids_are_compared_exactly(ledger):
         "DELETE FROM users",
         "UPDATE rounds SET checkpoint = 'x'",
         "DELETE FROM rounds",
-        "UPDATE participations SET round = 9",
-        "DELETE FROM participations",
+        "UPDATE rounds SET participants = X''",
         "UPDATE header SET json = '{}'",
         "DELETE FROM header",
         "INSERT OR REPLACE INTO users VALUES (0, 'x')",
         "INSERT OR REPLACE INTO users VALUES (9, 'a')",
-        "INSERT OR REPLACE INTO rounds VALUES (0, 0, 'empty', 'x', 'x')",
+        "INSERT OR REPLACE INTO rounds VALUES (0, 0, 'empty', 'x', 'x', X'')",
         "INSERT OR REPLACE INTO header VALUES (0, 1, 99, 99, 1, '{}')",
-        "INSERT INTO participations VALUES (0, 1)",
-        "INSERT INTO rounds VALUES (7, 0, 'empty', 'x', 'x')",
+        "INSERT INTO rounds VALUES (7, 0, 'empty', 'x', 'x', X'')",
     ],
 )
 def test_the_file_itself_is_append_only(path, ledger, statement):
@@ -253,9 +251,9 @@ def test_other_databases_are_refused_and_left_alone(path):
 def test_other_format_version(path, ledger):
     ledger.close()
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version=2")
+    connection.execute("PRAGMA user_version=1")
     connection.close()
-    with pytest.raises(LedgerError, match="format version 2; this fedmf reads version 1"):
+    with pytest.raises(LedgerError, match="format version 1; this fedmf reads version 2"):
         Ledger.open(path)
 
 

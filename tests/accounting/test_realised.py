@@ -9,6 +9,7 @@ import dp_accounting
 import numpy as np
 import pytest
 
+from fedmf.accounting.patterns import PatternTable
 from fedmf.accounting.realised import QUANTILES, realised_privacy
 from fedmf.factorization import Diagonal, InverseToeplitz, Toeplitz, normalized, stated_sensitivity
 from fedmf.participation import Participation
@@ -138,3 +139,25 @@ def test_bad_arguments(change, message):
     with pytest.raises(ValueError, match=message) as caught:
         realised_privacy(**arguments)
     assert "\n" not in str(caught.value)
+
+
+def test_a_table_of_patterns_gives_the_same_as_a_dict():
+    """Random histories with repeated patterns, against the plain dict and against an enumeration."""
+    rng = np.random.default_rng(3)
+    histories = [sorted(rng.choice(N, size=rng.integers(1, 4), replace=False).tolist()) for _ in range(300)]
+    rounds = np.array([t for history in histories for t in history], dtype=np.int32)
+    keys = np.repeat(np.arange(300), [len(history) for history in histories]).astype(np.int32)
+    table = PatternTable.of_histories(rounds, keys)
+    counts = {}
+    for history in map(tuple, histories):
+        counts[history] = counts.get(history, 0) + 1
+    assert table.to_counts() == PatternTable.of_counts(counts).to_counts() == dict(sorted(counts.items()))
+    assert (table.participants, table.patterns) == (300, len(counts))
+    arguments = (CASES["inverse"], 1.7, DELTA, N, "zero-out", 310)
+    assert realised_privacy(table, *arguments) == realised_privacy(counts, *arguments)
+
+
+def test_no_histories_no_patterns():
+    nothing = np.empty(0, dtype=np.int32)
+    assert PatternTable.of_histories(nothing, nothing).to_counts() == {}
+    assert PatternTable.of_counts({(): 3, (1,): 0}).to_counts() == {}

@@ -176,6 +176,8 @@ def test_text_says_what_matters(path):
         f"{found.epsilon_realised:.6g} (worst user)",
         "4 of 6 released, 1 of them empty",
         "cgd (lambda=0.8)",
+        f"mu = {found.mu_planned:.6g} planned, {found.mu_realised:.6g} realised",
+        f"rho = {found.mu_planned**2 / 2:.6g} planned, {found.mu_realised**2 / 2:.6g} realised",
         "none: fixed schedule, no amplification claimed",
         "3 of 5 took part",
         *found.not_covered,

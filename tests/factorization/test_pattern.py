@@ -10,12 +10,14 @@ from fedmf.factorization import (
     Toeplitz,
     bisr,
     cgd,
+    equal_length_sensitivities,
     leading,
     normalized,
     pattern_sensitivities,
     pattern_sensitivity,
     stated_sensitivity,
 )
+from fedmf.factorization import pattern as pattern_module
 from fedmf.participation import Participation
 
 N = 8
@@ -88,3 +90,14 @@ def test_many_users_take_linear_memory_and_little_time():
 def test_bad_histories_are_refused(pattern, released, message):
     with pytest.raises(ValueError, match=message):
         pattern_sensitivity(cgd(0.5, N), pattern, released)
+
+
+@pytest.mark.parametrize("table_bytes", [1, 3 * 8 * N, 1 << 20])
+def test_batches_of_gaps_and_of_users_change_nothing(table_bytes, monkeypatch):
+    """Tables of one gap, of a few and of all, in chunks of three users."""
+    monkeypatch.setattr(pattern_module, "_TABLE_BYTES", table_bytes)
+    monkeypatch.setattr(pattern_module, "_CHUNK_PAIRS", 3 * 9)
+    for C in NON_NEGATIVE:
+        rows = np.array([pi for pi in patterns(N, 3, 1) if len(pi) == 3])
+        expected = np.linalg.norm(C.materialize()[:, rows].sum(axis=2), axis=0)
+        assert np.allclose(equal_length_sensitivities(C, rows), expected, rtol=1e-12)

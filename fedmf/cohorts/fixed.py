@@ -1,43 +1,29 @@
-"""Cohort schedules: which users are asked in which round, as a pure function of a seed."""
+"""Cohorts of a fixed size: a cyclic order, and rounds drawn from the users that are eligible."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmf.cohorts.base import CohortSchedule
 from fedmf.participation import Participation
 
-__all__ = ["CohortSchedule", "CyclicSchedule", "RandomSchedule", "cohort_schedule", "cyclic_participation"]
+__all__ = ["CyclicSchedule", "FixedSizeSchedule", "RandomSchedule", "cyclic_participation"]
 
 
-class CohortSchedule(ABC):
-    """Cohorts of a fixed size that obey a participation contract.
-
-    Guarantees: ``cohort(t)`` depends only on the constructor's arguments; no user appears twice in a
-    round, within b rounds of itself, or more than k times.
-    """
-
-    #: What a privacy statement says about sampling: a schedule fixed in advance amplifies nothing.
-    sampling = "none"
+class FixedSizeSchedule(CohortSchedule):
+    """Exactly m users in every round. The seed is public: it protects nothing."""
 
     def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
-        """Check that the cohorts can exist at all.
-
-        Args:
-            users: number of users U.
-            cohort_size: m, users per round.
-            participation: the (n, k, b) contract.
-            seed: public seed of the order; it protects nothing and need not be secret.
+        """See CohortSchedule.
 
         Raises:
             ValueError: m < 1, m·min(b, n) > U (some round would have fewer than m eligible users) or
                 n·m > U·k.
         """
-        if cohort_size < 1:
-            raise ValueError(f"m (cohort size) must be at least 1; got {cohort_size}.")
+        super().__init__(users, cohort_size, participation, seed)
         n, k, b = participation.rounds, participation.max_participations, participation.min_separation
         window = min(b, n)  # a separation beyond the horizon asks no more than b = n
         if cohort_size * window > users:
@@ -51,22 +37,9 @@ class CohortSchedule(ABC):
                 f"{users} users. Use k of at least {-(-n * cohort_size // users)}, fewer rounds or smaller "
                 "cohorts."
             )
-        self.users, self.cohort_size, self.participation, self.seed = users, cohort_size, participation, seed
-
-    @abstractmethod
-    def cohort(self, t: int) -> NDArray[np.int64]:
-        """Sorted indices of the users asked in round t (0-based), shape (m,).
-
-        Raises:
-            IndexError: t lies outside the horizon.
-        """
-
-    def _check_round(self, t: int) -> None:
-        if not 0 <= t < self.participation.rounds:
-            raise IndexError(f"t (round) must lie in 0..{self.participation.rounds - 1}; got {t}.")
 
 
-class CyclicSchedule(CohortSchedule):
+class CyclicSchedule(FixedSizeSchedule):
     """Walk round and round through one random order of the users, m at a time.
 
     Consecutive participations of a user are ⌊U/m⌋ or ⌈U/m⌉ rounds apart, and nobody takes part more
@@ -77,6 +50,8 @@ class CyclicSchedule(CohortSchedule):
     >>> bool((schedule.cohort(0) == schedule.cohort(3)).all())
     True
     """
+
+    name = "cyclic"
 
     def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
         """See CohortSchedule."""
@@ -90,12 +65,14 @@ class CyclicSchedule(CohortSchedule):
         return np.sort(self._order[positions])
 
 
-class RandomSchedule(CohortSchedule):
+class RandomSchedule(FixedSizeSchedule):
     """Every round draws m users uniformly from those that are eligible under (k, b).
 
     The whole schedule is drawn at construction, so that a cap k too tight for a random order is
     refused before any training. No amplification is claimed for it.
     """
+
+    name = "random"
 
     def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
         """See CohortSchedule."""
@@ -152,15 +129,3 @@ def cyclic_participation(users: int, cohort_size: int, rounds: int) -> Participa
             "More users a round than exist are never eligible."
         )
     return Participation(rounds, -(-rounds * cohort_size // users), min(users // cohort_size, rounds))
-
-
-_SCHEDULES: dict[str, type[CohortSchedule]] = {"cyclic": CyclicSchedule, "random": RandomSchedule}
-
-
-def cohort_schedule(
-    name: str, users: int, cohort_size: int, participation: Participation, seed: int
-) -> CohortSchedule:
-    """Build the schedule called ``name``: "cyclic" or "random"."""
-    if name not in _SCHEDULES:
-        raise ValueError(f"schedule must be one of {', '.join(_SCHEDULES)}; got {name!r}.")
-    return _SCHEDULES[name](users, cohort_size, participation, seed)

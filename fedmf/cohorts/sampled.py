@@ -1,0 +1,212 @@
+"""Random cohorts as the amplification theorems assume them: the number of users differs from round to round.
+
+Every draw comes from SHAKE-256 of a secret 256-bit seed, so that no amount of published models helps to
+predict a cohort. Uniform variables are multiples of 2⁻⁵³; that, and taking words modulo a small number,
+moves the law of a draw by less than 2⁻⁵² in total variation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.cohorts.base import CohortSchedule
+from fedmf.participation import Participation
+
+__all__ = ["BallsInBins", "CyclicPoisson", "MinSeparationSampling", "SampledSchedule"]
+
+_LABEL = b"fedmf cohorts, version 1\x00"
+
+
+class SampledSchedule(CohortSchedule):
+    """Cohorts whose size is random; the mean update is still divided by the planned size m.
+
+    Amplification holds only against an observer who does not know who took part: the seed must be secret and
+    the cohorts must stay so.
+    """
+
+    secret: ClassVar[bool] = True
+
+    def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
+        """See CohortSchedule.
+
+        Args:
+            users: U.
+            cohort_size: m, the planned size of a cohort.
+            participation: (n, k, b) with k = ⌈n/b⌉: a lower cap would change the law of the draws.
+            seed: secret, 0 ≤ seed < 2²⁵⁶.
+
+        Raises:
+            ValueError: m·b > U (the rate m/U cannot be kept with that separation), another k, or a bad seed.
+        """
+        super().__init__(users, cohort_size, participation, seed)
+        n, b = participation.rounds, participation.min_separation
+        if cohort_size * b > users:
+            raise ValueError(
+                f"m (cohort size) must be at most U/b with schedule {self.name!r}; got m={cohort_size} with "
+                f"U={users} users and b={b}, where users join at most every {b}th round."
+            )
+        most = Participation.as_many_as_fit(n, b).max_participations
+        if participation.max_participations != most:
+            raise ValueError(
+                f"k (max_participations) must be {most} = ceil(n/b) with schedule {self.name!r}; got k="
+                f"{participation.max_participations}. A cap would change the sampling that the accountant "
+                "assumes."
+            )
+        if not 0 <= seed < 2**256:
+            raise ValueError("seed (of the cohorts) must lie in 0..2^256-1.")
+
+    def _words(self, label: str, count: int) -> NDArray[np.uint64]:
+        """Uniform 64-bit words, a function of seed and label."""
+        shake = hashlib.shake_256(_LABEL + self.seed.to_bytes(32, "little") + label.encode())
+        return np.frombuffer(shake.digest(8 * count), dtype="<u8")
+
+    def _geometric(self, label: str, count: int, probability: float) -> NDArray[np.int64]:
+        """How often a coin of that probability fails before it first succeeds; cut off at 2⁶²."""
+        if probability >= 1:
+            return np.zeros(count, dtype=np.int64)
+        uniform = ((self._words(label, count) >> np.uint64(11)) + np.uint64(1)) * 2.0**-53
+        return np.minimum(np.log(uniform) / math.log1p(-probability), 2.0**62).astype(np.int64)
+
+
+class CyclicPoisson(SampledSchedule):
+    """b groups of users take turns; in its turn each member joins with probability m·b/U, independently.
+
+    The users are dealt into groups of ⌊U/b⌋ or ⌈U/b⌉ in a random order; round t asks group t mod b. A user
+    is in any one round with probability m/U.
+
+    References:
+        Choquette-Choo et al. (2023), "(Amplified) Banded Matrix Factorization", Algorithm 2.
+
+    >>> schedule = CyclicPoisson(100, 5, Participation.as_many_as_fit(40, 4), seed=1)
+    >>> schedule.probability
+    0.2
+    """
+
+    name = "cyclic-poisson"
+    accountant = "cyclic-poisson"
+
+    def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
+        """See SampledSchedule."""
+        super().__init__(users, cohort_size, participation, seed)
+        #: q, with which the members of a group join in its turn.
+        self.probability = min(1.0, cohort_size * participation.min_separation / users)
+        self._order = np.argsort(self._words("order", users), kind="stable")
+
+    def cohort(self, t: int) -> NDArray[np.int64]:
+        """See CohortSchedule.cohort. Takes time O(m): the gaps between chosen members are drawn."""
+        self._check_round(t)
+        group = self._order[t % self.participation.min_separation :: self.participation.min_separation]
+        expected = group.size * self.probability
+        batch = int(expected + 6 * math.sqrt(expected) + 16)
+        positions, last, part = [], -1, 0
+        while last < group.size:
+            gaps = self._geometric(f"round {t}, part {part}", batch, self.probability)
+            # A gap beyond the group ends it; cutting it there keeps the sum far from 2^63.
+            found = last + np.cumsum(np.minimum(gaps, group.size) + 1)
+            positions.append(found)
+            last, part = int(found[-1]), part + 1
+        chosen = np.concatenate(positions)
+        return np.sort(group[chosen[chosen < group.size]])
+
+
+class BallsInBins(SampledSchedule):
+    """Each user draws one of b bins uniformly, once, and joins the rounds bin, bin + b, bin + 2b, …
+
+    A cohort holds U/b users on average; b = ⌊U/m⌋ makes that m, or up to m·(1 + 1/b).
+
+    References:
+        Choquette-Choo et al. (2024), "Near Exact Privacy Amplification for Matrix Mechanisms".
+
+    >>> schedule = BallsInBins(100, 25, Participation.as_many_as_fit(12, 4), seed=1)
+    >>> bool((schedule.cohort(1) == schedule.cohort(9)).all())
+    True
+    """
+
+    name = "balls-in-bins"
+    accountant = "balls-in-bins"
+
+    def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
+        """See SampledSchedule.
+
+        Raises:
+            ValueError: also if b is not ⌊U/m⌋: the cohorts would not have the planned size.
+        """
+        super().__init__(users, cohort_size, participation, seed)
+        b = participation.min_separation
+        if b != users // cohort_size:
+            raise ValueError(
+                f"b (min_separation) must be floor(U/m) = {users // cohort_size} with schedule "
+                f"{self.name!r}; "
+                f"got b={b}. {b} bins make cohorts of {users / b:.4g} users on average, not "
+                f"m={cohort_size}."
+            )
+        bins = (self._words("bins", users) % np.uint64(b)).astype(np.int64)
+        self._order = np.argsort(bins, kind="stable")
+        self._starts = np.searchsorted(bins[self._order], np.arange(b + 1))
+
+    def cohort(self, t: int) -> NDArray[np.int64]:
+        """See CohortSchedule.cohort."""
+        self._check_round(t)
+        turn = t % self.participation.min_separation
+        return self._order[self._starts[turn] : self._starts[turn + 1]].copy()
+
+
+class MinSeparationSampling(SampledSchedule):
+    """b-min-sep sampling: an eligible user joins with probability q and then rests for b − 1 rounds.
+
+    Users are independent. A user who joined round s is eligible again from round s + b on; in every round in
+    which it is eligible it joins with probability q, so two participations are b + Geometric(q) rounds
+    apart. The process starts warm, in its stationary law: before round 0 a user is eligible with probability
+    1/(1 + q(b−1)), and has r more rounds to rest with probability q/(1 + q(b−1)) for each r = 1 … b − 1.
+    Hence every user is in every round with the same probability q/(1 + q(b−1)), and q is chosen so that
+    this is m/U.
+
+    b = 1 is Poisson sampling; q = 1 is Balls-in-Bins.
+
+    References:
+        Dong, Ganesh (2026), arXiv:2602.09338.
+
+    >>> schedule = MinSeparationSampling(100, 10, Participation.as_many_as_fit(12, 4), seed=1)
+    >>> round(schedule.probability, 6)   # q = m/(U − m(b−1))
+    0.142857
+    """
+
+    name = "b-min-sep"
+    accountant = "b-min-sep"
+
+    def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
+        """See SampledSchedule. Draws the whole schedule: 8 bytes for each participation."""
+        super().__init__(users, cohort_size, participation, seed)
+        n, b = participation.rounds, participation.min_separation
+        #: q, with which an eligible user joins.
+        self.probability = min(1.0, cohort_size / (users - cohort_size * (b - 1)))
+        member = np.arange(users, dtype=np.int64)
+        joins = self._rest_at_start() + self._geometric("gap 0", users, self.probability)
+        drawn: list[NDArray[np.int64]] = []
+        while member.size:
+            within = joins < n
+            member, joins = member[within], joins[within]
+            drawn.append(joins * users + member)
+            gaps = self._geometric(f"gap {len(drawn)}", member.size, self.probability)
+            joins = joins + b + np.minimum(gaps, n)
+        self._drawn = np.sort(np.concatenate(drawn))
+        self._starts = np.searchsorted(self._drawn, np.arange(n + 1) * users)
+
+    def _rest_at_start(self) -> NDArray[np.int64]:
+        """Rounds each user still has to rest before round 0, from the stationary law."""
+        b = self.participation.min_separation
+        uniform = (self._words("rest", self.users) >> np.uint64(11)) * 2.0**-53
+        rate = self.cohort_size / self.users
+        # The first b − 1 intervals of length m/U mean that many rounds of rest, the remainder none.
+        interval = np.floor(uniform / rate).astype(np.int64) + 1
+        return np.where(interval < b, interval, 0)
+
+    def cohort(self, t: int) -> NDArray[np.int64]:
+        """See CohortSchedule.cohort."""
+        self._check_round(t)
+        return self._drawn[self._starts[t] : self._starts[t + 1]] - t * self.users

@@ -1,0 +1,96 @@
+"""Privacy budgets of single users: who must be left out of a round before anybody is asked."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from fedmf.accounting.calibration import adjacency_factor, gaussian_sigma
+from fedmf.accounting.ledger import Ledger
+from fedmf.factorization import pattern_sensitivities
+from fedmf.runs.config import ConfigError
+from fedmf.runs.plan import Plan
+
+__all__ = ["UserBudgets", "read_budgets"]
+
+
+def read_budgets(path: Path) -> dict[str, float]:
+    """Budgets from a CSV or Parquet file with the columns ``user`` and ``epsilon``.
+
+    Raises:
+        ConfigError: unreadable, other columns, a user named twice, or a budget that is not a number of at
+        least 0.
+    """
+    try:
+        content = path.read_bytes()
+        if content[:4] == b"PAR1":
+            table = pd.read_parquet(io.BytesIO(content))
+        else:
+            table = pd.read_csv(io.BytesIO(content), dtype={"user": str}, keep_default_na=False)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+        raise ConfigError(f"cannot read user budgets {path}: {reason}.") from None
+    if set(table.columns) != {"user", "epsilon"}:
+        found = ", ".join(map(str, table.columns))
+        raise ConfigError(f"user budgets {path} must have the columns user, epsilon; got {found}.")
+    budgets: dict[str, float] = {}
+    for user, value in zip(table["user"], table["epsilon"], strict=True):
+        try:
+            epsilon = float(value)
+        except (TypeError, ValueError):
+            epsilon = math.nan
+        if not isinstance(user, str) or not epsilon >= 0:
+            raise ConfigError(
+                f"ε (budget) of a user must be a number of at least 0; got {value!r} for {user!r} in {path}."
+            )
+        if user in budgets:
+            raise ConfigError(f"user {user!r} must have one budget; {path} has several.")
+        budgets[user] = epsilon
+    return budgets
+
+
+class UserBudgets:
+    """Leaves out users whose next participation would cost more than their budget.
+
+    A user who joined the rounds π, and would join t, moves C·G by at most a·‖Σ_{j∈π∪{t}} C_{:,j}‖ per unit
+    clip norm, over all n rows: also those that later rounds release. The user is asked only if ε of that
+    shift is within the budget. The decision depends on recorded participation alone, never on data.
+
+    Args:
+        plan: mechanism and noise.
+        budgets: ε by user id; users that are not named are bound by the contract only.
+        ledger: the record of participation; read again before each round, so a resumed run decides alike.
+
+    Guarantees:
+        No recorded user's realised ε ever exceeds the user's budget.
+    """
+
+    def __init__(self, plan: Plan, budgets: Mapping[str, float], ledger: Ledger) -> None:
+        self._factorization, self._ledger = plan.mechanism.factorization, ledger
+        scale = plan.noise_std / (plan.config.clip_norm * adjacency_factor(plan.config.adjacency))
+        delta = plan.config.delta
+        self._limits = {
+            user: 0.0 if epsilon == 0 else scale / gaussian_sigma(epsilon, delta)
+            for user, epsilon in budgets.items()
+            if math.isfinite(epsilon)
+        }
+        self._history: defaultdict[str, list[int]] = defaultdict(list)
+        self._seen = 0
+
+    def admit(self, t: int, users: Sequence[str]) -> list[str]:
+        """Those of ``users`` that can afford round t, in the same order."""
+        for index in range(self._seen, t):
+            for user in self._ledger.participants(index):
+                self._history[user].append(index)
+        self._seen = max(self._seen, t)
+        bound = [user for user in users if user in self._limits]
+        shifts = pattern_sensitivities(self._factorization, [[*self._history[user], t] for user in bound])
+        too_dear = {
+            user for user, shift in zip(bound, shifts.tolist(), strict=True) if shift > self._limits[user]
+        }
+        return [user for user in users if user not in too_dear]

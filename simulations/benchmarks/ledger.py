@@ -1,0 +1,113 @@
+"""The ledger and its accounting at scale: write rate, time and memory of `fedmf account`.
+
+    python simulations/benchmarks/ledger.py [--users U] [--participations N] [--rounds n] [--json]
+
+Fills a run directory with random cohorts (so that nearly every user has a pattern of its own, the hard case)
+and runs ``fedmf account`` on it in a process of its own. Targets for 10⁶ users and 2·10⁷ participations: 60 s
+and 2 GiB. A ratio below 1 meets the target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import tomli_w
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from fedmf.accounting.ledger import Ledger
+from fedmf.cohorts import RandomSchedule
+from fedmf.noise import NoiseKey
+from fedmf.runs import Config, make_plan
+from fedmf.runs.directory import CONFIG, LEDGER
+
+SECONDS, BYTES = 60.0, 2 * 2**30
+
+
+def fill(path: Path, config: Config) -> float:
+    """Write the ledger of a whole run; returns the seconds spent in commits, disk included."""
+    schedule = RandomSchedule(config.users, config.cohort_size, config.participation, seed=0)
+    ids = [f"user-{u:08d}" for u in range(config.users)]
+    header = make_plan(config).header(NoiseKey.from_os(), dimension=1000).to_dict()
+    (path / CONFIG).write_text(tomli_w.dumps(config.to_flat()))
+    spent = 0.0
+    with Ledger.create(path / LEDGER, config.participation, header) as ledger:
+        for t in track(range(config.rounds), "writing", console=Console(stderr=True)):
+            cohort = [ids[u] for u in schedule.cohort(t)]
+            begun = time.perf_counter()
+            ledger.commit_round(t, cohort, f"{t}.npz", "digest")
+            spent += time.perf_counter() - begun
+    return spent
+
+
+def account(path: Path) -> tuple[float, float, int, dict]:
+    """(seconds, processor seconds, peak bytes, statement) of ``fedmf account --json`` in a new process."""
+    begun = time.perf_counter()
+    command = [sys.executable, "-m", "fedmf", "account", str(path), "--json"]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    seconds = time.perf_counter() - begun
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, json.loads(done.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--users", type=int, default=10**6)
+    parser.add_argument("--participations", type=int, default=2 * 10**7)
+    parser.add_argument("--rounds", type=int, default=1000)
+    parser.add_argument("--mechanism", default="cgd")
+    parser.add_argument("--mechanism-params", default="lambda=0.9")
+    parser.add_argument("--json", action="store_true", help="one JSON object per row")
+    options = parser.parse_args()
+    cohort = options.participations // options.rounds
+    config = Config.from_mapping(
+        {
+            "users": options.users,
+            "rounds": options.rounds,
+            "cohort-size": cohort,
+            "schedule": "random",
+            "min-separation": max(1, options.users // cohort // 2),
+            "mechanism": options.mechanism,
+            "mechanism-params": options.mechanism_params,
+        }
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        writing = fill(path, config)
+        size = (path / LEDGER).stat().st_size
+        seconds, processor, peak, statement = account(path)
+    written = cohort * config.rounds
+    rows = [
+        ("write rate", written / writing, "participations/s", None, None),
+        ("size on disk", size / written, "bytes/participation", None, None),
+        ("fedmf account", seconds, "s", SECONDS, seconds / SECONDS),
+        ("fedmf account, processor time", processor, "s", SECONDS, processor / SECONDS),
+        ("peak memory", peak / 2**30, "GiB", BYTES / 2**30, peak / BYTES),
+    ]
+    if options.json:
+        for name, value, unit, target, ratio in rows:
+            print(
+                json.dumps({"name": name, "value": value, "unit": unit, "baseline": target, "ratio": ratio})
+            )
+        return
+    table = Table(
+        title=f"{config.users} users, {written} participations, {statement['realised_patterns']} patterns"
+    )
+    for heading in ("", "measured", "unit", "target"):
+        table.add_column(heading, justify="right")
+    for name, value, unit, target, _ in rows:
+        table.add_row(name, f"{value:.3g}", unit, "" if target is None else f"{target:g}")
+    Console().print(table)
+    print(f"worst user {statement['epsilon_realised']:.4f} of {statement['epsilon_planned']:.4f} planned")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Whole runs with random cohorts: what they claim, and that a resumed run draws the same cohorts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_runs import client_for, run_small, small_config
+
+from fedmf.accounting.ledger import Ledger
+from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.simulation import run_on_grid
+from fedmf.flower.strategy import RoundReport
+from fedmf.runs.session import Session
+
+SAMPLED = ("cyclic-poisson", "balls-in-bins", "b-min-sep")
+
+
+@pytest.mark.parametrize("schedule", SAMPLED)
+def test_a_run_records_its_cohorts_and_claims_no_amplification(schedule: str, tmp_path: Path) -> None:
+    config = small_config(schedule=schedule, cohort_size=3, mechanism="bsr", bands=4)
+    reports: list[RoundReport] = []
+    run_small(tmp_path / "run", config, on_report=reports.append)
+    statement = json.loads((tmp_path / "run" / "statement.json").read_text())
+    assert statement["sampling"] == f"none: {schedule} cohorts, no amplification claimed"
+    assert statement["cohort_size"] == 3
+    assert statement["sampling"] in (tmp_path / "run" / "statement.txt").read_text()
+    assert statement["epsilon_planned"] == pytest.approx(8.0, rel=1e-6)
+    with Session.resume(tmp_path / "run") as session:
+        drawn = session.cohort_schedule()
+        ids = session.task.dataset.user_ids
+        expected = [(t, ids[u]) for t in range(config.rounds) for u in drawn.cohort(t)]
+        assert sorted(session.directory.ledger.participations()) == sorted(expected)
+    assert [report.asked for report in reports] == [len(drawn.cohort(t)) for t in range(config.rounds)]
+    assert [report.included for report in reports] == [report.asked for report in reports]
+
+
+@pytest.mark.parametrize("schedule", SAMPLED)
+def test_a_resumed_run_draws_the_same_cohorts(schedule: str, tmp_path: Path) -> None:
+    config = small_config(schedule=schedule, cohort_size=3, mechanism="identity")
+    whole = run_small(tmp_path / "whole", config)
+
+    class Stop(Exception):
+        pass
+
+    def stop(report: RoundReport, _row: object) -> None:
+        if report.t == 4:
+            raise Stop
+
+    with pytest.raises(Stop), Session.start(tmp_path / "run", config) as session:
+        run_on_grid(session, InProcessGrid(client_for(session)), stop)
+    with Session.resume(tmp_path / "run", config) as session:
+        run_on_grid(session, InProcessGrid(client_for(session)))
+        assert np.array_equal(session.server.parameters.numpy(), whole)
+
+
+def test_private_runs_of_one_configuration_draw_different_cohorts(tmp_path: Path) -> None:
+    config = small_config(schedule="b-min-sep", cohort_size=3, noise_seed=-1)
+    cohorts = []
+    for name in ("a", "b"):
+        with Session.start(tmp_path / name, config) as session:
+            schedule = session.cohort_schedule()
+            cohorts.append([schedule.cohort(t).tolist() for t in range(config.rounds)])
+    assert cohorts[0] != cohorts[1]
+
+
+def test_empty_cohorts_are_released_and_do_not_stop_the_run(tmp_path: Path) -> None:
+    """One user in twenty-four on average: three empty rounds in a row are nothing unusual."""
+    config = small_config(schedule="b-min-sep", cohort_size=1, min_separation=1, rounds=30, noise_seed=2)
+    run_small(tmp_path / "run", config)
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
+        found = ledger.replay()
+        asked = {t for t, _ in ledger.participations()}
+    assert found.rounds == 30
+    silent = [t for t in range(28) if not {t, t + 1, t + 2} & asked]
+    assert silent, "this seed no longer shows three empty rounds in a row; choose another"
+    assert found.empty_rounds == 30 - len(asked)
