@@ -126,7 +126,7 @@ class PrivateServer:
             raise ValueError(
                 f"sum must hold exactly the listed users; got {total.users} updates for {len(users)} users."
             )
-        if self.t >= self.plan.allowed_rounds:
+        if self.plan.allowed_rounds <= self.t < self.plan.participation.rounds:
             raise BudgetExhaustedError(
                 f"t (round) must be below {self.plan.allowed_rounds} to keep max-epsilon; got {self.t}. "
                 "Nothing was released."

@@ -42,7 +42,7 @@ def test_a_correct_mechanism_is_never_accused() -> None:
     """20 of 20 seeds at confidence 0.95: a seed fails with chance below 0.05, in fact some 0.003."""
     found = [audit(config(), CANARIES, RUNS, 0.95, seed) for seed in range(20)]
     assert sum(result.bound.mu > result.mu_claimed for result in found) == 0
-    assert min(result.bound.mu for result in found) > 0.6 * found[0].mu_claimed, "the audit is too weak"
+    assert min(result.bound.mu for result in found) > 0.5 * found[0].mu_claimed, "the audit is too weak"
 
 
 def test_noise_too_small_by_half_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
