@@ -126,7 +126,7 @@ class BlockEnergies(SecondMoment):
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Σ of the energies of the blocks."""
-        return torch.zeros(self.size, dtype=x.dtype).index_add_(0, self._block, (x * x).sum(0))
+        return torch.zeros(self.size, dtype=x.dtype).index_add(0, self._block, (x * x).sum(0))
 
     def of_isotropic_noise(self) -> torch.Tensor:
         """The sizes of the blocks."""
