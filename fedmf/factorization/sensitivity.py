@@ -204,7 +204,7 @@ def _scaled_envelope_square(envelope: Vector, scale: Vector, k: int, b: int) -> 
 def _dense_gram(C: Factorization) -> NDArray[np.float64]:
     column = C.toeplitz_column()
     if column is not None:
-        # The same sums as below, in the same order, a row at a time: G_ij = G_{i+1,j+1} + c_{n−1−i} c_{n−1−j}.
+        # The sums of below in the same order, a row at a time: G_ij = G_{i+1,j+1} + c_{n−1−i} c_{n−1−j}.
         gram = np.outer(column[::-1], column[::-1])
         for i in range(C.rounds - 2, -1, -1):
             gram[i, :-1] += gram[i + 1, 1:]
