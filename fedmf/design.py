@@ -8,6 +8,7 @@ from typing import Any
 from fedmf.accounting.calibration import adjacency_factor, gaussian_sigma
 from fedmf.factorization.catalogue import accepted_parameters, build, names, optional_parameters
 from fedmf.factorization.error import errors
+from fedmf.factorization.horizons import check_rounds
 from fedmf.factorization.sensitivity import stated_sensitivity
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload, parse_workload
@@ -87,8 +88,9 @@ def design(
     sigma = None if epsilon is None or delta is None else gaussian_sigma(epsilon, delta)
     budget = {"noise_multiplier": sigma, "epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     factor = adjacency_factor(adjacency)
-    queries = parse_workload(workload, participation.rounds)
     chosen = _comparison(participation.rounds) if mechanisms is None else list(mechanisms)
+    check_rounds(participation.rounds)
+    queries = parse_workload(workload, participation.rounds)
     given = _distributed(chosen, {**({} if bands is None else {"bands": bands}), **(params or {})})
     rows, refused = [], []
     for name, own in zip(chosen, given, strict=True):
