@@ -15,7 +15,7 @@ from fedmf.workload import ToeplitzWorkload, parse_workload
 
 __all__ = ["design"]
 
-# Beyond these horizons a comparison leaves out what takes minutes; what is asked for by name is always built.
+# Beyond these horizons a comparison leaves out what takes minutes; by name `check_horizon` allows more.
 _LARGEST_NORMALIZED = 4096
 _LARGEST = {
     "banded-toeplitz": 1_000_000,

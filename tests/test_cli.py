@@ -268,7 +268,7 @@ OUT_OF_RANGE = [
     ((100, 0, 20), ["bisr"], "k (max_participations) must be an integer of at least 1; got 0"),
     ((100, 5, 0), ["bisr"], "b (min_separation) must be an integer of at least 1; got 0"),
     ((0, 5, 20), ["bisr"], "n (rounds) must be an integer of at least 1; got 0"),
-    *(((10**8, 10, 10**6), [name], "n (rounds) must be at most 1000000; got 100000000. No mechanism")
+    *(((10**8, 10, 10**6), [name], "n (rounds) must be at most 10000000; got 100000000. No mechanism")
       for name in names()),
     *(((10**6, 10, 10**4), [name], f"for {name}; got 1000000. Use bisr or banded-toeplitz")
       for name in ("blt", "banded", "banded-inverse", "normalized-blt", "normalized-bisr")),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 __all__ = ["LARGEST", "check_horizon", "check_rounds"]
 
-#: n for closed forms and optimised banded Toeplitz matrices.
-LARGEST = 1_000_000
+#: n for closed forms and optimised banded Toeplitz matrices, which take minutes there and seconds at 10⁶.
+LARGEST = 10_000_000
 _NORMALIZED, _LARGEST_NORMALIZED = "normalized-", 65_536  # normalised columns take O(n²)
 _LARGEST_OF = {"banded": 65_536, "banded-inverse": 65_536, "blt": 131_072}
 # These refuse by themselves, before they allocate anything.
@@ -16,7 +16,7 @@ def check_rounds(rounds: int) -> None:
     """Refuse a horizon that no mechanism is built for.
 
     Raises:
-        ValueError: n > 1,000,000.
+        ValueError: n > 10,000,000.
     """
     if rounds > LARGEST:
         raise ValueError(
