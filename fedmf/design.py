@@ -9,13 +9,14 @@ from fedmf.accounting.amplification.sampling import check_sampling
 from fedmf.accounting.calibration import adjacency_factor, gaussian_sigma
 from fedmf.factorization.catalogue import Mechanism, accepted_parameters, build, names, optional_parameters
 from fedmf.factorization.error import errors
+from fedmf.factorization.horizons import check_rounds
 from fedmf.factorization.sensitivity import Sensitivity, stated_sensitivity
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload, parse_workload
 
 __all__ = ["design"]
 
-# Beyond these horizons a comparison leaves out what takes minutes; what is asked for by name is always built.
+# Beyond these horizons a comparison leaves out what takes minutes; by name `check_horizon` allows more.
 _LARGEST_NORMALIZED = 4096
 _LARGEST = {
     "banded-toeplitz": 1_000_000,
@@ -100,10 +101,11 @@ def design(
     sigma = None if epsilon is None or delta is None else gaussian_sigma(epsilon, delta)
     budget = {"noise_multiplier": sigma, "epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     factor = adjacency_factor(adjacency)
-    queries = parse_workload(workload, participation.rounds)
     chosen = _comparison(participation.rounds) if mechanisms is None else list(mechanisms)
     if mechanisms is None and sampling != "none":
         chosen = [name for name in chosen if not name.startswith("normalized-")]
+    check_rounds(participation.rounds)
+    queries = parse_workload(workload, participation.rounds)
     given = _distributed(chosen, {**({} if bands is None else {"bands": bands}), **(params or {})})
     rows, refused = [], []
     for name, own in zip(chosen, given, strict=True):

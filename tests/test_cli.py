@@ -11,6 +11,7 @@ import pytest
 from small_runs import small_config
 
 from fedmf.cli.app import run
+from fedmf.factorization import names
 
 REQUIRED_STATEMENT = {
     "unit", "adjacency", "mechanism", "params", "rounds", "max_participations", "min_separation",
@@ -235,7 +236,8 @@ def test_design_without_matplotlib_is_one_line(
         ["--epsilon", "0", "--delta", "1e-5"],
         ["--memory-vectors", "-1"],
         ["--mechanism", "square-root", "--workload", "exponential:2"],
-        ["--epsilon", "1", "--delta", "2"],
+        *(["--epsilon", epsilon, "--delta", "1e-5"] for epsilon in ("-1", "nan", "inf")),
+        *(["--epsilon", "1", "--delta", delta] for delta in ("0", "1", "-1", "nan", "2")),
         ["--epsilon", "1"],
         ["--mechanism", "bisrr"],
         ["--mechanism", "cgd", "--param", "lambda=1"],
@@ -275,6 +277,22 @@ OUT_OF_RANGE = [
      "got 3000. Use banded-toeplitz"),
     ((20_000, 10, 10), ["banded", "--bands", "20"], "at most b=10 for a banded C of more than 10240 rounds; "
      "got 20. The sensitivity could not be bounded: use p <= b, or banded-toeplitz"),
+    *(((100, 5, 20), [name, "--bands", str(p)], f"between 1 and n=100; got {p}")
+      for name in ("one-parameter", "shifted-root", "banded", "banded-toeplitz", "banded-inverse")
+      for p in (0, -3)),
+    *(((100, 5, 20), [name, "--param", f"c={value}"], "c (")
+      for name in ("one-parameter", "shifted-root") for value in (-5, "nan", "inf")),
+    *(((100, 5, 20), [name, "--param", "stamps=10", "--bands", "30"], "between 1 and n=10; got 30")
+      for name in ("bisr", "bsr", "banded", "banded-toeplitz", "banded-inverse")),
+    ((100, 5, 20), ["tree", "--param", "full=2"], "0 (online) or 1 (full); got 2"),
+    ((100, 0, 20), ["bisr"], "k (max_participations) must be an integer of at least 1; got 0"),
+    ((100, 5, 0), ["bisr"], "b (min_separation) must be an integer of at least 1; got 0"),
+    ((0, 5, 20), ["bisr"], "n (rounds) must be an integer of at least 1; got 0"),
+    *(((10**8, 10, 10**6), [name], "n (rounds) must be at most 10000000; got 100000000. No mechanism")
+      for name in names()),
+    *(((10**6, 10, 10**4), [name], f"for {name}; got 1000000. Use bisr or banded-toeplitz")
+      for name in ("blt", "banded", "banded-inverse", "normalized-blt", "normalized-bisr")),
+    ((50_000, 2, 20_000), ["banded", "--bands", "64"], "n*p (coefficients) must be at most 2097152"),
 ]  # fmt: skip
 
 

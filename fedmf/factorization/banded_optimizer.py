@@ -20,6 +20,8 @@ _LARGEST_DENSE = 2048
 _LEAST_COUNTED = 1e-4
 # Columns of one user overlap for p > b; to bound the sensitivity then takes all of CᵀC.
 _LARGEST_OVERLAPPING = 10_240
+# A quarter of a million coefficients take a minute.
+_MOST_ENTRIES = 2**21
 _OPTIONS = {"maxiter": 3000, "maxfun": 4000, "ftol": 1e-11, "gtol": 1e-10, "maxcor": 20}
 
 
@@ -104,8 +106,8 @@ def banded(
         C, its first column of norm 1.
 
     Raises:
-        ValueError: p is out of range, the workload is of the slow kind (`log_error`) and n > 2048, or p > b,
-            k > 1 and n > 10240.
+        ValueError: p is out of range, the workload is of the slow kind (`log_error`) and n > 2048, p > b,
+            k > 1 and n > 10240, or n·p > 2,097,152.
 
     Guarantees:
         For p ≤ b no worse than the column-normalised optimal banded Toeplitz matrix, from which it starts.
@@ -129,6 +131,11 @@ def banded(
         raise ValueError(
             f"p (bands) must be at most b={b} for a banded C of more than {_LARGEST_OVERLAPPING} rounds; got "
             f"{bands}. The sensitivity could not be bounded: use p <= b, or banded-toeplitz."
+        )
+    if n * bands > _MOST_ENTRIES:
+        raise ValueError(
+            f"n*p (coefficients) must be at most {_MOST_ENTRIES} for a banded C; got {n}*{bands}. "
+            "Use fewer bands, or banded-toeplitz."
         )
     block = None if equal_norms or k == 1 else np.minimum(np.arange(n) // b, k - 1)
     directions, norms = _minimize(_start(bands, participation), queries, block)

@@ -12,6 +12,7 @@ import numpy as np
 from fedmf.factorization.base import Factorization
 from fedmf.factorization.error import query_variances
 from fedmf.factorization.families import DEFAULT_INVERSE, FAMILIES, Family, few_buffered, rated, scaled
+from fedmf.factorization.horizons import check_horizon, check_rounds
 from fedmf.factorization.robust import tapered
 from fedmf.factorization.scaled_toeplitz import NotRepresentable
 from fedmf.factorization.search import minimize_on_interval
@@ -27,7 +28,7 @@ _NORMALIZED = "normalized-"
 # Beyond p = b the optimiser takes seconds per step; wider bands than this must be asked for.
 _WIDEST_OPTIMIZED = 256
 # General banded matrices have n·p coefficients: at n = 4000, p = 64 takes a minute and p = 400 several.
-_WIDEST_BANDED = 64
+_WIDEST_BANDED, _MOST_ENTRIES = 64, 2**18
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +106,7 @@ def build(
     {'bands': 32}
     """
     family, n = _family(name), participation.rounds
+    check_rounds(n)
     workload = prefix(n) if workload is None else workload
     if workload.rounds != n:
         raise ValueError(f"A (workload) must have n={n} rounds, those of C; got {workload.rounds}.")
@@ -113,7 +115,8 @@ def build(
         return _stamped(name, participation, workload, asked)
     if "taper" in asked and family is FAMILIES["banded-toeplitz"]:
         return _tapered(name, participation, workload, asked)
-    given = _checked_params(name, family, asked)
+    check_horizon(name, n)
+    given = _checked_params(name, family, asked, n)
     search = _Search(participation, workload, family, name.startswith(_NORMALIZED), given)
     return Mechanism(name, *search.best())
 
@@ -209,7 +212,8 @@ class _Search:
         if "bands" in self.given:
             return int(self.given["bands"])
         if self.family is FAMILIES["banded"]:
-            return min(self.participation.min_separation, self.participation.rounds, _WIDEST_BANDED)
+            n, b = self.participation.rounds, self.participation.min_separation
+            return min(b, n, _WIDEST_BANDED, max(1, _MOST_ENTRIES // n))
         if self.family is FAMILIES["banded-inverse"]:
             return min(DEFAULT_INVERSE, self.participation.rounds)
         if self.family is FAMILIES["banded-toeplitz"]:
@@ -278,7 +282,9 @@ def _family(name: str) -> Family:
     return family
 
 
-def _checked_params(name: str, family: Family, params: Mapping[str, float | int]) -> dict[str, float | int]:
+def _checked_params(
+    name: str, family: Family, params: Mapping[str, float | int], rounds: int
+) -> dict[str, float | int]:
     for symbol, value in params.items():
         if symbol not in family.accepted:
             takes = ", ".join(family.accepted) or "none"
@@ -291,4 +297,8 @@ def _checked_params(name: str, family: Family, params: Mapping[str, float | int]
     for symbol, value in params.items():
         if symbol in whole and int(value) != value:
             raise ValueError(f"{whole[symbol]} ({symbol}) must be an integer; got {value}.")
+    if not 1 <= params.get("bands", 1) <= rounds:
+        raise ValueError(f"p (bands) must be an integer between 1 and n={rounds}; got {params['bands']}.")
+    if params.get("full", 0) not in (0, 1):
+        raise ValueError(f"full (estimator of {name}) must be 0 (online) or 1 (full); got {params['full']}.")
     return {key: int(value) if key in whole else float(value) for key, value in params.items()}

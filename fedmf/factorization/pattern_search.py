@@ -42,11 +42,13 @@ class Search:
         value: the largest sum found; attained by ``pattern``.
         bound: no pattern has a larger sum; equal to value, up to 2e-12 (relative), if the search finished.
         pattern: 0-based rounds.
+        by_rows: whether the bound is `row_bound`, because the search was too large or ended above it.
     """
 
     value: float
     bound: float
     pattern: Rounds
+    by_rows: bool = False
 
     @property
     def finished(self) -> bool:
@@ -80,11 +82,12 @@ def heaviest_pattern(gram: Array, k: int, b: int, work: float = 1e9) -> Search:
         if fewer <= state.target:
             break
         bound = max(bound, min(fewer, _of_size(state, size, k)))
+    rows = np.inf
     if bound > state.target:
         # Without a bound on the patterns of k rounds those of fewer need none either.
         fewer = row_bound(gram, k - 1, b) if np.isfinite(bound) else np.inf
-        bound = min(row_bound(gram, k, b), max(bound, fewer))
-    return Search(state.value, max(bound, state.value), state.pattern)
+        bound, rows = max(bound, fewer), row_bound(gram, k, b)
+    return Search(state.value, max(min(bound, rows), state.value), state.pattern, by_rows=rows <= bound)
 
 
 def row_bound(gram: Array, k: int, b: int) -> float:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fedmf.factorization.base import Factorization, Vector
 from fedmf.factorization.pair_dominance import pair_bound_square
-from fedmf.factorization.pattern_search import heaviest_pattern, row_bound
+from fedmf.factorization.pattern_search import heaviest_pattern
 from fedmf.factorization.separated import (
     best_separated_sum,
     comb_sum,
@@ -44,6 +44,8 @@ __all__ = [
     "stated_sensitivity",
 ]
 
+_BY_ROWS = "row-wise dynamic program (Choquette-Choo et al. 2023, Theorem 2)"
+_STOPPED = "search over patterns, stopped at its work limit"
 _ROUNDING = 1e-12
 _MOST_PATTERNS = 200_000
 _MOST_PAIRED = 512
@@ -200,6 +202,13 @@ def _scaled_envelope_square(envelope: Vector, scale: Vector, k: int, b: int) -> 
 
 
 def _dense_gram(C: Factorization) -> NDArray[np.float64]:
+    column = C.toeplitz_column()
+    if column is not None:
+        # The sums of below in the same order, a row at a time: G_ij = G_{i+1,j+1} + c_{n−1−i} c_{n−1−j}.
+        gram = np.outer(column[::-1], column[::-1])
+        for i in range(C.rounds - 2, -1, -1):
+            gram[i, :-1] += gram[i + 1, 1:]
+        return gram
     gram = np.zeros((C.rounds, C.rounds))
     flat, step = gram.reshape(-1), C.rounds + 1
     for gap in range(min(C.rounds, C.bands)):
@@ -242,19 +251,8 @@ def _by_search(C: Factorization, k: int, b: int) -> Sensitivity:
     found = heaviest_pattern(gram, k, b)
     value = float(np.sqrt(found.bound))
     if not found.finished:
-        return Sensitivity(value, "upper_bound", "search over patterns, stopped at its work limit")
+        return Sensitivity(value, "upper_bound", _BY_ROWS if found.by_rows else _STOPPED)
     columns = C.columns(found.pattern)
     if _signs_attain(columns.T @ columns):
         return Sensitivity(value, "exact", "search over patterns, finished (branch and bound)")
     return Sensitivity(value, "upper_bound", "search over patterns, |C^T C| of mixed signs")
-
-
-def _by_dynamic_program(C: Factorization, k: int, b: int) -> Sensitivity:
-    """w_i = max_{π∋i} Σ_{j∈π} |G_ij|, then max_π Σ_{i∈π} w_i."""
-    gram = _dense_gram(C)
-    np.abs(gram, out=gram)
-    return Sensitivity(
-        float(np.sqrt(row_bound(gram, k, b))),
-        "upper_bound",
-        "row-wise dynamic program (Choquette-Choo et al. 2023, Theorem 2)",
-    )

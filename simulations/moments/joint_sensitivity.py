@@ -120,7 +120,7 @@ def main() -> None:
         assert gap > -1e-9, (kind, pair, contract, adjacency, weight, found, stated)
         lines.append(
             f"| {kind} | {pair} | {contract} | {adjacency} | {weight:g} | {stated.value:.4f} | "
-            f"{stated.kind} | {found**0.5:.4f} | {gap:.2%} |"
+            f"{stated.kind} | {found**0.5:.4f} | {max(gap, 0.0):.2%} |"
         )
     (RESULTS / "joint-sensitivity.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))

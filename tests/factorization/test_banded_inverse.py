@@ -21,13 +21,29 @@ def _rmse(C, contract, workload=None):
     return errors(C, workload or prefix(contract.rounds), stated).rmse
 
 
+def _weighted(make):
+    """Learning rates on top, and row weights where there are none."""
+
+    def made(n):
+        own = make(n)
+        rows = np.linspace(0.5, 2.0, n) if own.row_weights is None else own.row_weights
+        return weighted(own, rows=rows, columns=np.geomspace(1.0, 0.05, n))
+
+    return made
+
+
+DECAYING = _weighted(lambda n: exponential(0.8, n))
+
+
 def _numeric(function, x):
     steps = 1e-6 * np.eye(x.size)
     return [(function(x + step)[0] - function(x - step)[0]) / 2e-6 for step in steps]
 
 
 @pytest.mark.parametrize(("n", "k", "b", "p"), [(9, 1, 9, 4), (12, 3, 4, 6), (11, 4, 3, 11), (10, 10, 1, 5)])
-@pytest.mark.parametrize("make", [prefix, average, lambda n: exponential(0.8, n)])
+@pytest.mark.parametrize(
+    "make", [prefix, average, lambda n: exponential(0.8, n), _weighted(prefix), _weighted(average), DECAYING]
+)
 def test_objective_is_the_squared_error_and_its_gradient_is_right(n, k, b, p, make):
     contract, workload = Participation(n, k, b), make(n)
     objective = EarliestObjective(contract, workload)

@@ -12,7 +12,7 @@ from oracles import ltt, prefix_sums, query_variances, scalar_sensitivity
 from fedmf.factorization import BufferedToeplitz, blt, build, errors, stated_sensitivity
 from fedmf.factorization.blt import BufferedObjective
 from fedmf.participation import Participation
-from fedmf.workload import average, exponential, prefix
+from fedmf.workload import average, exponential, prefix, weighted
 
 PAIRS = [
     ([0.9], [0.4]),
@@ -20,6 +20,11 @@ PAIRS = [
     ([0.9999, 0.98, 0.7], [0.02, 0.1, 0.3]),
     ([0.9999, 0.995, 0.95, 0.6], [0.004, 0.03, 0.12, 0.3]),
 ]
+WEIGHTS = {"rows": np.linspace(0.5, 2.0, 12), "columns": np.geomspace(1.0, 0.05, 12)}
+
+
+def decaying(n):
+    return exponential(0.8, n)
 
 
 def _rmse(C, contract):
@@ -97,9 +102,16 @@ def test_bad_values_are_refused(theta, omega, n, message):
 
 
 @pytest.mark.parametrize("error", ["rmse", "max"])
-@pytest.mark.parametrize("workload", [prefix(12), exponential(0.8, 12)])
+@pytest.mark.parametrize(
+    "workload",
+    [prefix(12), exponential(0.8, 12), *(weighted(make(12), **WEIGHTS) for make in (prefix, decaying))],
+)
 def test_objective_is_the_squared_error_and_its_gradient_is_right(error, workload):
     contract = Participation(12, 3, 4)
+    if error == "max" and workload.column_weights is not None:
+        with pytest.raises(ValueError, match="no weights for max error"):
+            BufferedObjective(contract, workload, error)
+        return
     objective = BufferedObjective(contract, workload, error)
     x = objective.parameters(np.array([0.9, 0.4]), np.array([0.2, 0.3]))
     theta, omega = objective.pair(x)

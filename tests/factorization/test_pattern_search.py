@@ -80,7 +80,9 @@ def test_exhausted_work_is_called_a_bound() -> None:
     gram = np.abs(C.T @ C)
     found = heaviest_pattern(gram, 40, 4, work=0.0)
     assert not found.finished
-    assert found.value < found.bound <= row_bound(gram, 40, 4)
+    rows = row_bound(gram, 40, 4)
+    assert found.value < found.bound <= rows
+    assert found.by_rows == (found.bound == rows)
 
 
 @pytest.mark.parametrize(("k", "b"), [(6, 50), (4, 20), (3, 1)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import ltt, prefix_sums, rmse, scalar_sensitivity
+from oracles import ltt, rmse, scalar_sensitivity
 
 from fedmf.factorization import Toeplitz, banded_toeplitz, blt, errors, stated_sensitivity
 from fedmf.factorization.robust import RobustObjective, Scenarios, robust_toeplitz, tapered
@@ -46,10 +46,13 @@ def test_strategy_error_is_the_dense_one_and_its_gradient_is_right(p, last):
         dense = workload.materialize() @ np.linalg.inv(ltt(c, 10))
         assert value == pytest.approx(np.sum((dense[-1:] if last else dense) ** 2), rel=1e-12)
         assert slope == pytest.approx(_numeric(function, c), rel=1e-6, abs=1e-6)
-    rated = weighted(prefix(10), columns=np.geomspace(1, 0.01, 10))
-    assert StrategyError(rated)(c)[0] == pytest.approx(
-        np.sum((rated.materialize() @ np.linalg.inv(ltt(c, 10))) ** 2), rel=1e-12
-    )
+    for own in (prefix(10), exponential(0.7, 10)):
+        for rows in (None, np.linspace(0.5, 2, 10)):
+            rated = weighted(own, rows=rows, columns=np.geomspace(1, 0.01, 10))
+            value, slope = StrategyError(rated)(c)
+            dense = rated.materialize() @ np.linalg.inv(ltt(c, 10))
+            assert value == pytest.approx(np.sum(dense**2), rel=1e-12)
+            assert slope == pytest.approx(_numeric(StrategyError(rated), c), rel=1e-6, abs=1e-6)
     with pytest.raises(ValueError, match="no weights for max error"):
         StrategyError(rated, True)
 
@@ -70,18 +73,25 @@ def test_learning_rates_are_honoured():
 
 
 @pytest.mark.parametrize("order", [1.0, 8.0, 500.0])
-def test_objective_is_the_error_over_the_scenarios_and_its_gradient_is_right(order):
+@pytest.mark.parametrize(
+    "workload", [prefix(9), weighted(prefix(9), np.linspace(0.5, 2, 9), np.geomspace(1, 0.05, 9))]
+)
+def test_objective_is_the_error_over_the_scenarios_and_its_gradient_is_right(workload, order):
     scenarios = Scenarios.separations(9, [2, 3, 4], 3, weights=[0.2, 0.5, 0.3])
     c = np.array([1.1, 0.6, 0.4, 0.4, 0.1])
-    value, slope = RobustObjective(scenarios, prefix(9), order)(c)
+    value, slope = RobustObjective(scenarios, workload, order)(c)
     dense = ltt(c, 9)
     each = [
-        rmse(prefix_sums(9), dense, scalar_sensitivity(dense, own.max_participations, own.min_separation))
+        rmse(
+            workload.materialize(),
+            dense,
+            scalar_sensitivity(dense, own.max_participations, own.min_separation),
+        )
         for own in scenarios.contracts
     ]
     expected = np.linalg.norm(scenarios.weights * each, ord=order) * 3.0
     assert np.exp(value) == pytest.approx(expected, rel=1e-12)
-    numeric = _numeric(RobustObjective(scenarios, prefix(9), order), c)
+    numeric = _numeric(RobustObjective(scenarios, workload, order), c)
     assert slope == pytest.approx(numeric, rel=1e-5, abs=1e-7)
 
 
