@@ -28,6 +28,7 @@ from fedmf.factorization.error import Errors, errors, query_variances
 from fedmf.factorization.inverse import StreamingInverse
 from fedmf.factorization.lti import quadratic_lti, quadratic_suboptimality
 from fedmf.factorization.pattern import pattern_sensitivities, pattern_sensitivity
+from fedmf.factorization.rounded_storage import rounding_inflation, rounding_shift
 from fedmf.factorization.scaled_toeplitz import ColumnScaled, NotRepresentable, ScaledToeplitz
 from fedmf.factorization.sensitivity import (
     Sensitivity,
@@ -100,6 +101,8 @@ __all__ = [
     "quadratic_lti",
     "quadratic_suboptimality",
     "query_variances",
+    "rounding_inflation",
+    "rounding_shift",
     "sensitivity",
     "sensitivity_upper_bound",
     "square_root",
