@@ -25,7 +25,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 KEPT_DTYPES = (torch.float32, torch.float64)
 """Of ring buffers and states. bfloat16 is not among them: its rounding would move the noise by more than what
-one user moves it by (decision 0006)."""
+one user moves it by (decision 0007)."""
 
 
 class NoiseKernels(Protocol):

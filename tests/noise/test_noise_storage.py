@@ -11,6 +11,7 @@ import torch
 from fedmf.factorization import (
     BufferedToeplitz,
     InverseToeplitz,
+    Recurrence,
     Toeplitz,
     build,
     kary_tree,
@@ -123,6 +124,15 @@ def test_what_is_not_an_output_is_never_narrowed(C):
     assert noise.inflation == 1.0
     assert noise.memory_bytes == noise.memory_vectors * DIMENSION * 8
     assert torch.equal(rows(noise, ROUNDS), rows(stream(C), ROUNDS))
+
+
+def test_outputs_of_a_form_that_the_proof_leaves_out_are_never_narrowed():
+    """Several z and several outputs a row: `rounding_shift` has no bound for it."""
+    inverse = Recurrence(np.array([1.0, -0.3]), np.array([0.5]), np.ones(ROUNDS))
+    source = GaussianSource(NoiseKey.from_seed(5), DIMENSION)
+    noise = CorrelatedNoise(source, inverse, ROUNDS, buffer_dtype=torch.float32)
+    assert noise.memory_bytes == DIMENSION * 8
+    assert torch.equal(rows(noise, ROUNDS), rows(CorrelatedNoise(source, inverse, ROUNDS), ROUNDS))
 
 
 @pytest.mark.parametrize(
