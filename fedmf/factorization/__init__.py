@@ -32,6 +32,7 @@ from fedmf.factorization.pattern import (
     pattern_sensitivities,
     pattern_sensitivity,
 )
+from fedmf.factorization.rounded_storage import rounding_inflation, rounding_shift
 from fedmf.factorization.scaled_toeplitz import ColumnScaled, NotRepresentable, ScaledToeplitz
 from fedmf.factorization.sensitivity import (
     Sensitivity,
@@ -105,6 +106,8 @@ __all__ = [
     "quadratic_lti",
     "quadratic_suboptimality",
     "query_variances",
+    "rounding_inflation",
+    "rounding_shift",
     "sensitivity",
     "sensitivity_upper_bound",
     "square_root",

@@ -251,12 +251,13 @@ def _weighted(total, k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, table, rows):
 def accumulate(
     out, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS: tl.constexpr
 ):
-    """out ← out + Σ_j weight_j·z(t_j, ·)."""
+    """out ← out + y, y = Σ_j weight_j·z(t_j, ·) summed from 0."""
     tag, k0, k1, k2, k3 = _unsigned(tag), _unsigned(k0), _unsigned(k1), _unsigned(k2), _unsigned(k3)
     k4, k5, k6, k7 = _unsigned(k4), _unsigned(k5), _unsigned(k6), _unsigned(k7)
     blocks, at, inside = _tile(counter, shift, length, BLOCKS)
-    total = _read(out, at, length, inside)
-    total = _weighted(total, k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, table, rows)
+    y = tl.zeros([BLOCKS, 16], tl.float64)
+    y = _weighted(y, k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, table, rows)
+    total = _read(out, at, length, inside) + y
     _write(out, at, length, inside, _narrow(total, out.dtype.element_ty))
 
 
@@ -265,7 +266,8 @@ def feedback(
     out, ring, length, shift, table, rows, stored, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7,
     BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """y = Σ_j weight_j·z(t_j, ·) − Σ_m ring_weight_m·ring[slot_m];  ring[write slot] ← y;  out += scale·y.
+    """y = Σ_j weight_j·z(t_j, ·) − Σ_m ring_weight_m·ring[slot_m];  ring[write slot] ← y, rounded;
+    out ← out + scale·y, not rounded before.
 
     The table goes on with the slots, the ring weights, the write slot and the scale.
     """
@@ -280,10 +282,9 @@ def feedback(
         weight = tl.load(table + stored + m).to(tl.float64, bitcast=True)
         y = tl.fma(-weight, _read(ring + slot * length, at, length, inside), y)
     table += 2 * stored
-    y = _narrow(y, ring.dtype.element_ty)
-    _write(ring + tl.load(table) * length, at, length, inside, y)
+    _write(ring + tl.load(table) * length, at, length, inside, _narrow(y, ring.dtype.element_ty))
     scale = tl.load(table + 1).to(tl.float64, bitcast=True)
-    total = tl.fma(scale, _widen(y), _read(out, at, length, inside))
+    total = tl.fma(scale, y, _read(out, at, length, inside))
     _write(out, at, length, inside, _narrow(total, out.dtype.element_ty))
 
 

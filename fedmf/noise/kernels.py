@@ -10,9 +10,22 @@ import torch
 
 from fedmf.noise.layout import MAX_DIMENSION
 
-__all__ = ["DTYPES", "NoiseKernels", "check_feedback", "check_state_space", "check_sum", "check_vector"]
+__all__ = [
+    "DTYPES",
+    "KEPT_DTYPES",
+    "NoiseKernels",
+    "check_feedback",
+    "check_state_space",
+    "check_sum",
+    "check_vector",
+]
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+"""Of vectors that noise is added to."""
+
+KEPT_DTYPES = (torch.float32, torch.float64)
+"""Of ring buffers and states. bfloat16 is not among them: its rounding would move the noise by more than what
+one user moves it by (decision 0007)."""
 
 
 class NoiseKernels(Protocol):
@@ -47,12 +60,12 @@ class NoiseKernels(Protocol):
     ) -> None:
         """One row of a recurrence on its own outputs, which are kept in a ring buffer.
 
-        y = Σ_j weights[j]·z(rounds[j], ·) − Σ_m ring_weights[m]·ring[slots[m]];  ŷ = y rounded to ring's
-        dtype;  ring[write_slot] ← ŷ;  out ← out + scale·ŷ.  All slots are read before ŷ is written. What
-        is added is what is stored, so that later rows cancel it exactly: Cŷ = z + rounding of y.
+        y = Σ_j weights[j]·z(rounds[j], ·) − Σ_m ring_weights[m]·ring[slots[m]];  ring[write_slot] ← y,
+        rounded to ring's dtype;  out ← out + scale·y.  All slots are read before y is written. What is added
+        is y as it was before it was rounded: released noise must not lie on the grid of a narrow dtype.
 
         Args:
-            ring: (r, len(out)), contiguous.
+            ring: (r, len(out)), contiguous, float32 or float64.
         """
         ...
 
@@ -72,7 +85,7 @@ class NoiseKernels(Protocol):
         dtype, for every m;  out ← out + scale·y.
 
         Args:
-            state: (buffers, len(out)), contiguous.
+            state: (buffers, len(out)), contiguous, float32 or float64.
         """
         ...
 
@@ -142,10 +155,10 @@ def _check_scale(scale: float) -> None:
 
 def _check_rows(name: str, rows: torch.Tensor, out: torch.Tensor) -> None:
     fits = rows.ndim == 2 and rows.shape[1] == out.numel() and rows.device == out.device
-    if not fits or rows.dtype not in DTYPES or not rows.is_contiguous():
+    if not fits or rows.dtype not in KEPT_DTYPES or not rows.is_contiguous():
         raise ValueError(
-            f"{name} (stored vectors) must be contiguous, (rows, {out.numel()}), float32, float64 or "
-            f"bfloat16, on {out.device}; got {rows.dtype} of shape {tuple(rows.shape)} on {rows.device}. "
+            f"{name} (stored vectors) must be contiguous, (rows, {out.numel()}), float32 or float64, on "
+            f"{out.device}; got {rows.dtype} of shape {tuple(rows.shape)} on {rows.device}. "
             "No noise was added."
         )
 

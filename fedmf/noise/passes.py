@@ -153,9 +153,8 @@ def feed_back(
                 y[i] = fma(weight, _widen(row[i]), y[i])
         row = ring[write][columns]
         for i in range(values.size):
-            stored = _narrow(y[i], row[i])
-            row[i] = stored
-            values[i] = _narrow(fma(scale, _widen(stored), _widen(values[i])), values[i])
+            row[i] = _narrow(y[i], row[i])
+            values[i] = _narrow(fma(scale, y[i], _widen(values[i])), values[i])
 
 
 @compiled

@@ -126,7 +126,7 @@ class ReferenceKernels:
         for slot, weight in zip(slots, ring_weights, strict=True):
             y = y - weight * _wide(ring[slot])
         ring[write_slot] = round_to(y, ring.dtype)
-        out.copy_(round_to(_wide(out) + scale * _wide(ring[write_slot]), out.dtype))
+        out.copy_(round_to(_wide(out) + scale * y, out.dtype))
 
     def state_space_(
         self,

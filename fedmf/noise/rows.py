@@ -129,11 +129,10 @@ class CachedRows(RowRule[Recurrence]):
 class FeedbackRows(RowRule[Recurrence]):
     """The last r outputs y are kept in a ring; row t overwrites y_{t−r}, which it is the last to read."""
 
-    roundable = True
-
     def __init__(self, inverse: Recurrence) -> None:
         self.inverse = inverse
         self.vectors = inverse.memory_vectors
+        self.roundable = inverse.feedforward.shape[-1] == 1  # what `rounded_storage` covers
         self._fresh = _fresh_rounds(inverse)
 
     def begin(self, t: int) -> int:

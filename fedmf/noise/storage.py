@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,13 +12,13 @@ from typing import Any, Final, Literal
 import torch
 
 from fedmf.factorization import Recurrence, SparseRows, StreamingInverse
-from fedmf.noise.kernels import NoiseKernels
+from fedmf.noise.kernels import KEPT_DTYPES, NoiseKernels
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.layout import Domain
 from fedmf.noise.rows import CachedRows, RegeneratedRows, RowRule, of_inverse
 from fedmf.noise.source import GaussianSource
 
-__all__ = ["Costs", "Storage", "choose_rows", "kept_bytes", "measured_costs"]
+__all__ = ["Costs", "Storage", "check_inflation", "choose_rows", "kept_bytes", "measured_costs"]
 
 Storage = Literal["auto", "regenerate", "buffer"]
 
@@ -73,6 +74,13 @@ def choose_rows(
         raise ValueError(f"storage must be 'auto', 'regenerate' or 'buffer'; got {storage!r}.")
     if memory_limit is not None and memory_limit < 0:
         raise ValueError(f"memory_limit (bytes) must be at least 0; got {memory_limit}.")
+    if buffer_dtype == torch.bfloat16:
+        raise ValueError(
+            "buffer_dtype must be float64 or float32; got torch.bfloat16, whose rounding moves the noise of "
+            "neighbours apart by more than a user's update does, so that no scale makes up for it."
+        )
+    if buffer_dtype not in KEPT_DTYPES:
+        raise ValueError(f"buffer_dtype must be float64 or float32; got {buffer_dtype}.")
     own = of_inverse(inverse)
     if storage == "regenerate":
         return RegeneratedRows(SparseRows.of(inverse)) if own.vectors else own
@@ -94,6 +102,21 @@ def choose_rows(
         return own
     draws, measured = inverse.mean_regenerated_vectors + 1, costs()
     return cached if measured.cached(draws) < measured.regenerated(draws) else own
+
+
+def check_inflation(inflation: float | None, dtype: torch.dtype) -> None:
+    """Refuse a factor of the scale that is none, or none where rounding takes one.
+
+    Raises:
+        ValueError: it is below 1 or not finite, or None with vectors kept in float32.
+    """
+    if inflation is None and dtype != torch.float64:
+        raise ValueError(
+            f"inflation (F) must be given for vectors kept in {dtype}; got None. Rounding would void the "
+            "guarantee without more noise: rounding_inflation of fedmf.factorization says how much."
+        )
+    if inflation is not None and not 1.0 <= inflation < math.inf:
+        raise ValueError(f"inflation (F) must satisfy 1 <= F < inf; got {inflation}.")
 
 
 def kept_bytes(rule: RowRule[Any], length: int, buffer_dtype: torch.dtype) -> int:

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 
 from fedmf.factorization import StreamingInverse
-from fedmf.factorization.rounded_storage import rounding_loss
-from fedmf.noise.kernels import DTYPES, NoiseKernels, check_vector
+from fedmf.noise.kernels import NoiseKernels, check_vector
 from fedmf.noise.source import GaussianSource
-from fedmf.noise.storage import Storage, choose_rows, kept_bytes, measured_costs
+from fedmf.noise.storage import Storage, check_inflation, choose_rows, kept_bytes, measured_costs
 
 __all__ = ["CorrelatedNoise", "HorizonExceededError"]
 
@@ -42,8 +41,9 @@ class CorrelatedNoise:
         stop: one past its last element; None means d.
         storage: "auto", "regenerate" (keep nothing) or "buffer" (keep past z rather than draw them again).
         memory_limit: bytes the kept vectors may take; None: what the inverse needs and no more.
-        buffer_dtype: of kept outputs: float64, float32 or bfloat16; the narrower two change the noise
-            slightly, and `inflation` makes up for it.
+        buffer_dtype: of kept outputs and sums of them: float64 or float32.
+        inflation: F ≥ 1, multiplies every scale; None is 1. Must be given where vectors are kept in float32:
+            `fedmf.factorization.rounding_inflation` computes it.
 
     Raises:
         ValueError: the shard is not inside [0, d], the horizon is longer than the inverse's, or nothing can
@@ -54,8 +54,9 @@ class CorrelatedNoise:
         uninterrupted stream, to the last bit. Past z kept or drawn again give the same bits.
         Round n and later raise `HorizonExceededError`. A call that is interrupted does not advance the
         stream and its row is the same when tried again, on a fresh copy of `out`.
-        The covariance of the rows of an element is scale²·C⁻¹C⁻ᵀ with kept vectors in float64; with
-        narrower ones it is not below that (as matrices; see `fedmf.factorization.rounded_storage`).
+        The covariance of the rows of an element is (F·scale)²·C⁻¹C⁻ᵀ, up to what kept vectors in float32
+        round away. The releases are as private as that of the Gaussian mechanism with scale and sens(C),
+        up to the failure probability for which F was made.
 
     References:
         Kalinin, McKenna, Pagh and Lampert (2026), "DP-λCGD", on regenerating earlier noise from a seed.
@@ -87,6 +88,7 @@ class CorrelatedNoise:
         storage: Storage = "auto",
         memory_limit: int | None = None,
         buffer_dtype: torch.dtype = torch.float64,
+        inflation: float | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         horizon = inverse.rounds
@@ -101,17 +103,14 @@ class CorrelatedNoise:
                 f"start, stop (shard) must satisfy 0 <= start < stop <= d = {source.dimension}; "
                 f"got {start}, {stop}."
             )
-        if buffer_dtype not in DTYPES:
-            raise ValueError(f"buffer_dtype must be float64, float32 or bfloat16; got {buffer_dtype}.")
         self.source, self.rounds = source, rounds
         self.start, self.stop = start, stop
         measure = partial(measured_costs, str(torch.device(device)))
         self._rule = choose_rows(inverse, storage, memory_limit, stop - start, buffer_dtype, measure)
         self._dtype = buffer_dtype if self._rule.roundable else torch.float64
         self.digest = self._digest()
-        self.inflation = 1.0
-        if self._dtype != torch.float64:
-            self.inflation = 1.0 / (1.0 - rounding_loss(self._rule.inverse, torch.finfo(self._dtype).eps / 2))
+        check_inflation(inflation, self._dtype)
+        self.inflation = 1.0 if inflation is None else float(inflation)
         self._device = torch.device(device)
         self._t = 0
         self._kept: torch.Tensor | None = None

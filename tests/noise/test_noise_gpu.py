@@ -76,17 +76,12 @@ CASES = {
         F64, 7, 40, [0, 2**32 + 1, 2**64 - 1], [0.5, -2.0, 1.0]
     ),
     "last blocks of the counter": sums(BF16, MAX_DIMENSION - 37, 37, [2**40], [1.0]),
-    "a single element": sums(F32, 15, 1, [2], [1.0]),
-    "no rounds": sums(F32, 3, 5, [], []),
-    "refined": sums(F64, 16 * REFINED[1], 32, [REFINED[0]], [1.0]),
     "refined in one lag of two": sums(F32, 16 * REFINED[1] + 3, 20, [20, REFINED[0]], [1.0, 1.0]),
     "feedback float64": recurrence(F64, F64, 3, 70),
-    "feedback float32": recurrence(F32, F32, 16, TILE),
-    "feedback bfloat16 in float32": recurrence(F32, BF16, 31, 50),
+    "feedback float32, one whole tile": recurrence(F32, F32, 16, TILE),
     "feedback float32 in bfloat16": recurrence(BF16, F32, 0, 33),
     "state space float64": buffers(F64, F64, 1, 60),
-    "state space float32": buffers(F32, F32, 32, TILE),
-    "state space bfloat16": buffers(BF16, BF16, 9, 45),
+    "state space float32 in bfloat16": buffers(BF16, F32, 9, 45),
 }
 
 
@@ -105,7 +100,7 @@ def test_a_pass_gives_the_bits_of_the_cpu_and_the_values_of_the_reference(case, 
     for name, value in found.items():
         assert torch.equal(value, cpu[name]), name
         assert (value.double() - reference[name].double()).abs().max() <= SLACK[value.dtype], name
-        assert case == "no rounds" or not torch.equal(value, arguments[name])
+        assert not torch.equal(value, arguments[name])
 
 
 def test_the_cases_meet_a_refined_pair():
@@ -157,9 +152,8 @@ def test_bfloat16_is_rounded_once(interpret):
 @pytest.mark.parametrize(
     ("name", "out", "stored", "arch"),
     [
-        ("accumulate", "fp32", "fp32", 80),
         ("accumulate", "fp32", "fp32", 90),
-        ("feedback", "fp32", "i16", 90),
+        ("feedback", "fp32", "fp64", 90),
         ("state_space", "i16", "fp32", 90),
     ],
 )

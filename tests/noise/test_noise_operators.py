@@ -44,7 +44,7 @@ class ImpulseKernels:
         for slot, weight in zip(slots, ring_weights, strict=True):
             y = y - weight * ring[slot].double()
         ring[write_slot] = y
-        out += scale * ring[write_slot].double()
+        out += scale * y
 
     def state_space_(self, out, scale, start, t, state, decays, output_weights):
         y = self._sum(out, start, [t], [1.0])
