@@ -9,11 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import CipherContext
 from numpy.typing import NDArray
 
 from fedmf.noise.kernels import check_feedback, check_state_space, check_sum, check_vector
-from fedmf.noise.key import NoiseKey
+from fedmf.noise.key import NONCE_BYTES, NoiseKey
 from fedmf.noise.layout import (
     BLOCK_BYTES,
     NORMALS_PER_BLOCK,
@@ -23,7 +22,7 @@ from fedmf.noise.layout import (
     refinement_nonce,
 )
 from fedmf.noise.passes import add_sum, feed_back, step_states
-from fedmf.noise.transform import add_pairs, find_coarse
+from fedmf.noise.transform import add_blocks, find_coarse
 
 __all__ = ["CpuKernels"]
 
@@ -33,13 +32,11 @@ TILE: Final = 1 << 15
 FEWEST_PER_THREAD: Final = 1 << 17
 """A thread for fewer elements would take longer to start than it saves."""
 
-TILE_BLOCKS: Final = TILE // NORMALS_PER_BLOCK
-_ZEROS: Final = bytes(TILE_BLOCKS * BLOCK_BYTES)
-_ONE_BLOCK: Final = bytes(BLOCK_BYTES)
+_ZEROS: Final = memoryview(bytes(TILE * BLOCK_BYTES // NORMALS_PER_BLOCK))
 _NOTHING: Final = np.empty(0, np.uint64)
 
-_Round = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], float]
-_Sums = tuple[NDArray[np.float64], NDArray[np.float64]]
+_Round = tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.uint64], float]
+_Pass = Callable[[_Round, NDArray[np.float64], int, int, int], None]
 
 
 class CpuKernels:
@@ -65,6 +62,7 @@ class CpuKernels:
         self.key = key
         self.domain = domain
         self._threads = threads
+        self._idle: list[_Worker] = []
 
     def accumulate_(
         self, out: torch.Tensor, start: int, rounds: Sequence[int], weights: Sequence[float]
@@ -75,9 +73,8 @@ class CpuKernels:
         check_sum(rounds, weights)
         values = _array(out)
 
-        def work(tiles: _Tiles) -> None:
-            for low, high, skip in tiles:
-                add_sum(*tiles.draw(), values[low:high], skip)
+        def work(last: _Round, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
+            add_sum(last, sums, values[low:high], skip)
 
         self._share(work, start, out.numel(), rounds, weights)
 
@@ -98,13 +95,12 @@ class CpuKernels:
         check_vector(out, start)
         check_sum(rounds, weights)
         check_feedback(out, scale, ring, slots, ring_weights, write_slot)
-        values, rows = _array(out), _array(ring)
+        values, rows, scale = _array(out), _array(ring), float(scale)
         places, taps = np.array(slots, np.int64), np.array(ring_weights, np.float64)
 
-        def work(tiles: _Tiles) -> None:
-            for low, high, skip in tiles:
-                part = values[low:high]
-                feed_back(*tiles.draw(), part, skip, float(scale), rows, low, places, taps, write_slot)
+        def work(last: _Round, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
+            part = values[low:high]
+            feed_back(last, sums, part, skip, scale, rows, low, places, taps, write_slot)
 
         self._share(work, start, out.numel(), rounds, weights)
 
@@ -123,32 +119,30 @@ class CpuKernels:
         check_vector(out, start)
         check_sum([t], [1.0])
         check_state_space(out, scale, state, decays, output_weights)
-        values, rows = _array(out), _array(state)
+        values, rows, scale = _array(out), _array(state), float(scale)
         factors, taps = np.array(decays, np.float64), np.array(output_weights, np.float64)
 
-        def work(tiles: _Tiles) -> None:
-            for low, high, skip in tiles:
-                step_states(*tiles.draw(), values[low:high], skip, float(scale), rows, low, factors, taps)
+        def work(last: _Round, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
+            step_states(last, sums, values[low:high], skip, scale, rows, low, factors, taps)
 
         self._share(work, start, out.numel(), [t], [1.0])
 
     def _share(
-        self,
-        work: Callable[[_Tiles], None],
-        start: int,
-        count: int,
-        rounds: Sequence[int],
-        weights: Sequence[float],
+        self, work: _Pass, start: int, count: int, rounds: Sequence[int], weights: Sequence[float]
     ) -> None:
         """Give each thread a range of whole tiles of elements 0 … count − 1, and wait for all."""
-        most = torch.get_num_threads() if self._threads is None else self._threads
-        threads = max(1, min(most, count // FEWEST_PER_THREAD))
+        threads = count // FEWEST_PER_THREAD
+        if threads > 1:
+            threads = min(threads, torch.get_num_threads() if self._threads is None else self._threads)
+        if threads <= 1:
+            self._work(work, start, 0, count, rounds, weights)
+            return
         edges = [*(count * n // threads // TILE * TILE for n in range(threads)), count]
         failures: list[BaseException] = []
 
         def run(low: int, high: int) -> None:
             try:
-                work(_Tiles(self.key, self.domain, start, low, high, rounds, weights))
+                self._work(work, start, low, high, rounds, weights)
             except BaseException as failure:
                 failures.append(failure)
 
@@ -161,83 +155,94 @@ class CpuKernels:
         if failures:
             raise failures[0]
 
+    def _work(
+        self, work: _Pass, start: int, low: int, high: int, rounds: Sequence[int], weights: Sequence[float]
+    ) -> None:
+        """One thread's share, elements low … high − 1 of `out`, tile by tile."""
+        try:
+            worker = self._idle.pop()
+        except IndexError:
+            worker = _Worker(self.key, self.domain)
+        try:
+            for part in _tiles(start, low, high):
+                worker.draw(work, rounds, weights, start, *part)
+        finally:
+            self._idle.append(worker)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> CpuKernels:
+        return CpuKernels(self.key, self.domain, self._threads)
+
     def __repr__(self) -> str:
         return f"CpuKernels({self.key!r}, {self.domain.name})"
 
 
-class _Tiles:
-    """The tiles of elements start + low … start + high − 1, with open keystreams for a sum of rounds.
+def _tiles(start: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
+    """(low, high, skip) of each tile: the elements it is for and how many unwanted ones precede them.
 
     Tiles consist of whole keystream blocks, so that each stream is read from front to back once.
     """
+    skip = (start + low) % NORMALS_PER_BLOCK
+    while low < high:
+        edge = min(high, low - skip + TILE)
+        yield low, edge, skip
+        low, skip = edge, 0
 
-    def __init__(
+
+class _Worker:
+    """Keystreams and buffers of one thread, used again by later calls; 256 KiB more for sums of rounds."""
+
+    def __init__(self, key: NoiseKey, domain: Domain) -> None:
+        self._domain = domain
+        self._stream, self._refining = (key.keystream(bytes(NONCE_BYTES), 0) for _ in range(2))
+        self._place: tuple[int, int] | None = None  # round and block that `_stream` gives next
+        self._words = np.empty(TILE, np.uint32)
+        self._bytes = self._words.data.cast("B")
+        self._positions = np.empty(TILE // 2, np.int64)  # hardly ever written, so that no cache holds it
+        self._sums, self._v = np.empty(0), np.empty(PAIRS_PER_BLOCK)
+
+    def draw(
         self,
-        key: NoiseKey,
-        domain: Domain,
+        work: _Pass,
+        rounds: Sequence[int],
+        weights: Sequence[float],
         start: int,
         low: int,
         high: int,
-        rounds: Sequence[int],
-        weights: Sequence[float],
+        skip: int,
     ) -> None:
-        self._key, self._domain = key, domain
-        self._low, self._high = low, high
-        self._skip = (start + low) % NORMALS_PER_BLOCK
-        self._block = (start + low) // NORMALS_PER_BLOCK
-        self._terms = [
-            (t, float(weight), key.keystream(nonce(domain, t), self._block))
-            for t, weight in zip(rounds, weights, strict=True)
-        ]
-        blocks = min(TILE_BLOCKS, -(-(self._skip + high - low) // NORMALS_PER_BLOCK))
-        pairs = blocks * PAIRS_PER_BLOCK
-        self._words = np.empty(pairs, np.uint64)
-        self._positions = np.empty(pairs, np.int64)  # hardly ever written, so that no cache holds it
-        self._sums = np.zeros((2, pairs if len(self._terms) > 1 else 0))
-        self._cut(blocks)
+        """Do the work on a tile with the words of the last round and the weighted sum of those before it."""
+        block, last = (start + low) // NORMALS_PER_BLOCK, len(rounds) - 1
+        count = -(-(skip + high - low) // NORMALS_PER_BLOCK) * NORMALS_PER_BLOCK
+        sums = self._sums[:0]
+        if last:
+            if not self._sums.size:
+                self._sums = np.empty(TILE)
+            sums = self._sums[:count]
+            sums.fill(0.0)
+        for j in range(last):
+            words, positions, refinements, weight = self._round(rounds[j], weights[j], block, count)
+            add_blocks(words, 0, positions, refinements, weight, sums, self._v)
+        work(self._round(rounds[last], weights[last], block, count), sums, low, high, skip)
 
-    def _cut(self, blocks: int) -> None:
-        """Make the buffers fit a tile of that many blocks."""
-        pairs = blocks * PAIRS_PER_BLOCK
-        self._blocks = blocks
-        self._earlier = (self._sums[0, :pairs], self._sums[1, :pairs])
-        self._tile = self._words[:pairs]
-        self._tile32 = self._tile.view(np.uint32)
-        self._bytes, self._zeros = self._tile.data.cast("B"), _ZEROS[: blocks * BLOCK_BYTES]
+    def _round(self, t: int, weight: float, block: int, count: int) -> _Round:
+        """Keystream words of a tile, and 64 more bits for the pairs at the positions."""
+        if self._place != (t, block):
+            self._stream.reset_nonce(block.to_bytes(4, "little") + nonce(self._domain, t))
+        self._place, size = None, count * BLOCK_BYTES // NORMALS_PER_BLOCK
+        self._stream.update_into(_ZEROS[:size], self._bytes[:size])
+        self._place, words = (t, block + count // NORMALS_PER_BLOCK), self._words[:count]
+        found = find_coarse(words, self._positions)
+        if not found:
+            return words, self._positions[:0], _NOTHING, float(weight)
+        positions = self._positions[:found]
+        return words, positions, self._refinements(t, block, positions), float(weight)
 
-    def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        """(low, high, skip) of each tile: the elements it is for and how many unwanted ones precede them."""
-        low, skip = self._low, self._skip
-        while low < self._high:
-            high = min(self._high, low - skip + TILE)
-            blocks = -(-(skip + high - low) // NORMALS_PER_BLOCK)
-            if blocks != self._blocks:
-                self._cut(blocks)
-            yield low, high, skip
-            self._block += blocks
-            low, skip = high, 0
-
-    def draw(self) -> tuple[_Round, _Sums]:
-        """The keystream of the last round with its weight, and the weighted sum of the rounds before it."""
-        *earlier, last = self._terms
-        for half in self._earlier:
-            half[:] = 0.0
-        for term in earlier:
-            add_pairs(*self._round(*term), *self._earlier)
-        return self._round(*last), self._earlier
-
-    def _round(self, t: int, weight: float, stream: CipherContext) -> _Round:
-        stream.update_into(self._zeros, self._bytes)
-        count = find_coarse(self._tile32, self._positions)
-        positions = self._positions[:count]
-        return self._tile, positions, self._refinements(t, positions) if count else _NOTHING, weight
-
-    def _refinements(self, t: int, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """64 more bits for each of these pairs."""
-        extra, stream = np.empty(positions.size, np.uint64), refinement_nonce(self._domain, t)
+    def _refinements(self, t: int, block: int, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
+        extra, purpose = np.empty(positions.size, np.uint64), refinement_nonce(self._domain, t)
         for j, position in enumerate(positions.tolist()):
-            block, pair = divmod(position, PAIRS_PER_BLOCK)
-            words = self._key.keystream(stream, self._block + block).update(_ONE_BLOCK)
+            behind, pair = divmod(position, PAIRS_PER_BLOCK)
+            self._refining.reset_nonce((block + behind).to_bytes(4, "little") + purpose)
+            words = self._refining.update(_ZEROS[:BLOCK_BYTES])
             extra[j] = int.from_bytes(words[8 * pair : 8 * pair + 8], "little")
         return extra
 
