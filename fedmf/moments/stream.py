@@ -150,13 +150,13 @@ class MomentStream:
                 f"x (rows) must be one row a step for post-processing; got {len(rows)}. "
                 "The square of a noisy sum is not the sum of squares."
             )
-        if not torch.isfinite(rows).all():
-            raise ValueError("x (row) must be finite; got NaN or infinity. No step was consumed.")
         norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         longest = float(norms.max()) if len(rows) else 0.0
-        if longest > zeta * (1 + _NORM_ROUNDING):
+        if not longest <= zeta * (1 + _NORM_ROUNDING):
+            if not torch.isfinite(rows).all():
+                raise ValueError("x (row) must be finite; got NaN or infinity. No step was consumed.")
             raise ValueError(f"x (row) must have norm at most zeta = {zeta}; got {longest}. Clip rows first.")
-        return rows * (zeta / norms.clamp_min(zeta))
+        return rows if longest <= zeta else rows * (zeta / norms.clamp_min(zeta))
 
     def state_dict(self) -> dict[str, Any]:
         """Step, workload states (private outputs) and noise positions; never the key."""

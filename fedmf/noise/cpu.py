@@ -22,7 +22,7 @@ from fedmf.noise.layout import (
     refinement_nonce,
 )
 from fedmf.noise.passes import add_sum, feed_back, step_states
-from fedmf.noise.transform import add_blocks, find_coarse
+from fedmf.noise.transform import add_blocks, find_coarse, scratch
 
 __all__ = ["CpuKernels"]
 
@@ -198,7 +198,7 @@ class _Worker:
         self._words = np.empty(TILE, np.uint32)
         self._bytes = self._words.data.cast("B")
         self._positions = np.empty(TILE // 2, np.int64)  # hardly ever written, so that no cache holds it
-        self._sums, self._v = np.empty(0), np.empty(PAIRS_PER_BLOCK)
+        self._sums, self._scratch = np.empty(0), scratch()
 
     def draw(
         self,
@@ -221,7 +221,7 @@ class _Worker:
             sums.fill(0.0)
         for j in range(last):
             words, positions, refinements, weight = self._round(rounds[j], weights[j], block, count)
-            add_blocks(words, 0, positions, refinements, weight, sums, self._v)
+            add_blocks(words, 0, positions, refinements, weight, sums, self._scratch)
         work(self._round(rounds[last], weights[last], block, count), sums, low, high, skip)
 
     def _round(self, t: int, weight: float, block: int, count: int) -> _Round:

@@ -6,19 +6,26 @@ is used, chunk by chunk, so that the usual sum of one round never leaves the fas
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numba import types
 from numba.extending import overload
 
-from fedmf.noise.layout import NORMALS_PER_BLOCK, PAIRS_PER_BLOCK
-from fedmf.noise.transform import add_blocks, bits32_of, bits_of, compiled, float32_of, float_of, fma
+from fedmf.noise.layout import NORMALS_PER_BLOCK
+from fedmf.noise.transform import (
+    CHUNK,
+    add_blocks,
+    bits32_of,
+    bits_of,
+    compiled,
+    float32_of,
+    float_of,
+    fma,
+    scratch,
+)
 
 __all__ = ["add_sum", "feed_back", "step_states"]
-
-CHUNK: Final = 1024
-"""Elements of which words, sums and vectors stay in the fastest cache."""
 
 _DROPPED = np.uint64(45)  # fraction bits of float64 that bfloat16 does not have
 _HALF = np.uint64((1 << 44) - 1)
@@ -66,7 +73,7 @@ def _compile_narrow(value, like):
 @compiled
 def buffers() -> Any:
     """Working memory for `weighted_sum`."""
-    return np.empty(CHUNK), np.empty(PAIRS_PER_BLOCK)
+    return np.empty(CHUNK), scratch()
 
 
 @compiled
@@ -77,14 +84,14 @@ def weighted_sum(last: Any, sums: Any, start: int, stop: int, memory: Any) -> An
         last: (words, positions, refinements, weight) of the last round, as for `add_blocks`.
         sums: the earlier rounds; of length 0 if there are none.
     """
-    y, v = memory
+    y, rest = memory
     y = y[: stop - start]
     if sums.size:
         y[:] = sums[start:stop]
     else:
         y[:] = 0.0
     words, positions, refinements, weight = last
-    add_blocks(words[start:stop], start // NORMALS_PER_BLOCK, positions, refinements, weight, y, v)
+    add_blocks(words[start:stop], start // NORMALS_PER_BLOCK, positions, refinements, weight, y, rest)
     return y
 
 

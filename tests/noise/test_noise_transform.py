@@ -35,7 +35,7 @@ def transformed(radius_words, refinements, angle_words, weight: float = 1.0) -> 
     assert positions.tolist() == [j for j, w in enumerate(radius_words) if w < 2**16]
     extra = np.array([refinements[j] for j in positions], np.uint64)
     z = np.zeros(16 * blocks)
-    transform.add_blocks(words.reshape(-1), 0, positions, extra, weight, z, np.empty(8))
+    transform.add_blocks(words.reshape(-1), 0, positions, extra, weight, z, transform.scratch())
     return z.reshape(blocks, 2, 8).swapaxes(1, 2).reshape(-1, 2)[:n]
 
 
