@@ -21,8 +21,8 @@ from fedmf.noise.layout import (
     nonce,
     refinement_nonce,
 )
-from fedmf.noise.passes import add_sum, feed_back, step_states
-from fedmf.noise.transform import add_blocks, find_coarse, scratch
+from fedmf.noise.passes import add_rounds, add_sum, feed_back, step_states
+from fedmf.noise.transform import find_coarse, scratch
 
 __all__ = ["CpuKernels"]
 
@@ -34,9 +34,10 @@ FEWEST_PER_THREAD: Final = 1 << 17
 
 _ZEROS: Final = memoryview(bytes(TILE * BLOCK_BYTES // NORMALS_PER_BLOCK))
 _NOTHING: Final = np.empty(0, np.uint64)
+_NO_SUMS: Final = np.empty(0)
 
-_Round = tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.uint64], float]
-_Pass = Callable[[_Round, NDArray[np.float64], int, int, int], None]
+_Rounds = tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.uint64], NDArray[np.float64]]
+_Pass = Callable[[_Rounds, NDArray[np.float64], int, int, int], None]
 
 
 class CpuKernels:
@@ -73,7 +74,7 @@ class CpuKernels:
         check_sum(rounds, weights)
         values = _array(out)
 
-        def work(last: _Round, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
+        def work(last: _Rounds, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
             add_sum(last, sums, values[low:high], skip)
 
         self._share(work, start, out.numel(), rounds, weights)
@@ -98,7 +99,7 @@ class CpuKernels:
         values, rows, scale = _array(out), _array(ring), float(scale)
         places, taps = np.array(slots, np.int64), np.array(ring_weights, np.float64)
 
-        def work(last: _Round, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
+        def work(last: _Rounds, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
             part = values[low:high]
             feed_back(last, sums, part, skip, scale, rows, low, places, taps, write_slot)
 
@@ -122,7 +123,7 @@ class CpuKernels:
         values, rows, scale = _array(out), _array(state), float(scale)
         factors, taps = np.array(decays, np.float64), np.array(output_weights, np.float64)
 
-        def work(last: _Round, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
+        def work(last: _Rounds, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
             step_states(last, sums, values[low:high], skip, scale, rows, low, factors, taps)
 
         self._share(work, start, out.numel(), [t], [1.0])
@@ -163,9 +164,10 @@ class CpuKernels:
             worker = self._idle.pop()
         except IndexError:
             worker = _Worker(self.key, self.domain)
+        factors = np.array(weights, np.float64)
         try:
             for part in _tiles(start, low, high):
-                worker.draw(work, rounds, weights, start, *part)
+                worker.draw(work, rounds, factors, start, *part)
         finally:
             self._idle.append(worker)
 
@@ -204,44 +206,64 @@ class _Worker:
         self,
         work: _Pass,
         rounds: Sequence[int],
-        weights: Sequence[float],
+        weights: NDArray[np.float64],
         start: int,
         low: int,
         high: int,
         skip: int,
     ) -> None:
-        """Do the work on a tile with the words of the last round and the weighted sum of those before it."""
-        block, last = (start + low) // NORMALS_PER_BLOCK, len(rounds) - 1
+        """Do the work on a tile with the words of the last rounds and the weighted sum of those before them.
+
+        Rounds of a short tile are drawn together: all that fit into the words of a long one.
+        """
+        block = (start + low) // NORMALS_PER_BLOCK
         count = -(-(skip + high - low) // NORMALS_PER_BLOCK) * NORMALS_PER_BLOCK
-        sums = self._sums[:0]
+        together = TILE // count
+        last = (len(rounds) - 1) // together * together
+        sums = _NO_SUMS
         if last:
             if not self._sums.size:
                 self._sums = np.empty(TILE)
             sums = self._sums[:count]
             sums.fill(0.0)
-        for j in range(last):
-            words, positions, refinements, weight = self._round(rounds[j], weights[j], block, count)
-            add_blocks(words, 0, positions, refinements, weight, sums, self._scratch)
-        work(self._round(rounds[last], weights[last], block, count), sums, low, high, skip)
+        for j in range(0, last, together):
+            add_rounds(self._rounds(rounds, weights, j, j + together, block, count), sums, self._scratch)
+        work(self._rounds(rounds, weights, last, len(rounds), block, count), sums, low, high, skip)
 
-    def _round(self, t: int, weight: float, block: int, count: int) -> _Round:
-        """Keystream words of a tile, and 64 more bits for the pairs at the positions."""
-        if self._place != (t, block):
-            self._stream.reset_nonce(block.to_bytes(4, "little") + nonce(self._domain, t))
-        self._place, size = None, count * BLOCK_BYTES // NORMALS_PER_BLOCK
-        self._stream.update_into(_ZEROS[:size], self._bytes[:size])
-        self._place, words = (t, block + count // NORMALS_PER_BLOCK), self._words[:count]
-        found = find_coarse(words, self._positions)
-        if not found:
-            return words, self._positions[:0], _NOTHING, float(weight)
+    def _rounds(
+        self,
+        rounds: Sequence[int],
+        weights: NDArray[np.float64],
+        first: int,
+        stop: int,
+        block: int,
+        count: int,
+    ) -> _Rounds:
+        """Keystream of some of the rounds, (rounds, words), and 64 more bits for pairs of all of it."""
+        size, position = 4 * count, block.to_bytes(4, "little")
+        zeros, words = _ZEROS[:size], self._words[: (stop - first) * count]
+        for j in range(first, stop):
+            if self._place != (rounds[j], block):
+                self._stream.reset_nonce(position + nonce(self._domain, rounds[j]))
+            self._place, begin = None, (j - first) * size
+            self._stream.update_into(zeros, self._bytes[begin : begin + size])
+            self._place = (rounds[j], block + count // NORMALS_PER_BLOCK)
+        found, refinements = find_coarse(words, self._positions), _NOTHING
         positions = self._positions[:found]
-        return words, positions, self._refinements(t, block, positions), float(weight)
+        if found:
+            refinements = self._refinements(rounds[first:stop], block, count, positions)
+        return words.reshape(stop - first, count), positions, refinements, weights[first:stop]
 
-    def _refinements(self, t: int, block: int, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
-        extra, purpose = np.empty(positions.size, np.uint64), refinement_nonce(self._domain, t)
+    def _refinements(
+        self, rounds: Sequence[int], block: int, count: int, positions: NDArray[np.int64]
+    ) -> NDArray[np.uint64]:
+        """64 more bits for each of these pairs."""
+        extra = np.empty(positions.size, np.uint64)
         for j, position in enumerate(positions.tolist()):
             behind, pair = divmod(position, PAIRS_PER_BLOCK)
-            self._refining.reset_nonce((block + behind).to_bytes(4, "little") + purpose)
+            line, behind = divmod(behind, count // NORMALS_PER_BLOCK)
+            stream = (block + behind).to_bytes(4, "little") + refinement_nonce(self._domain, rounds[line])
+            self._refining.reset_nonce(stream)
             words = self._refining.update(_ZEROS[:BLOCK_BYTES])
             extra[j] = int.from_bytes(words[8 * pair : 8 * pair + 8], "little")
         return extra

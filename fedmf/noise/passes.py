@@ -1,7 +1,7 @@
 """What happens to a tile of noise beside Box–Muller: reading, rounding and writing vectors of any dtype.
 
-A tile is a whole number of keystream blocks. The last round is added to the sum of the others just before it
-is used, chunk by chunk, so that the usual sum of one round never leaves the fastest cache. Tensors of bfloat16 come as uint16.
+A tile is a whole number of keystream blocks. The last rounds are added to the sum of the others just before
+it is used, chunk by chunk, so that the usual sum of one round never leaves the fastest cache. Tensors of bfloat16 come as uint16.
 """
 
 from __future__ import annotations
@@ -77,11 +77,26 @@ def buffers() -> Any:
 
 
 @compiled
+def add_rounds(drawn: Any, y: Any, memory: Any) -> None:
+    """y += Σ_j weights[j]·z(rounds[j], ·) for whole tiles.
+
+    Args:
+        drawn: (words, positions, refinements, weights): a row of words and a weight for each round; positions
+            count through all rows (see `add_blocks`).
+        memory: from `scratch`.
+    """
+    words, positions, refinements, weights = drawn
+    for j in range(weights.size):
+        first = j * words.shape[1] // NORMALS_PER_BLOCK
+        add_blocks(words[j], first, positions, refinements, weights[j], y, memory)
+
+
+@compiled
 def weighted_sum(last: Any, sums: Any, start: int, stop: int, memory: Any) -> Any:
     """Σ_j weights[j]·z(rounds[j], ·) of elements start … stop − 1 of the tile, whole blocks.
 
     Args:
-        last: (words, positions, refinements, weight) of the last round, as for `add_blocks`.
+        last: the last rounds, as for `add_rounds`.
         sums: the earlier rounds; of length 0 if there are none.
     """
     y, rest = memory
@@ -90,8 +105,10 @@ def weighted_sum(last: Any, sums: Any, start: int, stop: int, memory: Any) -> An
         y[:] = sums[start:stop]
     else:
         y[:] = 0.0
-    words, positions, refinements, weight = last
-    add_blocks(words[start:stop], start // NORMALS_PER_BLOCK, positions, refinements, weight, y, rest)
+    words, positions, refinements, weights = last
+    for j in range(weights.size):
+        first = (j * words.shape[1] + start) // NORMALS_PER_BLOCK
+        add_blocks(words[j, start:stop], first, positions, refinements, weights[j], y, rest)
     return y
 
 
@@ -99,8 +116,8 @@ def weighted_sum(last: Any, sums: Any, start: int, stop: int, memory: Any) -> An
 def add_sum(last: Any, sums: Any, out: Any, skip: int) -> None:
     """The pass of `NoiseKernels.accumulate_`; out begins `skip` elements into the tile."""
     memory = buffers()
-    for start in range(0, last[0].size, CHUNK):
-        stop = min(start + CHUNK, last[0].size)
+    for start in range(0, last[0].shape[1], CHUNK):
+        stop = min(start + CHUNK, last[0].shape[1])
         first, end = max(start, skip), min(stop, skip + out.size)
         y = weighted_sum(last, sums, start, stop, memory)[first - start : end - start]
         values = out[first - skip : end - skip]
@@ -129,8 +146,8 @@ def feed_back(
         weights: float64, as long as slots.
     """
     memory = buffers()
-    for start in range(0, last[0].size, CHUNK):
-        stop = min(start + CHUNK, last[0].size)
+    for start in range(0, last[0].shape[1], CHUNK):
+        stop = min(start + CHUNK, last[0].shape[1])
         first, end = max(start, skip), min(stop, skip + out.size)
         y = weighted_sum(last, sums, start, stop, memory)[first - start : end - start]
         values, columns = out[first - skip : end - skip], slice(column + first - skip, column + end - skip)
@@ -164,8 +181,8 @@ def step_states(
         decays, weights: float64, one per buffer.
     """
     memory = buffers()
-    for start in range(0, last[0].size, CHUNK):
-        stop = min(start + CHUNK, last[0].size)
+    for start in range(0, last[0].shape[1], CHUNK):
+        stop = min(start + CHUNK, last[0].shape[1])
         first, end = max(start, skip), min(stop, skip + out.size)
         y = weighted_sum(last, sums, start, stop, memory)[first - start : end - start]
         values, columns = out[first - skip : end - skip], slice(column + first - skip, column + end - skip)

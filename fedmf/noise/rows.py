@@ -81,7 +81,11 @@ class RegeneratedRows(RowRule[Recurrence | SparseRows]):
         if weights == [1.0] and self._at_once:
             kernels.accumulate_(out, start, rounds, [scale])
             return
-        size = min(TILE if out.device.type == "cpu" else TILE_ELSEWHERE, out.numel())
+        size = TILE if out.device.type == "cpu" else TILE_ELSEWHERE
+        if out.numel() <= size:
+            row = torch.empty(1, out.numel(), dtype=torch.float64, device=out.device)
+            kernels.feedback_(out, scale, start, rounds, weights, row, [], [], 0)
+            return
         tile = torch.empty(1, size, dtype=torch.float64, device=out.device)
         for low in range(0, out.numel(), size):
             part = out[low : low + size]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
@@ -26,7 +24,7 @@ from fedmf.noise.polynomials import (
 )
 
 CHUNK: Final = 1024
-"""Elements of which words, radii, sums and vectors stay in the fastest cache."""
+"""Elements of which words, sums and vectors stay in the fastest cache."""
 
 STRIDE: Final = 2048
 """Words looked through at once for small ones."""
@@ -114,58 +112,31 @@ def _directions(a: Lanes) -> tuple[Lanes, Lanes]:
     return (first.bits() ^ first_sign).as_float(), (second.bits() ^ second_sign).as_float()
 
 
-def _pointer(context: Any, builder: Any, signature: Any, arguments: Any, place: int, offset: Any) -> Any:
-    """To element `offset` of the array that is argument `place`."""
-    array = context.make_array(signature.args[place])(context, builder, arguments[place])
-    return builder.gep(array.data, [offset])
-
-
-def _radii_of_block(typing_context: Any, words: Any, block: Any, r: Any) -> Any:
-    """r[8·block …] = √(−2 ln u) of a block's pairs from its words alone."""
+def _add_block(typing_context: Any, v: Any, words: Any, block: Any, weight: Any, y: Any) -> Any:
+    """y of a block += weight·z; v is 2³²u of its pairs, or None for what the words alone give."""
     del typing_context
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        point, block = partial(_pointer, context, builder, signature, arguments), arguments[1]
-        source = point(0, builder.mul(block, block.type(NORMALS_PER_BLOCK)))
-        v = (load(builder, source).widened() | _TWO_52).as_float() - _TWO_52_LESS_HALF
-        store(_radii(v), point(2, builder.mul(block, block.type(LANES))))
-        return context.get_dummy_value()
+        def first(place: int, offset: Any) -> Any:
+            array = context.make_array(signature.args[place])(context, builder, arguments[place])
+            return builder.gep(array.data, [offset])
 
-    return types.none(words, block, r), generate
-
-
-def _radii_in_place(typing_context: Any, v: Any) -> Any:
-    """v[j] ← √(−2 ln u) for v[j] = 2³²u, j = 0 … 7."""
-    del typing_context
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = _pointer(context, builder, signature, arguments, 0, ir.IntType(64)(0))
-        store(_radii(load(builder, place)), place)
-        return context.get_dummy_value()
-
-    return types.none(v), generate
-
-
-def _add_block(typing_context: Any, words: Any, block: Any, weight: Any, r: Any, y: Any) -> Any:
-    """y[16·block …] += weight·r·(cos φ, sin φ), cosines first."""
-    del typing_context
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        point, block = partial(_pointer, context, builder, signature, arguments), arguments[1]
-        begin = builder.mul(block, block.type(NORMALS_PER_BLOCK))
+        begin = builder.mul(arguments[2], arguments[2].type(NORMALS_PER_BLOCK))
         middle = builder.add(begin, begin.type(LANES))
-        weight, cos_sin = repeated(builder, arguments[2]), _directions(load(builder, point(0, middle)))
-        radii = load(builder, point(3, builder.mul(block, block.type(LANES))))
-        for offset, direction in zip((begin, middle), cos_sin, strict=True):
-            sums = point(4, offset)
-            store(weight.times_plus(radii * direction, load(builder, sums)), sums)
+        if isinstance(signature.args[0], types.NoneType):
+            plain = load(builder, first(1, begin)).widened() | _TWO_52
+            scaled = plain.as_float() - _TWO_52_LESS_HALF
+        else:
+            scaled = load(builder, first(0, begin.type(0)))
+        factor, r = repeated(builder, arguments[3]), _radii(scaled)
+        for offset, direction in zip((begin, middle), _directions(load(builder, first(1, middle))), strict=True):
+            sums = first(4, offset)
+            store(factor.times_plus(r * direction, load(builder, sums)), sums)
         return context.get_dummy_value()
 
-    return types.none(words, block, weight, r, y), generate
+    return types.none(v, words, block, weight, y), generate
 
 
-_radii_from_words = intrinsic(_radii_of_block)
-_radii_from_v = intrinsic(_radii_in_place)
 _add = intrinsic(_add_block)
 
 
@@ -197,37 +168,41 @@ def find_coarse(words: Any, positions: Any) -> int:
 @compiled
 def scratch() -> Any:
     """Working memory for `add_blocks`."""
-    return np.empty(CHUNK // 2), np.empty(PAIRS_PER_BLOCK)
+    return np.empty(PAIRS_PER_BLOCK)
 
 
 @compiled
 def add_blocks(
-    words: Any, first: int, positions: Any, refinements: Any, weight: float, y: Any, memory: Any
+    words: Any, first: int, positions: Any, refinements: Any, weight: float, y: Any, v: Any
 ) -> None:
     """Add weight·z of whole blocks to sums in the order of elements.
 
     Args:
         words: keystream as uint32, 16 per block.
         first: number of the first block among those that `positions` counts.
-        positions: int64, 8c + k for each pair that needs refinement.
+        positions: int64, 8c + k for each pair that needs refinement, ascending.
         refinements: uint64, the 64 bits of each of them.
         weight: float64.
         y: float64 sums, as many as words.
-        memory: from `scratch`.
+        v: from `scratch`.
     """
-    r, v = memory
-    for begin in range(0, y.size, CHUNK):
-        end = min(begin + CHUNK, y.size)
-        chunk, sums, blocks = words[begin:end], y[begin:end], (end - begin) // NORMALS_PER_BLOCK
-        for b in range(blocks):
-            _radii_from_words(chunk, b, r)
-        offset = PAIRS_PER_BLOCK * (first + begin // NORMALS_PER_BLOCK)
-        for j in range(positions.size):
-            i = positions[j] - offset
-            if 0 <= i < PAIRS_PER_BLOCK * blocks:
-                word = chunk[i // PAIRS_PER_BLOCK * NORMALS_PER_BLOCK + i % PAIRS_PER_BLOCK]
-                v[:] = fma(np.float64(refinements[j]) + 0.5, 2.0**-64, np.float64(word))
-                _radii_from_v(v)
-                r[i] = v[0]
-        for b in range(blocks):
-            _add(chunk, b, weight, r, sums)
+    blocks, j, b = y.size // NORMALS_PER_BLOCK, 0, 0
+    while j < positions.size and positions[j] // PAIRS_PER_BLOCK < first:
+        j += 1
+    while b < blocks:
+        stop = blocks
+        if j < positions.size:
+            stop = min(stop, positions[j] // PAIRS_PER_BLOCK - first)
+        for plain in range(b, stop):
+            _add(None, words, plain, weight, y)
+        b = stop
+        if b < blocks:
+            for k in range(PAIRS_PER_BLOCK):
+                v[k] = np.float64(words[NORMALS_PER_BLOCK * b + k]) + 0.5
+            while j < positions.size and positions[j] // PAIRS_PER_BLOCK - first == b:
+                k = positions[j] % PAIRS_PER_BLOCK
+                word = np.float64(words[NORMALS_PER_BLOCK * b + k])
+                v[k] = fma(np.float64(refinements[j]) + 0.5, 2.0**-64, word)
+                j += 1
+            _add(v, words, b, weight, y)
+            b += 1
