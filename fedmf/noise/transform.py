@@ -129,7 +129,9 @@ def _add_block(typing_context: Any, v: Any, words: Any, block: Any, weight: Any,
         else:
             scaled = load(builder, first(0, begin.type(0)))
         factor, r = repeated(builder, arguments[3]), _radii(scaled)
-        for offset, direction in zip((begin, middle), _directions(load(builder, first(1, middle))), strict=True):
+        for offset, direction in zip(
+            (begin, middle), _directions(load(builder, first(1, middle))), strict=True
+        ):
             sums = first(4, offset)
             store(factor.times_plus(r * direction, load(builder, sums)), sums)
         return context.get_dummy_value()
@@ -137,7 +139,7 @@ def _add_block(typing_context: Any, v: Any, words: Any, block: Any, weight: Any,
     return types.none(v, words, block, weight, y), generate
 
 
-_add = intrinsic(_add_block)
+_add: Any = intrinsic(_add_block)
 
 
 @compiled
