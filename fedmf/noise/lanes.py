@@ -1,4 +1,4 @@
-"""Eight numbers at once in compiled code: arithmetic on LLVM vectors, which fits any processor's own width."""
+"""Eight numbers at once in compiled code: LLVM vectors, which fit any processor's own width."""
 
 from __future__ import annotations
 

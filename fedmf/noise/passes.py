@@ -1,7 +1,8 @@
 """What happens to a tile of noise beside Box–Muller: reading, rounding and writing vectors of any dtype.
 
 A tile is a whole number of keystream blocks. The last rounds are added to the sum of the others just before
-it is used, chunk by chunk, so that the usual sum of one round never leaves the fastest cache. Tensors of bfloat16 come as uint16.
+it is used, chunk by chunk, so that the usual sum of one round never leaves the fastest cache.
+Tensors of bfloat16 come as uint16.
 """
 
 from __future__ import annotations

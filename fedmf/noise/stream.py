@@ -41,7 +41,7 @@ class CorrelatedNoise:
         start: first element of the shard.
         stop: one past its last element; None means d.
         storage: "auto", "regenerate" (keep nothing) or "buffer" (keep past z rather than draw them again).
-        memory_limit: bytes the kept vectors may take; None: what the inverse needs and no more.
+        memory_limit: bytes the kept vectors may take; None: what the inverse needs, or 1 MiB of past z.
         buffer_dtype: of kept outputs: float64, float32 or bfloat16; the narrower two change the noise
             slightly, and `inflation` makes up for it.
 
@@ -105,14 +105,14 @@ class CorrelatedNoise:
             raise ValueError(f"buffer_dtype must be float64, float32 or bfloat16; got {buffer_dtype}.")
         self.source, self.rounds = source, rounds
         self.start, self.stop = start, stop
-        measure = partial(measured_costs, str(torch.device(device)))
-        self._rule = choose_rows(inverse, storage, memory_limit, stop - start, buffer_dtype, measure)
+        self._device = torch.device(device)
+        costs, length = partial(measured_costs, str(self._device)), stop - start
+        self._rule = choose_rows(inverse, storage, memory_limit, length, buffer_dtype, costs, self._device)
         self._dtype = buffer_dtype if self._rule.roundable else torch.float64
         self.digest = self._digest()
         self.inflation = 1.0
         if self._dtype != torch.float64:
             self.inflation = 1.0 / (1.0 - rounding_loss(self._rule.inverse, torch.finfo(self._dtype).eps / 2))
-        self._device = torch.device(device)
         self._t = 0
         self._kept: torch.Tensor | None = None
         self._kept_t: int | None = None  # the round that `_kept` precedes; None while a row is being made

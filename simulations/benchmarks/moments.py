@@ -3,9 +3,10 @@
     python simulations/benchmarks/moments.py [--only NAME]... [--repeats R] [--threads T] [--json]
 
 The baseline keeps the same running averages of x and x xᵀ (or x²) and adds independent float64 noise from
-NumPy's PCG64, which is neither secure nor correlated nor resumable. Both take turns in one process a case; the
-ratio is the median of ratios of neighbouring repetitions, below 1 is faster than the baseline. Steps are timed in
-the middle of the horizon, where every lag is in use. Extra memory is the growth of the peak resident set.
+NumPy's PCG64, which is neither secure nor correlated nor resumable. Both take turns in one process a case;
+the ratio is the median of ratios of neighbouring repetitions, below 1 is faster than the baseline. Steps are
+timed in the middle of the horizon, where every lag is in use. Extra memory is the growth of the peak
+resident set.
 """
 
 from __future__ import annotations
