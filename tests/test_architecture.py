@@ -41,6 +41,7 @@ ONLY_IN = {
     "typer": {"cli"},
     "rich": {"cli"},
     "numba": {"noise"},
+    "llvmlite": {"noise"},
     "triton": {"noise"},
 }
 LIMITED = {
@@ -50,7 +51,7 @@ LIMITED = {
     "factorization": {"numpy", "scipy", "threadpoolctl"},
     "design": {"numpy", "scipy"},
     "accounting": {"numpy", "scipy", "dp_accounting"},
-    "noise": {"numpy", "torch", "cryptography", "numba", "triton"},
+    "noise": {"numpy", "torch", "cryptography", "numba", "llvmlite", "triton"},
     "optim": {"numpy", "torch"},
 }
 HEAVY = (

@@ -97,6 +97,7 @@ class RunningWorkload:
         else:
             self._num, self._den = recursion_of(workload)
             inputs, outputs = self._num.size - 1, self._den.size - 1
+            self._past_inputs, self._past_outputs = _lags(self._num), _lags(-self._den)
         self._inputs = torch.zeros(inputs, size, dtype=torch.float64, device=device)
         self._outputs = torch.zeros(outputs, size, dtype=torch.float64, device=device)
 
@@ -131,17 +132,16 @@ class RunningWorkload:
         t, work = self._t, self.workload
         assert isinstance(work, ToeplitzWorkload)
         if work.column_weights is not None:
-            value = value * work.column_weights[t]
-        out = value * self._num[0]
-        for past, weights, sign in ((self._inputs, self._num, 1.0), (self._outputs, self._den, -1.0)):
-            for lag in range(1, min(t, len(past)) + 1):
-                if weights[lag]:
-                    out.add_(past[(t - lag) % len(past)], alpha=sign * weights[lag])
-        if len(self._inputs):
-            self._inputs[t % len(self._inputs)] = value
-        if len(self._outputs):
-            self._outputs[t % len(self._outputs)] = out
-        return out if work.row_weights is None else out * work.row_weights[t]
+            value = value * float(work.column_weights[t])
+        out = value * float(self._num[0])
+        for past, terms in ((self._inputs, self._past_inputs), (self._outputs, self._past_outputs)):
+            for lag, weight in terms:
+                if lag <= t:
+                    out.add_(past[(t - lag) % past.shape[0]], alpha=weight)
+        for past, latest in ((self._inputs, value), (self._outputs, out)):
+            if past.shape[0]:
+                past[t % past.shape[0]].copy_(latest)
+        return out if work.row_weights is None else out * float(work.row_weights[t])
 
     def state_dict(self) -> dict[str, Any]:
         """t and the vectors kept, which are private outputs; `load_state_dict` continues exactly."""
@@ -163,3 +163,8 @@ class RunningWorkload:
         self._t = int(state["t"])
         self._inputs.copy_(state["inputs"])
         self._outputs.copy_(state["outputs"])
+
+
+def _lags(coefficients: Vector) -> list[tuple[int, float]]:
+    """(lag, coefficient) of those not zero, from lag 1 on."""
+    return [(lag, float(coefficients[lag])) for lag in np.flatnonzero(coefficients).tolist() if lag]

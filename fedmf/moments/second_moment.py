@@ -60,25 +60,26 @@ class FullMatrix(SecondMoment):
     def __init__(self, dimension: int) -> None:
         self.dimension = _dimension(dimension)
         self.size = dimension * (dimension + 1) // 2
-        self._rows, self._columns = torch.triu_indices(dimension, dimension)
-        self._off = self._rows != self._columns
+        rows, columns = torch.triu_indices(dimension, dimension, dtype=torch.int32)
+        self._packed = rows * dimension + columns
+        self._scale = torch.full((self.size,), math.sqrt(2), dtype=torch.float64)
+        self._scale[rows == columns] = 1.0
+        place = torch.empty(dimension, dimension, dtype=torch.int32)
+        place[rows, columns] = place[columns, rows] = torch.arange(self.size, dtype=torch.int32)
+        self._place = place.flatten()
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Σ x xᵀ, packed."""
-        packed = (x.mT @ x)[self._rows, self._columns]
-        return torch.where(self._off, packed * math.sqrt(2), packed)
+        return (x.mT @ x).flatten().index_select(0, self._packed).mul_(self._scale.to(x.dtype))
 
     def unpack(self, released: torch.Tensor) -> torch.Tensor:
         """The symmetric d×d matrix."""
-        values = torch.where(self._off, released / math.sqrt(2), released)
-        matrix = torch.empty(self.dimension, self.dimension, dtype=released.dtype)
-        matrix[self._rows, self._columns] = values
-        matrix[self._columns, self._rows] = values
-        return matrix
+        values = released / self._scale.to(released.dtype)
+        return values.index_select(0, self._place).view(self.dimension, self.dimension)
 
     def of_isotropic_noise(self) -> torch.Tensor:
         """The identity matrix, packed."""
-        return (~self._off).to(torch.float64)
+        return (self._scale == 1.0).to(torch.float64)
 
 
 @final

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
 import torch
 
 from fedmf.factorization import Factorization
@@ -145,18 +146,21 @@ class MomentStream:
                 f"t (step) must be at most n (horizon) = {self.mechanism.rounds}; got {self._t + 1}. "
                 "Plan a longer stream: noise past the horizon was never calibrated."
             )
-        if self.mechanism.second is None and len(rows) > 1:
+        if self.mechanism.second is None and rows.shape[0] > 1:
             raise ValueError(
                 f"x (rows) must be one row a step for post-processing; got {len(rows)}. "
                 "The square of a noisy sum is not the sum of squares."
             )
-        if not torch.isfinite(rows).all():
-            raise ValueError("x (row) must be finite; got NaN or infinity. No step was consumed.")
-        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        longest = float(norms.max()) if len(rows) else 0.0
-        if longest > zeta * (1 + _NORM_ROUNDING):
+        values = rows.numpy()
+        norms = np.sqrt(np.einsum("ij,ij->i", values, values))
+        longest = float(norms.max(initial=0.0))
+        if not longest <= zeta * (1 + _NORM_ROUNDING):
+            if not torch.isfinite(rows).all():
+                raise ValueError("x (row) must be finite; got NaN or infinity. No step was consumed.")
             raise ValueError(f"x (row) must have norm at most zeta = {zeta}; got {longest}. Clip rows first.")
-        return rows * (zeta / norms.clamp_min(zeta))
+        if longest > zeta:
+            values *= (zeta / np.maximum(norms, zeta))[:, None]
+        return rows
 
     def state_dict(self) -> dict[str, Any]:
         """Step, workload states (private outputs) and noise positions; never the key."""

@@ -9,11 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import CipherContext
 from numpy.typing import NDArray
 
 from fedmf.noise.kernels import check_feedback, check_state_space, check_sum, check_vector
-from fedmf.noise.key import NoiseKey
+from fedmf.noise.key import NONCE_BYTES, NoiseKey
 from fedmf.noise.layout import (
     BLOCK_BYTES,
     NORMALS_PER_BLOCK,
@@ -22,8 +21,8 @@ from fedmf.noise.layout import (
     nonce,
     refinement_nonce,
 )
-from fedmf.noise.passes import add_sum, feed_back, step_states
-from fedmf.noise.transform import add_pairs, find_coarse
+from fedmf.noise.passes import add_rounds, add_sum, feed_back, step_states
+from fedmf.noise.transform import find_coarse, scratch
 
 __all__ = ["CpuKernels"]
 
@@ -33,13 +32,12 @@ TILE: Final = 1 << 15
 FEWEST_PER_THREAD: Final = 1 << 17
 """A thread for fewer elements would take longer to start than it saves."""
 
-TILE_BLOCKS: Final = TILE // NORMALS_PER_BLOCK
-_ZEROS: Final = bytes(TILE_BLOCKS * BLOCK_BYTES)
-_ONE_BLOCK: Final = bytes(BLOCK_BYTES)
+_ZEROS: Final = memoryview(bytes(TILE * BLOCK_BYTES // NORMALS_PER_BLOCK))
 _NOTHING: Final = np.empty(0, np.uint64)
+_NO_SUMS: Final = np.empty(0)
 
-_Round = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], float]
-_Sums = tuple[NDArray[np.float64], NDArray[np.float64]]
+_Rounds = tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.uint64], NDArray[np.float64]]
+_Pass = Callable[[_Rounds, NDArray[np.float64], int, int, int], None]
 
 
 class CpuKernels:
@@ -65,6 +63,7 @@ class CpuKernels:
         self.key = key
         self.domain = domain
         self._threads = threads
+        self._idle: list[_Worker] = []
 
     def accumulate_(
         self, out: torch.Tensor, start: int, rounds: Sequence[int], weights: Sequence[float]
@@ -75,9 +74,8 @@ class CpuKernels:
         check_sum(rounds, weights)
         values = _array(out)
 
-        def work(tiles: _Tiles) -> None:
-            for low, high, skip in tiles:
-                add_sum(*tiles.draw(), values[low:high], skip)
+        def work(last: _Rounds, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
+            add_sum(last, sums, values[low:high], skip)
 
         self._share(work, start, out.numel(), rounds, weights)
 
@@ -98,13 +96,12 @@ class CpuKernels:
         check_vector(out, start)
         check_sum(rounds, weights)
         check_feedback(out, scale, ring, slots, ring_weights, write_slot)
-        values, rows = _array(out), _array(ring)
+        values, rows, scale = _array(out), _array(ring), float(scale)
         places, taps = np.array(slots, np.int64), np.array(ring_weights, np.float64)
 
-        def work(tiles: _Tiles) -> None:
-            for low, high, skip in tiles:
-                part = values[low:high]
-                feed_back(*tiles.draw(), part, skip, float(scale), rows, low, places, taps, write_slot)
+        def work(last: _Rounds, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
+            part = values[low:high]
+            feed_back(last, sums, part, skip, scale, rows, low, places, taps, write_slot)
 
         self._share(work, start, out.numel(), rounds, weights)
 
@@ -123,32 +120,30 @@ class CpuKernels:
         check_vector(out, start)
         check_sum([t], [1.0])
         check_state_space(out, scale, state, decays, output_weights)
-        values, rows = _array(out), _array(state)
+        values, rows, scale = _array(out), _array(state), float(scale)
         factors, taps = np.array(decays, np.float64), np.array(output_weights, np.float64)
 
-        def work(tiles: _Tiles) -> None:
-            for low, high, skip in tiles:
-                step_states(*tiles.draw(), values[low:high], skip, float(scale), rows, low, factors, taps)
+        def work(last: _Rounds, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
+            step_states(last, sums, values[low:high], skip, scale, rows, low, factors, taps)
 
         self._share(work, start, out.numel(), [t], [1.0])
 
     def _share(
-        self,
-        work: Callable[[_Tiles], None],
-        start: int,
-        count: int,
-        rounds: Sequence[int],
-        weights: Sequence[float],
+        self, work: _Pass, start: int, count: int, rounds: Sequence[int], weights: Sequence[float]
     ) -> None:
         """Give each thread a range of whole tiles of elements 0 … count − 1, and wait for all."""
-        most = torch.get_num_threads() if self._threads is None else self._threads
-        threads = max(1, min(most, count // FEWEST_PER_THREAD))
+        threads = count // FEWEST_PER_THREAD
+        if threads > 1:
+            threads = min(threads, torch.get_num_threads() if self._threads is None else self._threads)
+        if threads <= 1:
+            self._work(work, start, 0, count, rounds, weights)
+            return
         edges = [*(count * n // threads // TILE * TILE for n in range(threads)), count]
         failures: list[BaseException] = []
 
         def run(low: int, high: int) -> None:
             try:
-                work(_Tiles(self.key, self.domain, start, low, high, rounds, weights))
+                self._work(work, start, low, high, rounds, weights)
             except BaseException as failure:
                 failures.append(failure)
 
@@ -161,83 +156,115 @@ class CpuKernels:
         if failures:
             raise failures[0]
 
+    def _work(
+        self, work: _Pass, start: int, low: int, high: int, rounds: Sequence[int], weights: Sequence[float]
+    ) -> None:
+        """One thread's share, elements low … high − 1 of `out`, tile by tile."""
+        try:
+            worker = self._idle.pop()
+        except IndexError:
+            worker = _Worker(self.key, self.domain)
+        factors = np.array(weights, np.float64)
+        try:
+            for part in _tiles(start, low, high):
+                worker.draw(work, rounds, factors, start, *part)
+        finally:
+            self._idle.append(worker)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> CpuKernels:
+        return CpuKernels(self.key, self.domain, self._threads)
+
     def __repr__(self) -> str:
         return f"CpuKernels({self.key!r}, {self.domain.name})"
 
 
-class _Tiles:
-    """The tiles of elements start + low … start + high − 1, with open keystreams for a sum of rounds.
+def _tiles(start: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
+    """(low, high, skip) of each tile: the elements it is for and how many unwanted ones precede them.
 
     Tiles consist of whole keystream blocks, so that each stream is read from front to back once.
     """
+    skip = (start + low) % NORMALS_PER_BLOCK
+    while low < high:
+        edge = min(high, low - skip + TILE)
+        yield low, edge, skip
+        low, skip = edge, 0
 
-    def __init__(
+
+class _Worker:
+    """Keystreams and buffers of one thread, used again by later calls; 256 KiB more for sums of rounds."""
+
+    def __init__(self, key: NoiseKey, domain: Domain) -> None:
+        self._domain = domain
+        self._stream, self._refining = (key.keystream(bytes(NONCE_BYTES), 0) for _ in range(2))
+        self._place: tuple[int, int] | None = None  # round and block that `_stream` gives next
+        self._words = np.empty(TILE, np.uint32)
+        self._bytes = self._words.data.cast("B")
+        self._positions = np.empty(TILE // 2, np.int64)  # hardly ever written, so that no cache holds it
+        self._sums, self._scratch = np.empty(0), scratch()
+
+    def draw(
         self,
-        key: NoiseKey,
-        domain: Domain,
+        work: _Pass,
+        rounds: Sequence[int],
+        weights: NDArray[np.float64],
         start: int,
         low: int,
         high: int,
-        rounds: Sequence[int],
-        weights: Sequence[float],
+        skip: int,
     ) -> None:
-        self._key, self._domain = key, domain
-        self._low, self._high = low, high
-        self._skip = (start + low) % NORMALS_PER_BLOCK
-        self._block = (start + low) // NORMALS_PER_BLOCK
-        self._terms = [
-            (t, float(weight), key.keystream(nonce(domain, t), self._block))
-            for t, weight in zip(rounds, weights, strict=True)
-        ]
-        blocks = min(TILE_BLOCKS, -(-(self._skip + high - low) // NORMALS_PER_BLOCK))
-        pairs = blocks * PAIRS_PER_BLOCK
-        self._words = np.empty(pairs, np.uint64)
-        self._positions = np.empty(pairs, np.int64)  # hardly ever written, so that no cache holds it
-        self._sums = np.zeros((2, pairs if len(self._terms) > 1 else 0))
-        self._cut(blocks)
+        """Do the work on a tile with the words of the last rounds and the weighted sum of those before them.
 
-    def _cut(self, blocks: int) -> None:
-        """Make the buffers fit a tile of that many blocks."""
-        pairs = blocks * PAIRS_PER_BLOCK
-        self._blocks = blocks
-        self._earlier = (self._sums[0, :pairs], self._sums[1, :pairs])
-        self._tile = self._words[:pairs]
-        self._tile32 = self._tile.view(np.uint32)
-        self._bytes, self._zeros = self._tile.data.cast("B"), _ZEROS[: blocks * BLOCK_BYTES]
+        Rounds of a short tile are drawn together: all that fit into the words of a long one.
+        """
+        block = (start + low) // NORMALS_PER_BLOCK
+        count = -(-(skip + high - low) // NORMALS_PER_BLOCK) * NORMALS_PER_BLOCK
+        together = TILE // count
+        last = (len(rounds) - 1) // together * together
+        sums = _NO_SUMS
+        if last:
+            if not self._sums.size:
+                self._sums = np.empty(TILE)
+            sums = self._sums[:count]
+            sums.fill(0.0)
+        for j in range(0, last, together):
+            add_rounds(self._rounds(rounds, weights, j, j + together, block, count), sums, self._scratch)
+        work(self._rounds(rounds, weights, last, len(rounds), block, count), sums, low, high, skip)
 
-    def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        """(low, high, skip) of each tile: the elements it is for and how many unwanted ones precede them."""
-        low, skip = self._low, self._skip
-        while low < self._high:
-            high = min(self._high, low - skip + TILE)
-            blocks = -(-(skip + high - low) // NORMALS_PER_BLOCK)
-            if blocks != self._blocks:
-                self._cut(blocks)
-            yield low, high, skip
-            self._block += blocks
-            low, skip = high, 0
+    def _rounds(
+        self,
+        rounds: Sequence[int],
+        weights: NDArray[np.float64],
+        first: int,
+        stop: int,
+        block: int,
+        count: int,
+    ) -> _Rounds:
+        """Keystream of some of the rounds, (rounds, words), and 64 more bits for pairs of all of it."""
+        size, position = 4 * count, block.to_bytes(4, "little")
+        zeros, words = _ZEROS[:size], self._words[: (stop - first) * count]
+        for j in range(first, stop):
+            if self._place != (rounds[j], block):
+                self._stream.reset_nonce(position + nonce(self._domain, rounds[j]))
+            self._place, begin = None, (j - first) * size
+            self._stream.update_into(zeros, self._bytes[begin : begin + size])
+            self._place = (rounds[j], block + count // NORMALS_PER_BLOCK)
+        found, refinements = find_coarse(words, self._positions), _NOTHING
+        positions = self._positions[:found]
+        if found:
+            refinements = self._refinements(rounds[first:stop], block, count, positions)
+        return words.reshape(stop - first, count), positions, refinements, weights[first:stop]
 
-    def draw(self) -> tuple[_Round, _Sums]:
-        """The keystream of the last round with its weight, and the weighted sum of the rounds before it."""
-        *earlier, last = self._terms
-        for half in self._earlier:
-            half[:] = 0.0
-        for term in earlier:
-            add_pairs(*self._round(*term), *self._earlier)
-        return self._round(*last), self._earlier
-
-    def _round(self, t: int, weight: float, stream: CipherContext) -> _Round:
-        stream.update_into(self._zeros, self._bytes)
-        count = find_coarse(self._tile32, self._positions)
-        positions = self._positions[:count]
-        return self._tile, positions, self._refinements(t, positions) if count else _NOTHING, weight
-
-    def _refinements(self, t: int, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def _refinements(
+        self, rounds: Sequence[int], block: int, count: int, positions: NDArray[np.int64]
+    ) -> NDArray[np.uint64]:
         """64 more bits for each of these pairs."""
-        extra, stream = np.empty(positions.size, np.uint64), refinement_nonce(self._domain, t)
+        extra = np.empty(positions.size, np.uint64)
         for j, position in enumerate(positions.tolist()):
-            block, pair = divmod(position, PAIRS_PER_BLOCK)
-            words = self._key.keystream(stream, self._block + block).update(_ONE_BLOCK)
+            behind, pair = divmod(position, PAIRS_PER_BLOCK)
+            line, behind = divmod(behind, count // NORMALS_PER_BLOCK)
+            stream = (block + behind).to_bytes(4, "little") + refinement_nonce(self._domain, rounds[line])
+            self._refining.reset_nonce(stream)
+            words = self._refining.update(_ZEROS[:BLOCK_BYTES])
             extra[j] = int.from_bytes(words[8 * pair : 8 * pair + 8], "little")
         return extra
 

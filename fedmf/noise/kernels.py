@@ -164,5 +164,5 @@ def _check_rows(name: str, rows: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def _check_coefficients(name: str, values: Sequence[float], count: int) -> None:
-    if len(values) != count or not all(math.isfinite(value) for value in values):
+    if len(values) != count or not all(map(math.isfinite, values)):
         raise ValueError(f"{name} must be {count} finite numbers; got {list(values)}. No noise was added.")

@@ -1,8 +1,8 @@
 """What happens to a tile of noise beside Box–Muller: reading, rounding and writing vectors of any dtype.
 
-A tile is a whole number of keystream blocks. Sums over rounds are kept apart for cosines and sines (see
-`transform.add_pairs`) and the last round is added just before they are used, chunk by chunk, so that the
-usual sum of one round never leaves the fastest cache. Tensors of bfloat16 come as uint16.
+A tile is a whole number of keystream blocks. The last rounds are added to the sum of the others just before
+it is used, chunk by chunk, so that the usual sum of one round never leaves the fastest cache.
+Tensors of bfloat16 come as uint16.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
+from fedmf.noise.layout import NORMALS_PER_BLOCK
 from fedmf.noise.transform import (
     CHUNK,
-    add_chunk,
+    add_blocks,
     bits32_of,
     bits_of,
     compiled,
@@ -71,40 +72,44 @@ def _compile_narrow(value, like):
 
 
 @compiled
-def interleave(cosines: Any, sines: Any, out: Any) -> None:
-    """Elements in order: eight cosines, then eight sines, of each block."""
-    for b in range(cosines.size // 8):
-        x, y, z = cosines[8 * b : 8 * b + 8], sines[8 * b : 8 * b + 8], out[16 * b : 16 * b + 16]
-        x0, x1, x2, x3, x4, x5, x6, x7 = x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]
-        y0, y1, y2, y3, y4, y5, y6, y7 = y[0], y[1], y[2], y[3], y[4], y[5], y[6], y[7]
-        z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7] = x0, x1, x2, x3, x4, x5, x6, x7
-        z[8], z[9], z[10], z[11], z[12], z[13], z[14], z[15] = y0, y1, y2, y3, y4, y5, y6, y7
+def buffers() -> Any:
+    """Working memory for `weighted_sum`."""
+    return np.empty(CHUNK), scratch()
 
 
 @compiled
-def buffers() -> Any:
-    """Working memory for `weighted_sum`."""
-    return np.empty(CHUNK), np.empty(CHUNK), np.empty(2 * CHUNK), scratch()
+def add_rounds(drawn: Any, y: Any, memory: Any) -> None:
+    """y += Σ_j weights[j]·z(rounds[j], ·) for whole tiles.
+
+    Args:
+        drawn: (words, positions, refinements, weights): a row of words and a weight for each round; positions
+            count through all rows (see `add_blocks`).
+        memory: from `scratch`.
+    """
+    words, positions, refinements, weights = drawn
+    for j in range(weights.size):
+        first = j * words.shape[1] // NORMALS_PER_BLOCK
+        add_blocks(words[j], first, positions, refinements, weights[j], y, memory)
 
 
 @compiled
 def weighted_sum(last: Any, sums: Any, start: int, stop: int, memory: Any) -> Any:
-    """Σ_j weights[j]·z(rounds[j], ·) of pairs start … stop − 1, in the order of elements.
+    """Σ_j weights[j]·z(rounds[j], ·) of elements start … stop − 1 of the tile, whole blocks.
 
     Args:
-        last: (words, positions, refinements, weight) of the last round, as for `add_pairs`.
-        sums: (cosines, sines) of the earlier rounds; of length 0 if there are none.
+        last: the last rounds, as for `add_rounds`.
+        sums: the earlier rounds; of length 0 if there are none.
     """
-    c, s, y, rest = memory
-    c, s = c[: stop - start], s[: stop - start]
-    if sums[0].size:
-        c[:], s[:] = sums[0][start:stop], sums[1][start:stop]
+    y, rest = memory
+    y = y[: stop - start]
+    if sums.size:
+        y[:] = sums[start:stop]
     else:
-        c[:] = 0.0
-        s[:] = 0.0
-    words, positions, refinements, weight = last
-    add_chunk(words[start:stop], start, positions, refinements, weight, c, s, rest)
-    interleave(c, s, y)
+        y[:] = 0.0
+    words, positions, refinements, weights = last
+    for j in range(weights.size):
+        first = (j * words.shape[1] + start) // NORMALS_PER_BLOCK
+        add_blocks(words[j, start:stop], first, positions, refinements, weights[j], y, rest)
     return y
 
 
@@ -112,10 +117,10 @@ def weighted_sum(last: Any, sums: Any, start: int, stop: int, memory: Any) -> An
 def add_sum(last: Any, sums: Any, out: Any, skip: int) -> None:
     """The pass of `NoiseKernels.accumulate_`; out begins `skip` elements into the tile."""
     memory = buffers()
-    for start in range(0, last[0].size, CHUNK):
-        stop = min(start + CHUNK, last[0].size)
-        first, end = max(2 * start, skip), min(2 * stop, skip + out.size)
-        y = weighted_sum(last, sums, start, stop, memory)[first - 2 * start : end - 2 * start]
+    for start in range(0, last[0].shape[1], CHUNK):
+        stop = min(start + CHUNK, last[0].shape[1])
+        first, end = max(start, skip), min(stop, skip + out.size)
+        y = weighted_sum(last, sums, start, stop, memory)[first - start : end - start]
         values = out[first - skip : end - skip]
         for i in range(values.size):
             values[i] = _narrow(_widen(values[i]) + y[i], values[i])
@@ -142,10 +147,10 @@ def feed_back(
         weights: float64, as long as slots.
     """
     memory = buffers()
-    for start in range(0, last[0].size, CHUNK):
-        stop = min(start + CHUNK, last[0].size)
-        first, end = max(2 * start, skip), min(2 * stop, skip + out.size)
-        y = weighted_sum(last, sums, start, stop, memory)[first - 2 * start : end - 2 * start]
+    for start in range(0, last[0].shape[1], CHUNK):
+        stop = min(start + CHUNK, last[0].shape[1])
+        first, end = max(start, skip), min(stop, skip + out.size)
+        y = weighted_sum(last, sums, start, stop, memory)[first - start : end - start]
         values, columns = out[first - skip : end - skip], slice(column + first - skip, column + end - skip)
         for m in range(slots.size):
             row, weight = ring[slots[m]][columns], -weights[m]
@@ -176,10 +181,10 @@ def step_states(
         decays, weights: float64, one per buffer.
     """
     memory = buffers()
-    for start in range(0, last[0].size, CHUNK):
-        stop = min(start + CHUNK, last[0].size)
-        first, end = max(2 * start, skip), min(2 * stop, skip + out.size)
-        y = weighted_sum(last, sums, start, stop, memory)[first - 2 * start : end - 2 * start]
+    for start in range(0, last[0].shape[1], CHUNK):
+        stop = min(start + CHUNK, last[0].shape[1])
+        first, end = max(start, skip), min(stop, skip + out.size)
+        y = weighted_sum(last, sums, start, stop, memory)[first - start : end - start]
         values, columns = out[first - skip : end - skip], slice(column + first - skip, column + end - skip)
         for m in range(weights.size):
             row, weight = state[m][columns], -weights[m]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -64,6 +65,7 @@ class RegeneratedRows(RowRule[Recurrence | SparseRows]):
     def __init__(self, inverse: Recurrence | SparseRows) -> None:
         self.inverse = inverse
         # Scaling first rounds otherwise than `CachedRows`, which is to give the same bits.
+        self._row = inverse.row if isinstance(inverse, SparseRows) else _Inputs(inverse)
         self._at_once = isinstance(inverse, SparseRows) or inverse.feedforward.shape[-1] == 1
 
     def begin(self, t: int) -> int:
@@ -74,15 +76,16 @@ class RegeneratedRows(RowRule[Recurrence | SparseRows]):
         self, kernels: NoiseKernels, out: torch.Tensor, scale: float, start: int, t: int, kept: torch.Tensor
     ) -> None:
         """See `RowRule.row_`."""
-        if isinstance(self.inverse, SparseRows):
-            rounds, weights = self.inverse.row(t)
-        else:
-            rounds, weights = _inputs(self.inverse, t)
+        rounds, weights = self._row(t)
         scale = self._scaled(scale, t)
         if weights == [1.0] and self._at_once:
             kernels.accumulate_(out, start, rounds, [scale])
             return
-        size = min(TILE if out.device.type == "cpu" else TILE_ELSEWHERE, out.numel())
+        size = TILE if out.device.type == "cpu" else TILE_ELSEWHERE
+        if out.numel() <= size:
+            row = torch.empty(1, out.numel(), dtype=torch.float64, device=out.device)
+            kernels.feedback_(out, scale, start, rounds, weights, row, [], [], 0)
+            return
         tile = torch.empty(1, size, dtype=torch.float64, device=out.device)
         for low in range(0, out.numel(), size):
             part = out[low : low + size]
@@ -100,6 +103,7 @@ class CachedRows(RowRule[Recurrence]):
     def __init__(self, inverse: Recurrence) -> None:
         self.inverse = inverse
         self.vectors = inverse.feedforward.shape[-1] - 1
+        self._inputs = _Inputs(inverse)
 
     def begin(self, t: int) -> int:
         """t itself: `reset` draws what is missing."""
@@ -114,7 +118,7 @@ class CachedRows(RowRule[Recurrence]):
         self, kernels: NoiseKernels, out: torch.Tensor, scale: float, start: int, t: int, kept: torch.Tensor
     ) -> None:
         """See `RowRule.row_`."""
-        rounds, weights = _inputs(self.inverse, t)
+        rounds, weights = self._inputs(t)
         own = weights[:1] if rounds[:1] == [t] else []
         slots = [i % self.vectors for i in rounds[len(own) :]]
         past = [-weight for weight in weights[len(own) :]]
@@ -134,6 +138,7 @@ class FeedbackRows(RowRule[Recurrence]):
         self.vectors = inverse.memory_vectors
         self.roundable = inverse.feedforward.shape[-1] == 1  # what `rounded_storage` covers
         self._fresh = _fresh_rounds(inverse)
+        self._inputs = _Inputs(inverse)
 
     def begin(self, t: int) -> int:
         """The last round up to t from which on no row reads an earlier output."""
@@ -143,7 +148,7 @@ class FeedbackRows(RowRule[Recurrence]):
         self, kernels: NoiseKernels, out: torch.Tensor, scale: float, start: int, t: int, kept: torch.Tensor
     ) -> None:
         """See `RowRule.row_`."""
-        rounds, weights = _inputs(self.inverse, t)
+        rounds, weights = self._inputs(t)
         feedback = _of_round(self.inverse.feedback, t)[:t]
         lags = np.flatnonzero(feedback)
         slots = [(t - 1 - int(lag)) % self.vectors for lag in lags]
@@ -224,11 +229,23 @@ def of_inverse(inverse: StreamingInverse) -> RowRule[Any]:
             )
 
 
-def _inputs(inverse: Recurrence, t: int) -> tuple[list[int], list[float]]:
+class _Inputs:
     """t and the earlier rounds whose z row t needs, latest first, with their weights."""
-    weights = _of_round(inverse.feedforward, t)[: t + 1]
-    lags = np.flatnonzero(weights)
-    return (t - lags).tolist(), weights[lags].tolist()
+
+    def __init__(self, inverse: Recurrence) -> None:
+        self._feedforward = inverse.feedforward
+        self._every_round = _nonzero(inverse.feedforward) if inverse.feedforward.ndim == 1 else None
+
+    def __call__(self, t: int) -> tuple[list[int], list[float]]:
+        lags, weights = self._every_round or _nonzero(_of_round(self._feedforward, t)[: t + 1])
+        count = bisect_right(lags, t)
+        return [t - lag for lag in lags[:count]], weights[:count]
+
+
+def _nonzero(coefficients: NDArray[np.float64]) -> tuple[list[int], list[float]]:
+    """Where coefficients are not zero, and those."""
+    places = np.flatnonzero(coefficients)
+    return places.tolist(), coefficients[places].tolist()
 
 
 def _of_round(coefficients: NDArray[np.float64], t: int) -> NDArray[np.float64]:

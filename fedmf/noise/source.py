@@ -64,6 +64,7 @@ class GaussianSource:
             raise ValueError(f"domain (use of the noise) must be one of {known}; got {domain!r}.") from None
         self.key = key
         self.dimension = dimension
+        self._kernels: dict[torch.device, NoiseKernels] = {}
 
     def block(self, t: int, start: int, stop: int) -> torch.Tensor:
         """The variables z(t, start), …, z(t, stop − 1).
@@ -91,12 +92,18 @@ class GaussianSource:
         return out
 
     def kernels(self, device: torch.device | str) -> NoiseKernels:
-        """The passes over vectors of noise on a device; compiled at their first use.
+        """The passes over vectors of noise on a device; compiled at their first use and made once.
 
         Raises:
             ValueError: no kernels for such a device.
         """
         place = torch.device(device)
+        known = self._kernels.get(place)
+        if known is None:
+            known = self._kernels[place] = self._made(place)
+        return known
+
+    def _made(self, place: torch.device) -> NoiseKernels:
         if place.type == "cpu":
             from fedmf.noise.cpu import CpuKernels
 

@@ -26,6 +26,9 @@ _LARGEST_WRITTEN: Final = 4096
 _ELEMENTS: Final = {"cpu": 1 << 19}
 _ELEMENTS_ELSEWHERE: Final = 1 << 24
 _REPEATS: Final = 3
+#: Past z of a vector on a CPU are kept unasked where they are few bytes and save so many draws a row.
+_UNASKED_BYTES: Final = 1 << 20
+_WORTH_DRAWS: Final = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -51,21 +54,24 @@ def choose_rows(
     length: int,
     buffer_dtype: torch.dtype,
     costs: Callable[[], Costs],
+    device: torch.device,
 ) -> RowRule[Any]:
     """The rule for making rows.
 
     *regenerate* keeps nothing: C⁻¹ is written out where its form keeps vectors. *buffer* keeps past z where
     they would be drawn again. *auto* follows the form of C⁻¹; with a limit it takes what fits, and where past
     z may either be kept or drawn again, what is faster. Only that last choice is measured. It is free to
-    differ between machines, because both give the same bits.
+    differ between machines, because both give the same bits. Without a limit, past z are kept on a CPU if
+    they take at most 1 MiB and save at least 2¹⁴ draws a row.
 
     Args:
         inverse: C⁻¹.
         storage: which.
-        memory_limit: bytes that kept vectors may take; None: what the form of C⁻¹ needs and no more.
+        memory_limit: bytes that kept vectors may take; None: what the form of C⁻¹ needs, or 1 MiB.
         length: elements of a vector.
         buffer_dtype: of kept vectors that may be rounded.
         costs: measures them; called only if they matter.
+        device: of the vector.
 
     Raises:
         ValueError: the storage is unknown, not possible for this C⁻¹, or does not fit.
@@ -98,7 +104,11 @@ def choose_rows(
         if not fits:
             raise _too_large(cached, length, buffer_dtype, memory_limit)
         return cached
-    if memory_limit is None or not fits:
+    if memory_limit is None:
+        saved = (inverse.mean_regenerated_vectors - 1) * length
+        few = device.type == "cpu" and _fits(cached, length, buffer_dtype, _UNASKED_BYTES)
+        return cached if few and saved >= _WORTH_DRAWS else own
+    if not fits:
         return own
     draws, measured = inverse.mean_regenerated_vectors + 1, costs()
     return cached if measured.cached(draws) < measured.regenerated(draws) else own

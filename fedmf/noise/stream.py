@@ -40,7 +40,7 @@ class CorrelatedNoise:
         start: first element of the shard.
         stop: one past its last element; None means d.
         storage: "auto", "regenerate" (keep nothing) or "buffer" (keep past z rather than draw them again).
-        memory_limit: bytes the kept vectors may take; None: what the inverse needs and no more.
+        memory_limit: bytes the kept vectors may take; None: what the inverse needs, or 1 MiB of past z.
         buffer_dtype: of kept outputs and sums of them: float64 or float32.
         inflation: F ≥ 1, multiplies every scale; None is 1. Must be given where vectors are kept in float32:
             `fedmf.factorization.rounding_inflation` computes it.
@@ -105,13 +105,13 @@ class CorrelatedNoise:
             )
         self.source, self.rounds = source, rounds
         self.start, self.stop = start, stop
-        measure = partial(measured_costs, str(torch.device(device)))
-        self._rule = choose_rows(inverse, storage, memory_limit, stop - start, buffer_dtype, measure)
+        self._device = torch.device(device)
+        costs, length = partial(measured_costs, str(self._device)), stop - start
+        self._rule = choose_rows(inverse, storage, memory_limit, length, buffer_dtype, costs, self._device)
         self._dtype = buffer_dtype if self._rule.roundable else torch.float64
         self.digest = self._digest()
         check_inflation(inflation, self._dtype)
         self.inflation = 1.0 if inflation is None else float(inflation)
-        self._device = torch.device(device)
         self._t = 0
         self._kept: torch.Tensor | None = None
         self._kept_t: int | None = None  # the round that `_kept` precedes; None while a row is being made

@@ -171,6 +171,7 @@ def test_normalised_trees_stream_as_cheaply_as_trees():
     assert normalized(kary_tree(2, 64)).recurrence().mean_regenerated_vectors < 1
 
 
+CPU = torch.device("cpu")
 CHEAP_READS, CHEAP_DRAWS = Costs(draw=5.0, read=1.0), Costs(draw=1.0, read=5.0)
 
 
@@ -200,7 +201,7 @@ def test_the_choice_of_storage(inverse, storage, limit, costs, chosen):
         "tree": tree(ROUNDS),
         "blt": BufferedToeplitz([0.5], [0.5], ROUNDS),
     }
-    rule = choose_rows(forms[inverse].recurrence(), storage, limit, 100, torch.float32, lambda: costs)
+    rule = choose_rows(forms[inverse].recurrence(), storage, limit, 100, torch.float32, lambda: costs, CPU)
     assert type(rule).__name__ == chosen
 
 
@@ -209,10 +210,24 @@ def test_storage_that_cannot_be_is_refused():
     with pytest.raises(
         ValueError, match=r"memory_limit must be at least 800 bytes for 1 kept vectors; got 3"
     ):
-        choose_rows(long, "auto", 3, 100, torch.float64, lambda: CHEAP_READS)
+        choose_rows(long, "auto", 3, 100, torch.float64, lambda: CHEAP_READS, CPU)
     with pytest.raises(ValueError, match=r"n \(rounds\) must be at most 4096"):
-        choose_rows(long, "regenerate", None, 100, torch.float64, lambda: CHEAP_READS)
+        choose_rows(long, "regenerate", None, 100, torch.float64, lambda: CHEAP_READS, CPU)
     with pytest.raises(ValueError, match="storage must be"):
-        choose_rows(long, "disk", None, 100, torch.float64, lambda: CHEAP_READS)  # type: ignore[arg-type]
+        choose_rows(long, "disk", None, 100, torch.float64, lambda: CHEAP_READS, CPU)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"memory_limit \(bytes\) must be at least 0; got -1"):
-        choose_rows(long, "auto", -1, 100, torch.float64, lambda: CHEAP_READS)
+        choose_rows(long, "auto", -1, 100, torch.float64, lambda: CHEAP_READS, CPU)
+
+
+def test_few_past_z_are_kept_unasked_on_a_cpu_where_that_saves_draws(named_recurrence):
+    """q = 4 diagonals: three past z of 8 bytes, two draws saved; 1 MiB holds 43,690 elements of them."""
+    inverse = named_recurrence("inverse-banded-4", 4000)
+    kept = {
+        (d, device): choose_rows(
+            inverse, "auto", None, d, torch.float64, lambda: CHEAP_READS, torch.device(device)
+        ).vectors
+        for d in (100, 43_690, 43_691)
+        for device in ("cpu", "cuda")
+    }
+    assert {place for place, vectors in kept.items() if vectors == 3} == {(43_690, "cpu")}
+    assert set(kept.values()) == {0, 3}

@@ -151,14 +151,18 @@ class CipherLog:
         log, position, context = self, algorithm.nonce, self.real(algorithm, mode).encryptor()
 
         class Recorder:
-            at = int.from_bytes(position[:4], "little")
+            nonce, at = position[4:], int.from_bytes(position[:4], "little")
 
             def encryptor(self):
                 return self
 
+            def reset_nonce(self, position):
+                self.nonce, self.at = position[4:], int.from_bytes(position[:4], "little")
+                context.reset_nonce(position)
+
             def note(self, data):
                 assert len(data) % 64 == 0, "a keystream must be read in whole blocks"
-                log.blocks += [(position[4:], self.at + b) for b in range(len(data) // 64)]
+                log.blocks += [(self.nonce, self.at + b) for b in range(len(data) // 64)]
                 self.at += len(data) // 64
 
             def update_into(self, data, buffer):

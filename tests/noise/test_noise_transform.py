@@ -34,9 +34,9 @@ def transformed(radius_words, refinements, angle_words, weight: float = 1.0) -> 
     positions = positions[:count]
     assert positions.tolist() == [j for j, w in enumerate(radius_words) if w < 2**16]
     extra = np.array([refinements[j] for j in positions], np.uint64)
-    cosines, sines = np.zeros(8 * blocks), np.zeros(8 * blocks)
-    transform.add_pairs(words.reshape(-1).view(np.uint64), positions, extra, weight, cosines, sines)
-    return np.stack([cosines[:n], sines[:n]], axis=1)
+    z = np.zeros(16 * blocks)
+    transform.add_blocks(words.reshape(-1), 0, positions, extra, weight, z, transform.scratch())
+    return z.reshape(blocks, 2, 8).swapaxes(1, 2).reshape(-1, 2)[:n]
 
 
 def crossed() -> tuple[list[int], list[int], list[int]]:
