@@ -120,7 +120,7 @@ def test_means_add_the_columns_of_a_bin():
 
 
 def test_noise_and_epsilon_are_inverse_to_each_other():
-    pair = BallsInBins.of(cgd(0.7, 9), Participation(9, 3, 3))
+    pair = BallsInBins.of(cgd(0.7, 32), Participation(32, 4, 8))
     noise = amplified_noise(pair, 2.0, 1e-5, 0.02)
     back = amplified_epsilon(pair, noise.value, 1e-5, 0.02)
     assert abs(back.value - 2.0) < 0.02
