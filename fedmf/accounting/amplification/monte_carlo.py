@@ -22,6 +22,8 @@ SIDES: tuple[Side, Side] = ("remove", "add")
 # The other side is not sampled where its analytic bound is below this share of the first.
 _NEGLIGIBLE = 1e-4
 _CHUNK_ENTRIES = 2**20
+# Where a draw is small the error is looked at more often than the cache asks for.
+_CHUNK_DRAWS = 2**13
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def contributions(
 
 def batches(pair: MixturePair, samples: int) -> Iterator[int]:
     """Sizes of chunks that fit the cache."""
-    size = max(16, _CHUNK_ENTRIES // max(1, pair.size))
+    size = min(max(16, _CHUNK_ENTRIES // max(1, pair.size)), _CHUNK_DRAWS)
     while samples > 0:
         yield min(size, samples)
         samples -= size
