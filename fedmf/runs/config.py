@@ -109,13 +109,13 @@ class Config(BaseModel):
             raise ValueError(f"private must be true with {claim}; got false. No noise needs no accountant.")
         if self.user_budgets:
             raise ValueError(
-                f"user-budgets must be empty with {claim}; got {self.user_budgets!r}. Leaving users out changes "
-                "the sampling that the accountant assumes."
+                f"user-budgets must be empty with {claim}; got {self.user_budgets!r}. Leaving users out "
+                "changes the sampling that the accountant assumes."
             )
         if self.max_epsilon:
             raise ValueError(
-                f"max-epsilon must be 0 with {claim}; got {self.max_epsilon:g}. The amplified epsilon is known "
-                "for the whole run only: ask for it with epsilon."
+                f"max-epsilon must be 0 with {claim}; got {self.max_epsilon:g}. The amplified epsilon is "
+                "known for the whole run only: ask for it with epsilon."
             )
 
     @property

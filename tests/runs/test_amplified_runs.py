@@ -82,7 +82,9 @@ def patterns(accountant: str) -> list[tuple[tuple[int, ...], float]]:
     return found
 
 
-def delta_of(accountant: str, noise: float, epsilon: float = EPSILON, draws: int = 200_000) -> tuple[float, float]:
+def delta_of(
+    accountant: str, noise: float, epsilon: float = EPSILON, draws: int = 200_000
+) -> tuple[float, float]:
     """δ(noise, ε) of taking a user away, and its standard error; plain sampling."""
     listed = patterns(accountant)
     weights = np.array([weight for _, weight in listed])
@@ -146,7 +148,7 @@ def test_the_statement_gives_both_guarantees_and_what_they_need(finished: Path) 
     assert found["epsilon_planned"] == EPSILON
     assert found["epsilon_planned_known_cohorts"] > 1.05 * EPSILON
     assert found["epsilon_realised"] <= found["epsilon_planned_known_cohorts"]
-    assert f"against whoever knows them." in text.splitlines()[0]
+    assert "against whoever knows them." in text.splitlines()[0]
     assert f"{found['epsilon_planned_known_cohorts']:.6g}" in text.splitlines()[0]
     assert any("stay secret" in assumption for assumption in found["assumptions"])
     assert "amplification by" in found["sampling"]
@@ -183,7 +185,9 @@ def test_too_little_noise_is_found_in_the_header(finished: Path) -> None:
         header = dict(ledger.header)
         build_statement(RunHeader.from_dict(header), ledger)
         header["noise_multiplier"] *= 0.85
-        with pytest.raises(LedgerError, match="the header's amplification does not hold: noise .* must give"):
+        with pytest.raises(
+            LedgerError, match=r"the header's amplification does not hold: noise .* must give"
+        ):
             build_statement(RunHeader.from_dict(header), ledger)
 
 
@@ -295,4 +299,7 @@ def test_sampling_that_gains_nothing_costs_nothing() -> None:
     plan = make_plan(small_config(**keys("balls-in-bins", **changes)))
     assert plan.amplification is not None
     assert plan.amplification.method == "none needed"
-    assert plan.noise_std == make_plan(small_config(**keys("balls-in-bins", accountant="none", **changes))).noise_std
+    assert (
+        plan.noise_std
+        == make_plan(small_config(**keys("balls-in-bins", accountant="none", **changes))).noise_std
+    )

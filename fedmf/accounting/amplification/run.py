@@ -1,4 +1,4 @@
-"""Amplification of a whole run: noise for the cohorts that its schedule draws, and a check of it afterwards."""
+"""Amplification of a whole run: noise for the cohorts that its schedule draws, and a later check of it."""
 
 from __future__ import annotations
 
