@@ -8,8 +8,6 @@ from typing import Any
 _KNOWING = ", to an observer who knows its rounds"
 
 
-
-
 def render(statement: Mapping[str, Any]) -> str:
     """Lay a statement's dict out as plain lines, most important first."""
     lines = [_headline(statement), ""]
@@ -29,8 +27,8 @@ def _headline(statement: Mapping[str, Any]) -> str:
         f"under {statement['adjacency']} adjacency."
     )
     if statement["amplification"] is not None:
-        text = f"{text[:-1]} while the cohorts stay secret, and epsilon {_number(known)} against whoever "
-            "knows them."
+        text = f"{text[:-1]} while the cohorts stay secret, and epsilon {_number(known)} "
+        text += "against whoever knows them."
     if "public seed" in statement["noise_key"]:
         return "Simulation only, no privacy (public noise seed). With a secret key: " + text
     return text

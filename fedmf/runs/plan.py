@@ -93,6 +93,7 @@ class Plan:
         """
         recorded = RunHeader.from_dict(header)
         factorization = factorization_from_dict(dict(recorded.factorization))
+        found = recorded.amplification
         return cls(
             config=config,
             mechanism=Mechanism(recorded.mechanism, dict(recorded.params), factorization),
@@ -100,7 +101,7 @@ class Plan:
                 recorded.sensitivity, recorded.sensitivity_kind, recorded.sensitivity_case
             ),
             noise_multiplier=recorded.noise_multiplier,
-            amplification=recorded.amplification and RunAmplification.from_dict(recorded.amplification),
+            amplification=None if found is None else RunAmplification.from_dict(found),
         )
 
     @cached_property
