@@ -55,6 +55,7 @@ class RunHeader:
         dimension: d, the number of model parameters that receive noise.
         config: the whole configuration of the run, JSON-able.
         sampling: how cohorts are drawn, as far as privacy uses it.
+        amplification: what `RunAmplification.to_dict` wrote; None without amplification by sampling.
 
     Raises:
         ValueError: a field out of its range.
@@ -85,6 +86,7 @@ class RunHeader:
     dimension: int
     config: Mapping[str, Any]
     sampling: str = NO_SAMPLING
+    amplification: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         adjacency_factor(self.adjacency)

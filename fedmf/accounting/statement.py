@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from fedmf.accounting.amplification import CohortLaw, RunAmplification, check_run
 from fedmf.accounting.calibration import adjacency_factor, certified_epsilon, gaussian_mu, gaussian_rho
 from fedmf.accounting.header import RunHeader
 from fedmf.accounting.ledger import Ledger
@@ -42,6 +43,10 @@ ASSUMPTIONS: Final = (
     "epsilon_realised and epsilon_planned_so_far hold if neither a user's participation nor the round at "
     "which the run stopped depends on the data; epsilon_planned holds without this",
 )
+SECRECY: Final = (
+    "epsilon_planned and epsilon_planned_so_far hold while the cohorts, drawn as the sampling says, stay "
+    "secret: whoever knows who took part when has epsilon_realised, and epsilon_planned_known_cohorts at most"
+)
 
 # ε of the worst recorded pattern and of the worst allowed pattern are summed in different orders.
 _TOLERANCE: Final = 1e-9
@@ -62,12 +67,18 @@ class PrivacyStatement:
         noise_multiplier: σ for sensitivity 1.
         noise_std: absolute standard deviation of the streamed z, ζ·σ·sensitivity·(adjacency factor).
         epsilon_requested: what the run was asked for.
-        epsilon_planned: what its noise gives at the full horizon to the worst user the contract allows.
+        epsilon_planned: what its noise gives at the full horizon to the worst user the contract allows;
+            with amplification, only while the cohorts stay secret.
+        epsilon_planned_known_cohorts: the same against an observer who knows in which rounds each user took
+            part; equal to epsilon_planned without amplification.
         epsilon_planned_so_far: the same for the rounds released; None once all are.
-        epsilon_realised: ε of the worst recorded user.
+        epsilon_realised: ε of the worst recorded user against an observer who knows its rounds; with
+            amplification it may exceed epsilon_planned.
         epsilon_realised_quantiles: quantile ↦ ε over all users.
         epsilon_realised_histogram: bins of ε over all users.
-        mu_planned: the planned guarantee as μ-GDP; ``rho_planned`` as ρ-zCDP. Both hold together with (ε, δ).
+        mu_planned: the planned guarantee as μ-GDP; ``rho_planned`` as ρ-zCDP. Both hold together with (ε, δ)
+            and, never amplified, also where cohorts are known.
+        amplification: how the amplified ε was bounded; None without amplification.
         mu_realised: μ of the worst recorded user; ``rho_realised`` likewise.
         realised_patterns: how many different patterns of rounds the ledger holds.
         realised_worst_pattern: the 0-based rounds of a worst user.
@@ -98,6 +109,7 @@ class PrivacyStatement:
     delta: float
     epsilon_requested: float | None
     epsilon_planned: float | None
+    epsilon_planned_known_cohorts: float | None
     epsilon_planned_so_far: float | None
     epsilon_realised: float | None
     epsilon_realised_quantiles: dict[str, float | None]
@@ -108,6 +120,7 @@ class PrivacyStatement:
     rho_realised: float | None
     realised_patterns: int
     realised_worst_pattern: tuple[int, ...]
+    amplification: dict[str, Any] | None
     noise_key: str
     trust: str
     assumptions: tuple[str, ...]
@@ -157,7 +170,9 @@ def build_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
         RuntimeError: the two accountants disagree.
 
     Guarantees:
-        ε_realised ≤ ε_planned_so_far ≤ ε_planned (to a relative 1e-9); otherwise no statement is made.
+        Without amplification ε_realised ≤ ε_planned_so_far ≤ ε_planned (to a relative 1e-9); with it
+        ε_realised is at most what (k, b) allows an observer of the cohorts, ε_planned_so_far ≤ ε_planned ≤
+        ε_planned_known_cohorts, and δ(noise, ε_planned) was computed again. Otherwise no statement is made.
     """
     if ledger.participation != header.participation:
         raise LedgerError(
@@ -174,14 +189,17 @@ def build_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
     realised = realised_privacy(
         patterns, factorization, noise, delta, found.rounds, header.adjacency, header.users
     )
-    planned = certified_epsilon(header.noise_multiplier, delta) if noise else math.inf
-    so_far = _planned_so_far(header, factorization, found.rounds, planned)
-    limit = planned if so_far is None else so_far
+    known = certified_epsilon(header.noise_multiplier, delta) if noise else math.inf
+    known_so_far = _planned_so_far(header, factorization, found.rounds, known)
+    limit = known if known_so_far is None else known_so_far
+    planned = _amplified(header, factorization, known)
+    so_far = None if known_so_far is None else min(known_so_far, planned)
     _check_within("epsilon_realised", realised.epsilon, limit)
     return PrivacyStatement(
         **_described(header),
         **_recorded(found),
         epsilon_planned=_finite(planned),
+        epsilon_planned_known_cohorts=_finite(known),
         epsilon_planned_so_far=None if so_far is None else _finite(so_far),
         epsilon_realised=_finite(min(realised.epsilon, limit)),
         epsilon_realised_quantiles=_quantiles(realised, limit),
@@ -190,7 +208,7 @@ def build_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
         rho_realised=_finite(0.5 * realised.mu**2),
         realised_patterns=patterns.patterns,
         realised_worst_pattern=realised.worst_pattern,
-        assumptions=ASSUMPTIONS,
+        assumptions=ASSUMPTIONS if header.amplification is None else (SECRECY, *ASSUMPTIONS),
         not_covered=NOT_COVERED,
     )
 
@@ -211,6 +229,7 @@ def _described(header: RunHeader) -> dict[str, Any]:
         "epsilon_requested": header.epsilon,
         "mu_planned": gaussian_mu(header.noise_multiplier) if private else None,
         "rho_planned": gaussian_rho(header.noise_multiplier) if private else None,
+        "amplification": None if header.amplification is None else dict(header.amplification),
         "noise_key": _noise_key(header),
         "trust": TRUST[header.message_mode],
     }
@@ -259,6 +278,22 @@ def _planned_so_far(
         header.adjacency
     )
     return min(planned, certified_epsilon(header.relative_noise_std / spent, header.delta))
+
+
+def _amplified(header: RunHeader, factorization: Factorization, known: float) -> float:
+    """ε_planned while the cohorts stay secret: the ε asked for, after a check that the noise suffices."""
+    if header.amplification is None:
+        return known
+    if header.epsilon is None or header.noise_multiplier == 0:
+        raise LedgerError("the header claims amplification for a run without noise or without an epsilon.")
+    found = RunAmplification.from_dict(header.amplification)
+    law = CohortLaw(found.accountant, header.participation, found.probability)
+    try:
+        check_run(found, law, factorization, header.relative_noise_std, header.epsilon, header.delta)
+    except ValueError as error:
+        raise LedgerError(f"the header's amplification does not hold: {error}") from None
+    # Where sampling gained nothing the noise is that without amplification, and so is ε.
+    return known if found.method == "none needed" else min(known, header.epsilon)
 
 
 def _check_within(name: str, epsilon: float, limit: float) -> None:

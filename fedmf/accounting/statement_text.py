@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+_KNOWING = ", to an observer who knows its rounds"
+
 
 def render(statement: Mapping[str, Any]) -> str:
     """Lay a statement's dict out as plain lines, most important first."""
@@ -19,10 +21,14 @@ def render(statement: Mapping[str, Any]) -> str:
 def _headline(statement: Mapping[str, Any]) -> str:
     if statement["epsilon_planned"] is None:
         return "No privacy: this run added no noise."
+    known = statement["epsilon_planned_known_cohorts"]
     text = (
         f"Every user has ({statement['epsilon_planned']:.6g}, {statement['delta']:g})-differential privacy "
         f"under {statement['adjacency']} adjacency."
     )
+    if statement["amplification"] is not None:
+        text = f"{text[:-1]} while the cohorts stay secret, and epsilon {_number(known)} "
+        text += "against whoever knows them."
     if "public seed" in statement["noise_key"]:
         return "Simulation only, no privacy (public noise seed). With a secret key: " + text
     return text
@@ -35,7 +41,10 @@ def _rows(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
     empty = f", {s['rounds_empty']} of them empty" if s["rounds_empty"] else ""
     rows = [
         ("epsilon planned", f"{_number(s['epsilon_planned'])} for all {s['rounds']} rounds"),
-        ("epsilon realised", f"{_number(s['epsilon_realised'])} (worst user)"),
+        (
+            "epsilon realised",
+            f"{_number(s['epsilon_realised'])} (worst user{_KNOWING if s['amplification'] else ''})",
+        ),
         (
             "over users",
             f"half at most {_number(quantiles['0.5'])}, 90 % at most {_number(quantiles['0.9'])}",
@@ -73,7 +82,20 @@ def _rows(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     if s["epsilon_planned_so_far"] is not None:
         rows.insert(1, ("epsilon so far", f"{_number(s['epsilon_planned_so_far'])} allowed by the plan"))
+    if s["amplification"] is not None:
+        rows[1:1] = [("  cohorts known", f"{_number(s['epsilon_planned_known_cohorts'])} for all rounds")]
+        rows.insert(-2, ("accountant", _accountant(s["amplification"])))
     return rows
+
+
+def _accountant(found: Mapping[str, Any]) -> str:
+    """How sure the amplified ε is."""
+    text = f"{found['accountant']}, {found['method']}"
+    if found["failure"]:
+        text += f", wrong with probability {found['failure']:g} at most, which delta includes"
+        if found["method"] == "normal interval":
+            text += " (by the normal approximation)"
+    return text
 
 
 def _number(value: float | None, missing: str = "infinite") -> str:

@@ -30,6 +30,8 @@ class SampledSchedule(CohortSchedule):
     """
 
     secret: ClassVar[bool] = True
+    #: q, with which a user joins when it may: what the accountant of the schedule assumes.
+    probability: float
 
     def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
         """See CohortSchedule.
@@ -93,7 +95,6 @@ class CyclicPoisson(SampledSchedule):
     def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
         """See SampledSchedule."""
         super().__init__(users, cohort_size, participation, seed)
-        #: q, with which the members of a group join in its turn.
         self.probability = min(1.0, cohort_size * participation.min_separation / users)
         self._order = np.argsort(self._words("order", users), kind="stable")
 
@@ -145,6 +146,7 @@ class BallsInBins(SampledSchedule):
                 f"got b={b}. {b} bins make cohorts of {users / b:.4g} users on average, not "
                 f"m={cohort_size}."
             )
+        self.probability = 1.0 / b
         bins = (self._words("bins", users) % np.uint64(b)).astype(np.int64)
         self._order = np.argsort(bins, kind="stable")
         self._starts = np.searchsorted(bins[self._order], np.arange(b + 1))
@@ -183,7 +185,6 @@ class MinSeparationSampling(SampledSchedule):
         """See SampledSchedule. Draws the whole schedule: 8 bytes for each participation."""
         super().__init__(users, cohort_size, participation, seed)
         n, b = participation.rounds, participation.min_separation
-        #: q, with which an eligible user joins.
         self.probability = min(1.0, cohort_size / (users - cohort_size * (b - 1)))
         member = np.arange(users, dtype=np.int64)
         joins = self._rest_at_start() + self._geometric("gap 0", users, self.probability)

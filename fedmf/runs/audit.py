@@ -34,7 +34,8 @@ class Audit:
     Attributes:
         bound: the lower bound at ``confidence``.
         mu_claimed: μ of the planned guarantee.
-        epsilon_claimed: ε that was asked for.
+        epsilon_claimed: ε that was asked for; with an accountant that claims amplification the larger one
+            against an observer who knows the cohorts, as this one does.
         pattern: 0-based rounds in which each canary takes part.
         canaries: canaries in all runs together.
     """
@@ -128,7 +129,7 @@ def audit(
     return Audit(
         bound=bound,
         mu_claimed=gaussian_mu(plan.noise_multiplier),
-        epsilon_claimed=config.epsilon,
+        epsilon_claimed=plan.known_epsilon_after(config.rounds) if plan.amplification else config.epsilon,
         delta=config.delta,
         confidence=confidence,
         pattern=pattern,

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fedmf.accounting.amplification.sampling import check_sampling
 from fedmf.cohorts import SCHEDULES, CohortSchedule, cohort_schedule, contract_of
 from fedmf.participation import Participation
 
@@ -51,7 +52,7 @@ class Config(BaseModel):
     rounds: Count = 240
     cohort_size: Count = 36
     schedule: Literal["cyclic", "random", "cyclic-poisson", "balls-in-bins", "b-min-sep"] = "cyclic"
-    accountant: Literal["none"] = "none"
+    accountant: Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"] = "none"
     min_separation: Annotated[int, Field(ge=0)] = 0
     max_participations: Annotated[int, Field(ge=0)] = 0
 
@@ -87,6 +88,9 @@ class Config(BaseModel):
     def _consistent(self) -> Config:
         parse_parameters(self.mechanism_params)
         SCHEDULES[self.schedule].require_accountant(self.accountant)
+        check_sampling(self.accountant, self.adjacency)
+        if self.accountant != "none":
+            self._check_amplified()
         self.cohort_schedule(secret_seed=0)  # only to check it: a run draws a secret seed
         if self.bands > self.rounds:
             raise ValueError(f"bands (p) must be at most rounds n={self.rounds}; got {self.bands}.")
@@ -97,6 +101,22 @@ class Config(BaseModel):
         if self.server_nesterov and self.server_momentum == 0:
             raise ValueError("server-momentum must be positive with server-nesterov = true; got 0.")
         return self
+
+    def _check_amplified(self) -> None:
+        """Refuse what an accountant that claims amplification does not cover."""
+        claim = f"accountant {self.accountant!r}"
+        if not self.private:
+            raise ValueError(f"private must be true with {claim}; got false. No noise needs no accountant.")
+        if self.user_budgets:
+            raise ValueError(
+                f"user-budgets must be empty with {claim}; got {self.user_budgets!r}. Leaving users out "
+                "changes the sampling that the accountant assumes."
+            )
+        if self.max_epsilon:
+            raise ValueError(
+                f"max-epsilon must be 0 with {claim}; got {self.max_epsilon:g}. The amplified epsilon is "
+                "known for the whole run only: ask for it with epsilon."
+            )
 
     @property
     def participation(self) -> Participation:

@@ -20,7 +20,7 @@ def write_metrics(path: Path, rows: Mapping[int, Mapping[str, Any]]) -> None:
     """Write ``metrics.parquet``: a row per evaluated round with round, loss, accuracy and epsilon.
 
     ``round`` counts released rounds, so round 0 is the initial model. epsilon is what the worst allowed
-    user has spent by then; it is missing in a run without privacy.
+    user has spent by then (`Plan.epsilon_after`); it is missing in a run without privacy.
     """
     import pandas as pd
 

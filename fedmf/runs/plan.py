@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
+from fedmf.accounting.amplification import CohortLaw, RunAmplification, amplified_run
 from fedmf.accounting.calibration import adjacency_factor, certified_sigma, gaussian_epsilon
 from fedmf.accounting.header import RunHeader, sampling_claim
+from fedmf.cohorts import SampledSchedule
 from fedmf.factorization import (
     Mechanism,
     Sensitivity,
@@ -34,12 +37,14 @@ class Plan:
         mechanism: name, parameters and factorization.
         sensitivity: of the factorization under the participation contract, exact or an upper bound.
         noise_multiplier: σ for sensitivity 1; 0 in a run without privacy.
+        amplification: how the noise was calibrated for secret cohorts; None with accountant "none".
     """
 
     config: Config
     mechanism: Mechanism
     sensitivity: Sensitivity
     noise_multiplier: float
+    amplification: RunAmplification | None = None
 
     @property
     def participation(self) -> Participation:
@@ -76,6 +81,7 @@ class Plan:
             dimension=dimension,
             config=config.to_flat(),
             sampling=sampling_claim(config.schedule, config.accountant),
+            amplification=None if self.amplification is None else self.amplification.to_dict(),
         )
 
     @classmethod
@@ -87,6 +93,7 @@ class Plan:
         """
         recorded = RunHeader.from_dict(header)
         factorization = factorization_from_dict(dict(recorded.factorization))
+        found = recorded.amplification
         return cls(
             config=config,
             mechanism=Mechanism(recorded.mechanism, dict(recorded.params), factorization),
@@ -94,6 +101,7 @@ class Plan:
                 recorded.sensitivity, recorded.sensitivity_kind, recorded.sensitivity_case
             ),
             noise_multiplier=recorded.noise_multiplier,
+            amplification=None if found is None else RunAmplification.from_dict(found),
         )
 
     @cached_property
@@ -104,8 +112,14 @@ class Plan:
         """ε spent by the worst allowed user once ``rounds`` rounds are released; infinite without noise.
 
         It is the ε of the leading block of C, which is all that those releases depend on, and it never
-        exceeds the ε of the whole run.
+        exceeds the ε of the whole run. With an accountant that claims amplification that is the amplified
+        one, so the value is min(`known_epsilon_after`, ε): an upper bound, while cohorts stay secret.
         """
+        known = self.known_epsilon_after(rounds)
+        return known if self.amplification is None else min(known, self.config.epsilon)
+
+    def known_epsilon_after(self, rounds: int) -> float:
+        """The same for an observer who knows in which rounds each user took part: never amplified."""
         if rounds not in self._epsilons:
             self._epsilons[rounds] = self._epsilon_after(rounds)
         return self._epsilons[rounds]
@@ -135,7 +149,8 @@ def make_plan(config: Config) -> Plan:
     """Build the factorization and calibrate its noise.
 
     Raises:
-        ConfigError: an unknown mechanism, or parameters it does not take.
+        ConfigError: an unknown mechanism, parameters it does not take, or a mechanism that the accountant
+            does not cover.
     """
     try:
         mechanism = build(
@@ -147,7 +162,8 @@ def make_plan(config: Config) -> Plan:
     except ValueError as error:
         raise ConfigError(str(error)) from None
     sensitivity = stated_sensitivity(mechanism.factorization, config.participation)
-    plan = Plan(config, mechanism, sensitivity, _noise_multiplier(config))
+    noise_multiplier, amplification = _calibrated(config, mechanism, sensitivity)
+    plan = Plan(config, mechanism, sensitivity, noise_multiplier, amplification)
     if plan.allowed_rounds == 0:
         raise ConfigError(
             f"max-epsilon must allow at least one round; got {config.max_epsilon:g}, and the first costs "
@@ -156,14 +172,31 @@ def make_plan(config: Config) -> Plan:
     return plan
 
 
-def _noise_multiplier(config: Config) -> float:
-    """σ for sensitivity 1 that gives ε with the configuration's accountant.
+def _calibrated(
+    config: Config, mechanism: Mechanism, sensitivity: Sensitivity
+) -> tuple[float, RunAmplification | None]:
+    """σ for sensitivity 1 that gives ε with the configuration's accountant, and how it was found.
 
-    The only accountant so far is "none": the Gaussian mechanism at the worst pattern that (k, b) allows,
-    which holds for every outcome of a random schedule. An accountant that claims amplification is joined
-    here; the configuration has refused it unless the schedule samples as it assumes.
+    "none" is the Gaussian mechanism at the worst pattern that (k, b) allows, which holds for every outcome
+    of a random schedule. The others use the rates of the very schedule that will draw the cohorts; their
+    random numbers are new for every run unless the configuration has a noise seed.
     """
-    return certified_sigma(config.epsilon, config.delta) if config.private else 0.0
+    if not config.private:
+        return 0.0, None
+    if config.accountant == "none":
+        return certified_sigma(config.epsilon, config.delta), None
+    # The rate does not depend on the seed, and this schedule draws no cohort of the run.
+    schedule = config.cohort_schedule(secret_seed=0)
+    assert isinstance(schedule, SampledSchedule)
+    law = CohortLaw(config.accountant, schedule.participation, schedule.probability)
+    seed = config.noise_seed if config.noise_seed >= 0 else secrets.randbits(63)
+    try:
+        noise, found = amplified_run(
+            law, mechanism.factorization, sensitivity.value, config.epsilon, config.delta, seed
+        )
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(f"accountant {config.accountant!r} cannot calibrate this run: {error}") from None
+    return noise / sensitivity.value, found
 
 
 def cohort_seed(key: NoiseKey) -> int:

@@ -6,11 +6,13 @@ from fedmf.accounting.amplification.calibration import (
     amplified_epsilon,
     amplified_noise,
     certified_noise,
+    confident_noise,
 )
 from fedmf.accounting.amplification.limits import mean_upper_limit
 from fedmf.accounting.amplification.min_separated import MinSeparated
 from fedmf.accounting.amplification.monte_carlo import Estimate, MixturePair, estimate, upper_limit
 from fedmf.accounting.amplification.poisson import poisson_delta, poisson_epsilon, poisson_noise_multiplier
+from fedmf.accounting.amplification.run import CohortLaw, RunAmplification, amplified_run, check_run
 from fedmf.accounting.amplification.sampling import (
     AmplifiedNoise,
     Sampling,
@@ -22,15 +24,20 @@ __all__ = [
     "AmplifiedNoise",
     "BallsInBins",
     "Calibrated",
+    "CohortLaw",
     "Estimate",
     "MinSeparated",
     "MixturePair",
+    "RunAmplification",
     "Sampling",
     "amplified_epsilon",
     "amplified_noise",
     "amplified_noise_of",
+    "amplified_run",
     "certified_noise",
+    "check_run",
     "check_sampling",
+    "confident_noise",
     "estimate",
     "mean_upper_limit",
     "poisson_delta",

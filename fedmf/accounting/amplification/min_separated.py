@@ -54,6 +54,21 @@ class MinSeparated:
                 f"p (bands) must be at most n/k={n / k:g} for b-min-sep sampling; got {p}. "
                 "Its accountant covers banded strategies only."
             )
+        return cls.sampled(factorization, p, 1.0 / (n / k - p + 1.0))
+
+    @classmethod
+    def sampled(cls, factorization: Factorization, separation: int, probability: float) -> MinSeparated:
+        """The pair of a sampler with any separation s ≥ p and rate q.
+
+        Raises:
+            ValueError: C has a negative entry, or p > s.
+        """
+        n, p = factorization.rounds, factorization.bands
+        if p > separation:
+            raise ValueError(
+                f"p (bands) must be at most b={separation} (the separation) for b-min-sep sampling; got {p}. "
+                "Its accountant covers banded strategies only."
+            )
         columns = np.zeros((p, n))
         for t in range(0, n, 512):
             block = factorization.columns(np.arange(t, min(t + 512, n)))
@@ -64,7 +79,7 @@ class MinSeparated:
             raise ValueError(
                 f"C (strategy) must have no negative entries for b-min-sep; got {columns.min():.6g}."
             )
-        return cls(columns, p, 1.0 / (n / k - p + 1.0))
+        return cls(columns, separation, probability)
 
     @property
     def size(self) -> int:

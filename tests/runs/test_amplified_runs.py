@@ -1,0 +1,306 @@
+"""Whole runs whose noise counts on secret cohorts: what is added, what is stated, what is refused.
+
+The oracle shares no code with the accountants: it lists every pattern of rounds that a user can have, with
+its probability from the definition of the sampling, and averages (1 − e^(ε − L))₊ over draws of the mixture.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+from small_runs import Recorder, client_for, linear_task, run_small, small_config
+
+from fedmf.accounting.header import RunHeader
+from fedmf.accounting.ledger import Ledger, LedgerError
+from fedmf.accounting.statement import build_statement
+from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.simulation import run_on_grid
+from fedmf.runs import plan as plan_module
+from fedmf.runs.config import ConfigError
+from fedmf.runs.plan import make_plan
+from fedmf.runs.session import Session
+
+USERS, ROUNDS, BINS, DIMENSION = 24, 12, 4, 20_000
+EPSILON, DELTA = 1.0, 1e-2
+TASK = linear_task(USERS, DIMENSION)
+#: Cohorts of 6 fill four bins; the other samplers need room for chance.
+COHORT = {"cyclic-poisson": 3, "balls-in-bins": 6, "b-min-sep": 3}
+ACCOUNTANTS = list(COHORT)
+# A normal deviate exceeds it with probability 2e-9.
+Z = 6.0
+
+
+def keys(accountant: str, /, **changes: object) -> dict[str, object]:
+    values: dict[str, object] = {
+        "schedule": accountant,
+        "accountant": accountant,
+        "cohort_size": COHORT[accountant],
+        "min_separation": BINS,
+        "mechanism": "bsr",
+        "bands": BINS,
+        "epsilon": EPSILON,
+        "delta": DELTA,
+    }
+    return {**values, **changes}
+
+
+def strategy() -> np.ndarray:
+    """The banded square root: 1, 1/2, 3/8, 5/16."""
+    column = np.array([1.0, 1 / 2, 3 / 8, 5 / 16])
+    return sum(np.diag(np.full(ROUNDS - j, c), -j) for j, c in enumerate(column))  # type: ignore[return-value]
+
+
+def patterns(accountant: str) -> list[tuple[tuple[int, ...], float]]:
+    """Every pattern of rounds of one user with its probability; of the first group for cyclic Poisson."""
+    rate = COHORT[accountant] / USERS
+    turns = [tuple(range(start, ROUNDS, BINS)) for start in range(BINS)]
+    if accountant == "balls-in-bins":
+        return [(turn, 1 / BINS) for turn in turns]
+    if accountant == "cyclic-poisson":
+        q = rate * BINS
+        chosen = itertools.chain.from_iterable(itertools.combinations(turns[0], i) for i in range(4))
+        return [(rounds, q ** len(rounds) * (1 - q) ** (3 - len(rounds))) for rounds in chosen]
+    q = rate / (1 - rate * (BINS - 1))
+    found: list[tuple[tuple[int, ...], float]] = []
+
+    def follow(t: int, rounds: tuple[int, ...], weight: float) -> None:
+        if t >= ROUNDS:
+            found.append((rounds, weight))
+            return
+        follow(t + 1, rounds, weight * (1 - q))
+        follow(t + BINS, (*rounds, t), weight * q)
+
+    # In the stationary state a user rests for 1, 2 or 3 more rounds with probability m/U each.
+    follow(0, (), 1 - rate * (BINS - 1))
+    for rest in range(1, BINS):
+        follow(rest, (), rate)
+    return found
+
+
+def delta_of(
+    accountant: str, noise: float, epsilon: float = EPSILON, draws: int = 200_000
+) -> tuple[float, float]:
+    """δ(noise, ε) of taking a user away, and its standard error; plain sampling."""
+    listed = patterns(accountant)
+    weights = np.array([weight for _, weight in listed])
+    assert weights.sum() == pytest.approx(1.0)
+    indicator = np.zeros((len(listed), ROUNDS))
+    for row, (rounds, _) in zip(indicator, listed, strict=True):
+        row[list(rounds)] = 1.0
+    means = indicator @ strategy().T
+    rng = np.random.default_rng(11)
+    values = []
+    for _ in range(draws // 20_000):
+        y = means[rng.choice(len(listed), 20_000, p=weights)] + noise * rng.standard_normal((20_000, ROUNDS))
+        exponents = y @ means.T / noise**2 - (means**2).sum(axis=1) / (2 * noise**2)
+        losses = logsumexp(exponents, b=weights, axis=1)
+        values.append(np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0))
+    sample = np.concatenate(values)
+    return float(sample.mean()), float(sample.std() / np.sqrt(sample.size))
+
+
+def increments(path: Path, **changes: object) -> np.ndarray:
+    """Released model differences, shape (n, d), as clients and the final model show them."""
+    recorder = Recorder()
+    config = small_config(server_momentum=0.0, server_learning_rate=1.0, **changes)
+    final = run_small(path, config, TASK, lambda session: client_for(session, recorder))
+    models = [recorder.models[t] for t in range(ROUNDS) if t in recorder.models]
+    assert len(models) == ROUNDS, "this seed leaves a round without users; choose another"
+    return np.diff(np.stack([*models, final]).astype(np.float64), axis=0)
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+def test_the_noise_that_is_added_gives_the_amplified_guarantee(accountant: str, tmp_path: Path) -> None:
+    """Measured from released models: δ of the sampler's own patterns is met, and met tightly."""
+    values = keys(accountant, noise_seed=9)  # no round of it is empty, so clients see every model
+    twin = increments(tmp_path / "twin", **{**values, "accountant": "none", "private": False})
+    noise = increments(tmp_path / "run", **values) - twin
+    statement = json.loads((tmp_path / "run" / "statement.json").read_text())
+    white = strategy() @ noise * statement["cohort_size"] / statement["clip_norm"]
+    measured = float(np.sqrt((white**2).mean()))
+    share = measured * statement["clip_norm"] / statement["noise_std"]
+    assert abs(share - 1) < Z / np.sqrt(2 * white.size)
+    delta, error = delta_of(accountant, measured)
+    assert delta - Z * error < DELTA
+    # Limits, reserved β and the coarse grid of the search cost at most an eighth of δ.
+    assert delta + Z * error > 0.875 * DELTA
+    less, error = delta_of(accountant, 0.9 * measured)
+    assert less - Z * error > DELTA
+    unamplified = make_plan(small_config(**keys(accountant, accountant="none")))
+    assert statement["noise_std"] < 0.95 * unamplified.noise_std
+
+
+@pytest.fixture(scope="module", params=ACCOUNTANTS)
+def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp(request.param) / "run"
+    run_small(path, small_config(**keys(request.param)))
+    return path
+
+
+def test_the_statement_gives_both_guarantees_and_what_they_need(finished: Path) -> None:
+    found = json.loads((finished / "statement.json").read_text())
+    text = (finished / "statement.txt").read_text()
+    used = found["amplification"]
+    assert found["epsilon_planned"] == EPSILON
+    assert found["epsilon_planned_known_cohorts"] > 1.05 * EPSILON
+    assert found["epsilon_realised"] <= found["epsilon_planned_known_cohorts"]
+    assert "against whoever knows them." in text.splitlines()[0]
+    assert f"{found['epsilon_planned_known_cohorts']:.6g}" in text.splitlines()[0]
+    assert any("stay secret" in assumption for assumption in found["assumptions"])
+    assert "amplification by" in found["sampling"]
+    assert found["sampling"] in text
+    expected = {"cyclic-poisson": 0.5, "balls-in-bins": 0.25, "b-min-sep": 0.2}[used["accountant"]]
+    assert used["probability"] == pytest.approx(expected, rel=1e-12)
+    assert used["method"] in text
+    assert 0 < used["delta_limit"] <= DELTA - used["failure"]
+    exact = used["accountant"] == "cyclic-poisson"
+    assert (used["failure"] == 0.0) is exact
+    assert (used["seed"] is None) is exact
+
+
+def test_a_recorded_user_can_exceed_the_amplified_epsilon(finished: Path) -> None:
+    """Balls-in-Bins: the first bin joins as often as the contract allows, and its ledger shows it."""
+    found = json.loads((finished / "statement.json").read_text())
+    if found["amplification"]["accountant"] == "balls-in-bins":
+        assert found["epsilon_realised"] == pytest.approx(found["epsilon_planned_known_cohorts"], rel=1e-9)
+    assert found["epsilon_realised"] > found["epsilon_planned"]
+
+
+def test_the_metrics_end_at_the_amplified_epsilon(finished: Path) -> None:
+    with Session.resume(finished) as session:
+        spent = [session.metrics[t]["epsilon"] for t in sorted(session.metrics)]
+        plan = session.plan
+        assert spent == [min(plan.known_epsilon_after(t), EPSILON) for t in range(ROUNDS + 1)]
+    assert spent[0] == 0.0
+    assert spent == sorted(spent)
+    assert spent[-1] == EPSILON
+
+
+def test_too_little_noise_is_found_in_the_header(finished: Path) -> None:
+    with Ledger.open(finished / "ledger.sqlite", read_only=True) as ledger:
+        header = dict(ledger.header)
+        build_statement(RunHeader.from_dict(header), ledger)
+        header["noise_multiplier"] *= 0.85
+        with pytest.raises(
+            LedgerError, match=r"the header's amplification does not hold: noise .* must give"
+        ):
+            build_statement(RunHeader.from_dict(header), ledger)
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+def test_a_stopped_run_states_what_it_spent_so_far_and_resumes_without_calibrating_again(
+    accountant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config(**keys(accountant, noise_seed=-1))
+
+    class Stop(Exception):
+        pass
+
+    def stop(report: object, _row: object) -> None:
+        if report.t == 2:  # type: ignore[attr-defined]
+            raise Stop
+
+    with Session.start(tmp_path / "run", config) as session:
+        schedule = session.cohort_schedule()
+        planned, std = [schedule.cohort(t).tolist() for t in range(ROUNDS)], session.plan.noise_std
+        with pytest.raises(Stop):
+            run_on_grid(session, InProcessGrid(client_for(session)), stop)
+        found = session.statement()
+        assert found.epsilon_planned_so_far is not None
+        assert 0 < found.epsilon_planned_so_far <= EPSILON
+        assert found.epsilon_planned_so_far == min(session.plan.known_epsilon_after(3), EPSILON)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a resumed run must keep its noise")
+
+    monkeypatch.setattr(plan_module, "amplified_run", refuse)
+    with Session.resume(tmp_path / "run", config) as session:
+        assert session.plan.noise_std == std
+        run_on_grid(session, InProcessGrid(client_for(session)))
+        ids = session.task.dataset.user_ids
+        joined = sorted(session.directory.ledger.participations())
+    assert joined == sorted((t, ids[u]) for t, cohort in enumerate(planned) for u in cohort)
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schedule": "cyclic"}, r"accountant .* must be 'none' with schedule 'cyclic'; got "),
+        ({"schedule": "random"}, r"accountant .* must be 'none' with schedule 'random'; got "),
+        ({"adjacency": "replace-one"}, r"adjacency must be zero-out with sampling"),
+        ({"user_budgets": "budgets.csv"}, r"user-budgets must be empty with accountant"),
+        ({"max_epsilon": 1.0}, r"max-epsilon must be 0 with accountant .*; got 1\."),
+        ({"private": False}, r"private must be true with accountant .*; got false"),
+        ({"max_participations": 2}, r"k \(max_participations\) must be 3"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_an_accountant_does_not_cover_is_refused(
+    accountant: str, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        small_config(**keys(accountant, **changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_accountants_of_other_samplers_are_refused() -> None:
+    for schedule, accountant in itertools.permutations(ACCOUNTANTS, 2):
+        with pytest.raises(ConfigError, match=f"must be 'none' or '{schedule}' .*; got '{accountant}'"):
+            small_config(**keys(schedule, accountant=accountant))
+
+
+@pytest.mark.parametrize(
+    ("accountant", "changes", "message"),
+    [
+        ("cyclic-poisson", {"bands": 5}, r"p \(bands\) must be at most b=4 .*; got 5"),
+        ("b-min-sep", {"bands": 5}, r"p \(bands\) must be at most b=4 .*; got 5"),
+        ("cyclic-poisson", {"mechanism": "square-root", "bands": 0}, r"p \(bands\) must be at most b=4"),
+        (
+            "balls-in-bins",
+            {"mechanism": "cgd", "bands": 0, "mechanism_params": "lambda=-0.5"},
+            r"C \(strategy\) must have no negative|lambda",
+        ),
+    ],
+    ids=range(4),
+)
+def test_mechanisms_that_an_accountant_does_not_cover_are_refused(
+    accountant: str, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        make_plan(small_config(**keys(accountant, **changes)))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("noise_seed", [-1, 7])
+def test_the_accountants_draws_are_new_for_every_run_with_a_secret_key(
+    noise_seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seed that one could choose might be a lucky one; a public run is drawn the same way again."""
+    seeds = []
+
+    def record(*arguments: object) -> tuple[float, None]:
+        seeds.append(arguments[-1])
+        return 1.0, None
+
+    monkeypatch.setattr(plan_module, "amplified_run", record)
+    for _ in range(4):
+        make_plan(small_config(**keys("balls-in-bins", noise_seed=noise_seed)))
+    assert len(set(seeds)) == (4 if noise_seed < 0 else 1)
+
+
+def test_sampling_that_gains_nothing_costs_nothing() -> None:
+    """One bin: every user joins every round, and the noise is that without amplification."""
+    changes = {"cohort_size": 24, "min_separation": 1, "bands": 0, "mechanism": "identity"}
+    plan = make_plan(small_config(**keys("balls-in-bins", **changes)))
+    assert plan.amplification is not None
+    assert plan.amplification.method == "none needed"
+    assert (
+        plan.noise_std
+        == make_plan(small_config(**keys("balls-in-bins", accountant="none", **changes))).noise_std
+    )
