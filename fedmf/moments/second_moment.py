@@ -36,6 +36,10 @@ class SecondMoment(ABC):
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Σ over rows of L(x⊗x) for x of shape (m, d), shape (size,)."""
 
+    def features_of_each(self, x: torch.Tensor) -> torch.Tensor:
+        """L(x⊗x) of every row by itself, shape (m, size): the bits of `features(row[None])`."""
+        return torch.stack([self.features(row[None]) for row in x]) if len(x) else x.new_empty(0, self.size)
+
     def unpack(self, released: torch.Tensor) -> torch.Tensor:
         """The released features in the shape a user expects."""
         return released
@@ -68,6 +72,11 @@ class FullMatrix(SecondMoment):
         packed = (x.mT @ x)[self._rows, self._columns]
         return torch.where(self._off, packed * math.sqrt(2), packed)
 
+    def features_of_each(self, x: torch.Tensor) -> torch.Tensor:
+        """See `SecondMoment.features_of_each`."""
+        packed = x[:, self._rows] * x[:, self._columns]
+        return torch.where(self._off, packed * math.sqrt(2), packed)
+
     def unpack(self, released: torch.Tensor) -> torch.Tensor:
         """The symmetric d×d matrix."""
         values = torch.where(self._off, released / math.sqrt(2), released)
@@ -95,6 +104,10 @@ class Diagonal(SecondMoment):
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Σ x²."""
         return (x * x).sum(0)
+
+    def features_of_each(self, x: torch.Tensor) -> torch.Tensor:
+        """See `SecondMoment.features_of_each`."""
+        return x * x
 
     def of_isotropic_noise(self) -> torch.Tensor:
         """Ones."""
@@ -127,6 +140,13 @@ class BlockEnergies(SecondMoment):
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Σ of the energies of the blocks."""
         return torch.zeros(self.size, dtype=x.dtype).index_add_(0, self._block, (x * x).sum(0))
+
+    def features_of_each(self, x: torch.Tensor) -> torch.Tensor:
+        """See `SecondMoment.features_of_each`."""
+        energies = torch.zeros(len(x), self.size, dtype=x.dtype)
+        for column, block in enumerate(self._block.tolist()):
+            energies[:, block] += x[:, column] * x[:, column]
+        return energies
 
     def of_isotropic_noise(self) -> torch.Tensor:
         """The sizes of the blocks."""
