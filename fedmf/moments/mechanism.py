@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -169,7 +170,7 @@ def best_weight(
     # The flat part of r_d ends in a kink, so look on a grid first.
     grid = start + np.linspace(-16, 16, 65)
     near = grid[int(np.argmin([error(at) for at in grid]))]
-    found = minimize_scalar(
+    found: Any = minimize_scalar(
         error, bounds=(near - 0.5, near + 0.5), method="bounded", options={"xatol": 1e-10}
     )
     return math.exp(min((start, near, float(found.x)), key=error))

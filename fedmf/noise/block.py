@@ -66,9 +66,7 @@ def add_block(
     for low in range(0, len(out), room):
         part, at = out[low : low + room], t + low
         first = max(0, at - lags + 1)
-        z = normals_of_rounds(
-            source.key, source.domain, range(first, at + len(part)), start, start + length
-        )
+        z = normals_of_rounds(source.key, source.domain, range(first, at + len(part)), start, start + length)
         scales = np.array([scale * float(inverse.row_scale[i]) for i in range(at, at + len(part))])
         forward, back = _of_rounds(inverse.feedforward, at, len(part)), np.zeros((1, 0))
         if isinstance(rule, FeedbackRows):
