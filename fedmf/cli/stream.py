@@ -167,7 +167,6 @@ def _run(
 ) -> None:
     from fedmf.streaming import Handling, open_run, render_statement
 
-    first_row = options["first_row"]
     with (
         _view() as show,
         open_run(
@@ -175,7 +174,7 @@ def _run(
         ) as (run, reader),
     ):
         show(run.position.step, run.plan.rounds)
-        run.feed(reader, first_row, count_late=source is not None)
+        run.feed(reader, count_late=source is not None)
         statement = run.conclude()
         counts = run.position.counts()
     text = render_statement(statement)

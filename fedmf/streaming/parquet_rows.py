@@ -43,7 +43,7 @@ class ParquetReader(RowReader):
         layout: Layout | None = None,
         first_row: int = 1,
     ) -> None:
-        self._path, self._first, self._seen, self._user = path, first_row, 0, user
+        self._path, self.first_row, self._seen, self._user = path, first_row, 0, user
         with self._readable():
             self._file = parquet.ParquetFile(path)
         self.rows = self._file.metadata.num_rows
@@ -68,7 +68,7 @@ class ParquetReader(RowReader):
             if self._rest is None:
                 return None
         batch, self._rest = self._rest.slice(0, most), self._rest.slice(most)
-        first = self._first + self._seen
+        first = self.first_row + self._seen
         self._seen += batch.num_rows
         return self._block(first, batch)
 
@@ -158,7 +158,7 @@ class ParquetReader(RowReader):
         except (arrow.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(
-                f"input {self._path} cannot be read on after row {self._first + self._seen - 1}: {reason}."
+                f"input {self._path} cannot be read on after row {self.first_row + self._seen - 1}: {reason}."
             ) from None
 
 

@@ -62,6 +62,8 @@ class RowReader(ABC):
     """
 
     layout: Layout
+    #: Which row of the stream the input begins with.
+    first_row: int
 
     @abstractmethod
     def read(self, most: int) -> RowBlock | None:

@@ -99,12 +99,11 @@ class StreamRun:
         """Whether all n steps were taken."""
         return self.position.step == self.plan.rounds
 
-    def feed(self, reader: RowReader, first_row: int = 1, count_late: bool = False) -> None:
+    def feed(self, reader: RowReader, count_late: bool = False) -> None:
         """Take the rows of an input that were not dealt with yet.
 
         Args:
             reader: at the first row of its input.
-            first_row: which row of the stream that is.
             count_late: whether to read on past the horizon to count the rows there.
 
         Raises:
@@ -116,7 +115,7 @@ class StreamRun:
                 f"input must have rows as before, d = {self.plan.layout.dimension} and the same columns; "
                 f"got d = {reader.layout.dimension}, {', '.join(reader.layout.columns) or 'arrays'}."
             )
-        self._find_place(reader, first_row)
+        self._find_place(reader)
         most = max(1, min(_MOST_ROWS, _MOST_NUMBERS // self.plan.width))
         while not self.done and (block := reader.read(most)) is not None:
             self._take(block, reader)
@@ -139,9 +138,9 @@ class StreamRun:
         write_json(self.state.path / STATEMENT, statement)
         return statement
 
-    def _find_place(self, reader: RowReader, first_row: int) -> None:
+    def _find_place(self, reader: RowReader) -> None:
         """Pass over rows that were dealt with, and see that the last of them is the one that was."""
-        row = self.position.row
+        row, first_row = self.position.row, reader.first_row
         if first_row > row + 1:
             raise InputError(f"row {row + 1} must come next; the input begins with row {first_row}.")
         if first_row == row + 1:

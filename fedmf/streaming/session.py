@@ -115,6 +115,8 @@ def open_run(
     else:
         if first_row != 1:
             raise InputError(f"input must begin with row 1 for a new stream; got {first_row}.")
+        if source is None and settings.rounds is None:
+            raise InputError("n (rounds) must be given for standard input; got none. Say --rounds N.")
         open_output(output, fresh=True)
         with open_reader(source, settings, file_format) as reader:
             plan = make_plan(settings, reader.layout, _horizon(settings, source, file_format))
@@ -150,8 +152,6 @@ def _run(
 def _horizon(settings: Settings, source: Path | None, file_format: str | None) -> int:
     if settings.rounds is not None:
         return settings.rounds
-    if source is None:
-        raise InputError("n (rounds) must be given for standard input; got none. Say --rounds N.")
     total = 0
     with open_reader(source, settings, file_format) as reader:
         while found := reader.skip(1 << 16):

@@ -28,7 +28,7 @@ class _TextReader(RowReader):
     """One row a line; abstract."""
 
     def __init__(self, lines: Lines, first_row: int, header: int) -> None:
-        self._lines = lines
+        self._lines, self.first_row = lines, first_row
         self._row, self._offset = first_row, header if first_row == 1 else None
 
     def read(self, most: int) -> RowBlock | None:

@@ -103,7 +103,9 @@ def test_csv_rows_whatever_comes_together(seed: int) -> None:
 
 def test_plain_csv_goes_through_arrow_with_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).normal(size=(300, 3)) * 10.0 ** np.arange(-9, 18, 9)
-    text = b"a,user,b,c\n" + b"".join(f"{a!r},u{i},{b:.6e},{c:g}\n".encode() for i, (a, b, c) in enumerate(x.tolist()))
+    text = b"a,user,b,c\n" + b"".join(
+        f"{a!r},u{i},{b:.6e},{c:g}\n".encode() for i, (a, b, c) in enumerate(x.tolist())
+    )
     with Pipe([text]) as descriptor:
         reader = CsvReader(Lines(descriptor), None, "user")
         slow = []
@@ -179,7 +181,7 @@ def test_parquet(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "rows.parquet"
     parquet.write_table(arrow.table({**table, "user": users}), path, row_group_size=12)
     whole = rows_of(ParquetReader(path, None, "user"), 7)
-    expected = [row for row in x.tolist()]
+    expected = list(x.tolist())
     bad = {7, 9, 30} | ({20, 21} if kind == "lists" else set())
     assert {i for i, row in enumerate(whole) if row[2] is not None} == bad
     assert [row[1] for i, row in enumerate(whole) if i not in bad] == [
