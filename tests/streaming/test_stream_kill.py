@@ -12,28 +12,26 @@ import numpy as np
 import pytest
 
 ROWS, DIMENSION = 17, 2
+MODES = ("undisturbed", "writes", "random")
 
-# Runs the command in forks of one process, so that its start-up is paid once. argv: folder, output, mode.
-# "writes": for every m (in strides) a new stream dies at its m-th call that changes a file, and another
-# fork ends it.
-# "random": forks of one stream die after random times, the last one ends it.
+# Runs the command in forks of one process, so that its start-up is paid once. argv: folder. In a folder for
+# each output and mode: "writes": for every m (in strides) a new stream dies at its m-th call that changes a
+# file, and another fork ends it. "random": forks of one stream die after random times, the last one ends it.
 HARNESS = """
 import hashlib, json, os, random, shutil, signal, sqlite3, sys, time
-folder, output, mode = sys.argv[1:4]
 import fedmf.streaming.parquet_rows, fedmf.streaming.run as run_module
 from fedmf.cli.app import run
 from pyarrow import parquet
+folder = sys.argv[1]
 run_module._MOST_ROWS = 6
 options = "--norm-bound 1 --epsilon 8 --delta 1e-5 --seed 3 --user-column user --max-participations 2 "
 options += "--min-separation 5 --every 2 --mechanism banded-toeplitz --bands 3 --workload average"
-command = ["stream", "--input", "rows.csv", "--rounds", "12", "--state", "state", "--output", output]
-command += options.split()
-
-os.chdir(folder)
-warm = ["warm" if word == "state" else "warm-" + output if word == output else word for word in command]
+command = ["stream", "--input", "../rows.csv", "--rounds", "12", "--state", "state", *options.split()]
+os.mkdir(os.path.join(folder, "warm"))
+os.chdir(os.path.join(folder, "warm"))
 saved = os.dup(1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-assert run(warm) == 0  # imports and compiles here what every fork needs
+assert run([*command, "--output", "out.parquet"]) == 0  # imports and compiles here what every fork needs
 sys.stdout.flush()
 os.dup2(saved, 1)
 
@@ -41,11 +39,13 @@ def dying(function, countdown):
     def wrapped(*arguments, **more):
         countdown[0] -= 1
         if countdown[0] == 0:
-            if function is os.pwrite:  # half of it is written
+            if function is pwrite:  # half of it is written
                 function(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2], *arguments[2:])
             os.kill(os.getpid(), signal.SIGKILL)
         return function(*arguments, **more)
     return wrapped
+
+pwrite = os.pwrite
 
 class Connection(sqlite3.Connection):
     def execute(self, statement, *values):
@@ -83,7 +83,7 @@ def attempt(kill_at=0, seconds=None):
                 setattr(os, name, dying(getattr(os, name), countdown))
             connect = sqlite3.connect
             sqlite3.connect = lambda *a, **k: connect(*a, **k, factory=Connection)
-        os._exit(run(command))
+        os._exit(run([*command, "--output", output]))
     if seconds is not None:
         time.sleep(seconds)
         os.kill(pid, signal.SIGKILL)
@@ -91,28 +91,29 @@ def attempt(kill_at=0, seconds=None):
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
 
 def report(**more):
-    print(json.dumps({"visible": visible(), "committed": committed(), **more}), flush=True)
+    print(json.dumps({"output": output, "mode": mode, **more}), flush=True)
 
-def result():
-    files = (output, "state/statement.json")
-    return [hashlib.sha256(open(name, "rb").read()).hexdigest() for name in files]
+def ended():
+    code, files = attempt(), (output, "state/statement.json")
+    report(code=code, result=[hashlib.sha256(open(name, "rb").read()).hexdigest() for name in files])
 
-rng, died = random.Random(1), 0
-if mode == "random":
-    while died < 5:
-        if attempt(seconds=rng.uniform(0.0, 0.1)) is not None:
-            break
-        died += 1
-        report()
-elif mode == "writes":
-    for m in range(1, 1000, int(sys.argv[4])):
-        if attempt(kill_at=m) is not None:
-            break
-        report(m=m)
-        print(json.dumps({"code": attempt(), "result": result()}), flush=True)
-        shutil.rmtree("state")
-        os.remove(output)
-print(json.dumps({"code": attempt(), "result": result()}))
+rng = random.Random(1)
+for output, stride in (("out.jsonl", 1), ("out.parquet", 4)):
+    for mode in ("undisturbed", "writes", "random"):
+        os.mkdir(os.path.join(folder, mode + "-" + output))
+        os.chdir(os.path.join(folder, mode + "-" + output))
+        for _ in range(5 if mode == "random" else 0):
+            if attempt(seconds=rng.uniform(0.0, 0.1)) is not None:
+                break
+            report(visible=visible(), committed=committed())
+        for m in range(1, 1000 if mode == "writes" else 0, stride):
+            if attempt(kill_at=m) is not None:
+                break
+            report(visible=visible(), committed=committed())
+            ended()
+            shutil.rmtree("state")
+            os.remove(output)
+        ended()
 """
 
 
@@ -122,13 +123,15 @@ def write_input(folder: Path) -> None:
     (folder / "rows.csv").write_text("user,x,y\n" + "\n".join(rows) + "\n")
 
 
-def harness(folder: Path, output: str, mode: str, stride: int) -> list[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("killed")
     write_input(folder)
     done = subprocess.run(
-        [sys.executable, "-c", HARNESS, str(folder), output, mode, str(stride)],
+        [sys.executable, "-c", HARNESS, str(folder)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
         cwd=Path(__file__).parents[2],
     )
@@ -136,20 +139,20 @@ def harness(folder: Path, output: str, mode: str, stride: int) -> list[dict[str,
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(("output", "stride"), [("out.jsonl", 1), ("out.parquet", 4)])
-def test_killed_streams_end_alike(tmp_path: Path, output: str, stride: int) -> None:
-    found = {}
-    for mode in ("undisturbed", "writes", "random"):
-        folder = tmp_path / mode
-        folder.mkdir()
-        found[mode] = harness(folder, output, mode, stride)
-    (whole,) = found["undisturbed"]
+@pytest.mark.parametrize(("output", "deaths"), [("out.jsonl", 24), ("out.parquet", 5)])
+def test_killed_streams_end_alike(lines: list[dict[str, Any]], output: str, deaths: int) -> None:
+    own = [line for line in lines if line["output"] == output]
+    ends = {mode: [line for line in own if line["mode"] == mode and "code" in line] for mode in MODES}
+    (whole,) = ends["undisturbed"]
     assert whole["code"] == 0
-    ends = [line for lines in found.values() for line in lines if "code" in line]
-    assert all(end == whole for end in ends)
-    deaths = {mode: [line for line in lines if "code" not in line] for mode, lines in found.items()}
-    assert len(deaths["writes"]) >= 30 // stride
-    assert len(deaths["random"]) >= 1
-    assert {death["committed"] for death in deaths["writes"]} >= {0, 3, 5}
-    # A release that was seen can never be made again from other rows.
-    assert all(death["visible"] <= death["committed"] for death in (*deaths["writes"], *deaths["random"]))
+    assert len(ends["writes"]) > deaths
+    for end in (*ends["writes"], *ends["random"]):
+        assert (end["code"], end["result"]) == (0, whole["result"])
+
+
+def test_nothing_is_seen_before_it_is_committed(lines: list[dict[str, Any]]) -> None:
+    """A release that was seen is never made again from other rows: its rows were dealt with."""
+    deaths = [line for line in lines if "visible" in line]
+    assert {death["committed"] for death in deaths} >= {0, 3, 5}
+    assert {death["visible"] for death in deaths} >= {0, 3, 5}
+    assert all(death["visible"] <= death["committed"] for death in deaths)
