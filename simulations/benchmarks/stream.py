@@ -1,6 +1,7 @@
 """Rows per second and memory of `fedmf stream` on a large file, against one `MomentStream.update` a row.
 
-    python simulations/benchmarks/stream.py [--rows N] [--dimension D] [--every R] [--json]
+    python simulations/benchmarks/stream.py [--rows N] [--dimension D] [--every R]
+        [--only TEXT] [--json]
 
 Each job is the command in a process of its own, start-up, design and the final Parquet file included, with a
 public seed. The baseline of the rates is the loop over `MomentStream.update` without any input or output;
@@ -90,6 +91,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10**6)
     parser.add_argument("--dimension", type=int, default=8)
     parser.add_argument("--every", type=int, default=100)
+    parser.add_argument("--only", default="", metavar="TEXT", help="jobs whose name has it")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -112,6 +114,8 @@ def main() -> None:
         }
         baseline = row_by_row(options.rows, options.dimension)
         for job, (source, output, more) in jobs.items():
+            if options.only not in job:
+                continue
             state = folder / f"state-{output}"
             seconds, memory = command(paths[source], folder / output, state, *more)
             (folder / output).unlink()
