@@ -23,7 +23,7 @@ FLOORS = (
     {"accounting"},
     {"design", "noise"},
     {"moments"},
-    {"optim"},
+    {"optim", "streaming"},
     {"training"},
     {"runs"},
     {"flower"},
@@ -53,6 +53,7 @@ LIMITED = {
     "accounting": {"numpy", "scipy", "dp_accounting"},
     "noise": {"numpy", "torch", "cryptography", "numba", "llvmlite", "triton"},
     "optim": {"numpy", "torch"},
+    "streaming": {"numpy", "torch", "pyarrow"},
 }
 HEAVY = (
     "torch",
@@ -142,6 +143,7 @@ DESIGN = "design --rounds 64 --max-participations 4 --min-separation 16 --epsilo
 COMMANDS = {
     "help": ["--help"],
     "simulate-help": ["simulate", "--help"],
+    "stream-help": ["stream", "--help"],
     "design-identity": [*DESIGN.split(), "--mechanism", "identity", "--json"],
     "design-closed-forms": [*DESIGN.split(), "--mechanism", "square-root", "--mechanism", "bsr", "--json"],
 }
@@ -166,7 +168,9 @@ def test_light_commands_load_nothing_heavy(arguments: list[str], tmp_path: Path)
     assert json.loads(done.stdout.splitlines()[-1]) == [0, []]
 
 
-@pytest.mark.parametrize("room", ["factorization", "accounting", "noise", "optim", "training", "cli"])
+@pytest.mark.parametrize(
+    "room", ["factorization", "accounting", "noise", "optim", "streaming", "training", "cli"]
+)
 def test_packages_export_what_they_name(room: str) -> None:
     module = importlib.import_module(f"fedmf.{room}")
     assert len(set(module.__all__)) == len(module.__all__)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 import typer
 
-from fedmf.cli import account, audit, design, simulate
+from fedmf.cli import account, audit, design, simulate, stream
 
 __all__ = ["application", "main"]
 
@@ -24,6 +24,7 @@ application.command("simulate")(simulate.simulate)
 application.command("design")(design.design)
 application.command("account")(account.account)
 application.command("audit")(audit.audit)
+application.command("stream")(stream.stream)
 
 
 @application.callback()
@@ -56,7 +57,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _fail(error.format_message(), 2)
     except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted; a simulation can be continued with --resume.", 130)
+        return _fail("interrupted; go on with --resume (simulate) or the same command (stream --state).", 130)
     except ValueError as error:
         return _fail(str(error), 2)
     except BrokenPipeError:

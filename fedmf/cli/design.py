@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-__all__ = ["design"]
+__all__ = ["AdjacencyName", "design", "parse_parameters"]
 
 
 class AdjacencyName(StrEnum):
@@ -75,7 +75,7 @@ def design(
     from fedmf.design import design as compute
     from fedmf.participation import Participation
 
-    parameters = _parameters(param)
+    parameters = parse_parameters(param)
     if plot is not None:
         from fedmf.cli.design_plot import check_plot
 
@@ -112,7 +112,12 @@ def _status() -> Iterator[Callable[[str], None]]:
         yield lambda name: status.update(f"computing {name}")
 
 
-def _parameters(pairs: list[str]) -> dict[str, float]:
+def parse_parameters(pairs: list[str]) -> dict[str, float]:
+    """KEY=VALUE pairs of ``--param``.
+
+    Raises:
+        typer.BadParameter: a pair is none.
+    """
     parameters = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -7,7 +7,7 @@ from fedmf.moments.joint_sensitivity import UserRange, joint_sensitivity
 from fedmf.moments.mechanism import MomentMechanism, best_weight, cs, default_weight, ime, ime_basic, jme, pp
 from fedmf.moments.running import MatrixWorkload
 from fedmf.moments.second_moment import BlockEnergies, Diagonal, FullMatrix, Projected, SecondMoment
-from fedmf.moments.stream import MomentRelease, MomentStream
+from fedmf.moments.stream import MomentBlock, MomentRelease, MomentStream
 
 __all__ = [
     "BlockEnergies",
@@ -17,6 +17,7 @@ __all__ = [
     "Goal",
     "JointDesign",
     "MatrixWorkload",
+    "MomentBlock",
     "MomentMechanism",
     "MomentRelease",
     "MomentStream",

@@ -53,6 +53,25 @@ class MomentMechanism:
         """n."""
         return self.participation.rounds
 
+    def multiplier_under(self, participation: Participation) -> float:
+        """σ towards users who took part as this contract says: the levels τ₁, τ₂ over their own sensitivity.
+
+        A stricter contract than the planned one (fewer participations, further apart) gives a larger σ.
+        """
+        first, second, users = self.first, self.second, self.users
+        if self.name == "jme":
+            assert second is not None
+            assert self.weight is not None
+            s = joint_sensitivity(first, second, participation, self.weight, users).value
+            return self.first_std / s
+        if self.name == "ime":
+            assert second is not None
+            assert self.second_std is not None
+            s1, s2 = _separate(first, second, participation, users)
+            return 1 / math.hypot(s1.value / self.first_std, s2.value / self.second_std)
+        planned = stated_sensitivity(first, self.participation).value
+        return self.noise_multiplier * planned / stated_sensitivity(first, participation).value
+
 
 def jme(
     first: Factorization,

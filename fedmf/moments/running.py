@@ -97,7 +97,6 @@ class RunningWorkload:
         else:
             self._num, self._den = recursion_of(workload)
             inputs, outputs = self._num.size - 1, self._den.size - 1
-            self._past_inputs, self._past_outputs = _lags(self._num), _lags(-self._den)
         self._inputs = torch.zeros(inputs, size, dtype=torch.float64, device=device)
         self._outputs = torch.zeros(outputs, size, dtype=torch.float64, device=device)
 
@@ -115,33 +114,71 @@ class RunningWorkload:
         Raises:
             ValueError: called more than n times.
         """
+        return self.extend(value[None])[0]
+
+    def extend(self, values: torch.Tensor) -> torch.Tensor:
+        """The next rows of A times the inputs so far: the bits of `update` on one value after the other.
+
+        Args:
+            values: x̂_t, x̂_{t+1}, …, shape (rows, size), float64.
+
+        Returns:
+            Shape (rows, size), a new tensor.
+
+        Raises:
+            ValueError: fewer rows are left; nothing has changed.
+        """
+        t, work, n = self._t, self.workload, self.workload.rounds
+        if t + len(values) > n:
+            raise ValueError(f"t (step) must be below n (horizon) = {n}; got {t + len(values) - 1}.")
+        if isinstance(work, MatrixWorkload):
+            return torch.stack([self._by_matrix(value) for value in values])
+        if work.column_weights is not None:
+            values = values * _column(work.column_weights, t, values)
+        out = self._weighted_inputs(values)
+        self._feed_back(out)
+        self._t = t + len(values)
+        return out if work.row_weights is None else out * _column(work.row_weights, t, out)
+
+    def _by_matrix(self, value: torch.Tensor) -> torch.Tensor:
+        assert isinstance(self.workload, MatrixWorkload)
         t = self._t
-        if t >= self.workload.rounds:
-            raise ValueError(f"t (step) must be below n (horizon) = {self.workload.rounds}; got {t}.")
-        if isinstance(self.workload, MatrixWorkload):
-            row = torch.from_numpy(self.workload.matrix[t]).to(value.device)
-            out = value * row[t] + row[:t] @ self._inputs[:t]
-            if t < len(self._inputs):
-                self._inputs[t] = value
-        else:
-            out = self._recursive(value)
+        row = torch.from_numpy(self.workload.matrix[t]).to(value.device)
+        if t < len(self._inputs):
+            self._inputs[t] = value
         self._t = t + 1
+        return value * row[t] + row[:t] @ self._inputs[:t]
+
+    def _weighted_inputs(self, values: torch.Tensor) -> torch.Tensor:
+        """Σ_j num_j v_{t−j} for each row, j from 0 on, every product rounded before it is added."""
+        out = values * self._num[0]
+        if not len(self._inputs):
+            return out
+        past, t = len(self._inputs), self._t
+        around = torch.cat([self._inputs.roll(-(t % past), 0), values])
+        for lag in np.flatnonzero(self._num[1:]) + 1:
+            out += around[past - lag : len(around) - lag] * self._num[lag]
+        self._inputs = around[len(around) - past :].roll((t + len(values)) % past, 0)
         return out
 
-    def _recursive(self, value: torch.Tensor) -> torch.Tensor:
-        t, work = self._t, self.workload
-        assert isinstance(work, ToeplitzWorkload)
-        if work.column_weights is not None:
-            value = value * float(work.column_weights[t])
-        out = value * float(self._num[0])
-        for past, terms in ((self._inputs, self._past_inputs), (self._outputs, self._past_outputs)):
-            for lag, weight in terms:
-                if lag <= t:
-                    out.add_(past[(t - lag) % past.shape[0]], alpha=weight)
-        for past, latest in ((self._inputs, value), (self._outputs, out)):
-            if past.shape[0]:
-                past[t % past.shape[0]].copy_(latest)
-        return out if work.row_weights is None else out * float(work.row_weights[t])
+    def _feed_back(self, out: torch.Tensor) -> None:
+        """y_t ← y_t − Σ_{j ≥ 1} den_j y_{t−j} for each row in turn."""
+        past = len(self._outputs)
+        if not past:
+            return
+        lags = [(int(lag), float(self._den[lag])) for lag in np.flatnonzero(self._den[1:]) + 1]
+        rows, kept = out.cpu().numpy(), self._outputs.cpu().numpy()
+        for t, row in enumerate(rows, start=self._t):
+            for lag, weight in lags:
+                earlier = kept[(t - lag) % past]
+                if weight == -1.0:
+                    row += earlier
+                else:
+                    row -= earlier * weight
+            kept[t % past] = row
+        if out.device.type != "cpu":
+            out.copy_(torch.from_numpy(rows))
+            self._outputs.copy_(torch.from_numpy(kept))
 
     def state_dict(self) -> dict[str, Any]:
         """t and the vectors kept, which are private outputs; `load_state_dict` continues exactly."""
@@ -165,6 +202,6 @@ class RunningWorkload:
         self._outputs.copy_(state["outputs"])
 
 
-def _lags(coefficients: Vector) -> list[tuple[int, float]]:
-    """(lag, coefficient) of those not zero, from lag 1 on."""
-    return [(lag, float(coefficients[lag])) for lag in np.flatnonzero(coefficients).tolist() if lag]
+def _column(weights: Vector, t: int, like: torch.Tensor) -> torch.Tensor:
+    """The weights of rounds t, t + 1, … as a column."""
+    return torch.from_numpy(weights[t : t + len(like)].copy())[:, None].to(like.device)

@@ -36,6 +36,10 @@ class SecondMoment(ABC):
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Σ over rows of L(x⊗x) for x of shape (m, d), shape (size,)."""
 
+    def features_of_each(self, x: torch.Tensor) -> torch.Tensor:
+        """L(x⊗x) of every row by itself, shape (m, size): the bits of `features(row[None])`."""
+        return torch.stack([self.features(row[None]) for row in x]) if len(x) else x.new_empty(0, self.size)
+
     def unpack(self, released: torch.Tensor) -> torch.Tensor:
         """The released features in the shape a user expects."""
         return released
@@ -72,6 +76,11 @@ class FullMatrix(SecondMoment):
         """Σ x xᵀ, packed."""
         return (x.mT @ x).flatten().index_select(0, self._packed).mul_(self._scale.to(x.dtype))
 
+    def features_of_each(self, x: torch.Tensor) -> torch.Tensor:
+        """See `SecondMoment.features_of_each`."""
+        rows, columns = self._packed // self.dimension, self._packed % self.dimension
+        return (x[:, rows] * x[:, columns]).mul_(self._scale.to(x.dtype))
+
     def unpack(self, released: torch.Tensor) -> torch.Tensor:
         """The symmetric d×d matrix."""
         values = released / self._scale.to(released.dtype)
@@ -96,6 +105,10 @@ class Diagonal(SecondMoment):
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Σ x²."""
         return (x * x).sum(0)
+
+    def features_of_each(self, x: torch.Tensor) -> torch.Tensor:
+        """See `SecondMoment.features_of_each`."""
+        return x * x
 
     def of_isotropic_noise(self) -> torch.Tensor:
         """Ones."""
@@ -128,6 +141,13 @@ class BlockEnergies(SecondMoment):
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Σ of the energies of the blocks."""
         return torch.zeros(self.size, dtype=x.dtype).index_add(0, self._block, (x * x).sum(0))
+
+    def features_of_each(self, x: torch.Tensor) -> torch.Tensor:
+        """See `SecondMoment.features_of_each`."""
+        energies = torch.zeros(len(x), self.size, dtype=x.dtype)
+        for column, block in enumerate(self._block.tolist()):
+            energies[:, block] += x[:, column] * x[:, column]
+        return energies
 
     def of_isotropic_noise(self) -> torch.Tensor:
         """The sizes of the blocks."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-import numpy as np
 import torch
 
 from fedmf.factorization import Factorization
@@ -16,7 +15,7 @@ from fedmf.moments.second_moment import SecondMoment
 from fedmf.noise import CorrelatedNoise, Domain, GaussianSource, NoiseKey
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = ["MomentRelease", "MomentStream"]
+__all__ = ["MomentBlock", "MomentRelease", "MomentStream"]
 
 Workload = ToeplitzWorkload | MatrixWorkload
 #: Rows this much over ζ, as float32 rounding makes them, are scaled back to ζ instead of refused.
@@ -31,6 +30,21 @@ class MomentRelease:
         t: 1 for the first step.
         first: Y_t = Σ_{i ≤ t} [A₁]_{ti} x_i + noise, shape (d,).
         second: S_t, unpacked: (d, d) for a full matrix, (size,) otherwise.
+    """
+
+    t: int
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class MomentBlock:
+    """What consecutive steps release.
+
+    Args:
+        t: the first of them, 1 for the first step of the stream.
+        first: Y_t, Y_{t+1}, …, shape (steps, d).
+        second: S_t, S_{t+1}, … packed, shape (steps, size); `SecondMoment.unpack` shapes one of them.
     """
 
     t: int
@@ -119,7 +133,7 @@ class MomentStream:
         first = rows.sum(0)
         self._first_noise.add_(first, self.mechanism.first_std)
         if self._second_noise is None:
-            second = self._squared(first)
+            second = self._squared(first[None])[0]
         else:
             assert self.mechanism.second_std is not None
             second = self.second_moment.features(rows)
@@ -128,60 +142,110 @@ class MomentStream:
         released = self._running_first.update(first), self._running_second.update(second)
         return MomentRelease(self._t, released[0], self.second_moment.unpack(released[1]))
 
+    def extend(self, x: torch.Tensor) -> MomentBlock:
+        """Take in one row a step for as many steps as there are rows.
+
+        Args:
+            x: shape (steps, d); ‖row‖ ≤ ζ.
+
+        Raises:
+            ValueError: as `update`, for any of the rows. Nothing was consumed.
+
+        Guarantees:
+            The bits of `update(x[0])`, `update(x[1])`, …, in a fraction of the time for short rows.
+        """
+        d = self.second_moment.dimension
+        if x.ndim != 2 or x.shape[1] != d:
+            raise ValueError(f"x (rows) must have shape (steps, {d}); got {tuple(x.shape)}.")
+        first, steps = self._bounded(x), len(x)
+        self._check_horizon(steps)
+        second = None
+        if self._second_noise is not None:
+            assert self.mechanism.second_std is not None
+            second = self.second_moment.features_of_each(first)
+            self._second_noise.add_rows_(second, self.mechanism.second_std)
+        self._first_noise.add_rows_(first, self.mechanism.first_std)
+        if second is None:
+            second = self._squared(first)
+        self._t += steps
+        released = self._running_first.extend(first), self._running_second.extend(second)
+        return MomentBlock(self._t - steps + 1, *released)
+
     def _squared(self, private: torch.Tensor) -> torch.Tensor:
-        features = self.second_moment.features(private[None])
+        """Features of the private rows of the next steps, less their bias."""
+        features = self.second_moment.features_of_each(private)
         if self._bias_rows is not None:
-            variance = self.mechanism.first_std**2 * float(self._bias_rows[self._t])
-            features = features - variance * self.second_moment.of_isotropic_noise()
+            rows = torch.from_numpy(self._bias_rows[self._t : self._t + len(private)].copy())
+            variances = self.mechanism.first_std**2 * rows[:, None]
+            features = features - variances * self.second_moment.of_isotropic_noise()
         return features
 
     def _checked(self, x: torch.Tensor) -> torch.Tensor:
-        d, zeta = self.second_moment.dimension, self.mechanism.users.norm_bound
-        rows = x.detach().to(torch.float64, copy=True)
-        rows = rows[None] if rows.ndim == 1 else rows
+        d = self.second_moment.dimension
+        rows = x[None] if x.ndim == 1 else x
         if rows.ndim != 2 or rows.shape[1] != d:
             raise ValueError(f"x (row) must have shape ({d},) or (m, {d}); got {tuple(x.shape)}.")
-        if self._t >= self.mechanism.rounds:
-            raise ValueError(
-                f"t (step) must be at most n (horizon) = {self.mechanism.rounds}; got {self._t + 1}. "
-                "Plan a longer stream: noise past the horizon was never calibrated."
-            )
-        if self.mechanism.second is None and rows.shape[0] > 1:
+        self._check_horizon(1)
+        if self.mechanism.second is None and len(rows) > 1:
             raise ValueError(
                 f"x (rows) must be one row a step for post-processing; got {len(rows)}. "
                 "The square of a noisy sum is not the sum of squares."
             )
-        values = rows.numpy()
-        norms = np.sqrt(np.einsum("ij,ij->i", values, values))
-        longest = float(norms.max(initial=0.0))
-        if not longest <= zeta * (1 + _NORM_ROUNDING):
-            if not torch.isfinite(rows).all():
-                raise ValueError("x (row) must be finite; got NaN or infinity. No step was consumed.")
+        return self._bounded(rows)
+
+    def _check_horizon(self, steps: int) -> None:
+        if self._t + steps > self.mechanism.rounds:
+            raise ValueError(
+                f"t (step) must be at most n (horizon) = {self.mechanism.rounds}; got {self._t + steps}. "
+                "Plan a longer stream: noise past the horizon was never calibrated."
+            )
+
+    def _bounded(self, x: torch.Tensor) -> torch.Tensor:
+        """The rows in float64, those longer than ζ by rounding alone scaled back to it."""
+        zeta = self.mechanism.users.norm_bound
+        rows = x.detach().to("cpu", torch.float64, copy=True).contiguous()
+        if not torch.isfinite(rows).all():
+            raise ValueError("x (row) must be finite; got NaN or infinity. No step was consumed.")
+        norms = torch.linalg.vector_norm(rows, dim=1)
+        longest = float(norms.max()) if len(rows) else 0.0
+        if longest > zeta * (1 + _NORM_ROUNDING):
             raise ValueError(f"x (row) must have norm at most zeta = {zeta}; got {longest}. Clip rows first.")
-        if longest > zeta:
-            values *= (zeta / np.maximum(norms, zeta))[:, None]
+        # A norm may be rounded otherwise among other rows: what is near the bound is measured alone.
+        for i in torch.nonzero(norms > zeta * (1 - _NORM_ROUNDING)).flatten().tolist():
+            rows[i] *= zeta / torch.linalg.vector_norm(rows[i]).clamp_min(zeta)
         return rows
 
-    def state_dict(self) -> dict[str, Any]:
-        """Step, workload states (private outputs) and noise positions; never the key."""
+    def state_dict(self, *, kept_vectors: bool = False) -> dict[str, Any]:
+        """Step, workload states (private outputs) and noise positions; never the key.
+
+        Args:
+            kept_vectors: include those of the noise, so that continuing needs no replay. They are past noise,
+                to be kept as secret as the key.
+        """
+        noises = {"first_noise": self._first_noise, "second_noise": self._second_noise}
         return {
             "t": self._t,
             "first": self._running_first.state_dict(),
             "second": self._running_second.state_dict(),
+            **{
+                name: noise.state_dict(kept_vectors=kept_vectors)
+                for name, noise in noises.items()
+                if noise is not None
+            },
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state: the noise goes on with the rows it would have used.
 
         Raises:
-            ValueError: the state is of another stream.
+            ValueError: the state is of another stream, or of noise from another key.
         """
+        self._first_noise.load_state(state["first_noise"])
+        if self._second_noise is not None:
+            self._second_noise.load_state(state["second_noise"])
         self._running_first.load_state_dict(state["first"])
         self._running_second.load_state_dict(state["second"])
         self._t = int(state["t"])
-        self._first_noise.seek(self._t)
-        if self._second_noise is not None:
-            self._second_noise.seek(self._t)
 
 
 def _noise(key: NoiseKey, C: Factorization, size: int, domain: Domain, rounds: int) -> CorrelatedNoise:

@@ -24,7 +24,7 @@ from fedmf.noise.layout import (
 from fedmf.noise.passes import add_rounds, add_sum, feed_back, step_states
 from fedmf.noise.transform import find_coarse, scratch
 
-__all__ = ["CpuKernels"]
+__all__ = ["TILE", "CpuKernels", "Worker"]
 
 TILE: Final = 1 << 15
 """Elements per tile: keystream, sums and zeros to encrypt take at most 640 KiB per thread whatever d is."""
@@ -63,7 +63,7 @@ class CpuKernels:
         self.key = key
         self.domain = domain
         self._threads = threads
-        self._idle: list[_Worker] = []
+        self._idle: list[Worker] = []
 
     def accumulate_(
         self, out: torch.Tensor, start: int, rounds: Sequence[int], weights: Sequence[float]
@@ -163,7 +163,7 @@ class CpuKernels:
         try:
             worker = self._idle.pop()
         except IndexError:
-            worker = _Worker(self.key, self.domain)
+            worker = Worker(self.key, self.domain)
         factors = np.array(weights, np.float64)
         try:
             for part in _tiles(start, low, high):
@@ -190,7 +190,7 @@ def _tiles(start: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
         low, skip = edge, 0
 
 
-class _Worker:
+class Worker:
     """Keystreams and buffers of one thread, used again by later calls; 256 KiB more for sums of rounds."""
 
     def __init__(self, key: NoiseKey, domain: Domain) -> None:
@@ -227,10 +227,10 @@ class _Worker:
             sums = self._sums[:count]
             sums.fill(0.0)
         for j in range(0, last, together):
-            add_rounds(self._rounds(rounds, weights, j, j + together, block, count), sums, self._scratch)
-        work(self._rounds(rounds, weights, last, len(rounds), block, count), sums, low, high, skip)
+            add_rounds(self.rounds(rounds, weights, j, j + together, block, count), sums, self._scratch)
+        work(self.rounds(rounds, weights, last, len(rounds), block, count), sums, low, high, skip)
 
-    def _rounds(
+    def rounds(
         self,
         rounds: Sequence[int],
         weights: NDArray[np.float64],

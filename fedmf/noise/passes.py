@@ -26,7 +26,7 @@ from fedmf.noise.transform import (
     scratch,
 )
 
-__all__ = ["add_sum", "feed_back", "step_states"]
+__all__ = ["add_sum", "each_round", "feed_back", "step_states"]
 
 _DROPPED = np.uint64(45)  # fraction bits of float64 that bfloat16 does not have
 _HALF = np.uint64((1 << 44) - 1)
@@ -90,6 +90,15 @@ def add_rounds(drawn: Any, y: Any, memory: Any) -> None:
     for j in range(weights.size):
         first = j * words.shape[1] // NORMALS_PER_BLOCK
         add_blocks(words[j], first, positions, refinements, weights[j], y, memory)
+
+
+@compiled
+def each_round(drawn: Any, z: Any, memory: Any) -> None:
+    """z[j] += weights[j]·z(rounds[j], ·), the rounds kept apart; arguments as for `add_rounds`."""
+    words, positions, refinements, weights = drawn
+    for j in range(weights.size):
+        first = j * words.shape[1] // NORMALS_PER_BLOCK
+        add_blocks(words[j], first, positions, refinements, weights[j], z[j], memory)
 
 
 @compiled

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Final, Literal
 
+import numpy as np
 import torch
 
 from fedmf.factorization import Recurrence, SparseRows, StreamingInverse
@@ -18,10 +20,19 @@ from fedmf.noise.layout import Domain
 from fedmf.noise.rows import CachedRows, RegeneratedRows, RowRule, of_inverse
 from fedmf.noise.source import GaussianSource
 
-__all__ = ["Costs", "Storage", "check_inflation", "choose_rows", "kept_bytes", "measured_costs"]
+__all__ = [
+    "Costs",
+    "Storage",
+    "check_inflation",
+    "choose_rows",
+    "digest_of",
+    "kept_bytes",
+    "measured_costs",
+]
 
 Storage = Literal["auto", "regenerate", "buffer"]
 
+_DIGEST_LABEL: Final = b"fedmf correlated noise, layout 2\x00"
 _LARGEST_WRITTEN: Final = 4096
 _ELEMENTS: Final = {"cpu": 1 << 19}
 _ELEMENTS_ELSEWHERE: Final = 1 << 24
@@ -132,6 +143,19 @@ def check_inflation(inflation: float | None, dtype: torch.dtype) -> None:
 def kept_bytes(rule: RowRule[Any], length: int, buffer_dtype: torch.dtype) -> int:
     """Bytes of the kept vectors; those that may not be rounded are float64."""
     return rule.vectors * length * (buffer_dtype if rule.roundable else torch.float64).itemsize
+
+
+def digest_of(inverse: StreamingInverse, rounds: int, dtype: torch.dtype) -> str:
+    """SHA-256 of horizon, coefficients and the type of kept vectors: equal digests mean equal rows."""
+    state = hashlib.sha256(_DIGEST_LABEL + f"{rounds} {type(inverse).__name__} {dtype}".encode())
+    for field in fields(inverse):  # type: ignore[arg-type]
+        part = getattr(inverse, field.name)
+        if isinstance(part, np.ndarray):
+            kind = "<f8" if part.dtype.kind == "f" else "<i8"
+            state.update(f"{field.name} {part.shape}\n".encode() + part.astype(kind).tobytes())
+        else:
+            state.update(f"{field.name} {part}\n".encode())
+    return state.hexdigest()
 
 
 @lru_cache(maxsize=8)

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
 import torch
 
 from fedmf.factorization import StreamingInverse
+from fedmf.noise.block import add_block, suits
 from fedmf.noise.kernels import NoiseKernels, check_vector
 from fedmf.noise.source import GaussianSource
-from fedmf.noise.storage import Storage, check_inflation, choose_rows, kept_bytes, measured_costs
+from fedmf.noise.storage import Storage, check_inflation, choose_rows, digest_of, kept_bytes, measured_costs
 
 __all__ = ["CorrelatedNoise", "HorizonExceededError"]
-
-_DIGEST_LABEL: Final = b"fedmf correlated noise, layout 2\x00"
 
 
 class HorizonExceededError(RuntimeError):
@@ -109,7 +105,7 @@ class CorrelatedNoise:
         costs, length = partial(measured_costs, str(self._device)), stop - start
         self._rule = choose_rows(inverse, storage, memory_limit, length, buffer_dtype, costs, self._device)
         self._dtype = buffer_dtype if self._rule.roundable else torch.float64
-        self.digest = self._digest()
+        self.digest = digest_of(self._rule.inverse, rounds, self._dtype)
         check_inflation(inflation, self._dtype)
         self.inflation = 1.0 if inflation is None else float(inflation)
         self._t = 0
@@ -164,6 +160,39 @@ class CorrelatedNoise:
             self._kept_t = None
             self._rule.row_(kernels, out, scale * self.inflation, self.start, self._t, kept)
         self._kept_t = self._t = self._t + 1
+
+    def add_rows_(self, out: torch.Tensor, scale: float) -> None:
+        """Add row t to out[0], row t + 1 to out[1] and so on, and advance past the last.
+
+        The same bits as `add_` on one vector after the other, much sooner where vectors are short.
+
+        Args:
+            out: contiguous float64 matrix on the CPU, shape (rows, stop − start).
+            scale: as for `add_`.
+
+        Raises:
+            HorizonExceededError: fewer rows are left; nothing has changed.
+            ValueError: `out` or `scale` is unfit; nothing has changed.
+        """
+        length = self.stop - self.start
+        fit = out.dtype == torch.float64 and out.device.type == "cpu" and out.is_contiguous()
+        if not fit or out.ndim != 2 or out.shape[1] != length:
+            raise ValueError(
+                f"out (rows) must be a contiguous float64 CPU matrix of {length} columns; got {out.dtype} of "
+                f"shape {tuple(out.shape)} on {out.device}. No noise was added."
+            )
+        self._check_horizon(len(out))
+        quick = type(self.source) is GaussianSource and suits(self._rule, length)
+        if not quick or self._dtype != torch.float64 or not math.isfinite(scale):
+            for row in out:
+                self.add_(row, scale)
+            return
+        with torch.no_grad():
+            self._device = out.device
+            kept = self._ready(self.source.kernels(out.device)).numpy()
+            self._kept_t, values, scale = None, out.detach().numpy(), scale * self.inflation
+            add_block(self.source, self._rule, values, scale, self.start, self._t, kept)
+        self._kept_t = self._t = self._t + len(out)
 
     def skip(self) -> None:
         """Consume row t without using it, for a round that released nothing.
@@ -252,21 +281,6 @@ class CorrelatedNoise:
             "digest": self.digest,
         }
 
-    def _digest(self) -> str:
-        """SHA-256 of horizon, coefficients and the type of kept vectors: equal digests mean equal rows."""
-        inverse = self._rule.inverse
-        state = hashlib.sha256(
-            _DIGEST_LABEL + f"{self.rounds} {type(inverse).__name__} {self._dtype}".encode()
-        )
-        for field in fields(inverse):  # type: ignore[arg-type]
-            part = getattr(inverse, field.name)
-            if isinstance(part, np.ndarray):
-                kind = "<f8" if part.dtype.kind == "f" else "<i8"
-                state.update(f"{field.name} {part.shape}\n".encode() + part.astype(kind).tobytes())
-            else:
-                state.update(f"{field.name} {part}\n".encode())
-        return state.hexdigest()
-
     def _ready(self, kernels: NoiseKernels) -> torch.Tensor:
         """Kept vectors on the device, as before round t; earlier rounds are replayed if need be."""
         kept = self._kept
@@ -290,10 +304,10 @@ class CorrelatedNoise:
         self._kept_t = self._t
         return kept
 
-    def _check_horizon(self) -> None:
-        if self._t >= self.rounds:
+    def _check_horizon(self, rows: int = 1) -> None:
+        if self._t + rows > self.rounds:
             raise HorizonExceededError(
-                f"t (round) must be below n (horizon) = {self.rounds}; got {self._t}. "
+                f"t (round) must be below n (horizon) = {self.rounds}; got {self._t + rows - 1}. "
                 "Plan a longer run: noise past the horizon was never calibrated."
             )
 

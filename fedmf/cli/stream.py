@@ -1,0 +1,217 @@
+"""``fedmf stream``: private running means and covariances of a stream of rows."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fedmf.cli.design import AdjacencyName, parse_parameters
+
+if TYPE_CHECKING:
+    from fedmf.streaming import Settings
+
+__all__ = ["stream"]
+
+
+class Method(StrEnum):
+    """How both moments are made private."""
+
+    jme = "jme"
+    ime = "ime"
+    cs = "cs"
+    pp = "pp"
+
+
+class InputFormat(StrEnum):
+    """How rows are written."""
+
+    csv = "csv"
+    jsonl = "jsonl"
+    parquet = "parquet"
+
+
+class OnLong(StrEnum):
+    """What happens to rows longer than the norm bound."""
+
+    clip = "clip"
+    refuse = "refuse"
+
+
+def stream(
+    source: str = typer.Option(..., "--input", metavar="FILE", help="Rows; - for standard input."),
+    norm_bound: float = typer.Option(
+        ..., "--norm-bound", metavar="Z", help="ζ, the largest norm of a row; longer ones are clipped."
+    ),
+    epsilon: float = typer.Option(..., "--epsilon", metavar="E", help="Privacy budget ε."),
+    delta: float = typer.Option(..., "--delta", metavar="D", help="Privacy budget δ."),
+    output: Path | None = typer.Option(
+        None,
+        "--output",
+        metavar="FILE",
+        help="Releases: .parquet, else JSON lines. Default: JSON lines on standard output.",
+    ),
+    state: Path | None = typer.Option(
+        None,
+        "--state",
+        metavar="DIR",
+        help="Where to keep key and position, so that the same command goes on after an interruption.",
+    ),
+    rounds: int | None = typer.Option(
+        None,
+        "--rounds",
+        metavar="N",
+        help="n, the horizon. Default: the rows of FILE, whose number is then public.",
+    ),
+    workload: list[str] = typer.Option(
+        ["average"],
+        metavar="A",
+        help="prefix, exponential:β, window:w, average or momentum:β; twice for the two moments.",
+    ),
+    method: Method = typer.Option(Method.jme, help="How both moments are made private."),
+    second: str = typer.Option(
+        "full", metavar="S", help="Second moment: full, diagonal, energy, or block sizes such as 2,3."
+    ),
+    user_column: str | None = typer.Option(
+        None, "--user-column", metavar="NAME", help="Column of user ids. Default: every row is another user."
+    ),
+    max_participations: int | None = typer.Option(
+        None, "--max-participations", metavar="K", help="k, most rows of any user. Default: 1."
+    ),
+    min_separation: int | None = typer.Option(
+        None, "--min-separation", metavar="B", help="b, least distance of two rows of a user. Default: n."
+    ),
+    adjacency: AdjacencyName = typer.Option(AdjacencyName.zero_out, help="Neighbouring relation."),
+    mechanism: list[str] = typer.Option(
+        ["banded-toeplitz"], "--mechanism", metavar="NAME", help="C; twice for the two moments."
+    ),
+    bands: int | None = typer.Option(
+        None, "--bands", metavar="P", help="p, number of bands. Default: 32 at most."
+    ),
+    param: list[str] = typer.Option([], "--param", metavar="KEY=VALUE", help="Fix a parameter of C."),
+    weight: float | None = typer.Option(
+        None, "--weight", metavar="L", help="λ of jme (share α of ime, scale τ of cs)."
+    ),
+    columns: str | None = typer.Option(
+        None, "--columns", metavar="A,B", help="Columns of numbers. Default: all but the user's."
+    ),
+    input_format: InputFormat | None = typer.Option(
+        None, "--input-format", help="Default: by the name or the first byte."
+    ),
+    on_long: OnLong = typer.Option(OnLong.clip, help="Rows longer than the norm bound."),
+    skip_bad_rows: bool = typer.Option(
+        False, "--skip-bad-rows", help="Let rows that cannot be read count as zero vectors."
+    ),
+    every: int = typer.Option(1, "--every", metavar="R", help="Release steps R, 2R, … and n only."),
+    from_row: int = typer.Option(
+        1, "--from-row", metavar="I", help="Which row of the stream the input begins with."
+    ),
+    seed: int | None = typer.Option(
+        None, "--seed", metavar="S", help="Public noise for tests: reproducible, NOT private."
+    ),
+) -> None:
+    """Release private running means and covariances, a step for each row.
+
+    With --state, a stream that was stopped in any way, kill -9 included, goes on with the same command and
+    ends with the same output, bit for bit.
+
+    Example: fedmf stream --input rows.csv --norm-bound 1 --epsilon 8 --delta 1e-5 --output moments.parquet
+    """
+    from fedmf.streaming import Settings
+
+    settings = Settings(
+        norm_bound=norm_bound,
+        epsilon=epsilon,
+        delta=delta,
+        rounds=rounds,
+        user_column=user_column,
+        max_participations=max_participations,
+        min_separation=min_separation,
+        workloads=tuple(workload),
+        method=method.value,
+        mechanisms=tuple(mechanism),
+        bands=bands,
+        params=parse_parameters(param),
+        second=second,
+        weight=weight,
+        adjacency=adjacency.value,
+        columns=None if columns is None else tuple(columns.split(",")),
+        every=every,
+        seed=seed,
+    )
+    rows = None if source == "-" else Path(source)
+    chosen = None if input_format is None else input_format.value
+    with _directory(state) as directory:
+        _run(
+            directory,
+            settings,
+            rows,
+            output,
+            {"file_format": chosen, "first_row": from_row},
+            {"clip": on_long is OnLong.clip, "zero_faulty": skip_bad_rows},
+        )
+
+
+def _run(
+    directory: Path,
+    settings: Settings,
+    source: Path | None,
+    output: Path | None,
+    options: dict[str, Any],
+    handling: dict[str, bool],
+) -> None:
+    from fedmf.streaming import Handling, open_run, render_statement
+
+    with (
+        _view() as show,
+        open_run(
+            directory, settings, source, output, handling=Handling(**handling), progress=show, **options
+        ) as (run, reader),
+    ):
+        show(run.position.step, run.plan.rounds)
+        run.feed(reader, count_late=source is not None)
+        statement = run.conclude()
+        counts = run.position.counts()
+    text = render_statement(statement)
+    typer.echo(text, nl=False, err=output is None)
+    asides = {
+        "clipped": "rows were longer than the norm bound and clipped",
+        "zeroed": "rows could not be read and counted as zero vectors",
+        "refused_users": "rows of users beyond (k, b) were refused",
+        "refused_late": "rows beyond the horizon were refused",
+    }
+    for name, what in asides.items():
+        if counts[name]:
+            typer.echo(f"For the operator only: {counts[name]} {what}.", err=True)
+
+
+@contextmanager
+def _directory(state: Path | None) -> Iterator[Path]:
+    """The state directory, or one that is gone afterwards."""
+    if state is not None:
+        yield state
+        return
+    with tempfile.TemporaryDirectory(prefix="fedmf-stream-") as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def _view() -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = TextColumn("step"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        bar = progress.add_task("", total=None)
+
+        def show(steps: int, rounds: int) -> None:
+            progress.update(bar, completed=steps, total=rounds)
+
+        yield show

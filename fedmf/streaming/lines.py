@@ -1,0 +1,67 @@
+"""Lines of a file or a pipe as they arrive."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from fedmf.streaming.rows import InputError
+
+__all__ = ["Lines"]
+
+_CHUNK: Final = 1 << 20
+_LONGEST: Final = 1 << 26
+_MARK: Final = b"\xef\xbb\xbf"
+
+
+class Lines:
+    """The lines of a descriptor that are not blank, without their ends; a last line may lack its end.
+
+    Args:
+        descriptor: open for reading; not closed here.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._ready: list[bytes] = []
+        self._at = 0
+        self._tail = b""
+        self._begun = self._ended = False
+        self.blank = 0
+
+    def peek(self) -> bytes | None:
+        """The next line, which stays the next; None at the end."""
+        self._fill()
+        return self._ready[self._at] if self._at < len(self._ready) else None
+
+    def take(self, most: int) -> list[bytes]:
+        """Up to that many lines, those that are at hand; waits for the first, none at the end."""
+        self._fill()
+        lines = self._ready[self._at : self._at + most]
+        self._at += len(lines)
+        return lines
+
+    def _fill(self) -> None:
+        """Read until a line is at hand or nothing is left."""
+        while self._at == len(self._ready) and not self._ended:
+            chunk = os.read(self._descriptor, _CHUNK)
+            if not self._begun:
+                while chunk and len(chunk) < len(_MARK) and _MARK.startswith(chunk):
+                    more = os.read(self._descriptor, _CHUNK)
+                    if not more:
+                        break
+                    chunk += more
+                chunk, self._begun = chunk.removeprefix(_MARK), True
+            if chunk or not self._ended:
+                self._split(chunk)
+
+    def _split(self, chunk: bytes) -> None:
+        self._ended = not chunk
+        *whole, self._tail = (self._tail + chunk).split(b"\n")
+        if self._ended and self._tail:
+            whole, self._tail = [*whole, self._tail], b""
+        if len(self._tail) > _LONGEST:
+            raise InputError(f"input (line) must be shorter than {_LONGEST} bytes; got a longer one.")
+        lines = [line.removesuffix(b"\r") for line in whole]
+        self._ready, self._at = [line for line in lines if line.strip()], 0
+        self.blank += len(lines) - len(self._ready)

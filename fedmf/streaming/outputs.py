@@ -1,0 +1,243 @@
+"""Releases as JSON lines or Parquet."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.moments import Diagonal, FullMatrix, mean_noise_variances
+from fedmf.streaming.plan import StreamPlan
+
+__all__ = ["JsonLinesFile", "Output", "ParquetFile", "Renderer", "StandardOutput", "open_output"]
+
+Array = NDArray[np.float64]
+_GROUP_BYTES: Final = 1 << 25
+
+
+class Renderer:
+    """The fields of a release from its numbers; elementwise, so that no release depends on its neighbours."""
+
+    def __init__(self, plan: StreamPlan) -> None:
+        self._plan, self._d = plan, plan.layout.dimension
+        self._matrix = isinstance(plan.second_moment, FullMatrix)
+        self._covariance = plan.averages and isinstance(plan.second_moment, FullMatrix | Diagonal)
+        self._variances = None
+        if self._covariance:
+            self._variances = mean_noise_variances(plan.mechanism, plan.workloads[0]).numpy()
+
+    def fields(self, record: int, releases: Array) -> dict[str, NDArray[Any]]:
+        """t, first, second and for running averages mean and covariance, each with a row per release.
+
+        Args:
+            record: number of the first release, from 0.
+            releases: first and packed second moments, shape (releases, width).
+        """
+        d = self._d
+        steps = np.array([self._plan.step_of(record + i) for i in range(len(releases))], dtype=np.int64)
+        first = releases[:, :d]
+        second = self._unpacked(releases[:, d:])
+        found: dict[str, NDArray[Any]] = {"t": steps, "first": first, "second": second}
+        if self._plan.averages:
+            found["mean"] = first
+        if self._variances is not None:
+            noise = self._variances[steps - 1]
+            if self._matrix:
+                squares = first[:, :, None] * first[:, None, :]
+                found["covariance"] = second - squares + noise[:, None, None] * np.eye(d)
+            else:
+                found["covariance"] = second - first * first + noise[:, None]
+        return found
+
+    def lines(self, record: int, releases: Array) -> bytes:
+        """JSON lines of the releases."""
+        fields = self.fields(record, releases)
+        columns = [values.tolist() for values in fields.values()]
+        dump = json.JSONEncoder(allow_nan=False, check_circular=False).encode
+        rows = (dump(dict(zip(fields, row, strict=True))) for row in zip(*columns, strict=True))
+        return "".join(row + "\n" for row in rows).encode()
+
+    def _unpacked(self, packed: Array) -> Array:
+        if not self._matrix:
+            return packed
+        d = self._d
+        rows, columns = np.triu_indices(d)
+        values = np.where(rows == columns, packed, packed / np.sqrt(2.0))
+        matrices = np.empty((len(packed), d, d))
+        matrices[:, rows, columns] = values
+        matrices[:, columns, rows] = values
+        return matrices
+
+
+class Output(ABC):
+    """Where releases go; abstract."""
+
+    #: Names the place, so that a resumed stream knows whether it is the same.
+    name: str
+    #: Whether lines are written as the stream goes.
+    takes_lines = True
+
+    @abstractmethod
+    def begin(self, written: int) -> bool:
+        """Get ready to go on after that many bytes; False where only a fresh start is possible, now begun."""
+
+    @abstractmethod
+    def write(self, content: bytes) -> None:
+        """Append."""
+
+    @abstractmethod
+    def flush(self) -> int:
+        """Make all of it durable; how many bytes there are."""
+
+    def finish(  # noqa: B027 - most outputs have nothing left to do
+        self, renderer: Renderer, releases: Callable[[int, int], Array], records: int
+    ) -> None:
+        """Called when the input has ended, or all steps were taken."""
+
+    def close(self) -> None:  # noqa: B027
+        """Close the file."""
+
+
+@final
+class JsonLinesFile(Output):
+    """One JSON object a line, appended as the stream goes."""
+
+    def __init__(self, path: Path) -> None:
+        self.name, self._path = str(path.absolute()), path
+        self._descriptor, self._size = -1, 0
+
+    def begin(self, written: int) -> bool:
+        """See `Output.begin`."""
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        whole = os.fstat(self._descriptor).st_size >= written
+        self._size = written if whole else 0
+        os.ftruncate(self._descriptor, self._size)
+        return whole
+
+    def write(self, content: bytes) -> None:
+        """See `Output.write`."""
+        view = memoryview(content)
+        while view:
+            done = os.pwrite(self._descriptor, view, self._size)
+            view, self._size = view[done:], self._size + done
+
+    def flush(self) -> int:
+        """See `Output.flush`."""
+        os.fsync(self._descriptor)
+        return self._size
+
+    def close(self) -> None:
+        """See `Output.close`."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+
+@final
+class StandardOutput(Output):
+    """JSON lines on standard output; a resumed stream goes on with the first release not known to be out."""
+
+    name = "-"
+
+    def begin(self, written: int) -> bool:
+        """See `Output.begin`."""
+        return True
+
+    def write(self, content: bytes) -> None:
+        """See `Output.write`."""
+        sys.stdout.write(content.decode())
+
+    def flush(self) -> int:
+        """See `Output.flush`."""
+        sys.stdout.flush()
+        return 0
+
+
+@final
+class ParquetFile(Output):
+    """A Parquet file, written in one piece when the input has ended."""
+
+    takes_lines = False
+
+    def __init__(self, path: Path) -> None:
+        self.name, self._path = str(path.absolute()), path
+
+    def begin(self, written: int) -> bool:
+        """See `Output.begin`."""
+        return True
+
+    def write(self, content: bytes) -> None:
+        """See `Output.write`."""
+
+    def flush(self) -> int:
+        """See `Output.flush`."""
+        return 0
+
+    def finish(self, renderer: Renderer, releases: Callable[[int, int], Array], records: int) -> None:
+        """Write the file beside its place and move it there."""
+        from pyarrow import parquet
+
+        partial = self._path.with_name(self._path.name + ".partial")
+        table = _table(renderer.fields(0, releases(0, 0)))
+        group = max(1, _GROUP_BYTES // (8 * sum(_numbers(values) for values in _shapes(renderer, releases))))
+        with open(partial, "wb") as file:
+            with parquet.ParquetWriter(
+                file, table.schema, compression="zstd", use_dictionary=False
+            ) as writer:
+                for start in range(0, records, group):
+                    stop = min(start + group, records)
+                    writer.write_table(_table(renderer.fields(start, releases(start, stop))), group)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, self._path)
+
+
+def open_output(path: Path | None, fresh: bool) -> Output:
+    """The output of a file name: .parquet, or JSON lines with any other; standard output for None.
+
+    Args:
+        path: where.
+        fresh: whether this stream has no releases there yet; then the file must not exist.
+
+    Raises:
+        ValueError: the file exists or its folder does not.
+    """
+    if path is None:
+        return StandardOutput()
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"output (file) must lie in a folder that exists; got {path}.")
+    if path.is_dir() or (fresh and path.exists()):
+        raise ValueError(f"output (file) must not exist before the stream; got {path}. Choose another name.")
+    return ParquetFile(path) if path.suffix.lower() in (".parquet", ".pq") else JsonLinesFile(path)
+
+
+def _shapes(renderer: Renderer, releases: Callable[[int, int], Array]) -> list[tuple[int, ...]]:
+    return [values.shape[1:] for values in renderer.fields(0, releases(0, 0)).values()]
+
+
+def _numbers(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=np.int64))
+
+
+def _table(fields: dict[str, NDArray[Any]]) -> Any:
+    import pyarrow as arrow
+
+    return arrow.table({name: _nested(values) for name, values in fields.items()})
+
+
+def _nested(values: NDArray[Any]) -> Any:
+    """An Arrow array with a list for every axis after the first."""
+    import pyarrow as arrow
+
+    found = arrow.array(np.ascontiguousarray(values).reshape(-1))
+    for axis in range(values.ndim - 1, 0, -1):
+        count = _numbers(values.shape[:axis])
+        offsets = np.arange(count + 1, dtype=np.int32) * values.shape[axis]
+        found = arrow.ListArray.from_arrays(arrow.array(offsets, arrow.int32()), found)
+    return found

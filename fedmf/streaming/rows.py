@@ -1,0 +1,119 @@
+"""Rows of an input: their layout, a block of them, and what a reader answers."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["InputError", "Layout", "RowBlock", "RowReader", "numbers_of", "wanted_columns"]
+
+
+class InputError(ValueError):
+    """An input that cannot be read on; the message is one line and holds no value of a row."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which parts of a row are the vector and the user.
+
+    Args:
+        columns: names of the numbers in order; of one column of vectors; empty for rows that are vectors.
+        vector: whether a row holds its vector in one piece.
+        dimension: d.
+        user: name of the column with the user's id, None if there is none.
+    """
+
+    columns: tuple[str, ...]
+    vector: bool
+    dimension: int
+    user: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class RowBlock:
+    """Consecutive rows.
+
+    Args:
+        first: number of the first row, 1 for the first of the stream.
+        values: shape (rows, d), float64; zeros where a row has a fault.
+        users: the id of each row's user, None where it cannot be read; None without a user column.
+        faults: what is wrong with the row at an index of this block.
+    """
+
+    first: int
+    values: NDArray[np.float64]
+    users: Sequence[str | None] | None
+    faults: Mapping[int, str]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+class RowReader(ABC):
+    """Rows of one input, front to back, each once.
+
+    A row with a fault is delivered like any other and says so. Which rows come together depends on when the
+    input arrives; what they hold does not.
+    """
+
+    layout: Layout
+    #: Which row of the stream the input begins with.
+    first_row: int
+
+    @abstractmethod
+    def read(self, most: int) -> RowBlock | None:
+        """Up to that many of the next rows, those at hand if there are any; None at the end.
+
+        Raises:
+            InputError: the input breaks off.
+        """
+
+    @abstractmethod
+    def skip(self, rows: int) -> int:
+        """Pass over that many rows without looking at them; how many there were."""
+
+    @abstractmethod
+    def where(self, row: int) -> str:
+        """How to find a row of the input again."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the file."""
+
+
+def numbers_of(values: Sequence[object], names: Sequence[str]) -> list[float] | str:
+    """The numbers, or what is wrong with the first that is none.
+
+    >>> numbers_of([1, 0.5], ["a", "b"]), numbers_of([1, True], ["a", "b"])
+    ([1.0, 0.5], "column 'b' must be a number")
+    """
+    found = []
+    for value, name in zip(values, names, strict=True):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return f"column {name!r} must be a number"
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            return f"column {name!r} must be finite"
+        found.append(number)
+    return found
+
+
+def wanted_columns(names: Sequence[str], columns: Sequence[str] | None, user: str | None) -> list[str]:
+    """The columns of numbers, all of them present."""
+    wanted = [name for name in names if name != user] if columns is None else list(columns)
+    asked = [*wanted, *([] if user is None else [user])]
+    for name in asked:
+        if names.count(name) != 1:
+            found = "is missing" if name not in names else "appears twice"
+            raise InputError(f"column {name!r} {found}; the input has {', '.join(map(repr, names))}.")
+    if not wanted or len(set(asked)) != len(asked):
+        raise InputError(f"columns must be at least one, all different, and not the user's; got {asked}.")
+    return wanted

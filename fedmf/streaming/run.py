@@ -1,0 +1,261 @@
+"""A private stream from its input to its output: read, admit, clip, release, commit."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedmf.streaming.clipping import clip_rows
+from fedmf.streaming.outputs import Output, Renderer
+from fedmf.streaming.plan import StreamPlan
+from fedmf.streaming.rows import InputError, RowBlock, RowReader
+from fedmf.streaming.state import OPERATOR, STATEMENT, Position, StreamState, write_json
+from fedmf.streaming.statement import stream_statement
+from fedmf.streaming.users import UserHistories
+
+__all__ = ["Handling", "StreamRun"]
+
+_MOST_ROWS: Final = 4096
+_MOST_NUMBERS: Final = 1 << 20
+_LARGEST_EMISSION: Final = 1 << 21
+
+
+@dataclass(frozen=True)
+class Handling:
+    """What to do with rows that do not fit; free to change when a stream goes on.
+
+    Args:
+        clip: scale rows longer than ζ to ζ; else they count as faulty.
+        zero_faulty: let faulty rows count as zero vectors; else stop before the first.
+    """
+
+    clip: bool = True
+    zero_faulty: bool = False
+
+
+class StreamRun:
+    """One process's part of a stream.
+
+    Args:
+        plan: of the stream.
+        state: open for writing.
+        output: where releases go.
+        handling: of rows that do not fit.
+        progress: called with (t, n) after each commit.
+
+    Guarantees:
+        The releases, bit for bit, are those of `MomentStream.update` on the admitted rows one by one,
+        whatever rows came together and however often the process was killed and begun again.
+        Each row of the input is dealt with once, and each step uses one row of noise.
+    """
+
+    def __init__(
+        self,
+        plan: StreamPlan,
+        state: StreamState,
+        output: Output,
+        handling: Handling | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.plan, self.state, self.output = plan, state, output
+        self.handling = handling or Handling()
+        self._progress = progress or (lambda step, rounds: None)
+        state.use(plan.width)
+        self._renderer = Renderer(plan)
+        self._stream = plan.stream(state.key)
+        if (saved := state.stream_state()) is not None:
+            self._stream.load_state_dict(saved)
+        position = state.position
+        participation = plan.mechanism.participation
+        self.users = UserHistories(participation, state.users(), position.separation)
+        same = output.name == position.output
+        if not (output.begin(position.written if same else 0) and same):
+            position = replace(position, emitted=0, written=0)
+        self._emitted, self._written = position.emitted, position.written
+        self._catch_up()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.output.close()
+        with contextlib.suppress(OSError):
+            write_json(self.state.path / OPERATOR, self.position.counts(), mode=0o600)
+
+    @property
+    def position(self) -> Position:
+        """As of the last commit."""
+        return self.state.position
+
+    @property
+    def done(self) -> bool:
+        """Whether all n steps were taken."""
+        return self.position.step == self.plan.rounds
+
+    def feed(self, reader: RowReader, count_late: bool = False) -> None:
+        """Take the rows of an input that were not dealt with yet.
+
+        Args:
+            reader: at the first row of its input.
+            count_late: whether to read on past the horizon to count the rows there.
+
+        Raises:
+            InputError: a faulty row (those before it are committed), an input that does not go on where the
+                stream is, or one without rows.
+        """
+        if reader.layout != self.plan.layout:
+            raise InputError(
+                f"input must have rows as before, d = {self.plan.layout.dimension} and the same columns; "
+                f"got d = {reader.layout.dimension}, {', '.join(reader.layout.columns) or 'arrays'}."
+            )
+        self._find_place(reader)
+        most = max(1, min(_MOST_ROWS, _MOST_NUMBERS // self.plan.width))
+        while not self.done and (block := reader.read(most)) is not None:
+            self._take(block, reader)
+        if self.done and count_late:
+            late = 0
+            while found := reader.skip(1 << 16):
+                late += found
+            if late:
+                at = self.position
+                self._commit(replace(at, row=at.row + late, refused_late=at.refused_late + late, digest=""))
+        if not self.position.row:
+            raise InputError("input must have rows; got an empty one.")
+
+    def conclude(self) -> dict[str, Any]:
+        """Finish the output and write the reports; the privacy statement."""
+        self.output.finish(self._renderer, self.state.releases, self.position.records)
+        self._written, self._emitted = self.output.flush(), self.position.records
+        self._commit(self.position)
+        statement = stream_statement(self.plan, self.position, self.users, self.state.key)
+        write_json(self.state.path / STATEMENT, statement)
+        return statement
+
+    def _find_place(self, reader: RowReader) -> None:
+        """Pass over rows that were dealt with, and see that the last of them is the one that was."""
+        row, first_row = self.position.row, reader.first_row
+        if first_row > row + 1:
+            raise InputError(f"row {row + 1} must come next; the input begins with row {first_row}.")
+        if first_row == row + 1:
+            return
+        passed = row - first_row
+        found = reader.skip(passed)
+        last = reader.read(1) if found == passed else None
+        if last is None:
+            raise InputError(
+                f"input must have the {row} rows that were dealt with before; it ends with row "
+                f"{first_row + found - 1}. Give it whole again, or say with --from-row where it begins."
+            )
+        if self.position.digest and self._digest(last, 0) != self.position.digest:
+            raise InputError(
+                f"{reader.where(row)} of the input must be the one that was dealt with before; got another. "
+                "Give the same input again, or say with --from-row where it begins."
+            )
+
+    def _take(self, block: RowBlock, reader: RowReader) -> None:
+        """Deal with the rows of a block up to the horizon or the first row that stops the stream."""
+        values, long = clip_rows(block.values, self.plan.mechanism.users.norm_bound)
+        faults = dict(block.faults)
+        if not self.handling.clip:
+            for i in np.flatnonzero(long).tolist():
+                faults.setdefault(i, "must not be longer than the norm bound")
+        before = self.position
+        steps, refused, late, stop = self._admit(block, faults)
+        zeroed = [i for i in steps if i in faults]
+        values[zeroed] = 0.0
+        long[zeroed] = False
+        taken = np.array(steps, dtype=np.int64)
+        if stop:
+            releases, step = self._released(values[taken])
+            self._commit(
+                replace(
+                    before,
+                    step=step,
+                    row=before.row + stop,
+                    records=before.records + len(releases),
+                    digest="" if stop - 1 in block.faults else self._digest(block, stop - 1),
+                    clipped=before.clipped + int(long[taken].sum()),
+                    zeroed=before.zeroed + len(zeroed),
+                    refused_users=before.refused_users + refused,
+                    refused_late=before.refused_late + late,
+                ),
+                releases,
+            )
+        if stop < len(block):
+            raise InputError(
+                f"{reader.where(block.first + stop)} {faults[stop]}. The {before.row + stop} rows before it "
+                "are done. Mend it and go on with the same command and --state, or add --skip-bad-rows."
+            )
+
+    def _admit(self, block: RowBlock, faults: dict[int, str]) -> tuple[list[int], int, int, int]:
+        """(rows that take a step, how many were refused for their user, how many came late, the end)."""
+        users, step = block.users, self.position.step
+        steps: list[int] = []
+        refused, n = 0, self.plan.rounds
+        for i in range(len(block)):
+            if step == n:
+                return steps, refused, len(block) - i, len(block)
+            user = None if users is None else users[i]
+            if user is not None and not self.users.admits(user, step + 1):
+                refused += 1
+                continue
+            if i in faults and not self.handling.zero_faulty:
+                return steps, refused, 0, i
+            step += 1
+            if user is not None:
+                self.users.record(user, step)
+            steps.append(i)
+        return steps, refused, 0, len(block)
+
+    def _released(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+        """The releases of these steps that are due, and the last step."""
+        if not len(rows):
+            return np.empty((0, self.plan.width)), self.position.step
+        block = self._stream.extend(torch.from_numpy(rows))
+        steps = np.arange(block.t, block.t + len(rows))
+        due = (steps % self.plan.settings.every == 0) | (steps == self.plan.rounds)
+        return torch.cat([block.first, block.second], dim=1).numpy()[due], int(steps[-1])
+
+    def _commit(self, position: Position, releases: NDArray[np.float64] | None = None) -> None:
+        """First the output of earlier commits is made durable, then this one, then its output is written."""
+        self._written = self.output.flush()
+        position = replace(
+            position,
+            emitted=self._emitted,
+            written=self._written,
+            output=self.output.name,
+            separation=self.users.min_separation,
+        )
+        found = np.empty((0, self.plan.width)) if releases is None else releases
+        state = self._stream.state_dict(kept_vectors=True)
+        self.state.commit(position, found, state, self.users.changes())
+        self._catch_up(found)
+        self._progress(position.step, self.plan.rounds)
+
+    def _catch_up(self, fresh: NDArray[np.float64] | None = None) -> None:
+        """Write the committed releases that the output lacks; `fresh` are the last of them, if at hand."""
+        records = self.position.records
+        if fresh is not None and len(fresh) == records - self._emitted:
+            self._emit(fresh)
+        room = max(1, _LARGEST_EMISSION // self.plan.width)
+        while self._emitted < records:
+            self._emit(self.state.releases(self._emitted, min(records, self._emitted + room)))
+
+    def _emit(self, releases: NDArray[np.float64]) -> None:
+        if self.output.takes_lines and len(releases):
+            self.output.write(self._renderer.lines(self._emitted, releases))
+        self._emitted += len(releases)
+
+    def _digest(self, block: RowBlock, i: int) -> str:
+        """Keyed digest of a row, to recognise it after an interruption."""
+        user = "" if block.users is None else block.users[i] or ""
+        state = hashlib.blake2b(user.encode(), key=self.state.digest_key, digest_size=16)
+        state.update(b"\0" + block.values[i].astype("<f8").tobytes())
+        return state.hexdigest()

@@ -1,0 +1,176 @@
+"""Begin a stream or go on with one: reader, plan, key and state directory together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from fedmf.noise import NoiseKey
+from fedmf.streaming.lines import Lines
+from fedmf.streaming.outputs import open_output
+from fedmf.streaming.plan import Settings, StreamPlan, make_plan
+from fedmf.streaming.rows import InputError, Layout, RowReader
+from fedmf.streaming.run import Handling, StreamRun
+from fedmf.streaming.state import StateError, StreamState
+from fedmf.streaming.text_rows import CsvReader, JsonLinesReader
+
+__all__ = ["FORMATS", "open_reader", "open_run"]
+
+_SUFFIXES: Final = {
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+}
+FORMATS: Final = ("csv", "jsonl", "parquet")
+
+
+@contextmanager
+def open_reader(
+    source: Path | None,
+    settings: Settings,
+    file_format: str | None = None,
+    layout: Layout | None = None,
+    first_row: int = 1,
+) -> Iterator[RowReader]:
+    """The rows of a file, or of standard input for None.
+
+    Args:
+        source: where from.
+        settings: which columns.
+        file_format: "csv", "jsonl" or "parquet"; None guesses by the file's name, else by its first byte.
+        layout: of an earlier part of the same input.
+        first_row: number of the first row in it.
+
+    Raises:
+        InputError: it cannot be opened, has no rows, or lacks columns.
+    """
+    if file_format not in (None, *FORMATS):
+        raise InputError(f"input format must be one of {', '.join(FORMATS)}; got {file_format!r}.")
+    guess = file_format or (None if source is None else _SUFFIXES.get(source.suffix.lower()))
+    columns, user = settings.columns, settings.user_column
+    try:
+        descriptor = 0 if source is None else os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise InputError(f"input {source} cannot be opened: {error.strerror}.") from None
+    try:
+        if source is not None and (guess == "parquet" or os.pread(descriptor, 4, 0) == b"PAR1"):
+            from fedmf.streaming.parquet_rows import ParquetReader
+
+            reader: RowReader = ParquetReader(source, columns, user, layout, first_row)
+        elif guess == "parquet":
+            raise InputError("input must be a file for Parquet; standard input takes csv or jsonl.")
+        else:
+            lines = Lines(descriptor)
+            if (guess or _guess(lines)) == "csv":
+                reader = CsvReader(lines, columns, user, first_row)
+            else:
+                reader = JsonLinesReader(lines, columns, user, layout, first_row)
+        try:
+            yield reader
+        finally:
+            reader.close()
+    except IsADirectoryError:
+        raise InputError(f"input must be a file; {source} is a directory.") from None
+    finally:
+        if source is not None:
+            os.close(descriptor)
+
+
+@contextmanager
+def open_run(
+    directory: Path,
+    settings: Settings,
+    source: Path | None,
+    output: Path | None,
+    file_format: str | None = None,
+    first_row: int = 1,
+    handling: Handling | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[tuple[StreamRun, RowReader]]:
+    """The run of a state directory, begun if there is none, with the reader of its input.
+
+    Args:
+        directory: of the state.
+        settings: must be those the stream was begun with.
+        source: file of the rows; None for standard input.
+        output: file for the releases; None for standard output.
+        file_format: of the input, see `open_reader`.
+        first_row: which row of the stream the input begins with.
+        handling: of rows that do not fit.
+        progress: called with (t, n) after each commit.
+
+    Raises:
+        StateError: the directory belongs to other settings, to something else, or is in use.
+        ValueError: settings, input or output are unfit.
+    """
+    begun = StreamState.exists(directory)
+    if begun:
+        state = StreamState.open(directory)
+    else:
+        if first_row != 1:
+            raise InputError(f"input must begin with row 1 for a new stream; got {first_row}.")
+        if source is None and settings.rounds is None:
+            raise InputError("n (rounds) must be given for standard input; got none. Say --rounds N.")
+        open_output(output, fresh=True)
+        with open_reader(source, settings, file_format) as reader:
+            plan = make_plan(settings, reader.layout, _horizon(settings, source, file_format))
+            key = NoiseKey.from_os() if settings.seed is None else NoiseKey.from_seed(settings.seed)
+            with (
+                StreamState.create(directory, plan.to_dict(), key) as state,
+                _run(plan, state, output, handling, progress) as run,
+            ):
+                yield run, reader
+        return
+    with state:
+        plan = StreamPlan.from_dict(state.plan)
+        _check_same(plan.settings, settings, directory)
+        with (
+            open_reader(source, settings, file_format, plan.layout, first_row) as reader,
+            _run(plan, state, output, handling, progress) as run,
+        ):
+            yield run, reader
+
+
+def _run(
+    plan: StreamPlan,
+    state: StreamState,
+    output: Path | None,
+    handling: Handling | None,
+    progress: Callable[[int, int], None] | None,
+) -> StreamRun:
+    name = "-" if output is None else str(output.absolute())
+    place = open_output(output, fresh=state.position.output not in ("", name))
+    return StreamRun(plan, state, place, handling, progress)
+
+
+def _horizon(settings: Settings, source: Path | None, file_format: str | None) -> int:
+    if settings.rounds is not None:
+        return settings.rounds
+    total = 0
+    with open_reader(source, settings, file_format) as reader:
+        while found := reader.skip(1 << 16):
+            total += found
+    if not total:
+        raise InputError("input must have rows; got an empty one.")
+    return total
+
+
+def _check_same(begun: Settings, asked: Settings, directory: Path) -> None:
+    before, now = begun.to_dict(), asked.to_dict()
+    for name, value in before.items():
+        if now[name] != value:
+            raise StateError(
+                f"{name} must be {value!r} as when the stream in {directory} began; got {now[name]!r}. "
+                "Give the same settings, or another --state directory for another stream."
+            )
+
+
+def _guess(lines: Lines) -> str:
+    first = (lines.peek() or b"").lstrip()
+    return "jsonl" if first.startswith((b"{", b"[")) else "csv"

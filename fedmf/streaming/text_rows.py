@@ -1,0 +1,269 @@
+"""Rows of CSV and JSON lines.
+
+Blocks of plain CSV go through Arrow, and anything unusual line by line through the reader below, which
+decides alone what a row is: Arrow's result counts only where both agree, whatever rows come together.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.streaming.lines import Lines
+from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader, numbers_of, wanted_columns
+
+__all__ = ["CsvReader", "JsonLinesReader"]
+
+#: A row's numbers and user, or what is wrong with it and the user where one can be read.
+Parsed = tuple[list[float] | str, str | None]
+
+
+class _TextReader(RowReader):
+    """One row a line; abstract."""
+
+    def __init__(self, lines: Lines, first_row: int, header: int) -> None:
+        self._lines, self.first_row = lines, first_row
+        self._row, self._offset = first_row, header if first_row == 1 else None
+
+    def read(self, most: int) -> RowBlock | None:
+        """See `RowReader.read`."""
+        lines = self._lines.take(most)
+        if not lines:
+            return None
+        first = self._row
+        self._row += len(lines)
+        block = self._together(first, lines)
+        return self._one_by_one(first, lines) if block is None else block
+
+    def skip(self, rows: int) -> int:
+        """See `RowReader.skip`."""
+        left = rows
+        while left:
+            lines = self._lines.take(left)
+            if not lines:
+                break
+            left -= len(lines)
+        self._row += rows - left
+        return rows - left
+
+    def where(self, row: int) -> str:
+        """See `RowReader.where`."""
+        plain = self._offset is not None and not self._lines.blank
+        return f"row {row} (line {row + (self._offset or 0)})" if plain else f"row {row}"
+
+    def close(self) -> None:
+        """See `RowReader.close`."""
+
+    def _together(self, first: int, lines: Sequence[bytes]) -> RowBlock | None:
+        """The block by a quicker way, None where there is none."""
+        return None
+
+    def _one_by_one(self, first: int, lines: Sequence[bytes]) -> RowBlock:
+        values = np.zeros((len(lines), self.layout.dimension))
+        users: list[str | None] = []
+        faults: dict[int, str] = {}
+        for i, line in enumerate(lines):
+            try:
+                numbers, user = self._row_of(line.decode())
+            except UnicodeDecodeError:
+                numbers, user = "must be UTF-8", None
+            if isinstance(numbers, str):
+                faults[i] = numbers
+            elif self.layout.user is not None and user is None:
+                faults[i] = f"column {self.layout.user!r} must name a user"
+            else:
+                values[i] = numbers
+            users.append(user)
+        return RowBlock(first, values, None if self.layout.user is None else users, faults)
+
+    @abstractmethod
+    def _row_of(self, line: str) -> Parsed:
+        """What a line holds."""
+
+
+@final
+class CsvReader(_TextReader):
+    """Comma-separated values with a header line; without one if the first line holds numbers only.
+
+    Args:
+        lines: of the input.
+        columns: names of the numbers; None for all but the user's.
+        user: name of the user's column.
+        first_row: number of the first row in this input.
+
+    Raises:
+        InputError: nothing to read, or a column is missing.
+    """
+
+    def __init__(
+        self, lines: Lines, columns: Sequence[str] | None, user: str | None, first_row: int = 1
+    ) -> None:
+        header = lines.peek()
+        if header is None:
+            raise InputError("input must have rows; got an empty one.")
+        names = _fields(_decoded(header))
+        headed = isinstance(names, str) or not all(isinstance(_number(name), float) for name in names)
+        if isinstance(names, str):
+            raise InputError(f"input (header) {names}.")
+        if headed:
+            lines.take(1)
+            names = [name.strip() for name in names]
+        else:
+            names = [str(i) for i in range(1, len(names) + 1)]
+        super().__init__(lines, first_row, int(headed))
+        self._names = names
+        wanted = wanted_columns(names, columns, user)
+        self.layout = Layout(tuple(wanted), False, len(wanted), user)
+        self._places = [names.index(name) for name in wanted]
+        self._user_place = None if user is None else names.index(user)
+
+    def _row_of(self, line: str) -> Parsed:
+        fields = _fields(line)
+        if isinstance(fields, str):
+            return fields, None
+        if len(fields) != len(self._names):
+            return f"must have {len(self._names)} fields; got {len(fields)}", None
+        user = None if self._user_place is None else fields[self._user_place] or None
+        values = [_number(fields[place]) for place in self._places]
+        return numbers_of(values, self.layout.columns), user
+
+    def _together(self, first: int, lines: Sequence[bytes]) -> RowBlock | None:
+        text = b"\n".join(lines) + b"\n"
+        # What the two readers might take differently is left to the slow one.
+        if b'"' in text or b"\0" in text or b"\r" in text or not _is_utf8(text):
+            return None
+        import pyarrow as arrow
+        from pyarrow import csv as arrow_csv
+
+        types: dict[str, Any] = dict.fromkeys(self.layout.columns, arrow.float64())
+        if self.layout.user is not None:
+            types[self.layout.user] = arrow.string()
+        try:
+            table = arrow_csv.read_csv(
+                arrow.py_buffer(text),
+                arrow_csv.ReadOptions(use_threads=False, column_names=self._names, block_size=len(text) + 1),
+                arrow_csv.ParseOptions(quote_char=False),
+                arrow_csv.ConvertOptions(column_types=types, include_columns=list(types), null_values=[]),
+            )
+        except arrow.ArrowInvalid:
+            return None
+        columns = [table.column(name).to_numpy() for name in self.layout.columns]
+        values: NDArray[np.float64] = np.stack(columns, axis=1)
+        users = None if self.layout.user is None else table.column(self.layout.user).to_pylist()
+        whole = len(values) == len(lines) and bool(np.isfinite(values).all())
+        return RowBlock(first, values, users, {}) if whole and (users is None or all(users)) else None
+
+
+@final
+class JsonLinesReader(_TextReader):
+    """JSON lines: arrays of numbers, or objects with numbers or one array of numbers, and the user.
+
+    Args:
+        lines: of the input.
+        columns: names of the numbers, or of the array; None for all but the user's.
+        user: name of the user's key.
+        layout: of an earlier part of the same input; None takes it from the first row.
+        first_row: number of the first row in this input.
+
+    Raises:
+        InputError: nothing to read, or the first row does not tell a layout.
+    """
+
+    def __init__(
+        self,
+        lines: Lines,
+        columns: Sequence[str] | None,
+        user: str | None,
+        layout: Layout | None = None,
+        first_row: int = 1,
+    ) -> None:
+        super().__init__(lines, first_row, 0)
+        line = lines.peek()
+        if line is None and layout is None:
+            raise InputError("input must have rows; got an empty one.")
+        self.layout = layout or _json_layout(_decoded(line or b""), columns, user)
+
+    def _row_of(self, line: str) -> Parsed:
+        layout, row = self.layout, _json(line)
+        user = None
+        if isinstance(row, dict) and layout.user is not None:
+            user = _user(row.get(layout.user))
+        if layout.vector:
+            array = row.get(layout.columns[0]) if layout.columns and isinstance(row, dict) else row
+            if not isinstance(array, list):
+                return "must hold an array of numbers", user
+            if len(array) != layout.dimension:
+                return f"must have {layout.dimension} numbers; got {len(array)}", user
+            return numbers_of(array, [str(i) for i in range(1, len(array) + 1)]), user
+        if not isinstance(row, dict):
+            return "must be a JSON object", user
+        missing = [name for name in layout.columns if name not in row]
+        if missing:
+            return f"column {missing[0]!r} is missing", user
+        return numbers_of([row[name] for name in layout.columns], layout.columns), user
+
+
+def _json_layout(line: str, columns: Sequence[str] | None, user: str | None) -> Layout:
+    row = _json(line)
+    if isinstance(row, list):
+        if columns is not None or user is not None:
+            raise InputError("input must be JSON objects where columns are named; row 1 is an array.")
+        if not row:
+            raise InputError("row 1 must hold numbers; got an empty array.")
+        return Layout((), True, len(row), None)
+    if not isinstance(row, dict):
+        raise InputError("row 1 must be a JSON object or array.")
+    wanted = wanted_columns(list(row), columns, user)
+    if len(wanted) == 1 and isinstance(row[wanted[0]], list):
+        if not row[wanted[0]]:
+            raise InputError("row 1 must hold numbers; got an empty array.")
+        return Layout(tuple(wanted), True, len(row[wanted[0]]), user)
+    return Layout(tuple(wanted), False, len(wanted), user)
+
+
+def _fields(line: str) -> list[str] | str:
+    try:
+        return next(csv.reader([line], strict=True))
+    except (csv.Error, StopIteration):
+        return "must be one line of CSV"
+
+
+def _number(text: str) -> float | str:
+    try:
+        return text if "_" in text else float(text)
+    except ValueError:
+        return text
+
+
+def _json(line: str) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _user(value: object) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return None
+    return str(value) or None
+
+
+def _decoded(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        raise InputError("input must be UTF-8 text; its first line is not.") from None
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

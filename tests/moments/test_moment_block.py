@@ -1,0 +1,154 @@
+"""Steps taken together are steps taken one by one, to the last bit."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from fedmf.factorization import bisr, build, identity, square_root, stated_sensitivity
+from fedmf.moments import (
+    BlockEnergies,
+    Diagonal,
+    FullMatrix,
+    MomentMechanism,
+    MomentStream,
+    Projected,
+    SecondMoment,
+    UserRange,
+    cs,
+    ime,
+    jme,
+    joint_sensitivity,
+    pp,
+)
+from fedmf.noise import NoiseKey
+from fedmf.participation import Participation
+from fedmf.workload import ToeplitzWorkload, average, exponential, momentum, prefix, weighted, window
+
+KEY = NoiseKey.from_seed(11)
+N, D = 24, 4
+PART, USERS = Participation(N, 3, 8), UserRange(1.0, D)
+WORKLOADS = [
+    prefix(N),
+    average(N),
+    exponential(0.8, N),
+    momentum(0.5, N, 0.9),
+    window(3, N),
+    window(20, N),
+    ToeplitzWorkload("odd", [1.0, 0.0, 0.3, 0.2] + [0.0] * (N - 4)),
+    weighted(prefix(N), rows=np.linspace(1, 2, N), columns=np.linspace(2, 1, N)),
+]
+METHODS = {
+    "jme": lambda: jme(bisr(3, N), square_root(N), PART, USERS, 1.0),
+    "jme-banded": lambda: jme(
+        build("banded-toeplitz", PART, bands=4).factorization, identity(N), PART, USERS, 1.0
+    ),
+    "ime": lambda: ime(bisr(3, N), bisr(2, N), PART, USERS, 1.0, 0.3),
+    "cs": lambda: cs(bisr(3, N), PART, USERS, 1.0, 0.7),
+    "pp": lambda: pp(bisr(3, N), PART, USERS, 1.0, debias=False),
+    "pp-debiased": lambda: pp(bisr(3, N), PART, USERS, 1.0),
+}
+SECOND: list[SecondMoment] = [
+    FullMatrix(D),
+    Diagonal(D),
+    BlockEnergies([1, 3]),
+    Projected(torch.tensor([[0.6, 0.8, 0, 0], [0, 0, 1.0, 0]]), FullMatrix(2)),
+]
+
+
+def rows() -> torch.Tensor:
+    """Short rows, rows on the bound, and rows over it by rounding."""
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(N, D)))
+    x[::3] *= 0.1
+    x = x / x.norm(dim=1, keepdim=True).clamp_min(1.0)
+    x[1::6] *= 1 + 1e-7
+    return x
+
+
+def by_steps(made: MomentMechanism, second: SecondMoment, work: ToeplitzWorkload) -> torch.Tensor:
+    stream = MomentStream(made, second, work, key=KEY)
+    found = []
+    for t, row in enumerate(rows(), start=1):
+        release = stream.update(row)
+        assert release.t == t
+        found.append(torch.cat([release.first, release.second.reshape(-1)]))
+    return torch.stack(found)
+
+
+def by_blocks(
+    made: MomentMechanism, second: SecondMoment, work: ToeplitzWorkload, cuts: tuple[int, ...]
+) -> torch.Tensor:
+    stream, x, found = MomentStream(made, second, work, key=KEY), rows(), []
+    for low, high in zip((0, *cuts), (*cuts, N), strict=True):
+        block = stream.extend(x[low:high])
+        assert block.t == low + 1
+        for first, packed in zip(block.first, block.second, strict=True):
+            found.append(torch.cat([first, second.unpack(packed).reshape(-1)]))
+        saved = stream.state_dict(kept_vectors=low % 2 == 0)
+        stream = MomentStream(made, second, work, key=KEY)
+        stream.load_state_dict(saved)
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("work", WORKLOADS, ids=lambda work: work.name)
+def test_for_every_workload(work: ToeplitzWorkload) -> None:
+    made = METHODS["jme"]()
+    assert torch.equal(
+        by_steps(made, FullMatrix(D), work), by_blocks(made, FullMatrix(D), work, (1, 5, 6, 17))
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("second", SECOND, ids=lambda second: type(second).__name__)
+def test_for_every_method_and_second_moment(method: str, second: SecondMoment) -> None:
+    made = METHODS[method]()
+    assert torch.equal(by_steps(made, second, average(N)), by_blocks(made, second, average(N), (2, 3, 13)))
+
+
+def test_nothing_is_consumed_where_a_row_is_refused() -> None:
+    stream = MomentStream(METHODS["jme"](), FullMatrix(D), prefix(N), key=KEY)
+    x = rows()
+    for row, word in ((torch.full((D,), torch.nan), "finite"), (torch.full((D,), 9.0), "zeta")):
+        bad = x.clone()
+        bad[3] = row
+        with pytest.raises(ValueError, match=word):
+            stream.extend(bad)
+    for bad, word in ((x[:, :2], "shape"), (x[0], "shape"), (torch.cat([x, x]), "horizon")):
+        with pytest.raises(ValueError, match=word):
+            stream.extend(bad)
+    assert stream.t == 0
+    assert torch.equal(stream.extend(x).first, by_steps(METHODS["jme"](), FullMatrix(D), prefix(N))[:, :D])
+
+
+def test_a_state_of_another_key_is_refused() -> None:
+    saved = MomentStream(METHODS["jme"](), FullMatrix(D), prefix(N), key=KEY).state_dict()
+    other = MomentStream(METHODS["jme"](), FullMatrix(D), prefix(N), key=NoiseKey.from_seed(1))
+    with pytest.raises(ValueError, match="key"):
+        other.load_state_dict(saved)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_multiplier_under_a_contract(method: str, adjacency) -> None:  # type: ignore[no-untyped-def]
+    """σ again under the plan; larger under a stricter contract, and as the sensitivities there say."""
+    base, users = METHODS[method](), UserRange(1.3, D, adjacency)
+    made = {
+        "jme": lambda: jme(base.first, base.second, PART, users, 1.0),  # type: ignore[arg-type]
+        "ime": lambda: ime(base.first, base.second, PART, users, 1.0, 0.3),  # type: ignore[arg-type]
+        "cs": lambda: cs(base.first, PART, users, 1.0, 0.7),
+        "pp": lambda: pp(base.first, PART, users, 1.0),
+    }[method.split("-")[0]]()
+    assert made.multiplier_under(PART) == pytest.approx(1.0, rel=1e-12)
+    once = Participation(N, 1, N)
+    found = made.multiplier_under(once)
+    assert found > 1.2
+    if made.name == "jme":
+        assert made.second is not None
+        s = joint_sensitivity(made.first, made.second, once, made.weight or 0.0, users).value
+        assert dataclasses.replace(made, noise_multiplier=found).first_std == pytest.approx(s * found)
+    elif made.name in ("cs", "pp", "pp-debiased"):
+        ratio = stated_sensitivity(made.first, PART).value / stated_sensitivity(made.first, once).value
+        assert found == pytest.approx(ratio)

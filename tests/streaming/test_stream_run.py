@@ -1,0 +1,426 @@
+"""A stream as a whole: equal to single steps, users held to their contract, settings held to the state."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as arrow
+import pytest
+import torch
+from pyarrow import parquet
+
+from fedmf.factorization import build
+from fedmf.moments import FullMatrix, MomentStream, UserRange, gaussian_estimate, jme, mean_noise_variances
+from fedmf.noise import NoiseKey
+from fedmf.participation import Participation
+from fedmf.streaming import (
+    Handling,
+    InputError,
+    Layout,
+    RowBlock,
+    RowReader,
+    Settings,
+    StateError,
+    StreamState,
+    make_plan,
+    open_run,
+)
+from fedmf.streaming.clipping import clip_rows
+from fedmf.streaming.plan import StreamPlan
+from fedmf.streaming.run import StreamRun
+from fedmf.streaming.state import pack_state, unpack_state
+from fedmf.streaming.users import UserHistories
+from fedmf.workload import average
+
+N, D = 30, 3
+BUDGET: dict[str, Any] = {"norm_bound": 1.0, "epsilon": 8.0, "delta": 1e-5, "seed": 5}
+
+
+def write_rows(path: Path, x: np.ndarray, users: list[str] | None = None) -> Path:
+    names = [f"x{i}" for i in range(x.shape[1])]
+    lines = [",".join([*names, *(["user"] if users else [])])]
+    for i, row in enumerate(x.tolist()):
+        lines.append(",".join([*map(repr, row), *([users[i]] if users else [])]))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def sample(n: int = N, d: int = D) -> np.ndarray:
+    return np.random.default_rng(1).normal(size=(n, d))
+
+
+def run_once(folder: Path, settings: Settings, source: Path, output: str = "out.jsonl", **more: Any) -> dict:
+    with open_run(folder / "state", settings, source, folder / output, **more) as (run, reader):
+        run.feed(reader, count_late=True)
+        return {**run.conclude(), "counts": run.position.counts()}
+
+
+def releases(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_releases_are_those_of_single_steps(tmp_path: Path) -> None:
+    """Built here from its parts: clip, one `update` a row, covariance of `gaussian_estimate`."""
+    x = sample()
+    run_once(tmp_path, Settings(**BUDGET), write_rows(tmp_path / "rows.csv", x))
+    part, work = Participation(N, 1, N), average(N)
+    C = build("banded-toeplitz", part, work, bands=min(32, N)).factorization
+    made = jme(
+        C,
+        C,
+        part,
+        UserRange(1.0, D),
+        json.loads((tmp_path / "state/statement.json").read_text())["noise_multiplier"],
+    )
+    stream = MomentStream(made, FullMatrix(D), work, key=NoiseKey.from_seed(5))
+    variances = mean_noise_variances(made, work)
+    found = releases(tmp_path / "out.jsonl")
+    assert len(found) == N
+    for t, row in enumerate(clip_rows(x, 1.0)[0], start=1):
+        release = stream.update(torch.from_numpy(row))
+        got = found[t - 1]
+        assert list(got) == ["t", "first", "second", "mean", "covariance"]
+        assert got["t"] == t
+        assert got["first"] == got["mean"] == release.first.tolist()
+        assert got["second"] == release.second.tolist()
+        density = gaussian_estimate(release, float(variances[t - 1]))
+        np.testing.assert_allclose(got["covariance"], density.covariance, rtol=1e-12, atol=1e-12)
+
+
+class Pieces(RowReader):
+    """Rows that come together in random numbers."""
+
+    first_row = 1
+
+    def __init__(self, x: np.ndarray, users: list[str] | None, seed: int) -> None:
+        self.layout = Layout(("x0", "x1", "x2"), False, D, None if users is None else "user")
+        self._x, self._users, self._at, self._rng = x, users, 0, random.Random(seed)
+
+    def read(self, most: int) -> RowBlock | None:
+        low = self._at
+        if low == len(self._x):
+            return None
+        self._at = min(len(self._x), low + self._rng.randint(1, min(most, 9)))
+        users = None if self._users is None else self._users[low : self._at]
+        return RowBlock(low + 1, self._x[low : self._at].copy(), users, {})
+
+    def skip(self, rows: int) -> int:
+        before, self._at = self._at, min(len(self._x), self._at + rows)
+        return self._at - before
+
+    def where(self, row: int) -> str:
+        return f"row {row}"
+
+    def close(self) -> None:
+        pass
+
+
+class Kept:
+    """An output that keeps what it gets."""
+
+    takes_lines, name = True, "-"
+
+    def __init__(self) -> None:
+        self.content = b""
+
+    def begin(self, written: int) -> bool:
+        return True
+
+    def write(self, content: bytes) -> None:
+        self.content += content
+
+    def flush(self) -> int:
+        return 0
+
+    def finish(self, *_: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"workloads": ("exponential:0.9",), "second": "diagonal", "method": "ime", "weight": 0.3},
+        {"workloads": ("window:7", "prefix"), "mechanisms": ("bisr", "identity"), "bands": 3},
+        {"method": "pp", "second": "1,2", "every": 4, "mechanisms": ("cgd",)},
+        {"method": "cs", "second": "energy", "adjacency": "replace-one", "mechanisms": ("blt",)},
+    ],
+    ids=["default", "ime", "window", "pp", "cs"],
+)
+def test_output_does_not_depend_on_what_comes_together(tmp_path: Path, more: dict[str, Any]) -> None:
+    x, outputs = sample(), []
+    plan = make_plan(Settings(**BUDGET, rounds=N, **more), Pieces(x, None, 0).layout, N)
+    again = StreamPlan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    for seed in range(3):
+        output: Any = Kept()
+        with StreamState.create(tmp_path / str(seed), plan.to_dict(), NoiseKey.from_seed(5)) as state:
+            run = StreamRun(again if seed else plan, state, output)
+            run.feed(Pieces(x, None, seed))
+            statement = run.conclude()
+        outputs.append(output.content)
+    assert outputs[0] == outputs[1] == outputs[2]
+    steps = [json.loads(line)["t"] for line in outputs[0].splitlines()]
+    every = more.get("every", 1)
+    assert steps == sorted({*range(every, N + 1, every), N})
+    assert statement["sensitivity_kind"] in ("exact", "upper_bound")
+    assert statement["epsilon_planned"] == pytest.approx(8.0, rel=1e-9)
+
+
+def test_json_lines_and_parquet_hold_the_same(tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "rows.csv", sample())
+    for name in ("a.jsonl", "b.parquet"):
+        folder = tmp_path / name[0]
+        folder.mkdir()
+        run_once(folder, Settings(**BUDGET), source, f"../{name}")
+    table = parquet.read_table(tmp_path / "b.parquet")
+    assert table.schema.field("second").type == arrow.list_(arrow.list_(arrow.float64()))
+    assert table.to_pylist() == releases(tmp_path / "a.jsonl")
+
+
+def contract_kept(rows: list[tuple[str, int]], k: int, b: int) -> bool:
+    steps: dict[str, list[int]] = {}
+    for user, step in rows:
+        steps.setdefault(user, []).append(step)
+    gaps = (later - sooner for own in steps.values() for sooner, later in pairwise(own))
+    return all(gap >= b for gap in gaps) and all(len(own) <= k for own in steps.values())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_users_beyond_their_contract_are_refused(tmp_path: Path, seed: int) -> None:
+    """Greedy admission, written out again; who is let in does not depend on what rows hold."""
+    rng = random.Random(seed)
+    users = [f"u{rng.randint(0, 11)}" for _ in range(60)]
+    x, k, b = sample(60), 3, 4
+    admitted: list[tuple[str, int]] = []
+    indices, late = [], 0
+    for i, user in enumerate(users):
+        own = [step for other, step in admitted if other == user]
+        step = len(admitted) + 1
+        if step > N:
+            late += 1
+        elif len(own) < k and (not own or step - own[-1] >= b):
+            admitted.append((user, step))
+            indices.append(i)
+    assert contract_kept(admitted, k, b)
+    refused = 60 - late - len(admitted)
+    assert refused > 5
+    settings = Settings(
+        **BUDGET, rounds=N, user_column="user", max_participations=k, min_separation=b, bands=4
+    )
+    outputs = []
+    for name, values in (("a", x), ("b", x[:, ::-1].copy())):
+        folder = tmp_path / name
+        folder.mkdir()
+        got = run_once(folder, settings, write_rows(folder / "rows.csv", values, users))
+        assert got["counts"] | {"clipped": 0} == {
+            "rows": 60, "steps": len(admitted), "clipped": 0, "zeroed": 0, "refused_users": refused,
+            "refused_late": late,
+        }  # fmt: skip
+        assert got["realised_max_participations"] <= k
+        assert got["realised_min_separation"] >= b
+        assert got["epsilon_realised"] <= got["epsilon_planned"]
+        outputs.append((folder / "out.jsonl").read_bytes())
+    assert outputs[0] != outputs[1]
+    # The same as a stream of the admitted rows alone, without names.
+    folder = tmp_path / "c"
+    folder.mkdir()
+    alone = Settings(**BUDGET, rounds=N, max_participations=k, min_separation=b, bands=4)
+    run_once(folder, alone, write_rows(folder / "rows.csv", x[indices]))
+    assert (folder / "out.jsonl").read_bytes() == outputs[0]
+
+
+def test_histories_continue_from_what_was_kept() -> None:
+    part, rng = Participation(40, 3, 3), random.Random(0)
+    whole, parts = UserHistories(part), UserHistories(part)
+    kept: dict[str, tuple[str, int, int]] = {}
+    for step in range(1, 41):
+        user = f"u{rng.randint(0, 9)}"
+        assert whole.admits(user, step) == parts.admits(user, step)
+        if whole.admits(user, step):
+            whole.record(user, step)
+            parts.record(user, step)
+        kept |= {row[0]: row for row in parts.changes()}
+        parts = UserHistories(part, kept.values(), parts.min_separation)
+    assert parts.min_separation == whole.min_separation
+    assert parts.max_participations == whole.max_participations == 3
+
+
+def test_realised_epsilon_is_that_of_the_recorded_contract(tmp_path: Path) -> None:
+    """k = 3 planned and every user seen once: the noise is √3 times what one participation needs."""
+    users = [f"u{i}" for i in range(N)]
+    settings = Settings(
+        **BUDGET, user_column="user", max_participations=3, min_separation=10, mechanisms=("identity",)
+    )
+    got = run_once(tmp_path, settings, write_rows(tmp_path / "rows.csv", sample(), users))
+    from fedmf.accounting import gaussian_epsilon
+
+    expected = gaussian_epsilon(got["noise_multiplier"] * 3**0.5, 1e-5)
+    assert got["epsilon_realised"] == pytest.approx(expected, rel=1e-9)
+    assert got["epsilon_realised"] < 0.7 * got["epsilon_planned"]
+
+
+def test_faulty_rows_stop_the_stream_or_count_as_zeros(tmp_path: Path) -> None:
+    x = sample() * 0.1
+    source = write_rows(tmp_path / "rows.csv", x)
+    good = source.read_text()
+    lines = good.splitlines()
+    lines[18] = "0.1,nan,0.1"
+    source.write_text("\n".join(lines) + "\n")
+    settings = Settings(**BUDGET, rounds=N)
+    with pytest.raises(InputError, match=r"^row 18 \(line 19\) column 'x1' must be finite"):
+        run_once(tmp_path, settings, source)
+    assert len(releases(tmp_path / "out.jsonl")) == 17
+    # Mended, the stream ends as if nothing had been.
+    source.write_text(good)
+    run_once(tmp_path, settings, source)
+    mended = (tmp_path / "out.jsonl").read_bytes()
+    for name, values in (("whole", x), ("zero", np.where(np.arange(N)[:, None] == 17, 0.0, x))):
+        folder = tmp_path / name
+        folder.mkdir()
+        run_once(folder, settings, write_rows(folder / "rows.csv", values))
+    assert (tmp_path / "whole/out.jsonl").read_bytes() == mended
+    # Left out, it takes its step as a zero vector: later rows keep their places whatever a row holds.
+    source.write_text("\n".join(lines) + "\n")
+    folder = tmp_path / "left out"
+    folder.mkdir()
+    got = run_once(folder, settings, source, handling=Handling(zero_faulty=True))
+    assert got["counts"]["zeroed"] == 1
+    assert "zeroed" not in got
+    assert (folder / "out.jsonl").read_bytes() == (tmp_path / "zero/out.jsonl").read_bytes()
+    # A stream that went past a faulty row can go on with the same input.
+    assert run_once(folder, settings, source)["steps"] == N
+
+
+def test_long_rows_are_refused_on_request(tmp_path: Path) -> None:
+    x = sample() * 0.1
+    x[4] = 9.0
+    source = write_rows(tmp_path / "rows.csv", x)
+    with pytest.raises(InputError, match=r"row 5 \(line 6\) must not be longer than the norm bound"):
+        run_once(tmp_path, Settings(**BUDGET), source, handling=Handling(clip=False))
+    got = run_once(tmp_path, Settings(**BUDGET), source)
+    assert got["counts"]["clipped"] == 1
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    run_once(tmp_path, Settings(**BUDGET, rounds=N), write_rows(tmp_path / "rows.csv", sample()[:20]))
+    return tmp_path
+
+
+def test_other_settings_are_refused_in_one_line(begun: Path) -> None:
+    base = {**BUDGET, "rounds": N}
+    for change in (
+        {"epsilon": 4.0}, {"delta": 1e-6}, {"norm_bound": 2.0}, {"rounds": N + 1}, {"rounds": None},
+        {"seed": 6}, {"seed": None}, {"workloads": ("prefix",)}, {"method": "ime"}, {"second": "diagonal"},
+        {"every": 2},
+        {"adjacency": "replace-one"}, {"mechanisms": ("cgd",)}, {"bands": 3}, {"params": {"taper": 1.0}},
+        {"weight": 0.1}, {"columns": ("x0", "x1", "x2")}, {"user_column": "x0"}, {"max_participations": 2},
+    ):  # fmt: skip
+        name = next(iter(change))
+        with pytest.raises(StateError, match=f"^{name} must be") as caught:
+            run_once(begun, Settings(**{**base, **change}), begun / "rows.csv")
+        assert "\n" not in str(caught.value)
+
+
+def test_another_input_is_noticed(begun: Path) -> None:
+    settings, x = Settings(**BUDGET, rounds=N), sample()
+    before = (begun / "out.jsonl").read_bytes()
+    for values, word in (
+        (np.delete(x, 3, axis=0), "row 20 .* must be the one that was dealt with before"),
+        (x[:12], "ends with row 12"),
+        (x[:, :2], "same columns|is missing"),
+    ):
+        with pytest.raises(InputError, match=word):
+            run_once(begun, settings, write_rows(begun / "other.csv", values))
+    with pytest.raises(InputError, match="row 21 must come next; the input begins with row 22"):
+        run_once(begun, settings, begun / "rows.csv", first_row=22)
+    assert (begun / "out.jsonl").read_bytes() == before
+    # The rest alone, said to begin with row 21, ends as the whole would have.
+    with open_run(
+        begun / "state", settings, write_rows(begun / "rest.csv", x[20:]), begun / "out.jsonl", first_row=21
+    ) as (run, reader):
+        run.feed(reader)
+        run.conclude()
+    folder = begun / "whole"
+    folder.mkdir()
+    run_once(folder, settings, write_rows(folder / "rows.csv", x))
+    assert (folder / "out.jsonl").read_bytes() == (begun / "out.jsonl").read_bytes()
+
+
+def test_lost_and_moved_outputs_are_made_again(begun: Path) -> None:
+    settings = Settings(**BUDGET, rounds=N)
+    before = (begun / "out.jsonl").read_bytes()
+    (begun / "out.jsonl").write_bytes(before[:100])
+    run_once(begun, settings, begun / "rows.csv")
+    assert (begun / "out.jsonl").read_bytes() == before
+    (begun / "out.jsonl").unlink()
+    run_once(begun, settings, begun / "rows.csv")
+    assert (begun / "out.jsonl").read_bytes() == before
+    run_once(begun, settings, begun / "rows.csv", "other.jsonl")
+    assert (begun / "other.jsonl").read_bytes() == before
+    (begun / "third.jsonl").write_text("mine")
+    with pytest.raises(ValueError, match="must not exist"):
+        run_once(begun, settings, begun / "rows.csv", "third.jsonl")
+    assert (begun / "third.jsonl").read_text() == "mine"
+
+
+def test_a_directory_in_use_or_of_something_else_is_refused(begun: Path) -> None:
+    settings = Settings(**BUDGET, rounds=N)
+    with (
+        StreamState.open(begun / "state"),
+        pytest.raises(ValueError, match="another process"),
+    ):
+        run_once(begun, settings, begun / "rows.csv")
+    (begun / "mine").mkdir()
+    (begun / "mine/file").touch()
+    with pytest.raises(StateError, match="new or empty"):
+        StreamState.create(begun / "mine", {}, NoiseKey.from_seed(0))
+    (begun / "state/noise.key").chmod(0o644)
+    with pytest.raises(StateError, match="0600"):
+        run_once(begun, settings, begun / "rows.csv")
+    assert (begun / "state").stat().st_mode & 0o077 == 0
+
+
+def test_settings_out_of_range() -> None:
+    for change, word in (
+        ({"method": "magic"}, "method"),
+        ({"workloads": ()}, "workload"),
+        ({"mechanisms": ("cgd",) * 3}, "mechanism"),
+        ({"method": "pp", "mechanisms": ("cgd", "bisr")}, "must be one"),
+        ({"method": "pp", "weight": 1.0}, "weight"),
+        ({"every": 0}, "every"),
+        ({"rounds": 0}, "rounds"),
+        ({"min_separation": 2}, "min_separation"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            Settings(**{**BUDGET, **change})
+    layout = Layout(("a", "b"), False, 2, None)
+    for change, word in (
+        ({"second": "3"}, "block sizes"),
+        ({"second": "some"}, "block sizes"),
+        ({"max_participations": 2}, "min_separation"),
+        ({"max_participations": 9, "min_separation": 9}, "fit in"),
+        ({"params": {"nu": 1.0}}, "nu"),
+        ({"workloads": ("medium",)}, "workload"),
+        ({"mechanisms": ("bisrr",)}, "bisr"),
+        ({"epsilon": -1.0}, "privacy loss"),
+        ({"norm_bound": 0.0}, "zeta"),
+        ({"adjacency": "next-door"}, "adjacency"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            make_plan(Settings(**{**BUDGET, **change}), layout, N)
+
+
+def test_states_survive_packing() -> None:
+    state = {"t": 3, "deep": {"x": torch.arange(6.0, dtype=torch.float64).view(2, 3), "none": None, "s": "é"}}
+    back = unpack_state(pack_state(state))
+    assert torch.equal(back["deep"].pop("x"), state["deep"].pop("x"))  # type: ignore[attr-defined]
+    assert back == state
