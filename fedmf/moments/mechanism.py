@@ -7,7 +7,7 @@ standard deviations τ₁ (of Z₁) and τ₂ (of Z₂); post-processing has no 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,14 @@ from fedmf.moments.geometry import free_weight
 from fedmf.moments.joint_sensitivity import UserRange, joint_sensitivity
 from fedmf.participation import Participation
 
-__all__ = ["MomentMechanism", "best_weight", "cs", "default_weight", "ime", "ime_basic", "jme", "pp"]
+__all__ = [
+    "MomentMechanism",
+    "best_weight",
+    "checked_multiplier",
+    "default_weight",
+    "jme",
+    "separate_sensitivities",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +74,7 @@ class MomentMechanism:
         if self.name == "ime":
             assert second is not None
             assert self.second_std is not None
-            s1, s2 = _separate(first, second, participation, users)
+            s1, s2 = separate_sensitivities(first, second, participation, users)
             return 1 / math.hypot(s1.value / self.first_std, s2.value / self.second_std)
         planned = stated_sensitivity(first, self.participation).value
         return self.noise_multiplier * planned / stated_sensitivity(first, participation).value
@@ -103,7 +110,7 @@ def jme(
     >>> made.first_std, round(made.second_std, 4)   # the first moment alone needs 2 as well
     (2.0, 2.8284)
     """
-    sigma = _multiplier(noise_multiplier)
+    sigma = checked_multiplier(noise_multiplier)
     chosen = default_weight(first, second, participation, users) if weight is None else weight
     if not 0 < chosen < math.inf:
         raise ValueError(f"lambda (weight of the second moment) must be positive; got {weight}.")
@@ -176,156 +183,7 @@ def best_weight(
     return math.exp(min((start, near, float(found.x)), key=error))
 
 
-def ime(
-    first: Factorization,
-    second: Factorization,
-    participation: Participation,
-    users: UserRange,
-    noise_multiplier: float,
-    share: float = 0.5,
-) -> MomentMechanism:
-    """Independent Moment Estimation: two mechanisms under the GDP split μ₁² = αμ², μ₂² = (1 − α)μ².
-
-    Args:
-        first: C₁.
-        second: C₂.
-        participation: (n, k, b).
-        users: ζ, dimension class and adjacency.
-        noise_multiplier: σ = 1/μ of the pair.
-        share: α in (0, 1), the first moment's share of μ².
-
-    Raises:
-        ValueError: α or σ is out of range.
-
-    References:
-        Kalinin, Upadhyay and Lampert (2025), Algorithm 4, with the split of its proof.
-    """
-    sigma = _multiplier(noise_multiplier)
-    if not 0 < share < 1:
-        raise ValueError(f"alpha (share of the first moment) must be in (0, 1); got {share}.")
-    s1, s2 = _separate(first, second, participation, users)
-    exact = s1.kind == s2.kind == "exact"
-    stated = Sensitivity(s1.value, "exact" if exact else "upper_bound", "each moment on its own")
-    tau_1, tau_2 = s1.value * sigma / math.sqrt(share), s2.value * sigma / math.sqrt(1 - share)
-    return MomentMechanism("ime", first, second, tau_1, tau_2, participation, users, sigma, stated, share)
-
-
-def ime_basic(
-    first: Factorization,
-    second: Factorization,
-    participation: Participation,
-    users: UserRange,
-    epsilon: float,
-    delta: float,
-    share: float = 0.5,
-) -> MomentMechanism:
-    """Independent Moment Estimation under basic composition: (αε, αδ) and ((1 − α)ε, (1 − α)δ).
-
-    More noise than `ime` at the same (ε, δ), kept as the paper's baseline; its σ is that of the pair by GDP.
-
-    Args:
-        first: C₁.
-        second: C₂.
-        participation: (n, k, b).
-        users: ζ, dimension class and adjacency.
-        epsilon: ε > 0.
-        delta: δ in (0, 1).
-        share: α in (0, 1).
-
-    Raises:
-        ValueError: ε, δ or α is out of range.
-
-    References:
-        Kalinin, Upadhyay and Lampert (2025), Algorithm 4.
-
-    >>> from fedmf.accounting import gaussian_sigma
-    >>> from fedmf.factorization import identity
-    >>> C, p, users = identity(4), Participation(4, 1, 4), UserRange(1.0, 2)
-    >>> basic = ime_basic(C, C, p, users, 1.0, 1e-5)
-    >>> basic.first_std > ime(C, C, p, users, gaussian_sigma(1.0, 1e-5)).first_std
-    True
-    """
-    from fedmf.accounting import gaussian_sigma
-
-    if not 0 < share < 1:
-        raise ValueError(f"alpha (share of the first moment) must be in (0, 1); got {share}.")
-    sigmas = [gaussian_sigma(part * epsilon, part * delta) for part in (share, 1 - share)]
-    sigma = sum(1 / each**2 for each in sigmas) ** -0.5
-    return ime(first, second, participation, users, sigma, (sigma / sigmas[0]) ** 2)
-
-
-def cs(
-    factorization: Factorization,
-    participation: Participation,
-    users: UserRange,
-    noise_multiplier: float,
-    scale: float,
-) -> MomentMechanism:
-    """Concatenate and split: (x, √τ·x⊗x) as one vector of norm at most √(ζ² + τζ⁴).
-
-    Args:
-        factorization: C of both moments.
-        participation: (n, k, b).
-        users: ζ, dimension class and adjacency.
-        noise_multiplier: σ.
-        scale: τ > 0 (units of 1/x²).
-
-    Raises:
-        ValueError: τ or σ is out of range.
-
-    References:
-        Kalinin, Upadhyay and Lampert (2025), Algorithm 5, with the norm of C that it leaves out.
-    """
-    sigma = _multiplier(noise_multiplier)
-    if not 0 < scale < math.inf:
-        raise ValueError(f"tau (scale of the second moment) must be positive; got {scale}.")
-    own = stated_sensitivity(factorization, participation)
-    zeta = users.norm_bound
-    norm = math.sqrt(zeta**2 + scale * zeta**4) * (2 if users.adjacency == "replace-one" else 1)
-    s = replace(own, value=own.value * norm)
-    std = s.value * sigma
-    return MomentMechanism(
-        "cs",
-        factorization,
-        factorization,
-        std,
-        std / math.sqrt(scale),
-        participation,
-        users,
-        sigma,
-        s,
-        scale,
-    )
-
-
-def pp(
-    factorization: Factorization,
-    participation: Participation,
-    users: UserRange,
-    noise_multiplier: float,
-    debias: bool = True,
-) -> MomentMechanism:
-    """Post-processing: only x̂ is made private; x̂⊗x̂, less its known bias if asked for, is the second moment.
-
-    Args:
-        factorization: C₁.
-        participation: (n, k, b).
-        users: ζ, dimension class and adjacency.
-        noise_multiplier: σ.
-        debias: whether τ₁²·[C₁⁻¹C₁⁻ᵀ]_tt·I is subtracted at step t.
-
-    References:
-        Kalinin, Upadhyay and Lampert (2025), Algorithm 6, corrected as docs/errata.md tells.
-    """
-    sigma = _multiplier(noise_multiplier)
-    own = stated_sensitivity(factorization, participation)
-    reach = users.norm_bound * (2 if users.adjacency == "replace-one" else 1)
-    s = replace(own, value=own.value * reach)
-    name = "pp-debiased" if debias else "pp"
-    return MomentMechanism(name, factorization, None, s.value * sigma, None, participation, users, sigma, s)
-
-
-def _separate(
+def separate_sensitivities(
     first: Factorization, second: Factorization, participation: Participation, users: UserRange
 ) -> tuple[Sensitivity, Sensitivity]:
     """The sensitivity of each moment alone: ‖x − y‖ ≤ 2ζ and ‖x⊗x − y⊗y‖ ≤ √2ζ² (d ≥ 2) or ζ² (d = 1)."""
@@ -338,7 +196,8 @@ def _separate(
     return replace(s1, value=s1.value * reach[0]), replace(s2, value=s2.value * reach[1])
 
 
-def _multiplier(sigma: float) -> float:
+def checked_multiplier(sigma: float) -> float:
+    """σ, or a refusal where it is not positive and finite."""
     if not 0 < sigma < math.inf:
         raise ValueError(f"sigma (noise multiplier) must be positive and finite; got {sigma}.")
     return sigma

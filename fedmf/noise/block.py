@@ -101,16 +101,14 @@ def _recur(z: Any, origin: int, t: int, scales: Any, forward: Any, back: Any, ke
     for i in range(out.shape[0]):
         f = forward[min(i, forward.shape[0] - 1)]
         g = back[min(i, back.shape[0] - 1)]
-        used, last = 0, 0
         y[:] = 0.0
         for lag in range(min(f.size, t + i + 1)):
             if f[lag] != 0.0:
-                used, last = used + 1, lag
                 row, weight = z[origin + i - lag], f[lag]
                 for j in range(y.size):
                     y[j] = fma(weight, row[j], y[j])
         values, scale = out[i], scales[i]
-        if ring == 0 and used == 1 and f[last] == 1.0:
+        if ring == 0 and f.size == 1 and f[0] == 1.0:
             # One pass without a multiplication of its own: the scaled z is rounded before it is added.
             for j in range(y.size):
                 values[j] = values[j] + fma(scale, y[j], 0.0)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from fedmf.factorization import StreamingInverse
-from fedmf.noise.block import add_block, suits
 from fedmf.noise.kernels import NoiseKernels, check_vector
 from fedmf.noise.source import GaussianSource
 from fedmf.noise.storage import Storage, check_inflation, choose_rows, digest_of, kept_bytes, measured_costs
@@ -174,6 +173,8 @@ class CorrelatedNoise:
             HorizonExceededError: fewer rows are left; nothing has changed.
             ValueError: `out` or `scale` is unfit; nothing has changed.
         """
+        from fedmf.noise.block import add_block, suits  # which needs the compiler
+
         length = self.stop - self.start
         fit = out.dtype == torch.float64 and out.device.type == "cpu" and out.is_contiguous()
         if not fit or out.ndim != 2 or out.shape[1] != length:
