@@ -12,3 +12,6 @@ os.environ["FLWR_DISABLE_UPDATE_CHECK"] = "1"
 _cache = tempfile.mkdtemp(prefix="fedmf-cache-")
 os.environ["FEDMF_CACHE"] = _cache
 atexit.register(shutil.rmtree, _cache, ignore_errors=True)
+
+#: Run by tests as programs of their own, with Triton or its interpreter; importing them here would load it.
+collect_ignore = ["compiled_kernels.py", "interpreted_kernels.py", "triton_worker.py"]

@@ -66,12 +66,12 @@ def _kill_in_round(session: Session, t: int, where: str) -> None:
     directory, ledger = session.directory, session.directory.ledger
     commit, commit_round, replace = directory.commit, ledger.commit_round, os.replace
 
-    def dying_commit(round_index, users, parameters, state):
+    def dying_commit(round_index, *rest):
         if round_index == t and where == "before the checkpoint":
             _die()
         if round_index == t and where == "half a checkpoint":
             checkpoint_module.os.replace = lambda *_: _die()
-        commit(round_index, users, parameters, state)
+        commit(round_index, *rest)
         if round_index == t and where == "after the commit":
             _die()
 

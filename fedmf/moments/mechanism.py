@@ -7,7 +7,7 @@ standard deviations τ₁ (of Z₁) and τ₂ (of Z₂); post-processing has no 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
