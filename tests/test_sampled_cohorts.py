@@ -243,7 +243,7 @@ def test_a_schedule_refuses_accountants_that_assume_another_sampling() -> None:
 
 
 def test_the_configuration_asks_the_schedule() -> None:
-    with pytest.raises(ConfigError, match="accountant .* must be 'none' with schedule 'cyclic'"):
+    with pytest.raises(ConfigError, match=r"accountant .* must be 'none' with schedule 'cyclic'"):
         Config.from_mapping({"schedule": "cyclic", "accountant": "balls-in-bins"})
     assert Config.from_mapping({"schedule": "balls-in-bins"}).accountant == "none"
 
