@@ -304,3 +304,20 @@ def test_bad_settings_are_refused() -> None:
     several = MomentStream(pp(C, p, users, 1.0), FullMatrix(1), prefix(4), key=KEY)
     with pytest.raises(ValueError, match="one row a step"):
         several.update(torch.zeros(2, 1))
+
+
+def test_several_blocks_need_the_constant_of_the_plane() -> None:
+    """Two users' rows on two axes move two block energies further than r_1 allows; one block does not see it."""
+    from fedmf.moments import joint_diameter_square
+
+    x, y, nu = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]), 2.0
+    for sizes, dimension in (([2], 1), ([1, 1], 2)):
+        second = BlockEnergies(sizes)
+        assert second.sensitivity_dimension == dimension
+        apart = float((second.features(x) - second.features(y)).square().sum())
+        reach = float((x - y).square().sum()) + nu * apart
+        assert reach <= float(joint_diameter_square(nu, dimension))
+        assert (reach > float(joint_diameter_square(nu, 1))) == (dimension == 2)
+    made = jme(identity(4), identity(4), Participation(4, 1, 4), UserRange(1.0, 1), 1.0)
+    with pytest.raises(ValueError, match="sensitivity dimension"):
+        MomentStream(made, BlockEnergies([1, 1]), prefix(4), key=KEY)
