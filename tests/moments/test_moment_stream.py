@@ -307,7 +307,7 @@ def test_bad_settings_are_refused() -> None:
 
 
 def test_several_blocks_need_the_constant_of_the_plane() -> None:
-    """Two users' rows on two axes move two block energies further than r_1 allows; one block does not see it."""
+    """Rows on two axes move two block energies further than r_1 allows; one block does not see it."""
     from fedmf.moments import joint_diameter_square
 
     x, y, nu = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]), 2.0
