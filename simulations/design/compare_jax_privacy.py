@@ -1,6 +1,6 @@
 """RMSE and time of our optimised mechanisms beside those of jax-privacy, both judged by the same code.
 
-    python -m venv /tmp/jax-privacy && /tmp/jax-privacy/bin/pip install jax jax-privacy scipy
+    python -m venv /tmp/jax-privacy && /tmp/jax-privacy/bin/pip install jax jax-privacy scipy threadpoolctl
     /tmp/jax-privacy/bin/python simulations/design/compare_jax_privacy.py [--quick] [--only NAME] [--json]
 
 The judge takes the matrix of either side, computes ‖AC⁻¹‖_F/√n densely and the exact (k, b) sensitivity with
@@ -118,7 +118,7 @@ def main() -> int:
         import jax_privacy  # noqa: F401
     except ImportError as missing:
         print(
-            f"needs jax-privacy ({missing}); in a scratch environment: pip install jax jax-privacy scipy",
+            f"needs jax-privacy ({missing}); in a scratch environment: pip install jax jax-privacy scipy threadpoolctl",
             file=sys.stderr,
         )
         return 2
