@@ -118,7 +118,8 @@ def main() -> int:
         import jax_privacy  # noqa: F401
     except ImportError as missing:
         print(
-            f"needs jax-privacy ({missing}); in a scratch environment: pip install jax jax-privacy scipy threadpoolctl",
+            f"needs jax-privacy ({missing}); in a scratch environment: "
+            "pip install jax jax-privacy scipy threadpoolctl",
             file=sys.stderr,
         )
         return 2
