@@ -68,7 +68,10 @@ class MomentStream:
 
     Guarantees:
         The two noises come from different domains of the key: no keystream block serves both.
-        Rows are refused before anything changes; a refused row consumes no step.
+        Rows are refused before anything changes; a refused row consumes no step. After a step that was
+        interrupted nothing more is released until a saved state is loaded.
+        Who contributes when is the caller's to watch: the noise is for users that keep to (k, b), which
+        `fedmf stream --user-column` sees to.
         Memory beyond the release: the state of the workloads and the noise buffers of C₁ and C₂.
 
     >>> from fedmf.factorization import identity
@@ -113,6 +116,7 @@ class MomentStream:
             self._second_noise = _noise(key, second, second_moment.size, Domain.SECOND_MOMENT, n)
         self._bias_rows = first.noise_row_variances() if mechanism.name == "pp-debiased" else None
         self._t = 0
+        self._whole = True  # False while a step is under way
 
     @property
     def t(self) -> int:
@@ -130,6 +134,7 @@ class MomentStream:
                 Nothing was consumed.
         """
         rows = self._checked(x)
+        self._whole = False
         first = rows.sum(0)
         self._first_noise.add_(first, self.mechanism.first_std)
         if self._second_noise is None:
@@ -138,8 +143,8 @@ class MomentStream:
             assert self.mechanism.second_std is not None
             second = self.second_moment.features(rows)
             self._second_noise.add_(second, self.mechanism.second_std)
-        self._t += 1
         released = self._running_first.update(first), self._running_second.update(second)
+        self._t, self._whole = self._t + 1, True
         return MomentRelease(self._t, released[0], self.second_moment.unpack(released[1]))
 
     def extend(self, x: torch.Tensor) -> MomentBlock:
@@ -159,7 +164,7 @@ class MomentStream:
             raise ValueError(f"x (rows) must have shape (steps, {d}); got {tuple(x.shape)}.")
         first, steps = self._bounded(x), len(x)
         self._check_horizon(steps)
-        second = None
+        second, self._whole = None, False
         if self._second_noise is not None:
             assert self.mechanism.second_std is not None
             second = self.second_moment.features_of_each(first)
@@ -167,8 +172,8 @@ class MomentStream:
         self._first_noise.add_rows_(first, self.mechanism.first_std)
         if second is None:
             second = self._squared(first)
-        self._t += steps
         released = self._running_first.extend(first), self._running_second.extend(second)
+        self._t, self._whole = self._t + steps, True
         return MomentBlock(self._t - steps + 1, *released)
 
     def _squared(self, private: torch.Tensor) -> torch.Tensor:
@@ -194,6 +199,11 @@ class MomentStream:
         return self._bounded(rows)
 
     def _check_horizon(self, steps: int) -> None:
+        if not self._whole:
+            raise RuntimeError(
+                f"t (step) must follow a finished step; step {self._t + 1} was interrupted, so noise and "
+                "sums no longer belong together. Load a saved state."
+            )
         if self._t + steps > self.mechanism.rounds:
             raise ValueError(
                 f"t (step) must be at most n (horizon) = {self.mechanism.rounds}; got {self._t + steps}. "
@@ -240,12 +250,19 @@ class MomentStream:
         Raises:
             ValueError: the state is of another stream, or of noise from another key.
         """
+        parts = [state[name] for name in ("first", "second", "first_noise", "second_noise") if name in state]
+        if any(part["t"] != state["t"] for part in parts):
+            raise ValueError(
+                f"t (state) must be the same in all parts; got {state['t']} and "
+                f"{', '.join(str(part['t']) for part in parts)}."
+            )
+        self._whole = False
         self._first_noise.load_state(state["first_noise"])
         if self._second_noise is not None:
             self._second_noise.load_state(state["second_noise"])
         self._running_first.load_state_dict(state["first"])
         self._running_second.load_state_dict(state["second"])
-        self._t = int(state["t"])
+        self._t, self._whole = int(state["t"]), True
 
 
 def _noise(key: NoiseKey, C: Factorization, size: int, domain: Domain, rounds: int) -> CorrelatedNoise:

@@ -321,3 +321,31 @@ def test_several_blocks_need_the_constant_of_the_plane() -> None:
     made = jme(identity(4), identity(4), Participation(4, 1, 4), UserRange(1.0, 1), 1.0)
     with pytest.raises(ValueError, match="sensitivity dimension"):
         MomentStream(made, BlockEnergies([1, 1]), prefix(4), key=KEY)
+
+
+@pytest.mark.parametrize("where", ["_first_noise", "_second_noise", "_running_first", "_running_second"])
+def test_nothing_is_released_after_an_interrupted_step(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C between the parts of a step: noise rows would no longer be those of their data rows."""
+    C = square_root(6)
+    made = jme(C, C, Participation(6, 1, 6), UserRange(1.0, 3), 1.0)
+    stream = MomentStream(made, FullMatrix(3), prefix(6), key=KEY)
+    stream.update(torch.zeros(3))
+    saved, expected = stream.state_dict(), MomentStream(made, FullMatrix(3), prefix(6), key=KEY)
+    expected.update(torch.zeros(3))
+    after = expected.update(torch.ones(3) / 2)
+    with monkeypatch.context() as patched:
+        part = getattr(stream, where)
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        patched.setattr(part, "add_" if "noise" in where else "update", interrupted, raising=False)
+        with pytest.raises(KeyboardInterrupt):
+            stream.update(torch.ones(3) / 2)
+    for again in (lambda: stream.update(torch.zeros(3)), lambda: stream.extend(torch.zeros(1, 3))):
+        with pytest.raises(RuntimeError, match="interrupted"):
+            again()
+    stream.load_state_dict(saved)
+    assert torch.equal(stream.update(torch.ones(3) / 2).second, after.second)
+    with pytest.raises(ValueError, match="same in all parts"):
+        stream.load_state_dict({**saved, "t": 2})
