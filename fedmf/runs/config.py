@@ -7,86 +7,42 @@ import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 
 from fedmf.accounting.amplification.sampling import check_sampling
 from fedmf.cohorts import SCHEDULES, CohortSchedule, cohort_schedule, contract_of
 from fedmf.participation import Participation
+from fedmf.runs.keys import (
+    CohortKeys,
+    ConfigError,
+    DataKeys,
+    ExecutionKeys,
+    PrivacyKeys,
+    TrainingKeys,
+    parse_parameters,
+)
 
 __all__ = ["Config", "ConfigError", "load_config", "parse_assignments", "parse_parameters"]
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-
 #: Keys in which two processes of one run may differ without changing what it computes.
 WHERE_KEYS = frozenset({"output-dir", "resume"})
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be run; the message is one line."""
 
 
 def _kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
-class Config(BaseModel):
+class Config(ExecutionKeys, TrainingKeys, PrivacyKeys, CohortKeys, DataKeys):
     """Everything that decides what a run computes. Keys in files are kebab-case.
 
     Zero means "derive it" for min-separation, max-participations and bands; −1 draws the noise key
     from the operating system.
     """
 
-    model_config = ConfigDict(alias_generator=_kebab, extra="forbid", frozen=True, strict=True)
-
-    dataset: Literal["digits"] = "digits"
-    users: Count = 360
-    partition: Literal["iid", "dirichlet"] = "iid"
-    dirichlet_alpha: Positive = 0.5
-    test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    hidden_units: Count = 32
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-
-    rounds: Count = 240
-    cohort_size: Count = 36
-    schedule: Literal["cyclic", "random", "cyclic-poisson", "balls-in-bins", "b-min-sep"] = "cyclic"
-    accountant: Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"] = "none"
-    min_separation: Annotated[int, Field(ge=0)] = 0
-    max_participations: Annotated[int, Field(ge=0)] = 0
-
-    private: bool = True
-    mechanism: str = "banded-toeplitz"
-    bands: Annotated[int, Field(ge=0)] = 0
-    mechanism_params: str = ""
-    epsilon: Positive = 8.0
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    max_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    user_budgets: str = ""
-    adjacency: Literal["zero-out", "replace-one"] = "zero-out"
-    clip_norm: Positive = 0.3
-    noise_seed: Annotated[int, Field(ge=-1)] = -1
-
-    local_epochs: Count = 1
-    local_batch_size: Count = 8
-    local_learning_rate: Positive = 0.5
-    server_learning_rate: Positive = 0.1
-    server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    server_nesterov: bool = False
-    server_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    server_warmup: Annotated[int, Field(ge=0)] = 0
-
-    messages: Literal["slice", "per-user"] = "slice"
-    workers: Count = 1
-    round_timeout: Positive = 600.0
-    evaluate_every: Count = 1
-    output_dir: str = ""
-    resume: bool = False
-
     @model_validator(mode="after")
     def _consistent(self) -> Config:
-        parse_parameters(self.mechanism_params)
         SCHEDULES[self.schedule].require_accountant(self.accountant)
         check_sampling(self.accountant, self.adjacency)
         if self.accountant != "none":
@@ -94,12 +50,8 @@ class Config(BaseModel):
         self.cohort_schedule(secret_seed=0)  # only to check it: a run draws a secret seed
         if self.bands > self.rounds:
             raise ValueError(f"bands (p) must be at most rounds n={self.rounds}; got {self.bands}.")
-        if not self.private and (self.max_epsilon or self.user_budgets):
-            raise ValueError("private must be true with max-epsilon or user-budgets; got false.")
         if self.server_warmup >= self.rounds:
             raise ValueError(f"server-warmup must be below rounds n={self.rounds}; got {self.server_warmup}.")
-        if self.server_nesterov and self.server_momentum == 0:
-            raise ValueError("server-momentum must be positive with server-nesterov = true; got 0.")
         return self
 
     def _check_amplified(self) -> None:
@@ -234,24 +186,3 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
             raise ConfigError(f"--set takes one key=value; got {assignment!r}.")
         parsed[key.strip()] = lines["value"]
     return parsed
-
-
-def parse_parameters(text: str) -> dict[str, float]:
-    """Mechanism parameters ``name=number``, separated by commas.
-
-    >>> parse_parameters("lambda=0.9, c=-0.01")
-    {'lambda': 0.9, 'c': -0.01}
-    """
-    parameters: dict[str, float] = {}
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
-        name, equals, value = part.partition("=")
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not equals or not name.strip() or not math.isfinite(number):
-            raise ConfigError(f"mechanism parameters must read name=number; got {part!r}.")
-        if name.strip() in parameters:
-            raise ConfigError(f"mechanism parameters must be given once each; got {name.strip()!r} twice.")
-        parameters[name.strip()] = number
-    return parameters

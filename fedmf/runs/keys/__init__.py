@@ -1,0 +1,18 @@
+"""The keys of a run configuration, by topic; `fedmf.runs.config.Config` is all of them together."""
+
+from fedmf.runs.keys.cohorts import CohortKeys
+from fedmf.runs.keys.data import DataKeys
+from fedmf.runs.keys.execution import ExecutionKeys
+from fedmf.runs.keys.parameters import ConfigError, parse_parameters
+from fedmf.runs.keys.privacy import PrivacyKeys
+from fedmf.runs.keys.training import TrainingKeys
+
+__all__ = [
+    "CohortKeys",
+    "ConfigError",
+    "DataKeys",
+    "ExecutionKeys",
+    "PrivacyKeys",
+    "TrainingKeys",
+    "parse_parameters",
+]
