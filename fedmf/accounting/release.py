@@ -193,8 +193,8 @@ class PairRelease(RunRelease):
     >>> from fedmf.factorization import identity
     >>> C = identity(4)
     >>> second = SecondStream("per-user", "diagonal", 3, 3, 0.5, "identity", {}, C)
-    >>> PairRelease(C, second, 1.0, "zero-out", 8).stated(Participation(4, 1, 4)).value ** 2
-    1.500...
+    >>> round(PairRelease(C, second, 1.0, "zero-out", 8).stated(Participation(4, 1, 4)).value ** 2, 12)
+    1.5
     """
 
     first: Factorization
