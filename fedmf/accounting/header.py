@@ -12,6 +12,7 @@ from fedmf.accounting.calibration import Adjacency, adjacency_factor
 from fedmf.accounting.release import PairRelease, RunRelease, SecondStream, SumRelease
 from fedmf.factorization import factorization_from_dict
 from fedmf.participation import Participation
+from fedmf.version import SOFTWARE
 
 __all__ = ["NO_SAMPLING", "RunHeader", "sampling_claim"]
 
@@ -61,6 +62,7 @@ class RunHeader:
         sampling: how cohorts are drawn, as far as privacy uses it.
         amplification: what `RunAmplification.to_dict` wrote; None without amplification by sampling.
         second: what `SecondStream.to_dict` wrote; None for a run that releases sums alone.
+        software: name and version of what the run was started with.
 
     Raises:
         ValueError: a field out of its range.
@@ -93,6 +95,7 @@ class RunHeader:
     sampling: str = NO_SAMPLING
     amplification: Mapping[str, Any] | None = None
     second: Mapping[str, Any] | None = None
+    software: str = SOFTWARE
 
     def __post_init__(self) -> None:
         adjacency_factor(self.adjacency)

@@ -9,15 +9,10 @@ from typing import Any, Final
 from fedmf.accounting.calibration import gaussian_mu, gaussian_rho
 from fedmf.accounting.header import RunHeader
 from fedmf.accounting.ledger_replay import LedgerSummary
+from fedmf.accounting.statement_words import OPERATING_SYSTEM_KEY, PUBLIC_KEY, TRUST
 
 __all__ = ["described", "recorded"]
 
-OPERATING_SYSTEM_KEY: Final = "operating system randomness"
-PUBLIC_KEY: Final = "public seed: simulation only, gives no privacy"
-TRUST: Final = {
-    "per-user": "server re-clips every user's update",
-    "slice": "workers clip; the server trusts the slice sums",
-}
 _SECOND: Final = ("form", "moment", "features", "weight", "mechanism", "params")
 
 
@@ -26,7 +21,7 @@ def described(header: RunHeader) -> dict[str, Any]:
     private = header.noise_multiplier > 0
     copied = (
         "adjacency mechanism dimension sampling users cohort_size clip_norm noise_multiplier sensitivity "
-        "sensitivity_kind sensitivity_case delta"
+        "sensitivity_kind sensitivity_case delta software"
     )
     return {
         **{name: getattr(header, name) for name in copied.split()},
@@ -40,6 +35,7 @@ def described(header: RunHeader) -> dict[str, Any]:
         "amplification": None if header.amplification is None else dict(header.amplification),
         "second_moment": _second_moment(header),
         "noise_key": _noise_key(header),
+        "noise_key_public": header.key_public if private else None,
         "trust": TRUST[header.message_mode],
     }
 
