@@ -11,19 +11,20 @@ from flwr.clientapp import ClientApp
 
 from fedmf.flower.messages import hosted_users_reply, read_request, slice_reply, user_reply
 from fedmf.runs.config import Config
+from fedmf.runs.optimizer import clipped_sums
 from fedmf.runs.tasks import task_of
-from fedmf.training import FixedPointSum, LocalTrainer, Task
+from fedmf.training import ClippedSums, FixedPointSum, LocalTrainer, Task
 from fedmf.training.local import LocalSGD
 
 __all__ = ["app", "make_client_app"]
 
 
-def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, float]]) -> ClientApp:
+def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, ClippedSums]]) -> ClientApp:
     """A client app for any task.
 
     Args:
-        trainer_of: from a Flower context to the node's local trainer and the clip norm ζ. A node with
-            ``partition-id`` i of ``num-partitions`` N serves the users whose index is i modulo N.
+        trainer_of: from a Flower context to the node's local trainer and how updates are clipped and summed.
+            A node with ``partition-id`` i of ``num-partitions`` N serves the users whose index is i modulo N.
     """
     client_app = ClientApp()
 
@@ -36,16 +37,16 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, float]])
 
     @client_app.train()
     def train(message: Message, context: Context) -> Message:
-        trainer, clip_norm = trainer_of(context)
+        trainer, sums = trainer_of(context)
         request = read_request(message)
         updates = trainer.updates(request.parameters, request.users, request.t)
         if request.as_slice:
-            total = FixedPointSum(request.parameters.numel(), clip_norm)
+            total = sums.empty()
             finite = total.add_updates(updates).tolist()
             included = [user for user, ok in zip(request.users, finite, strict=True) if ok]
-            return slice_reply(message, request.t, included, total.fixed_point)
+            return slice_reply(message, request.t, included, total.parts)
         (user,) = request.users
-        own = FixedPointSum(request.parameters.numel(), clip_norm)
+        own = FixedPointSum(sums.dimension, sums.clip_norm)
         own.add_updates(updates)
         return user_reply(message, request.t, user, own.total().to(torch.float32))
 
@@ -59,13 +60,16 @@ def local_trainer(config: Config, task: Task) -> LocalTrainer:
 
 
 @lru_cache(maxsize=2)
-def cached_trainer(items: tuple[tuple[str, str | int | float | bool], ...]) -> tuple[LocalTrainer, float]:
-    """The trainer of a configuration's sorted items, built once in each worker process."""
+def cached_trainer(
+    items: tuple[tuple[str, str | int | float | bool], ...],
+) -> tuple[LocalTrainer, ClippedSums]:
+    """The trainer and sums of a configuration's sorted items, built once in each worker process."""
     config = Config.from_mapping(dict(items))
-    return local_trainer(config, task_of(config)), config.clip_norm
+    task = task_of(config)
+    return local_trainer(config, task), clipped_sums(config, task.model.shapes)
 
 
-def _trainer_from_run_config(context: Context) -> tuple[LocalTrainer, float]:
+def _trainer_from_run_config(context: Context) -> tuple[LocalTrainer, ClippedSums]:
     return cached_trainer(tuple(sorted(context.run_config.items())))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 _ARRAYS, _CONFIG = "arrays", "config"
-_PARAMETERS, _UPDATE, _SUM = "parameters", "update", "sum"
+_PARAMETERS, _UPDATE = "parameters", "update"
 
 
 class RejectedReply(ValueError):
@@ -64,12 +64,11 @@ def user_reply(request: Message, t: int, user: str, update: Tensor) -> Message:
     return Message(RecordDict({_ARRAYS: _array_record(_UPDATE, update), _CONFIG: config}), reply_to=request)
 
 
-def slice_reply(request: Message, t: int, users: Sequence[str], fixed_point_sum: Tensor) -> Message:
-    """The exact sum of a slice's clipped updates, int64, and who is in it."""
+def slice_reply(request: Message, t: int, users: Sequence[str], parts: Mapping[str, Tensor]) -> Message:
+    """The exact sums over a slice's clipped updates, int64, by name, and who is in them."""
     config = ConfigRecord({"round": t, "users": list(users)})
-    return Message(
-        RecordDict({_ARRAYS: _array_record(_SUM, fixed_point_sum), _CONFIG: config}), reply_to=request
-    )
+    arrays = ArrayRecord({name: Array(part.detach().cpu().numpy()) for name, part in parts.items()})
+    return Message(RecordDict({_ARRAYS: arrays, _CONFIG: config}), reply_to=request)
 
 
 def read_user_reply(
@@ -93,19 +92,20 @@ def read_user_reply(
 
 
 def read_slice_reply(
-    reply: Message, *, t: int, asked: Collection[str], dimension: int
-) -> tuple[Tensor, tuple[str, ...]]:
-    """The fixed-point sum of a slice reply, shape (d,), int64, and the users in it.
+    reply: Message, *, t: int, asked: Collection[str], lengths: Mapping[str, int]
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """The fixed-point sums of a slice reply by name, int64 of these lengths, and the users in them.
 
     Raises:
         RejectedReply: an error, another round, users that were not asked or are listed twice, or a
             wrong length or type.
     """
     users = _check_header(reply, t, asked)
-    total = _vector(reply, _SUM, dimension)
-    if total.dtype != torch.int64:
-        raise RejectedReply(f"slice sum must be int64; got {total.dtype}")
-    return total, users
+    parts = {name: _vector(reply, name, length) for name, length in lengths.items()}
+    for name, part in parts.items():
+        if part.dtype != torch.int64:
+            raise RejectedReply(f"slice {name} must be int64; got {part.dtype}")
+    return parts, users
 
 
 def hosted_users_reply(request: Message, users: Sequence[str]) -> Message:

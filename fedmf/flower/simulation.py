@@ -46,6 +46,6 @@ def run_on_grid(session: Session, grid: Grid, observer: Observer = lambda _repor
 def run_in_process(session: Session, observer: Observer = lambda _report, _row: None) -> None:
     """Run a session with all client apps in this process: the fastest engine on one machine."""
     trainer = local_trainer(session.config, session.task)
-    client_app = make_client_app(lambda _: (trainer, session.config.clip_norm))
+    client_app = make_client_app(lambda _: (trainer, session.sums))
     run_on_grid(session, InProcessGrid(client_app, nodes=session.config.workers), observer)
     session.draw()

@@ -11,7 +11,9 @@ from torch import Tensor
 from fedmf.noise import CorrelatedNoise, Domain, GaussianSource, NoiseKey
 from fedmf.optim import RoundRelease, ServerOptimizer
 from fedmf.runs.directory import RunDirectory
+from fedmf.runs.optimizer import sums_for
 from fedmf.runs.plan import Plan
+from fedmf.runs.second_moment import SecondMomentRelease
 from fedmf.training import FixedPointSum
 
 __all__ = ["BudgetExhaustedError", "PrivateServer"]
@@ -28,8 +30,9 @@ class PrivateServer:
 
         u_t = (G_t + ζ·σ·sens(C)·[C⁻¹z]_t) / m,        θ_{t+1} = optimizer(θ_t, u_t),
 
-    with m the planned cohort size, however many users replied. The new model, the optimizer state and
-    the participations are committed to the ledger in one durable step before ``release`` returns.
+    with m the planned cohort size, however many users replied. An optimizer that needs a second moment gets
+    one with noise of its own (`SecondMomentRelease`). The new model, the optimizer state and the participations
+    are committed to the ledger in one durable step before ``release`` returns.
 
     Args:
         plan: the calibrated mechanism.
@@ -39,7 +42,8 @@ class PrivateServer:
         device: where sum, noise and model live.
 
     Raises:
-        ValueError: the checkpoint was written with other noise than this plan and key make.
+        ValueError: the checkpoint was written with other noise than this plan and key make, or the plan has
+            no noise for the second moment that the optimizer needs.
 
     Guarantees:
         A resumed run goes on with the very noise of an uninterrupted one. Checkpoints hold the position of
@@ -59,6 +63,13 @@ class PrivateServer:
         self._optimizer = optimizer
         self._row_variances = plan.mechanism.factorization.noise_row_variances()
         self._noise = self._noise_stream(directory.key, initial.numel())
+        self.sums = sums_for(optimizer, initial.numel(), plan.config.clip_norm)
+        moment = optimizer.second_moment
+        self._second = (
+            None
+            if moment is None
+            else SecondMomentRelease(plan, moment, optimizer.second_form, directory.key, self.device)
+        )
         restored = directory.restore()
         if restored is None:
             self.t = 0
@@ -85,6 +96,8 @@ class PrivateServer:
                 f"t (round of the saved noise) must be {self.t}, as many as were released; "
                 f"got {self._noise.t}. Restore checkpoint and ledger from the same copy."
             )
+        if self._second is not None:
+            self._second.load_state(saved.get("second", {}), self.t)
 
     @property
     def dimension(self) -> int:
@@ -98,7 +111,7 @@ class PrivateServer:
 
     def new_sum(self) -> FixedPointSum:
         """An empty sum for the coming round."""
-        return FixedPointSum(self.dimension, self.plan.config.clip_norm, self.device)
+        return self.sums.empty(self.device)
 
     def release(self, total: FixedPointSum, users: Sequence[str]) -> Tensor:
         """Release round t: add its row of noise, step, commit.
@@ -107,7 +120,7 @@ class PrivateServer:
         would tell that nobody did.
 
         Args:
-            total: the sum of the clipped updates of ``users``.
+            total: the sum of the clipped updates of ``users``, made by `new_sum`.
             users: ids of the users in the sum.
 
         Returns:
@@ -129,21 +142,26 @@ class PrivateServer:
                 f"t (round) must be below {self.plan.allowed_rounds} to keep max-epsilon; got {self.t}. "
                 "Nothing was released."
             )
-        noisy = total.total()
-        self._noise.seek(self.t)
-        if self.plan.noise_std > 0:
-            self._noise.add_(noisy, self.plan.noise_std)
-        else:
-            self._noise.skip()
-        parameters, state = self._optimizer.step(
-            self.t, self.parameters, self._release_of(noisy), self._state
-        )
-        self.directory.commit(self.t, users, parameters, state, self._noise.state_dict())
+        released = self._release_of(total)
+        parameters, state = self._optimizer.step(self.t, self.parameters, released, self._state)
+        self.directory.commit(self.t, users, parameters, state, self._noise_state())
         self.t, self.parameters, self._state = self.t + 1, parameters, state
         return parameters
 
-    def _release_of(self, noisy: Tensor) -> RoundRelease:
-        """What the optimizer sees of round t."""
-        m = self.plan.config.cohort_size
-        variance = (self.plan.noise_std / m) ** 2 * float(self._row_variances[self.t])
-        return RoundRelease(noisy / m, variance)
+    def _release_of(self, total: FixedPointSum) -> RoundRelease:
+        """What the optimizer sees of round t: sums and noise, divided by m."""
+        m, std = self.plan.config.cohort_size, self.plan.noise_std
+        noisy = total.total()
+        self._noise.seek(self.t)
+        if std > 0:
+            self._noise.add_(noisy, std)
+        else:
+            self._noise.skip()
+        variance = (std / m) ** 2 * float(self._row_variances[self.t])
+        second = (None, None) if self._second is None else self._second.release(self.t, total)
+        return RoundRelease(noisy / m, variance, *second)
+
+    def _noise_state(self) -> dict[str, Any]:
+        """Where each stream of noise stands."""
+        state = self._noise.state_dict()
+        return state if self._second is None else {**state, "second": self._second.state_dict()}

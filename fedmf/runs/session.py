@@ -38,6 +38,7 @@ class Session:
         self.config = directory.config
         optimizer = server_optimizer(self.config, task.model.shapes)
         self.server = PrivateServer(plan, directory, task.model.initial(), optimizer, device)
+        self.sums = self.server.sums
         self._budgets = None
         if self.config.user_budgets:
             self._budgets = UserBudgets(plan, read_budgets(directory.path / BUDGETS), directory.ledger)
@@ -61,7 +62,7 @@ class Session:
         task = task or task_of(config)
         if task.dataset.users != config.users:
             raise ConfigError(f"users must be the task's {task.dataset.users}; got {config.users}.")
-        plan = make_plan(config)
+        plan = make_plan(config, server_optimizer(config, task.model.shapes))
         if config.user_budgets:
             read_budgets(Path(config.user_budgets).expanduser())
         key = NoiseKey.from_os() if config.noise_seed < 0 else NoiseKey.from_seed(config.noise_seed)
