@@ -26,7 +26,7 @@ def server_optimizer(config: Config, shapes: Sequence[Sequence[int]]) -> ServerO
 
 
 def sums_for(optimizer: ServerOptimizer, dimension: int, clip_norm: float) -> ClippedSums:
-    """What must be summed over users for an optimizer: updates, and the features of each where it needs them."""
+    """What to sum over users for an optimizer: updates, and the features of each where it needs them."""
     summed = optimizer.second_form == "per-user"
     return ClippedSums(dimension, clip_norm, optimizer.second_moment if summed else None)
 

@@ -37,8 +37,8 @@ def paired_streams(
     assert moment is not None
     if config.accountant != "none":
         raise ConfigError(
-            f"accountant must be 'none' with a second moment; got {config.accountant!r}. No theorem covers the "
-            "amplification of a pair of releases."
+            f"accountant must be 'none' with a second moment; got {config.accountant!r}. No theorem "
+            "covers the amplification of a pair of releases."
         )
     if form not in ("per-user", "squared-mean"):
         raise ConfigError(f"second-moment must be 'per-user' or 'squared-mean' in a run; got {form!r}.")

@@ -25,8 +25,8 @@ class SecondMomentRelease:
 
         q_t = (F_t + τ₂·[C₂⁻¹z']_t) / m,
 
-    where F_t is Σ_u features(x_u) ("per-user"), or m times the features of the mean of the x_u, projected onto
-    the ball of radius ζ ("squared-mean"); z' is independent of the noise of the sums.
+    where F_t is Σ_u features(x_u) ("per-user"), or m times the features of the mean of the x_u, projected
+    onto the ball of radius ζ ("squared-mean"); z' is independent of the noise of the sums.
 
     Args:
         plan: of a run with a second stream.

@@ -31,8 +31,8 @@ class PrivateServer:
         u_t = (G_t + ζ·σ·sens(C)·[C⁻¹z]_t) / m,        θ_{t+1} = optimizer(θ_t, u_t),
 
     with m the planned cohort size, however many users replied. An optimizer that needs a second moment gets
-    one with noise of its own (`SecondMomentRelease`). The new model, the optimizer state and the participations
-    are committed to the ledger in one durable step before ``release`` returns.
+    one with noise of its own (`SecondMomentRelease`). The new model, the optimizer state and the
+    participations are committed to the ledger in one durable step before ``release`` returns.
 
     Args:
         plan: the calibrated mechanism.
