@@ -13,12 +13,12 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmf.accounting import ledger_schema as schema
 from fedmf.accounting.ledger_contract import Histories, check_history, check_ids, check_turn, is_index
 from fedmf.accounting.ledger_replay import LedgerSummary, cohorts, packed, read_patterns, replay
 from fedmf.accounting.ledger_schema import LedgerError, ParticipationViolation
+from fedmf.accounting.ledger_users import UserKeys, packed_names, read_names
 from fedmf.accounting.patterns import PatternTable
 from fedmf.participation import Participation
 
@@ -71,7 +71,7 @@ class Ledger:
         self._process = os.getpid()
         self._mutex = threading.RLock()
         self._histories: Histories | None = None
-        self._key_of: dict[str, int] = {}
+        self._users = UserKeys()
 
     @classmethod
     def create(cls, path: str | Path, participation: Participation, header: Mapping[str, Any]) -> Ledger:
@@ -185,15 +185,14 @@ class Ledger:
             check_turn(self.participation, round_index, self.last_round())
             round_index = int(round_index)
             histories = self._loaded_histories()
-            keys, new = self._keys(users)
+            keys, newcomers = self._users.keys(users)
             check_history(self.participation, round_index, users, keys, histories)
-            self._connection.executemany("INSERT INTO users(user, key) VALUES (?, ?)", new.items())
             self._connection.execute(
-                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)",
-                (round_index, len(keys), status, checkpoint, digest, packed(keys)),
+                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (round_index, len(keys), status, checkpoint, digest, packed(keys), packed_names(newcomers)),
             )
         histories.record(round_index, keys)
-        self._key_of.update(new)
+        self._users.add(newcomers)
 
     def last_round(self) -> int | None:
         """The last committed round, or None before the first."""
@@ -206,12 +205,12 @@ class Ledger:
 
     def user_count(self) -> int:
         """How many different users have taken part so far."""
-        return self._rows("SELECT COUNT(*) FROM users")[0][0]
+        return len(self._names())
 
     def participations(self) -> Iterator[tuple[int, str]]:
         """(round, user) of every participation committed so far, in the order of rounds."""
         with self.snapshot():
-            names = [user for (user,) in self._rows("SELECT user FROM users ORDER BY key")]
+            names = read_names(self._connection)
             found = list(cohorts(self._connection))
         for index, keys in enumerate(found):
             for key in keys.tolist():
@@ -220,8 +219,8 @@ class Ledger:
     def participants(self, round_index: int) -> list[str]:
         """The users of one committed round, in the order in which the ledger first met them."""
         ((content,),) = self._rows("SELECT participants FROM rounds WHERE round = ?", round_index)
-        keys = np.frombuffer(content, dtype="<u4").tolist()
-        return [self._rows("SELECT user FROM users WHERE key = ?", key)[0][0] for key in keys]
+        names = self._names()
+        return [names[key] for key in np.frombuffer(content, dtype="<u4").tolist()]
 
     def patterns(self) -> PatternTable:
         """How many users share each participation pattern; made for millions of users."""
@@ -311,19 +310,17 @@ class Ledger:
 
     def _loaded_histories(self) -> Histories:
         if self._histories is None:
-            self._key_of = dict(self._connection.execute("SELECT user, key FROM users"))
-            histories = Histories(len(self._key_of))
+            self._users = UserKeys(read_names(self._connection))
+            histories = Histories(len(self._users))
             for index, keys in enumerate(cohorts(self._connection)):
                 histories.record(index, keys)
             self._histories = histories
         return self._histories
 
-    def _keys(self, users: Sequence[str]) -> tuple[NDArray[np.int64], dict[str, int]]:
-        """The keys of users, and those among them that are new: keys count up from 0."""
-        unknown = [user for user in users if user not in self._key_of]
-        new = dict(zip(unknown, range(len(self._key_of), len(self._key_of) + len(unknown)), strict=True))
-        found = [new[user] if user in new else self._key_of[user] for user in users]
-        return np.array(found, dtype=np.int64), new
+    def _names(self) -> list[str]:
+        """The users by key: at hand for a writer that has committed, read by everyone else."""
+        with self._mutex, schema.one_line_errors(self.path):
+            return read_names(self._connection) if self._histories is None else self._users.names
 
 
 def _resolved(path: str | Path) -> Path:

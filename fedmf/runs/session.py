@@ -16,6 +16,7 @@ from fedmf.noise import NoiseKey
 from fedmf.runs.budget import UserBudgets, read_budgets
 from fedmf.runs.config import Config, ConfigError
 from fedmf.runs.directory import BUDGETS, RunDirectory
+from fedmf.runs.optimizer import server_optimizer
 from fedmf.runs.outputs import draw_learning_curve, write_metrics, write_statement
 from fedmf.runs.plan import Plan, cohort_seed, make_plan
 from fedmf.runs.server import PrivateServer
@@ -34,7 +35,8 @@ class Session:
     def __init__(self, task: Task, plan: Plan, directory: RunDirectory, device: str) -> None:
         self.task, self.plan, self.directory = task.to(device), plan, directory
         self.config = directory.config
-        self.server = PrivateServer(plan, directory, task.model.initial(), device)
+        optimizer = server_optimizer(self.config, task.model.shapes)
+        self.server = PrivateServer(plan, directory, task.model.initial(), optimizer, device)
         self._budgets = None
         if self.config.user_budgets:
             self._budgets = UserBudgets(plan, read_budgets(directory.path / BUDGETS), directory.ledger)
