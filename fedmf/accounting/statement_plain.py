@@ -27,7 +27,7 @@ def detection_limit(mu: float, false_alarm: float = _FALSE_ALARM) -> float:
     References:
         Dong, Roth, Su (2022), "Gaussian Differential Privacy", equation (6).
 
-    >>> detection_limit(0.0), round(detection_limit(1.0), 3)
+    >>> round(detection_limit(0.0), 3), round(detection_limit(1.0), 3)
     (0.05, 0.26)
     """
     return float(ndtr(ndtri(false_alarm) + mu))
@@ -76,8 +76,9 @@ def _odds(s: Mapping[str, Any]) -> str:
         )
     found = 100 * detection_limit(s["mu_planned"])
     return (
-        f"{text} A test between the two worlds that raises a false alarm in {100 * _FALSE_ALARM:g} % of cases "
-        f"detects the user's contribution in at most {found:.3g} % of cases, even if it knows the rounds."
+        f"{text} A test between the two worlds that raises a false alarm in {100 * _FALSE_ALARM:g} % of "
+        f"cases detects the user's contribution in at most {found:.3g} % of cases, even if it knows the "
+        "rounds."
     )
 
 

@@ -58,8 +58,8 @@ footer { margin-top: .8em; color: #55636f; font-size: .9em; }
 {% if chart %}
 <h2>How realised epsilon is spread over {{ users }} users</h2>
 <div class="spread">
-<svg width="{{ chart.width }}" height="{{ chart.height }}" viewBox="0 0 {{ chart.width }} {{ chart.height }}" \
-role="img" aria-label="Histogram of epsilon">
+<svg width="{{ chart.width }}" height="{{ chart.height }}" \
+viewBox="0 0 {{ chart.width }} {{ chart.height }}" role="img" aria-label="Histogram of epsilon">
 {% for bar in chart.bars %}
 <rect x="{{ bar.x }}" y="{{ bar.y }}" width="{{ bar.width }}" height="{{ bar.height }}" fill="#5b8db8">\
 <title>{{ bar.label }}</title></rect>

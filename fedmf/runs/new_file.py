@@ -44,7 +44,7 @@ def new_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
     ...     pass
     Traceback (most recent call last):
         ...
-    fedmf.runs.keys.parameters.ConfigError: ... exists already and is not replaced. Remove it or choose another name.
+    fedmf.runs.keys.parameters.ConfigError: ... exists already and is not replaced. ...
     """
     require_free(path)
     try:
