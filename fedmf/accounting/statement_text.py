@@ -91,12 +91,23 @@ def facts(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("trust", s["trust"]),
         ("software", s["software"]),
     ]
+    if s["second_moment"] is not None:
+        rows.insert(-2, ("second moment", _second_moment(s["second_moment"])))
     if s["epsilon_planned_so_far"] is not None:
         rows.insert(1, ("epsilon so far", f"{number(s['epsilon_planned_so_far'])} allowed by the plan"))
     if s["amplification"] is not None:
         rows[1:1] = [("  cohorts known", f"{number(s['epsilon_planned_known_cohorts'])} for all rounds")]
         rows.insert(-3, ("accountant", _accountant(s["amplification"])))
     return rows
+
+
+def _second_moment(second: Mapping[str, Any]) -> str:
+    """The stream that the same ε covers."""
+    return (
+        f"{second['moment']}, {second['form']}, {second['features']} numbers under the same epsilon; "
+        f"{second['mechanism']}, lambda = {_number(second['weight'])}, noise of standard deviation "
+        f"{_number(second['noise_std'])}"
+    )
 
 
 def _accountant(found: Mapping[str, Any]) -> str:
