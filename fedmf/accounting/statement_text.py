@@ -105,8 +105,8 @@ def _second_moment(second: Mapping[str, Any]) -> str:
     """The stream that the same ε covers."""
     return (
         f"{second['moment']}, {second['form']}, {second['features']} numbers under the same epsilon; "
-        f"{second['mechanism']}, lambda = {_number(second['weight'])}, noise of standard deviation "
-        f"{_number(second['noise_std'])}"
+        f"{second['mechanism']}, lambda = {number(second['weight'])}, noise of standard deviation "
+        f"{number(second['noise_std'])}"
     )
 
 

@@ -12,7 +12,7 @@ from fedmf.accounting.gaussian_many import gaussian_epsilons
 from fedmf.accounting.header import RunHeader
 from fedmf.accounting.ledger import Ledger
 from fedmf.accounting.patterns import distinct_patterns
-from fedmf.factorization import Factorization, equal_length_sensitivities, factorization_from_dict
+from fedmf.accounting.release import RunRelease
 
 __all__ = ["UserPrivacy", "user_privacy"]
 
@@ -54,9 +54,7 @@ def user_privacy(header: RunHeader, ledger: Ledger) -> UserPrivacy:
     released = 0 if last is None else last + 1
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     lengths = np.diff(starts, append=keys.size)
-    spent = _sensitivities(
-        factorization_from_dict(dict(header.factorization)), rounds, starts, lengths, released
-    )
+    spent = _sensitivities(header.release, rounds, starts, lengths, released)
     if header.noise_multiplier > 0:
         mu = spent * (adjacency_factor(header.adjacency) / header.relative_noise_std)
         epsilon = gaussian_epsilons(mu, header.delta)
@@ -66,7 +64,7 @@ def user_privacy(header: RunHeader, ledger: Ledger) -> UserPrivacy:
 
 
 def _sensitivities(
-    factorization: Factorization,
+    release: RunRelease,
     rounds: NDArray[np.int32],
     starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
@@ -77,5 +75,5 @@ def _sensitivities(
     for length in np.unique(lengths).tolist():
         users = np.flatnonzero(lengths == length)
         patterns, which = distinct_patterns(rounds[starts[users][:, None] + np.arange(length)])
-        found[users] = equal_length_sensitivities(factorization, patterns, released)[which]
+        found[users] = release.of_equal_length(patterns, released)[which]
     return found
