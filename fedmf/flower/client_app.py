@@ -9,7 +9,14 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedmf.flower.messages import hosted_users_reply, read_request, slice_reply, user_reply
+from fedmf.flower.messages import (
+    asks_for_roster,
+    hosted_users_reply,
+    read_request,
+    roster_reply,
+    slice_reply,
+    user_reply,
+)
 from fedmf.runs.config import Config
 from fedmf.runs.optimizer import clipped_sums
 from fedmf.runs.tasks import task_of
@@ -24,7 +31,8 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, ClippedS
 
     Args:
         trainer_of: from a Flower context to the node's local trainer and how updates are clipped and summed.
-            A node with ``partition-id`` i of ``num-partitions`` N serves the users whose index is i modulo N.
+            A node with ``partition-id`` i of ``num-partitions`` N serves the users whose index is i modulo N,
+            and in a simulation any user.
     """
     client_app = ClientApp()
 
@@ -32,6 +40,8 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, ClippedS
     def query(message: Message, context: Context) -> Message:
         trainer, _ = trainer_of(context)
         users = trainer.dataset.user_ids
+        if asks_for_roster(message):
+            return roster_reply(message, users)
         part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
         return hosted_users_reply(message, users[part::parts])
 

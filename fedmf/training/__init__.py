@@ -1,10 +1,19 @@
 """Local training of cohorts, datasets and partitions."""
 
+from fedmf.training.architectures import build_model, cnn, mlp
 from fedmf.training.clipping import FixedPointSum, clip, clip_to_fixed_point
-from fedmf.training.data import FederatedDataset, InMemoryDataset, digits
+from fedmf.training.data import (
+    FederatedDataset,
+    InMemoryDataset,
+    Partition,
+    PartitionPlan,
+    SyntheticDataset,
+    digits,
+    prototypes,
+)
 from fedmf.training.energies import fixed_point_energies
 from fedmf.training.local import LocalSGD, LocalTrainer
-from fedmf.training.model import FlatModel, mlp
+from fedmf.training.model import FlatModel
 from fedmf.training.pair_sum import ClippedSums, FixedPointPair
 from fedmf.training.task import Task, cross_entropy
 
@@ -17,11 +26,17 @@ __all__ = [
     "InMemoryDataset",
     "LocalSGD",
     "LocalTrainer",
+    "Partition",
+    "PartitionPlan",
+    "SyntheticDataset",
     "Task",
+    "build_model",
     "clip",
     "clip_to_fixed_point",
+    "cnn",
     "cross_entropy",
     "digits",
     "fixed_point_energies",
     "mlp",
+    "prototypes",
 ]
