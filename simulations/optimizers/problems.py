@@ -79,11 +79,13 @@ class Digits(Problem):
         self.trainer = LocalTrainer(model, dataset, LocalSGD(1, 8, 0.5), self.task.loss, seed)
 
     def initial(self) -> Tensor:
+        """See Problem."""
         return self.task.model.initial()
 
     def sums(
         self, parameters: Tensor, cohort: np.ndarray, t: int, clipping: Clipping, blocks: Blocks | None
     ) -> tuple[Tensor, Tensor | None]:
+        """See Problem."""
         ids = [self.task.dataset.user_ids[u] for u in cohort]
         updates = self.trainer.updates(parameters, ids, t).double()
         if clipping.joint == 0:
@@ -96,89 +98,93 @@ class Digits(Problem):
         return (factors * updates).sum(0), (factors * each).sum(0)
 
     def evaluate(self, parameters: Tensor) -> dict[str, float]:
+        """See Problem."""
         return self.task.evaluate(parameters)
 
 
 class ScaledBlocks(Problem):
-    """Softmax regression of 100 classes on three groups of features measured in very different units.
+    """Softmax regression of 100 classes on groups of correlated features, measured in very different units.
 
-    One example a user. Its features in group g are s_g·(a_g·μ_{g,y} + N(0, I)) with random unit vectors
-    μ_{g,y}; the weights of a group are one tensor (100, F_g), 10⁵ parameters in all. The groups hold similar
-    information, but their gradients are proportional to s_g = 1, 0.3, 0.1.
+    One example a user. Its features in group g are s_g·U_g(a·μ_{g,y} + N(0, I)), with random centres on the
+    unit sphere of R^20 and a random orthonormal map U_g into F_g features. The weights of a group are one
+    tensor (100, F_g); 10⁵ parameters in all. The groups hold equal information, and their gradients are
+    proportional to s_g. Sums over a cohort are made in the 20 dimensions, exactly.
     """
 
-    name, users, cohort, rounds, clip_norm = "scaled blocks", 50_000, 5000, 60, 12.0
-    classes, widths, scales, separation = 100, (100, 300, 600), (1.0, 0.3, 0.1), 3.0
+    name, users, cohort, rounds, clip_norm = "scaled blocks", 40_000, 2000, 100, 5.0
+    classes, widths, scales, separation, rank = 100, (100, 300, 600), (1.0, 0.1, 0.03), 3.0, 20
 
     def __init__(self, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
-        scale = torch.cat([torch.full((w,), s) for w, s in zip(self.widths, self.scales, strict=True)])
-        centres = torch.cat(
-            [
-                torch.nn.functional.normalize(torch.randn(self.classes, w, generator=generator), dim=1)
-                for w in self.widths
-            ],
-            dim=1,
-        )
-        count = self.users + 2000
+        count, groups = self.users + 2000, len(self.widths)
         labels = torch.randint(self.classes, (count,), generator=generator)
-        noise = torch.randn(count, sum(self.widths), generator=generator)
-        features = (self.separation * centres[labels]).add_(noise).mul_(scale)
-        self.features, self.labels = features[: self.users], labels[: self.users]
-        self.test_features, self.test_labels = features[self.users :], labels[self.users :]
-        self.shapes = [(self.classes, w) for w in self.widths]
-        self.starts = np.cumsum([0, *self.widths])
+        centres = torch.randn(groups, self.classes, self.rank, generator=generator)
+        centres = self.separation * torch.nn.functional.normalize(centres, dim=2)
+        self.maps = [
+            torch.linalg.qr(torch.randn(width, self.rank, generator=generator))[0].mul(scale)
+            for width, scale in zip(self.widths, self.scales, strict=True)
+        ]
+        inner = torch.randn(groups, count, self.rank, generator=generator).add_(centres[:, labels])
+        self.inner, self.test_inner = inner[:, : self.users], inner[:, self.users :]
+        self.labels, self.test_labels = labels[: self.users], labels[self.users :]
+        self.squares = torch.tensor(self.scales).square() * self.inner.square().sum(2).T  # (users, groups)
+        self.shapes = [(self.classes, width) for width in self.widths]
 
     def initial(self) -> Tensor:
+        """See Problem."""
         return torch.zeros(self.classes * sum(self.widths))
 
-    def _logits(self, parameters: Tensor, features: Tensor) -> Tensor:
+    def _logits(self, parameters: Tensor, inner: Tensor) -> Tensor:
         parts = parameters.split([self.classes * w for w in self.widths])
-        groups = features.split(list(self.widths), dim=1)
-        pairs = zip(groups, parts, self.widths, strict=True)
-        return sum(x @ p.view(self.classes, w).T for x, p, w in pairs)  # type: ignore[return-value]
+        reduced = [p.view(self.classes, -1) @ U for p, U in zip(parts, self.maps, strict=True)]
+        return torch.cat(list(inner), dim=1) @ torch.cat(reduced, dim=1).T
 
     def sums(
         self, parameters: Tensor, cohort: np.ndarray, t: int, clipping: Clipping, blocks: Blocks | None
     ) -> tuple[Tensor, Tensor | None]:
-        x, y = self.features[cohort], self.labels[cohort]
-        residual = torch.nn.functional.one_hot(y, self.classes).float() - self._logits(parameters, x).softmax(
+        """See Problem."""
+        w, y, group_squares = self.inner[:, cohort], self.labels[cohort], self.squares[cohort]
+        residual = torch.nn.functional.one_hot(y, self.classes).float() - self._logits(parameters, w).softmax(
             1
         )
         # The update of a user is −gradient, the outer product of residual and features.
-        group_squares = torch.stack([g.square().sum(1) for g in x.split(list(self.widths), dim=1)], dim=1)
         residual_squares = residual.square()
         squares = residual_squares.sum(1) * group_squares.sum(1)
         fourth = squares
         if clipping.joint:
             assert blocks is not None
-            fourth = self._fourth(blocks, x, residual_squares, group_squares)
+            fourth = self._fourth(blocks, w, residual_squares, group_squares)
         factors = clipping.factors(squares, fourth)[:, None]
-        total = self._flat((factors * residual).T @ x)
+        weighted = (factors * residual).T
+        total = [(weighted @ x) @ U.T for x, U in zip(w, self.maps, strict=True)]
+        flat = torch.cat([part.reshape(-1) for part in total]).double()
         if blocks is None:
-            return total.double(), None
-        weights = factors if clipping.joint else factors.square()
+            return flat, None
+        weights = (factors if clipping.joint else factors.square()) * residual_squares
         if blocks.count == blocks.dimension:
-            return total.double(), self._flat((weights * residual_squares).T @ x.square()).double()
-        by_class = (weights * residual_squares).T @ group_squares  # (classes, groups)
-        energies = by_class.T.reshape(-1) if blocks.count == by_class.numel() else by_class.sum(0)
+            squared = [weights.T @ (x @ U.T).square_() for x, U in zip(w, self.maps, strict=True)]
+            return flat, torch.cat([part.reshape(-1) for part in squared]).double()
+        by_class = group_squares.T @ weights  # (groups, classes)
+        energies = by_class.reshape(-1) if blocks.count == by_class.numel() else by_class.sum(1)
         assert energies.numel() == blocks.count
-        return total.double(), energies.double()
+        return flat, energies.double()
 
-    def _fourth(self, blocks: Blocks, x: Tensor, residual_squares: Tensor, group_squares: Tensor) -> Tensor:
+    def _fourth(self, blocks: Blocks, w: Tensor, residual_squares: Tensor, group_squares: Tensor) -> Tensor:
         """‖L(x_u⊗x_u)‖² of every user."""
         if blocks.count == blocks.dimension:
-            return residual_squares.square().sum(1) * x.square().square().sum(1)
+            features = sum(
+                ((x @ U.T).square_().square_().sum(1) for x, U in zip(w, self.maps, strict=True)),
+                w.new_zeros(w.shape[1]),
+            )
+            return residual_squares.square().sum(1) * features
         groups = group_squares.square().sum(1)
         if blocks.count == len(self.widths):
             return residual_squares.sum(1).square() * groups
         return residual_squares.square().sum(1) * groups
 
-    def _flat(self, matrix: Tensor) -> Tensor:
-        return torch.cat([part.reshape(-1) for part in matrix.split(list(self.widths), dim=1)])
-
     def evaluate(self, parameters: Tensor) -> dict[str, float]:
-        logits = self._logits(parameters, self.test_features)
+        """See Problem."""
+        logits = self._logits(parameters, self.test_inner)
         loss = torch.nn.functional.cross_entropy(logits, self.test_labels)
         return {
             "loss": float(loss),

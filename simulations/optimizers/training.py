@@ -5,9 +5,9 @@
     python simulations/optimizers/training.py --tables                   # tables and pictures from the cells
     python simulations/optimizers/training.py --problem digits --quick --cells /tmp/quick.jsonl
 
-Every finished run is a line of the cells file, so that a stopped comparison goes on where it ended. The learning
-rate, and ρ of the adaptive rules, are chosen for each method and ε on seeds that are not used for the table.
-In practice such a choice on private data costs privacy that no statement covers.
+Every finished run is a line of the cells file, so that a stopped comparison goes on where it ended. The
+learning rate, and ρ of the adaptive rules, are chosen for each method and ε on seeds that are not used for
+the table. In practice such a choice on private data costs privacy that no statement covers.
 """
 
 from __future__ import annotations
