@@ -3,8 +3,8 @@
     python simulations/benchmarks/ledger.py [--users U] [--participations N] [--rounds n] [--json]
 
 Fills a run directory with random cohorts (so that nearly every user has a pattern of its own, the hard case)
-and runs ``fedmf account`` on it in a process of its own, without and with ``--users FILE.csv``. Targets for 10⁶ users and 2·10⁷ participations: 60 s
-and 2 GiB. A ratio below 1 meets the target.
+and runs ``fedmf account`` on it in a process of its own, without and with ``--users FILE.csv``. Targets for
+10⁶ users and 2·10⁷ participations: 60 s and 2 GiB. A ratio below 1 meets the target.
 """
 
 from __future__ import annotations
