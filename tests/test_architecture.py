@@ -18,7 +18,7 @@ MOST_LINES = 330
 
 #: Rooms from the ground up; a room may import itself and rooms on lower floors, never its neighbours.
 FLOORS = (
-    {"participation", "workload"},
+    {"participation", "version", "workload"},
     {"cohorts", "factorization"},
     {"accounting"},
     {"design", "noise"},
@@ -46,6 +46,7 @@ ONLY_IN = {
 }
 LIMITED = {
     "participation": set(),
+    "version": set(),
     "workload": {"numpy"},
     "cohorts": {"numpy"},
     "factorization": {"numpy", "scipy", "threadpoolctl"},

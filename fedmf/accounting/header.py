@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, Self
 
 from fedmf.accounting.calibration import adjacency_factor
 from fedmf.participation import Participation
+from fedmf.version import SOFTWARE
 
 __all__ = ["NO_SAMPLING", "RunHeader", "sampling_claim"]
 
@@ -56,6 +57,7 @@ class RunHeader:
         config: the whole configuration of the run, JSON-able.
         sampling: how cohorts are drawn, as far as privacy uses it.
         amplification: what `RunAmplification.to_dict` wrote; None without amplification by sampling.
+        software: name and version of what the run was started with.
 
     Raises:
         ValueError: a field out of its range.
@@ -87,6 +89,7 @@ class RunHeader:
     config: Mapping[str, Any]
     sampling: str = NO_SAMPLING
     amplification: Mapping[str, Any] | None = None
+    software: str = SOFTWARE
 
     def __post_init__(self) -> None:
         adjacency_factor(self.adjacency)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fedmf.accounting.amplification import CohortLaw, RunAmplification, check_run
+from fedmf.accounting.amplified_claim import amplified_epsilon
 from fedmf.accounting.calibration import adjacency_factor, certified_epsilon, gaussian_mu, gaussian_rho
 from fedmf.accounting.header import RunHeader
 from fedmf.accounting.ledger import Ledger
@@ -18,35 +18,21 @@ from fedmf.accounting.ledger_replay import LedgerSummary
 from fedmf.accounting.ledger_schema import LedgerError
 from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_privacy
 from fedmf.accounting.statement_text import render
+from fedmf.accounting.statement_words import (
+    ASSUMPTIONS,
+    NOT_COVERED,
+    OPERATING_SYSTEM_KEY,
+    PUBLIC_KEY,
+    SECRECY,
+    SECRET_COHORTS,
+    SECRETS,
+    TRUST,
+)
 from fedmf.factorization import Factorization, factorization_from_dict, leading, stated_sensitivity
 from fedmf.participation import Participation
+from fedmf.version import SOFTWARE
 
-__all__ = ["NOT_COVERED", "PrivacyStatement", "build_statement"]
-
-OPERATING_SYSTEM_KEY: Final = "operating system randomness"
-PUBLIC_KEY: Final = "public seed: simulation only, gives no privacy"
-TRUST: Final = {
-    "per-user": "server re-clips every user's update",
-    "slice": "workers clip; the server trusts the slice sums",
-}
-NOT_COVERED: Final = (
-    "evaluation metrics on held-out data are computed without noise: test users have no protection",
-    "hyper-parameter search: each further run on the same users adds to what they lose",
-    "the number and identity of participants and the ledger itself are not released by the mechanism; "
-    "publishing them is outside the guarantee",
-    "compromise of the noise key: whoever learns it can subtract the noise",
-    "floating point: the analysis is for real numbers, the noise is added in finite precision",
-)
-ASSUMPTIONS: Final = (
-    "every user id belongs to one person who takes part under no other id",
-    "every user's update was clipped to the clip norm before it was summed",
-    "epsilon_realised and epsilon_planned_so_far hold if neither a user's participation nor the round at "
-    "which the run stopped depends on the data; epsilon_planned holds without this",
-)
-SECRECY: Final = (
-    "epsilon_planned and epsilon_planned_so_far hold while the cohorts, drawn as the sampling says, stay "
-    "secret: whoever knows who took part when has epsilon_realised, and epsilon_planned_known_cohorts at most"
-)
+__all__ = ["PrivacyStatement", "build_statement"]
 
 # ε of the worst recorded pattern and of the worst allowed pattern are summed in different orders.
 _TOLERANCE: Final = 1e-9
@@ -82,6 +68,9 @@ class PrivacyStatement:
         mu_realised: μ of the worst recorded user; ``rho_realised`` likewise.
         realised_patterns: how many different patterns of rounds the ledger holds.
         realised_worst_pattern: the 0-based rounds of a worst user.
+        noise_key_public: whether the noise follows from a published seed; None in a run without noise.
+        secret: what must stay secret for the guarantee to hold.
+        software: what the run was started with; ``stated_by`` is what computed this statement.
     """
 
     unit: str
@@ -122,9 +111,13 @@ class PrivacyStatement:
     realised_worst_pattern: tuple[int, ...]
     amplification: dict[str, Any] | None
     noise_key: str
+    noise_key_public: bool | None
     trust: str
     assumptions: tuple[str, ...]
     not_covered: tuple[str, ...]
+    secret: tuple[str, ...]
+    software: str
+    stated_by: str
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict of finite numbers, strings, lists, dicts and None."""
@@ -192,7 +185,7 @@ def build_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
     known = certified_epsilon(header.noise_multiplier, delta) if noise else math.inf
     known_so_far = _planned_so_far(header, factorization, found.rounds, known)
     limit = known if known_so_far is None else known_so_far
-    planned = _amplified(header, factorization, known)
+    planned = amplified_epsilon(header, factorization, known)
     so_far = None if known_so_far is None else min(known_so_far, planned)
     _check_within("epsilon_realised", realised.epsilon, limit)
     return PrivacyStatement(
@@ -210,6 +203,8 @@ def build_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
         realised_worst_pattern=realised.worst_pattern,
         assumptions=ASSUMPTIONS if header.amplification is None else (SECRECY, *ASSUMPTIONS),
         not_covered=NOT_COVERED,
+        secret=SECRETS if header.amplification is None else (SECRET_COHORTS, *SECRETS),
+        stated_by=SOFTWARE,
     )
 
 
@@ -218,7 +213,7 @@ def _described(header: RunHeader) -> dict[str, Any]:
     private = header.noise_multiplier > 0
     copied = (
         "adjacency mechanism dimension sampling users cohort_size clip_norm noise_multiplier sensitivity "
-        "sensitivity_kind sensitivity_case delta"
+        "sensitivity_kind sensitivity_case delta software"
     )
     return {
         **{name: getattr(header, name) for name in copied.split()},
@@ -231,6 +226,7 @@ def _described(header: RunHeader) -> dict[str, Any]:
         "rho_planned": gaussian_rho(header.noise_multiplier) if private else None,
         "amplification": None if header.amplification is None else dict(header.amplification),
         "noise_key": _noise_key(header),
+        "noise_key_public": header.key_public if private else None,
         "trust": TRUST[header.message_mode],
     }
 
@@ -278,22 +274,6 @@ def _planned_so_far(
         header.adjacency
     )
     return min(planned, certified_epsilon(header.relative_noise_std / spent, header.delta))
-
-
-def _amplified(header: RunHeader, factorization: Factorization, known: float) -> float:
-    """ε_planned while the cohorts stay secret: the ε asked for, after a check that the noise suffices."""
-    if header.amplification is None:
-        return known
-    if header.epsilon is None or header.noise_multiplier == 0:
-        raise LedgerError("the header claims amplification for a run without noise or without an epsilon.")
-    found = RunAmplification.from_dict(header.amplification)
-    law = CohortLaw(found.accountant, header.participation, found.probability)
-    try:
-        check_run(found, law, factorization, header.relative_noise_std, header.epsilon, header.delta)
-    except ValueError as error:
-        raise LedgerError(f"the header's amplification does not hold: {error}") from None
-    # Where sampling gained nothing the noise is that without amplification, and so is ε.
-    return known if found.method == "none needed" else min(known, header.epsilon)
 
 
 def _check_within(name: str, epsilon: float, limit: float) -> None:

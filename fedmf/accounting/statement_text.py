@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+#: The lists of a statement, by heading.
+LISTS = (
+    ("Assumes", "assumptions"),
+    ("Does not cover", "not_covered"),
+    ("Must stay secret", "secret"),
+)
 _KNOWING = ", to an observer who knows its rounds"
 
 
@@ -13,7 +19,7 @@ def render(statement: Mapping[str, Any]) -> str:
     lines = [_headline(statement), ""]
     width = max(len(name) for name, _ in _rows(statement))
     lines += [f"  {name:<{width}}  {value}" for name, value in _rows(statement)]
-    for title, name in (("Assumes", "assumptions"), ("Does not cover", "not_covered")):
+    for title, name in LISTS:
         lines += ["", f"{title}:", *(f"  - {text}" for text in statement[name])]
     return "\n".join(lines) + "\n"
 
@@ -29,7 +35,7 @@ def _headline(statement: Mapping[str, Any]) -> str:
     if statement["amplification"] is not None:
         text = f"{text[:-1]} while the cohorts stay secret, and epsilon {_number(known)} "
         text += "against whoever knows them."
-    if "public seed" in statement["noise_key"]:
+    if statement["noise_key_public"]:
         return "Simulation only, no privacy (public noise seed). With a secret key: " + text
     return text
 
@@ -79,12 +85,13 @@ def _rows(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("noise", f"standard deviation {_number(s['noise_std'])} on the sum, before correlation"),
         ("noise key", s["noise_key"]),
         ("trust", s["trust"]),
+        ("software", s["software"]),
     ]
     if s["epsilon_planned_so_far"] is not None:
         rows.insert(1, ("epsilon so far", f"{_number(s['epsilon_planned_so_far'])} allowed by the plan"))
     if s["amplification"] is not None:
         rows[1:1] = [("  cohorts known", f"{_number(s['epsilon_planned_known_cohorts'])} for all rounds")]
-        rows.insert(-2, ("accountant", _accountant(s["amplification"])))
+        rows.insert(-3, ("accountant", _accountant(s["amplification"])))
     return rows
 
 

@@ -9,6 +9,7 @@ import click
 import typer
 
 from fedmf.cli import account, audit, design, simulate, stream
+from fedmf.version import __version__
 
 __all__ = ["application", "main"]
 
@@ -32,9 +33,7 @@ def _options(
     version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
 ) -> None:
     if version:
-        from importlib.metadata import version as installed
-
-        typer.echo(installed("fedmf"))
+        typer.echo(__version__)
         raise typer.Exit()
 
 

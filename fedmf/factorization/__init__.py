@@ -26,6 +26,8 @@ from fedmf.factorization.dense_certificate import certified_dense_bound
 from fedmf.factorization.dense_optimizer import dense
 from fedmf.factorization.error import Errors, errors, query_variances
 from fedmf.factorization.inverse import StreamingInverse
+from fedmf.factorization.joint_geometry import free_weight, joint_diameter_square
+from fedmf.factorization.joint_sensitivity import UserRange, joint_sensitivity
 from fedmf.factorization.lti import quadratic_lti, quadratic_suboptimality
 from fedmf.factorization.pattern import (
     equal_length_sensitivities,
@@ -78,6 +80,7 @@ __all__ = [
     "StateSpace",
     "StreamingInverse",
     "Toeplitz",
+    "UserRange",
     "banded",
     "banded_inverse",
     "banded_toeplitz",
@@ -93,7 +96,10 @@ __all__ = [
     "equal_length_sensitivities",
     "errors",
     "factorization_from_dict",
+    "free_weight",
     "identity",
+    "joint_diameter_square",
+    "joint_sensitivity",
     "kary_tree",
     "leading",
     "names",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedmf.optim.release import RoundRelease, SecondForm
 from fedmf.optim.schedule import LearningRateSchedule
 
 __all__ = ["ServerSGD"]
@@ -39,25 +40,35 @@ class ServerSGD:
         if self.nesterov and self.momentum == 0.0:
             raise ValueError("β (server momentum) must be positive for Nesterov momentum; got 0.")
 
+    @property
+    def second_moment(self) -> None:
+        """None: the mean is all that is needed."""
+        return None
+
+    @property
+    def second_form(self) -> SecondForm:
+        """See `ServerOptimizer.second_form`."""
+        return "per-user"
+
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
         """The state before round 0: the velocity v = 0, shape (d,), if β > 0."""
         return {"velocity": torch.zeros_like(parameters)} if self.momentum > 0 else {}
 
     def step(
-        self, t: int, parameters: Tensor, update: Tensor, state: Mapping[str, Tensor]
+        self, t: int, parameters: Tensor, release: RoundRelease, state: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """One round.
 
         Args:
             t: 0-based round.
             parameters: θ_t, shape (d,), float32.
-            update: u_t, shape (d,), any floating type; cast to that of θ.
+            release: of this round; its mean may have any floating type and is cast to that of θ.
             state: what ``init`` or the last ``step`` returned.
 
         Returns:
             θ_{t+1} and the new state, both freshly allocated.
         """
-        update = update.to(parameters.dtype)
+        update = release.mean.to(parameters.dtype)
         rate = self.schedule(t)
         if self.momentum == 0.0:
             return parameters.add(update, alpha=rate), {}

@@ -9,21 +9,12 @@ import torch
 from torch import Tensor
 
 from fedmf.noise import CorrelatedNoise, Domain, GaussianSource, NoiseKey
-from fedmf.optim import LearningRateSchedule, ServerSGD
-from fedmf.runs.config import Config
+from fedmf.optim import RoundRelease, ServerOptimizer
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.plan import Plan
 from fedmf.training import FixedPointSum
 
-__all__ = ["BudgetExhaustedError", "PrivateServer", "server_optimizer"]
-
-
-def server_optimizer(config: Config) -> ServerSGD:
-    """The server optimizer of a configuration."""
-    schedule = LearningRateSchedule(
-        config.server_schedule, config.server_learning_rate, config.rounds, config.server_warmup
-    )
-    return ServerSGD(schedule, config.server_momentum, config.server_nesterov)
+__all__ = ["BudgetExhaustedError", "PrivateServer"]
 
 
 class BudgetExhaustedError(RuntimeError):
@@ -44,6 +35,7 @@ class PrivateServer:
         plan: the calibrated mechanism.
         directory: an open run directory; a run that was stopped continues where its ledger ends.
         initial: θ_0, shape (d,), float32.
+        optimizer: the update rule; it sees the noisy mean and the variance of its noise.
         device: where sum, noise and model live.
 
     Raises:
@@ -56,10 +48,16 @@ class PrivateServer:
     """
 
     def __init__(
-        self, plan: Plan, directory: RunDirectory, initial: Tensor, device: torch.device | str = "cpu"
+        self,
+        plan: Plan,
+        directory: RunDirectory,
+        initial: Tensor,
+        optimizer: ServerOptimizer,
+        device: torch.device | str = "cpu",
     ) -> None:
         self.plan, self.directory, self.device = plan, directory, torch.device(device)
-        self._optimizer = server_optimizer(plan.config)
+        self._optimizer = optimizer
+        self._row_variances = plan.mechanism.factorization.noise_row_variances()
         self._noise = self._noise_stream(directory.key, initial.numel())
         restored = directory.restore()
         if restored is None:
@@ -137,8 +135,15 @@ class PrivateServer:
             self._noise.add_(noisy, self.plan.noise_std)
         else:
             self._noise.skip()
-        mean = noisy / self.plan.config.cohort_size
-        parameters, state = self._optimizer.step(self.t, self.parameters, mean, self._state)
+        parameters, state = self._optimizer.step(
+            self.t, self.parameters, self._release_of(noisy), self._state
+        )
         self.directory.commit(self.t, users, parameters, state, self._noise.state_dict())
         self.t, self.parameters, self._state = self.t + 1, parameters, state
         return parameters
+
+    def _release_of(self, noisy: Tensor) -> RoundRelease:
+        """What the optimizer sees of round t."""
+        m = self.plan.config.cohort_size
+        variance = (self.plan.noise_std / m) ** 2 * float(self._row_variances[self.t])
+        return RoundRelease(noisy / m, variance)

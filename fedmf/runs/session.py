@@ -17,6 +17,7 @@ from fedmf.runs.budget import UserBudgets, read_budgets
 from fedmf.runs.checkpoint import write_durably
 from fedmf.runs.config import Config, ConfigError
 from fedmf.runs.directory import BUDGETS, RunDirectory
+from fedmf.runs.optimizer import server_optimizer
 from fedmf.runs.outputs import STATEMENT, STATEMENT_TEXT, draw_learning_curve, write_metrics
 from fedmf.runs.plan import Plan, cohort_seed, make_plan
 from fedmf.runs.server import PrivateServer
@@ -35,7 +36,8 @@ class Session:
     def __init__(self, task: Task, plan: Plan, directory: RunDirectory, device: str) -> None:
         self.task, self.plan, self.directory = task.to(device), plan, directory
         self.config = directory.config
-        self.server = PrivateServer(plan, directory, task.model.initial(), device)
+        optimizer = server_optimizer(self.config, task.model.shapes)
+        self.server = PrivateServer(plan, directory, task.model.initial(), optimizer, device)
         self._budgets = None
         if self.config.user_budgets:
             self._budgets = UserBudgets(plan, read_budgets(directory.path / BUDGETS), directory.ledger)

@@ -17,5 +17,5 @@ def task_of(config: Config) -> Task:
         test_fraction=config.test_fraction,
         seed=config.seed,
     )
-    inputs = dataset.features[0].numel()
+    inputs = dataset.test_features[0].numel()
     return Task(dataset, FlatModel(mlp(inputs, (config.hidden_units,), dataset.classes, config.seed)))

@@ -1,7 +1,7 @@
 """Local training of cohorts, datasets and partitions."""
 
 from fedmf.training.clipping import FixedPointSum, clip, clip_to_fixed_point
-from fedmf.training.data import FederatedDataset, digits
+from fedmf.training.data import FederatedDataset, InMemoryDataset, digits
 from fedmf.training.local import LocalSGD, LocalTrainer
 from fedmf.training.model import FlatModel, mlp
 from fedmf.training.task import Task, cross_entropy
@@ -10,6 +10,7 @@ __all__ = [
     "FederatedDataset",
     "FixedPointSum",
     "FlatModel",
+    "InMemoryDataset",
     "LocalSGD",
     "LocalTrainer",
     "Task",

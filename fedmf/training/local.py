@@ -65,7 +65,6 @@ class LocalTrainer:
         self, model: FlatModel, dataset: FederatedDataset, plan: LocalSGD, loss: Loss, seed: int
     ) -> None:
         self.model, self.dataset, self.plan, self.loss, self.seed = model, dataset, plan, loss, seed
-        self._index = {name: u for u, name in enumerate(dataset.user_ids)}
         self._gradient = vmap(grad(self._weighted_loss), in_dims=(0, 0, 0, 0))
 
     def updates(self, parameters: Tensor, user_ids: Sequence[str], t: int) -> Tensor:
@@ -84,12 +83,15 @@ class LocalTrainer:
         """
         if not user_ids:
             return parameters.new_zeros(0, parameters.numel())
-        device = self.dataset.features.device
+        users = self.dataset.indices(user_ids)
+        block_features, block_labels = self.dataset.examples(users)
+        device = block_features.device
         parameters = parameters.to(device)
-        indices, weights = (tensor.to(device) for tensor in self._batches(user_ids, t))
+        sizes = self.dataset.sizes(users)
+        indices, weights = (tensor.to(device) for tensor in self._batches(user_ids, sizes, t))
         current = self.model.unflatten(parameters.repeat(len(user_ids), 1))
         for rows, weight in zip(indices, weights, strict=True):
-            features, labels = self.dataset.features[rows], self.dataset.labels[rows]
+            features, labels = block_features[rows], block_labels[rows]
             gradients = self._gradient(current, features, labels, weight)
             current = {name: self._stepped(p, gradients[name], weight) for name, p in current.items()}
         return self.model.flatten(current, leading=1) - parameters
@@ -105,9 +107,16 @@ class LocalTrainer:
         outputs = torch.func.functional_call(self.model.module, parameters, (features,))
         return (self.loss(outputs, labels) * weights).sum()
 
-    def _batches(self, user_ids: Sequence[str], t: int) -> tuple[Tensor, Tensor]:
-        """Example indices and weights, shape (steps, users, batch); weights of a real batch sum to 1."""
-        plans = [self._user_batches(name, t) for name in user_ids]
+    def _batches(self, user_ids: Sequence[str], sizes: NDArray[np.int64], t: int) -> tuple[Tensor, Tensor]:
+        """Rows of the block of all users' examples and their weights, shape (steps, users, batch).
+
+        The weights of a real batch sum to 1.
+        """
+        starts = np.cumsum(sizes) - sizes
+        plans = [
+            self._user_batches(name, np.arange(start, start + size), t)
+            for name, start, size in zip(user_ids, starts, sizes, strict=True)
+        ]
         steps = max(len(plan) for plan in plans)
         size = max(batch.size for plan in plans for batch in plan)
         indices = np.zeros((steps, len(plans), size), dtype=np.int64)
@@ -119,8 +128,7 @@ class LocalTrainer:
                 weights[s, u, : batch.size] = 1.0 / batch.size
         return torch.from_numpy(indices), torch.from_numpy(weights)
 
-    def _user_batches(self, user_id: str, t: int) -> list[NDArray[np.int64]]:
-        owned = self.dataset.owned[self._index[user_id]]
+    def _user_batches(self, user_id: str, owned: NDArray[np.int64], t: int) -> list[NDArray[np.int64]]:
         rng = user_generator(self.seed, t, user_id)
         size = self.plan.batch_size
         batches = []

@@ -63,6 +63,11 @@ class FlatModel:
         """d, the number of parameters."""
         return sum(p.numel() for p in self.module.parameters())
 
+    @property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        """Shapes of the tensors in the order of the flat vector."""
+        return tuple(p.shape for p in self.module.parameters())
+
     def initial(self) -> Tensor:
         """The template's parameters as a flat vector, shape (d,)."""
         return torch.cat([p.detach().reshape(-1) for p in self.module.parameters()])

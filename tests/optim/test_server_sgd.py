@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fedmf.optim import LearningRateSchedule, ServerSGD
+from fedmf.optim import LearningRateSchedule, RoundRelease, ServerSGD
 
 ROUNDS, DIMENSION = 100, 17
 # float32 rounding over 100 steps; both add in the same order up to sign.
@@ -44,7 +44,7 @@ def test_it_is_sgd_on_the_negated_update(kind: str, momentum: float, nesterov: b
     expected = by_torch(schedule, momentum, nesterov, parameters, updates)
     state = optimizer.init(parameters)
     for t in range(ROUNDS):
-        parameters, state = optimizer.step(t, parameters, updates[t], state)
+        parameters, state = optimizer.step(t, parameters, RoundRelease(updates[t], 0.0), state)
         torch.testing.assert_close(parameters, expected[t], rtol=TOLERANCE, atol=TOLERANCE)
 
 
@@ -53,8 +53,8 @@ def test_a_step_changes_none_of_its_arguments(momentum: float, nesterov: bool) -
     optimizer = ServerSGD(LearningRateSchedule("constant", 1.0, 5), momentum, nesterov)
     parameters, update = torch.ones(3), torch.full((3,), 2.0, dtype=torch.float64)
     state = optimizer.init(parameters)
-    moved, after = optimizer.step(0, parameters, update, state)
-    again, _ = optimizer.step(0, parameters, update, state)
+    moved, after = optimizer.step(0, parameters, RoundRelease(update, 0.0), state)
+    again, _ = optimizer.step(0, parameters, RoundRelease(update, 0.0), state)
     assert torch.equal(moved, again)
     assert moved.dtype == torch.float32
     assert torch.equal(parameters, torch.ones(3))

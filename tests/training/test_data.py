@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from fedmf.training import FederatedDataset, FlatModel, Task, cross_entropy, digits, mlp
+from fedmf.training import FlatModel, InMemoryDataset, Task, cross_entropy, digits, mlp
 from fedmf.training.data import partition_by_label, partition_evenly
 
 laws = settings(derandomize=True, max_examples=40, deadline=None, database=None)
@@ -93,7 +93,7 @@ def test_digits_are_split_without_loss_or_overlap(partition: str) -> None:
 
 def test_user_names_are_stable_and_sort_like_their_numbers() -> None:
     names = digits(101).user_ids
-    assert names[:2] == ("user-000", "user-001")
+    assert list(names[:2]) == ["user-000", "user-001"]
     assert list(names) == sorted(set(names))
     assert digits(10).user_ids[-1] == "user-9"
 
@@ -136,8 +136,8 @@ def test_every_user_can_own_a_single_example() -> None:
     assert {part.size for part in dataset.owned} == {1}
 
 
-def tiny(**changes: object) -> FederatedDataset:
-    dataset = FederatedDataset(
+def tiny(**changes: object) -> InMemoryDataset:
+    dataset = InMemoryDataset(
         features=torch.zeros(3, 2),
         labels=torch.zeros(3, dtype=torch.int64),
         owned=(np.array([0, 2]), np.array([1])),

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedmf.training import FederatedDataset, FlatModel, LocalSGD, LocalTrainer, cross_entropy, digits, mlp
+from fedmf.training import FlatModel, InMemoryDataset, LocalSGD, LocalTrainer, cross_entropy, digits, mlp
 from fedmf.training.local import user_generator
 
 # float32: a batched product adds in another order than a single one; a few hundred additions deep.
@@ -21,13 +21,13 @@ TOLERANCE = 2e-5
 SEED, ROUND = 11, 3
 
 
-def cohort(sizes: list[int], features: int = 6, classes: int = 4) -> FederatedDataset:
+def cohort(sizes: list[int], features: int = 6, classes: int = 4) -> InMemoryDataset:
     """Users with the given numbers of random examples."""
     generator = torch.Generator().manual_seed(5)
     total = sum(sizes)
     edges = np.cumsum([0, *sizes])
     order = np.random.default_rng(5).permutation(total)
-    return FederatedDataset(
+    return InMemoryDataset(
         features=torch.randn(total, features, generator=generator),
         labels=torch.randint(classes, (total,), generator=generator),
         owned=tuple(np.sort(order[a:b]) for a, b in pairwise(edges)),
@@ -38,7 +38,7 @@ def cohort(sizes: list[int], features: int = 6, classes: int = 4) -> FederatedDa
     )
 
 
-def plain_update(module: nn.Module, dataset: FederatedDataset, user: str, plan: LocalSGD) -> Tensor:
+def plain_update(module: nn.Module, dataset: InMemoryDataset, user: str, plan: LocalSGD) -> Tensor:
     """What one user sends, by nn.Module and torch.optim.SGD."""
     module = copy.deepcopy(module)
     before = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
@@ -57,7 +57,7 @@ def plain_update(module: nn.Module, dataset: FederatedDataset, user: str, plan: 
 
 
 def trainer_for(
-    module: nn.Module, dataset: FederatedDataset, plan: LocalSGD, loss: Callable[..., Tensor] = cross_entropy
+    module: nn.Module, dataset: InMemoryDataset, plan: LocalSGD, loss: Callable[..., Tensor] = cross_entropy
 ) -> LocalTrainer:
     return LocalTrainer(FlatModel(module), dataset, plan, loss, SEED)
 

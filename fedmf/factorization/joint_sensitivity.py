@@ -24,8 +24,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.factorization import Factorization, Sensitivity, SensitivityNotExact
+from fedmf.factorization.base import Factorization
+from fedmf.factorization.joint_geometry import joint_diameter_square
 from fedmf.factorization.pattern_search import row_weights
+from fedmf.factorization.sensitivity import Sensitivity, SensitivityNotExact
 from fedmf.factorization.separated import (
     best_separated_sum,
     comb_sum,
@@ -33,7 +35,6 @@ from fedmf.factorization.separated import (
     earliest_pattern,
     pattern_layers,
 )
-from fedmf.moments.geometry import joint_diameter_square
 from fedmf.participation import Participation
 
 __all__ = ["Adjacency", "UserRange", "joint_sensitivity"]
