@@ -2,8 +2,9 @@
 
 from fedmf.training.clipping import FixedPointSum, clip, clip_to_fixed_point
 from fedmf.training.data import FederatedDataset, InMemoryDataset, digits
-from fedmf.training.local import LocalSGD, LocalTrainer
+from fedmf.training.local import LocalTrainer
 from fedmf.training.model import FlatModel, mlp
+from fedmf.training.plan import LocalSGD
 from fedmf.training.task import Task, cross_entropy
 
 __all__ = [

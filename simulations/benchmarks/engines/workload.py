@@ -62,7 +62,7 @@ def build(name: str) -> nn.Module:
 
 
 def multiply_adds(name: str) -> int:
-    """Multiply-adds of one user's local training: forward, weight gradients, and input gradients but the first's."""
+    """Multiply-adds of one user's training: outputs, weight gradients, input gradients but the first's."""
     if name == "mlp":
         layers = [784 * 128, 128 * 64, 64 * 10]
     else:
