@@ -7,17 +7,16 @@ from fedmf.accounting.amplification.sampling import check_sampling
 from fedmf.accounting.header import RunHeader
 from fedmf.accounting.ledger_schema import LedgerError
 from fedmf.cohorts import SCHEDULES, SampledSchedule, cohort_schedule
-from fedmf.factorization import Factorization
+from fedmf.factorization import factorization_from_dict
 
 __all__ = ["amplified_epsilon"]
 
 
-def amplified_epsilon(header: RunHeader, factorization: Factorization, known: float) -> float:
+def amplified_epsilon(header: RunHeader, known: float) -> float:
     """ε_planned while the cohorts stay secret: the ε asked for, after a check that the noise suffices.
 
     Args:
         header: of the run; its configuration says how the cohorts were drawn.
-        factorization: C.
         known: ε against an observer who knows the cohorts.
 
     Raises:
@@ -37,6 +36,7 @@ def amplified_epsilon(header: RunHeader, factorization: Factorization, known: fl
             raise ValueError(
                 f"q (probability) must be the schedule's {law.probability!r}; got {found.probability!r}."
             )
+        factorization = factorization_from_dict(dict(header.factorization))
         check_run(found, law, factorization, header.relative_noise_std, header.epsilon, header.delta)
     except ValueError as error:
         raise LedgerError(f"the header's amplification does not hold: {error}") from None

@@ -9,7 +9,14 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedmf.flower.messages import hosted_users_reply, read_request, slice_reply, user_reply
+from fedmf.flower.messages import (
+    asks_for_roster,
+    hosted_users_reply,
+    read_request,
+    roster_reply,
+    slice_reply,
+    user_reply,
+)
 from fedmf.runs.config import Config
 from fedmf.runs.tasks import task_of
 from fedmf.training import FixedPointSum, LocalSGD, LocalTrainer, Task
@@ -22,7 +29,8 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, float]])
 
     Args:
         trainer_of: from a Flower context to the node's local trainer and the clip norm ζ. A node with
-            ``partition-id`` i of ``num-partitions`` N serves the users whose index is i modulo N.
+            ``partition-id`` i of ``num-partitions`` N serves the users whose index is i modulo N, and in a
+            simulation any user.
     """
     client_app = ClientApp()
 
@@ -30,6 +38,8 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, float]])
     def query(message: Message, context: Context) -> Message:
         trainer, _ = trainer_of(context)
         users = trainer.dataset.user_ids
+        if asks_for_roster(message):
+            return roster_reply(message, users)
         part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
         return hosted_users_reply(message, users[part::parts])
 

@@ -8,21 +8,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedmf.optim.move import Move
 from fedmf.optim.release import RoundRelease, SecondForm
-from fedmf.optim.schedule import LearningRateSchedule
 
 __all__ = ["ServerSGD"]
 
 
 @dataclass(frozen=True)
 class ServerSGD:
-    """θ ← θ + η_t·v with v ← β·v + u, where u is the privatised mean of the clients' updates.
+    """Δ = v with v ← β·v + u, where u is the privatised mean of the clients' updates.
 
-    Updates are differences (new minus old parameters), hence the plus sign. Everything here is
+    Updates are differences (new minus old parameters), so Δ is added. Everything here is
     post-processing of the privatised u and costs no privacy.
 
     Args:
-        schedule: η_t.
+        move: learning rate, update clipping and weight decay.
         momentum: 0 ≤ β < 1; with β = 0 no state is kept.
         nesterov: step along u + β·v instead of v.
 
@@ -30,7 +30,7 @@ class ServerSGD:
         ValueError: β lies outside [0, 1), or Nesterov without momentum.
     """
 
-    schedule: LearningRateSchedule
+    move: Move
     momentum: float = 0.0
     nesterov: bool = False
 
@@ -69,9 +69,8 @@ class ServerSGD:
             θ_{t+1} and the new state, both freshly allocated.
         """
         update = release.mean.to(parameters.dtype)
-        rate = self.schedule(t)
         if self.momentum == 0.0:
-            return parameters.add(update, alpha=rate), {}
+            return self.move(t, parameters, update), {}
         velocity = update.add(state["velocity"], alpha=self.momentum)
         direction = update.add(velocity, alpha=self.momentum) if self.nesterov else velocity
-        return parameters.add(direction, alpha=rate), {"velocity": velocity}
+        return self.move(t, parameters, direction), {"velocity": velocity}

@@ -12,7 +12,6 @@ import pandas as pd
 
 from fedmf.accounting.calibration import adjacency_factor, gaussian_sigma
 from fedmf.accounting.ledger import Ledger
-from fedmf.factorization import pattern_sensitivities
 from fedmf.runs.config import ConfigError
 from fedmf.runs.plan import Plan
 
@@ -58,8 +57,9 @@ class UserBudgets:
     """Leaves out users whose next participation would cost more than their budget.
 
     A user who joined the rounds π, and would join t, moves C·G by at most a·‖Σ_{j∈π∪{t}} C_{:,j}‖ per unit
-    clip norm, over all n rows: also those that later rounds release. The user is asked only if ε of that
-    shift is within the budget. The decision depends on recorded participation alone, never on data.
+    clip norm (a pair of streams: the sensitivity of that pattern), over all n rows: also those that later
+    rounds release. The user is asked only if ε of that shift is within the budget. The decision depends on
+    recorded participation alone, never on data.
 
     Args:
         plan: mechanism and noise.
@@ -71,7 +71,7 @@ class UserBudgets:
     """
 
     def __init__(self, plan: Plan, budgets: Mapping[str, float], ledger: Ledger) -> None:
-        self._factorization, self._ledger = plan.mechanism.factorization, ledger
+        self._release, self._ledger = plan.release, ledger
         scale = plan.noise_std / (plan.config.clip_norm * adjacency_factor(plan.config.adjacency))
         delta = plan.config.delta
         self._limits = {
@@ -89,7 +89,7 @@ class UserBudgets:
                 self._history[user].append(index)
         self._seen = max(self._seen, t)
         bound = [user for user in users if user in self._limits]
-        shifts = pattern_sensitivities(self._factorization, [[*self._history[user], t] for user in bound])
+        shifts = self._release.of_patterns([[*self._history[user], t] for user in bound])
         too_dear = {
             user for user, shift in zip(bound, shifts.tolist(), strict=True) if shift > self._limits[user]
         }

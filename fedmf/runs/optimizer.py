@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedmf.optim import LearningRateSchedule, ServerOptimizer, ServerSGD
+from fedmf.optim import LearningRateSchedule, Move, ServerOptimizer, ServerSGD
 from fedmf.runs.config import Config
 
 __all__ = ["server_optimizer"]
@@ -20,4 +20,4 @@ def server_optimizer(config: Config, shapes: Sequence[Sequence[int]]) -> ServerO
     schedule = LearningRateSchedule(
         config.server_schedule, config.server_learning_rate, config.rounds, config.server_warmup
     )
-    return ServerSGD(schedule, config.server_momentum, config.server_nesterov)
+    return ServerSGD(Move(schedule), config.server_momentum, config.server_nesterov)

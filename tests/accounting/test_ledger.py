@@ -163,18 +163,15 @@ def test_ids_are_compared_exactly(ledger):
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE users SET user = 'x'",
-        "DELETE FROM users",
+        "UPDATE rounds SET newcomers = X''",
         "UPDATE rounds SET checkpoint = 'x'",
         "DELETE FROM rounds",
         "UPDATE rounds SET participants = X''",
         "UPDATE header SET json = '{}'",
         "DELETE FROM header",
-        "INSERT OR REPLACE INTO users VALUES (0, 'x')",
-        "INSERT OR REPLACE INTO users VALUES (9, 'a')",
-        "INSERT OR REPLACE INTO rounds VALUES (0, 0, 'empty', 'x', 'x', X'')",
+        "INSERT OR REPLACE INTO rounds VALUES (0, 0, 'empty', 'x', 'x', X'', X'')",
         "INSERT OR REPLACE INTO header VALUES (0, 1, 99, 99, 1, '{}')",
-        "INSERT INTO rounds VALUES (7, 0, 'empty', 'x', 'x', X'')",
+        "INSERT INTO rounds VALUES (7, 0, 'empty', 'x', 'x', X'', X'')",
     ],
 )
 def test_the_file_itself_is_append_only(path, ledger, statement):
@@ -253,7 +250,7 @@ def test_other_format_version(path, ledger):
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version=1")
     connection.close()
-    with pytest.raises(LedgerError, match="format version 1; this fedmf reads version 2"):
+    with pytest.raises(LedgerError, match="format version 1; this fedmf reads version 3"):
         Ledger.open(path)
 
 

@@ -13,6 +13,7 @@ import dp_accounting
 import numpy as np
 import pytest
 
+from fedmf.accounting import release as release_module
 from fedmf.accounting import statement as statement_module
 from fedmf.accounting.header import RunHeader
 from fedmf.accounting.ledger import Ledger, LedgerError
@@ -252,7 +253,7 @@ def test_realised_above_planned_is_refused(path, monkeypatch):
     header = make_header(sensitivity=PLANNED.value * 0.99)
     record(path, header, [["a"], [], [], ["a"], [], []])
     wrong = Sensitivity(PLANNED.value * 0.99, "exact", "doctored")
-    monkeypatch.setattr(statement_module, "stated_sensitivity", lambda *_: wrong)
+    monkeypatch.setattr(release_module, "stated_sensitivity", lambda *_: wrong)
     with pytest.raises(LedgerError, match=r"epsilon_realised is .* above the planned"):
         read(path)
 

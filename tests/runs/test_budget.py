@@ -64,7 +64,7 @@ def spent(run: Path) -> dict[str, float]:
         noise, released = plan.noise_std / session.config.clip_norm, session.server.t
     return {
         user: realised_privacy(
-            {tuple(rounds): 1}, plan.mechanism.factorization, noise, delta, released, session.config.adjacency
+            {tuple(rounds): 1}, plan.release, noise, delta, released, session.config.adjacency
         ).epsilon
         for user, rounds in history.items()
     }
