@@ -38,6 +38,7 @@ ONLY_IN = {
     "flwr": {"flower"},
     "ray": {"flower"},
     "dp_accounting": {"accounting"},
+    "jinja2": {"accounting"},
     "typer": {"cli"},
     "rich": {"cli"},
     "numba": {"noise"},
@@ -51,7 +52,7 @@ LIMITED = {
     "cohorts": {"numpy"},
     "factorization": {"numpy", "scipy", "threadpoolctl"},
     "design": {"numpy", "scipy"},
-    "accounting": {"numpy", "scipy", "dp_accounting"},
+    "accounting": {"numpy", "scipy", "dp_accounting", "jinja2"},
     "noise": {"numpy", "torch", "cryptography", "numba", "llvmlite", "triton"},
     "optim": {"numpy", "torch"},
     "streaming": {"numpy", "torch", "pyarrow"},
@@ -68,6 +69,7 @@ HEAVY = (
     "scipy.stats",
     "scipy.signal",
     "dp_accounting",
+    "jinja2",
 )
 
 

@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedmf.accounting import ledger_schema as schema
 from fedmf.accounting.ledger_contract import Histories, check_history, check_ids, check_turn, is_index
-from fedmf.accounting.ledger_replay import LedgerSummary, cohorts, packed, read_patterns, replay
+from fedmf.accounting.ledger_replay import LedgerSummary, by_user, cohorts, packed, read_patterns, replay
 from fedmf.accounting.ledger_schema import LedgerError, ParticipationViolation
 from fedmf.accounting.ledger_users import UserKeys, packed_names, read_names
 from fedmf.accounting.patterns import PatternTable
@@ -85,7 +86,7 @@ class Ledger:
         Raises:
             LedgerError: the file exists, the place is not writable, or the header is not JSON.
         """
-        path = _resolved(path)
+        path = Path(os.path.realpath(path))
         lock = schema.WriterLock(path)
         try:
             if path.exists():
@@ -113,7 +114,7 @@ class Ledger:
         Raises:
             LedgerError: no such file, not a ledger, another format version, or a second writer.
         """
-        path = _resolved(path)
+        path = Path(os.path.realpath(path))
         if not path.is_file():
             raise LedgerError(f"ledger {path} does not exist.")
         lock = None if read_only else schema.WriterLock(path)
@@ -210,8 +211,7 @@ class Ledger:
     def participations(self) -> Iterator[tuple[int, str]]:
         """(round, user) of every participation committed so far, in the order of rounds."""
         with self.snapshot():
-            names = read_names(self._connection)
-            found = list(cohorts(self._connection))
+            names, found = read_names(self._connection), list(cohorts(self._connection))
         for index, keys in enumerate(found):
             for key in keys.tolist():
                 yield index, names[key]
@@ -221,6 +221,11 @@ class Ledger:
         ((content,),) = self._rows("SELECT participants FROM rounds WHERE round = ?", round_index)
         names = self._names()
         return [names[key] for key in np.frombuffer(content, dtype="<u4").tolist()]
+
+    def by_user(self) -> tuple[list[str], NDArray[np.int32], NDArray[np.int32]]:
+        """(users by key, rounds, keys): every participation, sorted by key, then by round."""
+        with self.snapshot():
+            return read_names(self._connection), *by_user(list(cohorts(self._connection)))
 
     def patterns(self) -> PatternTable:
         """How many users share each participation pattern; made for millions of users."""
@@ -321,7 +326,3 @@ class Ledger:
         """The users by key: at hand for a writer that has committed, read by everyone else."""
         with self._mutex, schema.one_line_errors(self.path):
             return read_names(self._connection) if self._histories is None else self._users.names
-
-
-def _resolved(path: str | Path) -> Path:
-    return Path(os.path.realpath(path))

@@ -53,7 +53,7 @@ def cohorts(connection: sqlite3.Connection) -> Iterator[NDArray[np.uint32]]:
 
 def read_patterns(connection: sqlite3.Connection) -> PatternTable:
     """The participation pattern of every user, equal ones counted together."""
-    return PatternTable.of_histories(*_by_user(list(cohorts(connection))))
+    return PatternTable.of_histories(*by_user(list(cohorts(connection))))
 
 
 def replay(connection: sqlite3.Connection, participation: Participation) -> LedgerSummary:
@@ -65,7 +65,7 @@ def replay(connection: sqlite3.Connection, participation: Participation) -> Ledg
     names = read_names(connection)
     _check_names(names)
     _check_cohorts(table, found, len(names))
-    rounds, keys = _by_user(found)
+    rounds, keys = by_user(found)
     counts = np.bincount(keys, minlength=len(names))
     if (idle := np.flatnonzero(counts == 0)).size:
         raise LedgerError(f"user {names[idle[0]]!r} is in the ledger without any round.")
@@ -82,7 +82,7 @@ def replay(connection: sqlite3.Connection, participation: Participation) -> Ledg
     )
 
 
-def _by_user(found: list[NDArray[np.uint32]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def by_user(found: list[NDArray[np.uint32]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """(rounds, user keys) of all participations sorted by user, then by round.
 
     Sorting one integer key·n + round is several times faster than sorting indices, and needs half the memory.

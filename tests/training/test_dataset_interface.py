@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmf.training import FederatedDataset, digits
+from fedmf.training import FederatedDataset, PartitionPlan, SyntheticDataset, digits, prototypes
 from fedmf.training.data import NumberedUsers
 
 laws = settings(derandomize=True, max_examples=60, deadline=None, database=None)
@@ -18,6 +18,14 @@ laws = settings(derandomize=True, max_examples=60, deadline=None, database=None)
 DATASETS: dict[str, Callable[[int], FederatedDataset]] = {
     "digits": lambda seed: digits(30, seed=seed),
     "digits-dirichlet": lambda seed: digits(30, partition="dirichlet", dirichlet_alpha=0.1, seed=seed),
+    "prototypes": lambda seed: prototypes(PartitionPlan(30), 4, shape=(1, 4, 5), seed=seed),
+    "prototypes-power-law": lambda seed: prototypes(
+        PartitionPlan(30, "power-law", size_exponent=1.2), 9, shape=(6,), classes=3, seed=seed
+    ),
+    "synthetic": lambda seed: SyntheticDataset(30, 7, seed=seed),
+    "synthetic-power-law": lambda seed: SyntheticDataset(
+        30, 90, size_exponent=1.3, features=5, classes=3, clusters=4, seed=seed
+    ),
 }
 every_dataset = pytest.mark.parametrize("make", DATASETS.values(), ids=DATASETS)
 

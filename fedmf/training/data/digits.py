@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fedmf.training.data.memory import InMemoryDataset
-from fedmf.training.data.partitions import partition_by_label, partition_evenly
+from fedmf.training.data.partition_plan import PartitionPlan
 from fedmf.training.data.user_ids import NumberedUsers
 
 __all__ = ["digits"]
@@ -17,6 +17,8 @@ def digits(
     *,
     partition: str = "iid",
     dirichlet_alpha: float = 1.0,
+    size_exponent: float = 2.0,
+    shards_per_user: int = 2,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> InMemoryDataset:
@@ -24,8 +26,10 @@ def digits(
 
     Args:
         users: number of users; at most the number of training examples.
-        partition: "iid" (even random split) or "dirichlet" (label skew).
-        dirichlet_alpha: α of the label skew; small is more skewed.
+        partition: one of `fedmf.training.data.PARTITIONS`.
+        dirichlet_alpha: see `PartitionPlan`.
+        size_exponent: see `PartitionPlan`.
+        shards_per_user: see `PartitionPlan`.
         test_fraction: held-out share of all examples, in (0, 1).
         seed: public seed of the split.
 
@@ -37,6 +41,7 @@ def digits(
     """
     from sklearn.datasets import load_digits
 
+    plan = PartitionPlan(users, partition, dirichlet_alpha, size_exponent, shards_per_user)
     if not 0.0 < test_fraction < 1.0:
         raise ValueError(f"test-fraction must lie in (0, 1); got {test_fraction}.")
     images, targets = (np.asarray(part) for part in load_digits(return_X_y=True))
@@ -48,14 +53,7 @@ def digits(
             f"test-fraction must hold out at least one of {targets.size} examples; got {test_fraction}."
         )
     test, train = order[:held_out], order[held_out:]
-    if not 1 <= users <= train.size:
-        raise ValueError(f"users must lie in 1..{train.size}, the number of training examples; got {users}.")
-    if partition == "iid":
-        owned = partition_evenly(train.size, users, rng)
-    elif partition == "dirichlet":
-        owned = partition_by_label(targets[train], users, dirichlet_alpha, rng)
-    else:
-        raise ValueError(f"partition must be one of iid, dirichlet; got {partition!r}.")
+    owned = plan.split(targets[train], rng)
     features = torch.from_numpy((images / 16.0).astype(np.float32))
     labels = torch.from_numpy(targets.astype(np.int64))
     return InMemoryDataset(

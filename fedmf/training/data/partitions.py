@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Partition", "partition_by_label", "partition_evenly"]
+from fedmf.training.data.sizes import apportion, pareto_quantiles
+
+__all__ = [
+    "Partition",
+    "check_users",
+    "partition_by_dirichlet_sizes",
+    "partition_by_label",
+    "partition_by_power_law",
+    "partition_by_shards",
+    "partition_by_size",
+    "partition_evenly",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +74,63 @@ class Partition(Sequence[NDArray[np.int64]]):
 
 def partition_evenly(examples: int, users: int, rng: np.random.Generator) -> Partition:
     """A random split into parts whose sizes differ by at most one."""
+    check_users(users, examples)
     return Partition.of([np.sort(part) for part in np.array_split(rng.permutation(examples), users)])
+
+
+def partition_by_size(sizes: NDArray[np.int64], rng: np.random.Generator) -> Partition:
+    """A random split in which user u owns ``sizes[u]`` examples."""
+    edges = np.cumsum([0, *sizes])
+    order = rng.permutation(int(edges[-1]))
+    return Partition.of([np.sort(order[a:b]) for a, b in pairwise(edges)])
+
+
+def partition_by_power_law(examples: int, users: int, exponent: float, rng: np.random.Generator) -> Partition:
+    """A random split whose sizes follow a Pareto law of tail index a: few users own much.
+
+    Args:
+        examples: number of examples.
+        users: number of users.
+        exponent: a > 1.
+        rng: decides who owns much, and what.
+    """
+    check_users(users, examples)
+    levels = (rng.permutation(users) + 0.5) / users
+    return partition_by_size(apportion(examples, pareto_quantiles(levels, 1.0, exponent)), rng)
+
+
+def partition_by_dirichlet_sizes(
+    examples: int, users: int, alpha: float, rng: np.random.Generator
+) -> Partition:
+    """A random split whose sizes are one draw from Dirichlet(α), everybody owning at least one example.
+
+    References:
+        Li, Diao, Chen, He (2022), "Federated Learning on Non-IID Data Silos", section 4, quantity skew.
+    """
+    check_users(users, examples)
+    check_alpha(alpha)
+    return partition_by_size(apportion(examples, rng.dirichlet(np.full(users, alpha))), rng)
+
+
+def partition_by_shards(
+    labels: NDArray[np.int64], users: int, shards_per_user: int, rng: np.random.Generator
+) -> Partition:
+    """Examples sorted by label, cut into U·s shards; every user owns s of them: few labels a user.
+
+    References:
+        McMahan et al. (2017), "Communication-Efficient Learning of Deep Networks from Decentralized
+        Data", section 3, the pathological non-IID partition.
+    """
+    shards = users * shards_per_user
+    if users < 1 or not 1 <= shards_per_user <= labels.size // users:
+        raise ValueError(
+            f"users times shards-per-user must be at most {labels.size}, the number of training examples; "
+            f"got {users} times {shards_per_user}."
+        )
+    shuffled = rng.permutation(labels.size)
+    pieces = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], shards)
+    dealt = rng.permutation(shards).reshape(users, shards_per_user)
+    return Partition.of([np.sort(np.concatenate([pieces[i] for i in mine])) for mine in dealt])
 
 
 def partition_by_label(
@@ -76,19 +144,41 @@ def partition_by_label(
     References:
         Hsu, Qi, Brown (2019), "Measuring the Effects of Non-Identical Data Distribution", section 3.
     """
-    if not (np.isfinite(alpha) and alpha > 0):
-        raise ValueError(f"α (dirichlet-alpha) must be positive and finite; got {alpha}.")
+    check_users(users, labels.size)
+    check_alpha(alpha)
     classes = int(labels.max()) + 1
-    pools = [list(rng.permutation(np.flatnonzero(labels == c))) for c in range(classes)]
+    pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
+    left = np.array([pool.size for pool in pools])
     quotas = [part.size for part in np.array_split(np.arange(labels.size), users)]
     owned = []
     for quota in quotas:
-        taste = rng.dirichlet(np.full(classes, alpha))
-        mine = []
-        for _ in range(quota):
-            weights = np.array([t if pool else 0.0 for t, pool in zip(taste, pools, strict=True)])
-            if weights.sum() <= 0.0:
-                weights = np.array([float(len(pool)) for pool in pools])
-            mine.append(pools[rng.choice(classes, p=weights / weights.sum())].pop())
-        owned.append(np.sort(np.array(mine, dtype=np.int64)))
+        counts = _label_counts(quota, rng.dirichlet(np.full(classes, alpha)), left, rng)
+        mine = [pools[c][left[c] - counts[c] : left[c]] for c in np.flatnonzero(counts)]
+        left -= counts
+        owned.append(np.sort(np.concatenate(mine)))
     return Partition.of(owned)
+
+
+def _label_counts(
+    quota: int, taste: NDArray[np.float64], left: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """How many examples of each label a user draws: from its taste, refused where a pool has run dry."""
+    counts = np.zeros_like(left)
+    while missing := quota - int(counts.sum()):
+        weights = np.where(counts < left, taste, 0.0)
+        if weights.sum() <= 0.0:
+            weights = (left - counts).astype(np.float64)
+        counts += np.minimum(rng.multinomial(missing, weights / weights.sum()), left - counts)
+    return counts
+
+
+def check_users(users: int, examples: int) -> None:
+    """Refuse a split that leaves somebody without examples."""
+    if not 1 <= users <= examples:
+        raise ValueError(f"users must lie in 1..{examples}, the number of training examples; got {users}.")
+
+
+def check_alpha(alpha: float) -> None:
+    """Refuse a Dirichlet parameter that is not positive and finite."""
+    if not (np.isfinite(alpha) and alpha > 0):
+        raise ValueError(f"α (dirichlet-alpha) must be positive and finite; got {alpha}.")
