@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from io import BytesIO
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array
+from flwr.app import Array, ArrayRecord
 from flwr.common.constant import SType
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["TensorArray", "tensor_of"]
+__all__ = ["TensorArray", "array_record", "tensor_of"]
 
 
 class TensorArray(Array):
@@ -62,3 +63,11 @@ def tensor_of(array: Array) -> Tensor:
     if isinstance(array, TensorArray):
         return array.__dict__["tensor"]
     return torch.from_numpy(np.require(array.numpy(), requirements=["C", "W"]))
+
+
+def array_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
+    """A record of tensors by reference; Flower's own constructors would turn them into bytes."""
+    record = ArrayRecord()
+    for name, tensor in tensors.items():
+        record[name] = TensorArray(tensor)
+    return record

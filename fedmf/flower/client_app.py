@@ -20,8 +20,7 @@ from fedmf.flower.messages import (
 from fedmf.runs.config import Config
 from fedmf.runs.optimizer import clipped_sums
 from fedmf.runs.tasks import task_of
-from fedmf.training import ClippedSums, FixedPointSum, LocalTrainer, Task
-from fedmf.training.local import LocalSGD
+from fedmf.training import ClippedSums, FixedPointSum, LocalSGD, LocalTrainer, Task
 
 __all__ = ["app", "make_client_app"]
 
@@ -49,15 +48,13 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, ClippedS
     def train(message: Message, context: Context) -> Message:
         trainer, sums = trainer_of(context)
         request = read_request(message)
-        updates = trainer.updates(request.parameters, request.users, request.t)
         if request.as_slice:
-            total = sums.empty()
-            finite = total.add_updates(updates).tolist()
-            included = [user for user, ok in zip(request.users, finite, strict=True) if ok]
+            total = sums.empty(trainer.device)
+            included = trainer.add_updates(request.parameters, request.users, request.t, total)
             return slice_reply(message, request.t, included, total.parts)
         (user,) = request.users
-        own = FixedPointSum(sums.dimension, sums.clip_norm)
-        own.add_updates(updates)
+        own = FixedPointSum(sums.dimension, sums.clip_norm, trainer.device)
+        own.add_updates(trainer.updates(request.parameters, [user], request.t))
         return user_reply(message, request.t, user, own.total().to(torch.float32))
 
     return client_app
@@ -65,8 +62,14 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, ClippedS
 
 def local_trainer(config: Config, task: Task) -> LocalTrainer:
     """The local trainer that a configuration describes."""
-    plan = LocalSGD(config.local_epochs, config.local_batch_size, config.local_learning_rate)
-    return LocalTrainer(task.model, task.dataset, plan, task.loss, config.seed)
+    plan = LocalSGD(
+        config.local_epochs,
+        config.local_batch_size,
+        config.local_learning_rate,
+        config.local_momentum,
+        config.local_proximal,
+    )
+    return LocalTrainer(task.model, task.dataset, plan, task.loss, config.seed, config.local_engine)
 
 
 @lru_cache(maxsize=2)

@@ -89,11 +89,11 @@ class SecondMomentRelease:
         """Go to a saved position.
 
         Raises:
-            ValueError: it is of other noise, or not that of round t.
+            ValueError: it is of other noise, or not where the first stream was.
         """
         self.noise.load_state(saved)
         if self.noise.t != t:
             raise ValueError(
-                f"t (round of the saved second noise) must be {t}, as many as were released; got "
-                f"{self.noise.t}. Restore checkpoint and ledger from the same copy."
+                f"t (round of the saved second noise) must be {t}, that of the first; got {self.noise.t}. "
+                "Restore checkpoint and ledger from the same copy."
             )

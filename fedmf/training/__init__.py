@@ -12,9 +12,10 @@ from fedmf.training.data import (
     prototypes,
 )
 from fedmf.training.energies import fixed_point_energies
-from fedmf.training.local import LocalSGD, LocalTrainer
+from fedmf.training.local import LocalTrainer
 from fedmf.training.model import FlatModel
 from fedmf.training.pair_sum import ClippedSums, FixedPointPair
+from fedmf.training.plan import LocalSGD
 from fedmf.training.task import Task, cross_entropy
 
 __all__ = [

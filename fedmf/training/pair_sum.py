@@ -43,17 +43,37 @@ class FixedPointPair(FixedPointSum):
         self.second_moment = second_moment
         self._second = torch.zeros(second_moment.size, dtype=torch.int64, device=device)
 
-    def add_updates(self, updates: Tensor) -> Tensor:
+    def like(self) -> FixedPointPair:
+        """See `FixedPointSum.like`."""
+        return FixedPointPair(self.clip_norm, self.second_moment, self.fixed_point.device)
+
+    def add_updates(self, updates: Tensor, origin: Tensor | None = None) -> Tensor:
         """See `FixedPointSum.add_updates`."""
         self._check_rows(updates)
-        rows, finite = clip_to_fixed_point(updates.to(self._total.device), self.clip_norm)
-        step = max(1, _CHUNK // rows.shape[1])
-        features = torch.zeros_like(self._second)
-        for part in rows.split(step):
-            features += fixed_point_energies(part, self.second_moment).sum(0)
-        self._add(rows.sum(dim=0), int(finite.sum()))
-        self._second += features
+        self._check_room(len(updates))
+        finite = torch.ones(len(updates), dtype=torch.bool)
+        # Features take five integers a coordinate, so a few users at a time.
+        step = max(1, _CHUNK // self._total.numel())
+        for at in range(0, len(updates), step):
+            part = updates[at : at + step].detach().to(self._total.device)
+            shifted = part if origin is None else part - origin
+            rows, counted = clip_to_fixed_point(shifted, self.clip_norm)
+            finite[at : at + step] = counted
+            self._total += rows.sum(dim=0)
+            self._second += fixed_point_energies(rows, self.second_moment).sum(dim=0)
+        self.users += int(finite.sum())
         return finite
+
+    def merge(self, other: FixedPointSum) -> None:
+        """See `FixedPointSum.merge`.
+
+        Raises:
+            TypeError: the other is no pair.
+        """
+        if not isinstance(other, FixedPointPair):
+            raise TypeError(f"other (sum) must be a pair; got {type(other).__name__}.")
+        super().merge(other)
+        self._second += other.parts["second"]
 
     @property
     def lengths(self) -> dict[str, int]:
