@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array
+from flwr.app import Array, ArrayRecord
 from flwr.common.constant import SType
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["TensorArray", "tensor_of"]
+__all__ = ["TensorArray", "array_record", "tensor_of"]
 
 
 class TensorArray(Array):
@@ -62,3 +62,10 @@ def tensor_of(array: Array) -> Tensor:
     if isinstance(array, TensorArray):
         return array.__dict__["tensor"]
     return torch.from_numpy(np.require(array.numpy(), requirements=["C", "W"]))
+
+
+def array_record(name: str, tensor: Tensor) -> ArrayRecord:
+    """A record of one tensor by reference; Flower's own constructors would turn it into bytes."""
+    record = ArrayRecord()
+    record[name] = TensorArray(tensor)
+    return record

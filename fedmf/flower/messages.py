@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
-from fedmf.flower.arrays import TensorArray, tensor_of
+from fedmf.flower.arrays import array_record, tensor_of
 
 __all__ = [
     "ROSTER",
@@ -56,7 +56,7 @@ class TrainRequest:
 def train_content(parameters: Tensor, t: int, users: Sequence[str], as_slice: bool) -> RecordDict:
     """The content of a train message. One flat array: encoding cost is per tensor."""
     config = ConfigRecord({"round": t, "users": list(users), "slice": as_slice})
-    return RecordDict({_ARRAYS: _array_record(_PARAMETERS, parameters), _CONFIG: config})
+    return RecordDict({_ARRAYS: array_record(_PARAMETERS, parameters), _CONFIG: config})
 
 
 def read_request(message: Message) -> TrainRequest:
@@ -77,14 +77,14 @@ def read_request(message: Message) -> TrainRequest:
 def user_reply(request: Message, t: int, user: str, update: Tensor) -> Message:
     """One user's clipped update, float32."""
     config = ConfigRecord({"round": t, "users": [user]})
-    return Message(RecordDict({_ARRAYS: _array_record(_UPDATE, update), _CONFIG: config}), reply_to=request)
+    return Message(RecordDict({_ARRAYS: array_record(_UPDATE, update), _CONFIG: config}), reply_to=request)
 
 
 def slice_reply(request: Message, t: int, users: Sequence[str], fixed_point_sum: Tensor) -> Message:
     """The exact sum of a slice's clipped updates, int64, and who is in it."""
     config = ConfigRecord({"round": t, "users": list(users)})
     return Message(
-        RecordDict({_ARRAYS: _array_record(_SUM, fixed_point_sum), _CONFIG: config}), reply_to=request
+        RecordDict({_ARRAYS: array_record(_SUM, fixed_point_sum), _CONFIG: config}), reply_to=request
     )
 
 
@@ -215,10 +215,6 @@ def _names(config: ConfigRecord, key: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise RejectedReply(f"reply must hold a list of user ids {key!r}")
     return tuple(str(name) for name in value)
-
-
-def _array_record(name: str, tensor: Tensor) -> ArrayRecord:
-    return ArrayRecord({name: TensorArray(tensor)})
 
 
 def _tensor(message: Message, name: str) -> Tensor:

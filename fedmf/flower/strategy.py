@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedmf.cohorts import CohortSchedule
-from fedmf.flower.arrays import TensorArray
+from fedmf.flower.arrays import array_record
 from fedmf.flower.messages import read_slice_reply, read_user_reply, train_content
 from fedmf.flower.population import Assignment, Population, pull_until
 from fedmf.runs.server import PrivateServer
@@ -93,7 +93,7 @@ class CorrelatedNoiseStrategy(Strategy):
 
     def initial_arrays(self) -> ArrayRecord:
         """The model the next round starts from, as Flower's ``start`` wants it."""
-        return ArrayRecord({"parameters": TensorArray(self.server.parameters)})
+        return array_record("parameters", self.server.parameters)
 
     def cohort(self, t: int) -> dict[int, str]:
         """The users asked in round t (0-based): ids by index."""

@@ -41,6 +41,12 @@ class PrivateServer:
     Raises:
         ValueError: the checkpoint was written with other noise than this plan and key make.
 
+    Attributes:
+        t: the next round; as many rounds were released.
+        parameters: θ_t, shape (d,).
+        lost: rounds whose work an interruption cost: they were released after the last checkpoint. Their rows
+            of noise are never used again.
+
     Guarantees:
         A resumed run goes on with the very noise of an uninterrupted one. Checkpoints hold the position of
         the noise and digests that identify it; kept vectors are replayed from the key, since past noise on
@@ -62,11 +68,15 @@ class PrivateServer:
         restored = directory.restore()
         if restored is None:
             self.t = 0
+            self.lost = range(0)
             self.parameters = initial.to(self.device)
             self._state = self._optimizer.init(self.parameters)
+            if plan.config.checkpoint_every > 1:
+                directory.keep_initial(self.parameters, self._state, self._noise.state_dict())
         else:
             self.t, parameters, state, noise = restored
             self._check_noise(noise)
+            self.lost = self._lost_rounds(noise)
             self.parameters = parameters.to(self.device)
             self._state = {name: value.to(self.device) for name, value in state.items()}
 
@@ -75,16 +85,21 @@ class PrivateServer:
         inverse = self.plan.mechanism.factorization.recurrence()
         return CorrelatedNoise(source, inverse, self.plan.participation.rounds, device=self.device)
 
+    def _lost_rounds(self, saved: Mapping[str, Any]) -> range:
+        """The rounds that were released after the state at hand was kept: spent, and not in the model."""
+        first, every = int(saved["t"]), self.plan.config.checkpoint_every
+        if not self.t - every < first <= self.t:
+            expected = f"{self.t}" if every == 1 else f"in {max(0, self.t - every + 1)}..{self.t}"
+            raise ValueError(
+                f"t (round of the saved noise) must be {expected}, as {self.t} rounds were released; "
+                f"got {first}. Restore checkpoint and ledger from the same copy."
+            )
+        return range(first, self.t)
+
     def _check_noise(self, saved: Mapping[str, Any]) -> None:
         """Refuse to go on with other noise than the saved; without noise any key will do."""
-        if self.plan.noise_std == 0:
-            return
-        self._noise.load_state(saved)
-        if self._noise.t != self.t:
-            raise ValueError(
-                f"t (round of the saved noise) must be {self.t}, as many as were released; "
-                f"got {self._noise.t}. Restore checkpoint and ledger from the same copy."
-            )
+        if self.plan.noise_std > 0:
+            self._noise.load_state(saved)
 
     @property
     def dimension(self) -> int:
@@ -138,7 +153,7 @@ class PrivateServer:
         parameters, state = self._optimizer.step(
             self.t, self.parameters, self._release_of(noisy), self._state
         )
-        self.directory.commit(self.t, users, parameters, state, self._noise.state_dict())
+        self._commit(users, parameters, state)
         self.t, self.parameters, self._state = self.t + 1, parameters, state
         return parameters
 
@@ -147,3 +162,12 @@ class PrivateServer:
         m = self.plan.config.cohort_size
         variance = (self.plan.noise_std / m) ** 2 * float(self._row_variances[self.t])
         return RoundRelease(noisy / m, variance)
+
+    def _commit(self, users: Sequence[str], parameters: Tensor, state: Mapping[str, Tensor]) -> None:
+        """Make the round final; its state is kept if it is due or nothing may follow."""
+        released = self.t + 1
+        last = released in (self.plan.allowed_rounds, self.horizon)
+        if last or released % self.plan.config.checkpoint_every == 0:
+            self.directory.commit(self.t, users, parameters, state, self._noise.state_dict())
+        else:
+            self.directory.commit_row(self.t, users)
