@@ -132,7 +132,5 @@ def test_a_bad_own_task_is_one_line(own_module: str, name: str, message: str) ->
 
 
 def test_a_module_that_is_nowhere_is_named() -> None:
-    with pytest.raises(
-        ConfigError, match=r"No module named 'no_such_module'.*searched on Python's path"
-    ):
+    with pytest.raises(ConfigError, match=r"No module named 'no_such_module'.*searched on Python's path"):
         task_of(configured(task="no_such_module:make"))
