@@ -14,9 +14,12 @@ from fedmf.training.data.partitions import (
 )
 from fedmf.training.data.prototypes import prototypes
 from fedmf.training.data.synthetic import SyntheticDataset
+from fedmf.training.data.table import HOLD_OUTS, table_dataset
+from fedmf.training.data.table_file import Table, read_table
 from fedmf.training.data.user_ids import NumberedUsers
 
 __all__ = [
+    "HOLD_OUTS",
     "PARTITIONS",
     "FederatedDataset",
     "InMemoryDataset",
@@ -24,6 +27,7 @@ __all__ = [
     "Partition",
     "PartitionPlan",
     "SyntheticDataset",
+    "Table",
     "digits",
     "partition_by_dirichlet_sizes",
     "partition_by_label",
@@ -31,4 +35,6 @@ __all__ = [
     "partition_by_shards",
     "partition_evenly",
     "prototypes",
+    "read_table",
+    "table_dataset",
 ]
