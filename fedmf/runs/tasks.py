@@ -11,7 +11,16 @@ from typing import Final
 from fedmf.runs.config import Config, ConfigError
 from fedmf.runs.keys.data import parse_counts, parse_names
 from fedmf.training import FederatedDataset, FlatModel, InMemoryDataset, Task, build_model
-from fedmf.training.data import PartitionPlan, SyntheticDataset, digits, prototypes, read_table, table_dataset
+from fedmf.training.data import (
+    HubColumns,
+    PartitionPlan,
+    SyntheticDataset,
+    digits,
+    load_hub,
+    prototypes,
+    read_table,
+    table_dataset,
+)
 
 __all__ = ["DATASETS", "dataset_of", "task_of"]
 
@@ -91,12 +100,29 @@ def _table(config: Config) -> FederatedDataset:
     )
 
 
+def _hub(config: Config) -> FederatedDataset:
+    columns = parse_names(config.feature_columns) or ("image",)
+    if len(columns) != 1 or config.input_shape:
+        raise ConfigError(
+            "feature-columns must name one column and input-shape be empty with dataset 'hub'; got "
+            f"{config.feature_columns!r} and {config.input_shape!r}."
+        )
+    return load_hub(
+        config.data_path,
+        None if config.partition == "natural" else _plan(config),
+        HubColumns(columns[0], config.label_column, config.user_column),
+        test_fraction=config.test_fraction,
+        seed=config.seed,
+    )
+
+
 #: By name, as in configurations.
 DATASETS: Final[dict[str, Callable[[Config], FederatedDataset]]] = {
     "digits": _digits,
     "synthetic": _synthetic,
     "prototypes": _prototypes,
     "table": _table,
+    "hub": _hub,
 }
 
 

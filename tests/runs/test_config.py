@@ -36,6 +36,8 @@ CHOICES = {key: get_args(field.annotation) for key, field in FIELDS.items() if g
 
 def companions(key: str, value: object) -> dict[str, Any]:
     """Other keys without which a value is refused: an accountant needs the schedule of its name."""
+    if (key, value) == ("dataset", "hub"):
+        return {"data-path": "cifar10"}
     if (key, value) in {("dataset", "table"), ("partition", "natural"), ("hold-out", "users")}:
         return {"dataset": "table", "data-path": "rows.csv", "user-column": "who"}
     return {"schedule": value} if key == "accountant" and value in CHOICES["schedule"] else {}
@@ -446,7 +448,7 @@ def test_hidden_units_may_be_one_integer() -> None:
         ({"dataset": "table"}, "data-path must name the file of dataset 'table'; got none."),
         (
             {"partition": "natural"},
-            "partition 'natural' needs dataset 'table' and a user-column; got 'digits'",
+            "partition 'natural' needs dataset 'table' or 'hub' and a user-column; got 'digits'",
         ),
         ({"hold-out": "users"}, "hold-out 'users' needs dataset 'table' and a user-column; got 'digits'"),
         (

@@ -21,7 +21,7 @@ class DataKeys(Keys):
     """What is learnt, from whom: data, partition, model, public seed."""
 
     task: Annotated[str, Field(pattern=r"^(|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")] = ""
-    dataset: Literal["digits", "synthetic", "prototypes", "table"] = "digits"
+    dataset: Literal["digits", "synthetic", "prototypes", "table", "hub"] = "digits"
     users: Count = 360
     partition: Literal["iid", "dirichlet", "dirichlet-sizes", "power-law", "shards", "natural"] = "iid"
     dirichlet_alpha: Positive = 0.5
@@ -51,11 +51,11 @@ class DataKeys(Keys):
         parse_names(self.feature_columns)
         if self.task:
             return self
-        if self.dataset == "table" and not self.data_path:
-            raise ValueError("data-path must name the file of dataset 'table'; got none.")
-        if self.partition == "natural" and not (self.dataset == "table" and self.user_column):
+        if self.dataset in ("table", "hub") and not self.data_path:
+            raise ValueError(f"data-path must name the file of dataset {self.dataset!r}; got none.")
+        if self.partition == "natural" and not (self.dataset in ("table", "hub") and self.user_column):
             raise ValueError(
-                f"partition 'natural' needs dataset 'table' and a user-column; got {self.dataset!r} "
+                f"partition 'natural' needs dataset 'table' or 'hub' and a user-column; got {self.dataset!r} "
                 f"and {self.user_column!r}."
             )
         if self.hold_out == "users" and not (self.dataset == "table" and self.user_column):
