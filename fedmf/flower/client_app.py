@@ -72,7 +72,9 @@ def local_trainer(config: Config, task: Task) -> LocalTrainer:
 def cached_trainer(items: tuple[tuple[str, str | int | float | bool], ...]) -> tuple[LocalTrainer, float]:
     """The trainer of a configuration's sorted items, built once in each worker process."""
     config = Config.from_mapping(dict(items))
-    return local_trainer(config, task_of(config)), config.clip_norm
+    # Ray shows an actor only the GPU it reserved, which is then the first.
+    task = task_of(config).to("cuda" if config.worker_gpus > 0 else "cpu")
+    return local_trainer(config, task), config.clip_norm
 
 
 def _trainer_from_run_config(context: Context) -> tuple[LocalTrainer, float]:
