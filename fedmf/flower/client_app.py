@@ -19,8 +19,7 @@ from fedmf.flower.messages import (
 )
 from fedmf.runs.config import Config
 from fedmf.runs.tasks import task_of
-from fedmf.training import FixedPointSum, LocalTrainer, Task
-from fedmf.training.local import LocalSGD
+from fedmf.training import FixedPointSum, LocalSGD, LocalTrainer, Task
 
 __all__ = ["app", "make_client_app"]
 
@@ -48,24 +47,27 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, float]])
     def train(message: Message, context: Context) -> Message:
         trainer, clip_norm = trainer_of(context)
         request = read_request(message)
-        updates = trainer.updates(request.parameters, request.users, request.t)
+        total = FixedPointSum(request.parameters.numel(), clip_norm, trainer.device)
         if request.as_slice:
-            total = FixedPointSum(request.parameters.numel(), clip_norm)
-            finite = total.add_updates(updates).tolist()
-            included = [user for user, ok in zip(request.users, finite, strict=True) if ok]
+            included = trainer.add_updates(request.parameters, request.users, request.t, total)
             return slice_reply(message, request.t, included, total.fixed_point)
         (user,) = request.users
-        own = FixedPointSum(request.parameters.numel(), clip_norm)
-        own.add_updates(updates)
-        return user_reply(message, request.t, user, own.total().to(torch.float32))
+        total.add_updates(trainer.updates(request.parameters, [user], request.t))
+        return user_reply(message, request.t, user, total.total().to(torch.float32))
 
     return client_app
 
 
 def local_trainer(config: Config, task: Task) -> LocalTrainer:
     """The local trainer that a configuration describes."""
-    plan = LocalSGD(config.local_epochs, config.local_batch_size, config.local_learning_rate)
-    return LocalTrainer(task.model, task.dataset, plan, task.loss, config.seed)
+    plan = LocalSGD(
+        config.local_epochs,
+        config.local_batch_size,
+        config.local_learning_rate,
+        config.local_momentum,
+        config.local_proximal,
+    )
+    return LocalTrainer(task.model, task.dataset, plan, task.loss, config.seed, config.local_engine)
 
 
 @lru_cache(maxsize=2)

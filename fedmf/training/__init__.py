@@ -11,8 +11,9 @@ from fedmf.training.data import (
     digits,
     prototypes,
 )
-from fedmf.training.local import LocalSGD, LocalTrainer
+from fedmf.training.local import LocalTrainer
 from fedmf.training.model import FlatModel
+from fedmf.training.plan import LocalSGD
 from fedmf.training.task import Task, cross_entropy
 
 __all__ = [

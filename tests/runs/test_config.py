@@ -126,6 +126,8 @@ RANGES = {
     "max-epsilon": ([0.0, 4.0], [-1.0]),
     "clip-norm": ([1e-9, 1e9], [0.0, -0.3]),
     "local-learning-rate": ([1e-9, 1e9], [0.0, -0.3]),
+    "local-momentum": ([0.0, 0.999], [1.0, -0.1]),
+    "local-proximal": ([0.0, 1e9], [-0.1]),
     "server-learning-rate": ([1e-9, 1e9], [0.0, -0.3]),
     "server-momentum": ([0.0, 0.999], [1.0, -0.1]),
     "round-timeout": ([0.1, 1e6], [0.0, -1.0]),
