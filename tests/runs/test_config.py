@@ -280,6 +280,7 @@ def test_two_configurations_compute_the_same_unless_a_key_that_matters_differs(k
         "mechanism-params": "lambda=0.9",
         "output-dir": "elsewhere",
         "user-budgets": "budgets.csv",
+        "ray-address": "auto",
         "task": "tasks:make",
         "data-path": "rows.csv",
         "feature-columns": "a,b",
