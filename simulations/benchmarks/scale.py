@@ -46,7 +46,7 @@ def measure(values: dict[str, Any], path: Path) -> dict[str, float]:
     training = [0.0, 0.0]
     with Session.start(path, config) as session:
         trainer = local_trainer(session.config, session.task)
-        inner, outer = make_client_app(lambda _: (trainer, config.clip_norm)), ClientApp()
+        inner, outer = make_client_app(lambda _: (trainer, session.sums)), ClientApp()
 
         @outer.query()
         def query(message: Message, context: Context) -> Message:
