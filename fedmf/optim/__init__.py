@@ -6,8 +6,8 @@ from fedmf.optim.energies import Energies, ReleasedEnergies, SquaredRelease
 from fedmf.optim.fedopt import FedAdagrad, FedYogi
 from fedmf.optim.move import Move
 from fedmf.optim.release import RoundRelease, SecondForm, ServerOptimizer
-from fedmf.optim.schedule import LearningRateSchedule
 from fedmf.optim.sgd import ServerSGD
+from fedmf.workload import LearningRateSchedule
 
 __all__ = [
     "BLOCKS",

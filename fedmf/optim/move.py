@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedmf.optim.schedule import LearningRateSchedule
+from fedmf.workload import LearningRateSchedule
 
 __all__ = ["Move"]
 

@@ -13,7 +13,7 @@ from fedmf.accounting.header import RunHeader
 from fedmf.accounting.statement import PrivacyStatement, build_statement
 from fedmf.cohorts import CohortSchedule
 from fedmf.noise import NoiseKey
-from fedmf.runs.budget import UserBudgets, read_budgets
+from fedmf.runs.budget import UserBudgets, check_names, read_budgets
 from fedmf.runs.config import Config, ConfigError
 from fedmf.runs.directory import BUDGETS, RunDirectory
 from fedmf.runs.optimizer import server_optimizer
@@ -62,7 +62,8 @@ class Session:
             raise ConfigError(f"users must be the task's {task.dataset.users}; got {config.users}.")
         plan = make_plan(config)
         if config.user_budgets:
-            read_budgets(Path(config.user_budgets).expanduser())
+            budgets = read_budgets(Path(config.user_budgets).expanduser())
+            check_names(budgets, task.dataset.user_ids)
         key = NoiseKey.from_os() if config.noise_seed < 0 else NoiseKey.from_seed(config.noise_seed)
         header = plan.header(key, task.model.dimension).to_dict()
         return cls._opened(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fedmf.accounting.ledger import Ledger, LedgerError, ParticipationViolation
+from fedmf.accounting.ledger_replay import replay
 from fedmf.participation import Participation
 
 CONTRACT = Participation(rounds=10, max_participations=3, min_separation=3)
@@ -73,6 +74,21 @@ def test_summary(ledger):
     assert summary.empty_rounds == 1
     assert (summary.users, summary.participations) == (4, 7)
     assert (summary.max_participations, summary.min_separation, summary.largest_cohort) == (3, 3, 3)
+
+
+@pytest.mark.parametrize("most", range(1, 5))
+@pytest.mark.parametrize("apart", range(1, 6))
+def test_replay_accepts_exactly_the_contracts_that_the_rows_keep(path, most, apart):
+    """One user three times, four rounds apart and then three: the file checks out for k ≥ 3 and b ≤ 3."""
+    with Ledger.create(path, Participation(20, 3, 3), {}) as ledger:
+        commit(ledger, ["a"], ["b"], [], ["c"], ["a"], [], [], ["a", "b"])
+        contract = Participation(20, most, apart)
+        if most >= 3 and apart <= 3:
+            assert replay(ledger._connection, contract).min_separation == 3
+            return
+        message = r"took part in rounds (0 and 4|4 and 7|0, 4, 7|0, 4): [bk] \(m.._\w+\) is"
+        with pytest.raises(ParticipationViolation, match=message):
+            replay(ledger._connection, contract)
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 3, -1, 2.0, True, None, "2"])

@@ -123,6 +123,22 @@ def test_run_that_stopped_early(path):
     assert "Simulation only, no privacy" in found.render_text().splitlines()[0]
 
 
+@pytest.mark.parametrize("released", [4, 6])
+def test_realised_is_what_was_recorded_and_not_what_was_allowed(path, released):
+    """Users who joined once spend less than the contract allows, at the end and on the way."""
+    header = make_header()
+    record(path, header, [["a"], ["b"], [], ["c"], [], []][:released])
+    found = read(path)
+    worst = max(epsilon_of([t], released, header) for t in (0, 1, 3))
+    assert found.epsilon_realised == pytest.approx(worst, rel=1e-9)
+    assert found.epsilon_realised < 0.8 * epsilon_of([0, 3], released, header)
+    assert found.epsilon_realised_quantiles["1"] == pytest.approx(worst, rel=1e-9)
+    assert found.mu_realised < 0.9 * found.mu_planned
+    assert found.rho_realised == pytest.approx(found.mu_realised**2 / 2)
+    assert found.epsilon_realised_histogram[-1].high == pytest.approx(worst, rel=1e-9)
+    assert found.realised_worst_pattern == (0,)
+
+
 def test_before_the_first_round(path):
     record(path, make_header(), [])
     found = read(path)

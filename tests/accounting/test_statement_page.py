@@ -247,5 +247,7 @@ def test_an_amplified_statement_gives_both_factors(tmp_path: Path) -> None:
     }
     text = Page(render_page(amplified)).text
     assert "e^2 = 7.389, plus 1e-05, unless the observer knows who took part in which round" in text
+    known = s["epsilon_planned_known_cohorts"]
+    assert f"then the factor is at most e^{known:.4g} = {math.exp(known):.4g}." in text
     assert "planned, cohorts secret" in text
     assert "cohorts known" in text
