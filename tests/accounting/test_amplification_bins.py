@@ -57,7 +57,9 @@ def one_side(pair, noise, epsilon, side, count=20_000, seed=0):
         (TWO_BINS, 0.5, 4.0),
         (TWO_BINS, 1.5, 0.3),
         (TWO_BINS, 0.7, 0.0),
+        (TWO_BINS, 6.0, 0.3),
         (THREE_BINS, 0.8, 1.0),
+        (THREE_BINS, 4.0, 0.5),
     ],
 )
 def test_small_cases_agree_with_numerical_integration(means, noise, epsilon, side):

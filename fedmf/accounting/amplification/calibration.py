@@ -24,6 +24,7 @@ from fedmf.accounting.calibration import gaussian_epsilon, gaussian_sigma
 __all__ = ["Calibrated", "amplified_epsilon", "amplified_noise", "certified_noise", "confident_noise"]
 
 _PILOT = 512
+_PILOTS = 40
 _MIDDLE = 4096
 _TRUST = 0.3
 _CLOSE = 0.02
@@ -233,13 +234,13 @@ def _solve(
 ) -> tuple[float, float]:
     """The root in s and d log δ / d log s there; the proposal follows s."""
     noise = start
-    for count in [_PILOT] * 40 + [_MIDDLE]:
-        moved, _ = _step(pair, noise, epsilon, delta, side, count, seed)
+    for _ in range(_PILOTS):
+        moved, _ = _step(pair, noise, epsilon, delta, side, _PILOT, seed)
         close = abs(math.log(moved / noise)) < _CLOSE
         noise = moved
-        if close and count == _PILOT:
+        if close:
             break
-    return noise, _step(pair, noise, epsilon, delta, side, _MIDDLE, seed)[1]
+    return _step(pair, noise, epsilon, delta, side, _MIDDLE, seed)
 
 
 def _step(
