@@ -36,7 +36,8 @@ _FIXED_POINT_STEPS = 8
 # Any points will do; these need not be exact.
 _LEVEL_TOLERANCE = 0.02
 _ALIKE = 0.7
-_WARM = 0.25
+# What single precision may add to log Ω of a sequence.
+_SINGLE_PRECISION = 1e-3
 
 
 def log_sum_exp(values: Matrix) -> Vector:
@@ -59,7 +60,6 @@ class RemoveProposal:
         point_log_weights: log of the mixture's weights less half the points' squared norms, shape (K,).
         order: q.
         log_normalizer: log Z_q.
-        freezing: which sequences are long enough, see `_freezing`.
     """
 
     noise: float
@@ -70,7 +70,6 @@ class RemoveProposal:
     point_log_weights: Vector
     order: int
     log_normalizer: float
-    freezing: float
 
     @classmethod
     def of(cls, unscaled: Matrix, noise: float, epsilon: float) -> RemoveProposal:
@@ -83,23 +82,18 @@ class RemoveProposal:
         weights = 0.9 * weights / weights.sum() + 0.1 / len(weights)
         order, log_normalizer = _best_order(gram, epsilon)
         log_weights = np.log(weights) - 0.5 * squares
-        return cls(
-            noise, means, gram, epsilon, combinations, log_weights, order, log_normalizer, _freezing(gram)
-        )
+        return cls(noise, means, gram, epsilon, combinations, log_weights, order, log_normalizer)
 
     @property
     def log_bound(self) -> float:
         """(1 − e^{ε−L})·e^L ≤ c_q·e^{qL−(q−1)ε} with c_q = (q−1)^{q−1}/q^q, and dR/dN ≥ share·e^{qL}/Z_q.
 
-        Where log μ(K) < ε for all prefixes K of the sequences, also dR/d(Nκ) ≥ share·e^{|J|L}/Ω(J) with
-        |J| ≥ q and Ω(J)·e^{−(|J|−1)ε} ≤ Π_{c<q} e^{g(c)−ε}: see `_steepest_growth`.
+        Also dR/d(Nκ) ≥ share·e^{|J|L}/Ω(J), with Ω(J)·e^{−(|J|−1)ε} bounded by `_steepest_growth`.
         """
         tilted = _log_tilted_bound(self.order, self.log_normalizer, self.epsilon) - math.log(_SHARE_TILTED)
-        if self.freezing > 0:
-            return tilted
         growth = _steepest_growth(self.gram, self.epsilon)
-        grown = _log_tilted_bound(len(growth) + 1, float(growth.sum()), self.epsilon)
-        return min(tilted, grown - math.log(_SHARE_GROWN))
+        grown = _log_tilted_bound(len(growth) + 1, float(growth.sum()), self.epsilon) - math.log(_SHARE_GROWN)
+        return min(tilted, grown + _SINGLE_PRECISION)
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
         """Draws with state <y, m_j>·s, to be divided by the noise again: shape (N, b)."""
@@ -148,33 +142,31 @@ class RemoveProposal:
     def _grow(
         self, rng: np.random.Generator, log_odds: Matrix | None, count: int
     ) -> tuple[Matrix, Vector, Vector]:
-        """Sequences J: (Σ_J m, |J|, log Ω(J)), Ω(J) = Π over its prefixes K of (1/b) Σ_j exp<Σ_K m, m_j>.
+        """Sequences J: (Σ_J m, |J|, log Ω(J)), Ω(J) the product of μ(K) = (1/b) Σ_j exp<Σ_K m, m_j> over J's own
+        prefixes K.
 
-        A sequence ends once log (1/b) Σ_j exp(<Σ_K m, m_j> − η|m_j|²/2) ≥ ε, η the freezing, or at 256. Without
-        log_odds each next bin has probability proportional to exp<Σ_K m, m_j>; with them, shape (N, b), to
-        exp(log_odds).
+        A sequence ends once log μ(J) ≥ ε, or at 256. Without log_odds each next bin has probability
+        proportional to exp<Σ_K m, m_j>; with them, shape (N, b), to exp(log_odds).
         """
         b = len(self.means)
         # Single precision: the probabilities that are drawn from are the ones that enter Ω.
         gram = self.gram.astype(np.float32)
-        half = 0.5 * np.float32(self.freezing) * np.diag(gram)
         weights = None
         if log_odds is not None:
             weights = np.exp((log_odds - log_odds.max(axis=1, keepdims=True)).astype(np.float32))
         chosen = rng.integers(b, size=count) if weights is None else _pick(rng, weights)
         total, length, log_omega = self.means[chosen], np.ones(count), np.zeros(count)
-        field = gram[chosen] - half
-        scale = np.exp(half - half.max())
+        field = gram[chosen]
         active = np.arange(count)
         for _ in range(1, _LONGEST):
             peak = field.max(axis=1)
             summands = np.exp(field - peak[:, None])
-            going = np.log(summands.sum(axis=1)) + peak - math.log(b) < self.epsilon
-            active, field, summands, peak = active[going], field[going], summands[going], peak[going]
+            log_mu = np.log(summands.sum(axis=1, dtype=np.float64) / b) + peak
+            going = log_mu < self.epsilon
+            active, field, summands = active[going], field[going], summands[going]
             if not active.size:
                 break
-            summands *= scale
-            log_omega[active] += np.log(summands.sum(axis=1, dtype=np.float64) / b) + peak + half.max()
+            log_omega[active] += log_mu[going]
             chosen = _pick(rng, summands if weights is None else weights[active])
             field += gram[chosen]
             total[active] += self.means[chosen]
@@ -210,18 +202,6 @@ def _nearest_points(gram: Matrix, level: float) -> Matrix:
             break
         weights = local
     return steps[:, None] * weights
-
-
-def _freezing(gram: Matrix) -> float:
-    """η in [0, 1], for the rule that ends sequences.
-
-    L at Σ_K m plus noise is near log (1/b) Σ_j exp<Σ_K m, m_j> if many independent bins matter, as E exp of
-    the noise makes up for |m|²/2 (η = 0), and near L(Σ_K m) if one bin does (η = 1). In between as in the
-    random energy model, with tr(G)·b/ΣG bins for b. Any η will do.
-    """
-    bins = float(np.trace(gram)) * len(gram) / max(float(gram.sum()), 1e-300)
-    ratio = float(np.diag(gram).mean()) / (2.0 * math.log(max(bins, 1.1)))
-    return 0.0 if ratio < _WARM else min(ratio, 1.0)
 
 
 def _steepest_growth(gram: Matrix, epsilon: float) -> Vector:

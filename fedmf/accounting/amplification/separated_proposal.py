@@ -124,24 +124,20 @@ class RemoveProposal:
         """A sequence J for each of the sets: (Σ_J m, |J|, log Ω(J)).
 
         Ω(J) is the product of μ(K) = Σ_π w_π exp<Σ_K m, m_π> over J's own prefixes K. A sequence ends once log
-        μ(K) less half the mean |m|² over K reaches ε, about where L does, or at 64. Without a posterior each
-        next pattern has probability proportional to w_π exp<Σ_K m, m_π>; with one it is drawn from the
-        posterior's sets, whatever K is.
+        μ(J) ≥ ε, or at 64. Without a posterior each next pattern has probability proportional to
+        w_π exp<Σ_K m, m_π>; with one it is drawn from the posterior's sets, whatever K is.
         """
         law = self.law
-        half = 0.5 * law.squares / self.noise**2
         new = law.patterns(rng, sets.size) if posterior is None else posterior.draw(rng, sets)
         total, length, log_omega = law.mean_of(new), np.ones(sets.size), np.zeros(sets.size)
-        halves = half @ new
         active = np.arange(sets.size)
         while active.size and length[active[0]] < _LONGEST:
             attracted = law.weighted(law.correlations(total[:, active]) / self.noise**2)
-            going = attracted.log_total - halves[active] / length[active] < self.epsilon
+            going = attracted.log_total < self.epsilon
             active, kept = active[going], np.flatnonzero(going)
             log_omega[active] += attracted.log_total[kept]
             new = attracted.draw(rng, kept) if posterior is None else posterior.draw(rng, sets[active])
             total[:, active] += law.mean_of(new)
-            halves[active] += half @ new
             length[active] += 1
         return total, length, log_omega
 
