@@ -75,7 +75,9 @@ def test_sums_and_logarithms_agree(s, q):
     shifted = exponents.copy()
     # One draw beyond the range of sums; the others must not notice.
     shifted[:, 4] += 700.0
-    np.testing.assert_allclose(law.weighted(exponents).logs[:, :4], law.weighted(shifted).logs[:, :4], atol=1e-12)
+    np.testing.assert_allclose(
+        law.weighted(exponents).logs[:, :4], law.weighted(shifted).logs[:, :4], atol=1e-12
+    )
 
 
 def _loss(dense, law, y, noise):
@@ -94,7 +96,9 @@ def test_patterns_are_drawn_by_their_probabilities():
         assert abs(seen - weight) < Z * math.sqrt(weight * (1 - weight) / count) + 1e-12
 
 
-@pytest.mark.parametrize(("n", "bands", "s", "q"), [(6, 2, 3, 0.4), (7, 3, 3, 0.7), (5, 1, 1, 0.3), (6, 2, 2, 1.0)])
+@pytest.mark.parametrize(
+    ("n", "bands", "s", "q"), [(6, 2, 3, 0.4), (7, 3, 3, 0.7), (5, 1, 1, 0.3), (6, 2, 2, 1.0)]
+)
 def test_pairs_are_drawn_by_their_probabilities(n, bands, s, q):
     """Z₂ and every pair's share of it against enumeration of all pairs of patterns."""
     strategy, noise, count = bsr(bands, n), 1.1, 40_000

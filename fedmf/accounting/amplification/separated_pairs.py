@@ -81,7 +81,9 @@ class AttractedPairs:
             if together.any():
                 both, one = self._together(t, q)
                 joins[0] |= together & (uniform < both + one)
-                joins[1] |= together & ((uniform < both) | ((uniform >= both + one) & (uniform < both + 2 * one)))
+                joins[1] |= together & (
+                    (uniform < both) | ((uniform >= both + one) & (uniform < both + 2 * one))
+                )
             patterns[:, t] = joins
             free_from[joins] = t + s
         return patterns[0], patterns[1]

@@ -23,6 +23,7 @@ _STRETCHES = (1.0, 1.35, 1.8, 2.4, 3.2, 4.2)
 _ODDS = (1.0, 2.0, 3.5, 6.0)
 # Grown draws cost several times as much as the others.
 _GOOD_ENOUGH = 50.0
+_FEWEST = 15.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,24 +59,34 @@ class RemoveProposal:
     def of(cls, law: SeparatedLaw, noise: float, epsilon: float) -> RemoveProposal:
         """κ and the odds with the smallest second moment in a pilot, whose draws serve all of them."""
         pairs = AttractedPairs.of(law, noise)
-        pilot = cls(law, pairs, noise, epsilon, law.likelier(_ODDS[1]), _STRETCHES[2], 0.0)
-        draws = pilot.draw(np.random.default_rng(0), _PILOT)
-        losses = law.weighted(pilot._exponents(draws.state, 1.0)).log_total
-        wanted = losses + np.log(np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 1e-300))
-        scale = 2 * np.logaddexp.reduce(wanted - draws.log_density) - math.log(_PILOT)
-        best, found = math.inf, pilot
-        for stretch in _STRETCHES:
-            exponents = pilot._exponents(draws.state, stretch)
-            for odds in _ODDS:
-                likelier = law.likelier(odds)
-                candidate = cls(law, pairs, noise, epsilon, likelier, stretch, 0.0)
-                log_density = candidate._cheap(losses, likelier.weighted(exponents).log_total)
-                score = np.logaddexp.reduce(2 * wanted - log_density - draws.log_density) - scale
-                if score < best:
-                    best, found = float(score), candidate
-        # Where even the largest κ is too small, the pilot has seen too little to be believed.
-        enough = best < math.log(_GOOD_ENOUGH) and found.stretch < _STRETCHES[-1]
+        first = cls(law, pairs, noise, epsilon, law.likelier(_ODDS[1]), _STRETCHES[2], 0.0)
+        found, effective, score = first._improved()
+        if effective < _FEWEST:
+            found, _, score = replace(first, stretch=_STRETCHES[-1], grown=_SHARE_GROWN)._improved()
+        # Where even the largest κ is too small, the score is not to be believed.
+        enough = score < _GOOD_ENOUGH and found.stretch < _STRETCHES[-1]
         return replace(found, grown=0.0 if enough else _SHARE_GROWN)
+
+    def _improved(self) -> tuple[RemoveProposal, float, float]:
+        """The best without a third part; how many draws of the pilot count; E(contribution²)/δ² of the best."""
+        law, best, found = self.law, math.inf, self
+        draws = self.draw(np.random.default_rng(0), _PILOT)
+        losses = law.weighted(self._exponents(draws.state, 1.0)).log_total
+        excess = -np.expm1(np.minimum(self.epsilon - losses, 0.0))
+        wanted = losses + np.log(np.maximum(excess, 1e-300))
+        weights = wanted - draws.log_density
+        mean = float(np.logaddexp.reduce(weights)) - math.log(_PILOT)
+        effective = math.exp(2 * (mean + math.log(_PILOT)) - float(np.logaddexp.reduce(2 * weights)))
+        for stretch in _STRETCHES:
+            exponents = self._exponents(draws.state, stretch)
+            for odds in _ODDS:
+                candidate = replace(self, likelier=law.likelier(odds), stretch=stretch, grown=0.0)
+                log_density = candidate._cheap(losses, candidate.likelier.weighted(exponents).log_total)
+                second = float(np.logaddexp.reduce(wanted - log_density + weights)) - math.log(_PILOT)
+                if second < best:
+                    best, found = second, candidate
+        hits = min(effective, float((excess > 0).sum()))
+        return found, hits, math.exp(min(best - 2 * mean, 700.0))
 
     @property
     def log_bound(self) -> float:
