@@ -72,7 +72,7 @@ NOTES = (
 
 
 def cells_of(label: str, relative_error: float) -> Callable[[float], dict[str, float]]:
-    """From ε to the cell: RMSE, half of its 95 % interval and the draws; from the largest ε to the smallest."""
+    """From ε to the cell: RMSE, half of its 95 % interval, the draws. To be called from large to small ε."""
     name, params, _ = PAPER[label]
     strategy = build(name, CONTRACT, params=params).factorization
     scale = math.sqrt(float(query_variances(strategy, prefix(CONTRACT.rounds)).mean()))

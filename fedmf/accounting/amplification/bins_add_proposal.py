@@ -70,7 +70,7 @@ class AddProposal:
 
 
 def _nearest(means: Matrix, epsilon: float) -> tuple[Vector, float]:
-    """−τg at the point y₀ nearest to 0 with L = −ε, found by a fixed point, and the log of its largest contribution."""
+    """−τg at the point y₀ nearest to 0 with L = −ε, and the log of its largest contribution."""
     gram = np.maximum(means @ means.T, 0.0)
     half, log_b = 0.5 * np.diag(gram), math.log(len(gram))
     weights, start = np.full(len(gram), 1.0 / len(gram)), 0.0
@@ -95,7 +95,7 @@ def _nearest(means: Matrix, epsilon: float) -> tuple[Vector, float]:
 
 
 def _conditional(means: Matrix, epsilon: float) -> tuple[Vector, Matrix]:
-    """The second part: a fixed point of mean −τg and precision I + τ(Σ_j w_j m_j m_jᵀ − ggᵀ), g = Σ_j w_j m_j.
+    """Mean −τg and precision I + τ(Σ_j w_j m_j m_jᵀ − ggᵀ) of the second part, g = Σ_j w_j m_j.
 
     w_j is proportional to the expectation of summand j of e^L, and τ makes their mean e^{−ε}.
     """

@@ -142,11 +142,11 @@ class RemoveProposal:
     def _grow(
         self, rng: np.random.Generator, log_odds: Matrix | None, count: int
     ) -> tuple[Matrix, Vector, Vector]:
-        """Sequences J: (Σ_J m, |J|, log Ω(J)), Ω(J) the product of μ(K) = (1/b) Σ_j exp<Σ_K m, m_j> over J's own
-        prefixes K.
+        """Sequences J: (Σ_J m, |J|, log Ω(J)).
 
-        A sequence ends once log μ(J) ≥ ε, or at 256. Without log_odds each next bin has probability
-        proportional to exp<Σ_K m, m_j>; with them, shape (N, b), to exp(log_odds).
+        Ω(J) is the product of μ(K) = (1/b) Σ_j exp<Σ_K m, m_j> over J's own prefixes K. A sequence ends once
+        log μ(J) ≥ ε, or at 256. Without log_odds each next bin has probability proportional to
+        exp<Σ_K m, m_j>; with them, shape (N, b), to exp(log_odds).
         """
         b = len(self.means)
         # Single precision: the probabilities that are drawn from are the ones that enter Ω.
@@ -207,9 +207,9 @@ def _nearest_points(gram: Matrix, level: float) -> Matrix:
 def _steepest_growth(gram: Matrix, epsilon: float) -> Vector:
     """g(c) = max_j log (1/b) Σ_i exp(c<m_i, m_j>) for c = 1, 2, … while it is below ε.
 
-    log μ(S) = log (1/b) Σ_i exp<S, m_i> is convex, so log μ(Σ_K m) ≤ g(|K|): no sequence grows faster. One that
-    goes on while log μ(K) < ε has |J| > c for all these c, and further factors of Ω(J)·e^{−(|J|−1)ε} are below
-    1. At length 256 the same holds.
+    log μ(S) = log (1/b) Σ_i exp<S, m_i> is convex, so log μ(Σ_K m) ≤ g(|K|): no sequence grows faster. One
+    that goes on while log μ(K) < ε has |J| > c for all these c, and any further factors of
+    Ω(J)·e^{−(|J|−1)ε} = Π_K μ(K)·e^{−ε} are below 1. The same holds at length 256.
     """
     found: list[float] = []
     while len(found) < _LONGEST - 1:

@@ -37,9 +37,10 @@ def amplified_mechanism(
 ) -> tuple[Mechanism, AmplifiedNoise]:
     """The mechanism and its noise; bands and the real parameters lambda, gamma, nu and c are searched.
 
-    Bands are powers of two or the most that the sampling allows, wider or narrower while the error falls. Parameters with a few integer values, and
-    the coefficients of optimised strategies, are chosen as without amplification: for one participation with
-    cyclic Poisson and b-min-sep sampling, for the contract with Balls-in-Bins.
+    Bands are powers of two or the most that the sampling allows, wider or narrower while the error falls.
+    Parameters with a few integer values, and the coefficients of optimised strategies, are chosen as without
+    amplification: for one participation with cyclic Poisson and b-min-sep sampling, for the contract with
+    Balls-in-Bins.
 
     Args:
         name: of the mechanism.

@@ -1,8 +1,8 @@
 """What b-min-sep sampling can do with a user: patterns, their probabilities and sums over all of them.
 
-A free user is sampled with probability q and then rests for s − 1 rounds. The process starts in its stationary
-state, so that every round has the same expected number of users. s = 1 is Poisson sampling, q = 1 is
-Balls-in-Bins with s bins.
+A free user is sampled with probability q and then rests for s − 1 rounds. The process starts in its
+stationary state, so that every round has the same expected number of users. s = 1 is Poisson sampling, q = 1
+is Balls-in-Bins with s bins.
 """
 
 from __future__ import annotations

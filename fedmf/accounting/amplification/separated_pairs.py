@@ -89,7 +89,7 @@ class AttractedPairs:
         return patterns[0], patterns[1]
 
     def _joins(self, t: int, wait: NDArray[np.int64], q: float) -> Matrix:
-        """Probability that the free user joins when the other rests `wait` rounds; of no use where that is 0."""
+        """Probability that the free user joins when the other rests `wait` rounds; 0 where both are free."""
         s = self.law.separation
         waits = np.arange(1, s)
         logs = self.attractions[t, s - waits] + self.values[t + waits, s - waits] - self.values[t, 1:]

@@ -68,7 +68,7 @@ class RemoveProposal:
         return replace(found, grown=0.0 if enough else _SHARE_GROWN)
 
     def _improved(self) -> tuple[RemoveProposal, float, float]:
-        """The best without a third part; how many draws of the pilot count; E(contribution²)/δ² of the best."""
+        """The best without a third part, how many of its draws count, and E(contribution²)/δ² of the best."""
         law, best, found = self.law, math.inf, self
         draws = self.draw(np.random.default_rng(0), _PILOT)
         losses = law.weighted(self._exponents(draws.state, 1.0)).log_total
@@ -134,8 +134,8 @@ class RemoveProposal:
     ) -> tuple[Matrix, Vector, Vector]:
         """A sequence J for each of the sets: (Σ_J m, |J|, log Ω(J)).
 
-        Ω(J) is the product of μ(K) = Σ_π w_π exp<Σ_K m, m_π> over J's own prefixes K. A sequence ends once log
-        μ(J) ≥ ε, or at 64. Without a posterior each next pattern has probability proportional to
+        Ω(J) is the product of μ(K) = Σ_π w_π exp<Σ_K m, m_π> over J's own prefixes K. A sequence ends once
+        log μ(J) ≥ ε, or at 64. Without a posterior each next pattern has probability proportional to
         w_π exp<Σ_K m, m_π>; with one it is drawn from the posterior's sets, whatever K is.
         """
         law = self.law
