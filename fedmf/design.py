@@ -56,7 +56,7 @@ def design(
         adjacency: "zero-out" or "replace-one".
         bands: p for the mechanisms that take it.
         params: lambda, gamma, nu, c for the mechanisms that take them; those not given are optimised.
-        workload: "prefix", "average", "exponential:β", "window:w", "momentum:β" or "momentum:β:α".
+        workload: as `fedmf.workload.parse_workload` reads it: "prefix", "momentum:β", "prefix*linear", … .
         memory_vectors: at most so many d-vectors kept between rounds; a mechanism that would keep more gets
             fewer bands or buffers if it has any, is left out of a comparison otherwise.
         progress: called with each name before its row is computed.

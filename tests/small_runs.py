@@ -15,7 +15,7 @@ from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
 from fedmf.runs.config import Config
 from fedmf.runs.session import Session
-from fedmf.training import FederatedDataset, FlatModel, Task
+from fedmf.training import FlatModel, InMemoryDataset, Task
 
 #: A run of seconds: 24 users, cohorts of 6, 12 rounds, so k = 3 and b = 4.
 SMALL = {
@@ -42,7 +42,7 @@ def linear_task(users: int, dimension: int, seed: int = 0) -> Task:
     model = nn.Linear(dimension, 1, bias=False)
     with torch.no_grad():
         model.weight.zero_()
-    dataset = FederatedDataset(
+    dataset = InMemoryDataset(
         features=features,
         labels=torch.zeros(users, dtype=torch.int64),
         owned=tuple(np.array([u]) for u in range(users)),

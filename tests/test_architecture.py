@@ -18,7 +18,7 @@ MOST_LINES = 330
 
 #: Rooms from the ground up; a room may import itself and rooms on lower floors, never its neighbours.
 FLOORS = (
-    {"participation", "workload"},
+    {"participation", "version", "workload"},
     {"cohorts", "factorization"},
     {"accounting"},
     {"design", "noise"},
@@ -38,6 +38,7 @@ ONLY_IN = {
     "flwr": {"flower"},
     "ray": {"flower"},
     "dp_accounting": {"accounting"},
+    "jinja2": {"accounting"},
     "typer": {"cli"},
     "rich": {"cli"},
     "numba": {"noise"},
@@ -46,11 +47,12 @@ ONLY_IN = {
 }
 LIMITED = {
     "participation": set(),
+    "version": set(),
     "workload": {"numpy"},
     "cohorts": {"numpy"},
     "factorization": {"numpy", "scipy", "threadpoolctl"},
     "design": {"numpy", "scipy"},
-    "accounting": {"numpy", "scipy", "dp_accounting"},
+    "accounting": {"numpy", "scipy", "dp_accounting", "jinja2"},
     "noise": {"numpy", "torch", "cryptography", "numba", "llvmlite", "triton"},
     "optim": {"numpy", "torch"},
     "streaming": {"numpy", "torch", "pyarrow"},
@@ -67,6 +69,7 @@ HEAVY = (
     "scipy.stats",
     "scipy.signal",
     "dp_accounting",
+    "jinja2",
 )
 
 

@@ -16,6 +16,7 @@ from fedmf.accounting.ledger import Checkpoint, Ledger
 from fedmf.accounting.ledger_replay import LedgerSummary
 from fedmf.accounting.ledger_schema import LedgerError, ParticipationViolation
 from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_privacy
+from fedmf.accounting.release import PairRelease, RunRelease, SecondForm, SecondStream, SumRelease
 from fedmf.accounting.statement import PrivacyStatement, build_statement
 
 __all__ = [
@@ -25,10 +26,15 @@ __all__ = [
     "Ledger",
     "LedgerError",
     "LedgerSummary",
+    "PairRelease",
     "ParticipationViolation",
     "PrivacyStatement",
     "RealisedPrivacy",
     "RunHeader",
+    "RunRelease",
+    "SecondForm",
+    "SecondStream",
+    "SumRelease",
     "adjacency_factor",
     "build_statement",
     "certified_epsilon",

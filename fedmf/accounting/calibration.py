@@ -240,7 +240,7 @@ def _log_delta(mu: float, epsilon: float) -> float:
     log_density = -0.5 * a * a - _LOG_SQRT_2PI
     if mu <= 1.0:
         # δ = φ(a)·∫₀^μ −R'(−a + s) ds: no difference of nearly equal numbers is left for small μ.
-        integral = 0.5 * mu * float(_WEIGHTS @ _mills_slope(-a + 0.5 * mu * (_NODES + 1.0)))
+        integral = 0.5 * mu * float(_WEIGHTS @ mills_slope(-a + 0.5 * mu * (_NODES + 1.0)))
         return log_density + math.log(integral) if integral > 0 else -math.inf
     log_first = float(log_ndtr(a))
     log_mills = _log_mills(mu - a)
@@ -269,7 +269,7 @@ def _log_mills(x: float) -> float:
     return math.log(ratio) + 0.5 * math.log(math.pi / 2) if ratio > 0 else -math.inf
 
 
-def _mills_slope(x: np.ndarray) -> np.ndarray:
+def mills_slope(x: np.ndarray) -> np.ndarray:
     """−R'(x) = 1 − x·R(x) > 0, by its asymptotic series where the difference would cancel."""
     inverse_square = 1.0 / np.clip(x, 50.0, 1e150) ** 2
     series = np.ones_like(x)

@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
-from fedmf.accounting.calibration import adjacency_factor
+from fedmf.accounting.calibration import Adjacency, adjacency_factor
+from fedmf.accounting.release import PairRelease, RunRelease, SecondStream, SumRelease
+from fedmf.factorization import factorization_from_dict
 from fedmf.participation import Participation
+from fedmf.version import SOFTWARE
 
 __all__ = ["NO_SAMPLING", "RunHeader", "sampling_claim"]
 
@@ -42,11 +45,13 @@ class RunHeader:
         mechanism: name of the strategy.
         params: its free parameters by ASCII name.
         factorization: the exact C, as `Factorization.to_dict` writes it.
-        sensitivity: sens_{k,b}(C) per unit clip norm, as used to scale the noise.
+        sensitivity: of `release` under (n, k, b), as used to scale the noise: per unit clip norm and unit of
+            `adjacency_factor`; sens_{k,b}(C) of a single stream.
         sensitivity_kind: "exact" or "upper_bound".
         sensitivity_case: which argument shows it.
         noise_multiplier: σ ≥ 0 for sensitivity 1; 0 for a run without privacy. The z that are streamed
-            through C⁻¹ into the sum have standard deviation ζ·σ·sensitivity·(adjacency factor).
+            through C⁻¹ into the sum have standard deviation ζ·σ·sensitivity·(adjacency factor); those of a
+            second stream have that over √λ.
         delta: δ in (0, 1).
         epsilon: the ε that was asked for; None for a run without privacy.
         message_mode: "per-user" (the server clips again) or "slice" (workers clip and sum).
@@ -56,6 +61,8 @@ class RunHeader:
         config: the whole configuration of the run, JSON-able.
         sampling: how cohorts are drawn, as far as privacy uses it.
         amplification: what `RunAmplification.to_dict` wrote; None without amplification by sampling.
+        second: what `SecondStream.to_dict` wrote; None for a run that releases sums alone.
+        software: name and version of what the run was started with.
 
     Raises:
         ValueError: a field out of its range.
@@ -70,7 +77,7 @@ class RunHeader:
     users: int
     cohort_size: int
     clip_norm: float
-    adjacency: str
+    adjacency: Adjacency
     mechanism: str
     params: Mapping[str, float | int]
     factorization: Mapping[str, Any]
@@ -87,6 +94,8 @@ class RunHeader:
     config: Mapping[str, Any]
     sampling: str = NO_SAMPLING
     amplification: Mapping[str, Any] | None = None
+    second: Mapping[str, Any] | None = None
+    software: str = SOFTWARE
 
     def __post_init__(self) -> None:
         adjacency_factor(self.adjacency)
@@ -112,11 +121,22 @@ class RunHeader:
             raise ValueError(
                 f"sensitivity_kind must be 'exact' or 'upper_bound'; got {self.sensitivity_kind!r}."
             )
+        if self.second is not None and self.amplification is not None:
+            raise ValueError("amplification must be None with a second stream: no theorem covers the pair.")
 
     @property
     def relative_noise_std(self) -> float:
         """Standard deviation of the streamed z per unit clip norm: σ·sensitivity·(adjacency factor)."""
         return self.noise_multiplier * self.sensitivity * adjacency_factor(self.adjacency)
+
+    @property
+    def release(self) -> RunRelease:
+        """What the run releases: the sums, or the pair of sums and second moments."""
+        first = factorization_from_dict(dict(self.factorization))
+        if self.second is None:
+            return SumRelease(first)
+        second = SecondStream.from_dict(self.second)
+        return PairRelease(first, second, self.clip_norm, self.adjacency, self.cohort_size)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict; floats survive JSON bit for bit."""

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from fedmf.accounting import ledger_schema as schema
 from fedmf.accounting.ledger_contract import Histories, check_history, check_ids, check_turn, is_index
-from fedmf.accounting.ledger_replay import LedgerSummary, cohorts, packed, read_patterns, replay
+from fedmf.accounting.ledger_replay import LedgerSummary, by_user, cohorts, packed, read_patterns, replay
 from fedmf.accounting.ledger_schema import LedgerError, ParticipationViolation
+from fedmf.accounting.ledger_users import UserKeys, packed_names, read_names
 from fedmf.accounting.patterns import PatternTable
 from fedmf.participation import Participation
 
@@ -71,7 +72,7 @@ class Ledger:
         self._process = os.getpid()
         self._mutex = threading.RLock()
         self._histories: Histories | None = None
-        self._key_of: dict[str, int] = {}
+        self._users = UserKeys()
 
     @classmethod
     def create(cls, path: str | Path, participation: Participation, header: Mapping[str, Any]) -> Ledger:
@@ -85,7 +86,7 @@ class Ledger:
         Raises:
             LedgerError: the file exists, the place is not writable, or the header is not JSON.
         """
-        path = _resolved(path)
+        path = Path(os.path.realpath(path))
         lock = schema.WriterLock(path)
         try:
             if path.exists():
@@ -113,7 +114,7 @@ class Ledger:
         Raises:
             LedgerError: no such file, not a ledger, another format version, or a second writer.
         """
-        path = _resolved(path)
+        path = Path(os.path.realpath(path))
         if not path.is_file():
             raise LedgerError(f"ledger {path} does not exist.")
         lock = None if read_only else schema.WriterLock(path)
@@ -185,15 +186,14 @@ class Ledger:
             check_turn(self.participation, round_index, self.last_round())
             round_index = int(round_index)
             histories = self._loaded_histories()
-            keys, new = self._keys(users)
+            keys, newcomers = self._users.keys(users)
             check_history(self.participation, round_index, users, keys, histories)
-            self._connection.executemany("INSERT INTO users(user, key) VALUES (?, ?)", new.items())
             self._connection.execute(
-                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)",
-                (round_index, len(keys), status, checkpoint, digest, packed(keys)),
+                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (round_index, len(keys), status, checkpoint, digest, packed(keys), packed_names(newcomers)),
             )
         histories.record(round_index, keys)
-        self._key_of.update(new)
+        self._users.add(newcomers)
 
     def last_round(self) -> int | None:
         """The last committed round, or None before the first."""
@@ -206,13 +206,12 @@ class Ledger:
 
     def user_count(self) -> int:
         """How many different users have taken part so far."""
-        return self._rows("SELECT COUNT(*) FROM users")[0][0]
+        return len(self._names())
 
     def participations(self) -> Iterator[tuple[int, str]]:
         """(round, user) of every participation committed so far, in the order of rounds."""
         with self.snapshot():
-            names = [user for (user,) in self._rows("SELECT user FROM users ORDER BY key")]
-            found = list(cohorts(self._connection))
+            names, found = read_names(self._connection), list(cohorts(self._connection))
         for index, keys in enumerate(found):
             for key in keys.tolist():
                 yield index, names[key]
@@ -220,8 +219,13 @@ class Ledger:
     def participants(self, round_index: int) -> list[str]:
         """The users of one committed round, in the order in which the ledger first met them."""
         ((content,),) = self._rows("SELECT participants FROM rounds WHERE round = ?", round_index)
-        keys = np.frombuffer(content, dtype="<u4").tolist()
-        return [self._rows("SELECT user FROM users WHERE key = ?", key)[0][0] for key in keys]
+        names = self._names()
+        return [names[key] for key in np.frombuffer(content, dtype="<u4").tolist()]
+
+    def by_user(self) -> tuple[list[str], NDArray[np.int32], NDArray[np.int32]]:
+        """(users by key, rounds, keys): every participation, sorted by key, then by round."""
+        with self.snapshot():
+            return read_names(self._connection), *by_user(list(cohorts(self._connection)))
 
     def patterns(self) -> PatternTable:
         """How many users share each participation pattern; made for millions of users."""
@@ -311,20 +315,14 @@ class Ledger:
 
     def _loaded_histories(self) -> Histories:
         if self._histories is None:
-            self._key_of = dict(self._connection.execute("SELECT user, key FROM users"))
-            histories = Histories(len(self._key_of))
+            self._users = UserKeys(read_names(self._connection))
+            histories = Histories(len(self._users))
             for index, keys in enumerate(cohorts(self._connection)):
                 histories.record(index, keys)
             self._histories = histories
         return self._histories
 
-    def _keys(self, users: Sequence[str]) -> tuple[NDArray[np.int64], dict[str, int]]:
-        """The keys of users, and those among them that are new: keys count up from 0."""
-        unknown = [user for user in users if user not in self._key_of]
-        new = dict(zip(unknown, range(len(self._key_of), len(self._key_of) + len(unknown)), strict=True))
-        found = [new[user] if user in new else self._key_of[user] for user in users]
-        return np.array(found, dtype=np.int64), new
-
-
-def _resolved(path: str | Path) -> Path:
-    return Path(os.path.realpath(path))
+    def _names(self) -> list[str]:
+        """The users by key: at hand for a writer that has committed, read by everyone else."""
+        with self._mutex, schema.one_line_errors(self.path):
+            return read_names(self._connection) if self._histories is None else self._users.names

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.accounting.ledger_schema import SCHEMA, LedgerError, ParticipationViolation
+from fedmf.accounting.ledger_users import read_names
 from fedmf.accounting.patterns import PatternTable
 from fedmf.participation import Participation
 
@@ -52,7 +53,7 @@ def cohorts(connection: sqlite3.Connection) -> Iterator[NDArray[np.uint32]]:
 
 def read_patterns(connection: sqlite3.Connection) -> PatternTable:
     """The participation pattern of every user, equal ones counted together."""
-    return PatternTable.of_histories(*_by_user(list(cohorts(connection))))
+    return PatternTable.of_histories(*by_user(list(cohorts(connection))))
 
 
 def replay(connection: sqlite3.Connection, participation: Participation) -> LedgerSummary:
@@ -61,13 +62,14 @@ def replay(connection: sqlite3.Connection, participation: Participation) -> Ledg
     table = connection.execute("SELECT round, users, status FROM rounds ORDER BY round").fetchall()
     _check_rounds(table, participation)
     found = list(cohorts(connection))
-    (users,) = connection.execute("SELECT COUNT(*) FROM users").fetchone()
-    _check_cohorts(table, found, users)
-    rounds, keys = _by_user(found)
-    counts = np.bincount(keys, minlength=users)
+    names = read_names(connection)
+    _check_names(names)
+    _check_cohorts(table, found, len(names))
+    rounds, keys = by_user(found)
+    counts = np.bincount(keys, minlength=len(names))
     if (idle := np.flatnonzero(counts == 0)).size:
-        raise LedgerError(f"user {_name(connection, idle[0])} is in the ledger without any round.")
-    _check_users(connection, participation, rounds, keys)
+        raise LedgerError(f"user {names[idle[0]]!r} is in the ledger without any round.")
+    _check_users(names, participation, rounds, keys)
     separations = np.diff(rounds)[np.diff(keys) == 0]
     return LedgerSummary(
         rounds=len(table),
@@ -80,7 +82,7 @@ def replay(connection: sqlite3.Connection, participation: Participation) -> Ledg
     )
 
 
-def _by_user(found: list[NDArray[np.uint32]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def by_user(found: list[NDArray[np.uint32]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """(rounds, user keys) of all participations sorted by user, then by round.
 
     Sorting one integer key·n + round is several times faster than sorting indices, and needs half the memory.
@@ -107,9 +109,6 @@ def _check_file(connection: sqlite3.Connection) -> None:
     if missing:
         name = missing[0].split("(")[0].split(" BEFORE ")[0]
         raise LedgerError(f"the ledger's schema was altered: no '{name}' as written by this format version.")
-    first, last, number = connection.execute("SELECT MIN(key), MAX(key), COUNT(*) FROM users").fetchone()
-    if number and (first, last) != (0, number - 1):
-        raise LedgerError(f"the user keys must count from 0 to {number - 1}; got {first} to {last}.")
 
 
 def _check_rounds(table: list[tuple[int, int, str]], participation: Participation) -> None:
@@ -138,8 +137,17 @@ def _check_cohorts(table: list[tuple[int, int, str]], found: list[NDArray[np.uin
             raise LedgerError(f"round {index} names its users out of order or twice.")
 
 
+def _check_names(names: list[str]) -> None:
+    if len(set(names)) != len(names):
+        seen: set[str] = set()
+        twice = next(name for name in names if name in seen or seen.add(name))
+        raise LedgerError(f"user {twice!r} has two keys in the ledger.")
+    if "" in names:
+        raise LedgerError(f"user key {names.index('')} has an empty name.")
+
+
 def _check_users(
-    connection: sqlite3.Connection,
+    names: list[str],
     participation: Participation,
     rounds: NDArray[np.int32],
     keys: NDArray[np.int32],
@@ -149,7 +157,7 @@ def _check_users(
     if close.size:
         first = int(close[0])
         raise ParticipationViolation(
-            f"user {_name(connection, keys[first])} took part in rounds {rounds[first]} and "
+            f"user {names[keys[first]]!r} took part in rounds {rounds[first]} and "
             f"{rounds[first + 1]}: b (min_separation) is {b}."
         )
     many = np.flatnonzero(keys[k:] == keys[:-k]) if keys.size > k else np.empty(0, dtype=np.int64)
@@ -157,9 +165,5 @@ def _check_users(
         key = keys[int(many[0])]
         joined = ", ".join(map(str, rounds[keys == key][: k + 1]))
         raise ParticipationViolation(
-            f"user {_name(connection, key)} took part in rounds {joined}: k (max_participations) is {k}."
+            f"user {names[key]!r} took part in rounds {joined}: k (max_participations) is {k}."
         )
-
-
-def _name(connection: sqlite3.Connection, key: np.integer) -> str:
-    return repr(connection.execute("SELECT user FROM users WHERE key = ?", (int(key),)).fetchone()[0])

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from fedmf.participation import Participation
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 # "fdmf" in ASCII: what `file` and SQLite read as the application id of the file.
 APPLICATION_ID: Final = 0x66646D66
 
@@ -29,18 +29,15 @@ class ParticipationViolation(LedgerError):
 _TABLES: Final = """
 CREATE TABLE header(id INTEGER PRIMARY KEY CHECK (id = 0), version INTEGER NOT NULL, rounds INTEGER NOT NULL,
   max_participations INTEGER NOT NULL, min_separation INTEGER NOT NULL, json TEXT NOT NULL) STRICT;
-CREATE TABLE users(key INTEGER PRIMARY KEY, user TEXT NOT NULL UNIQUE) STRICT;
 CREATE TABLE rounds(round INTEGER PRIMARY KEY, users INTEGER NOT NULL,
   status TEXT NOT NULL CHECK (status IN ('released', 'empty')), checkpoint TEXT NOT NULL,
-  digest TEXT NOT NULL, participants BLOB NOT NULL) STRICT;
+  digest TEXT NOT NULL, participants BLOB NOT NULL, newcomers BLOB NOT NULL) STRICT;
 CREATE TABLE metrics(round INTEGER PRIMARY KEY, json TEXT NOT NULL) STRICT;
 """
 
 # INSERT OR REPLACE deletes without firing DELETE triggers, so replacing is refused before the insert.
 _PRESENT: Final = {
     "header": "EXISTS (SELECT 1 FROM header)",
-    "users": "EXISTS (SELECT 1 FROM users WHERE key = NEW.key) "
-    "OR EXISTS (SELECT 1 FROM users WHERE user = NEW.user)",
     "rounds": "NEW.round <> (SELECT COALESCE(MAX(round) + 1, 0) FROM rounds)",
 }
 

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Pattern", "PatternTable"]
+__all__ = ["Pattern", "PatternTable", "distinct_patterns"]
 
 Pattern = tuple[int, ...]
 
@@ -22,8 +22,7 @@ class PatternTable:
 
     Attributes:
         groups: length L ↦ (patterns, shape (count, L), 0-based rounds in ascending order; numbers of users,
-        shape
-            (count,)).
+            shape (count,)).
 
     >>> table = PatternTable.of_counts({(0, 3): 2, (1,): 1, (0, 5): 4})
     >>> table.participants, table.patterns, table.to_counts()
@@ -66,11 +65,8 @@ class PatternTable:
         groups = {}
         for length in np.unique(lengths).tolist():
             table = rounds[starts[lengths == length][:, None] + np.arange(length)]
-            # Rows as opaque strings of big-endian bytes sort as the tuples do, and much faster than column
-            # by column.
-            rows = np.ascontiguousarray(table.astype(">i4")).view(np.dtype((np.void, 4 * length))).reshape(-1)
-            distinct, users = np.unique(rows, return_counts=True)
-            groups[length] = distinct.view(">i4").reshape(-1, length).astype(np.int32), users
+            distinct, users = np.unique(_opaque(table), return_counts=True)
+            groups[length] = _rounds(distinct, length), users
         return cls(groups)
 
     @property
@@ -90,3 +86,23 @@ class PatternTable:
     def _items(self) -> Iterator[tuple[Pattern, int]]:
         for patterns, users in self.groups.values():
             yield from zip(map(tuple, patterns.tolist()), users.tolist(), strict=True)
+
+
+def distinct_patterns(table: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The different rows of a table of patterns, and which of them each row is.
+
+    >>> distinct_patterns(np.array([[3, 5], [0, 4], [3, 5]], dtype=np.int32))
+    (array([[0, 4],
+           [3, 5]], dtype=int32), array([1, 0, 1]))
+    """
+    distinct, which = np.unique(_opaque(table), return_inverse=True)
+    return _rounds(distinct, table.shape[1]), which
+
+
+def _opaque(table: NDArray[np.int32]) -> NDArray[np.void]:
+    """Rows as strings of big-endian bytes: they sort as the tuples do, much faster than column by column."""
+    return np.ascontiguousarray(table.astype(">i4")).view(np.dtype((np.void, 4 * table.shape[1]))).reshape(-1)
+
+
+def _rounds(rows: NDArray[np.void], length: int) -> NDArray[np.int32]:
+    return rows.view(">i4").reshape(-1, length).astype(np.int32)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedmf.accounting.calibration import adjacency_factor, certified_epsilon, gaussian_epsilon, gaussian_sigma
 from fedmf.accounting.patterns import Pattern, PatternTable
-from fedmf.factorization import Factorization, equal_length_sensitivities
+from fedmf.accounting.release import RunRelease
 
 __all__ = ["QUANTILES", "EpsilonBin", "RealisedPrivacy", "realised_privacy"]
 
@@ -37,7 +37,7 @@ class RealisedPrivacy:
     Attributes:
         epsilon: the worst user's ε; infinite without noise, 0 if nobody took part.
         mu: the worst user's GDP parameter.
-        sensitivity: the worst user's `pattern_sensitivity` over the released rows, per unit clip norm.
+        sensitivity: that of the worst user's pattern over the released rows, per unit clip norm.
         worst_pattern: the rounds of a worst user; empty if nobody took part.
         users: all users, those that never took part included.
         participants: users that took part at least once.
@@ -58,7 +58,7 @@ class RealisedPrivacy:
 
 def realised_privacy(
     patterns: PatternTable | Mapping[Pattern, int],
-    factorization: Factorization,
+    release: RunRelease,
     sigma: float,
     delta: float,
     released_rounds: int,
@@ -70,11 +70,12 @@ def realised_privacy(
     The first T rounds release (up to post-processing) the first T rows of C·G + sigma·z. A user with rounds π
     moves C·G by at most a·s_u, where a is 1 for zero-out and 2 for replace-one and
     s_u = ‖Σ_{j∈π} C_{:T,j}‖ (where columns of C have negative inner products, the sound bound that
-    `pattern_sensitivity` gives instead); so that user has μ_u = a·s_u/sigma.
+    `pattern_sensitivity` gives instead); so that user has μ_u = a·s_u/sigma. For a pair of streams s_u is
+    that of `PairRelease`, and sigma is still the noise of the first.
 
     Args:
         patterns: rounds (0-based, below T) ↦ number of users, as `Ledger.patterns` gives them.
-        factorization: C, exactly as it was used.
+        release: what the run releases, exactly as it did.
         sigma: standard deviation of the z that were added, in units of the clip norm: noise multiplier ×
             planned sensitivity × adjacency factor. 0 for a run without noise.
         delta: δ in (0, 1).
@@ -95,8 +96,9 @@ def realised_privacy(
         Balle, Wang (2018), Theorem 8; Denisov et al. (2022), "Improved Differential Privacy for SGD via
         Optimal Private Linear Operators on Adaptive Streams", Theorem 2.1.
 
+    >>> from fedmf.accounting import SumRelease
     >>> from fedmf.factorization import Toeplitz
-    >>> identity = Toeplitz([1.0], rounds=4)
+    >>> identity = SumRelease(Toeplitz([1.0], rounds=4))
     >>> result = realised_privacy({(0,): 2, (1, 3): 1}, identity, 2.0, 1e-5, released_rounds=4, users=4)
     >>> result.worst_pattern, round(result.mu, 6), result.quantiles[0.0]
     ((1, 3), 0.707107, 0.0)
@@ -105,15 +107,13 @@ def realised_privacy(
     noise = _noise_std(sigma)
     if not 0 < delta < 1:
         raise ValueError(f"δ (failure probability) must lie strictly between 0 and 1; got {delta!r}.")
-    if not 0 <= released_rounds <= factorization.rounds:
-        raise ValueError(
-            f"T (released rounds) must lie in 0..{factorization.rounds}; got {released_rounds!r}."
-        )
+    if not 0 <= released_rounds <= release.rounds:
+        raise ValueError(f"T (released rounds) must lie in 0..{release.rounds}; got {released_rounds!r}.")
     table = patterns if isinstance(patterns, PatternTable) else PatternTable.of_counts(patterns)
     idle = 0 if isinstance(patterns, PatternTable) else patterns.get((), 0)
     participants = table.participants
     population = _population(users, participants + idle)
-    values, counts, worst = _spent(table, factorization, released_rounds)
+    values, counts, worst = _spent(table, release, released_rounds)
     shifts = factor * np.concatenate([[0.0], values])
     counts = np.concatenate([[population - participants], counts])
     top = float(shifts.max())
@@ -185,12 +185,12 @@ def _population(users: int | None, recorded: int) -> int:
 
 
 def _spent(
-    table: PatternTable, factorization: Factorization, released_rounds: int
+    table: PatternTable, release: RunRelease, released_rounds: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], Pattern]:
     """(sensitivity of each pattern, users that share it, a worst pattern)."""
     values, counts, worst, top = [np.empty(0)], [np.empty(0, dtype=np.int64)], (), -1.0
     for patterns, users in table.groups.values():
-        found = equal_length_sensitivities(factorization, patterns, released_rounds)
+        found = release.of_equal_length(patterns, released_rounds)
         values.append(found)
         counts.append(users)
         if found.max() > top:

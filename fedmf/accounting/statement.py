@@ -10,43 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fedmf.accounting.amplification import CohortLaw, RunAmplification, check_run
-from fedmf.accounting.calibration import adjacency_factor, certified_epsilon, gaussian_mu, gaussian_rho
+from fedmf.accounting.amplified_claim import amplified_epsilon
+from fedmf.accounting.calibration import adjacency_factor, certified_epsilon
 from fedmf.accounting.header import RunHeader
 from fedmf.accounting.ledger import Ledger
-from fedmf.accounting.ledger_replay import LedgerSummary
 from fedmf.accounting.ledger_schema import LedgerError
 from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_privacy
+from fedmf.accounting.release import RunRelease
+from fedmf.accounting.statement_fields import described, recorded
 from fedmf.accounting.statement_text import render
-from fedmf.factorization import Factorization, factorization_from_dict, leading, stated_sensitivity
+from fedmf.accounting.statement_words import ASSUMPTIONS, NOT_COVERED, SECRECY, SECRET_COHORTS, SECRETS
 from fedmf.participation import Participation
+from fedmf.version import SOFTWARE
 
-__all__ = ["NOT_COVERED", "PrivacyStatement", "build_statement"]
-
-OPERATING_SYSTEM_KEY: Final = "operating system randomness"
-PUBLIC_KEY: Final = "public seed: simulation only, gives no privacy"
-TRUST: Final = {
-    "per-user": "server re-clips every user's update",
-    "slice": "workers clip; the server trusts the slice sums",
-}
-NOT_COVERED: Final = (
-    "evaluation metrics on held-out data are computed without noise: test users have no protection",
-    "hyper-parameter search: each further run on the same users adds to what they lose",
-    "the number and identity of participants and the ledger itself are not released by the mechanism; "
-    "publishing them is outside the guarantee",
-    "compromise of the noise key: whoever learns it can subtract the noise",
-    "floating point: the analysis is for real numbers, the noise is added in finite precision",
-)
-ASSUMPTIONS: Final = (
-    "every user id belongs to one person who takes part under no other id",
-    "every user's update was clipped to the clip norm before it was summed",
-    "epsilon_realised and epsilon_planned_so_far hold if neither a user's participation nor the round at "
-    "which the run stopped depends on the data; epsilon_planned holds without this",
-)
-SECRECY: Final = (
-    "epsilon_planned and epsilon_planned_so_far hold while the cohorts, drawn as the sampling says, stay "
-    "secret: whoever knows who took part when has epsilon_realised, and epsilon_planned_known_cohorts at most"
-)
+__all__ = ["PrivacyStatement", "build_statement"]
 
 # ε of the worst recorded pattern and of the worst allowed pattern are summed in different orders.
 _TOLERANCE: Final = 1e-9
@@ -79,9 +56,15 @@ class PrivacyStatement:
         mu_planned: the planned guarantee as μ-GDP; ``rho_planned`` as ρ-zCDP. Both hold together with (ε, δ)
             and, never amplified, also where cohorts are known.
         amplification: how the amplified ε was bounded; None without amplification.
+        second_moment: the second stream that the same ε covers: its form, which moment, number of features,
+            λ (weight), C₂ (mechanism, params) and the absolute standard deviation of its z, for features
+            summed over the cohort; None for a run that releases sums alone.
         mu_realised: μ of the worst recorded user; ``rho_realised`` likewise.
         realised_patterns: how many different patterns of rounds the ledger holds.
         realised_worst_pattern: the 0-based rounds of a worst user.
+        noise_key_public: whether the noise follows from a published seed; None in a run without noise.
+        secret: what must stay secret for the guarantee to hold.
+        software: what the run was started with; ``stated_by`` is what computed this statement.
     """
 
     unit: str
@@ -121,10 +104,15 @@ class PrivacyStatement:
     realised_patterns: int
     realised_worst_pattern: tuple[int, ...]
     amplification: dict[str, Any] | None
+    second_moment: dict[str, Any] | None
     noise_key: str
+    noise_key_public: bool | None
     trust: str
     assumptions: tuple[str, ...]
     not_covered: tuple[str, ...]
+    secret: tuple[str, ...]
+    software: str
+    stated_by: str
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict of finite numbers, strings, lists, dicts and None."""
@@ -183,21 +171,19 @@ def build_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
         patterns = ledger.patterns()
     if found.users > header.users:
         raise LedgerError(f"the ledger holds {found.users} users; the header says there are {header.users}.")
-    factorization = factorization_from_dict(dict(header.factorization))
-    _check_sensitivity(header, factorization)
+    release = header.release
+    _check_sensitivity(header, release)
     noise, delta = header.relative_noise_std, header.delta
-    realised = realised_privacy(
-        patterns, factorization, noise, delta, found.rounds, header.adjacency, header.users
-    )
+    realised = realised_privacy(patterns, release, noise, delta, found.rounds, header.adjacency, header.users)
     known = certified_epsilon(header.noise_multiplier, delta) if noise else math.inf
-    known_so_far = _planned_so_far(header, factorization, found.rounds, known)
+    known_so_far = _planned_so_far(header, release, found.rounds, known)
     limit = known if known_so_far is None else known_so_far
-    planned = _amplified(header, factorization, known)
+    planned = amplified_epsilon(header, known)
     so_far = None if known_so_far is None else min(known_so_far, planned)
     _check_within("epsilon_realised", realised.epsilon, limit)
     return PrivacyStatement(
-        **_described(header),
-        **_recorded(found),
+        **described(header),
+        **recorded(found),
         epsilon_planned=_finite(planned),
         epsilon_planned_known_cohorts=_finite(known),
         epsilon_planned_so_far=None if so_far is None else _finite(so_far),
@@ -210,50 +196,19 @@ def build_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
         realised_worst_pattern=realised.worst_pattern,
         assumptions=ASSUMPTIONS if header.amplification is None else (SECRECY, *ASSUMPTIONS),
         not_covered=NOT_COVERED,
+        secret=SECRETS if header.amplification is None else (SECRET_COHORTS, *SECRETS),
+        stated_by=SOFTWARE,
     )
 
 
-def _described(header: RunHeader) -> dict[str, Any]:
-    """The fields that follow from the plan."""
-    private = header.noise_multiplier > 0
-    copied = (
-        "adjacency mechanism dimension sampling users cohort_size clip_norm noise_multiplier sensitivity "
-        "sensitivity_kind sensitivity_case delta"
-    )
-    return {
-        **{name: getattr(header, name) for name in copied.split()},
-        **dataclasses.asdict(header.participation),
-        "unit": "user",
-        "params": dict(header.params),
-        "noise_std": header.clip_norm * header.relative_noise_std,
-        "epsilon_requested": header.epsilon,
-        "mu_planned": gaussian_mu(header.noise_multiplier) if private else None,
-        "rho_planned": gaussian_rho(header.noise_multiplier) if private else None,
-        "amplification": None if header.amplification is None else dict(header.amplification),
-        "noise_key": _noise_key(header),
-        "trust": TRUST[header.message_mode],
-    }
-
-
-def _recorded(found: LedgerSummary) -> dict[str, Any]:
-    """The fields that follow from the ledger."""
-    return {
-        "rounds_released": found.rounds,
-        "rounds_empty": found.empty_rounds,
-        "users_participated": found.users,
-        "realised_max_participations": found.max_participations,
-        "realised_min_separation": found.min_separation,
-    }
-
-
-def _check_sensitivity(header: RunHeader, factorization: Factorization) -> None:
-    """The noise was scaled by the header's sensitivity; it must be at least the one C has."""
-    if factorization.rounds != header.participation.rounds:
+def _check_sensitivity(header: RunHeader, release: RunRelease) -> None:
+    """The noise was scaled by the header's sensitivity; it must be at least the one that C has."""
+    if release.rounds != header.participation.rounds:
         raise LedgerError(
-            f"the header's factorization has n={factorization.rounds} rounds; the run was planned for "
+            f"the header's factorization has n={release.rounds} rounds; the run was planned for "
             f"{header.participation.rounds}."
         )
-    recomputed = stated_sensitivity(factorization, header.participation).value
+    recomputed = release.stated(header.participation).value
     if header.sensitivity < recomputed * (1 - _TOLERANCE):
         raise LedgerError(
             f"the header states sensitivity {header.sensitivity!r}, below the {recomputed!r} of its "
@@ -261,9 +216,7 @@ def _check_sensitivity(header: RunHeader, factorization: Factorization) -> None:
         )
 
 
-def _planned_so_far(
-    header: RunHeader, factorization: Factorization, released: int, planned: float
-) -> float | None:
+def _planned_so_far(header: RunHeader, release: RunRelease, released: int, planned: float) -> float | None:
     """ε that the contract allows the worst user after ``released`` rounds; None once all are released."""
     n, k, b = dataclasses.astuple(header.participation)
     if released == n:
@@ -274,26 +227,8 @@ def _planned_so_far(
         return math.inf
     fitting = Participation.as_many_as_fit(released, b).max_participations
     block = Participation(released, min(k, fitting), b)
-    spent = stated_sensitivity(leading(factorization, released), block).value * adjacency_factor(
-        header.adjacency
-    )
+    spent = release.leading(released).stated(block).value * adjacency_factor(header.adjacency)
     return min(planned, certified_epsilon(header.relative_noise_std / spent, header.delta))
-
-
-def _amplified(header: RunHeader, factorization: Factorization, known: float) -> float:
-    """ε_planned while the cohorts stay secret: the ε asked for, after a check that the noise suffices."""
-    if header.amplification is None:
-        return known
-    if header.epsilon is None or header.noise_multiplier == 0:
-        raise LedgerError("the header claims amplification for a run without noise or without an epsilon.")
-    found = RunAmplification.from_dict(header.amplification)
-    law = CohortLaw(found.accountant, header.participation, found.probability)
-    try:
-        check_run(found, law, factorization, header.relative_noise_std, header.epsilon, header.delta)
-    except ValueError as error:
-        raise LedgerError(f"the header's amplification does not hold: {error}") from None
-    # Where sampling gained nothing the noise is that without amplification, and so is ε.
-    return known if found.method == "none needed" else min(known, header.epsilon)
 
 
 def _check_within(name: str, epsilon: float, limit: float) -> None:
@@ -302,12 +237,6 @@ def _check_within(name: str, epsilon: float, limit: float) -> None:
             f"{name} is {epsilon!r}, above the planned {limit!r}. The run's records contradict its plan; "
             "no privacy statement is made."
         )
-
-
-def _noise_key(header: RunHeader) -> str:
-    if header.noise_multiplier == 0:
-        return "none: no noise was added"
-    return f"{header.key_fingerprint} ({PUBLIC_KEY if header.key_public else OPERATING_SYSTEM_KEY})"
 
 
 def _quantiles(realised: RealisedPrivacy, limit: float) -> dict[str, float | None]:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-_KNOWING = ", to an observer who knows its rounds"
+__all__ = ["LISTS", "facts", "headline", "number", "render"]
+
+#: The lists of a statement, by heading.
+LISTS: Final = (
+    ("Assumes", "assumptions"),
+    ("Does not cover", "not_covered"),
+    ("Must stay secret", "secret"),
+)
+_KNOWING: Final = ", to an observer who knows its rounds"
 
 
 def render(statement: Mapping[str, Any]) -> str:
     """Lay a statement's dict out as plain lines, most important first."""
-    lines = [_headline(statement), ""]
-    width = max(len(name) for name, _ in _rows(statement))
-    lines += [f"  {name:<{width}}  {value}" for name, value in _rows(statement)]
-    for title, name in (("Assumes", "assumptions"), ("Does not cover", "not_covered")):
+    lines = [headline(statement), ""]
+    width = max(len(name) for name, _ in facts(statement))
+    lines += [f"  {name:<{width}}  {value}" for name, value in facts(statement)]
+    for title, name in LISTS:
         lines += ["", f"{title}:", *(f"  - {text}" for text in statement[name])]
     return "\n".join(lines) + "\n"
 
 
-def _headline(statement: Mapping[str, Any]) -> str:
+def headline(statement: Mapping[str, Any]) -> str:
+    """The guarantee in one sentence."""
     if statement["epsilon_planned"] is None:
         return "No privacy: this run added no noise."
     known = statement["epsilon_planned_known_cohorts"]
@@ -27,33 +36,34 @@ def _headline(statement: Mapping[str, Any]) -> str:
         f"under {statement['adjacency']} adjacency."
     )
     if statement["amplification"] is not None:
-        text = f"{text[:-1]} while the cohorts stay secret, and epsilon {_number(known)} "
+        text = f"{text[:-1]} while the cohorts stay secret, and epsilon {number(known)} "
         text += "against whoever knows them."
-    if "public seed" in statement["noise_key"]:
+    if statement["noise_key_public"]:
         return "Simulation only, no privacy (public noise seed). With a secret key: " + text
     return text
 
 
-def _rows(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
+def facts(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(name, value) of everything a statement says in numbers, most important first."""
     s = statement
     params = ", ".join(f"{name}={value:g}" for name, value in s["params"].items())
     quantiles = s["epsilon_realised_quantiles"]
     empty = f", {s['rounds_empty']} of them empty" if s["rounds_empty"] else ""
     rows = [
-        ("epsilon planned", f"{_number(s['epsilon_planned'])} for all {s['rounds']} rounds"),
+        ("epsilon planned", f"{number(s['epsilon_planned'])} for all {s['rounds']} rounds"),
         (
             "epsilon realised",
-            f"{_number(s['epsilon_realised'])} (worst user{_KNOWING if s['amplification'] else ''})",
+            f"{number(s['epsilon_realised'])} (worst user{_KNOWING if s['amplification'] else ''})",
         ),
         (
             "over users",
-            f"half at most {_number(quantiles['0.5'])}, 90 % at most {_number(quantiles['0.9'])}",
+            f"half at most {number(quantiles['0.5'])}, 90 % at most {number(quantiles['0.9'])}",
         ),
         ("delta", f"{s['delta']:g}"),
-        ("as Gaussian DP", f"mu = {_number(s['mu_planned'])} planned, {_number(s['mu_realised'])} realised"),
+        ("as Gaussian DP", f"mu = {number(s['mu_planned'])} planned, {number(s['mu_realised'])} realised"),
         (
             "as zCDP",
-            f"rho = {_number(s['rho_planned'])} planned, {_number(s['rho_realised'])} realised",
+            f"rho = {number(s['rho_planned'])} planned, {number(s['rho_realised'])} realised",
         ),
         ("unit", f"{s['unit']}, {s['adjacency']} adjacency"),
         ("mechanism", s["mechanism"] + (f" ({params})" if params else "")),
@@ -65,27 +75,39 @@ def _rows(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
         (
             "separation",
             f"at least {s['min_separation']} planned, "
-            f"{_number(s['realised_min_separation'], 'none')} realised",
+            f"{number(s['realised_min_separation'], 'none')} realised",
         ),
         ("sampling", s["sampling"]),
         ("users", f"{s['users_participated']} of {s['users']} took part, {s['cohort_size']} planned a round"),
-        ("clip norm", _number(s["clip_norm"])),
-        ("noise multiplier", f"{_number(s['noise_multiplier'])} per unit sensitivity"),
+        ("clip norm", number(s["clip_norm"])),
+        ("noise multiplier", f"{number(s['noise_multiplier'])} per unit sensitivity"),
         (
             "sensitivity",
-            f"{_number(s['sensitivity'])} "
+            f"{number(s['sensitivity'])} "
             f"({s['sensitivity_kind'].replace('_', ' ')}: {s['sensitivity_case']})",
         ),
-        ("noise", f"standard deviation {_number(s['noise_std'])} on the sum, before correlation"),
+        ("noise", f"standard deviation {number(s['noise_std'])} on the sum, before correlation"),
         ("noise key", s["noise_key"]),
         ("trust", s["trust"]),
+        ("software", s["software"]),
     ]
+    if s["second_moment"] is not None:
+        rows.insert(-2, ("second moment", _second_moment(s["second_moment"])))
     if s["epsilon_planned_so_far"] is not None:
-        rows.insert(1, ("epsilon so far", f"{_number(s['epsilon_planned_so_far'])} allowed by the plan"))
+        rows.insert(1, ("epsilon so far", f"{number(s['epsilon_planned_so_far'])} allowed by the plan"))
     if s["amplification"] is not None:
-        rows[1:1] = [("  cohorts known", f"{_number(s['epsilon_planned_known_cohorts'])} for all rounds")]
-        rows.insert(-2, ("accountant", _accountant(s["amplification"])))
+        rows[1:1] = [("  cohorts known", f"{number(s['epsilon_planned_known_cohorts'])} for all rounds")]
+        rows.insert(-3, ("accountant", _accountant(s["amplification"])))
     return rows
+
+
+def _second_moment(second: Mapping[str, Any]) -> str:
+    """The stream that the same ε covers."""
+    return (
+        f"{second['moment']}, {second['form']}, {second['features']} numbers under the same epsilon; "
+        f"{second['mechanism']}, lambda = {number(second['weight'])}, noise of standard deviation "
+        f"{number(second['noise_std'])}"
+    )
 
 
 def _accountant(found: Mapping[str, Any]) -> str:
@@ -98,5 +120,6 @@ def _accountant(found: Mapping[str, Any]) -> str:
     return text
 
 
-def _number(value: float | None, missing: str = "infinite") -> str:
+def number(value: float | None, missing: str = "infinite") -> str:
+    """Six digits, or what None stands for."""
     return missing if value is None else f"{value:.6g}"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from fedmf.accounting.header import RunHeader
+    from fedmf.accounting.ledger import Ledger
     from fedmf.accounting.statement import PrivacyStatement
 
 __all__ = ["account"]
@@ -19,25 +21,58 @@ def account(
         ..., metavar="RUN_DIR", help="Directory of a finished, running or stopped run."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the privacy statement as JSON."),
+    page: Path | None = typer.Option(
+        None, "--html", metavar="FILE", help="Also write the statement as a page for reading and print."
+    ),
+    users: Path | None = typer.Option(
+        None,
+        "--users",
+        metavar="FILE",
+        help="Also write the privacy of every single user as .csv or .parquet. As secret as the ledger.",
+    ),
 ) -> None:
     """Say what privacy a run promised and what it really gave.
 
     Replays the participation ledger, checks every row against the (n, k, b) contract, and computes each
-    user's exact ε from the rounds in which that user took part.
+    user's exact ε from the rounds in which that user took part. Files that exist are never replaced.
     """
     from fedmf.accounting.header import RunHeader
     from fedmf.accounting.ledger import Ledger
     from fedmf.accounting.statement import build_statement
     from fedmf.runs.directory import LEDGER, read_config
+    from fedmf.runs.new_file import require_free
 
+    for path in (page, users):
+        if path is not None:
+            require_free(path)
     read_config(run_dir)
-    with Ledger.open(run_dir / LEDGER, read_only=True) as ledger:
-        statement = build_statement(RunHeader.from_dict(ledger.header), ledger)
+    with Ledger.open(run_dir / LEDGER, read_only=True) as ledger, ledger.snapshot():
+        header = RunHeader.from_dict(ledger.header)
+        statement = build_statement(header, ledger)
+        if users is not None:
+            _write_users(users, header, ledger)
+    if page is not None:
+        _write_page(page, statement)
     if as_json:
         typer.echo(statement.to_json())
     else:
         typer.echo(statement.render_text())
         _show_users(statement)
+
+
+def _write_page(path: Path, statement: PrivacyStatement) -> None:
+    from fedmf.accounting.statement_page import render_page
+    from fedmf.runs.new_file import new_file
+
+    with new_file(path, mode=0o644) as file:
+        file.write(render_page(statement.to_dict()).encode())
+
+
+def _write_users(path: Path, header: RunHeader, ledger: Ledger) -> None:
+    from fedmf.runs.user_table import PRIVATE, write_users
+
+    written = write_users(path, header, ledger)
+    typer.echo(f"{path}: {written:,} users. {PRIVATE}", err=True)
 
 
 def _show_users(statement: PrivacyStatement) -> None:

@@ -43,6 +43,13 @@ class RunView:
             f"{plan.noise_multiplier:.4g}; run directory {self._session.directory.path}",
             highlight=False,
         )
+        lost = self._session.server.lost
+        if lost:
+            self._console.print(
+                f"rounds {lost.start + 1} to {lost.stop} were released and their model was not kept: going "
+                f"on with round {lost.stop + 1} from the model after round {lost.start}",
+                highlight=False,
+            )
         self._progress.start()
         return self
 

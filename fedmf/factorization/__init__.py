@@ -26,8 +26,15 @@ from fedmf.factorization.dense_certificate import certified_dense_bound
 from fedmf.factorization.dense_optimizer import dense
 from fedmf.factorization.error import Errors, errors, query_variances
 from fedmf.factorization.inverse import StreamingInverse
+from fedmf.factorization.joint_geometry import free_weight, joint_diameter_square
+from fedmf.factorization.joint_sensitivity import (
+    UserRange,
+    equal_length_joint_sensitivities,
+    joint_sensitivity,
+)
 from fedmf.factorization.lti import quadratic_lti, quadratic_suboptimality
 from fedmf.factorization.pattern import (
+    equal_length_row_sums,
     equal_length_sensitivities,
     pattern_sensitivities,
     pattern_sensitivity,
@@ -78,6 +85,7 @@ __all__ = [
     "StateSpace",
     "StreamingInverse",
     "Toeplitz",
+    "UserRange",
     "banded",
     "banded_inverse",
     "banded_toeplitz",
@@ -90,10 +98,15 @@ __all__ = [
     "certified_dense_bound",
     "cgd",
     "dense",
+    "equal_length_joint_sensitivities",
+    "equal_length_row_sums",
     "equal_length_sensitivities",
     "errors",
     "factorization_from_dict",
+    "free_weight",
     "identity",
+    "joint_diameter_square",
+    "joint_sensitivity",
     "kary_tree",
     "leading",
     "names",

@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 
 from fedmf.factorization.base import Factorization
 
-__all__ = ["equal_length_sensitivities", "pattern_sensitivities", "pattern_sensitivity"]
+__all__ = [
+    "equal_length_row_sums",
+    "equal_length_sensitivities",
+    "pattern_sensitivities",
+    "pattern_sensitivity",
+]
 
 _CHUNK_PAIRS = 2_000_000
 _TABLE_BYTES = 1 << 27
@@ -79,33 +84,72 @@ def equal_length_sensitivities(
     Raises:
         ValueError: as `pattern_sensitivity`.
     """
-    C = factorization if released_rounds is None else factorization.leading(released_rounds)
     if rows.ndim != 2 or rows.size == 0:
         return np.zeros(len(rows))
+    first, second = np.triu_indices(rows.shape[1])
+    often = np.where(first == second, 1.0, 2.0)  # how often each pair counts in πᵀGπ
+    return np.sqrt(_pair_sums(factorization, rows, often[:, None], released_rounds)[:, 0])
+
+
+def equal_length_row_sums(
+    factorization: Factorization, rows: NDArray[np.integer], released_rounds: int | None = None
+) -> NDArray[np.float64]:
+    """r_i = Σ_{j∈π} |[CᵀC]_{ij}| of every round i of many patterns with the same number of rounds.
+
+    Args:
+        factorization: C.
+        rows: one pattern a row, shape (patterns, k).
+        released_rounds: T ≤ n; all by default.
+
+    Returns:
+        Shape (patterns, k); column i belongs to the i-th round of the pattern in ascending order.
+
+    Raises:
+        ValueError: as `pattern_sensitivity`.
+
+    >>> from fedmf.factorization import Toeplitz
+    >>> equal_length_row_sums(Toeplitz([1.0, 0.5], 3), np.array([[0, 1], [2, 0]]))
+    array([[1.75, 1.75],
+           [1.25, 1.  ]])
+    """
+    if rows.ndim != 2 or rows.size == 0:
+        return np.zeros(rows.shape)
+    first, second = np.triu_indices(rows.shape[1])
+    member = np.arange(rows.shape[1])
+    ends = (first[:, None] == member) | (second[:, None] == member)
+    return _pair_sums(factorization, rows, ends.astype(np.float64), released_rounds)
+
+
+def _pair_sums(
+    factorization: Factorization,
+    rows: NDArray[np.integer],
+    weights: NDArray[np.float64],
+    released_rounds: int | None,
+) -> NDArray[np.float64]:
+    """Σ over pairs i ≤ j of a pattern of |[CᵀC]_{ij}|·weights, for weights of shape (pairs, columns)."""
+    C = factorization if released_rounds is None else factorization.leading(released_rounds)
     rows = _checked(rows, C.rounds)
     step = max(1, _CHUNK_PAIRS // rows.shape[1] ** 2)
     chunks = [slice(start, start + step) for start in range(0, len(rows), step)]
     needed = np.zeros(C.rounds, dtype=np.int64)
     for chunk in chunks:
-        _, gaps, _ = _pairs(rows[chunk])
+        _, gaps = _pairs(rows[chunk])
         needed += np.bincount(gaps.reshape(-1), minlength=C.rounds)
-    squares = np.zeros(len(rows))
+    sums = np.zeros((len(rows), weights.shape[1]))
     for gap_batch, table in _gram_tables(C, np.flatnonzero(needed)):
         # Gaps of another batch meet the last line of the table, which is zero.
         place = np.full(C.rounds, gap_batch.size)
         place[gap_batch] = np.arange(gap_batch.size)
         for chunk in chunks:
-            starts, gaps, weights = _pairs(rows[chunk])
-            squares[chunk] += table[place[gaps], starts] @ weights
-    return np.sqrt(squares)
+            starts, gaps = _pairs(rows[chunk])
+            sums[chunk] += table[place[gaps], starts] @ weights
+    return sums
 
 
-def _pairs(
-    rows: NDArray[np.integer],
-) -> tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.float64]]:
-    """Start i and gap j − i of all pairs i ≤ j of each pattern, and how often each pair counts in πᵀGπ."""
+def _pairs(rows: NDArray[np.integer]) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+    """Start i and gap j − i of all pairs i ≤ j of each pattern."""
     first, second = np.triu_indices(rows.shape[1])
-    return rows[:, first], rows[:, second] - rows[:, first], np.where(first == second, 1.0, 2.0)
+    return rows[:, first], rows[:, second] - rows[:, first]
 
 
 def _gram_tables(

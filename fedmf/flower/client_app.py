@@ -9,11 +9,17 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedmf.flower.messages import hosted_users_reply, read_request, slice_reply, user_reply
+from fedmf.flower.messages import (
+    asks_for_roster,
+    hosted_users_reply,
+    read_request,
+    roster_reply,
+    slice_reply,
+    user_reply,
+)
 from fedmf.runs.config import Config
 from fedmf.runs.tasks import task_of
-from fedmf.training import FixedPointSum, LocalTrainer, Task
-from fedmf.training.local import LocalSGD
+from fedmf.training import FixedPointSum, LocalSGD, LocalTrainer, Task
 
 __all__ = ["app", "make_client_app"]
 
@@ -23,7 +29,8 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, float]])
 
     Args:
         trainer_of: from a Flower context to the node's local trainer and the clip norm ζ. A node with
-            ``partition-id`` i of ``num-partitions`` N serves the users whose index is i modulo N.
+            ``partition-id`` i of ``num-partitions`` N serves the users whose index is i modulo N, and in a
+            simulation any user.
     """
     client_app = ClientApp()
 
@@ -31,6 +38,8 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, float]])
     def query(message: Message, context: Context) -> Message:
         trainer, _ = trainer_of(context)
         users = trainer.dataset.user_ids
+        if asks_for_roster(message):
+            return roster_reply(message, users)
         part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
         return hosted_users_reply(message, users[part::parts])
 
@@ -38,24 +47,27 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, float]])
     def train(message: Message, context: Context) -> Message:
         trainer, clip_norm = trainer_of(context)
         request = read_request(message)
-        updates = trainer.updates(request.parameters, request.users, request.t)
+        total = FixedPointSum(request.parameters.numel(), clip_norm, trainer.device)
         if request.as_slice:
-            total = FixedPointSum(request.parameters.numel(), clip_norm)
-            finite = total.add_updates(updates).tolist()
-            included = [user for user, ok in zip(request.users, finite, strict=True) if ok]
+            included = trainer.add_updates(request.parameters, request.users, request.t, total)
             return slice_reply(message, request.t, included, total.fixed_point)
         (user,) = request.users
-        own = FixedPointSum(request.parameters.numel(), clip_norm)
-        own.add_updates(updates)
-        return user_reply(message, request.t, user, own.total().to(torch.float32))
+        total.add_updates(trainer.updates(request.parameters, [user], request.t))
+        return user_reply(message, request.t, user, total.total().to(torch.float32))
 
     return client_app
 
 
 def local_trainer(config: Config, task: Task) -> LocalTrainer:
     """The local trainer that a configuration describes."""
-    plan = LocalSGD(config.local_epochs, config.local_batch_size, config.local_learning_rate)
-    return LocalTrainer(task.model, task.dataset, plan, task.loss, config.seed)
+    plan = LocalSGD(
+        config.local_epochs,
+        config.local_batch_size,
+        config.local_learning_rate,
+        config.local_momentum,
+        config.local_proximal,
+    )
+    return LocalTrainer(task.model, task.dataset, plan, task.loss, config.seed, config.local_engine)
 
 
 @lru_cache(maxsize=2)

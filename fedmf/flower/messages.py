@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
+from fedmf.flower.arrays import array_record, tensor_of
+
 __all__ = [
+    "ROSTER",
+    "USERS",
     "RejectedReply",
     "TrainRequest",
+    "asks_for_roster",
     "hosted_users",
     "hosted_users_reply",
+    "question",
     "read_request",
     "read_slice_reply",
     "read_user_reply",
+    "roster_digest",
+    "roster_reply",
+    "served_roster",
     "slice_reply",
     "train_content",
     "user_reply",
@@ -25,6 +34,9 @@ __all__ = [
 
 _ARRAYS, _CONFIG = "arrays", "config"
 _PARAMETERS, _UPDATE, _SUM = "parameters", "update", "sum"
+#: The two questions of a handshake: which users are yours; which roster were you built with?
+USERS, ROSTER = "users", "roster"
+_QUESTION = "handshake"
 
 
 class RejectedReply(ValueError):
@@ -44,14 +56,18 @@ class TrainRequest:
 def train_content(parameters: Tensor, t: int, users: Sequence[str], as_slice: bool) -> RecordDict:
     """The content of a train message. One flat array: encoding cost is per tensor."""
     config = ConfigRecord({"round": t, "users": list(users), "slice": as_slice})
-    return RecordDict({_ARRAYS: _array_record(_PARAMETERS, parameters), _CONFIG: config})
+    return RecordDict({_ARRAYS: array_record(_PARAMETERS, parameters), _CONFIG: config})
 
 
 def read_request(message: Message) -> TrainRequest:
-    """Decode a train message on the client."""
+    """Decode a train message on the client.
+
+    The parameters are the client's own: training in place cannot reach the model of a server that lives in
+    the same process.
+    """
     config = message.content.config_records[_CONFIG]
     return TrainRequest(
-        parameters=_tensor(message, _PARAMETERS),
+        parameters=_tensor(message, _PARAMETERS).clone(),
         t=_integer(config, "round"),
         users=_names(config, "users"),
         as_slice=bool(config["slice"]),
@@ -61,14 +77,14 @@ def read_request(message: Message) -> TrainRequest:
 def user_reply(request: Message, t: int, user: str, update: Tensor) -> Message:
     """One user's clipped update, float32."""
     config = ConfigRecord({"round": t, "users": [user]})
-    return Message(RecordDict({_ARRAYS: _array_record(_UPDATE, update), _CONFIG: config}), reply_to=request)
+    return Message(RecordDict({_ARRAYS: array_record(_UPDATE, update), _CONFIG: config}), reply_to=request)
 
 
 def slice_reply(request: Message, t: int, users: Sequence[str], fixed_point_sum: Tensor) -> Message:
     """The exact sum of a slice's clipped updates, int64, and who is in it."""
     config = ConfigRecord({"round": t, "users": list(users)})
     return Message(
-        RecordDict({_ARRAYS: _array_record(_SUM, fixed_point_sum), _CONFIG: config}), reply_to=request
+        RecordDict({_ARRAYS: array_record(_SUM, fixed_point_sum), _CONFIG: config}), reply_to=request
     )
 
 
@@ -106,6 +122,47 @@ def read_slice_reply(
     if total.dtype != torch.int64:
         raise RejectedReply(f"slice sum must be int64; got {total.dtype}")
     return total, users
+
+
+def question(about: str) -> RecordDict:
+    """The content of a handshake that asks for `USERS` or `ROSTER`."""
+    return RecordDict({_CONFIG: ConfigRecord({_QUESTION: about})})
+
+
+def asks_for_roster(request: Message) -> bool:
+    """Whether a handshake asks for the roster's digest; otherwise it asks for the node's own users."""
+    config = request.content.config_records.get(_CONFIG)
+    return config is not None and config.get(_QUESTION) == ROSTER
+
+
+def roster_digest(roster: Sequence[str]) -> str:
+    """SHA-256 of all user ids in order, each ended by a NUL.
+
+    >>> roster_digest(["ab", "c"]) == roster_digest(["a", "bc"])
+    False
+    """
+    digest = hashlib.sha256()
+    for start in range(0, len(roster), 65536):
+        digest.update("".join(f"{user}\0" for user in roster[start : start + 65536]).encode())
+    return digest.hexdigest()
+
+
+def roster_reply(request: Message, roster: Sequence[str]) -> Message:
+    """A worker's answer to the handshake of a simulation: for which roster it was built."""
+    config = ConfigRecord({ROSTER: roster_digest(roster)})
+    return Message(RecordDict({_CONFIG: config}), reply_to=request)
+
+
+def served_roster(reply: Message) -> str:
+    """Decode a worker's answer.
+
+    Raises:
+        RejectedReply: an error reply or a malformed one.
+    """
+    digest = _config(reply).get(ROSTER)
+    if not isinstance(digest, str):
+        raise RejectedReply(f"reply must hold the digest of a roster {ROSTER!r}")
+    return digest
 
 
 def hosted_users_reply(request: Message, users: Sequence[str]) -> Message:
@@ -160,17 +217,12 @@ def _names(config: ConfigRecord, key: str) -> tuple[str, ...]:
     return tuple(str(name) for name in value)
 
 
-def _array_record(name: str, tensor: Tensor) -> ArrayRecord:
-    return ArrayRecord({name: Array(tensor.detach().cpu().numpy())})
-
-
 def _tensor(message: Message, name: str) -> Tensor:
     records = message.content.array_records
     if _ARRAYS not in records or name not in records[_ARRAYS]:
         raise RejectedReply(f"reply has no array {name!r}")
     try:
-        array = records[_ARRAYS][name].numpy()
-        return torch.from_numpy(np.ascontiguousarray(array).copy())
+        return tensor_of(records[_ARRAYS][name])
     except (TypeError, ValueError) as error:
         raise RejectedReply(f"array {name!r} cannot be decoded: {type(error).__name__}") from None
 

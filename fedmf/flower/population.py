@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
-from flwr.app import Message, MessageType, RecordDict
+import numpy as np
+from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
-from fedmf.flower.messages import RejectedReply, hosted_users
+from fedmf.flower.messages import USERS, RejectedReply, hosted_users, question
 
-__all__ = ["Population", "pull_until"]
+__all__ = ["Assignment", "Population", "ask_nodes", "pull_until"]
+
+_NOBODY, _DISPUTED = -1, -2
 
 
-class Population:
-    """Which node serves which user, kept up to date as nodes come and go.
-
-    A user claimed by two living nodes is disputed: neither claim is believed and the user is never
-    asked again. A claim on a user whose node has left (node ids change on restart) is a move.
-
-    Args:
-        roster: the stable ids of all users of the run.
-        report: called with one line for the operator about anything odd.
-    """
-
-    def __init__(self, roster: Sequence[str], report: Callable[[str], None] = lambda _: None) -> None:
-        self.node_of: dict[str, int] = {}
-        self.disputed: set[str] = set()
-        self._roster = frozenset(roster)
-        self._asked: set[int] = set()
-        self._report = report
+class Assignment(ABC):
+    """Which node is asked for which user."""
 
     def gather(self, grid: Grid, timeout: float) -> None:
-        """Ask nodes which users they serve until the whole roster is found or the time is up.
+        """Shake hands until every user can be asked or the time is up.
 
         Flower may name only part of the nodes at first, so nodes that appear later are asked later.
 
@@ -45,48 +35,85 @@ class Population:
             time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
             self.refresh(grid, max(0.0, deadline - time.monotonic()))
         if self.missing:
-            self._report(
-                f"{self.missing} of {len(self._roster)} users are served by no node that answered in time"
-            )
-        if not self.node_of:
+            self._report(f"{self.missing} of {self._users} users are served by no node that answered in time")
+        if self.missing == self._users:
             raise RuntimeError(f"no node that serves a known user answered within {timeout:g} s.")
 
+    _users: int
+    _report: Callable[[str], None]
+
+    @abstractmethod
     def refresh(self, grid: Grid, timeout: float) -> None:
         """Shake hands with nodes not seen before; costs nothing while there are none."""
+
+    @property
+    @abstractmethod
+    def missing(self) -> int:
+        """Number of users on the roster that no node has claimed."""
+
+    @abstractmethod
+    def nodes_of(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The node to ask for each user, by index; negative where there is none."""
+
+
+class Population(Assignment):
+    """Which node serves which user, kept up to date as nodes come and go.
+
+    A user claimed by two living nodes is disputed: neither claim is believed and the user is never
+    asked again. A claim on a user whose node has left (node ids change on restart) is a move.
+
+    Args:
+        roster: the stable ids of all users of the run.
+        report: called with one line for the operator about anything odd.
+    """
+
+    def __init__(self, roster: Sequence[str], report: Callable[[str], None] = lambda _: None) -> None:
+        self._roster, self._users, self._report = roster, len(roster), report
+        self._node = np.full(len(roster), _NOBODY, dtype=np.int64)
+        self._asked: set[int] = set()
+
+    def refresh(self, grid: Grid, timeout: float) -> None:
+        """See Assignment.refresh."""
         alive = set(grid.get_node_ids())
         newcomers = sorted(alive - self._asked)
+        if not newcomers:
+            return
         self._asked |= alive
-        messages = [
-            Message(RecordDict(), node, MessageType.QUERY, group_id="handshake") for node in newcomers
-        ]
-        for reply in pull_until(grid, list(grid.push_messages(messages)), timeout):
-            node = reply.metadata.src_node_id
+        place = {user: index for index, user in enumerate(self._roster)}
+        for node, reply in ask_nodes(grid, newcomers, USERS, timeout):
             try:
-                self._register(node, hosted_users(reply), alive)
+                self._register(node, hosted_users(reply), alive, place)
             except RejectedReply as reason:
                 self._report(f"node {node} failed the handshake: {reason}")
 
     @property
     def missing(self) -> int:
-        """Number of users on the roster that no node has claimed."""
-        return len(self._roster) - len(self.node_of) - len(self.disputed)
+        """See Assignment.missing; disputed users are not missing."""
+        return int(np.count_nonzero(self._node == _NOBODY))
 
-    def _register(self, node: int, users: Sequence[str], alive: set[int]) -> None:
-        strangers = 0
-        for user in users:
-            owner = self.node_of.get(user)
-            if user not in self._roster:
-                strangers += 1
-            elif user in self.disputed or owner == node:
-                continue
-            elif owner is not None and owner in alive:
-                del self.node_of[user]
-                self.disputed.add(user)
-                self._report(f"user {user!r} is claimed by several nodes and will not be asked")
-            else:
-                self.node_of[user] = node
-        if strangers:
+    def nodes_of(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See Assignment.nodes_of."""
+        return self._node[users]
+
+    def _register(self, node: int, users: Sequence[str], alive: set[int], place: dict[str, int]) -> None:
+        found = np.fromiter((place.get(user, -1) for user in users), dtype=np.int64, count=len(users))
+        if strangers := np.count_nonzero(found < 0):
             self._report(f"node {node} claims {strangers} users that are not on the roster; ignored")
+        claimed = np.unique(found[found >= 0])
+        owners = self._node[claimed]
+        contested = np.isin(owners, list(alive - {node}))
+        self._node[claimed[contested]] = _DISPUTED
+        for index in claimed[contested].tolist():
+            self._report(f"user {self._roster[index]!r} is claimed by several nodes and will not be asked")
+        self._node[claimed[~contested & (owners != _DISPUTED)]] = node
+
+
+def ask_nodes(grid: Grid, nodes: Sequence[int], about: str, timeout: float) -> Iterator[tuple[int, Message]]:
+    """(node, reply) of the nodes that answer a handshake question in time."""
+    content = question(about)
+    messages = [Message(content, node, MessageType.QUERY, group_id="handshake") for node in nodes]
+    for reply in pull_until(grid, list(grid.push_messages(messages)), timeout):
+        yield reply.metadata.src_node_id, reply
 
 
 def pull_until(

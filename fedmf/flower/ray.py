@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedmf.flower.client_app import cached_trainer, make_client_app
-from fedmf.flower.simulation import Observer, run_on_grid
+from fedmf.flower.simulation import Observer, run_on_grid, worker_pool
 from fedmf.runs.config import Config, ConfigError
 from fedmf.runs.session import Session
 
@@ -38,7 +38,7 @@ def run_on_ray(session: Session, observer: Observer = lambda _report, _row: None
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
-        run_on_grid(session, grid, observer)
+        run_on_grid(session, grid, observer, worker_pool(session))
 
     workers = session.config.workers
     run_simulation(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,17 +10,32 @@ from flwr.serverapp import Grid
 
 from fedmf.flower.client_app import local_trainer, make_client_app
 from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.pool import WorkerPool
+from fedmf.flower.population import Assignment
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport
 from fedmf.runs.session import Session
 
-__all__ = ["Observer", "run_in_process", "run_on_grid"]
+__all__ = ["Observer", "run_in_process", "run_on_grid", "worker_pool"]
+
+_log = logging.getLogger("fedmf")
 
 #: Called after each round with its report and, if the round was evaluated, its metrics.
 Observer = Callable[[RoundReport, Mapping[str, Any] | None], None]
 
 
-def run_on_grid(session: Session, grid: Grid, observer: Observer = lambda _report, _row: None) -> None:
+def run_on_grid(
+    session: Session,
+    grid: Grid,
+    observer: Observer = lambda _report, _row: None,
+    assignment: Assignment | None = None,
+) -> None:
     """Run a session to its horizon on any Flower grid and write its reports.
+
+    Args:
+        session: what to run.
+        grid: where the client apps are.
+        observer: called after each round.
+        assignment: which node is asked for which user; default: each user's own node, as nodes claim.
 
     If the run stops early, by an error or by the user, the reports describe what was released.
     """
@@ -36,6 +52,7 @@ def run_on_grid(session: Session, grid: Grid, observer: Observer = lambda _repor
         timeout=config.round_timeout,
         on_round=on_round,
         admit=session.admit,
+        assignment=assignment,
     )
     try:
         strategy.start(grid, num_rounds=session.plan.allowed_rounds)
@@ -43,9 +60,16 @@ def run_on_grid(session: Session, grid: Grid, observer: Observer = lambda _repor
         session.write_reports()
 
 
+def worker_pool(session: Session) -> WorkerPool:
+    """The workers of a simulation of this session: each can train any of its users."""
+    dataset = session.task.dataset
+    return WorkerPool(dataset.user_ids, dataset.sizes, _log.warning)
+
+
 def run_in_process(session: Session, observer: Observer = lambda _report, _row: None) -> None:
     """Run a session with all client apps in this process: the fastest engine on one machine."""
     trainer = local_trainer(session.config, session.task)
     client_app = make_client_app(lambda _: (trainer, session.config.clip_norm))
-    run_on_grid(session, InProcessGrid(client_app, nodes=session.config.workers), observer)
+    grid = InProcessGrid(client_app, nodes=session.config.workers)
+    run_on_grid(session, grid, observer, worker_pool(session))
     session.draw()

@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedmf.cohorts import CohortSchedule
+from fedmf.flower.arrays import array_record
 from fedmf.flower.messages import read_slice_reply, read_user_reply, train_content
-from fedmf.flower.population import Population, pull_until
+from fedmf.flower.population import Assignment, Population, pull_until
 from fedmf.runs.server import PrivateServer
 from fedmf.training import FixedPointSum
 
@@ -60,6 +62,7 @@ class CorrelatedNoiseStrategy(Strategy):
         timeout: seconds to wait for a round's replies.
         on_round: called after each round with its report.
         admit: those of a round's users that their own budgets allow to be asked.
+        assignment: which node is asked for which user; default: each user's own node, as nodes claim.
 
     References:
         Kairouz et al. (2021), "Practical and Private (Deep) Learning without Sampling or Shuffling";
@@ -75,13 +78,14 @@ class CorrelatedNoiseStrategy(Strategy):
         timeout: float = 600.0,
         on_round: Callable[[RoundReport], None] = lambda _: None,
         admit: Callable[[int, Sequence[str]], list[str]] = lambda _, users: list(users),
+        assignment: Assignment | None = None,
     ) -> None:
         if len(roster) != schedule.users:
             raise ValueError(f"roster must name the schedule's {schedule.users} users; got {len(roster)}.")
-        self.server, self.schedule, self.roster = server, schedule, tuple(roster)
+        self.server, self.schedule, self.roster = server, schedule, roster
         self.messages, self.timeout, self.on_round = messages, timeout, on_round
         self.admit = admit
-        self._population = Population(self.roster, _log.warning)
+        self._assignment = assignment or Population(roster, _log.warning)
         self._asked = 0
         self._awaited: dict[int, set[str]] = {}
         self._rejected: list[str] = []
@@ -89,11 +93,12 @@ class CorrelatedNoiseStrategy(Strategy):
 
     def initial_arrays(self) -> ArrayRecord:
         """The model the next round starts from, as Flower's ``start`` wants it."""
-        return ArrayRecord({"parameters": Array(self.server.parameters.cpu().numpy())})
+        return array_record("parameters", self.server.parameters)
 
-    def cohort(self, t: int) -> list[str]:
-        """The ids of the users asked in round t (0-based)."""
-        return self.admit(t, [self.roster[u] for u in self.schedule.cohort(t)])
+    def cohort(self, t: int) -> dict[int, str]:
+        """The users asked in round t (0-based): ids by index."""
+        planned = {self.roster[u]: u for u in map(int, self.schedule.cohort(t))}
+        return {planned[user]: user for user in self.admit(t, list(planned))}
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -103,13 +108,13 @@ class CorrelatedNoiseStrategy(Strategy):
         ``arrays`` is not read: the committed model of the private server is what is sent.
         """
         t = server_round - 1
-        by_node: dict[int, list[str]] = {}
         cohort = self.cohort(t)
         self._asked = len(cohort)
-        for user in cohort:
-            node = self._population.node_of.get(user)
-            if node is not None:
-                by_node.setdefault(node, []).append(user)
+        nodes = self._assignment.nodes_of(np.array(list(cohort), dtype=np.int64)).tolist()
+        by_node: dict[int, list[str]] = {node: [] for node in nodes if node >= 0}
+        for user, node in zip(cohort.values(), nodes, strict=True):
+            if node >= 0:
+                by_node[node].append(user)
         self._awaited = {node: set(users) for node, users in by_node.items()}
         as_slice = self.messages == "slice"
         parameters = self.server.parameters
@@ -211,7 +216,7 @@ class CorrelatedNoiseStrategy(Strategy):
         result = Result()
         result.arrays = self.initial_arrays()
         if self.server.t < last:
-            self._population.gather(grid, timeout)
+            self._assignment.gather(grid, timeout)
         silent = 0
         while self.server.t < last:
             number = self.server.t + 1
@@ -232,7 +237,7 @@ class CorrelatedNoiseStrategy(Strategy):
 
     def _run_round(self, number: int, grid: Grid, timeout: float, config: ConfigRecord) -> None:
         begun = time.perf_counter()
-        self._population.refresh(grid, timeout)
+        self._assignment.refresh(grid, timeout)
         messages = self.configure_train(number, self.initial_arrays(), config, grid)
         identifiers = list(grid.push_messages(messages))
         self.aggregate_train(number, pull_until(grid, identifiers, timeout))

@@ -1,10 +1,9 @@
 """Private moments of a stream: Joint Moment Estimation of mean and covariance, its baselines and theory."""
 
+from fedmf.factorization import UserRange, free_weight, joint_diameter_square, joint_sensitivity
 from fedmf.moments.baselines import cs, ime, ime_basic, pp
 from fedmf.moments.density import GaussianEstimate, gaussian_estimate, mean_noise_variances
-from fedmf.moments.geometry import free_weight, joint_diameter_square
 from fedmf.moments.joint_design import Goal, JointDesign, joint_design
-from fedmf.moments.joint_sensitivity import UserRange, joint_sensitivity
 from fedmf.moments.mechanism import MomentMechanism, best_weight, default_weight, jme
 from fedmf.moments.running import MatrixWorkload
 from fedmf.moments.second_moment import BlockEnergies, Diagonal, FullMatrix, Projected, SecondMoment

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from fedmf.factorization import Factorization, Sensitivity, stated_sensitivity
-from fedmf.moments.joint_sensitivity import UserRange
+from fedmf.factorization.joint_sensitivity import UserRange
 from fedmf.moments.mechanism import MomentMechanism, checked_multiplier, separate_sensitivities
 from fedmf.participation import Participation
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedmf.factorization import Factorization, build, query_variances, stated_sensitivity
-from fedmf.moments.joint_sensitivity import UserRange
+from fedmf.factorization.joint_sensitivity import UserRange
 from fedmf.moments.mechanism import MomentMechanism, best_weight, jme
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload

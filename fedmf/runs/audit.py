@@ -18,6 +18,7 @@ from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
 from fedmf.runs.config import Config, ConfigError
 from fedmf.runs.directory import RunDirectory
+from fedmf.runs.optimizer import server_optimizer
 from fedmf.runs.plan import make_plan
 from fedmf.runs.server import PrivateServer
 
@@ -99,7 +100,7 @@ def audit(
             "server-warmup": 0,
         }
     )
-    plan = make_plan(plain)
+    plan, optimizer = make_plan(plain), server_optimizer(plain, [(canaries,)])
     C = plan.mechanism.factorization
     pattern, signs = worst_canary(C, config.participation)
     signal = np.zeros(C.rounds)
@@ -121,7 +122,7 @@ def audit(
             with RunDirectory.create(
                 Path(folder) / "run", plain, plan.participation, key, header
             ) as directory:
-                server = PrivateServer(plan, directory, torch.zeros(canaries))
+                server = PrivateServer(plan, directory, torch.zeros(canaries), optimizer)
                 statistic = _observe(server, heads, dict(zip(pattern, signs, strict=True)), weights, on_round)
         inside.append(statistic[heads])
         outside.append(statistic[~heads])

@@ -5,18 +5,17 @@ from __future__ import annotations
 import io
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from fedmf.accounting.calibration import adjacency_factor, gaussian_sigma
 from fedmf.accounting.ledger import Ledger
-from fedmf.factorization import pattern_sensitivities
 from fedmf.runs.config import ConfigError
 from fedmf.runs.plan import Plan
 
-__all__ = ["UserBudgets", "read_budgets"]
+__all__ = ["UserBudgets", "check_names", "read_budgets"]
 
 
 def read_budgets(path: Path) -> dict[str, float]:
@@ -54,12 +53,29 @@ def read_budgets(path: Path) -> dict[str, float]:
     return budgets
 
 
+def check_names(budgets: Iterable[str], users: Iterable[str]) -> None:
+    """Refuse a budget of somebody who is not in the run.
+
+    Raises:
+        ConfigError: there is one. With a mistyped id, the user who was meant would have no budget.
+
+    >>> check_names(["bob", "ann"], ["ann", "bob", "eve"])
+    """
+    strangers = set(budgets).difference(users)
+    if strangers:
+        raise ConfigError(
+            f"user-budgets must name users of the run; got {min(strangers)!r} and "
+            f"{len(strangers) - 1} others that are not. A user who is named wrongly would have no budget."
+        )
+
+
 class UserBudgets:
     """Leaves out users whose next participation would cost more than their budget.
 
     A user who joined the rounds π, and would join t, moves C·G by at most a·‖Σ_{j∈π∪{t}} C_{:,j}‖ per unit
-    clip norm, over all n rows: also those that later rounds release. The user is asked only if ε of that
-    shift is within the budget. The decision depends on recorded participation alone, never on data.
+    clip norm (a pair of streams: the sensitivity of that pattern), over all n rows: also those that later
+    rounds release. The user is asked only if ε of that shift is within the budget. The decision depends on
+    recorded participation alone, never on data.
 
     Args:
         plan: mechanism and noise.
@@ -71,26 +87,32 @@ class UserBudgets:
     """
 
     def __init__(self, plan: Plan, budgets: Mapping[str, float], ledger: Ledger) -> None:
-        self._factorization, self._ledger = plan.mechanism.factorization, ledger
+        self._release, self._ledger = plan.release, ledger
         scale = plan.noise_std / (plan.config.clip_norm * adjacency_factor(plan.config.adjacency))
         delta = plan.config.delta
-        self._limits = {
-            user: 0.0 if epsilon == 0 else scale / gaussian_sigma(epsilon, delta)
-            for user, epsilon in budgets.items()
+        limits = {
+            epsilon: 0.0 if epsilon == 0 else scale / gaussian_sigma(epsilon, delta)
+            for epsilon in set(budgets.values())
             if math.isfinite(epsilon)
         }
+        self._limits = {user: limits[epsilon] for user, epsilon in budgets.items() if epsilon in limits}
         self._history: defaultdict[str, list[int]] = defaultdict(list)
         self._seen = 0
 
     def admit(self, t: int, users: Sequence[str]) -> list[str]:
         """Those of ``users`` that can afford round t, in the same order."""
-        for index in range(self._seen, t):
-            for user in self._ledger.participants(index):
-                self._history[user].append(index)
-        self._seen = max(self._seen, t)
+        self._catch_up(t)
         bound = [user for user in users if user in self._limits]
-        shifts = pattern_sensitivities(self._factorization, [[*self._history[user], t] for user in bound])
+        shifts = self._release.of_patterns([[*self._history[user], t] for user in bound])
         too_dear = {
             user for user, shift in zip(bound, shifts.tolist(), strict=True) if shift > self._limits[user]
         }
         return [user for user in users if user not in too_dear]
+
+    def _catch_up(self, t: int) -> None:
+        """Histories up to round t: of all rounds at once at first, then of the rounds since."""
+        new = ((index, user) for index in range(self._seen, t) for user in self._ledger.participants(index))
+        for index, user in self._ledger.participations() if self._seen == 0 else new:
+            if index < t and user in self._limits:
+                self._history[user].append(index)
+        self._seen = max(self._seen, t)

@@ -6,9 +6,9 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import torch
@@ -19,10 +19,15 @@ __all__ = ["load_checkpoint", "save_checkpoint", "sync_directory", "write_durabl
 
 def write_durably(path: Path, content: bytes) -> None:
     """Write a file so that after a crash it holds either its old content or the new, never a part."""
+    _replace_durably(path, lambda file: file.write(content))
+
+
+def _replace_durably(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """See `write_durably`; the content is written by a function, piece by piece if it likes."""
     partial = path.with_name(path.name + ".partial")
     try:
         with open(partial, "wb") as file:
-            file.write(content)
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
@@ -41,6 +46,29 @@ def sync_directory(path: Path) -> None:
         os.close(directory)
 
 
+class _Hashing:
+    """A file that can only be appended to and hashes what passes through, so that no copy is kept.
+
+    Having no `seek`, it makes the archive a stream: sizes follow the data they describe.
+    """
+
+    def __init__(self, file: BinaryIO, digest: hashlib._Hash) -> None:
+        self._file, self._digest = file, digest
+
+    def write(self, content: bytes) -> int:
+        """Append and hash."""
+        self._digest.update(content)
+        return self._file.write(content)
+
+    def read(self, _size: int = -1) -> bytes:
+        """Refused; NumPy takes an object without this method for a path."""
+        raise io.UnsupportedOperation("read")
+
+    def flush(self) -> None:
+        """Pass what is buffered on to the operating system."""
+        self._file.flush()
+
+
 def save_checkpoint(
     path: Path, parameters: Tensor, optimizer_state: Mapping[str, Tensor], noise: Mapping[str, Any]
 ) -> str:
@@ -55,11 +83,9 @@ def save_checkpoint(
     }
     plain: dict[str, Any] = {name: value.detach().cpu().numpy() for name, value in arrays.items()}
     plain["noise"] = np.frombuffer(json.dumps(dict(noise)).encode(), np.uint8)
-    buffer = io.BytesIO()
-    np.savez(buffer, **plain)
-    content = buffer.getvalue()
-    write_durably(path, content)
-    return hashlib.sha256(content).hexdigest()
+    digest = hashlib.sha256()
+    _replace_durably(path, lambda file: np.savez(cast(BinaryIO, _Hashing(file, digest)), **plain))
+    return digest.hexdigest()
 
 
 def load_checkpoint(path: Path, digest: str) -> tuple[Tensor, dict[str, Tensor], dict[str, Any]]:
@@ -69,12 +95,15 @@ def load_checkpoint(path: Path, digest: str) -> tuple[Tensor, dict[str, Tensor],
         ValueError: the file is missing, unreadable, or not the one the ledger committed.
     """
     try:
-        content = path.read_bytes()
+        with open(path, "rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                raise ValueError(
+                    f"checkpoint {path} is not the one the ledger committed: its SHA-256 differs."
+                )
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as arrays:
+                tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     except OSError as error:
         raise ValueError(f"cannot read checkpoint {path}: {error.strerror}.") from None
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise ValueError(f"checkpoint {path} is not the one the ledger committed: its SHA-256 differs.")
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        tensors = {name: torch.from_numpy(arrays[name].copy()) for name in arrays.files}
     parameters, noise = tensors.pop("parameters"), json.loads(tensors.pop("noise").numpy().tobytes())
     return parameters, {name.removeprefix("optimizer."): value for name, value in tensors.items()}, noise

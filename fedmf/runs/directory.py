@@ -34,11 +34,12 @@ class RunDirectory:
 
     Guarantees:
         A directory either holds a complete run or does not exist: it is built beside its place and
-        renamed. After a crash, :meth:`restore` returns exactly the last committed state.
+        renamed. After a crash, :meth:`restore` returns exactly the last state that was committed.
     """
 
     def __init__(self, path: Path, config: Config, key: NoiseKey, ledger: Ledger) -> None:
         self.path, self.config, self.key, self.ledger = path, config, key, ledger
+        self._kept: Sequence[str] = ()
 
     @classmethod
     def create(
@@ -106,12 +107,21 @@ class RunDirectory:
         self.close()
 
     def restore(self) -> tuple[int, Tensor, dict[str, Tensor], dict[str, Any]] | None:
-        """(rounds released, θ, optimizer state, position of the noise) of the last commit, None before it."""
+        """(rounds released, θ, optimizer state, position of the noise), None before the first commit.
+
+        The state is the last that was kept. Rounds released after it (see `commit_row`) are not in it: its
+        position of the noise tells how many rounds are.
+        """
         committed = self.ledger.checkpoint()
         if committed is None:
             return None
-        t, name, digest = committed
+        t, *self._kept = committed
+        name, digest = self._kept
         return t + 1, *load_checkpoint(self.path / CHECKPOINTS / name, digest)
+
+    def keep_initial(self, parameters: Tensor, state: Mapping[str, Tensor], noise: Mapping[str, Any]) -> None:
+        """Write the state before round 0, for a run whose first rounds are committed without theirs."""
+        self._kept = self._write(0, parameters, state, noise)
 
     def commit(
         self,
@@ -122,19 +132,38 @@ class RunDirectory:
         noise: Mapping[str, Any],
     ) -> None:
         """Make round t (0-based) final: write its state, then the ledger row that makes it count."""
-        name = f"after-round-{t + 1:07d}.npz"
+        kept = self._write(t + 1, parameters, state, noise)
+        self._commit_round(t, users, kept)
+        self._kept = kept
+        # The round counts from here on: a file that cannot be tidied away must not make it look failed.
+        with contextlib.suppress(OSError):
+            for old in (self.path / CHECKPOINTS).iterdir():
+                if old.name != kept[0]:
+                    old.unlink(missing_ok=True)
+
+    def commit_row(self, t: int, users: Sequence[str]) -> None:
+        """Make round t final without keeping its state: its row of noise and its participations are spent.
+
+        A run that is interrupted before the next `commit` goes on with round t + 1 from the last state kept:
+        the round's work is lost, never repeated.
+        """
+        self._commit_round(t, users, self._kept)
+
+    def _write(
+        self, rounds: int, parameters: Tensor, state: Mapping[str, Tensor], noise: Mapping[str, Any]
+    ) -> tuple[str, str]:
+        name = f"after-round-{rounds:07d}.npz"
         try:
             digest = save_checkpoint(self.path / CHECKPOINTS / name, parameters, state, noise)
         except OSError as error:
             raise ConfigError(
-                f"cannot write checkpoint of round {t + 1}: {error.strerror}; nothing was released."
+                f"cannot write checkpoint of round {rounds}: {error.strerror}; nothing was released."
             ) from None
+        return name, digest
+
+    def _commit_round(self, t: int, users: Sequence[str], kept: Sequence[str]) -> None:
+        name, digest = kept
         self.ledger.commit_round(t, users, name, digest, "released" if users else "empty")
-        # The round counts from here on: a file that cannot be tidied away must not make it look failed.
-        with contextlib.suppress(OSError):
-            for old in (self.path / CHECKPOINTS).iterdir():
-                if old.name != name:
-                    old.unlink(missing_ok=True)
 
 
 def _load_key(path: Path, header: Mapping[str, Any]) -> NoiseKey:

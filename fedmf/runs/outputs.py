@@ -8,12 +8,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedmf.accounting.statement import PrivacyStatement
+from fedmf.accounting.statement_page import render_page
 from fedmf.runs.checkpoint import write_durably
 
-__all__ = ["METRICS", "PICTURE", "STATEMENT", "STATEMENT_TEXT", "draw_learning_curve", "write_metrics"]
+__all__ = [
+    "METRICS",
+    "PICTURE",
+    "STATEMENT",
+    "STATEMENT_PAGE",
+    "STATEMENT_TEXT",
+    "draw_learning_curve",
+    "write_metrics",
+    "write_statement",
+]
 
-METRICS, PICTURE, STATEMENT = "metrics.parquet", "learning-curve.png", "statement.json"
-STATEMENT_TEXT = "statement.txt"
+METRICS, PICTURE = "metrics.parquet", "learning-curve.png"
+STATEMENT, STATEMENT_TEXT, STATEMENT_PAGE = "statement.json", "statement.txt", "statement.html"
+
+
+def write_statement(path: Path, statement: PrivacyStatement) -> None:
+    """Write the privacy statement for programs, for a terminal and for print."""
+    statement.write(path / STATEMENT)
+    write_durably(path / STATEMENT_TEXT, statement.render_text().encode())
+    write_durably(path / STATEMENT_PAGE, render_page(statement.to_dict()).encode())
 
 
 def write_metrics(path: Path, rows: Mapping[int, Mapping[str, Any]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -12,14 +13,13 @@ from typing import Any, Self
 from fedmf.accounting.amplification import CohortLaw, RunAmplification, amplified_run
 from fedmf.accounting.calibration import adjacency_factor, certified_sigma, gaussian_epsilon
 from fedmf.accounting.header import RunHeader, sampling_claim
+from fedmf.accounting.release import PairRelease, RunRelease, SecondStream, SumRelease
 from fedmf.cohorts import SampledSchedule
 from fedmf.factorization import (
     Mechanism,
     Sensitivity,
     build,
     factorization_from_dict,
-    leading,
-    stated_sensitivity,
 )
 from fedmf.noise import Domain, NoiseKey
 from fedmf.participation import Participation
@@ -35,9 +35,10 @@ class Plan:
     Args:
         config: the run's configuration.
         mechanism: name, parameters and factorization.
-        sensitivity: of the factorization under the participation contract, exact or an upper bound.
+        sensitivity: of `release` under the participation contract, exact or an upper bound.
         noise_multiplier: σ for sensitivity 1; 0 in a run without privacy.
         amplification: how the noise was calibrated for secret cohorts; None with accountant "none".
+        second: the stream of second moments; None where the optimizer needs sums alone.
     """
 
     config: Config
@@ -45,6 +46,7 @@ class Plan:
     sensitivity: Sensitivity
     noise_multiplier: float
     amplification: RunAmplification | None = None
+    second: SecondStream | None = None
 
     @property
     def participation(self) -> Participation:
@@ -52,10 +54,20 @@ class Plan:
         return self.config.participation
 
     @property
+    def release(self) -> RunRelease:
+        """What the run releases, as far as privacy is concerned."""
+        return _release(self.config, self.mechanism, self.second)
+
+    @property
     def noise_std(self) -> float:
-        """Standard deviation of the z that enter the sum: ζ·σ·sens(C), doubled for replace-one."""
+        """τ₁, standard deviation of the z that enter the sum: ζ·σ·sensitivity, doubled for replace-one."""
         factor = adjacency_factor(self.config.adjacency)
         return self.config.clip_norm * self.noise_multiplier * self.sensitivity.value * factor
+
+    @property
+    def second_noise_std(self) -> float:
+        """τ₂ = τ₁/√λ, that of the z that enter m times the second moment; 0 without one."""
+        return 0.0 if self.second is None else self.noise_std / math.sqrt(self.second.weight)
 
     def header(self, key: NoiseKey, dimension: int) -> RunHeader:
         """What the ledger must remember to account for the run and to continue it exactly."""
@@ -82,6 +94,7 @@ class Plan:
             config=config.to_flat(),
             sampling=sampling_claim(config.schedule, config.accountant),
             amplification=None if self.amplification is None else self.amplification.to_dict(),
+            second=None if self.second is None else self.second.to_dict(),
         )
 
     @classmethod
@@ -102,6 +115,7 @@ class Plan:
             ),
             noise_multiplier=recorded.noise_multiplier,
             amplification=None if found is None else RunAmplification.from_dict(found),
+            second=None if recorded.second is None else SecondStream.from_dict(recorded.second),
         )
 
     @cached_property
@@ -140,7 +154,7 @@ class Plan:
             return float("inf")
         k, b = self.participation.max_participations, self.participation.min_separation
         block = Participation(rounds, min(k, Participation.as_many_as_fit(rounds, b).max_participations), b)
-        spent = stated_sensitivity(leading(self.mechanism.factorization, rounds), block).value
+        spent = self.release.leading(rounds).stated(block).value
         spent = min(spent, self.sensitivity.value)
         return gaussian_epsilon(self.noise_multiplier * self.sensitivity.value / spent, self.config.delta)
 
@@ -161,15 +175,24 @@ def make_plan(config: Config) -> Plan:
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    sensitivity = stated_sensitivity(mechanism.factorization, config.participation)
+    second = None
+    sensitivity = _release(config, mechanism, second).stated(config.participation)
     noise_multiplier, amplification = _calibrated(config, mechanism, sensitivity)
-    plan = Plan(config, mechanism, sensitivity, noise_multiplier, amplification)
+    plan = Plan(config, mechanism, sensitivity, noise_multiplier, amplification, second)
     if plan.allowed_rounds == 0:
         raise ConfigError(
             f"max-epsilon must allow at least one round; got {config.max_epsilon:g}, and the first costs "
             f"{plan.epsilon_after(1):.4g}. Lower epsilon, which makes the noise larger."
         )
     return plan
+
+
+def _release(config: Config, mechanism: Mechanism, second: SecondStream | None) -> RunRelease:
+    if second is None:
+        return SumRelease(mechanism.factorization)
+    return PairRelease(
+        mechanism.factorization, second, config.clip_norm, config.adjacency, config.cohort_size
+    )
 
 
 def _calibrated(

@@ -9,21 +9,12 @@ import torch
 from torch import Tensor
 
 from fedmf.noise import CorrelatedNoise, Domain, GaussianSource, NoiseKey
-from fedmf.optim import LearningRateSchedule, ServerSGD
-from fedmf.runs.config import Config
+from fedmf.optim import RoundRelease, ServerOptimizer
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.plan import Plan
 from fedmf.training import FixedPointSum
 
-__all__ = ["BudgetExhaustedError", "PrivateServer", "server_optimizer"]
-
-
-def server_optimizer(config: Config) -> ServerSGD:
-    """The server optimizer of a configuration."""
-    schedule = LearningRateSchedule(
-        config.server_schedule, config.server_learning_rate, config.rounds, config.server_warmup
-    )
-    return ServerSGD(schedule, config.server_momentum, config.server_nesterov)
+__all__ = ["BudgetExhaustedError", "PrivateServer"]
 
 
 class BudgetExhaustedError(RuntimeError):
@@ -44,10 +35,17 @@ class PrivateServer:
         plan: the calibrated mechanism.
         directory: an open run directory; a run that was stopped continues where its ledger ends.
         initial: θ_0, shape (d,), float32.
+        optimizer: the update rule; it sees the noisy mean and the variance of its noise.
         device: where sum, noise and model live.
 
     Raises:
         ValueError: the checkpoint was written with other noise than this plan and key make.
+
+    Attributes:
+        t: the next round; as many rounds were released.
+        parameters: θ_t, shape (d,).
+        lost: rounds whose work an interruption cost: they were released after the last checkpoint. Their rows
+            of noise are never used again.
 
     Guarantees:
         A resumed run goes on with the very noise of an uninterrupted one. Checkpoints hold the position of
@@ -56,19 +54,29 @@ class PrivateServer:
     """
 
     def __init__(
-        self, plan: Plan, directory: RunDirectory, initial: Tensor, device: torch.device | str = "cpu"
+        self,
+        plan: Plan,
+        directory: RunDirectory,
+        initial: Tensor,
+        optimizer: ServerOptimizer,
+        device: torch.device | str = "cpu",
     ) -> None:
         self.plan, self.directory, self.device = plan, directory, torch.device(device)
-        self._optimizer = server_optimizer(plan.config)
+        self._optimizer = optimizer
+        self._row_variances = plan.mechanism.factorization.noise_row_variances()
         self._noise = self._noise_stream(directory.key, initial.numel())
         restored = directory.restore()
         if restored is None:
             self.t = 0
+            self.lost = range(0)
             self.parameters = initial.to(self.device)
             self._state = self._optimizer.init(self.parameters)
+            if plan.config.checkpoint_every > 1:
+                directory.keep_initial(self.parameters, self._state, self._noise.state_dict())
         else:
             self.t, parameters, state, noise = restored
             self._check_noise(noise)
+            self.lost = self._lost_rounds(noise)
             self.parameters = parameters.to(self.device)
             self._state = {name: value.to(self.device) for name, value in state.items()}
 
@@ -77,16 +85,21 @@ class PrivateServer:
         inverse = self.plan.mechanism.factorization.recurrence()
         return CorrelatedNoise(source, inverse, self.plan.participation.rounds, device=self.device)
 
+    def _lost_rounds(self, saved: Mapping[str, Any]) -> range:
+        """The rounds that were released after the state at hand was kept: spent, and not in the model."""
+        first, every = int(saved["t"]), self.plan.config.checkpoint_every
+        if not self.t - every < first <= self.t:
+            expected = f"{self.t}" if every == 1 else f"in {max(0, self.t - every + 1)}..{self.t}"
+            raise ValueError(
+                f"t (round of the saved noise) must be {expected}, as {self.t} rounds were released; "
+                f"got {first}. Restore checkpoint and ledger from the same copy."
+            )
+        return range(first, self.t)
+
     def _check_noise(self, saved: Mapping[str, Any]) -> None:
         """Refuse to go on with other noise than the saved; without noise any key will do."""
-        if self.plan.noise_std == 0:
-            return
-        self._noise.load_state(saved)
-        if self._noise.t != self.t:
-            raise ValueError(
-                f"t (round of the saved noise) must be {self.t}, as many as were released; "
-                f"got {self._noise.t}. Restore checkpoint and ledger from the same copy."
-            )
+        if self.plan.noise_std > 0:
+            self._noise.load_state(saved)
 
     @property
     def dimension(self) -> int:
@@ -137,8 +150,24 @@ class PrivateServer:
             self._noise.add_(noisy, self.plan.noise_std)
         else:
             self._noise.skip()
-        mean = noisy / self.plan.config.cohort_size
-        parameters, state = self._optimizer.step(self.t, self.parameters, mean, self._state)
-        self.directory.commit(self.t, users, parameters, state, self._noise.state_dict())
+        parameters, state = self._optimizer.step(
+            self.t, self.parameters, self._release_of(noisy), self._state
+        )
+        self._commit(users, parameters, state)
         self.t, self.parameters, self._state = self.t + 1, parameters, state
         return parameters
+
+    def _release_of(self, noisy: Tensor) -> RoundRelease:
+        """What the optimizer sees of round t."""
+        m = self.plan.config.cohort_size
+        variance = (self.plan.noise_std / m) ** 2 * float(self._row_variances[self.t])
+        return RoundRelease(noisy / m, variance)
+
+    def _commit(self, users: Sequence[str], parameters: Tensor, state: Mapping[str, Tensor]) -> None:
+        """Make the round final; its state is kept if it is due or nothing may follow."""
+        released = self.t + 1
+        last = released in (self.plan.allowed_rounds, self.horizon)
+        if last or released % self.plan.config.checkpoint_every == 0:
+            self.directory.commit(self.t, users, parameters, state, self._noise.state_dict())
+        else:
+            self.directory.commit_row(self.t, users)

@@ -13,11 +13,11 @@ from fedmf.accounting.header import RunHeader
 from fedmf.accounting.statement import PrivacyStatement, build_statement
 from fedmf.cohorts import CohortSchedule
 from fedmf.noise import NoiseKey
-from fedmf.runs.budget import UserBudgets, read_budgets
-from fedmf.runs.checkpoint import write_durably
+from fedmf.runs.budget import UserBudgets, check_names, read_budgets
 from fedmf.runs.config import Config, ConfigError
 from fedmf.runs.directory import BUDGETS, RunDirectory
-from fedmf.runs.outputs import STATEMENT, STATEMENT_TEXT, draw_learning_curve, write_metrics
+from fedmf.runs.optimizer import server_optimizer
+from fedmf.runs.outputs import draw_learning_curve, write_metrics, write_statement
 from fedmf.runs.plan import Plan, cohort_seed, make_plan
 from fedmf.runs.server import PrivateServer
 from fedmf.runs.tasks import task_of
@@ -35,7 +35,8 @@ class Session:
     def __init__(self, task: Task, plan: Plan, directory: RunDirectory, device: str) -> None:
         self.task, self.plan, self.directory = task.to(device), plan, directory
         self.config = directory.config
-        self.server = PrivateServer(plan, directory, task.model.initial(), device)
+        optimizer = server_optimizer(self.config, task.model.shapes)
+        self.server = PrivateServer(plan, directory, task.model.initial(), optimizer, device)
         self._budgets = None
         if self.config.user_budgets:
             self._budgets = UserBudgets(plan, read_budgets(directory.path / BUDGETS), directory.ledger)
@@ -61,7 +62,8 @@ class Session:
             raise ConfigError(f"users must be the task's {task.dataset.users}; got {config.users}.")
         plan = make_plan(config)
         if config.user_budgets:
-            read_budgets(Path(config.user_budgets).expanduser())
+            budgets = read_budgets(Path(config.user_budgets).expanduser())
+            check_names(budgets, task.dataset.user_ids)
         key = NoiseKey.from_os() if config.noise_seed < 0 else NoiseKey.from_seed(config.noise_seed)
         header = plan.header(key, task.model.dimension).to_dict()
         return cls._opened(
@@ -142,9 +144,7 @@ class Session:
     def write_reports(self) -> None:
         """Write metrics table and privacy statement into the run directory."""
         write_metrics(self.directory.path, self.metrics)
-        statement = self.statement()
-        statement.write(self.directory.path / STATEMENT)
-        write_durably(self.directory.path / STATEMENT_TEXT, statement.render_text().encode())
+        write_statement(self.directory.path, self.statement())
 
     def draw(self) -> None:
         """Draw the learning curve into the run directory, if matplotlib is installed."""

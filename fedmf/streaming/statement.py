@@ -6,7 +6,7 @@ import math
 from typing import Any, Final
 
 from fedmf.accounting.calibration import certified_epsilon
-from fedmf.accounting.statement import OPERATING_SYSTEM_KEY, PUBLIC_KEY
+from fedmf.accounting.statement_words import OPERATING_SYSTEM_KEY, PUBLIC_KEY
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
 from fedmf.streaming.plan import StreamPlan

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from fedmf.training.clipping_kernel import add_clipped
+
 __all__ = ["FRACTION_BITS", "MAX_USERS", "FixedPointSum", "clip", "clip_to_fixed_point"]
 
 #: A clipped coordinate x is held as the integer trunc(x·2^FRACTION_BITS/ζ), so |integer| ≤ 2^40.
@@ -93,8 +95,16 @@ class FixedPointSum:
         self.users = 0
         self._total = torch.zeros(dimension, dtype=torch.int64, device=device)
 
-    def add_updates(self, updates: Tensor) -> Tensor:
+    def like(self) -> FixedPointSum:
+        """An empty sum of the same kind, for a worker."""
+        return FixedPointSum(self._total.numel(), self.clip_norm, self._total.device)
+
+    def add_updates(self, updates: Tensor, origin: Tensor | None = None) -> Tensor:
         """Clip and add rows of shape (users, d); returns the mask of rows that counted.
+
+        Args:
+            updates: one row for each user.
+            origin: shape (d,), float32; if given, rows are models and the updates are rows − origin.
 
         Raises:
             ValueError: wrong shape, or more users than an int64 total can hold.
@@ -104,8 +114,19 @@ class FixedPointSum:
                 f"updates must have shape (users, {self._total.numel()}); got {tuple(updates.shape)}. "
                 "Send one flat row per user."
             )
-        rows, finite = clip_to_fixed_point(updates.to(self._total.device), self.clip_norm)
-        self._add(rows.sum(dim=0), int(finite.sum()))
+        self._check_room(len(updates))
+        updates = updates.detach().to(self._total.device)
+        if updates.dtype == torch.float64 or self._total.device.type != "cpu":
+            shifted = updates if origin is None else updates - origin
+            rows, finite = clip_to_fixed_point(shifted, self.clip_norm)
+            self._total += rows.sum(dim=0)
+        else:
+            finite = torch.empty(len(updates), dtype=torch.bool)
+            start = None if origin is None else origin.detach().to(torch.float32).numpy()
+            scale = _margin(self._total.numel()) * 2.0**FRACTION_BITS
+            rows = updates.to(torch.float32).contiguous().numpy()
+            add_clipped(rows, start, self.clip_norm, scale, self._total.numpy(), finite.numpy())
+        self.users += int(finite.sum())
         return finite
 
     def add_clipped_sum(self, total: Tensor, users: int) -> None:
@@ -123,15 +144,25 @@ class FixedPointSum:
         norm = float(torch.linalg.vector_norm(scaled))
         if norm > users:
             raise ValueError(f"slice sum must have norm at most {users} clip norms; got {norm:.6g}.")
-        self._add(total.to(self._total.device), users)
+        self._check_room(users)
+        self._total += total.to(self._total.device)
+        self.users += users
 
-    def _add(self, total: Tensor, users: int) -> None:
+    def merge(self, other: FixedPointSum) -> None:
+        """Add what a worker of this process has summed.
+
+        Raises:
+            ValueError: more users than an int64 total can hold.
+        """
+        self._check_room(other.users)
+        self._total += other.fixed_point
+        self.users += other.users
+
+    def _check_room(self, users: int) -> None:
         if self.users + users > MAX_USERS:
             raise ValueError(
                 f"m (cohort size) must be at most {MAX_USERS} users; the integer sum could overflow."
             )
-        self._total += total
-        self.users += users
 
     @property
     def fixed_point(self) -> Tensor:

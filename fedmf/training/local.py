@@ -2,56 +2,67 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import grad, vmap
 
+from fedmf.training.alignment import aligned_empty
+from fedmf.training.batches import Shape, StepRows, groups_of, step_rows
 from fedmf.training.data import FederatedDataset
+from fedmf.training.engines import LocalEngine, make_gradient
+from fedmf.training.gradients import Loss
+from fedmf.training.grouping import Grouping
 from fedmf.training.model import FlatModel
+from fedmf.training.plan import LocalSGD
+from fedmf.training.shuffling import user_seed
+from fedmf.training.workers import Workers
 
-__all__ = ["LocalSGD", "LocalTrainer", "user_generator"]
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class LocalSGD:
-    """What a user does with the model it receives: epochs of minibatch SGD on its own examples."""
-
-    epochs: int = 1
-    batch_size: int = 8
-    learning_rate: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise ValueError(f"local-epochs must be at least 1; got {self.epochs}.")
-        if self.batch_size < 1:
-            raise ValueError(f"local-batch-size must be at least 1; got {self.batch_size}.")
-        if not (np.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise ValueError(f"local-learning-rate must be positive and finite; got {self.learning_rate}.")
+__all__ = ["LocalTrainer", "UpdateSum"]
 
 
-def user_generator(seed: int, t: int, user_id: str) -> np.random.Generator:
-    """The generator of one user's shuffling in one round; the same wherever the user is trained."""
-    digest = hashlib.sha256(f"fedmf local shuffle|{seed}|{t}|{user_id}".encode()).digest()
-    return np.random.default_rng(np.frombuffer(digest, dtype=np.uint32))
+class UpdateSum(Protocol):
+    """What takes in updates as they are made, such as `FixedPointSum`."""
+
+    def add_updates(self, updates: Tensor, origin: Tensor | None = None) -> Tensor:
+        """Add the updates ``rows − origin``, shape (users, d); returns the mask of those that count."""
+        ...
+
+    def like(self) -> Self:
+        """An empty one of the same kind."""
+        ...
+
+    def merge(self, other: Self) -> None:
+        """Add what another one has taken in."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Users that are trained together, ready to go."""
+
+    positions: NDArray[np.int64]
+    shape: Shape
+    features: Tensor
+    labels: Tensor
+    steps: StepRows
 
 
 class LocalTrainer:
-    """Trains a set of users as one batched program.
+    """Trains a set of users in groups, each group as one batched program.
 
-    Each user starts from the received parameters and runs ``plan`` on its own examples; users with
-    fewer examples are padded with their own examples at weight zero, and stand still once they are done.
+    Each user starts from the received parameters and runs ``plan`` on its own examples; users with fewer
+    examples are padded at weight zero, and stand still once they are done.
 
     Guarantees:
-        A user's update does not depend on who else is trained, beyond the rounding of float32 sums: not
-        even on another user's NaN, infinity or diverging model.
+        A user's update does not depend on who else is trained, in how many groups and threads: not even on
+        another user's NaN, infinity or diverging model. On processors with engine "auto" or "loop" that holds
+        bit for bit, on machines of one kind (see `Grouping`); otherwise beyond the rounding of float32 sums.
+        Memory is that of a few groups, however many users there are.
 
     Args:
         model: the flat model.
@@ -59,14 +70,35 @@ class LocalTrainer:
         plan: local SGD.
         loss: (outputs, labels) → per-example losses, shape (batch,).
         seed: public seed of the shuffling.
+        engine: how gradients are computed, see `make_gradient`.
+        group_size: most users in a group; by default what suits caches and memory.
+
+    Raises:
+        ValueError: a model that mixes examples, or one that the engine cannot train.
     """
 
     def __init__(
-        self, model: FlatModel, dataset: FederatedDataset, plan: LocalSGD, loss: Loss, seed: int
+        self,
+        model: FlatModel,
+        dataset: FederatedDataset,
+        plan: LocalSGD,
+        loss: Loss,
+        seed: int,
+        engine: LocalEngine = "auto",
+        group_size: int | None = None,
     ) -> None:
-        self.model, self.dataset, self.plan, self.loss, self.seed = model, dataset, plan, loss, seed
-        self._index = {name: u for u, name in enumerate(dataset.user_ids)}
-        self._gradient = vmap(grad(self._weighted_loss), in_dims=(0, 0, 0, 0))
+        self.model, self.dataset, self.plan, self.seed = model, dataset, plan, seed
+        features, labels = dataset.examples(np.zeros(1, dtype=np.int64))
+        exact = engine == "auto" and features.device.type == "cpu"
+        self._workers = Workers(make_gradient(model, loss, engine, features[:1], labels[:1]))
+        self._grouping = Grouping(
+            model, loss, self._workers, features[:1], dataset.classes, group_size, exact
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where users are trained: where the dataset lives."""
+        return self._grouping.device
 
     def updates(self, parameters: Tensor, user_ids: Sequence[str], t: int) -> Tensor:
         """New minus received parameters of each user after local training in round t.
@@ -82,49 +114,76 @@ class LocalTrainer:
         Raises:
             KeyError: an unknown user id.
         """
-        if not user_ids:
-            return parameters.new_zeros(0, parameters.numel())
-        device = self.dataset.features.device
-        parameters = parameters.to(device)
-        indices, weights = (tensor.to(device) for tensor in self._batches(user_ids, t))
-        current = self.model.unflatten(parameters.repeat(len(user_ids), 1))
-        for rows, weight in zip(indices, weights, strict=True):
-            features, labels = self.dataset.features[rows], self.dataset.labels[rows]
-            gradients = self._gradient(current, features, labels, weight)
-            current = {name: self._stepped(p, gradients[name], weight) for name, p in current.items()}
-        return self.model.flatten(current, leading=1) - parameters
+        origin = parameters.to(self.device)
+        updates = origin.new_empty(len(user_ids), origin.numel())
+        for group in self._groups(user_ids, t):
+            updates[torch.from_numpy(group.positions).to(origin.device)] = (
+                self._trained(origin, group) - origin
+            )
+        return updates
 
-    def _stepped(self, parameter: Tensor, gradient: Tensor, weight: Tensor) -> Tensor:
-        """One SGD step of the users that still train; the gradient of the others is 0·∞ = NaN at worst."""
-        training = (weight[:, 0] > 0).reshape(-1, *(1,) * (parameter.ndim - 1))
-        return torch.where(training, parameter - self.plan.learning_rate * gradient, parameter)
+    def add_updates(self, parameters: Tensor, user_ids: Sequence[str], t: int, total: UpdateSum) -> list[str]:
+        """Train users and add their updates to a sum, group by group, on all processor cores.
 
-    def _weighted_loss(
-        self, parameters: dict[str, Tensor], features: Tensor, labels: Tensor, weights: Tensor
-    ) -> Tensor:
-        outputs = torch.func.functional_call(self.model.module, parameters, (features,))
-        return (self.loss(outputs, labels) * weights).sum()
+        Args:
+            parameters: θ_t, shape (d,), float32.
+            user_ids: the users to train.
+            t: 0-based round; it selects the shuffling.
+            total: what the updates are added to.
 
-    def _batches(self, user_ids: Sequence[str], t: int) -> tuple[Tensor, Tensor]:
-        """Example indices and weights, shape (steps, users, batch); weights of a real batch sum to 1."""
-        plans = [self._user_batches(name, t) for name in user_ids]
-        steps = max(len(plan) for plan in plans)
-        size = max(batch.size for plan in plans for batch in plan)
-        indices = np.zeros((steps, len(plans), size), dtype=np.int64)
-        weights = np.zeros((steps, len(plans), size), dtype=np.float32)
-        for u, plan in enumerate(plans):
-            for s, batch in enumerate(plan):
-                indices[s, u] = batch[0]
-                indices[s, u, : batch.size] = batch
-                weights[s, u, : batch.size] = 1.0 / batch.size
-        return torch.from_numpy(indices), torch.from_numpy(weights)
+        Returns:
+            The users whose update counts, in the order of ``user_ids``.
 
-    def _user_batches(self, user_id: str, t: int) -> list[NDArray[np.int64]]:
-        owned = self.dataset.owned[self._index[user_id]]
-        rng = user_generator(self.seed, t, user_id)
-        size = self.plan.batch_size
-        batches = []
-        for _ in range(self.plan.epochs):
-            order = rng.permutation(owned)
-            batches += [order[i : i + size] for i in range(0, order.size, size)]
-        return batches
+        Raises:
+            KeyError: an unknown user id.
+        """
+        origin = parameters.to(self.device)
+        counted = np.zeros(len(user_ids), dtype=bool)
+
+        def train(group: _Group, into: UpdateSum) -> None:
+            counted[group.positions] = into.add_updates(self._trained(origin, group), origin).cpu().numpy()
+
+        self._workers.each(train, self._groups(user_ids, t), total)
+        return [user for user, counts in zip(user_ids, counted, strict=True) if counts]
+
+    def _groups(self, user_ids: Sequence[str], t: int) -> Iterator[_Group]:
+        users = self.dataset.indices(user_ids)
+        sizes = self.dataset.sizes(users)
+        batch, epochs = self.plan.batch_size, self.plan.epochs
+        workers = self._workers.count
+        for shape, positions in groups_of(sizes, batch, epochs, self._grouping.most, workers):
+            seeds = np.array([user_seed(self.seed, t, str(user_ids[p])) for p in positions], dtype=np.uint64)
+            features, labels = self.dataset.examples(users[positions])
+            steps = step_rows(seeds, sizes[positions], batch, epochs, shape)
+            yield _Group(positions, shape, features, labels, steps)
+
+    def _trained(self, origin: Tensor, group: _Group) -> Tensor:
+        """The models of the group's users after local training, shape (users, d)."""
+        with torch.no_grad():
+            models = aligned_empty(origin, group.positions.size, origin.numel()).copy_(origin)
+            velocity = None if self.plan.plain else aligned_empty(origin, *models.shape)
+            for s, active in enumerate(group.steps.active):
+                rows = torch.from_numpy(group.steps.rows[s]).to(origin.device)
+                weights = torch.from_numpy(group.steps.weights[s]).to(origin.device)
+                for part in self._grouping.parts(int(active), group.shape.width):
+                    batch = group.features[rows[part]], group.labels[rows[part]], weights[part]
+                    moving = None if velocity is None else velocity[part]
+                    self._step(models[part], origin, batch, moving, first=s == 0)
+            return models
+
+    def _step(
+        self,
+        models: Tensor,
+        origin: Tensor,
+        batch: tuple[Tensor, Tensor, Tensor],
+        velocity: Tensor | None,
+        first: bool,
+    ) -> None:
+        plan, gradient = self.plan, self._workers.gradient
+        if velocity is None:
+            gradient.accumulate(models, *batch, models, beta=1.0, alpha=-plan.learning_rate)
+            return
+        gradient.accumulate(models, *batch, velocity, beta=0.0 if first else plan.momentum, alpha=1.0)
+        if plan.proximal:
+            velocity.add_(models - origin, alpha=plan.proximal)
+        models.add_(velocity, alpha=-plan.learning_rate)

@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FlatModel", "mlp"]
-
-
-def mlp(inputs: int, hidden: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """A multi-layer perceptron with ReLU, initialised from a public seed without touching global state.
-
-    >>> sum(p.numel() for p in mlp(64, (32,), 10, seed=0).parameters())
-    2410
-    """
-    if any(width < 1 for width in hidden):
-        raise ValueError(f"hidden-units must be positive; got {hidden}.")
-    with torch.random.fork_rng(devices=[]):
-        # torch.manual_seed would also reseed every GPU's generator.
-        torch.default_generator.manual_seed(seed)
-        layers: list[tuple[str, nn.Module]] = []
-        width = inputs
-        for i, units in enumerate(hidden):
-            layers += [(f"hidden{i}", nn.Linear(width, units)), (f"relu{i}", nn.ReLU())]
-            width = units
-        return nn.Sequential(OrderedDict([*layers, ("output", nn.Linear(width, classes))]))
+__all__ = ["FlatModel"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +42,11 @@ class FlatModel:
     def dimension(self) -> int:
         """d, the number of parameters."""
         return sum(p.numel() for p in self.module.parameters())
+
+    @property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        """Shapes of the tensors in the order of the flat vector."""
+        return tuple(p.shape for p in self.module.parameters())
 
     def initial(self) -> Tensor:
         """The template's parameters as a flat vector, shape (d,)."""

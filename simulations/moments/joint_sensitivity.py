@@ -17,9 +17,9 @@ import torch
 from rich.progress import track
 
 from fedmf.factorization import Factorization, Toeplitz, bsr, identity, square_root
+from fedmf.factorization.joint_sensitivity import joint_sensitivity
 from fedmf.factorization.separated import pattern_layers
 from fedmf.moments import BlockEnergies, Diagonal, FullMatrix, Projected, SecondMoment, UserRange
-from fedmf.moments.joint_sensitivity import joint_sensitivity
 from fedmf.participation import Participation
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fedmf.accounting.ledger import Ledger, LedgerError, ParticipationViolation
+from fedmf.accounting.ledger_replay import replay
 from fedmf.participation import Participation
 
 CONTRACT = Participation(rounds=10, max_participations=3, min_separation=3)
@@ -73,6 +74,21 @@ def test_summary(ledger):
     assert summary.empty_rounds == 1
     assert (summary.users, summary.participations) == (4, 7)
     assert (summary.max_participations, summary.min_separation, summary.largest_cohort) == (3, 3, 3)
+
+
+@pytest.mark.parametrize("most", range(1, 5))
+@pytest.mark.parametrize("apart", range(1, 6))
+def test_replay_accepts_exactly_the_contracts_that_the_rows_keep(path, most, apart):
+    """One user three times, four rounds apart and then three: the file checks out for k ≥ 3 and b ≤ 3."""
+    with Ledger.create(path, Participation(20, 3, 3), {}) as ledger:
+        commit(ledger, ["a"], ["b"], [], ["c"], ["a"], [], [], ["a", "b"])
+        contract = Participation(20, most, apart)
+        if most >= 3 and apart <= 3:
+            assert replay(ledger._connection, contract).min_separation == 3
+            return
+        message = r"took part in rounds (0 and 4|4 and 7|0, 4, 7|0, 4): [bk] \(m.._\w+\) is"
+        with pytest.raises(ParticipationViolation, match=message):
+            replay(ledger._connection, contract)
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 3, -1, 2.0, True, None, "2"])
@@ -163,18 +179,15 @@ def test_ids_are_compared_exactly(ledger):
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE users SET user = 'x'",
-        "DELETE FROM users",
+        "UPDATE rounds SET newcomers = X''",
         "UPDATE rounds SET checkpoint = 'x'",
         "DELETE FROM rounds",
         "UPDATE rounds SET participants = X''",
         "UPDATE header SET json = '{}'",
         "DELETE FROM header",
-        "INSERT OR REPLACE INTO users VALUES (0, 'x')",
-        "INSERT OR REPLACE INTO users VALUES (9, 'a')",
-        "INSERT OR REPLACE INTO rounds VALUES (0, 0, 'empty', 'x', 'x', X'')",
+        "INSERT OR REPLACE INTO rounds VALUES (0, 0, 'empty', 'x', 'x', X'', X'')",
         "INSERT OR REPLACE INTO header VALUES (0, 1, 99, 99, 1, '{}')",
-        "INSERT INTO rounds VALUES (7, 0, 'empty', 'x', 'x', X'')",
+        "INSERT INTO rounds VALUES (7, 0, 'empty', 'x', 'x', X'', X'')",
     ],
 )
 def test_the_file_itself_is_append_only(path, ledger, statement):
@@ -253,7 +266,7 @@ def test_other_format_version(path, ledger):
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version=1")
     connection.close()
-    with pytest.raises(LedgerError, match="format version 1; this fedmf reads version 2"):
+    with pytest.raises(LedgerError, match="format version 1; this fedmf reads version 3"):
         Ledger.open(path)
 
 

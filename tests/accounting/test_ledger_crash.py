@@ -20,9 +20,9 @@ from fedmf.participation import Participation
 CONTRACT = Participation(rounds=10_000, max_participations=1000, min_separation=3)
 
 # Commits rounds for ever and acknowledges each. argv: path, users per round, and after how many
-# uncommitted bytes in the file to die (0: never).
+# uncommitted bytes at the end of the file to die (0: never).
 WRITER = """
-import os, signal, sys
+import os, resource, signal, sys
 from fedmf.accounting.ledger import Ledger
 path, size, suicide = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 ledger = Ledger.open(path)
@@ -32,10 +32,10 @@ start = 0 if last is None else last + 1
 if suicide:
     ledger.commit_round(start, [f"warm-{start}"], "c", f"digest-{start}")
     start += 1
-    connection.execute("PRAGMA cache_size=2")  # spills pages into the file before the commit
-    limit = os.stat(path).st_size + suicide
-    die = lambda: os.stat(path).st_size > limit and os.kill(os.getpid(), signal.SIGKILL)
-    connection.set_progress_handler(die, 200)
+    # The operating system kills the process in the midst of writing the file.
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (os.stat(path).st_size + suicide,) * 2)
 print("ready", start - 1, flush=True)
 for t in range(start, ledger.participation.rounds):
     ledger.commit_round(t, [f"{t % 3}-{i}-{t if suicide else ''}" for i in range(size)], "c", f"digest-{t}")
@@ -87,14 +87,16 @@ def test_kill_in_the_middle_of_a_transaction(tmp_path, spilled, read_only):
     """The half-written pages are already in the file; whoever opens it first must roll them back."""
     path = tmp_path / "ledger.sqlite"
     Ledger.create(path, CONTRACT, {}).close()
-    child = spawn(path, 2000, suicide=spilled)
+    before = path.stat().st_size
+    child = spawn(path, 20_000, suicide=spilled)
     assert child.stdout is not None
     output = child.stdout.read()
     child.stdout.close()
-    assert child.wait() == -signal.SIGKILL
+    assert child.wait() == -signal.SIGXFSZ
     assert output == "ready 0\n"
+    assert path.stat().st_size > before + spilled // 2, "nothing was written of the round in flight"
     assert (tmp_path / "ledger.sqlite-journal").exists(), "the kill came too early to leave anything to undo"
-    assert check_after_death(path, 0, 2000, read_only) == 0
+    assert check_after_death(path, 0, 20_000, read_only) == 0
     with Ledger.open(path) as ledger:
         assert list(ledger.participations()) == [(0, "warm-0")]
         ledger.commit_round(1, ["next"], "c", "d")
@@ -182,6 +184,11 @@ def joins(round_index: int, *keys: int) -> str:
     return f"UPDATE rounds SET participants = X'{content}', users = {len(keys)} WHERE round = {round_index};"
 
 
+def newcomers(round_index: int, content: bytes) -> str:
+    """SQL that makes a round name these new users."""
+    return f"UPDATE rounds SET newcomers = X'{content.hex()}' WHERE round = {round_index};"
+
+
 DOCTORED = {
     "separation": (joins(2, 0), "rounds 0 and 2: b"),
     "cap": (joins(3, 0) + joins(6, 0) + joins(8, 0), "rounds 0, 3, 6, 8: k|rounds 6 and 8: b"),
@@ -201,16 +208,17 @@ DOCTORED = {
     ),
     "round removed": ("DELETE FROM rounds WHERE round = 4", "round 4 is missing"),
     "round past the horizon": (
-        "INSERT INTO rounds VALUES (9, 0, 'empty', 'c', 'd', X'')",
+        "INSERT INTO rounds VALUES (9, 0, 'empty', 'c', 'd', X'', X'')",
         "past the horizon",
     ),
     "empty round with users": ("UPDATE rounds SET status = 'empty' WHERE round = 0", "marked empty"),
     "user unknown": (joins(1, 77), "user key 77"),
-    "user idle": ("INSERT INTO users VALUES (2, 'ghost')", "user 'ghost' is in the ledger without any round"),
-    "user keys with a gap": (
-        "INSERT INTO users VALUES (5, 'ghost')",
-        "user keys must count from 0 to 2; got 0 to 5",
-    ),
+    "user idle": (newcomers(2, b"ghost\0"), "user 'ghost' is in the ledger without any round"),
+    "user with two keys": (newcomers(2, b"a\0"), "user 'a' has two keys"),
+    "user without a name": (newcomers(2, b"\0"), "user key 2 has an empty name"),
+    "name without an end": (newcomers(1, b"b"), "newcomers of round 1 are damaged"),
+    "name that is no text": (newcomers(1, b"\xff\0"), "newcomers of round 1 are damaged: not UTF-8"),
+    "name removed": (newcomers(1, b""), "user key 1"),
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from fedmf.accounting.patterns import PatternTable
 from fedmf.accounting.realised import QUANTILES, realised_privacy
+from fedmf.accounting.release import SumRelease
 from fedmf.factorization import Diagonal, InverseToeplitz, Toeplitz, normalized, stated_sensitivity
 from fedmf.participation import Participation
 
@@ -44,7 +45,7 @@ def test_every_user_of_a_small_run(name, released, adjacency):
         )
     }
     users = sum(patterns.values()) + 10
-    found = realised_privacy(patterns, factorization, noise, DELTA, released, adjacency, users)
+    found = realised_privacy(patterns, SumRelease(factorization), noise, DELTA, released, adjacency, users)
     epsilons = [0.0] * 10
     for pattern, count in patterns.items():
         epsilons += [brute_epsilon(factorization, pattern, released, noise, adjacency)] * count
@@ -63,31 +64,31 @@ def test_every_user_of_a_small_run(name, released, adjacency):
 
 
 def test_mu_and_sensitivity_are_consistent():
-    found = realised_privacy({(0, 3): 1}, CASES["inverse"], 2.0, DELTA, N, "replace-one")
+    found = realised_privacy({(0, 3): 1}, SumRelease(CASES["inverse"]), 2.0, DELTA, N, "replace-one")
     norm = np.linalg.norm(CASES["inverse"].materialize()[:, [0, 3]].sum(axis=1))
     assert found.sensitivity == pytest.approx(norm, rel=1e-12)
     assert found.mu == pytest.approx(norm, rel=1e-12)
 
 
 def test_unreleased_rows_do_not_count():
-    early = realised_privacy({(0,): 1}, CASES["inverse"], 1.0, DELTA, 1)
-    late = realised_privacy({(0,): 1}, CASES["inverse"], 1.0, DELTA, N)
+    early = realised_privacy({(0,): 1}, SumRelease(CASES["inverse"]), 1.0, DELTA, 1)
+    late = realised_privacy({(0,): 1}, SumRelease(CASES["inverse"]), 1.0, DELTA, N)
     assert early.sensitivity == pytest.approx(1.0)
     assert late.sensitivity == pytest.approx(math.sqrt(sum(0.81**j for j in range(N))))
 
 
 def test_nobody_took_part():
     for patterns, released in (({}, 0), ({}, 4), ({(): 3}, 4)):
-        found = realised_privacy(patterns, CASES["toeplitz"], 1.0, DELTA, released, users=5)
+        found = realised_privacy(patterns, SumRelease(CASES["toeplitz"]), 1.0, DELTA, released, users=5)
         assert (found.epsilon, found.mu, found.worst_pattern, found.histogram) == (0.0, 0.0, (), ())
         assert set(found.quantiles.values()) == {0.0}
         assert (found.users, found.participants) == (5, 0)
-    empty = realised_privacy({}, CASES["toeplitz"], 1.0, DELTA, 0)
+    empty = realised_privacy({}, SumRelease(CASES["toeplitz"]), 1.0, DELTA, 0)
     assert (empty.users, empty.epsilon) == (0, 0.0)
 
 
 def test_without_noise_epsilon_is_infinite():
-    found = realised_privacy({(0,): 3}, CASES["toeplitz"], 0.0, DELTA, N, users=4)
+    found = realised_privacy({(0,): 3}, SumRelease(CASES["toeplitz"]), 0.0, DELTA, N, users=4)
     assert math.isinf(found.epsilon)
     assert math.isinf(found.mu)
     assert (found.quantiles[0.0], found.quantiles[0.25], found.quantiles[0.5]) == (0.0, 0.0, math.inf)
@@ -103,7 +104,7 @@ def test_planned_noise_is_never_exceeded():
             (i,) for i in range(N)
         ]
         noise = 0.8 * planned.value
-        found = realised_privacy(dict.fromkeys(allowed, 1), factorization, noise, DELTA, N)
+        found = realised_privacy(dict.fromkeys(allowed, 1), SumRelease(factorization), noise, DELTA, N)
         limit = dp_accounting.get_epsilon_gaussian(0.8, DELTA)
         assert found.epsilon <= limit * (1 + 1e-9)
         if planned.kind == "exact":
@@ -130,7 +131,7 @@ def test_planned_noise_is_never_exceeded():
 def test_bad_arguments(change, message):
     arguments = {
         "patterns": {(0, 3): 2},
-        "factorization": CASES["toeplitz"],
+        "release": SumRelease(CASES["toeplitz"]),
         "sigma": 1.0,
         "delta": DELTA,
         "released_rounds": 4,
@@ -153,7 +154,7 @@ def test_a_table_of_patterns_gives_the_same_as_a_dict():
         counts[history] = counts.get(history, 0) + 1
     assert table.to_counts() == PatternTable.of_counts(counts).to_counts() == dict(sorted(counts.items()))
     assert (table.participants, table.patterns) == (300, len(counts))
-    arguments = (CASES["inverse"], 1.7, DELTA, N, "zero-out", 310)
+    arguments = (SumRelease(CASES["inverse"]), 1.7, DELTA, N, "zero-out", 310)
     assert realised_privacy(table, *arguments) == realised_privacy(counts, *arguments)
 
 

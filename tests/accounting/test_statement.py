@@ -5,17 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
 
 import dp_accounting
 import numpy as np
 import pytest
 
+from fedmf.accounting import release as release_module
 from fedmf.accounting import statement as statement_module
 from fedmf.accounting.header import RunHeader
 from fedmf.accounting.ledger import Ledger, LedgerError
 from fedmf.accounting.statement import build_statement
 from fedmf.factorization import InverseToeplitz, Sensitivity, stated_sensitivity
 from fedmf.participation import Participation
+from fedmf.version import __version__
 
 CONTRACT = Participation(rounds=6, max_participations=2, min_separation=3)
 FACTORIZATION = InverseToeplitz([1.0, -0.8], 6)
@@ -25,7 +30,8 @@ DELTA = 1e-5
 REQUIRED = """unit adjacency mechanism params rounds rounds_released max_participations min_separation
 realised_max_participations realised_min_separation sampling users cohort_size clip_norm noise_multiplier
 sensitivity sensitivity_kind sensitivity_case noise_std delta epsilon_planned epsilon_realised
-epsilon_realised_quantiles mu_planned rho_planned noise_key trust not_covered"""
+epsilon_realised_quantiles mu_planned rho_planned noise_key noise_key_public trust assumptions not_covered
+secret software stated_by"""
 
 
 def make_header(**changes) -> RunHeader:
@@ -100,6 +106,8 @@ def test_whole_run(path, adjacency):
     assert (found.unit, found.adjacency) == ("user", adjacency)
     assert found.trust == "server re-clips every user's update"
     assert found.noise_key == "ab12 (operating system randomness)"
+    assert found.noise_key_public is False
+    assert not any("which round" in secret for secret in found.secret)
 
 
 def test_run_that_stopped_early(path):
@@ -113,6 +121,22 @@ def test_run_that_stopped_early(path):
     assert found.trust == "workers clip; the server trusts the slice sums"
     assert found.noise_key == "ab12 (public seed: simulation only, gives no privacy)"
     assert "Simulation only, no privacy" in found.render_text().splitlines()[0]
+
+
+@pytest.mark.parametrize("released", [4, 6])
+def test_realised_is_what_was_recorded_and_not_what_was_allowed(path, released):
+    """Users who joined once spend less than the contract allows, at the end and on the way."""
+    header = make_header()
+    record(path, header, [["a"], ["b"], [], ["c"], [], []][:released])
+    found = read(path)
+    worst = max(epsilon_of([t], released, header) for t in (0, 1, 3))
+    assert found.epsilon_realised == pytest.approx(worst, rel=1e-9)
+    assert found.epsilon_realised < 0.8 * epsilon_of([0, 3], released, header)
+    assert found.epsilon_realised_quantiles["1"] == pytest.approx(worst, rel=1e-9)
+    assert found.mu_realised < 0.9 * found.mu_planned
+    assert found.rho_realised == pytest.approx(found.mu_realised**2 / 2)
+    assert found.epsilon_realised_histogram[-1].high == pytest.approx(worst, rel=1e-9)
+    assert found.realised_worst_pattern == (0,)
 
 
 def test_before_the_first_round(path):
@@ -130,6 +154,7 @@ def test_run_without_privacy(path, cohorts):
     assert found.mu_planned is None
     assert found.epsilon_realised is (None if cohorts else found.epsilon_realised)
     assert found.noise_key == "none: no noise was added"
+    assert found.noise_key_public is None
     assert found.render_text().startswith("No privacy: this run added no noise.")
     json.loads(found.to_json())
 
@@ -182,8 +207,19 @@ def test_text_says_what_matters(path):
         "3 of 5 took part",
         *found.not_covered,
         *found.assumptions,
+        *found.secret,
+        "fedmf 0.1.0",
     ):
         assert part in text
+
+
+def test_the_statement_names_the_software_of_the_run_and_its_own(path):
+    record(path, make_header(software="fedmf 0.0.9"), [["a"]])
+    found = read(path)
+    assert found.software == "fedmf 0.0.9"
+    assert found.stated_by == f"fedmf {version('fedmf')}"
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    assert tomllib.loads(project.read_text())["project"]["version"] == __version__
 
 
 def test_header_round_trips_through_json():
@@ -233,7 +269,7 @@ def test_realised_above_planned_is_refused(path, monkeypatch):
     header = make_header(sensitivity=PLANNED.value * 0.99)
     record(path, header, [["a"], [], [], ["a"], [], []])
     wrong = Sensitivity(PLANNED.value * 0.99, "exact", "doctored")
-    monkeypatch.setattr(statement_module, "stated_sensitivity", lambda *_: wrong)
+    monkeypatch.setattr(release_module, "stated_sensitivity", lambda *_: wrong)
     with pytest.raises(LedgerError, match=r"epsilon_realised is .* above the planned"):
         read(path)
 

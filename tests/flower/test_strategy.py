@@ -203,8 +203,8 @@ def test_the_standard_flower_loop_gives_the_same_model(tmp_path) -> None:
             session.server, config.cohort_schedule(), TASK.dataset.user_ids, messages="per-user"
         )
         grid = InProcessGrid(client_for(session))
-        strategy._population = Population(TASK.dataset.user_ids)
-        strategy._population.gather(grid, 5.0)
+        strategy._assignment = Population(TASK.dataset.user_ids)
+        strategy._assignment.gather(grid, 5.0)
         Strategy.start(strategy, grid, strategy.initial_arrays(), num_rounds=config.rounds)
         model = session.server.parameters.numpy().copy()
     assert np.array_equal(model, run_small(tmp_path / "ours", config, TASK))

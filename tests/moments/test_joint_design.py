@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedmf.factorization import Toeplitz, query_variances
+from fedmf.factorization.joint_sensitivity import Adjacency
 from fedmf.moments import UserRange, jme
 from fedmf.moments.joint_design import Goal, joint_design
-from fedmf.moments.joint_sensitivity import Adjacency
 from fedmf.participation import Participation
 from fedmf.workload import average, exponential, prefix
 

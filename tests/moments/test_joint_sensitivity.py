@@ -19,8 +19,8 @@ from fedmf.factorization import (
     square_root,
     stated_sensitivity,
 )
-from fedmf.moments.geometry import FREE_LINE, FREE_PLANE, free_weight, joint_diameter_square
-from fedmf.moments.joint_sensitivity import Adjacency, UserRange, joint_sensitivity
+from fedmf.factorization.joint_geometry import FREE_LINE, FREE_PLANE, free_weight, joint_diameter_square
+from fedmf.factorization.joint_sensitivity import Adjacency, UserRange, joint_sensitivity
 from fedmf.participation import Participation
 
 Array = NDArray[np.float64]
@@ -166,7 +166,7 @@ def test_second_moment_is_free_for_equal_matrices() -> None:
 @pytest.mark.parametrize("make", [lambda n: Toeplitz([1.0, 0.3, 0.8, 0.1, 0.5], n), square_root])
 def test_bounds_agree_with_enumeration_at_larger_horizons(make) -> None:  # type: ignore[no-untyped-def]
     """Row-wise bound ≥ the enumerated one; the envelope equals it for non-increasing coefficients."""
-    module = import_module("fedmf.moments.joint_sensitivity")
+    module = import_module("fedmf.factorization.joint_sensitivity")
     C1, C2, users = make(12), bsr(5, 12), UserRange(1.0, 2, "replace-one")
     pair = module._Pair(C1, C2, Participation(12, 3, 2), 1.3, users)
     exact = module._by_enumeration(pair).value

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fedmf.optim import LearningRateSchedule, ServerSGD
+from fedmf.optim import LearningRateSchedule, Move, RoundRelease, ServerSGD
 
 ROUNDS, DIMENSION = 100, 17
 # float32 rounding over 100 steps; both add in the same order up to sign.
@@ -40,21 +40,21 @@ def test_it_is_sgd_on_the_negated_update(kind: str, momentum: float, nesterov: b
     updates = torch.randn(ROUNDS, DIMENSION, generator=generator)
     parameters = torch.randn(DIMENSION, generator=generator)
     schedule = LearningRateSchedule(kind, peak=0.3, rounds=ROUNDS, warmup=7)
-    optimizer = ServerSGD(schedule, momentum, nesterov)
+    optimizer = ServerSGD(Move(schedule), momentum, nesterov)
     expected = by_torch(schedule, momentum, nesterov, parameters, updates)
     state = optimizer.init(parameters)
     for t in range(ROUNDS):
-        parameters, state = optimizer.step(t, parameters, updates[t], state)
+        parameters, state = optimizer.step(t, parameters, RoundRelease(updates[t], 0.0), state)
         torch.testing.assert_close(parameters, expected[t], rtol=TOLERANCE, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
 def test_a_step_changes_none_of_its_arguments(momentum: float, nesterov: bool) -> None:
-    optimizer = ServerSGD(LearningRateSchedule("constant", 1.0, 5), momentum, nesterov)
+    optimizer = ServerSGD(Move(LearningRateSchedule("constant", 1.0, 5)), momentum, nesterov)
     parameters, update = torch.ones(3), torch.full((3,), 2.0, dtype=torch.float64)
     state = optimizer.init(parameters)
-    moved, after = optimizer.step(0, parameters, update, state)
-    again, _ = optimizer.step(0, parameters, update, state)
+    moved, after = optimizer.step(0, parameters, RoundRelease(update, 0.0), state)
+    again, _ = optimizer.step(0, parameters, RoundRelease(update, 0.0), state)
     assert torch.equal(moved, again)
     assert moved.dtype == torch.float32
     assert torch.equal(parameters, torch.ones(3))
@@ -66,19 +66,19 @@ def test_a_step_changes_none_of_its_arguments(momentum: float, nesterov: bool) -
 
 def test_the_state_is_only_what_is_needed() -> None:
     schedule = LearningRateSchedule("constant", 1.0, 5)
-    assert ServerSGD(schedule).init(torch.ones(3)) == {}
-    assert list(ServerSGD(schedule, momentum=0.1).init(torch.ones(3))) == ["velocity"]
+    assert ServerSGD(Move(schedule)).init(torch.ones(3)) == {}
+    assert list(ServerSGD(Move(schedule), momentum=0.1).init(torch.ones(3))) == ["velocity"]
 
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.0, 2.0, math.nan, math.inf])
 def test_momentum_outside_its_range_is_refused(momentum: float) -> None:
     with pytest.raises(ValueError, match=r"β \(server momentum\) must lie in \[0, 1\)"):
-        ServerSGD(LearningRateSchedule("constant", 1.0, 5), momentum)
+        ServerSGD(Move(LearningRateSchedule("constant", 1.0, 5)), momentum)
 
 
 def test_nesterov_needs_momentum() -> None:
     with pytest.raises(ValueError, match="must be positive for Nesterov"):
-        ServerSGD(LearningRateSchedule("constant", 1.0, 5), 0.0, nesterov=True)
+        ServerSGD(Move(LearningRateSchedule("constant", 1.0, 5)), 0.0, nesterov=True)
 
 
 def expected_rate(kind: str, t: int, rounds: int, warmup: int) -> float:

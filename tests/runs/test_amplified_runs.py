@@ -152,6 +152,7 @@ def test_the_statement_gives_both_guarantees_and_what_they_need(finished: Path) 
     assert "against whoever knows them." in text.splitlines()[0]
     assert f"{found['epsilon_planned_known_cohorts']:.6g}" in text.splitlines()[0]
     assert any("stay secret" in assumption for assumption in found["assumptions"])
+    assert any("who took part in which round" in secret for secret in found["secret"])
     assert "amplification by" in found["sampling"]
     assert found["sampling"] in text
     expected = {"cyclic-poisson": 0.5, "balls-in-bins": 0.25, "b-min-sep": 0.2}[used["accountant"]]
@@ -190,6 +191,44 @@ def test_too_little_noise_is_found_in_the_header(finished: Path) -> None:
             LedgerError, match=r"the header's amplification does not hold: noise .* must give"
         ):
             build_statement(RunHeader.from_dict(header), ledger)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("probability", 0.01, r"q \(probability\) must be the schedule's 0\.\d+; got 0\.01"),
+        ("accountant", "none", "must name a sampling that amplifies; got 'none'"),
+        ("accountant", "poisson", "must be one of none, .*; got 'poisson'"),
+        ("schedule", "cyclic", "must be 'none' with schedule 'cyclic'; got "),
+        ("schedule", "random", "must be 'none' with schedule 'random'; got "),
+        ("schedule", "lottery", "schedule must be one of .*; got 'lottery'"),
+        ("adjacency", "replace-one", "adjacency must be zero-out with sampling"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_a_header_that_claims_other_sampling_than_its_run_drew_is_refused(
+    finished: Path, field: str, value: object, message: str
+) -> None:
+    """Less frequent participation, or cohorts that are not random, would make the same noise look enough."""
+    with Ledger.open(finished / "ledger.sqlite", read_only=True) as ledger:
+        header = dict(ledger.header)
+        place = {"schedule": "config", "adjacency": None}.get(field, "amplification")
+        if place is None:
+            header[field] = value
+        else:
+            header[place] = {**header[place], field: value}
+        with pytest.raises(LedgerError, match=rf"header's amplification does not hold: .*{message}"):
+            build_statement(RunHeader.from_dict(header), ledger)
+
+
+def test_the_accountant_of_another_sampler_is_refused_in_the_header(finished: Path) -> None:
+    with Ledger.open(finished / "ledger.sqlite", read_only=True) as ledger:
+        header = dict(ledger.header)
+        own = header["amplification"]["accountant"]
+        for other in set(ACCOUNTANTS) - {own}:
+            header["amplification"] = {**header["amplification"], "accountant": other}
+            with pytest.raises(LedgerError, match=f"must be 'none' or '{own}' .*; got '{other}'"):
+                build_statement(RunHeader.from_dict(header), ledger)
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)

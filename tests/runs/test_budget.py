@@ -64,7 +64,7 @@ def spent(run: Path) -> dict[str, float]:
         noise, released = plan.noise_std / session.config.clip_norm, session.server.t
     return {
         user: realised_privacy(
-            {tuple(rounds): 1}, plan.mechanism.factorization, noise, delta, released, session.config.adjacency
+            {tuple(rounds): 1}, plan.release, noise, delta, released, session.config.adjacency
         ).epsilon
         for user, rounds in history.items()
     }
@@ -137,6 +137,28 @@ def test_bad_budgets_are_one_line_errors(content: str, message: str, tmp_path: P
     assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match="cannot read user budgets"):
         read_budgets(tmp_path / "absent")
+
+
+def test_a_budget_of_a_stranger_is_refused(tmp_path: Path) -> None:
+    """A mistyped id would leave the user who was meant without a budget."""
+    task, path = linear_task(24, 5), tmp_path / "budgets.csv"
+    path.write_text("user,epsilon\nu001,1\nu01,1\nu002 ,1\n")
+    with pytest.raises(ConfigError, match=r"must name users of the run; got 'u002 ' and 1 others"):
+        Session.start(tmp_path / "run", small_config(user_budgets=str(path)), task)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("mechanism", ["identity", "bsr", "cgd", "banded-toeplitz"])
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_a_limit_equal_to_the_plan_allows_all_of_it(mechanism: str, adjacency: str) -> None:
+    """Rounding must not cost the last round, nor make the plan's own ε exceed what was asked for."""
+    for epsilon, delta in ((8.0, 1e-5), (0.1, 1e-8), (1 / 3, 1e-6)):
+        config = small_config(
+            mechanism=mechanism, adjacency=adjacency, epsilon=epsilon, delta=delta, max_epsilon=epsilon
+        )
+        plan = make_plan(config)
+        assert plan.allowed_rounds == config.rounds
+        assert plan.epsilon_after(config.rounds) <= epsilon
 
 
 def test_ids_that_look_like_numbers_stay_ids(tmp_path: Path) -> None:

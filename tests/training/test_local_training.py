@@ -13,21 +13,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedmf.training import FederatedDataset, FlatModel, LocalSGD, LocalTrainer, cross_entropy, digits, mlp
-from fedmf.training.local import user_generator
+from fedmf.training import FlatModel, InMemoryDataset, LocalSGD, LocalTrainer, cross_entropy, digits, mlp
+from fedmf.training.engines import LocalEngine
+from fedmf.training.shuffling import user_orders
 
 # float32: a batched product adds in another order than a single one; a few hundred additions deep.
 TOLERANCE = 2e-5
 SEED, ROUND = 11, 3
 
 
-def cohort(sizes: list[int], features: int = 6, classes: int = 4) -> FederatedDataset:
+def cohort(sizes: list[int], features: int = 6, classes: int = 4) -> InMemoryDataset:
     """Users with the given numbers of random examples."""
     generator = torch.Generator().manual_seed(5)
     total = sum(sizes)
     edges = np.cumsum([0, *sizes])
     order = np.random.default_rng(5).permutation(total)
-    return FederatedDataset(
+    return InMemoryDataset(
         features=torch.randn(total, features, generator=generator),
         labels=torch.randint(classes, (total,), generator=generator),
         owned=tuple(np.sort(order[a:b]) for a, b in pairwise(edges)),
@@ -38,37 +39,58 @@ def cohort(sizes: list[int], features: int = 6, classes: int = 4) -> FederatedDa
     )
 
 
-def plain_update(module: nn.Module, dataset: FederatedDataset, user: str, plan: LocalSGD) -> Tensor:
+def plain_update(module: nn.Module, dataset: InMemoryDataset, user: str, plan: LocalSGD) -> Tensor:
     """What one user sends, by nn.Module and torch.optim.SGD."""
     module = copy.deepcopy(module)
     before = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
-    optimizer = torch.optim.SGD(module.parameters(), lr=plan.learning_rate)
+    optimizer = torch.optim.SGD(module.parameters(), lr=plan.learning_rate, momentum=plan.momentum)
     owned = dataset.owned[dataset.user_ids.index(user)]
-    shuffle = user_generator(SEED, ROUND, user)
-    for _ in range(plan.epochs):
-        order = shuffle.permutation(owned)
-        while order.size:
-            batch, order = order[: plan.batch_size], order[plan.batch_size :]
-            rows = torch.from_numpy(batch)
+    for order in owned[user_orders(SEED, ROUND, user, owned.size, plan.epochs)]:
+        for start in range(0, order.size, plan.batch_size):
+            rows = torch.from_numpy(order[start : start + plan.batch_size])
             optimizer.zero_grad()
-            F.cross_entropy(module(dataset.features[rows]), dataset.labels[rows]).backward()
+            loss = F.cross_entropy(module(dataset.features[rows]), dataset.labels[rows])
+            moved = nn.utils.parameters_to_vector(module.parameters()) - before
+            (loss + plan.proximal / 2 * moved.square().sum()).backward()
             optimizer.step()
     return nn.utils.parameters_to_vector(module.parameters()).detach() - before
 
 
 def trainer_for(
-    module: nn.Module, dataset: FederatedDataset, plan: LocalSGD, loss: Callable[..., Tensor] = cross_entropy
+    module: nn.Module,
+    dataset: InMemoryDataset,
+    plan: LocalSGD,
+    loss: Callable[..., Tensor] = cross_entropy,
+    engine: LocalEngine = "auto",
+    group_size: int | None = None,
 ) -> LocalTrainer:
-    return LocalTrainer(FlatModel(module), dataset, plan, loss, SEED)
+    return LocalTrainer(FlatModel(module), dataset, plan, loss, SEED, engine, group_size)
 
 
 @pytest.mark.parametrize("sizes", [[5], [4, 4, 4], [1, 2, 3, 9, 17, 8], [16, 1]], ids=str)
 @pytest.mark.parametrize(
-    "plan", [LocalSGD(1, 8, 0.3), LocalSGD(3, 4, 0.2), LocalSGD(2, 1, 0.1), LocalSGD(1, 100, 1.0)], ids=str
+    "plan",
+    [
+        LocalSGD(1, 8, 0.3),
+        LocalSGD(3, 4, 0.2),
+        LocalSGD(2, 1, 0.1),
+        LocalSGD(1, 100, 1.0),
+        LocalSGD(2, 4, 0.1, momentum=0.9),
+        LocalSGD(2, 4, 0.3, proximal=0.7),
+        LocalSGD(3, 3, 0.1, momentum=0.5, proximal=0.4),
+    ],
+    ids=str,
 )
-def test_updates_equal_a_plain_loop(sizes: list[int], plan: LocalSGD) -> None:
+@pytest.mark.parametrize(
+    ("engine", "group_size"), [("auto", None), ("auto", 2), ("auto", 1), ("vectorised", 3), ("loop", None)]
+)
+def test_updates_equal_a_plain_loop(
+    sizes: list[int], plan: LocalSGD, engine: LocalEngine, group_size: int | None
+) -> None:
     dataset, module = cohort(sizes), mlp(6, (7,), 4, seed=2)
-    trainer = trainer_for(module, dataset, plan)
+    # "vectorised" stands for the general way here: the module hides what it is made of.
+    trained = Plain(module) if engine == "vectorised" else module
+    trainer = trainer_for(trained, dataset, plan, cross_entropy, engine, group_size)
     updates = trainer.updates(trainer.model.initial(), dataset.user_ids, ROUND)
     assert updates.dtype == torch.float32
     expected = torch.stack([plain_update(module, dataset, user, plan) for user in dataset.user_ids])
@@ -85,6 +107,17 @@ def test_digits_updates_equal_a_plain_loop(partition: str) -> None:
     updates = trainer.updates(trainer.model.initial(), users, ROUND)
     expected = torch.stack([plain_update(module, dataset, user, plan) for user in users])
     torch.testing.assert_close(updates, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+class Plain(nn.Module):
+    """A module that is no chain of layers to look into."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.inner(features)
 
 
 class Scaled(nn.Module):
@@ -169,13 +202,13 @@ def test_a_user_that_is_done_stands_still() -> None:
 
 def test_shuffling_depends_on_seed_round_and_user_alone() -> None:
     draws = {
-        tuple(user_generator(seed, t, user).permutation(20))
+        tuple(user_orders(seed, t, user, 20, 1)[0])
         for seed in (0, 1)
         for t in (0, 1, 11)
         for user in ("a", "b", "1|a")
     }
     assert len(draws) == 18
-    assert (user_generator(3, 4, "a").permutation(20) == user_generator(3, 4, "a").permutation(20)).all()
+    assert (user_orders(3, 4, "a", 20, 2) == user_orders(3, 4, "a", 20, 2)).all()
 
 
 def test_rounds_shuffle_differently() -> None:

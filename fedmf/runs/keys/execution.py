@@ -16,5 +16,6 @@ class ExecutionKeys(Keys):
     workers: Count = 1
     round_timeout: Positive = 600.0
     evaluate_every: Count = 1
+    checkpoint_every: Count = 1
     output_dir: str = ""
     resume: bool = False

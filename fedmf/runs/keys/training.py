@@ -17,6 +17,9 @@ class TrainingKeys(Keys):
     local_epochs: Count = 1
     local_batch_size: Count = 8
     local_learning_rate: Positive = 0.5
+    local_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    local_proximal: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    local_engine: Literal["auto", "vectorised", "loop"] = "auto"
     server_learning_rate: Positive = 0.1
     server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     server_nesterov: bool = False

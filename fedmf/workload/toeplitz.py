@@ -1,8 +1,7 @@
-"""Workloads: the lower-triangular matrix A whose rows are the released queries."""
+"""Toeplitz workloads and their weighted forms."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +12,6 @@ __all__ = [
     "average",
     "exponential",
     "momentum",
-    "parse_workload",
     "prefix",
     "weighted",
     "window",
@@ -231,44 +229,6 @@ def weighted(
         column = _columns(columns, n) * (1.0 if column is None else column)
         name += ",columns"
     return replace(workload, name=name, row_weights=row, column_weights=column)
-
-
-def parse_workload(text: str, rounds: int) -> ToeplitzWorkload:
-    """The workload of a command-line name.
-
-    Args:
-        text: ``prefix``, ``average``, ``exponential:β``, ``window:w``, ``momentum:β`` or ``momentum:β:α``
-            with weight decay factor α.
-        rounds: n.
-
-    Raises:
-        ValueError: the name is unknown, its parameter is missing or unreadable, or a value is out of range.
-
-    >>> parse_workload("momentum:0.5", 3).coefficients
-    array([1.  , 1.5 , 1.75])
-    """
-    name, *values = text.split(":")
-    if name not in _PARSED:
-        raise ValueError(f"A (workload) must be one of {_FORMS}; got {text!r}. Check the name.")
-    counts, read, make = _PARSED[name]
-    if len(values) not in counts:
-        raise ValueError(f"A (workload) must be one of {_FORMS}; got {text!r}. Count the values of {name}.")
-    try:
-        numbers = [read(value) for value in values]
-    except ValueError:
-        kind = "an integer" if read is int else "a number"
-        raise ValueError(f"A (workload) must give {kind} after {name}:; got {text!r}.") from None
-    return make(rounds, *numbers)
-
-
-_PARSED: dict[str, tuple[tuple[int, ...], type, Callable[..., ToeplitzWorkload]]] = {
-    "prefix": ((0,), float, prefix),
-    "exponential": ((1,), float, lambda n, decay: exponential(decay, n)),
-    "window": ((1,), int, lambda n, width: window(width, n)),
-    "average": ((0,), float, average),
-    "momentum": ((1, 2), float, lambda n, decay, *weight_decay: momentum(decay, n, *weight_decay)),
-}
-_FORMS = "prefix, exponential:β, window:w, average, momentum:β[:α]"
 
 
 def _correlate(left: Vector, right: Vector) -> Vector:

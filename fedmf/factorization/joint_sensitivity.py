@@ -24,8 +24,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.factorization import Factorization, Sensitivity, SensitivityNotExact
+from fedmf.factorization.base import Factorization
+from fedmf.factorization.joint_geometry import joint_diameter_square
+from fedmf.factorization.pattern import equal_length_row_sums
 from fedmf.factorization.pattern_search import row_weights
+from fedmf.factorization.sensitivity import Sensitivity, SensitivityNotExact
 from fedmf.factorization.separated import (
     best_separated_sum,
     comb_sum,
@@ -33,10 +36,9 @@ from fedmf.factorization.separated import (
     earliest_pattern,
     pattern_layers,
 )
-from fedmf.moments.geometry import joint_diameter_square
 from fedmf.participation import Participation
 
-__all__ = ["Adjacency", "UserRange", "joint_sensitivity"]
+__all__ = ["Adjacency", "UserRange", "equal_length_joint_sensitivities", "joint_sensitivity"]
 
 Adjacency = Literal["zero-out", "replace-one"]
 Vector = NDArray[np.float64]
@@ -130,6 +132,45 @@ def joint_sensitivity(
             break
     assert best is not None
     return Sensitivity(users.norm_bound * best.value, best.kind, best.case)
+
+
+def equal_length_joint_sensitivities(
+    first: Factorization,
+    second: Factorization,
+    rows: NDArray[np.integer],
+    weight: float,
+    users: UserRange,
+    released_rounds: int | None = None,
+) -> Vector:
+    """How far users with these patterns can move (C₁X, √λ·C₂(X•X)): ζ·√(Σ_{i∈π} φ(r_{1,i}, r_{2,i})).
+
+    Exact under zero-out adjacency where both Gram matrices are non-negative on the pattern, and whatever the
+    adjacency where the bound of `joint_sensitivity` is attained; a sound upper bound otherwise.
+
+    Args:
+        first: C₁.
+        second: C₂.
+        rows: one pattern of 0-based rounds a row, shape (patterns, k).
+        weight: λ ≥ 0.
+        users: ζ, the dimension class and the adjacency.
+        released_rounds: T ≤ n, how many rounds were released; all by default.
+
+    Returns:
+        Shape (patterns,).
+
+    Raises:
+        ValueError: a round is repeated or lies outside 0 … T−1, or T outside 1 … n.
+
+    >>> from fedmf.factorization import Toeplitz, identity
+    >>> users, C = UserRange(1.0, 2, "zero-out"), Toeplitz([1.0, 0.5], 4)
+    >>> equal_length_joint_sensitivities(C, identity(4), np.array([[0], [3]]), 1.0, users)
+    array([1.5       , 1.41421356])
+    """
+    if rows.ndim != 2 or rows.size == 0:
+        return np.zeros(len(rows))
+    sums = [equal_length_row_sums(C, rows, released_rounds) for C in (first, second)]
+    reached = users.reach(sums[0], sums[1], weight * users.norm_bound**2).sum(axis=1)
+    return users.norm_bound * np.sqrt(reached)
 
 
 @dataclass(frozen=True)

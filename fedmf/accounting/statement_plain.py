@@ -1,0 +1,88 @@
+"""What a privacy statement means, in plain words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from scipy.special import ndtr, ndtri
+
+__all__ = ["detection_limit", "plain_words"]
+
+_FALSE_ALARM: Final = 0.05
+_OTHER_WORLD: Final = {
+    "zero-out": "all of that user's updates had been zero",
+    "replace-one": "that user had sent any other updates within the clip norm",
+}
+
+
+def detection_limit(mu: float, false_alarm: float = _FALSE_ALARM) -> float:
+    """The largest power of any test between two worlds that μ-GDP separates: Φ(Φ⁻¹(α) + μ).
+
+    Args:
+        mu: μ ≥ 0.
+        false_alarm: α in (0, 1), the test's rate of false alarms.
+
+    References:
+        Dong, Roth, Su (2022), "Gaussian Differential Privacy", equation (6).
+
+    >>> round(detection_limit(0.0), 3), round(detection_limit(1.0), 3)
+    (0.05, 0.26)
+    """
+    return float(ndtr(ndtri(false_alarm) + mu))
+
+
+def plain_words(statement: Mapping[str, Any]) -> list[str]:
+    """The meaning of a statement's dict as paragraphs for readers who know no mathematics.
+
+    >>> plain_words({"epsilon_planned": None})
+    ['This run added no noise. It protects nobody.']
+    """
+    s = statement
+    if s["epsilon_planned"] is None:
+        return ["This run added no noise. It protects nobody."]
+    paragraphs = [
+        f"Protected is each user, with everything the user contributed to any of the {s['rounds']} rounds: "
+        "not a single example, and not a single round. Two worlds are compared: the one that was, and one "
+        f"in which {_OTHER_WORLD[s['adjacency']]}.",
+        _odds(s),
+        "The planned figures hold whatever happened in the run. The realised ones say what the recorded "
+        "participation cost; they hold only if neither a user's participation nor the end of the run "
+        "depended on data, and they come from the record of participation, without noise.",
+    ]
+    if s["noise_key_public"]:
+        paragraphs.insert(
+            0,
+            "The noise of this run follows from a public seed: anyone can compute and subtract it, so it "
+            "protects nobody. What follows is what the same run with a secret key would give.",
+        )
+    return paragraphs
+
+
+def _odds(s: Mapping[str, Any]) -> str:
+    """What an observer of all released models can conclude."""
+    text = (
+        "Whatever an observer of all released models concludes, however much else is known about that user "
+        "and all others, the probability of that conclusion differs between the two worlds at most by the "
+        f"factor {_factor(s['epsilon_planned'])}, plus {s['delta']:g}"
+    )
+    if s["amplification"] is None:
+        text += "."
+    else:
+        text += (
+            ", unless the observer knows who took part in which round: then the factor is at most "
+            f"{_factor(s['epsilon_planned_known_cohorts'])}."
+        )
+    found = 100 * detection_limit(s["mu_planned"])
+    return (
+        f"{text} A test between the two worlds that raises a false alarm in {100 * _FALSE_ALARM:g} % of "
+        f"cases detects the user's contribution in at most {found:.3g} % of cases, even if it knows the "
+        "rounds."
+    )
+
+
+def _factor(epsilon: float) -> str:
+    if epsilon > 300:
+        return f"e^{epsilon:.4g}"
+    return f"e^{epsilon:.4g} = {math.exp(epsilon):.4g}"

@@ -1,0 +1,50 @@
+"""What every privacy statement says in words: assumptions, limits and secrets."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "ASSUMPTIONS",
+    "NOT_COVERED",
+    "OPERATING_SYSTEM_KEY",
+    "PUBLIC_KEY",
+    "SECRECY",
+    "SECRETS",
+    "SECRET_COHORTS",
+    "TRUST",
+]
+
+OPERATING_SYSTEM_KEY: Final = "operating system randomness"
+PUBLIC_KEY: Final = "public seed: simulation only, gives no privacy"
+TRUST: Final = {
+    "per-user": "server re-clips every user's update",
+    "slice": "workers clip; the server trusts the slice sums",
+}
+NOT_COVERED: Final = (
+    "evaluation metrics on held-out data are computed without noise: test users have no protection",
+    "hyper-parameter search: each further run on the same users adds to what they lose",
+    "the number and identity of participants and the ledger itself are not released by the mechanism; "
+    "publishing them is outside the guarantee",
+    "realised figures in this statement are computed from the record of participation without noise",
+    "compromise of the noise key: whoever learns it can subtract the noise",
+    "floating point: the analysis is for real numbers, the noise is added in finite precision",
+)
+ASSUMPTIONS: Final = (
+    "every user id belongs to one person who takes part under no other id",
+    "every user's update was clipped to the clip norm before it was summed",
+    "epsilon_realised and epsilon_planned_so_far hold if neither a user's participation nor the round at "
+    "which the run stopped depends on the data; epsilon_planned holds without this",
+)
+SECRECY: Final = (
+    "epsilon_planned and epsilon_planned_so_far hold while the cohorts, drawn as the sampling says, stay "
+    "secret: whoever knows who took part when has epsilon_realised, and epsilon_planned_known_cohorts at most"
+)
+SECRETS: Final = (
+    "the noise key (noise.key) and every backup of it: for ever, also after the run",
+    "the sums and updates before noise, wherever they were logged or kept",
+    "the record of participation (ledger.sqlite), files of single users' budgets and exports of it",
+)
+SECRET_COHORTS: Final = (
+    "who took part in which round: the amplified epsilon_planned holds only against those who do not know it"
+)

@@ -1,0 +1,97 @@
+"""The workers of a simulation: each can train any user, so a cohort is spread by the work it makes."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from fedmf.flower.messages import ROSTER, RejectedReply, roster_digest, served_roster
+from fedmf.flower.population import Assignment, ask_nodes
+
+__all__ = ["WorkerPool", "longest_first"]
+
+
+def longest_first(sizes: NDArray[np.int64], workers: int) -> NDArray[np.int64]:
+    """Spread tasks over equal workers: the largest first, each to the worker with the least work so far.
+
+    Args:
+        sizes: work of each task, shape (m,), non-negative.
+        workers: W ≥ 1.
+
+    Returns:
+        The worker of each task, shape (m,). Ties go to the earlier task and the lower worker.
+
+    Guarantees:
+        The busiest worker has at most 4/3 − 1/(3W) times the work of the best possible spread.
+
+    References:
+        Graham (1969), "Bounds on Multiprocessing Timing Anomalies", Theorem 3.
+
+    >>> longest_first(np.array([3, 3, 2, 2, 2]), workers=2).tolist()
+    [0, 1, 0, 1, 0]
+    """
+    chosen = np.zeros(sizes.size, dtype=np.int64)
+    if workers == 1:
+        return chosen
+    loads = [(0, worker) for worker in range(workers)]
+    for task in np.argsort(-sizes, kind="stable").tolist():
+        load, worker = loads[0]
+        chosen[task] = worker
+        heapq.heapreplace(loads, (load + int(sizes[task]), worker))
+    return chosen
+
+
+class WorkerPool(Assignment):
+    """Workers that all built the same task from the same configuration.
+
+    The handshake compares a digest of the user ids instead of exchanging them. Who trains whom changes from
+    round to round and with the number of workers; the model does not, since clipped updates are summed in
+    integers.
+
+    Args:
+        roster: the stable ids of all users.
+        sizes: the public sizes of users by index: how much work each is.
+        report: called with one line for the operator about anything odd.
+    """
+
+    def __init__(
+        self,
+        roster: Sequence[str],
+        sizes: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+        report: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._digest, self._sizes, self._report = roster_digest(roster), sizes, report
+        self._users = len(roster)
+        self._asked: set[int] = set()
+        self._fit: set[int] = set()
+        self._alive: set[int] = set()
+
+    def refresh(self, grid: Grid, timeout: float) -> None:
+        """See Assignment.refresh."""
+        self._alive = set(grid.get_node_ids())
+        newcomers = sorted(self._alive - self._asked)
+        self._asked |= self._alive
+        for node, reply in ask_nodes(grid, newcomers, ROSTER, timeout):
+            try:
+                if served_roster(reply) == self._digest:
+                    self._fit.add(node)
+                else:
+                    self._report(f"worker {node} was built for other users; it will not be asked")
+            except RejectedReply as reason:
+                self._report(f"worker {node} failed the handshake: {reason}")
+
+    @property
+    def missing(self) -> int:
+        """See Assignment.missing: no worker, no user."""
+        return 0 if self._fit & self._alive else self._users
+
+    def nodes_of(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See Assignment.nodes_of."""
+        workers = np.array(sorted(self._fit & self._alive), dtype=np.int64)
+        if workers.size == 0:
+            return np.full(users.size, -1, dtype=np.int64)
+        return workers[longest_first(self._sizes(users), workers.size)]

@@ -1,0 +1,127 @@
+"""From users to rectangular batches: which users are trained together, and on which examples at each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.noise.transform import compiled
+from fedmf.training.shuffling import shuffle
+
+__all__ = ["Shape", "StepRows", "groups_of", "step_rows"]
+
+
+@dataclass(frozen=True, order=True)
+class Shape:
+    """What decides the shapes of one user's local training.
+
+    Args:
+        width: examples in a step, padding included.
+        steps: number of steps.
+    """
+
+    width: int
+    steps: int
+
+
+def shape_of(examples: int, batch_size: int, epochs: int) -> Shape:
+    """A user's shape follows from the number of its examples alone, never from other users.
+
+    A user with fewer examples than a batch is padded to the next power of 2, so that there are few widths.
+    """
+    width = min(batch_size, 1 << (examples - 1).bit_length())
+    return Shape(width, epochs * -(-examples // batch_size))
+
+
+def groups_of(
+    sizes: NDArray[np.int64], batch_size: int, epochs: int, most: int, multiple: int = 1
+) -> Iterator[tuple[Shape, NDArray[np.int64]]]:
+    """Users that are trained together: of one width, similar numbers of steps, at most ``most`` of them.
+
+    Args:
+        sizes: examples of each user.
+        batch_size: examples in a full step.
+        epochs: passes over the examples.
+        most: users in a group.
+        multiple: the number of groups of one width is a multiple of this, if there are users enough.
+
+    Yields:
+        The width of the group with the largest number of steps in it, and the users' positions in ``sizes``,
+        those with most steps first. Groups with much work come first.
+    """
+    shapes = {size: shape_of(int(size), batch_size, epochs) for size in np.unique(sizes)}
+    by_width: dict[int, list[tuple[int, int]]] = {}
+    for position, size in enumerate(sizes):
+        shape = shapes[size]
+        by_width.setdefault(shape.width, []).append((-shape.steps, position))
+    for width in sorted(by_width, reverse=True):
+        members = sorted(by_width[width])
+        for part in even_parts(members, most, multiple):
+            yield Shape(width, -part[0][0]), np.array([position for _, position in part], dtype=np.int64)
+
+
+def even_parts(members: list[tuple[int, int]], most: int, multiple: int) -> Iterator[list[tuple[int, int]]]:
+    """Consecutive parts of at most ``most`` members whose lengths differ by at most one."""
+    parts = min(-(-len(members) // (most * multiple)) * multiple, len(members))
+    for i in range(parts):
+        yield members[i * len(members) // parts : (i + 1) * len(members) // parts]
+
+
+@dataclass(frozen=True, eq=False)
+class StepRows:
+    """The examples of a group, step by step.
+
+    Args:
+        rows: indices into the group's examples, shape (steps, users, width), int64.
+        weights: shape (steps, users, width), float32: 1/(examples in the step), 0 for padding.
+        active: how many users still train at each step; they come first. Shape (steps,).
+    """
+
+    rows: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    active: NDArray[np.int64]
+
+
+def step_rows(
+    seeds: NDArray[np.uint64], sizes: NDArray[np.int64], batch_size: int, epochs: int, shape: Shape
+) -> StepRows:
+    """Shuffle the users' examples and lay them out as steps.
+
+    Padding repeats the user's own first example at weight zero. The group's examples are those of its users
+    one after the other.
+
+    Args:
+        seeds: of the users' shuffling, see `fedmf.training.shuffling`.
+        sizes: examples of each user, those with most steps first.
+        batch_size: examples in a full step.
+        epochs: passes over the examples.
+        shape: width and number of steps of the group.
+    """
+    rows = np.empty((shape.steps, sizes.size, shape.width), dtype=np.int64)
+    weights = np.zeros((shape.steps, sizes.size, shape.width), dtype=np.float32)
+    _fill(seeds, sizes, batch_size, epochs, rows, weights)
+    steps = epochs * -(-sizes // batch_size)
+    active = (steps[None, :] > np.arange(shape.steps)[:, None]).sum(axis=1)
+    return StepRows(rows, weights, active)
+
+
+@compiled
+def _fill(seeds, sizes, batch_size, epochs, rows, weights):
+    start = 0
+    for u in range(sizes.size):
+        size = sizes[u]
+        rows[:, u] = start
+        orders = np.empty((epochs, size), dtype=np.int64)
+        shuffle(seeds[u], orders)
+        step = 0
+        for epoch in range(epochs):
+            for first in range(0, size, batch_size):
+                taken = min(batch_size, size - first)
+                for i in range(taken):
+                    rows[step, u, i] = start + orders[epoch, first + i]
+                    weights[step, u, i] = np.float32(1.0) / np.float32(taken)
+                step += 1
+        start += size

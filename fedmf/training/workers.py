@@ -1,0 +1,96 @@
+"""Groups of users on all processor cores: one thread a core, each with single-threaded kernels."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from fedmf.training.gradients import Gradient
+
+__all__ = ["Workers"]
+
+
+class Workers:
+    """Threads that train groups, each with a gradient of its own.
+
+    Kernels run on one thread each, in any number of workers, so their bits do not depend on that number.
+    That is also faster than several threads in one small kernel. Torch decides how many there are
+    (`torch.get_num_threads`, OMP_NUM_THREADS).
+
+    Args:
+        make: makes the gradient of one thread.
+    """
+
+    def __init__(self, make: Callable[[], Gradient]) -> None:
+        self._make = make
+        self._own = threading.local()
+        self._pool: ThreadPoolExecutor | None = None
+        self.count = torch.get_num_threads()
+
+    @property
+    def gradient(self) -> Gradient:
+        """The gradient of the calling thread."""
+        if not hasattr(self._own, "gradient"):
+            self._own.gradient = self._make()
+        return self._own.gradient
+
+    def each(self, work: Callable[[Any, Any], None], items: Iterable[Any], total: Any) -> None:
+        """Do ``work(item, sum)`` for all items with one sum a worker, and merge the sums into ``total``.
+
+        Items are drawn from their iterator as workers become free, so only a few exist at once.
+
+        Raises:
+            Exception: whatever the first item to fail raised; ``total`` is then unchanged.
+        """
+        with single_threaded_kernels():
+            sums = list(self._run(work, items, total))
+        for part in sums:
+            total.merge(part)
+
+    def _run(self, work: Callable[[Any, Any], None], items: Iterable[Any], total: Any) -> Iterator[Any]:
+        if self.count == 1:
+            only = total.like()
+            for item in items:
+                work(item, only)
+            yield only
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(
+                self.count, "fedmf-training", initializer=torch.set_num_threads, initargs=(1,)
+            )
+        free = [total.like() for _ in range(self.count)]
+        running: dict[Future[None], Any] = {}
+        try:
+            for item in items:
+                if not free:
+                    free += self._finished(running)
+                into = free.pop()
+                running[self._pool.submit(work, item, into)] = into
+            while running:
+                free += self._finished(running)
+        finally:
+            wait(running)
+        yield from free
+
+    @staticmethod
+    def _finished(running: dict[Future[None], Any]) -> list[Any]:
+        done, _ = wait(running, return_when=FIRST_COMPLETED)
+        for future in done:
+            future.result()
+        return [running.pop(future) for future in done]
+
+
+@contextmanager
+def single_threaded_kernels() -> Iterator[None]:
+    """Torch's kernels use one thread within."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,65 @@
+"""The rows of the comparison of server optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness import Make, Method
+
+from fedmf.optim import (
+    Blocks,
+    FedAdagrad,
+    FedYogi,
+    ReleasedEnergies,
+    SecondForm,
+    ServerAdam,
+    ServerSGD,
+    SquaredRelease,
+)
+
+__all__ = ["BASELINE", "METHODS"]
+
+BASELINE = "momentum"
+#: ρ of server Adam, chosen like the learning rate on the tuning seeds.
+DAMPINGS = (0.1, 1.0)
+
+
+def sgd(momentum: float) -> Make:
+    return lambda move, shapes, damping: ServerSGD(move, momentum)
+
+
+def fedopt(rule: Callable[..., FedAdagrad | FedYogi]) -> Make:
+    return lambda move, shapes, damping: rule(
+        move, SquaredRelease(Blocks.of(shapes, "coordinate"), debias=False)
+    )
+
+
+def squared(which: str, debias: bool) -> Make:
+    return lambda move, shapes, damping: ServerAdam(
+        move, SquaredRelease(Blocks.of(shapes, which), debias), relative_epsilon=damping
+    )
+
+
+def released(which: str, form: SecondForm = "per-user") -> Make:
+    return lambda move, shapes, damping: ServerAdam(
+        move, ReleasedEnergies(Blocks.of(shapes, which), form), relative_epsilon=damping
+    )
+
+
+METHODS: dict[str, Method] = {
+    "momentum, no noise": Method(sgd(0.9), private=False),
+    "block Adam, no noise": Method(squared("tensor", False), dampings=DAMPINGS, private=False),
+    "SGD": Method(sgd(0.0)),
+    "momentum": Method(sgd(0.9)),
+    "momentum, C for momentum": Method(sgd(0.9), workload="momentum:0.9"),
+    "FedAdagrad (post-processing)": Method(fedopt(FedAdagrad)),
+    "FedYogi (post-processing)": Method(fedopt(FedYogi)),
+    "DP-Adam": Method(squared("coordinate", False), dampings=DAMPINGS),
+    "DP-Adam, debiased": Method(squared("coordinate", True), dampings=DAMPINGS),
+    "DP-Adam, debiased, by tensor": Method(squared("tensor", True), dampings=DAMPINGS),
+    "joint clipping": Method(released("coordinate", "joint-clip"), dampings=DAMPINGS, joint=1.0),
+    "JME-Adam": Method(released("coordinate"), dampings=DAMPINGS),
+    "block JME-Adam, by channel": Method(released("channel"), dampings=DAMPINGS),
+    "block JME-Adam, by tensor": Method(released("tensor"), dampings=DAMPINGS),
+    "block JME-Adam, squared mean": Method(released("tensor", "squared-mean"), dampings=DAMPINGS),
+}

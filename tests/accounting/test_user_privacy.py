@@ -1,0 +1,230 @@
+"""Every user's own ε: many at once against one by one, and the file they are written to."""
+
+from __future__ import annotations
+
+import csv
+import stat
+from pathlib import Path
+from typing import Any
+
+import mpmath
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from fedmf.accounting import gaussian_many
+from fedmf.accounting.calibration import gaussian_epsilon
+from fedmf.accounting.gaussian_many import gaussian_epsilons
+from fedmf.accounting.header import RunHeader
+from fedmf.accounting.ledger import Ledger
+from fedmf.accounting.statement import build_statement
+from fedmf.accounting.user_privacy import user_privacy
+from fedmf.factorization import InverseToeplitz, stated_sensitivity
+from fedmf.participation import Participation
+from fedmf.runs.config import ConfigError
+from fedmf.runs.user_table import PRIVATE, write_users
+
+DELTA = 1e-5
+
+
+def exact_log_delta(mu: float, epsilon: float) -> mpmath.mpf:
+    """Balle and Wang (2018), Theorem 8, to 60 digits."""
+    with mpmath.workdps(60):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        return mpmath.log(mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "delta"),
+    [
+        (0.01, 1.0, 1e-5),
+        (0.5, 3.0, 1e-5),
+        (1.0, 30.0, 1e-8),
+        (1e-6, 1e-3, 1e-5),
+        (1e-3, 100.0, 1e-12),
+        (0.2, 1, 0.3),
+    ],
+)
+def test_many_epsilons_are_those_of_one_by_one(low: float, high: float, delta: float) -> None:
+    mu = np.random.default_rng(0).uniform(low, high, 5000)
+    mu[:3] = 0.0
+    found = gaussian_epsilons(mu, delta)
+    np.testing.assert_array_equal(found[:3], 0.0)
+    for index in (*range(3, 5000, 250), int(mu.argmax())):
+        one = gaussian_epsilon(1 / mu[index], delta)
+        assert one * (1 - 1e-9) - 2e-13 <= found[index] <= one * (1 + 2e-9) + 2e-13
+        assert exact_log_delta(mu[index], found[index]) <= mpmath.log(delta)
+    order = np.argsort(mu)
+    assert (np.diff(found[order]) >= -1e-9 * found[order][1:]).all()
+
+
+@pytest.mark.parametrize("factor", [1 - 1e-7, 1 + 1e-7])
+def test_a_value_that_fails_its_check_is_computed_one_by_one(
+    factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without Newton's steps the interpolated values are wrong in one direction; results are the same."""
+    mu = np.random.default_rng(1).uniform(0.5, 2.0, 400)
+    right = gaussian_epsilons(mu, DELTA)
+    interpolate = np.interp
+    monkeypatch.setattr(gaussian_many, "_STEPS", 0)
+    monkeypatch.setattr(np, "interp", lambda *arguments: factor * interpolate(*arguments))
+    np.testing.assert_allclose(gaussian_epsilons(mu, DELTA), right, rtol=2e-9)
+
+
+@pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])
+def test_bad_mu_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match=r"μ \(GDP parameter\) must be non-negative and finite; got"):
+        gaussian_epsilons(np.array([1.0, value]), DELTA)
+
+
+CONTRACT = Participation(rounds=40, max_participations=4, min_separation=7)
+FACTORIZATION = InverseToeplitz([1.0, -0.8], 40)
+IDS = ["007", "NA", 'quo"te', "com,ma", "=1+1", "new\nline", "ünï", " ", "null", "1e5"]
+
+
+def recorded(path: Path, released: int = 40, users: int = 300, **changes: Any) -> RunHeader:
+    """A ledger of random histories that keep the contract; a user's history may occur many times."""
+    planned = stated_sensitivity(FACTORIZATION, CONTRACT)
+    values: dict[str, Any] = {
+        "participation": CONTRACT,
+        "users": users + 5,
+        "cohort_size": 20,
+        "clip_norm": 0.5,
+        "adjacency": "zero-out",
+        "mechanism": "cgd",
+        "params": {"lambda": 0.8},
+        "factorization": FACTORIZATION.to_dict(),
+        "sensitivity": planned.value,
+        "sensitivity_kind": planned.kind,
+        "sensitivity_case": planned.case,
+        "noise_multiplier": 0.7,
+        "delta": DELTA,
+        "epsilon": 7.0,
+        "message_mode": "per-user",
+        "key_fingerprint": "ab12",
+        "key_public": False,
+        "dimension": 1000,
+        "config": {},
+    }
+    header = RunHeader(**{**values, **changes})
+    rng = np.random.default_rng(5)
+    cohorts: list[list[str]] = [[] for _ in range(released)]
+    for user in range(users):
+        t = int(rng.integers(0, 8))
+        for _ in range(int(rng.integers(1, 5))):
+            if t < released:
+                cohorts[t].append(IDS[user] if user < len(IDS) else f"user-{user}")
+            t += 7 + int(rng.integers(0, 3))
+    with Ledger.create(path, CONTRACT, header.to_dict()) as ledger:
+        for index, cohort in enumerate(cohorts):
+            ledger.commit_round(index, cohort, "c", "d", "released" if cohort else "empty")
+    return header
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+@pytest.mark.parametrize("released", [40, 17])
+def test_each_user_gets_what_its_own_rounds_cost(adjacency: str, released: int, tmp_path: Path) -> None:
+    """From the dense matrix and the absolute noise, user by user."""
+    header = recorded(tmp_path / "ledger", released, adjacency=adjacency)
+    factor = {"zero-out": 1, "replace-one": 2}[adjacency]
+    noise = header.clip_norm * header.noise_multiplier * header.sensitivity * factor
+    dense = FACTORIZATION.materialize()[:released]
+    with Ledger.open(tmp_path / "ledger", read_only=True) as ledger:
+        history: dict[str, list[int]] = {}
+        for t, user in ledger.participations():
+            history.setdefault(user, []).append(t)
+        found = user_privacy(header, ledger)
+        statement = build_statement(header, ledger)
+    assert sorted(found.users) == sorted(history)
+    assert {"007", "new\nline"} <= set(found.users)
+    for row, user in enumerate(found.users):
+        rounds = history[user]
+        shift = np.linalg.norm(dense[:, rounds].sum(axis=1))
+        assert found.participations[row] == len(rounds)
+        assert (found.first_round[row], found.last_round[row]) == (rounds[0], rounds[-1])
+        assert found.sensitivity[row] == pytest.approx(shift, rel=1e-12)
+        expected = gaussian_epsilon(noise / (factor * header.clip_norm * shift), DELTA)
+        assert found.epsilon[row] == pytest.approx(expected, rel=2e-9)
+    assert found.epsilon.max() == pytest.approx(statement.epsilon_realised, rel=1e-8)
+    assert len(found.users) == statement.users_participated
+
+
+def test_without_noise_or_rounds(tmp_path: Path) -> None:
+    header = recorded(tmp_path / "free", noise_multiplier=0.0, epsilon=None)
+    with Ledger.open(tmp_path / "free", read_only=True) as ledger:
+        assert np.isinf(user_privacy(header, ledger).epsilon).all()
+    header = recorded(tmp_path / "none", released=0)
+    with Ledger.open(tmp_path / "none", read_only=True) as ledger:
+        assert user_privacy(header, ledger).users == []
+        assert write_users(tmp_path / "none.csv", header, ledger) == 0
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_the_file_holds_every_id_as_it_is_and_every_number_to_the_bit(suffix: str, tmp_path: Path) -> None:
+    header = recorded(tmp_path / "ledger")
+    path = tmp_path / f"users.{suffix}"
+    with Ledger.open(tmp_path / "ledger", read_only=True) as ledger:
+        found = user_privacy(header, ledger)
+        assert write_users(path, header, ledger) == len(found.users)
+    columns = ["user", "participations", "first_round", "last_round", "sensitivity", "epsilon"]
+    if suffix == "csv":
+        with open(path, newline="", encoding="utf-8") as file:
+            heading, *rows = csv.reader(file)
+        table = pd.DataFrame(rows, columns=heading).astype(dict.fromkeys(columns[1:], float))
+    else:
+        table = pd.read_parquet(path)
+        assert pq.read_schema(path).metadata[b"privacy"].decode() == PRIVATE
+    assert list(table.columns) == columns
+    assert table["user"].tolist() == found.users
+    for column in columns[1:]:
+        np.testing.assert_array_equal(table[column].to_numpy(), getattr(found, column))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_nothing_is_replaced_and_nothing_half_written_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = recorded(tmp_path / "ledger")
+    path = tmp_path / "users.csv"
+    with Ledger.open(tmp_path / "ledger", read_only=True) as ledger:
+        with pytest.raises(ConfigError, match=r"must end in \.csv or \.parquet; got 'users\.txt'"):
+            write_users(tmp_path / "users.txt", header, ledger)
+        path.write_text("mine")
+        with pytest.raises(ConfigError, match="exists already and is not replaced"):
+            write_users(path, header, ledger)
+        assert path.read_text() == "mine"
+        path.unlink()
+        path.symlink_to(tmp_path / "elsewhere.csv")
+        with pytest.raises(ConfigError, match="exists already and is not replaced"):
+            write_users(path, header, ledger)
+        assert not (tmp_path / "elsewhere.csv").exists()
+        path.unlink()
+        with pytest.raises(ConfigError, match="cannot write"):
+            write_users(tmp_path / "absent" / "users.csv", header, ledger)
+
+        def fail(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        before = sorted(tmp_path.iterdir())
+        monkeypatch.setattr("fedmf.runs.user_table.csv.write_csv", fail)
+        with pytest.raises(ConfigError, match=r"cannot write .*users\.csv: No space left on device"):
+            write_users(path, header, ledger)
+        assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_file_that_appears_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = recorded(tmp_path / "ledger")
+    path = tmp_path / "users.csv"
+
+    def race(table: object, file: Any) -> None:
+        file.write(b"ours")
+        path.write_text("theirs")
+
+    monkeypatch.setattr("fedmf.runs.user_table.csv.write_csv", race)
+    with (
+        Ledger.open(tmp_path / "ledger", read_only=True) as ledger,
+        pytest.raises(ConfigError, match="exists already and is not replaced"),
+    ):
+        write_users(path, header, ledger)
+    assert path.read_text() == "theirs"

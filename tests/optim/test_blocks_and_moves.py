@@ -1,0 +1,87 @@
+"""Blocks against a membership matrix; moves against their formula."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from dense_rules import membership
+
+from fedmf.moments import BlockEnergies, Diagonal
+from fedmf.optim import Blocks, LearningRateSchedule, Move
+
+SHAPES = [(4, 3), (4,), (2, 2, 3), (1,), ()]
+SIZES = {
+    "coordinate": [1] * 30,
+    "channel": [3] * 4 + [4] + [6] * 2 + [1, 1],
+    "tensor": [12, 4, 12, 1, 1],
+    "model": [30],
+}
+
+
+@pytest.mark.parametrize("which", SIZES)
+def test_blocks_are_sums_over_their_coordinates(which: str) -> None:
+    blocks, sizes = Blocks.of(SHAPES, which), SIZES[which]
+    assert (blocks.sizes, blocks.dimension, blocks.count) == (sizes, 30, len(sizes))
+    inside = torch.from_numpy(membership(sizes))
+    x = torch.randn(30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(blocks.energies(x), inside @ x**2)
+    torch.testing.assert_close(blocks.second_moment().features(x[None]), inside @ x**2)
+    values = torch.arange(1.0, len(sizes) + 1, dtype=torch.float64)
+    torch.testing.assert_close(blocks.spread(values), inside.T @ values)
+    torch.testing.assert_close(blocks.means(values), values / inside.sum(1))
+    torch.testing.assert_close(blocks.weighted_mean(values), (inside.T @ values).mean())
+    assert isinstance(blocks.second_moment(), Diagonal if which == "coordinate" else BlockEnergies)
+
+
+def test_chosen_blocks() -> None:
+    assert Blocks.of_sizes([2, 5]).sizes == [2, 5]
+
+
+def test_wrong_blocks_are_refused() -> None:
+    with pytest.raises(ValueError, match="must be one of coordinate, channel, tensor, model; got 'row'"):
+        Blocks.of(SHAPES, "row")
+    for sizes in ([], [2, 0], [-1]):
+        with pytest.raises(ValueError, match="must be pairs of positive integers"):
+            Blocks.of_sizes(sizes)
+
+
+def constant(rate: float) -> LearningRateSchedule:
+    return LearningRateSchedule("constant", rate, 10)
+
+
+def test_the_clip_bounds_the_root_mean_square_and_spares_the_rest() -> None:
+    start, long, short = (
+        torch.zeros(4),
+        torch.tensor([6.0, 0.0, 0.0, 8.0]),
+        torch.tensor([0.1, 0.2, 0.0, 0.0]),
+    )
+    move = Move(constant(0.5), update_clip=2.0)
+    moved = move(0, start, long)
+    assert float(moved.norm()) == pytest.approx(0.5 * 2.0 * 2.0)
+    torch.testing.assert_close(moved / moved.norm(), long / long.norm())
+    assert torch.equal(move(0, start, short), 0.5 * short)
+    assert torch.equal(Move(constant(0.5))(0, start, long), 0.5 * long)
+
+
+def test_decay_is_decoupled_from_the_clip() -> None:
+    parameters, direction = torch.full((4,), 10.0), torch.full((4,), 8.0)
+    moved = Move(constant(0.5), weight_decay=0.2, update_clip=1.0)(0, parameters, direction)
+    torch.testing.assert_close(moved, torch.full((4,), 10.0 * (1 - 0.5 * 0.2) + 0.5))
+    assert torch.equal(parameters, torch.full((4,), 10.0))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weight_decay": -1.0}, r"w \(server weight decay\) must be finite and >= 0"),
+        ({"weight_decay": math.nan}, "must be finite"),
+        ({"weight_decay": 2.5}, r"must be at most 1/η = 2; got 2.5. It would overshoot zero"),
+        ({"update_clip": 0.0}, r"c \(server update clip\) must be positive"),
+        ({"update_clip": math.nan}, "must be positive"),
+    ],
+)
+def test_impossible_moves_are_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Move(constant(0.5), **options)

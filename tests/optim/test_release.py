@@ -1,0 +1,92 @@
+"""What an optimizer sees of a round: refused where it cannot be, and with the true variance of its noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_runs import small_config
+from torch import Tensor
+
+from fedmf.moments import SecondMoment
+from fedmf.noise import NoiseKey
+from fedmf.optim import RoundRelease, SecondForm, ServerOptimizer, ServerSGD
+from fedmf.runs.directory import RunDirectory
+from fedmf.runs.optimizer import server_optimizer
+from fedmf.runs.plan import make_plan
+from fedmf.runs.server import PrivateServer
+
+DIMENSION = 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((torch.zeros(2, 2), 0.0), r"u \(mean\) must be a flat vector; got shape \(2, 2\)"),
+        ((torch.zeros(2), -1.0), r"noise in u \(mean\) must be finite and >= 0; got -1"),
+        ((torch.zeros(2), math.nan), "must be finite and >= 0; got nan"),
+        ((torch.zeros(2), 1.0, torch.zeros(2)), "must come together"),
+        ((torch.zeros(2), 1.0, None, 1.0), "must come together"),
+        ((torch.zeros(2), 1.0, torch.zeros(()), 1.0), r"q \(second\) must be a flat vector"),
+        ((torch.zeros(2), 1.0, torch.zeros(2), math.inf), r"noise in q \(second\) must be finite"),
+    ],
+)
+def test_a_release_that_cannot_be_is_refused(arguments: tuple, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RoundRelease(*arguments)
+
+
+class Watched:
+    """A server optimizer that remembers what it was shown."""
+
+    def __init__(self, inner: ServerOptimizer) -> None:
+        self.inner: ServerOptimizer = inner
+        self.seen: list[RoundRelease] = []
+        self.second_moment: SecondMoment | None = inner.second_moment
+        self.second_form: SecondForm = inner.second_form
+
+    def init(self, parameters: Tensor) -> dict[str, Tensor]:
+        return self.inner.init(parameters)
+
+    def step(
+        self, t: int, parameters: Tensor, release: RoundRelease, state: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        self.seen.append(release)
+        return self.inner.step(t, parameters, release, state)
+
+
+def shown(path: Path, **keys: object) -> tuple[list[RoundRelease], float]:
+    """What the optimizer of a run without users was shown, and the noise level of the plan."""
+    config = small_config(**keys)
+    plan, optimizer = make_plan(config), Watched(server_optimizer(config, [(DIMENSION,)]))
+    key = NoiseKey.from_seed(7)
+    header = plan.header(key, DIMENSION).to_dict()
+    with RunDirectory.create(path, config, plan.participation, key, header) as directory:
+        server = PrivateServer(plan, directory, torch.zeros(DIMENSION), optimizer)
+        for _ in range(config.rounds):
+            server.release(server.new_sum(), [])
+    return optimizer.seen, plan.noise_std
+
+
+def test_the_server_states_the_variance_of_each_round(tmp_path: Path) -> None:
+    """[C⁻¹C⁻ᵀ]_tt of (1 − x)^{1/2} by hand: it rises, where [(CCᵀ)⁻¹]_tt would fall."""
+    seen, std = shown(tmp_path / "run", mechanism="square-root")
+    coefficients = np.cumprod([1.0, *((j - 1.5) / j for j in range(1, 12))])
+    expected = (std / 6) ** 2 * np.cumsum(coefficients**2)
+    assert [release.mean_variance for release in seen] == pytest.approx(expected, rel=1e-12)
+    assert all(release.second is None and release.mean.shape == (DIMENSION,) for release in seen)
+
+
+def test_without_noise_the_variance_is_zero(tmp_path: Path) -> None:
+    seen, _ = shown(tmp_path / "run", private=False, mechanism="identity")
+    assert [release.mean_variance for release in seen] == [0.0] * 12
+
+
+def test_plain_rules_need_no_second_moment() -> None:
+    optimizer = server_optimizer(small_config(), [(DIMENSION,)])
+    assert isinstance(optimizer, ServerSGD)
+    assert optimizer.second_moment is None

@@ -1,0 +1,319 @@
+"""Server Adam in all its forms against torch.optim without noise and against dense matrices with noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from dense_rules import adam_path, averages, by_torch, membership
+from scipy import stats
+
+from fedmf.factorization import Factorization, build, identity, square_root
+from fedmf.noise import CorrelatedNoise, Domain, GaussianSource, NoiseKey
+from fedmf.optim import (
+    Blocks,
+    FedAdagrad,
+    FedYogi,
+    LearningRateSchedule,
+    Move,
+    ReleasedEnergies,
+    RoundRelease,
+    ServerAdam,
+    ServerOptimizer,
+    SquaredRelease,
+)
+from fedmf.participation import Participation
+from fedmf.workload import exponential
+
+ROUNDS, DIMENSION = 100, 24
+SIZES = [6, 6, 6, 1, 1, 1, 3]
+CHOSEN = Blocks(((3, 6), (3, 1), (1, 3)))
+SINGLE = Blocks.of([(DIMENSION,)], "coordinate")
+# Both sides in float64: what is left are sums in another order over 100 steps.
+TOLERANCE = 1e-9
+FALSE_ALARM = 1e-6
+
+
+def schedule() -> LearningRateSchedule:
+    return LearningRateSchedule("cosine", 0.3, ROUNDS, warmup=5)
+
+
+def rates() -> list[float]:
+    return [schedule()(t) for t in range(ROUNDS)]
+
+
+def data(seed: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    """θ_0 and updates of very different sizes by coordinate."""
+    generator = torch.Generator().manual_seed(seed)
+    scales = torch.logspace(-3, 1, DIMENSION, dtype=torch.float64)
+    updates = torch.randn(ROUNDS, DIMENSION, generator=generator, dtype=torch.float64) * scales
+    return torch.randn(DIMENSION, generator=generator, dtype=torch.float64), updates
+
+
+def path_of(
+    optimizer: ServerOptimizer, start: torch.Tensor, releases: list[RoundRelease]
+) -> list[torch.Tensor]:
+    state, parameters, path = optimizer.init(start), start, []
+    for t, release in enumerate(releases):
+        parameters, state = optimizer.step(t, parameters, release, state)
+        path.append(parameters)
+    return path
+
+
+def plain(updates: torch.Tensor) -> list[RoundRelease]:
+    return [RoundRelease(update, 0.0) for update in updates]
+
+
+def compare(path: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    assert len(path) == ROUNDS
+    for mine, theirs in zip(path, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.99), (0.0, 0.9), (0.9, 0.0)])
+@pytest.mark.parametrize("debias", [True, False])
+def test_without_noise_it_is_adam(betas: tuple[float, float], debias: bool) -> None:
+    start, updates = data()
+    rule = ServerAdam(
+        Move(schedule()), SquaredRelease(SINGLE, debias), *betas, epsilon=1e-3, relative_epsilon=0.0
+    )
+    expected = by_torch(torch.optim.Adam, start, updates, rates(), betas=betas, eps=1e-3)
+    compare(path_of(rule, start, plain(updates)), expected)
+
+
+def test_weight_decay_is_that_of_adamw() -> None:
+    start, updates = data()
+    move = Move(schedule(), weight_decay=0.4)
+    rule = ServerAdam(move, SquaredRelease(SINGLE), 0.9, 0.99, epsilon=1e-3, relative_epsilon=0.0)
+    options = {"betas": (0.9, 0.99), "eps": 1e-3, "weight_decay": 0.4}
+    compare(
+        path_of(rule, start, plain(updates)), by_torch(torch.optim.AdamW, start, updates, rates(), **options)
+    )
+
+
+def test_adagrad_is_that_of_torch() -> None:
+    start, updates = data()
+    rule = FedAdagrad(Move(schedule()), SquaredRelease(SINGLE, debias=False), beta1=0.0, epsilon=0.01)
+    options = {"initial_accumulator_value": 1e-4, "eps": 0.01}
+    compare(
+        path_of(rule, start, plain(updates)),
+        by_torch(torch.optim.Adagrad, start, updates, rates(), **options),
+    )
+
+
+def test_yogi_follows_its_formula() -> None:
+    """Reddi et al. (2021), Algorithm 2, coordinate by coordinate."""
+    start, updates = data()
+    rule = FedYogi(Move(schedule()), SquaredRelease(SINGLE, debias=False), 0.9, 0.05, beta2=0.9)
+    m, v, theta, expected = np.zeros(DIMENSION), np.full(DIMENSION, 0.0025), start.numpy().copy(), []
+    for t, u in enumerate(updates.numpy()):
+        m = 0.9 * m + 0.1 * u
+        v = v - 0.1 * u**2 * np.sign(v - u**2)
+        theta = theta + schedule()(t) * m / (np.sqrt(v) + 0.05)
+        expected.append(torch.from_numpy(theta.copy()))
+    compare(path_of(rule, start, plain(updates)), expected)
+
+
+def noise_rows(C: Factorization, std: float, size: int, domain: Domain, seed: int = 5) -> torch.Tensor:
+    """All rows of the stream that a run adds, shape (n, size), float64."""
+    stream = CorrelatedNoise(GaussianSource(NoiseKey.from_seed(seed), size, domain), C.recurrence(), C.rounds)
+    rows = torch.zeros(C.rounds, size, dtype=torch.float64)
+    for row in rows:
+        stream.add_(row, std)
+    return rows
+
+
+STRATEGIES = {
+    "identity": identity(ROUNDS),
+    "square root": square_root(ROUNDS),
+    "banded": build(
+        "banded-toeplitz", Participation(ROUNDS, 4, 25), exponential(0.9, ROUNDS), 8
+    ).factorization,
+}
+
+
+@pytest.mark.parametrize("which", STRATEGIES)
+@pytest.mark.parametrize("blocks", [SINGLE, CHOSEN], ids=["single", "chosen"])
+def test_noisy_paths_are_products_of_dense_matrices(which: str, blocks: Blocks) -> None:
+    """Post-processing with and without debiasing, and released energies: A·(G + C⁻¹Z) with dense C⁻¹, E_β."""
+    C, (start, updates) = STRATEGIES[which], data()
+    inverse = np.linalg.inv(C.materialize())
+    white = noise_rows(identity(ROUNDS), 1.0, DIMENSION, Domain.TRAINING).numpy()
+    noisy = updates.numpy() + 0.05 * inverse @ white
+    sizes, betas = blocks.sizes, (0.8, 0.95)
+    variances = 0.05**2 * np.sum(inverse**2, axis=1)
+    rows = updates + noise_rows(C, 0.05, DIMENSION, Domain.TRAINING)
+    move = Move(schedule())
+    for debias in (True, False):
+        rule = ServerAdam(move, SquaredRelease(blocks, debias), *betas, 1e-3, 0.2)
+        path = path_of(rule, start, [RoundRelease(u, v) for u, v in zip(rows, variances, strict=True)])
+        q = noisy**2 @ membership(sizes).T - debias * np.outer(variances, sizes)
+        expected = adam_path(start.numpy(), noisy, q, sizes, rates(), betas, 1e-3, 0.2)
+        np.testing.assert_allclose(torch.stack(path).numpy(), expected, rtol=1e-8, atol=1e-8)
+    second_white = noise_rows(identity(ROUNDS), 1.0, len(sizes), Domain.SECOND_MOMENT).numpy()
+    energies = updates.numpy() ** 2 @ membership(sizes).T
+    q = energies + 0.01 * inverse @ second_white
+    released = torch.from_numpy(energies) + noise_rows(C, 0.01, len(sizes), Domain.SECOND_MOMENT)
+    rule = ServerAdam(move, ReleasedEnergies(blocks), *betas, 1e-3, 0.2)
+    seconds = 0.01**2 * np.sum(inverse**2, axis=1)
+    rounds = zip(rows, variances, released, seconds, strict=True)
+    path = path_of(rule, start, [RoundRelease(u, v, e, w) for u, v, e, w in rounds])
+    expected = adam_path(start.numpy(), noisy, q, sizes, rates(), betas, 1e-3, 0.2)
+    np.testing.assert_allclose(torch.stack(path).numpy(), expected, rtol=1e-8, atol=1e-8)
+
+
+def second_moments(rule: ServerAdam, releases: list[RoundRelease]) -> torch.Tensor:
+    """v̂ of every round, shape (n, blocks)."""
+    parameters = torch.zeros(rule.energies.blocks.dimension)
+    state, found = rule.init(parameters), []
+    for t, release in enumerate(releases):
+        parameters, state = rule.step(t, parameters, release, state)
+        found.append(state["second"].double() / (1 - rule.beta2 ** (t + 1)))
+    return torch.stack(found)
+
+
+WIDE = 40_000
+
+
+@pytest.mark.parametrize("which", STRATEGIES)
+def test_the_noise_of_v_has_the_predicted_variance(which: str) -> None:
+    """Over 40,000 released energies of one size: each v̂_t has variance τ₂²‖(A C⁻¹)_t‖², by χ² at 1e-6."""
+    C, blocks = STRATEGIES[which], Blocks.of([(WIDE,)], "coordinate")
+    noise = noise_rows(C, 0.5, WIDE, Domain.SECOND_MOMENT).float()
+    rows = 0.25 * C.noise_row_variances()
+    move = Move(LearningRateSchedule("constant", 1e-9, ROUNDS))
+    rule = ServerAdam(move, ReleasedEnergies(blocks), 0.0, 0.95)
+    found = second_moments(
+        rule, [RoundRelease(torch.zeros(WIDE), 0.0, q + 4.0, v) for q, v in zip(noise, rows, strict=True)]
+    )
+    expected = 0.25 * np.sum((averages(0.95, ROUNDS) @ np.linalg.inv(C.materialize())) ** 2, axis=1)
+    level = FALSE_ALARM / ROUNDS
+    low, high = stats.chi2.ppf([level / 2, 1 - level / 2], WIDE)
+    seen = ((found - 4.0) ** 2).sum(1).numpy() / expected
+    assert ((seen > low) & (seen < high)).all()
+    assert not ((seen * 1.1 > low) & (seen * 1.1 < high)).any()
+
+
+def debiased_mean(C: Factorization, blocks: Blocks, debias: bool, wrong: float = 1.0) -> np.ndarray:
+    """(v̂_t − ‖ū_B‖²/|B|) averaged over blocks, in standard errors measured over the blocks."""
+    noise, inverse = noise_rows(C, 0.5, WIDE, Domain.TRAINING), np.linalg.inv(C.materialize())
+    variances = wrong * 0.25 * np.sum(inverse**2, axis=1)
+    rule = ServerAdam(
+        Move(LearningRateSchedule("constant", 1e-9, ROUNDS)), SquaredRelease(blocks, debias), 0.0, 0.95
+    )
+    signal = torch.linspace(-1, 1, WIDE)
+    releases = [RoundRelease((u + signal).float(), v) for u, v in zip(noise, variances, strict=True)]
+    error = second_moments(rule, releases) - blocks.means(blocks.energies(signal)).double()
+    return (error.mean(1) / (error.std(1) / math.sqrt(blocks.count))).numpy()
+
+
+@pytest.mark.parametrize("which", STRATEGIES)
+@pytest.mark.parametrize("size", [1, 20])
+def test_debiasing_removes_the_bias(which: str, size: int) -> None:
+    """By a normal test of the mean over 2,000 blocks or more, at 1e-6; a variance wrong by 10 % is found."""
+    C, blocks = STRATEGIES[which], Blocks(((WIDE // size, size),))
+    limit = stats.norm.isf(FALSE_ALARM / ROUNDS / 2)
+    assert (np.abs(debiased_mean(C, blocks, debias=True)) < limit).all()
+    assert np.abs(debiased_mean(C, blocks, debias=True, wrong=1.1)).max() > limit
+    assert (np.abs(debiased_mean(C, blocks, debias=False)) > limit).all()
+
+
+@pytest.mark.parametrize("energies", [SquaredRelease(CHOSEN), ReleasedEnergies(CHOSEN)])
+def test_with_relative_epsilon_alone_it_is_free_of_scale(energies: SquaredRelease | ReleasedEnergies) -> None:
+    start, updates = data()
+    move = Move(schedule())
+    rule = ServerAdam(move, energies, relative_epsilon=0.1)
+
+    def releases(scale: float) -> list[RoundRelease]:
+        scaled = updates * scale
+        return [RoundRelease(u, (0.1 * scale) ** 2, CHOSEN.energies(u), 0.0) for u in scaled]
+
+    compare(path_of(rule, start, releases(1.0)), path_of(rule, start, releases(2.0**10)))
+
+
+def test_a_block_that_noise_takes_below_zero_moves_by_epsilon_alone() -> None:
+    rule = ServerAdam(
+        Move(LearningRateSchedule("constant", 1.0, 5)),
+        ReleasedEnergies(Blocks.of_sizes([1, 1])),
+        0.0,
+        0.5,
+        0.1,
+        0.0,
+    )
+    release = RoundRelease(torch.tensor([1.0, 1.0]), 0.0, torch.tensor([-3.0, 4.0]), 1.0)
+    moved, _ = rule.step(0, torch.zeros(2), release, rule.init(torch.zeros(2)))
+    torch.testing.assert_close(moved, torch.tensor([10.0, 1 / 2.1]))
+
+
+def test_nothing_known_of_the_scale_means_no_step() -> None:
+    rule = ServerAdam(Move(schedule()), ReleasedEnergies(CHOSEN))
+    release = RoundRelease(torch.ones(DIMENSION), 0.0, -torch.ones(CHOSEN.count), 1.0)
+    moved, _ = rule.step(0, torch.zeros(DIMENSION), release, rule.init(torch.zeros(DIMENSION)))
+    assert torch.equal(moved, torch.zeros(DIMENSION))
+
+
+RULES = {
+    "adam": ServerAdam(Move(schedule(), 0.1, 0.5), SquaredRelease(CHOSEN)),
+    "released": ServerAdam(Move(schedule(), 0.1, 0.5), ReleasedEnergies(CHOSEN)),
+    "adagrad": FedAdagrad(Move(schedule()), SquaredRelease(CHOSEN, debias=False)),
+    "yogi": FedYogi(Move(schedule()), SquaredRelease(CHOSEN, debias=False)),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_step_changes_none_of_its_arguments(name: str) -> None:
+    rule, parameters = RULES[name], torch.ones(DIMENSION)
+    release = RoundRelease(torch.full((DIMENSION,), 2.0), 0.1, torch.ones(CHOSEN.count), 0.1)
+    state = rule.init(parameters)
+    before = {key: value.clone() for key, value in state.items()}
+    moved, after = rule.step(0, parameters, release, state)
+    again, _ = rule.step(0, parameters, release, state)
+    assert torch.equal(moved, again)
+    assert torch.equal(parameters, torch.ones(DIMENSION))
+    assert torch.equal(release.mean, torch.full((DIMENSION,), 2.0))
+    assert release.second is not None
+    assert torch.equal(release.second, torch.ones(CHOSEN.count))
+    assert all(torch.equal(state[key], before[key]) for key in state)
+    assert {key: value.numel() for key, value in after.items()} == {
+        "first": DIMENSION,
+        "second": CHOSEN.count,
+    }
+    assert all(value.dtype == torch.float32 for value in [moved, *after.values()])
+
+
+def test_without_beta1_only_the_blocks_are_kept() -> None:
+    rule = ServerAdam(Move(schedule()), SquaredRelease(CHOSEN), beta1=0.0)
+    assert {key: value.numel() for key, value in rule.init(torch.zeros(DIMENSION)).items()} == {"second": 7}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"beta1": 1.0}, r"β₁ \(server-beta1\) must lie in \[0, 1\)"),
+        ({"beta2": -0.1}, r"β₂ \(server-beta2\) must lie in \[0, 1\)"),
+        ({"beta2": math.nan}, "must lie in"),
+        ({"epsilon": -1.0}, "ε .* must be finite and >= 0"),
+        ({"relative_epsilon": math.inf}, "ρ .* must be finite and >= 0"),
+        ({"relative_epsilon": 0.0}, "ε or ρ .* must be positive"),
+    ],
+)
+def test_values_out_of_range_are_refused(changes: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(RULES["adam"], **changes)
+
+
+def test_releases_that_do_not_fit_are_refused() -> None:
+    rule = ServerAdam(Move(schedule()), ReleasedEnergies(CHOSEN))
+    with pytest.raises(ValueError, match=r"blocks must cover d = 5 parameters; got 24"):
+        rule.init(torch.zeros(5))
+    state = rule.init(torch.zeros(DIMENSION))
+    with pytest.raises(ValueError, match=r"must hold 7 block energies; got none"):
+        rule.step(0, torch.zeros(DIMENSION), RoundRelease(torch.zeros(DIMENSION), 0.0), state)
+    wrong = RoundRelease(torch.zeros(DIMENSION), 0.0, torch.zeros(3), 0.0)
+    with pytest.raises(ValueError, match=r"must hold 7 block energies; got 3"):
+        rule.step(0, torch.zeros(DIMENSION), wrong, state)
+    with pytest.raises(ValueError, match="must be positive and finite"):
+        FedYogi(Move(schedule()), SquaredRelease(CHOSEN), epsilon=0.0)

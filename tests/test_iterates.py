@@ -1,0 +1,106 @@
+"""Workloads of server optimizers against the optimizers themselves, run on one round at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedmf.factorization import build, errors, stated_sensitivity
+from fedmf.optim import Move, RoundRelease, ServerSGD
+from fedmf.participation import Participation
+from fedmf.workload import LearningRateSchedule, iterates, nesterov, parse_workload
+
+ROUNDS = 30
+
+
+def response(optimizer: ServerSGD) -> np.ndarray:
+    """Entry (t, i): how a unit update in round i has moved θ after round t."""
+    updates = torch.eye(ROUNDS, dtype=torch.float64)
+    parameters = torch.zeros(ROUNDS, dtype=torch.float64)
+    state, rows = optimizer.init(parameters), []
+    for t in range(ROUNDS):
+        parameters, state = optimizer.step(t, parameters, RoundRelease(updates[t], 0.0), state)
+        rows.append(parameters.numpy())
+    return np.array(rows)
+
+
+@pytest.mark.parametrize(("momentum", "use_nesterov"), [(0.0, False), (0.8, False), (0.8, True)])
+@pytest.mark.parametrize(("kind", "warmup"), [("constant", 0), ("constant", 7), ("linear", 0), ("cosine", 5)])
+def test_the_last_model_is_exact_and_all_are_without_momentum_or_schedule(
+    momentum: float, use_nesterov: bool, kind: str, warmup: int
+) -> None:
+    schedule = LearningRateSchedule(kind, 0.3, ROUNDS, warmup)
+    found = 0.3 * iterates(schedule, momentum, use_nesterov).materialize()
+    expected = response(ServerSGD(Move(schedule), momentum, use_nesterov))
+    np.testing.assert_allclose(found[-1], expected[-1], rtol=1e-10)
+    if momentum == 0 or (kind, warmup) == ("constant", 0):
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
+    else:
+        assert not np.allclose(found, expected, rtol=1e-3)
+
+
+def test_weight_decay_with_a_constant_rate_is_exact() -> None:
+    schedule = LearningRateSchedule("constant", 0.3, ROUNDS)
+    found = 0.3 * iterates(schedule, 0.8, weight_decay=0.2).materialize()
+    expected = response(ServerSGD(Move(schedule, weight_decay=0.2), 0.8))
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
+
+
+def test_the_factors_of_nesterov_give_its_coefficients() -> None:
+    work = nesterov(0.8, 12)
+    assert work.factors is not None
+    series = np.zeros(12)
+    series[0] = work.coefficients[0]
+    for rho, exponent, _ in work.factors:
+        power = rho ** np.arange(12) if exponent == -1 else np.array([1.0, -rho, *[0.0] * 10])
+        series = np.convolve(series, power)[:12]
+    np.testing.assert_allclose(series, work.coefficients, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("prefix*linear", iterates(LearningRateSchedule("linear", 2.0, ROUNDS))),
+        ("momentum:0.9*cosine:4", iterates(LearningRateSchedule("cosine", 0.1, ROUNDS, 4), 0.9)),
+        ("nesterov:0.9*constant:4", iterates(LearningRateSchedule("constant", 0.1, ROUNDS, 4), 0.9, True)),
+        ("nesterov:0.9", iterates(LearningRateSchedule("constant", 0.1, ROUNDS), 0.9, True)),
+    ],
+)
+def test_names_say_the_same(text: str, expected: object) -> None:
+    found = parse_workload(text, ROUNDS)
+    assert found.name == text == expected.name  # type: ignore[attr-defined]
+    np.testing.assert_allclose(found.materialize(), expected.materialize(), rtol=1e-12)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prefix*step", "server-schedule must be one of constant, linear, cosine; got 'step'"),
+        ("prefix*cosine:x", "has no such schedule"),
+        ("prefix*cosine:30", r"w \(warm-up rounds\) must lie in 0..29"),
+        ("sum*cosine", "must be one of prefix"),
+    ],
+)
+def test_schedules_that_do_not_exist_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_workload(text, ROUNDS)
+
+
+def test_a_schedule_of_another_horizon_is_refused() -> None:
+    from fedmf.workload import prefix, with_schedule
+
+    with pytest.raises(ValueError, match=r"n \(rounds\) must be 30 for the schedule too; got 8"):
+        with_schedule(prefix(ROUNDS), LearningRateSchedule("linear", 1.0, 8))
+
+
+@pytest.mark.parametrize("text", ["momentum:0.9", "nesterov:0.9", "prefix*linear", "momentum:0.9*cosine:4"])
+def test_a_matrix_made_for_the_workload_beats_that_for_prefix_sums(text: str) -> None:
+    contract, work = Participation(ROUNDS, 3, 10), parse_workload(text, ROUNDS)
+    rmse = [
+        errors(C, work, stated_sensitivity(C, contract)).rmse
+        for C in (
+            build("banded-toeplitz", contract, target, bands=10).factorization for target in (work, None)
+        )
+    ]
+    assert rmse[0] < 0.999 * rmse[1]

@@ -1,0 +1,153 @@
+"""Checkpoints in some rounds only: an interruption costs work, and no row of noise is ever used twice."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_runs import client_for, linear_task, run_small, small_config
+
+from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.simulation import run_on_grid
+from fedmf.runs.session import Session
+
+#: Updates do not depend on the model and the server has no momentum, so the model is a sum over its rounds.
+TASK = linear_task(24, 40)
+CONFIG = small_config(mechanism="bsr", bands=4, server_momentum=0.0, checkpoint_every=5)
+
+
+def _in_child(body: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            body()
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _run_until(path: Path, log: Path, t: int, where: str) -> None:
+    """Start or resume; die at a point of the release of round t; log what was released before that."""
+    opened = Session.resume(path, CONFIG, TASK) if path.exists() else Session.start(path, CONFIG, TASK)
+    with opened as session:
+        release, commit_round = session.server.release, session.directory.ledger.commit_round
+
+        def logged_release(total, users):
+            model = release(total, users)
+            with log.open("a") as file:
+                file.write(json.dumps({"t": session.server.t - 1, "model": model.tolist()}) + "\n")
+            return model
+
+        def dying_commit_round(round_index, *rest):
+            if round_index == t and where == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            commit_round(round_index, *rest)
+            if round_index == t and where == "after":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        session.server.release = logged_release  # type: ignore[method-assign]
+        session.directory.ledger.commit_round = dying_commit_round  # type: ignore[method-assign]
+        run_on_grid(session, InProcessGrid(client_for(session)))
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    """What each round of an uninterrupted run adds to the model, shape (rounds, d)."""
+    path = tmp_path_factory.mktemp("whole") / "run"
+    models = [np.zeros(40)]
+    with Session.start(path, CONFIG, TASK) as session:
+        run_on_grid(
+            session,
+            InProcessGrid(client_for(session)),
+            lambda _report, _row: models.append(session.server.parameters.numpy().astype(np.float64)),
+        )
+    return np.diff(models, axis=0)
+
+
+# (round, before or after its ledger row, rounds that this interruption loses), from 0; kept after 5, 10, 12.
+CASES = [
+    [(2, "before", range(0, 2))],
+    [(3, "after", range(0, 4))],
+    [(4, "before", range(0, 4))],  # its checkpoint is written, but no row names it
+    [(4, "after", range(0))],
+    [(6, "after", range(5, 7)), (8, "before", range(5, 8)), (11, "before", range(10, 11))],
+]
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with threads: they are idle
+@pytest.mark.parametrize("kills", CASES, ids=str)
+def test_killed_between_checkpoints_loses_work_and_repeats_nothing(
+    kills: list[tuple[int, str, range]], steps: np.ndarray, tmp_path: Path
+) -> None:
+    path, log = tmp_path / "run", tmp_path / "log"
+    lost: set[int] = set()
+    for t, where, rounds in kills:
+        assert _in_child(lambda t=t, where=where: _run_until(path, log, t, where)) == -signal.SIGKILL
+        with Session.resume(path, CONFIG, TASK) as session:
+            assert session.server.t == t + (where == "after")
+            assert session.server.lost == rounds
+        lost |= set(rounds)
+    assert _in_child(lambda: _run_until(path, log, -1, "never")) == 0
+
+    kept = [t for t in range(CONFIG.rounds) if t not in lost]
+    with Session.resume(path, CONFIG, TASK) as session:
+        model = session.server.parameters.numpy()
+        assert session.directory.ledger.replay().rounds == CONFIG.rounds
+        assert session.server.lost == range(0)
+    # Row t of the noise went into round t or, where the round was lost, nowhere: float32 sums of 12 rounds.
+    np.testing.assert_allclose(model, steps[kept].sum(axis=0), atol=2e-6)
+    released = [json.loads(line)["t"] for line in log.read_text().splitlines()]
+    assert released == sorted(set(released)), "a round was released twice"
+    assert np.abs(steps).max(axis=1).min() > 1e-3
+
+
+def test_the_model_is_that_of_a_run_that_keeps_every_round(tmp_path: Path) -> None:
+    keys = {"mechanism": "blt", "server_momentum": 0.9}
+    sparse = run_small(tmp_path / "sparse", small_config(**keys, checkpoint_every=7), TASK)
+    assert np.array_equal(sparse, run_small(tmp_path / "every", small_config(**keys), TASK))
+    assert [file.name for file in (tmp_path / "sparse" / "checkpoints").iterdir()] == [
+        "after-round-0000012.npz"
+    ]
+
+
+def test_noise_of_the_rounds_after_an_interruption_is_that_of_their_rows(tmp_path: Path) -> None:
+    """Feedback streams need the rows that were lost: they are made again inside, and added to nothing."""
+    config = small_config(mechanism="banded-toeplitz", bands=4, server_momentum=0.0, checkpoint_every=6)
+    moves = {}
+    for name, stop in (("whole", 12), ("parts", 4)):
+        with Session.start(tmp_path / name, config, TASK) as session:
+            moves[name] = _noise_steps(session, stop)
+    with Session.resume(tmp_path / "parts", task=TASK) as session:
+        assert session.server.lost == range(0, 4)
+        rest = _noise_steps(session, 8)
+    # Models differ in what was added before; each step is a float32 difference of entries below 4.
+    torch.testing.assert_close(torch.stack(rest), torch.stack(moves["whole"][4:]), atol=1e-6, rtol=0)
+
+
+def _noise_steps(session: Session, rounds: int) -> list[torch.Tensor]:
+    """What rounds without a reply add: their noise alone."""
+    steps = []
+    for _ in range(rounds):
+        before = session.server.parameters
+        steps.append(session.server.release(session.server.new_sum(), []) - before)
+    return steps
+
+
+def test_an_older_checkpoint_than_the_ledger_names_is_refused(tmp_path: Path) -> None:
+    with Session.start(tmp_path / "run", CONFIG, TASK) as session:
+        _noise_steps(session, 5)
+        (file,) = (tmp_path / "run" / "checkpoints").iterdir()
+        old = file.read_bytes()
+        _noise_steps(session, 5)
+    (file,) = (tmp_path / "run" / "checkpoints").iterdir()
+    file.write_bytes(old)
+    with pytest.raises(ValueError, match="not the one the ledger committed"):
+        Session.resume(tmp_path / "run", CONFIG, TASK)
