@@ -23,6 +23,7 @@ from fedmf.runs.keys import (
     TrainingKeys,
     parse_parameters,
 )
+from fedmf.workload import parse_workload
 
 __all__ = ["Config", "ConfigError", "load_config", "parse_assignments", "parse_parameters"]
 
@@ -50,6 +51,7 @@ class Config(ExecutionKeys, TrainingKeys, PrivacyKeys, CohortKeys, DataKeys):
         self.cohort_schedule(secret_seed=0)  # only to check it: a run draws a secret seed
         if self.bands > self.rounds:
             raise ValueError(f"bands (p) must be at most rounds n={self.rounds}; got {self.bands}.")
+        parse_workload(self.second_workload, self.rounds)  # only to check it
         if self.server_warmup >= self.rounds:
             raise ValueError(f"server-warmup must be below rounds n={self.rounds}; got {self.server_warmup}.")
         return self

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.training.clipping_kernel import add_clipped
@@ -77,6 +80,16 @@ def check_clip_norm(clip_norm: float) -> None:
         raise ValueError(f"ζ (clip norm) must be positive and finite; got {clip_norm}.")
 
 
+def _flat_rows(rows: Tensor) -> tuple[NDArray[np.float32], int]:
+    """All of (users, d) as one array, and how far one row begins after the other."""
+    users, dimension = rows.shape
+    if dimension == 0 or users == 0:
+        return np.zeros(0, np.float32), 0
+    if rows.stride(1) != 1 or rows.stride(0) < dimension:
+        rows = rows.contiguous()
+    return rows.as_strided(((users - 1) * rows.stride(0) + dimension,), (1,)).numpy(), rows.stride(0)
+
+
 class FixedPointSum:
     """The sum of clipped updates in exact integer arithmetic.
 
@@ -109,11 +122,7 @@ class FixedPointSum:
         Raises:
             ValueError: wrong shape, or more users than an int64 total can hold.
         """
-        if updates.ndim != 2 or updates.shape[1] != self._total.numel():
-            raise ValueError(
-                f"updates must have shape (users, {self._total.numel()}); got {tuple(updates.shape)}. "
-                "Send one flat row per user."
-            )
+        self._check_rows(updates)
         self._check_room(len(updates))
         updates = updates.detach().to(self._total.device)
         if updates.dtype == torch.float64 or self._total.device.type != "cpu":
@@ -124,8 +133,8 @@ class FixedPointSum:
             finite = torch.empty(len(updates), dtype=torch.bool)
             start = None if origin is None else origin.detach().to(torch.float32).numpy()
             scale = _margin(self._total.numel()) * 2.0**FRACTION_BITS
-            rows = updates.to(torch.float32).contiguous().numpy()
-            add_clipped(rows, start, self.clip_norm, scale, self._total.numpy(), finite.numpy())
+            rows, step = _flat_rows(updates.to(torch.float32))
+            add_clipped(rows, step, start, self.clip_norm, scale, self._total.numpy(), finite.numpy())
         self.users += int(finite.sum())
         return finite
 
@@ -148,6 +157,13 @@ class FixedPointSum:
         self._total += total.to(self._total.device)
         self.users += users
 
+    def _check_rows(self, updates: Tensor) -> None:
+        if updates.ndim != 2 or updates.shape[1] != self._total.numel():
+            raise ValueError(
+                f"updates must have shape (users, {self._total.numel()}); got {tuple(updates.shape)}. "
+                "Send one flat row per user."
+            )
+
     def merge(self, other: FixedPointSum) -> None:
         """Add what a worker of this process has summed.
 
@@ -168,6 +184,24 @@ class FixedPointSum:
     def fixed_point(self) -> Tensor:
         """The exact total in units of ζ·2⁻⁴⁰, int64, shape (d,)."""
         return self._total
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Names and lengths of the arrays that a worker sends for a slice."""
+        return {"sum": self._total.numel()}
+
+    @property
+    def parts(self) -> dict[str, Tensor]:
+        """Those arrays, int64."""
+        return {"sum": self._total}
+
+    def add_parts(self, parts: Mapping[str, Tensor], users: int) -> None:
+        """Add the `parts` of another sum of ``users`` clipped updates.
+
+        Raises:
+            ValueError: as `add_clipped_sum`.
+        """
+        self.add_clipped_sum(parts["sum"], users)
 
     def total(self) -> Tensor:
         """Σ_u clip(x_u), float64, shape (d,)."""

@@ -25,6 +25,8 @@ class PrivacyKeys(Keys):
     user_budgets: str = ""
     adjacency: Literal["zero-out", "replace-one"] = "zero-out"
     clip_norm: Positive = 0.3
+    second_workload: str = "exponential:0.99"
+    second_moment_importance: Positive = 1.0
     noise_seed: Annotated[int, Field(ge=-1)] = -1
 
     @model_validator(mode="after")
