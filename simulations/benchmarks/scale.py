@@ -156,7 +156,7 @@ def in_a_process(arguments: list[str]) -> dict[str, float]:
 
 def rows_of(name: str, found: dict[str, float], baseline: dict[str, float]) -> list[dict[str, Any]]:
     """A row for each measured value; memory in bytes."""
-    units = {"peak memory": "B", "epsilon": "", "accuracy": ""}
+    units = {"peak memory": "B", "epsilon": "", "accuracy": ""}  # all others are times
     return [
         {
             "name": f"{name}: {key}",
