@@ -60,7 +60,8 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
         key=NoiseKey.from_seed(1), restore=lambda: None, commit=lambda *_: None, keep_initial=lambda *_: None
     )
     d = rounds[0].shape[1]
-    server = PrivateServer(plan, directory, torch.zeros(d), optimizer)  # type: ignore[arg-type]
+    initial = torch.zeros(d, dtype=torch.float64)  # so that the release is not rounded to float32
+    server = PrivateServer(plan, directory, initial, optimizer)  # type: ignore[arg-type]
     for t, rows in enumerate(rounds):
         names = [f"u{i}" for i in range(len(rows))]
         worker, total = server.sums.empty(), server.new_sum()
