@@ -19,10 +19,12 @@ from fedmf.runs.keys import (
     ConfigError,
     DataKeys,
     ExecutionKeys,
+    OptimizerKeys,
     PrivacyKeys,
     TrainingKeys,
     parse_parameters,
 )
+from fedmf.workload import parse_workload
 
 __all__ = ["Config", "ConfigError", "load_config", "parse_assignments", "parse_parameters"]
 
@@ -34,7 +36,7 @@ def _kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
-class Config(ExecutionKeys, TrainingKeys, PrivacyKeys, CohortKeys, DataKeys):
+class Config(ExecutionKeys, OptimizerKeys, TrainingKeys, PrivacyKeys, CohortKeys, DataKeys):
     """Everything that decides what a run computes. Keys in files are kebab-case.
 
     Zero means "derive it" for min-separation, max-participations and bands; −1 draws the noise key
@@ -52,6 +54,8 @@ class Config(ExecutionKeys, TrainingKeys, PrivacyKeys, CohortKeys, DataKeys):
             raise ValueError(f"bands (p) must be at most rounds n={self.rounds}; got {self.bands}.")
         if self.server_warmup >= self.rounds:
             raise ValueError(f"server-warmup must be below rounds n={self.rounds}; got {self.server_warmup}.")
+        if self.workload != "auto":
+            parse_workload(self.workload, self.rounds)
         return self
 
     def _check_amplified(self) -> None:

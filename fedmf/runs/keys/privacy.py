@@ -17,6 +17,7 @@ class PrivacyKeys(Keys):
 
     private: bool = True
     mechanism: str = "banded-toeplitz"
+    workload: str = "prefix"
     bands: Annotated[int, Field(ge=0)] = 0
     mechanism_params: str = ""
     epsilon: Positive = 8.0
