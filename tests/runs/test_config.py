@@ -59,7 +59,7 @@ def test_the_defaults_can_be_run() -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_misspelt_key_names_the_nearest(key: str) -> None:
-    misspelt = key[:-1] + ("q" if key[-1] != "q" else "x")
+    misspelt = ("q" if key[0] != "q" else "x") + key[1:]
     assert refusal({misspelt: 1}) == f"unknown configuration key {misspelt!r}; did you mean {key!r}?"
 
 
