@@ -45,6 +45,7 @@ class Method:
         joint: τζ² of joint clipping, 0 for none.
         share: p for λ: the share of ζ² in a block; 0 for a tenth of an even share.
         private: whether noise is added.
+        schedule: of the learning rate.
     """
 
     make: Make
@@ -54,6 +55,7 @@ class Method:
     joint: float = 0.0
     share: float = 0.0
     private: bool = True
+    schedule: str = "constant"
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def run(
     n, m = problem.rounds, problem.cohort
     contract = contract_of("cyclic", problem.users, m, n)
     cohorts = cohort_schedule("cyclic", problem.users, m, contract, seed)
-    optimizer = method.make(Move(LearningRateSchedule("constant", rate, n)), problem.shapes, damping)
+    optimizer = method.make(Move(LearningRateSchedule(method.schedule, rate, n)), problem.shapes, damping)
     levels = calibrated(method, optimizer, problem, contract, epsilon)
     parameters, moment = problem.initial(), optimizer.second_moment
     blocks = None if moment is None else optimizer.energies.blocks  # type: ignore[attr-defined]

@@ -2,9 +2,9 @@
 
     python simulations/optimizers/predicted.py [--output docs/results]
 
-Signals are measured on the users' clipped updates at θ_0, without noise; errors are the standard deviation of v̂ at the
-horizon (`fedmf.optim.theory`) over the signal that the method estimates: the mean energy of the users' updates
-for JME-Adam, the energy of their mean for all that square the mean.
+Signals are measured on the users' clipped updates at θ_0, without noise; errors are the standard deviation
+of v̂ at the horizon (`fedmf.optim.theory`) over the signal that the method estimates: the mean energy of the
+users' updates for JME-Adam, the energy of their mean for all that square the mean.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def main() -> None:
     users, means = signals(problem)
     zeta, shapes = problem.clip_norm, problem.shapes
     lines = [
-        "Predicted std(v̂_B)/v_B at the horizon, by tensor; `noise ×` is the standard deviation of the noise of",
-        "the mean relative to a run that releases the mean alone. Above 1, v̂ is noise.",
+        "Predicted std(v̂_B)/v_B at the horizon, by tensor; `noise ×` is the standard deviation of the noise",
+        "of the mean relative to a run that releases the mean alone. Above 1, v̂ is noise.",
         "",
         "| tensor | " + " | ".join(str(tuple(shape)) for shape in shapes) + " | |",
         "|---|" + "---|" * (len(shapes) + 1),
