@@ -20,8 +20,8 @@ FIRST_TUNING_SEED = 1000
 def write_tables(found: Found, baseline: str, epsilons: Sequence[float], output: Path) -> None:
     """`optimizers.md` with a table a problem, and a picture of the learning curves of each."""
     lines = [
-        "Accuracy (%) after the last round, median and range over seeds; in brackets the 95 % Student",
-        f"interval of the paired difference to {baseline} by seed. Learning rate η and ρ were chosen on other seeds.",
+        "Accuracy (%) after the last round, median and range over seeds; in brackets the 95 % interval",
+        f"(Student) of the paired difference to {baseline} by seed. η and ρ were chosen on other seeds.",
     ]
     for problem in dict.fromkeys(key[0] for key in found):
         lines += ["", f"## {problem}", "", *_table(found, problem, baseline, epsilons)]

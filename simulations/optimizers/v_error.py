@@ -65,21 +65,27 @@ def powers(C: tuple[Factorization, Factorization]) -> dict[str, tuple[float, flo
     return {name: ((two[name] - 4 * one[name]) / 12, (16 * one[name] - two[name]) / 12) for name in one}
 
 
-def measured(C: tuple[Factorization, Factorization], sigma: float, dimension: int) -> dict[str, float]:
-    """The same from the noise of real streams with x = 0, scaled from `dimension` coordinates to 10⁶."""
-    n = C[0].rounds
+def noise_rows(C: Factorization, dimension: int, domain: Domain) -> torch.Tensor:
+    """All rows of a real stream of unit scale, shape (n, dimension)."""
+    source = GaussianSource(NoiseKey.from_seed(4), dimension, domain)
+    rows = torch.zeros(C.rounds, dimension, dtype=torch.float64)
+    CorrelatedNoise(source, C.recurrence(), C.rounds).add_rows_(rows, 1.0)
+    return rows
+
+
+def measured(
+    C: tuple[Factorization, Factorization], sigma: float, rows: tuple[torch.Tensor, torch.Tensor]
+) -> dict[str, float]:
+    """The same from the noise of real streams with x = 0, scaled to 10⁶ coordinates."""
+    n, dimension = rows[0].shape
     made = jme(*C, Participation(n, 1, n), UserRange(1.0, 2, "replace-one"), sigma)
     assert made.second_std is not None
-    key, decay = NoiseKey.from_seed(4), BETAS[1]
-    first = CorrelatedNoise(GaussianSource(key, dimension, Domain.FIRST_MOMENT), C[0].recurrence(), n)
-    second = CorrelatedNoise(GaussianSource(key, dimension, Domain.SECOND_MOMENT), C[1].recurrence(), n)
+    decay = BETAS[1]
     variances = made.first_std**2 * C[0].noise_row_variances()
     v = {name: torch.zeros(dimension, dtype=torch.float64) for name in ("biased", "debiased", "jme")}
     errors = dict.fromkeys(v, 0.0)
     for t in range(n):
-        u, q = (torch.zeros(dimension, dtype=torch.float64) for _ in range(2))
-        first.add_(u, made.first_std)
-        second.add_(q, made.second_std)
+        u, q = made.first_std * rows[0][t], made.second_std * rows[1][t]
         for name, energy in (("biased", u**2), ("debiased", u**2 - variances[t]), ("jme", q)):
             v[name].mul_(decay).add_(energy, alpha=1 - decay)
             errors[name] += float(v[name].square().sum()) * D / dimension
@@ -112,7 +118,9 @@ def main() -> None:
         "|---|---|---|---|---|---|",
     ]
     for label, C in pairs.items():
-        seen = {s: measured(C, s, sample) for s in (0.5, 2.0, 8.0)}
+        domains = (Domain.FIRST_MOMENT, Domain.SECOND_MOMENT)
+        rows = tuple(noise_rows(one, sample, domain) for one, domain in zip(C, domains, strict=True))
+        seen = {s: measured(C, s, rows) for s in (0.5, 2.0, 8.0)}
         for name, (p, q) in forms[label].items():
             cells = []
             for s, values in seen.items():
