@@ -50,7 +50,7 @@ def accuracy(keys: dict[str, object]) -> float:
     config = Config.from_mapping(keys)
     with tempfile.TemporaryDirectory() as folder, Session.start(Path(folder) / "run", config) as session:
         trainer = local_trainer(config, session.task)
-        run_on_grid(session, InProcessGrid(make_client_app(lambda _: (trainer, config.clip_norm))))
+        run_on_grid(session, InProcessGrid(make_client_app(lambda _: (trainer, session.sums))))
         statement = session.statement()
         assert statement.rounds_released == config.rounds
         if config.private:

@@ -73,7 +73,7 @@ class Recorder:
 def client_for(session: Session, recorder: Recorder | None = None) -> ClientApp:
     """The client app of a session, optionally watched."""
     trainer = local_trainer(session.config, session.task)
-    inner = make_client_app(lambda _: (trainer, session.config.clip_norm))
+    inner = make_client_app(lambda _: (trainer, session.sums))
     return inner if recorder is None else watched(inner, recorder.note)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 import typer
 
-from fedmf.cli import account, audit, design, simulate, stream
+from fedmf.cli import account, audit, data, design, simulate, stream
 from fedmf.version import __version__
 
 __all__ = ["application", "main"]
@@ -22,6 +22,7 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
 )
 application.command("simulate")(simulate.simulate)
+application.command("data")(data.data)
 application.command("design")(design.design)
 application.command("account")(account.account)
 application.command("audit")(audit.audit)

@@ -77,9 +77,9 @@ def design(
 
     parameters = parse_parameters(param)
     if plot is not None:
-        from fedmf.cli.design_plot import check_plot
+        from fedmf.cli.design_plot import check_picture
 
-        check_plot(plot)
+        check_picture("--plot", plot)
     participation = Participation(rounds, max_participations, min_separation)
     with _status() as progress:
         rows = compute(

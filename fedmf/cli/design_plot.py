@@ -7,23 +7,23 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["check_plot", "save_plot"]
+__all__ = ["check_picture", "save_plot"]
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def check_plot(file: Path) -> None:
+def check_picture(option: str, file: Path) -> None:
     """Whether a picture can be drawn there, before anything is computed.
 
     Raises:
         ValueError: matplotlib is missing, the format is unknown or the folder does not exist.
     """
     if find_spec("matplotlib") is None:
-        raise ValueError("--plot (picture) needs matplotlib; got none. Install fedmf[report].")
+        raise ValueError(f"{option} (picture) needs matplotlib; got none. Install fedmf[report].")
     if file.suffix.lower() not in _SUFFIXES:
-        raise ValueError(f"--plot (file) must end in {', '.join(_SUFFIXES)}; got {file.name!r}.")
+        raise ValueError(f"{option} (file) must end in {', '.join(_SUFFIXES)}; got {file.name!r}.")
     if not file.parent.is_dir():
-        raise ValueError(f"--plot (file) must lie in a folder that exists; got {file}.")
+        raise ValueError(f"{option} (file) must lie in a folder that exists; got {file}.")
 
 
 def save_plot(rows: Sequence[dict[str, Any]], file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from io import BytesIO
 from typing import Any
 
@@ -64,8 +65,9 @@ def tensor_of(array: Array) -> Tensor:
     return torch.from_numpy(np.require(array.numpy(), requirements=["C", "W"]))
 
 
-def array_record(name: str, tensor: Tensor) -> ArrayRecord:
-    """A record of one tensor by reference; Flower's own constructors would turn it into bytes."""
+def array_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
+    """A record of tensors by reference; Flower's own constructors would turn them into bytes."""
     record = ArrayRecord()
-    record[name] = TensorArray(tensor)
+    for name, tensor in tensors.items():
+        record[name] = TensorArray(tensor)
     return record

@@ -18,19 +18,20 @@ from fedmf.flower.messages import (
     user_reply,
 )
 from fedmf.runs.config import Config
+from fedmf.runs.optimizer import clipped_sums
 from fedmf.runs.tasks import task_of
-from fedmf.training import FixedPointSum, LocalSGD, LocalTrainer, Task
+from fedmf.training import ClippedSums, FixedPointSum, LocalSGD, LocalTrainer, Task
 
 __all__ = ["app", "make_client_app"]
 
 
-def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, float]]) -> ClientApp:
+def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, ClippedSums]]) -> ClientApp:
     """A client app for any task.
 
     Args:
-        trainer_of: from a Flower context to the node's local trainer and the clip norm ζ. A node with
-            ``partition-id`` i of ``num-partitions`` N serves the users whose index is i modulo N, and in a
-            simulation any user.
+        trainer_of: from a Flower context to the node's local trainer and how updates are clipped and summed.
+            A node with ``partition-id`` i of ``num-partitions`` N serves the users whose index is i modulo N,
+            and in a simulation any user.
     """
     client_app = ClientApp()
 
@@ -45,15 +46,16 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, float]])
 
     @client_app.train()
     def train(message: Message, context: Context) -> Message:
-        trainer, clip_norm = trainer_of(context)
+        trainer, sums = trainer_of(context)
         request = read_request(message)
-        total = FixedPointSum(request.parameters.numel(), clip_norm, trainer.device)
         if request.as_slice:
+            total = sums.empty(trainer.device)
             included = trainer.add_updates(request.parameters, request.users, request.t, total)
-            return slice_reply(message, request.t, included, total.fixed_point)
+            return slice_reply(message, request.t, included, total.parts)
         (user,) = request.users
-        total.add_updates(trainer.updates(request.parameters, [user], request.t))
-        return user_reply(message, request.t, user, total.total().to(torch.float32))
+        own = FixedPointSum(sums.dimension, sums.clip_norm, trainer.device)
+        own.add_updates(trainer.updates(request.parameters, [user], request.t))
+        return user_reply(message, request.t, user, own.total().to(torch.float32))
 
     return client_app
 
@@ -71,13 +73,16 @@ def local_trainer(config: Config, task: Task) -> LocalTrainer:
 
 
 @lru_cache(maxsize=2)
-def cached_trainer(items: tuple[tuple[str, str | int | float | bool], ...]) -> tuple[LocalTrainer, float]:
-    """The trainer of a configuration's sorted items, built once in each worker process."""
+def cached_trainer(
+    items: tuple[tuple[str, str | int | float | bool], ...],
+) -> tuple[LocalTrainer, ClippedSums]:
+    """The trainer and sums of a configuration's sorted items, built once in each worker process."""
     config = Config.from_mapping(dict(items))
-    return local_trainer(config, task_of(config)), config.clip_norm
+    task = task_of(config)
+    return local_trainer(config, task), clipped_sums(config, task.model.shapes)
 
 
-def _trainer_from_run_config(context: Context) -> tuple[LocalTrainer, float]:
+def _trainer_from_run_config(context: Context) -> tuple[LocalTrainer, ClippedSums]:
     return cached_trainer(tuple(sorted(context.run_config.items())))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _ARRAYS, _CONFIG = "arrays", "config"
-_PARAMETERS, _UPDATE, _SUM = "parameters", "update", "sum"
+_PARAMETERS, _UPDATE = "parameters", "update"
 #: The two questions of a handshake: which users are yours; which roster were you built with?
 USERS, ROSTER = "users", "roster"
 _QUESTION = "handshake"
@@ -56,7 +56,7 @@ class TrainRequest:
 def train_content(parameters: Tensor, t: int, users: Sequence[str], as_slice: bool) -> RecordDict:
     """The content of a train message. One flat array: encoding cost is per tensor."""
     config = ConfigRecord({"round": t, "users": list(users), "slice": as_slice})
-    return RecordDict({_ARRAYS: array_record(_PARAMETERS, parameters), _CONFIG: config})
+    return RecordDict({_ARRAYS: array_record({_PARAMETERS: parameters}), _CONFIG: config})
 
 
 def read_request(message: Message) -> TrainRequest:
@@ -77,15 +77,13 @@ def read_request(message: Message) -> TrainRequest:
 def user_reply(request: Message, t: int, user: str, update: Tensor) -> Message:
     """One user's clipped update, float32."""
     config = ConfigRecord({"round": t, "users": [user]})
-    return Message(RecordDict({_ARRAYS: array_record(_UPDATE, update), _CONFIG: config}), reply_to=request)
+    return Message(RecordDict({_ARRAYS: array_record({_UPDATE: update}), _CONFIG: config}), reply_to=request)
 
 
-def slice_reply(request: Message, t: int, users: Sequence[str], fixed_point_sum: Tensor) -> Message:
-    """The exact sum of a slice's clipped updates, int64, and who is in it."""
+def slice_reply(request: Message, t: int, users: Sequence[str], parts: Mapping[str, Tensor]) -> Message:
+    """The exact sums over a slice's clipped updates, int64, by name, and who is in them."""
     config = ConfigRecord({"round": t, "users": list(users)})
-    return Message(
-        RecordDict({_ARRAYS: array_record(_SUM, fixed_point_sum), _CONFIG: config}), reply_to=request
-    )
+    return Message(RecordDict({_ARRAYS: array_record(parts), _CONFIG: config}), reply_to=request)
 
 
 def read_user_reply(
@@ -109,19 +107,20 @@ def read_user_reply(
 
 
 def read_slice_reply(
-    reply: Message, *, t: int, asked: Collection[str], dimension: int
-) -> tuple[Tensor, tuple[str, ...]]:
-    """The fixed-point sum of a slice reply, shape (d,), int64, and the users in it.
+    reply: Message, *, t: int, asked: Collection[str], lengths: Mapping[str, int]
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """The fixed-point sums of a slice reply by name, int64 of these lengths, and the users in them.
 
     Raises:
         RejectedReply: an error, another round, users that were not asked or are listed twice, or a
             wrong length or type.
     """
     users = _check_header(reply, t, asked)
-    total = _vector(reply, _SUM, dimension)
-    if total.dtype != torch.int64:
-        raise RejectedReply(f"slice sum must be int64; got {total.dtype}")
-    return total, users
+    parts = {name: _vector(reply, name, length) for name, length in lengths.items()}
+    for name, part in parts.items():
+        if part.dtype != torch.int64:
+            raise RejectedReply(f"slice {name} must be int64; got {part.dtype}")
+    return parts, users
 
 
 def question(about: str) -> RecordDict:

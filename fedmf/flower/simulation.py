@@ -69,7 +69,7 @@ def worker_pool(session: Session) -> WorkerPool:
 def run_in_process(session: Session, observer: Observer = lambda _report, _row: None) -> None:
     """Run a session with all client apps in this process: the fastest engine on one machine."""
     trainer = local_trainer(session.config, session.task)
-    client_app = make_client_app(lambda _: (trainer, session.config.clip_norm))
+    client_app = make_client_app(lambda _: (trainer, session.sums))
     grid = InProcessGrid(client_app, nodes=session.config.workers)
     run_on_grid(session, grid, observer, worker_pool(session))
     session.draw()

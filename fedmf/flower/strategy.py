@@ -93,7 +93,7 @@ class CorrelatedNoiseStrategy(Strategy):
 
     def initial_arrays(self) -> ArrayRecord:
         """The model the next round starts from, as Flower's ``start`` wants it."""
-        return array_record("parameters", self.server.parameters)
+        return array_record({"parameters": self.server.parameters})
 
     def cohort(self, t: int) -> dict[int, str]:
         """The users asked in round t (0-based): ids by index."""
@@ -155,8 +155,8 @@ class CorrelatedNoiseStrategy(Strategy):
         """Add one reply to the sum, once: its users are then no longer awaited."""
         awaited = self._awaited.get(reply.metadata.src_node_id, set())
         if self.messages == "slice":
-            fixed_point, users = read_slice_reply(reply, t=t, asked=awaited, dimension=self.server.dimension)
-            total.add_clipped_sum(fixed_point, len(users))
+            parts, users = read_slice_reply(reply, t=t, asked=awaited, lengths=total.lengths)
+            total.add_parts(parts, len(users))
         else:
             update, users = read_user_reply(reply, t=t, asked=awaited, dimension=self.server.dimension)
             total.add_updates(update[None])

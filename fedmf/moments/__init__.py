@@ -3,7 +3,7 @@
 from fedmf.factorization import UserRange, free_weight, joint_diameter_square, joint_sensitivity
 from fedmf.moments.baselines import cs, ime, ime_basic, pp
 from fedmf.moments.density import GaussianEstimate, gaussian_estimate, mean_noise_variances
-from fedmf.moments.joint_design import Goal, JointDesign, joint_design
+from fedmf.moments.joint_design import Goal, JointDesign, best_pair, joint_design
 from fedmf.moments.mechanism import MomentMechanism, best_weight, default_weight, jme
 from fedmf.moments.running import MatrixWorkload
 from fedmf.moments.second_moment import BlockEnergies, Diagonal, FullMatrix, Projected, SecondMoment
@@ -24,6 +24,7 @@ __all__ = [
     "Projected",
     "SecondMoment",
     "UserRange",
+    "best_pair",
     "best_weight",
     "cs",
     "default_weight",

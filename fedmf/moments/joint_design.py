@@ -24,7 +24,7 @@ from fedmf.moments.mechanism import MomentMechanism, best_weight, jme
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = ["Goal", "JointDesign", "joint_design"]
+__all__ = ["Goal", "JointDesign", "best_pair", "joint_design"]
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,44 @@ def joint_design(
         build(mechanism, participation, goal.workload, bands, params).factorization
         for goal in (first, second)
     ]
-    best: JointDesign | None = None
-    for C_1, C_2 in (strategies, [strategies[0]] * 2, [strategies[1]] * 2):
+    C_1, C_2 = strategies
+    pairs = [(C_1, C_2), (C_1, C_1), (C_2, C_2)]
+    _, best, error = best_pair(pairs, participation, users, first, second, noise_multiplier)
+    bound = _least_error(participation, users, noise_multiplier, first, second, strategies)
+    return JointDesign(best, error, error / bound)
+
+
+def best_pair(
+    pairs: Sequence[tuple[Factorization, Factorization]],
+    participation: Participation,
+    users: UserRange,
+    first: Goal,
+    second: Goal,
+    noise_multiplier: float = 1.0,
+) -> tuple[int, MomentMechanism, float]:
+    """Which of some (C₁, C₂) has the smallest weighted error, each with its own best λ.
+
+    Args:
+        pairs: candidates.
+        participation: (n, k, b).
+        users: ζ, dimension class, adjacency.
+        first: goal of the first moment.
+        second: goal of the second moment.
+        noise_multiplier: σ.
+
+    Returns:
+        Index of the pair, the mechanism and its error w₁m₁τ₁²‖A₁C₁⁻¹‖² + w₂m₂τ₂²‖A₂C₂⁻¹‖².
+
+    >>> from fedmf.factorization import identity, square_root
+    >>> from fedmf.workload import exponential, prefix
+    >>> goals = Goal(prefix(64), 1), Goal(exponential(0.5, 64), 1)
+    >>> pairs = [(identity(64), identity(64)), (square_root(64), identity(64))]
+    >>> index, _, _ = best_pair(pairs, Participation(64, 1, 64), UserRange(1.0, 1), *goals)
+    >>> index
+    1
+    """
+    found: list[tuple[float, int, MomentMechanism]] = []
+    for index, (C_1, C_2) in enumerate(pairs):
         costs = [
             goal.importance * goal.noises * float(query_variances(C, goal.workload).sum())
             for goal, C in zip((first, second), (C_1, C_2), strict=True)
@@ -114,12 +150,9 @@ def joint_design(
         weight = best_weight(C_1, C_2, participation, users, *costs)
         made = jme(C_1, C_2, participation, users, noise_multiplier, weight)
         assert made.second_std is not None
-        error = costs[0] * made.first_std**2 + costs[1] * made.second_std**2
-        if best is None or error < best.error:
-            best = JointDesign(made, error, 1.0)
-    assert best is not None
-    bound = _least_error(participation, users, noise_multiplier, first, second, strategies)
-    return JointDesign(best.mechanism, best.error, best.error / bound)
+        found.append((costs[0] * made.first_std**2 + costs[1] * made.second_std**2, index, made))
+    error, index, best = min(found, key=lambda entry: entry[:2])
+    return index, best, error
 
 
 def _least_error(

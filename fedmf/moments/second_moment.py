@@ -134,6 +134,11 @@ class BlockEnergies(SecondMoment):
         self._block = torch.repeat_interleave(torch.arange(self.size), self._sizes)
 
     @property
+    def sizes(self) -> torch.Tensor:
+        """Lengths of the blocks in order, shape (size,), int64."""
+        return self._sizes
+
+    @property
     def sensitivity_dimension(self) -> int:
         """The number of blocks."""
         return self.size

@@ -100,7 +100,8 @@ def audit(
             "server-warmup": 0,
         }
     )
-    plan, optimizer = make_plan(plain), server_optimizer(plain, [(canaries,)])
+    optimizer = server_optimizer(plain, [(canaries,)])
+    plan = make_plan(plain, optimizer)
     C = plan.mechanism.factorization
     pattern, signs = worst_canary(C, config.participation)
     signal = np.zeros(C.rounds)

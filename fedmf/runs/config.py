@@ -54,8 +54,9 @@ class Config(ExecutionKeys, OptimizerKeys, TrainingKeys, PrivacyKeys, CohortKeys
             raise ValueError(f"bands (p) must be at most rounds n={self.rounds}; got {self.bands}.")
         if self.server_warmup >= self.rounds:
             raise ValueError(f"server-warmup must be below rounds n={self.rounds}; got {self.server_warmup}.")
-        if self.workload != "auto":
-            parse_workload(self.workload, self.rounds)
+        for workload in (self.workload, self.second_workload):
+            if workload != "auto":
+                parse_workload(workload, self.rounds)  # only to check it
         return self
 
     def _check_amplified(self) -> None:

@@ -9,7 +9,6 @@ from fedmf.optim import (
     Blocks,
     FedAdagrad,
     FedYogi,
-    LearningRateSchedule,
     Move,
     ReleasedEnergies,
     ServerAdam,
@@ -18,9 +17,10 @@ from fedmf.optim import (
     SquaredRelease,
 )
 from fedmf.runs.config import Config
-from fedmf.workload import ToeplitzWorkload, iterates, parse_workload
+from fedmf.runs.workloads import server_schedule
+from fedmf.training import ClippedSums
 
-__all__ = ["run_workload", "server_optimizer"]
+__all__ = ["clipped_sums", "server_optimizer", "sums_for"]
 
 
 def server_optimizer(config: Config, shapes: Sequence[Sequence[int]]) -> ServerOptimizer:
@@ -30,7 +30,7 @@ def server_optimizer(config: Config, shapes: Sequence[Sequence[int]]) -> ServerO
         config: the run's configuration.
         shapes: of the model's tensors in the order of the flat vector; blocks of second moments follow them.
     """
-    move = Move(_schedule(config), config.server_weight_decay, config.server_update_clip or math.inf)
+    move = Move(server_schedule(config), config.server_weight_decay, config.server_update_clip or math.inf)
     if config.server_optimizer == "sgd":
         return ServerSGD(move, config.server_momentum, config.server_nesterov)
     blocks = Blocks.of(shapes, config.second_moment_blocks)
@@ -47,20 +47,13 @@ def server_optimizer(config: Config, shapes: Sequence[Sequence[int]]) -> ServerO
     return ServerAdam(move, energies, beta1, beta2, epsilon, config.server_relative_epsilon)
 
 
-def run_workload(config: Config) -> ToeplitzWorkload:
-    """A₁ of a run: the named one, or with "auto" what its optimizer and schedule release (`iterates`)."""
-    if config.workload != "auto":
-        return parse_workload(config.workload, config.rounds)
-    plain = config.server_optimizer == "sgd"
-    return iterates(
-        _schedule(config),
-        config.server_momentum if plain else config.server_beta1,
-        config.server_nesterov,
-        config.server_weight_decay,
-    )
+def sums_for(optimizer: ServerOptimizer, dimension: int, clip_norm: float) -> ClippedSums:
+    """What to sum over users for an optimizer: updates, and the features of each where it needs them."""
+    summed = optimizer.second_form == "per-user"
+    return ClippedSums(dimension, clip_norm, optimizer.second_moment if summed else None)
 
 
-def _schedule(config: Config) -> LearningRateSchedule:
-    return LearningRateSchedule(
-        config.server_schedule, config.server_learning_rate, config.rounds, config.server_warmup
-    )
+def clipped_sums(config: Config, shapes: Sequence[Sequence[int]]) -> ClippedSums:
+    """What the workers of a configuration clip and sum; `shapes` as for `server_optimizer`."""
+    dimension = sum(math.prod(shape) for shape in shapes)
+    return sums_for(server_optimizer(config, shapes), dimension, config.clip_norm)

@@ -22,8 +22,11 @@ from fedmf.factorization import (
     factorization_from_dict,
 )
 from fedmf.noise import Domain, NoiseKey
+from fedmf.optim import ServerOptimizer
 from fedmf.participation import Participation
 from fedmf.runs.config import Config, ConfigError, parse_parameters
+from fedmf.runs.pair_plan import paired_streams
+from fedmf.runs.workloads import run_workload
 
 __all__ = ["Plan", "cohort_seed", "make_plan"]
 
@@ -159,23 +162,22 @@ class Plan:
         return gaussian_epsilon(self.noise_multiplier * self.sensitivity.value / spent, self.config.delta)
 
 
-def make_plan(config: Config) -> Plan:
+def make_plan(config: Config, optimizer: ServerOptimizer | None = None) -> Plan:
     """Build the factorization and calibrate its noise.
+
+    Args:
+        config: of the run.
+        optimizer: the server's, which says whether a second moment must be released beside the sums; None for
+            one that needs sums alone.
 
     Raises:
         ConfigError: an unknown mechanism, parameters it does not take, or a mechanism that the accountant
             does not cover.
     """
     try:
-        mechanism = build(
-            config.mechanism,
-            config.participation,
-            bands=config.bands or None,
-            params=parse_parameters(config.mechanism_params),
-        )
+        mechanism, second = _streams(config, optimizer)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    second = None
     sensitivity = _release(config, mechanism, second).stated(config.participation)
     noise_multiplier, amplification = _calibrated(config, mechanism, sensitivity)
     plan = Plan(config, mechanism, sensitivity, noise_multiplier, amplification, second)
@@ -185,6 +187,15 @@ def make_plan(config: Config) -> Plan:
             f"{plan.epsilon_after(1):.4g}. Lower epsilon, which makes the noise larger."
         )
     return plan
+
+
+def _streams(config: Config, optimizer: ServerOptimizer | None) -> tuple[Mechanism, SecondStream | None]:
+    """C, or C₁ and the second stream."""
+    workload = run_workload(config)
+    if optimizer is not None and optimizer.second_moment is not None:
+        return paired_streams(config, optimizer, workload)
+    params = parse_parameters(config.mechanism_params)
+    return build(config.mechanism, config.participation, workload, config.bands or None, params), None
 
 
 def _release(config: Config, mechanism: Mechanism, second: SecondStream | None) -> RunRelease:

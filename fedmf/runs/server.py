@@ -11,7 +11,9 @@ from torch import Tensor
 from fedmf.noise import CorrelatedNoise, Domain, GaussianSource, NoiseKey
 from fedmf.optim import RoundRelease, ServerOptimizer
 from fedmf.runs.directory import RunDirectory
+from fedmf.runs.optimizer import sums_for
 from fedmf.runs.plan import Plan
+from fedmf.runs.second_moment import SecondMomentRelease
 from fedmf.training import FixedPointSum
 
 __all__ = ["BudgetExhaustedError", "PrivateServer"]
@@ -28,8 +30,9 @@ class PrivateServer:
 
         u_t = (G_t + ζ·σ·sens(C)·[C⁻¹z]_t) / m,        θ_{t+1} = optimizer(θ_t, u_t),
 
-    with m the planned cohort size, however many users replied. The new model, the optimizer state and
-    the participations are committed to the ledger in one durable step before ``release`` returns.
+    with m the planned cohort size, however many users replied. An optimizer that needs a second moment gets
+    one with noise of its own (`SecondMomentRelease`). The new model, the optimizer state and the
+    participations are committed to the ledger in one durable step before ``release`` returns.
 
     Args:
         plan: the calibrated mechanism.
@@ -39,7 +42,8 @@ class PrivateServer:
         device: where sum, noise and model live.
 
     Raises:
-        ValueError: the checkpoint was written with other noise than this plan and key make.
+        ValueError: the checkpoint was written with other noise than this plan and key make, or the plan has
+            no noise for the second moment that the optimizer needs.
 
     Attributes:
         t: the next round; as many rounds were released.
@@ -65,6 +69,13 @@ class PrivateServer:
         self._optimizer = optimizer
         self._row_variances = plan.mechanism.factorization.noise_row_variances()
         self._noise = self._noise_stream(directory.key, initial.numel())
+        self.sums = sums_for(optimizer, initial.numel(), plan.config.clip_norm)
+        moment = optimizer.second_moment
+        self._second = (
+            None
+            if moment is None
+            else SecondMomentRelease(plan, moment, optimizer.second_form, directory.key, self.device)
+        )
         restored = directory.restore()
         if restored is None:
             self.t = 0
@@ -72,7 +83,7 @@ class PrivateServer:
             self.parameters = initial.to(self.device)
             self._state = self._optimizer.init(self.parameters)
             if plan.config.checkpoint_every > 1:
-                directory.keep_initial(self.parameters, self._state, self._noise.state_dict())
+                directory.keep_initial(self.parameters, self._state, self._noise_state())
         else:
             self.t, parameters, state, noise = restored
             self._check_noise(noise)
@@ -100,6 +111,8 @@ class PrivateServer:
         """Refuse to go on with other noise than the saved; without noise any key will do."""
         if self.plan.noise_std > 0:
             self._noise.load_state(saved)
+            if self._second is not None:
+                self._second.load_state(saved.get("second", {}), int(saved["t"]))
 
     @property
     def dimension(self) -> int:
@@ -113,7 +126,7 @@ class PrivateServer:
 
     def new_sum(self) -> FixedPointSum:
         """An empty sum for the coming round."""
-        return FixedPointSum(self.dimension, self.plan.config.clip_norm, self.device)
+        return self.sums.empty(self.device)
 
     def release(self, total: FixedPointSum, users: Sequence[str]) -> Tensor:
         """Release round t: add its row of noise, step, commit.
@@ -122,7 +135,7 @@ class PrivateServer:
         would tell that nobody did.
 
         Args:
-            total: the sum of the clipped updates of ``users``.
+            total: the sum of the clipped updates of ``users``, made by `new_sum`.
             users: ids of the users in the sum.
 
         Returns:
@@ -144,30 +157,35 @@ class PrivateServer:
                 f"t (round) must be below {self.plan.allowed_rounds} to keep max-epsilon; got {self.t}. "
                 "Nothing was released."
             )
-        noisy = total.total()
-        self._noise.seek(self.t)
-        if self.plan.noise_std > 0:
-            self._noise.add_(noisy, self.plan.noise_std)
-        else:
-            self._noise.skip()
-        parameters, state = self._optimizer.step(
-            self.t, self.parameters, self._release_of(noisy), self._state
-        )
+        released = self._release_of(total)
+        parameters, state = self._optimizer.step(self.t, self.parameters, released, self._state)
         self._commit(users, parameters, state)
         self.t, self.parameters, self._state = self.t + 1, parameters, state
         return parameters
 
-    def _release_of(self, noisy: Tensor) -> RoundRelease:
-        """What the optimizer sees of round t."""
-        m = self.plan.config.cohort_size
-        variance = (self.plan.noise_std / m) ** 2 * float(self._row_variances[self.t])
-        return RoundRelease(noisy / m, variance)
+    def _release_of(self, total: FixedPointSum) -> RoundRelease:
+        """What the optimizer sees of round t: sums and noise, divided by m."""
+        m, std = self.plan.config.cohort_size, self.plan.noise_std
+        noisy = total.total()
+        self._noise.seek(self.t)
+        if std > 0:
+            self._noise.add_(noisy, std)
+        else:
+            self._noise.skip()
+        variance = (std / m) ** 2 * float(self._row_variances[self.t])
+        second = (None, None) if self._second is None else self._second.release(self.t, total)
+        return RoundRelease(noisy / m, variance, *second)
+
+    def _noise_state(self) -> dict[str, Any]:
+        """Where each stream of noise stands."""
+        state = self._noise.state_dict()
+        return state if self._second is None else {**state, "second": self._second.state_dict()}
 
     def _commit(self, users: Sequence[str], parameters: Tensor, state: Mapping[str, Tensor]) -> None:
         """Make the round final; its state is kept if it is due or nothing may follow."""
         released = self.t + 1
         last = released in (self.plan.allowed_rounds, self.horizon)
         if last or released % self.plan.config.checkpoint_every == 0:
-            self.directory.commit(self.t, users, parameters, state, self._noise.state_dict())
+            self.directory.commit(self.t, users, parameters, state, self._noise_state())
         else:
             self.directory.commit_row(self.t, users)

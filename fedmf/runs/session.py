@@ -37,6 +37,7 @@ class Session:
         self.config = directory.config
         optimizer = server_optimizer(self.config, task.model.shapes)
         self.server = PrivateServer(plan, directory, task.model.initial(), optimizer, device)
+        self.sums = self.server.sums
         self._budgets = None
         if self.config.user_budgets:
             self._budgets = UserBudgets(plan, read_budgets(directory.path / BUDGETS), directory.ledger)
@@ -60,7 +61,7 @@ class Session:
         task = task or task_of(config)
         if task.dataset.users != config.users:
             raise ConfigError(f"users must be the task's {task.dataset.users}; got {config.users}.")
-        plan = make_plan(config)
+        plan = make_plan(config, server_optimizer(config, task.model.shapes))
         if config.user_budgets:
             budgets = read_budgets(Path(config.user_budgets).expanduser())
             check_names(budgets, task.dataset.user_ids)

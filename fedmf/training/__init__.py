@@ -11,13 +11,17 @@ from fedmf.training.data import (
     digits,
     prototypes,
 )
+from fedmf.training.energies import fixed_point_energies
 from fedmf.training.local import LocalTrainer
 from fedmf.training.model import FlatModel
+from fedmf.training.pair_sum import ClippedSums, FixedPointPair
 from fedmf.training.plan import LocalSGD
 from fedmf.training.task import Task, cross_entropy
 
 __all__ = [
+    "ClippedSums",
     "FederatedDataset",
+    "FixedPointPair",
     "FixedPointSum",
     "FlatModel",
     "InMemoryDataset",
@@ -33,6 +37,7 @@ __all__ = [
     "cnn",
     "cross_entropy",
     "digits",
+    "fixed_point_energies",
     "mlp",
     "prototypes",
 ]

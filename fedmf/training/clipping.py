@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -109,11 +110,7 @@ class FixedPointSum:
         Raises:
             ValueError: wrong shape, or more users than an int64 total can hold.
         """
-        if updates.ndim != 2 or updates.shape[1] != self._total.numel():
-            raise ValueError(
-                f"updates must have shape (users, {self._total.numel()}); got {tuple(updates.shape)}. "
-                "Send one flat row per user."
-            )
+        self._check_rows(updates)
         self._check_room(len(updates))
         updates = updates.detach().to(self._total.device)
         if updates.dtype == torch.float64 or self._total.device.type != "cpu":
@@ -148,6 +145,13 @@ class FixedPointSum:
         self._total += total.to(self._total.device)
         self.users += users
 
+    def _check_rows(self, updates: Tensor) -> None:
+        if updates.ndim != 2 or updates.shape[1] != self._total.numel():
+            raise ValueError(
+                f"updates must have shape (users, {self._total.numel()}); got {tuple(updates.shape)}. "
+                "Send one flat row per user."
+            )
+
     def merge(self, other: FixedPointSum) -> None:
         """Add what a worker of this process has summed.
 
@@ -168,6 +172,24 @@ class FixedPointSum:
     def fixed_point(self) -> Tensor:
         """The exact total in units of ζ·2⁻⁴⁰, int64, shape (d,)."""
         return self._total
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Names and lengths of the arrays that a worker sends for a slice."""
+        return {"sum": self._total.numel()}
+
+    @property
+    def parts(self) -> dict[str, Tensor]:
+        """Those arrays, int64."""
+        return {"sum": self._total}
+
+    def add_parts(self, parts: Mapping[str, Tensor], users: int) -> None:
+        """Add the `parts` of another sum of ``users`` clipped updates.
+
+        Raises:
+            ValueError: as `add_clipped_sum`.
+        """
+        self.add_clipped_sum(parts["sum"], users)
 
     def total(self) -> Tensor:
         """Σ_u clip(x_u), float64, shape (d,)."""

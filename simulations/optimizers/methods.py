@@ -66,6 +66,9 @@ METHODS: dict[str, Method] = {
     "JME-Adam": Method(released("coordinate"), dampings=DAMPINGS),
     "block JME-Adam, by channel": Method(released("channel"), dampings=DAMPINGS),
     "block JME-Adam, by tensor": Method(released("tensor"), dampings=DAMPINGS),
+    "block JME-Adam, by tensor, λ for even shares": Method(
+        released("tensor"), dampings=(0.1, 1.0, 10.0), share=1.0
+    ),
     "block JME-Adam, by tensor, linear decay": Method(
         released("tensor"), dampings=DAMPINGS, schedule="linear"
     ),

@@ -17,7 +17,7 @@ VALUES = torch.arange(12, dtype=torch.float32).reshape(3, 4)
 
 
 def test_inside_a_process_it_is_the_tensor_itself() -> None:
-    array = array_record("x", VALUES)["x"]
+    array = array_record({"x": VALUES})["x"]
     assert tensor_of(array).data_ptr() == VALUES.data_ptr()
     assert "_data" not in array.__dict__, "bytes were made though nobody asked"
     copy = array.numpy()
@@ -33,7 +33,7 @@ def test_on_the_wire_it_is_flowers_array() -> None:
         flowers.stype,
         flowers.data,
     )
-    record, theirs = array_record("x", VALUES), ArrayRecord({"x": flowers})
+    record, theirs = array_record({"x": VALUES}), ArrayRecord({"x": flowers})
     assert record.deflate() == theirs.deflate()
     assert array.deflate() == flowers.deflate()
     back = Array.inflate(array.deflate(), children=array.children)

@@ -36,6 +36,12 @@ CHOICES = {key: get_args(field.annotation) for key, field in FIELDS.items() if g
 
 def companions(key: str, value: object) -> dict[str, Any]:
     """Other keys without which a value is refused: an accountant needs the schedule of its name."""
+    if (key, value) == ("dataset", "hub"):
+        return {"data-path": "cifar10"}
+    if (key, value) in {("dataset", "table"), ("partition", "natural"), ("hold-out", "users")}:
+        return {"dataset": "table", "data-path": "rows.csv", "user-column": "who"}
+    if key == "server-optimizer" and str(value).startswith("fed"):
+        return {"server-epsilon": 1e-3}
     return {"schedule": value} if key == "accountant" and value in CHOICES["schedule"] else {}
 
 
@@ -82,7 +88,13 @@ WRONG: dict[type, list[Any]] = {
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [(key, value) for kind, keys in OF_TYPE.items() for key in keys for value in WRONG[kind]],
+    [
+        (key, value)
+        for kind, keys in OF_TYPE.items()
+        for key in keys
+        for value in WRONG[kind]
+        if not (key == "hidden-units" and type(value) is int)  # one layer
+    ],
     ids=lambda value: repr(value)[:30],
 )
 def test_values_of_another_type_are_refused(key: str, value: Any) -> None:
@@ -124,15 +136,29 @@ RANGES = {
     "epsilon": ([1e-3, 1e3], [0.0, -1.0]),
     "delta": ([1e-300, 0.99], [0.0, 1.0, -1e-5]),
     "max-epsilon": ([0.0, 4.0], [-1.0]),
+    "second-moment-importance": ([0.0, 1e9], [-1.0]),
     "clip-norm": ([1e-9, 1e9], [0.0, -0.3]),
     "local-learning-rate": ([1e-9, 1e9], [0.0, -0.3]),
     "local-momentum": ([0.0, 0.999], [1.0, -0.1]),
     "local-proximal": ([0.0, 1e9], [-0.1]),
     "server-learning-rate": ([1e-9, 1e9], [0.0, -0.3]),
     "server-momentum": ([0.0, 0.999], [1.0, -0.1]),
+    "server-beta1": ([0.0, 0.999], [1.0, -0.1]),
+    "server-beta2": ([0.0, 0.999], [1.0, -0.1]),
+    "server-epsilon": ([0.0, 1e9], [-1e-9]),
+    "server-relative-epsilon": ([0.0, 1e9], [-1e-9]),
+    "server-update-clip": ([0.0, 1e9], [-1.0]),
+    "server-weight-decay": ([0.0, 9.9], [-0.1, 10.1]),
     "round-timeout": ([0.1, 1e6], [0.0, -1.0]),
     "users": ([360, 10**6], [0, -1, 2**31, 10**30]),
-    "hidden-units": ([1, 10**6], [0, -1, 2**31]),
+    "size-exponent": ([1.001, 50.0], [1.0, 0.0, -2.0]),
+    "shards-per-user": ([1, 5], [0, -1, 2**31]),
+    "examples-per-user": ([1, 10**6], [0, -1, 2**31]),
+    "features": ([1, 10**6], [0, -1, 2**31]),
+    "classes": ([2, 10**6], [1, 0, -1, 2**31]),
+    "clusters": ([1, 1000], [0, -1, 1001]),
+    "synthetic-alpha": ([0.0, 1e6], [-0.1]),
+    "synthetic-beta": ([0.0, 1e6], [-0.1]),
     "seed": ([0, 2**63 - 1], [-1, 2**63]),
     "rounds": ([1, 10**6], [0, -1, 2**31]),
     "cohort-size": ([1, 360], [0, -1, 361, 2**31]),
@@ -145,6 +171,7 @@ RANGES = {
     "server-warmup": ([0, 239], [-1, 240]),
     "workers": ([1, 100], [0, -1, 2**31]),
     "evaluate-every": ([1, 10**6], [0, -1, 2**31]),
+    "checkpoint-every": ([1, 10**6], [0, -1, 2**31]),
 }
 
 
@@ -190,6 +217,17 @@ def test_ranges(key: str) -> None:
             {"server-nesterov": True, "server-momentum": 0.0},
             r"server-momentum must be positive with server-nest",
         ),
+        (
+            {"server-nesterov": True, "server-optimizer": "adam"},
+            r"server-optimizer must be 'sgd' with server-nesterov = true; got 'adam'",
+        ),
+        ({"server-optimizer": "fedyogi"}, r"server-epsilon \(τ\) must be positive .* 'fedyogi'; got 0"),
+        (
+            {"server-optimizer": "jme-adam", "server-relative-epsilon": 0.0},
+            r"server-epsilon or server-relative-epsilon must be positive .*; got 0 for both",
+        ),
+        ({"workload": "sums"}, r"A \(workload\) must be one of prefix"),
+        ({"second-workload": "prefix*step"}, r"has no such schedule"),
         ({"mechanism-params": "lambda"}, r"mechanism parameters must read name=number; got 'lambda'"),
         (
             {"schedule": "random", "users": 9, "cohort-size": 3, "rounds": 30, "min-separation": 2}
@@ -197,7 +235,7 @@ def test_ranges(key: str) -> None:
             r"a random order runs out in round \d+ of 30",
         ),
     ],
-    ids=range(10),
+    ids=range(15),
 )
 def test_combinations_that_cannot_be_run_say_why(values: dict[str, Any], message: str) -> None:
     assert re.search(message, refusal(values))
@@ -260,6 +298,15 @@ def test_two_configurations_compute_the_same_unless_a_key_that_matters_differs(k
         "mechanism-params": "lambda=0.9",
         "output-dir": "elsewhere",
         "user-budgets": "budgets.csv",
+        "second-workload": "prefix",
+        "workload": "auto",
+        "task": "tasks:make",
+        "data-path": "rows.csv",
+        "feature-columns": "a,b",
+        "label-column": "y",
+        "user-column": "who",
+        "input-shape": "1,8,8",
+        "hidden-units": "8,4",
         "dataset": "digits",
         "cohort-size": 18,
         "max-participations": 24,
@@ -268,7 +315,7 @@ def test_two_configurations_compute_the_same_unless_a_key_that_matters_differs(k
     value = changed.get(key, RANGES[key][0][0] if key in RANGES else None)
     if value == DEFAULTS[key]:
         value = RANGES[key][0][-1] if key in RANGES else value
-    same = companions(key, value)
+    same = {name: given for name, given in companions(key, value).items() if name != key}
     config, other = Config.from_mapping(same), Config.from_mapping({**same, key: value})
     if key in {"output-dir", "resume"} or value == DEFAULTS[key]:
         assert key in {"output-dir", "resume", "dataset"}
@@ -402,3 +449,39 @@ def test_the_flower_app_declares_the_same_keys_and_defaults() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.name)
 def test_the_shipped_configurations_are_valid(path: Path) -> None:
     assert isinstance(load_config(path), Config)
+
+
+@pytest.mark.parametrize("text", ["8,x", "0", "-3", "8,,4", "1.5", "8;4", "2147483648", "٣"])
+@pytest.mark.parametrize("key", ["hidden-units", "input-shape"])
+def test_lists_of_counts_are_checked(key: str, text: str) -> None:
+    assert refusal({key: text}) == f"{key} must be positive whole numbers separated by commas; got {text!r}."
+
+
+def test_hidden_units_may_be_one_integer() -> None:
+    assert Config.from_mapping({"hidden-units": 64}) == Config.from_mapping({"hidden-units": "64"})
+    assert "whole numbers" in refusal({"hidden-units": 0})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"dataset": "table"}, "data-path must name the file of dataset 'table'; got none."),
+        (
+            {"partition": "natural"},
+            "partition 'natural' needs dataset 'table' or 'hub' and a user-column; got 'digits'",
+        ),
+        ({"hold-out": "users"}, "hold-out 'users' needs dataset 'table' and a user-column; got 'digits'"),
+        (
+            {"dataset": "synthetic", "partition": "shards"},
+            "must be iid (equal sizes) or power-law; got 'shards'",
+        ),
+        ({"dataset": "synthetic", "input-shape": "60"}, "input-shape must be empty with dataset 'synthetic'"),
+        ({"feature-columns": "a,,b"}, "feature-columns must be different names separated by commas"),
+        ({"feature-columns": "a,a"}, "feature-columns must be different names separated by commas"),
+        ({"task": "module"}, "task is invalid"),
+        ({"task": "os:system()"}, "task is invalid"),
+        ({"task": ":f"}, "task is invalid"),
+    ],
+)
+def test_data_keys_fit_together(values: dict[str, Any], message: str) -> None:
+    assert message in refusal(values)

@@ -40,10 +40,11 @@ class OptimizerKeys(Keys):
             raise ValueError(
                 f"server-optimizer must be 'sgd' with server-nesterov = true; got {self.server_optimizer!r}."
             )
-        if self.server_weight_decay * self.server_learning_rate > 1:
+        most = 1 / self.server_learning_rate
+        if self.server_weight_decay > most:
             raise ValueError(
-                "server-weight-decay times server-learning-rate must be at most 1; "
-                f"got {self.server_weight_decay * self.server_learning_rate:g}. It would overshoot zero."
+                f"server-weight-decay must be at most 1/server-learning-rate = {most:g}; "
+                f"got {self.server_weight_decay}. It would overshoot zero."
             )
         self._check_epsilon()
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -80,3 +81,17 @@ class InMemoryDataset(FederatedDataset):
         """See `FederatedDataset.to`."""
         names = ("features", "labels", "test_features", "test_labels")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+    def reshaped(self, shape: Sequence[int]) -> Self:
+        """The same examples in another shape, such as an image's.
+
+        Raises:
+            ValueError: an example has another number of entries.
+        """
+        entries = self.test_features[0].numel()
+        if math.prod(shape) != entries or min(shape, default=0) < 1:
+            raise ValueError(
+                f"input-shape must multiply to the {entries} entries of an example; got {tuple(shape)}."
+            )
+        names = ("features", "test_features")
+        return replace(self, **{name: getattr(self, name).reshape(-1, *shape) for name in names})

@@ -1,0 +1,79 @@
+"""``fedmf data``: what the users of a configuration own, as a table and a picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from fedmf.training.data import PartitionSummary
+
+__all__ = ["data"]
+
+
+def data(
+    config: Path = typer.Argument(..., metavar="CONFIG.toml", help="Run configuration."),
+    assignments: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Override a key."),
+    output: Path | None = typer.Option(
+        None, "--output", metavar="FILE.png", help="Draw sizes and labels of users."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Show how the examples of a configuration are spread over its users.
+
+    Example: fedmf data configs/digits.toml --set partition=dirichlet --output partition.png
+    """
+    from fedmf.cli.design_plot import check_picture
+    from fedmf.runs.config import load_config, parse_assignments
+    from fedmf.runs.tasks import task_of
+    from fedmf.training.data import summarise
+
+    if output is not None:
+        check_picture("--output", output)
+    task = task_of(load_config(config, parse_assignments(assignments)))
+    summary = summarise(task.dataset)
+    row = {**summary.row(), "model_parameters": task.model.dimension}
+    if output is not None:
+        _draw(summary, output)
+    typer.echo(json.dumps(row) if as_json else _table(row))
+
+
+def _table(row: dict[str, Any]) -> str:
+    sizes = ", ".join(f"{name} {size:,}" for name, size in row["sizes"].items())
+    lines = {
+        "users": f"{row['users']:,}",
+        "training examples": f"{row['examples']:,}",
+        "test examples": f"{row['test_examples']:,}",
+        "one example": "×".join(map(str, row["example_shape"])) + f", {row['classes']} classes",
+        "examples a user": sizes,
+        "label entropy": f"{row['entropy_of_users']:.2f} bits inside a user, {row['entropy_of_all']:.2f} "
+        f"over all ({row['users_looked_at']:,} users looked at)",
+        "model": f"{row['model_parameters']:,} parameters",
+    }
+    return "\n".join(f"{name:<18} {value}" for name, value in lines.items())
+
+
+def _draw(summary: PartitionSummary, file: Path) -> None:
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    sizes = np.sort(summary.sizes)[::-1]
+    shown = np.unique(np.geomspace(1, sizes.size, 2000).astype(int)) - 1
+    left.plot(shown + 1, sizes[shown], drawstyle="steps-mid")
+    left.set(xlabel="users, largest first", ylabel="examples", ylim=(0, None))
+    some = summary.label_counts[:: max(1, len(summary.label_counts) // 100)]
+    shares = some / some.sum(axis=1, keepdims=True)
+    image = right.imshow(shares, aspect="auto", interpolation="nearest", vmin=0, vmax=1, cmap="viridis")
+    right.set(xlabel="class", ylabel=f"{len(some)} of {sizes.size:,} users")
+    figure.colorbar(image, ax=right, label="share of a user's examples")
+    try:
+        figure.savefig(file, dpi=150)
+    except OSError as error:
+        raise ValueError(f"--output (file) must be writable; got {file}: {error.strerror}.") from None

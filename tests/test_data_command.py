@@ -1,0 +1,67 @@
+"""``fedmf data``: the table and the picture of a partition."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmf.cli.app import run
+from fedmf.training import digits
+from fedmf.training.data import summarise
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "run.toml"
+    path.write_text('users = 40\ncohort-size = 4\nrounds = 8\npartition = "dirichlet"\n')
+    return str(path)
+
+
+def test_numbers_are_those_of_the_data(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["data", config, "--set", "dirichlet-alpha=0.05", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    data = digits(40, partition="dirichlet", dirichlet_alpha=0.05)
+    shares = [np.bincount(data.labels[part], minlength=10) / len(part) for part in data.owned]
+    entropies = [-sum(p * np.log2(p) for p in share if p > 0) for share in shares]
+    assert row["entropy_of_users"] == pytest.approx(np.mean(entropies))
+    assert row["entropy_of_users"] < 2 < 3.3 < row["entropy_of_all"] <= np.log2(10)
+    assert (row["users"], row["examples"], row["test_examples"]) == (40, 1438, 359)
+    assert (row["sizes"]["min"], row["sizes"]["max"]) == (35, 36)
+    assert (row["example_shape"], row["classes"], row["model_parameters"]) == ([64], 10, 2410)
+
+
+def test_the_table_and_the_picture(config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "partition.png"
+    assert run(["data", config, "--output", str(picture)]) == 0
+    printed = capsys.readouterr().out
+    assert "training examples  1,438" in printed
+    assert "min 35, 5% 36, median 36, 95% 36, max 36" in printed
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--output", "picture.txt"], "--output (file) must end in"),
+        (["--output", "nowhere/picture.png"], "--output (file) must lie in a folder"),
+        (["--set", "users=99999"], "number of training examples"),
+        (["--set", "dataset=cifar"], "dataset is invalid"),
+        (["--set", "model=cnn"], "model cnn needs examples of shape"),
+    ],
+)
+def test_bad_requests_are_one_line(
+    config: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["data", config, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_labels_of_some_users_stand_for_all() -> None:
+    summary = summarise(digits(50), most_users=7)
+    assert summary.label_counts.shape == (7, 10)
+    assert summary.sizes.sum() == 1438

@@ -1,0 +1,110 @@
+"""Second moments in integers against Python's own, and what a worker may not send."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedmf.moments import BlockEnergies, Diagonal, FullMatrix
+from fedmf.training import ClippedSums, FixedPointPair, clip_to_fixed_point, fixed_point_energies
+
+UNIT = 2**40
+
+
+def by_hand(row: list[int], sizes: list[int]) -> list[int]:
+    """⌊Σ n²·2⁻⁴⁰⌋ block by block, in integers of any size."""
+    ends = np.cumsum(sizes).tolist()
+    return [sum(n * n for n in row[end - size : end]) >> 40 for size, end in zip(sizes, ends, strict=True)]
+
+
+@pytest.mark.parametrize("sizes", [[1] * 7, [7], [3, 1, 3], [2, 5]])
+def test_energies_are_exact(sizes: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.integers(-(2**39), 2**39, size=(200, 7))
+    rows[:6] = [
+        [UNIT, 0, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, 0, -UNIT],
+        [1] * 7,
+        [2**20 - 1, 2**20, 2**20 + 1, -(2**20), 0, 1, -1],
+        [UNIT - 1, 0, 0, 0, 0, 0, 0],
+        [0] * 7,
+    ]
+    moment = Diagonal(7) if max(sizes) == 1 else BlockEnergies(sizes)
+    found = fixed_point_energies(torch.from_numpy(rows), moment)
+    assert found.tolist() == [by_hand(row, sizes) for row in rows.tolist()]
+
+
+def test_a_block_longer_than_one_sum_of_remainders_could_hold() -> None:
+    """2²² + 64 entries whose squares leave almost 2⁴¹: the remainders alone would pass 2⁶³."""
+    n, count = 2**21 - 1, 2**22 + 64
+    found = fixed_point_energies(torch.full((1, count), n), BlockEnergies([count]))
+    assert int(found) == (count * n * n) >> 40
+
+
+@pytest.mark.parametrize("moment", [Diagonal(40), BlockEnergies([1, 9, 30]), BlockEnergies([40])])
+def test_the_pair_is_that_of_the_clipped_updates(moment) -> None:  # type: ignore[no-untyped-def]
+    """Features of what the first sum holds; never more than the square of the clip norm in all."""
+    zeta = 0.7
+    updates = (
+        torch.randn(30, 40, generator=torch.Generator().manual_seed(1)) * torch.logspace(-3, 2, 30)[:, None]
+    )
+    updates[4, 7] = torch.nan
+    pair = FixedPointPair(zeta, moment)
+    assert pair.add_updates(updates).sum() == 29
+    rows, _ = clip_to_fixed_point(updates, zeta)
+    clipped = rows.double() * zeta / UNIT
+    torch.testing.assert_close(pair.total(), clipped.sum(0), rtol=1e-12, atol=1e-12)
+    expected = moment.features(clipped)
+    assert (pair.second_total() <= expected * (1 + 1e-12)).all()
+    assert (pair.second_total() >= expected - 30 * zeta**2 / UNIT * (1 + 1e-6)).all()
+    assert int(pair.parts["second"].sum()) <= 29 * UNIT
+
+
+def test_slices_and_single_updates_give_the_same_bits() -> None:
+    updates = torch.randn(17, 8, generator=torch.Generator().manual_seed(2))
+    sums = ClippedSums(8, 1.0, BlockEnergies([3, 5]))
+    whole, merged = sums.empty(), sums.empty()
+    whole.add_updates(updates)
+    for part in updates.split([5, 1, 11]):
+        worker = sums.empty()
+        worker.add_updates(part)
+        assert {name: part.numel() for name, part in worker.parts.items()} == merged.lengths
+        merged.add_parts(worker.parts, worker.users)
+    assert merged.users == whole.users == 17
+    assert all(torch.equal(merged.parts[name], part) for name, part in whole.parts.items())
+
+
+BAD_SECONDS = {
+    "negative": torch.tensor([-1, UNIT]),
+    "too large": torch.tensor([2 * UNIT, UNIT + 4]),
+    "overflowing": torch.tensor([2**63 - 1, 2**63 - 1]),
+    "floats": torch.tensor([1.0, 1.0]),
+    "short": torch.tensor([1]),
+    "matrix": torch.tensor([[1, 1]]),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_SECONDS)
+def test_impossible_seconds_are_refused_and_add_nothing(kind: str) -> None:
+    pair = FixedPointPair(1.0, BlockEnergies([1, 2]))
+    with pytest.raises(ValueError, match=r"^slice second must") as caught:
+        pair.add_parts({"sum": torch.zeros(3, dtype=torch.int64), "second": BAD_SECONDS[kind]}, 3)
+    assert "\n" not in str(caught.value)
+    assert pair.users == 0
+    assert not any(part.any() for part in pair.parts.values())
+
+
+def test_an_impossible_sum_adds_no_second_either() -> None:
+    pair = FixedPointPair(1.0, BlockEnergies([1, 2]))
+    with pytest.raises(ValueError, match="norm at most"):
+        pair.add_parts({"sum": torch.tensor([UNIT, UNIT, 0]), "second": torch.tensor([1, 1])}, 1)
+    assert not any(part.any() for part in pair.parts.values())
+
+
+def test_other_moments_and_shapes_are_refused() -> None:
+    rows = torch.zeros(2, 3, dtype=torch.int64)
+    with pytest.raises(ValueError, match="squares or block energies; got FullMatrix"):
+        fixed_point_energies(rows, FullMatrix(3))
+    with pytest.raises(ValueError, match=r"shape \(users, 4\)"):
+        fixed_point_energies(rows, Diagonal(4))

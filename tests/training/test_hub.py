@@ -1,0 +1,136 @@
+"""Data sets in Hugging Face's format on disk, spread by flwr-datasets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+
+from fedmf.training.data import HubColumns, PartitionPlan, load_hub
+
+COLUMNS = HubColumns(user="writer")
+TRAIN, TEST = 120, 30
+
+
+def images(count: int, seed: int, channels: int = 3) -> datasets.Dataset:
+    rng = np.random.default_rng(seed)
+    shape = (8, 6, channels) if channels > 1 else (8, 6)
+    return datasets.Dataset.from_dict(
+        {
+            "image": [rng.integers(0, 256, size=shape, dtype=np.uint8) for _ in range(count)],
+            "label": rng.integers(0, 4, size=count).tolist(),
+            "writer": [f"w{i % 7}" for i in range(count)],
+        },
+        features=datasets.Features(
+            {
+                "image": datasets.Image(),
+                "label": datasets.ClassLabel(names=["a", "b", "c", "d"]),
+                "writer": datasets.Value("string"),
+            }
+        ),
+    )
+
+
+@pytest.fixture(autouse=True)
+def quiet_and_offline(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets.disable_progress_bars()
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Parquet files named after their splits, as the hub keeps them."""
+    path = tmp_path_factory.mktemp("images")
+    images(TRAIN, 0).to_parquet(path / "train-0.parquet")
+    images(TEST, 1).to_parquet(path / "test-0.parquet")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        None,
+        *(PartitionPlan(5, kind) for kind in ("iid", "dirichlet", "dirichlet-sizes", "power-law", "shards")),
+    ],
+    ids=str,
+)
+def test_every_example_belongs_to_one_user_and_is_decoded_right(
+    folder: str, plan: PartitionPlan | None
+) -> None:
+    data = load_hub(folder, plan, COLUMNS, seed=3)
+    raw = images(TRAIN, 0)
+    pixels = torch.stack([torch.from_numpy(np.asarray(image).copy()) for image in raw[:]["image"]])
+    expected = pixels.permute(0, 3, 1, 2).float() / 255
+    assert sorted(data._owned.order.tolist()) == list(range(TRAIN))
+    for u, name in enumerate(data.user_ids):
+        mine = data._owned[u]
+        features, labels = data.examples(np.array([u]))
+        assert torch.equal(features, expected[mine])
+        assert labels.tolist() == np.asarray(raw[:]["label"])[mine].tolist()
+        assert data.sizes(np.array([u])) == [len(mine)]
+        if plan is None:
+            assert {raw[:]["writer"][i] for i in mine} == {name}
+    together = data.examples(np.array([3, 1]))[0]
+    assert torch.equal(together, torch.cat([data.examples(np.array([u]))[0] for u in (3, 1)]))
+    assert data.test_features.shape == (TEST, 3, 8, 6)
+    assert sorted(data.test_labels.tolist()) == sorted(images(TEST, 1)[:]["label"])
+    assert (data.users, data.classes) == (7 if plan is None else 5, 4)
+    again = load_hub(folder, plan, COLUMNS, seed=3)
+    assert again._owned.order.tolist() == data._owned.order.tolist()
+
+
+def test_without_a_test_split_some_examples_are_held_out(tmp_path: Path) -> None:
+    datasets.DatasetDict({"train": images(60, 2, channels=1)}).save_to_disk(tmp_path / "saved")
+    data = load_hub(str(tmp_path / "saved"), None, COLUMNS, test_fraction=0.25)
+    assert data.test_features.shape == (15, 1, 8, 6)
+    assert data.sizes(np.arange(7)).sum() == 45
+    both = torch.cat([data.test_features, data.examples(np.arange(7))[0]])
+    assert len(torch.unique(both, dim=0)) == 60
+
+
+def saved(path: Path, columns: dict[str, list[Any]]) -> str:
+    datasets.DatasetDict({"train": datasets.Dataset.from_dict(columns)}).save_to_disk(path)
+    return str(path)
+
+
+GOOD = {"x": [[float(i), 1.0] for i in range(8)], "y": list("abababab"), "who": ["u", "v"] * 4}
+
+
+@pytest.mark.parametrize(
+    ("changes", "columns", "message"),
+    [
+        ({}, HubColumns("z", "y"), "columns of .* are x, y, who; got 'z'"),
+        ({}, HubColumns("x", "y"), "user-column must be named for partition natural"),
+        ({}, HubColumns("y", "y", "who"), "must hold images or numbers; got .* in 'y'"),
+        ({"y": [*"abababa", None]}, HubColumns("x", "y", "who"), "row 8: column 'y' is missing"),
+        ({"who": [*"uvuvuvu", ""]}, HubColumns("x", "y", "who"), "row 8: column 'who' is missing"),
+        ({"x": [[1.0, float("nan")]] * 8}, HubColumns("x", "y", "who"), "column 'x' must be finite"),
+        ({"x": [[1.0], [1.0, 2.0]] * 4}, HubColumns("x", "y", "who"), "must have one shape"),
+    ],
+)
+def test_bad_data_are_one_line(
+    tmp_path: Path, changes: dict[str, list[Any]], columns: HubColumns, message: str
+) -> None:
+    name = saved(tmp_path / "d", {**GOOD, **changes})
+
+    def everything() -> None:
+        data = load_hub(name, None, columns, test_fraction=0.5)
+        data.examples(np.arange(data.users))
+
+    with pytest.raises(ValueError, match=message) as caught:
+        everything()
+    assert "\n" not in str(caught.value)
+
+
+def test_too_many_users_and_missing_folders_are_refused(tmp_path: Path) -> None:
+    name = saved(tmp_path / "d", GOOD)
+    with pytest.raises(ValueError, match=r"users must lie in 1\.\.4"):
+        load_hub(name, PartitionPlan(5), HubColumns("x", "y"), test_fraction=0.5)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="data-path must name a data set on the hub or a folder"):
+        load_hub(str(tmp_path / "empty"), None, COLUMNS)

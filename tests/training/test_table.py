@@ -1,0 +1,217 @@
+"""CSV and Parquet with a user column: what is read, what is refused, who gets what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as arrow
+import pyarrow.parquet as parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmf.training.data import PartitionPlan, Table, read_table, table_dataset
+from fedmf.training.data.hold_out import hold_out_examples, hold_out_users
+
+laws = settings(derandomize=True, max_examples=40, deadline=None, database=None)
+
+CSV = """who,a,b,label
+zoe,1,2.5,cat
+al,3,4,dog
+zoe,5,6,cat
+al,-7,8e-3,10
+bo,9,10,dog
+"""
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_rows_come_back_as_written(tmp_path: Path) -> None:
+    table = read_table(written(tmp_path / "t.csv", CSV), "label", user="who")
+    assert table.features.tolist() == [[1, 2.5], [3, 4], [5, 6], [-7, np.float32(8e-3)], [9, 10]]
+    assert table.features.dtype == np.float32
+    assert table.classes == ("10", "cat", "dog")
+    assert table.labels.tolist() == [1, 2, 1, 0, 2]
+    assert table.users == ("al", "bo", "zoe")
+    assert table.owner.tolist() == [2, 0, 2, 0, 1]
+
+
+def test_columns_are_taken_in_the_order_asked(tmp_path: Path) -> None:
+    table = read_table(written(tmp_path / "t.csv", CSV), "label", ("b",))
+    assert table.features.tolist() == [[2.5], [4], [6], [np.float32(8e-3)], [10]]
+    assert table.users == ("",)
+    swapped = read_table(tmp_path / "t.csv", "label", ("b", "a"), "who")
+    assert swapped.features[1].tolist() == [4, 3]
+
+
+def test_whole_numbers_are_ordered_as_numbers(tmp_path: Path) -> None:
+    table = read_table(written(tmp_path / "t.csv", "x,label\n1,10\n2,9\n3,-1\n"), "label")
+    assert table.classes == ("-1", "9", "10")
+    assert table.labels.tolist() == [2, 1, 0]
+
+
+def test_parquet_equals_csv_and_folders_are_read_in_order(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    columns = {"who": ["zoe", "al"], "a": [1, 3], "b": [2.5, 4.0], "label": ["cat", "dog"]}
+    parquet.write_table(arrow.table(columns), folder / "1.parquet")
+    written(folder / "2.csv", CSV.replace("zoe,1,2.5,cat\nal,3,4,dog\n", ""))
+    written(folder / "notes.txt", "nothing")
+    both, one = (
+        read_table(folder, "label", user="who"),
+        read_table(written(tmp_path / "t.csv", CSV), "label", user="who"),
+    )
+    assert (both.classes, both.users) == (one.classes, one.users)
+    for name in ("features", "labels", "owner"):
+        assert np.array_equal(getattr(both, name), getattr(one, name))
+
+
+@pytest.mark.parametrize("kind", [arrow.list_(arrow.float32()), arrow.list_(arrow.float32(), 3)])
+def test_a_column_of_lists_holds_all_features(tmp_path: Path, kind: arrow.DataType) -> None:
+    pixels = arrow.array([[1, 2, 3], [4, 5, 6]], kind)
+    parquet.write_table(arrow.table({"pixels": pixels, "label": [3, 1]}), tmp_path / "t.parquet")
+    table = read_table(tmp_path / "t.parquet", "label", ("pixels",))
+    assert table.features.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert table.labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (CSV.replace("5,6", "nan,6"), "row 3: column 'a' is missing"),
+        (CSV.replace("5,6", ",6"), "row 3: column 'a' is missing"),
+        (CSV.replace("8e-3", "inf"), "row 4: column 'b' must be finite; got inf"),
+        (CSV.replace("8e-3", "1e39"), r"row 4: column 'b' must be finite; got 1e\+39"),
+        (CSV.replace("8e-3", "much"), "must be readable; got .*invalid value 'much'"),
+        (CSV.replace("4,dog", "4,"), "row 2: column 'label' is missing"),
+        (CSV.replace("bo,9", ",9"), "row 5: column 'who' is missing"),
+        (CSV.replace("bo,9", "bo"), "must be readable; got .*Expected 4 columns, got 3"),
+        (
+            CSV.replace("who", "user"),
+            "user-column must name one column of .*; got 'who', which occurs 0 times",
+        ),
+        (CSV.replace("label", "y"), "label-column must name one column of .*; got 'label', which occurs 0"),
+        (
+            CSV.replace("who,a,b", "who,a,a"),
+            "feature-columns must name one column .* 'a', which occurs 2 times",
+        ),
+        ("who,label\nal,1\n", "features, label and user must be different columns"),
+        ("who,a,label\n", "must hold at least one row; got none"),
+        ("", "must be readable; got .*Empty CSV"),
+    ],
+)
+def test_bad_rows_are_one_line_naming_the_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        read_table(written(tmp_path / "t.csv", text), "label", user="who")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"x": [1.0, float("nan")], "label": [0, 1]}, "row 2: column 'x' must be finite; got nan"),
+        ({"x": [1.0, None], "label": [0, 1]}, "row 2: column 'x' is missing"),
+        ({"x": ["a", "b"], "label": [0, 1]}, "must hold numbers; got column 'x' of type string"),
+        (
+            {"x": [1, 2], "label": [0.5, 1.5]},
+            "column 'label' of .* must hold text or whole numbers; got double",
+        ),
+        ({"x": [1, 2], "label": [0, None]}, "row 2: column 'label' is missing"),
+        ({"x": [[1.0, 2.0], [3.0]], "label": [0, 1]}, "row 2: column 'x' must have 2 numbers"),
+        ({"x": [[1.0, None], [3.0, 4.0]], "label": [0, 1]}, "row 1: column 'x' must be finite; got nan"),
+        ({"x": [[], []], "label": [0, 1]}, "must hold numbers; got column 'x' of type null"),
+    ],
+)
+def test_bad_parquet_is_one_line(tmp_path: Path, columns: dict[str, list[object]], message: str) -> None:
+    parquet.write_table(arrow.table(columns), tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=message) as caught:
+        read_table(tmp_path / "t.parquet", "label")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_not_there_or_not_a_table_is_refused(tmp_path: Path) -> None:
+    written(tmp_path / "t.parquet", "not parquet")
+    with pytest.raises(ValueError, match="data-path must be readable"):
+        read_table(tmp_path / "t.parquet", "label")
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "none.csv", tmp_path / "empty", written(tmp_path / "t.txt", CSV)):
+        with pytest.raises(ValueError, match=r"data-path must name a \.csv or \.parquet file that exists"):
+            read_table(path, "label")
+
+
+@laws
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=60), st.floats(0.01, 0.99), st.integers(0, 99))
+def test_holding_out_leaves_every_owner_something_or_nothing(
+    owners: list[int], fraction: float, seed: int
+) -> None:
+    owner = np.unique(owners, return_inverse=True)[1].astype(np.int64)
+    users, rng = int(owner.max()) + 1, np.random.default_rng(seed)
+    if 1 <= round(fraction * owner.size) <= owner.size - users:
+        mask = hold_out_examples(owner, fraction, rng)
+        assert mask.sum() == round(fraction * owner.size)
+        assert set(owner[~mask]) == set(range(users))
+    else:
+        with pytest.raises(ValueError, match="test-fraction must hold out between 1 and"):
+            hold_out_examples(owner, fraction, rng)
+    if 1 <= round(fraction * users) < users:
+        mask = hold_out_users(owner, fraction, rng)
+        assert not set(owner[mask]) & set(owner[~mask])
+        assert len(set(owner[mask])) == round(fraction * users)
+    else:
+        with pytest.raises(ValueError, match="test-fraction must hold out between 1 and"):
+            hold_out_users(owner, fraction, rng)
+
+
+def example_table(rows: int = 40, users: int = 8) -> Table:
+    rng = np.random.default_rng(0)
+    owner = np.concatenate([np.arange(users), rng.integers(users, size=rows - users)])
+    names = tuple(f"name {u}" for u in range(users))
+    return Table(
+        np.arange(rows, dtype=np.float32)[:, None], np.arange(rows) % 3, ("x", "y", "z"), owner, names
+    )
+
+
+@pytest.mark.parametrize("hold_out", ["examples", "users"])
+@pytest.mark.parametrize("plan", [None, PartitionPlan(5), PartitionPlan(3, "shards")])
+def test_every_row_is_held_out_or_owned_once(hold_out: str, plan: PartitionPlan | None) -> None:
+    table = example_table()
+    data = table_dataset(table, plan, hold_out=hold_out, test_fraction=0.25)
+    features, labels = data.examples(np.arange(data.users))
+    rows = np.concatenate([features[:, 0].numpy(), data.test_features[:, 0].numpy()]).astype(int)
+    assert sorted(rows.tolist()) == list(range(40))
+    both = np.concatenate([labels.numpy(), data.test_labels.numpy()])
+    assert np.array_equal(both, table.labels[rows])
+    assert data.classes == 3
+    if plan is None:
+        for u, name in enumerate(data.user_ids):
+            mine = data.examples(np.array([u]))[0][:, 0].numpy().astype(int)
+            assert {table.users[o] for o in table.owner[mine]} == {name}
+        assert data.users == (8 if hold_out == "examples" else 6)
+    if hold_out == "users":
+        tested = data.test_features[:, 0].numpy().astype(int)
+        assert not set(table.owner[tested]) & set(table.owner[np.setdiff1d(np.arange(40), tested)])
+
+
+def test_missing_users_and_labels_are_refused() -> None:
+    table = example_table()
+    nobody = Table(table.features, table.labels, table.classes, np.zeros(40, dtype=np.int64), ("",))
+    for keys in ({}, {"partition": PartitionPlan(3), "hold_out": "users"}):
+        with pytest.raises(ValueError, match="user-column must be named"):
+            table_dataset(nobody, **keys)  # type: ignore[arg-type]
+    single = Table(table.features, np.zeros(40, dtype=np.int64), ("x",), table.owner, table.users)
+    with pytest.raises(ValueError, match="label-column must hold at least two labels; got x"):
+        table_dataset(single)
+    with pytest.raises(ValueError, match="hold-out must be one of examples, users; got 'rows'"):
+        table_dataset(table, hold_out="rows")
+
+
+def test_images_are_reshaped_rows() -> None:
+    data = table_dataset(example_table())
+    assert data.reshaped((1, 1, 1)).examples(np.array([0]))[0].shape[1:] == (1, 1, 1)
+    for shape in ((2, 1), (), (0,), (-1, -1)):
+        with pytest.raises(ValueError, match="input-shape must multiply to the 1 entries of an example"):
+            data.reshaped(shape)
