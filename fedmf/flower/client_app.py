@@ -78,7 +78,8 @@ def cached_trainer(
 ) -> tuple[LocalTrainer, ClippedSums]:
     """The trainer and sums of a configuration's sorted items, built once in each worker process."""
     config = Config.from_mapping(dict(items))
-    task = task_of(config)
+    # Ray shows an actor only the GPU it reserved, which is then the first.
+    task = task_of(config).to("cuda" if config.worker_gpus > 0 else "cpu")
     return local_trainer(config, task), clipped_sums(config, task.model.shapes)
 
 

@@ -14,7 +14,8 @@ from fedmf.flower.compat import claim_task_identity, client_error, empty_run, se
 
 __all__ = ["InProcessGrid"]
 
-_FIRST_NODE = 1000
+#: Flower draws node ids from all of 64 bits; ids that are no int64 here keep everybody prepared for them.
+_FIRST_NODE = 2**63 + 1000
 
 
 class InProcessGrid(Grid):

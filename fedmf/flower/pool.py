@@ -89,9 +89,9 @@ class WorkerPool(Assignment):
         """See Assignment.missing: no worker, no user."""
         return 0 if self._fit & self._alive else self._users
 
-    def nodes_of(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+    def nodes_of(self, users: NDArray[np.int64]) -> list[int | None]:
         """See Assignment.nodes_of."""
-        workers = np.array(sorted(self._fit & self._alive), dtype=np.int64)
-        if workers.size == 0:
-            return np.full(users.size, -1, dtype=np.int64)
-        return workers[longest_first(self._sizes(users), workers.size)]
+        workers = sorted(self._fit & self._alive)
+        if not workers:
+            return [None] * users.size
+        return [workers[place] for place in longest_first(self._sizes(users), len(workers)).tolist()]

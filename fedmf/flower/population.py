@@ -52,8 +52,11 @@ class Assignment(ABC):
         """Number of users on the roster that no node has claimed."""
 
     @abstractmethod
-    def nodes_of(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The node to ask for each user, by index; negative where there is none."""
+    def nodes_of(self, users: NDArray[np.int64]) -> list[int | None]:
+        """The id of the node to ask for each user, by index; None where there is none.
+
+        Node ids take all of 64 bits, so they are no int64.
+        """
 
 
 class Population(Assignment):
@@ -69,8 +72,9 @@ class Population(Assignment):
 
     def __init__(self, roster: Sequence[str], report: Callable[[str], None] = lambda _: None) -> None:
         self._roster, self._users, self._report = roster, len(roster), report
-        self._node = np.full(len(roster), _NOBODY, dtype=np.int64)
         self._asked: set[int] = set()
+        self._nodes: list[int] = []
+        self._slot = np.full(len(roster), _NOBODY, dtype=np.int32)  # into _nodes
 
     def refresh(self, grid: Grid, timeout: float) -> None:
         """See Assignment.refresh."""
@@ -89,23 +93,29 @@ class Population(Assignment):
     @property
     def missing(self) -> int:
         """See Assignment.missing; disputed users are not missing."""
-        return int(np.count_nonzero(self._node == _NOBODY))
+        return int(np.count_nonzero(self._slot == _NOBODY))
 
-    def nodes_of(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+    def nodes_of(self, users: NDArray[np.int64]) -> list[int | None]:
         """See Assignment.nodes_of."""
-        return self._node[users]
+        return [self._nodes[slot] if slot >= 0 else None for slot in self._slot[users].tolist()]
+
+    def disputed(self) -> list[str]:
+        """The users that several nodes claim."""
+        return [self._roster[index] for index in np.flatnonzero(self._slot == _DISPUTED).tolist()]
 
     def _register(self, node: int, users: Sequence[str], alive: set[int], place: dict[str, int]) -> None:
         found = np.fromiter((place.get(user, -1) for user in users), dtype=np.int64, count=len(users))
         if strangers := np.count_nonzero(found < 0):
             self._report(f"node {node} claims {strangers} users that are not on the roster; ignored")
         claimed = np.unique(found[found >= 0])
-        owners = self._node[claimed]
-        contested = np.isin(owners, list(alive - {node}))
-        self._node[claimed[contested]] = _DISPUTED
+        owners = self._slot[claimed]
+        living = [slot for slot, other in enumerate(self._nodes) if other in alive]
+        contested = np.isin(owners, living)
+        self._slot[claimed[contested]] = _DISPUTED
         for index in claimed[contested].tolist():
             self._report(f"user {self._roster[index]!r} is claimed by several nodes and will not be asked")
-        self._node[claimed[~contested & (owners != _DISPUTED)]] = node
+        self._slot[claimed[~contested & (owners != _DISPUTED)]] = len(self._nodes)
+        self._nodes.append(node)
 
 
 def ask_nodes(grid: Grid, nodes: Sequence[int], about: str, timeout: float) -> Iterator[tuple[int, Message]]:

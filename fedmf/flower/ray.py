@@ -1,13 +1,14 @@
-"""Runs on Flower's Ray engine: client apps in other processes of this machine."""
+"""Runs on Flower's Ray engine: client apps in other processes, on this machine or several."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from flwr.app import Context
+from flwr.app import ConfigRecordValues, Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
@@ -16,11 +17,11 @@ from fedmf.flower.simulation import Observer, run_on_grid, worker_pool
 from fedmf.runs.config import Config, ConfigError
 from fedmf.runs.session import Session
 
-__all__ = ["run_on_ray"]
+__all__ = ["backend_config", "run_on_ray"]
 
 
 def run_on_ray(session: Session, observer: Observer = lambda _report, _row: None) -> None:
-    """Run a session with ``workers`` virtual nodes on Flower's simulation engine.
+    """Run a session on Flower's simulation engine: a cohort is cut into ``workers`` slices, one an actor.
 
     Every worker process builds the task from the configuration, so the session's task must be the one
     its configuration names. Ray leaves its own marks on the process (a signal handler, PYTHONPATH), so
@@ -40,17 +41,30 @@ def run_on_ray(session: Session, observer: Observer = lambda _report, _row: None
     def main(grid: Grid, context: Context) -> None:
         run_on_grid(session, grid, observer, worker_pool(session))
 
-    workers = session.config.workers
     run_simulation(
         server_app,
         client_app_of(session.config.to_flat()),
-        num_supernodes=workers,
-        backend_config={
-            "init_args": {"num_cpus": workers, "logging_level": "ERROR", "log_to_driver": False},
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-        },
+        num_supernodes=session.config.workers,
+        backend_config=backend_config(session.config),
     )
     session.draw()
+
+
+def backend_config(config: Config) -> dict[str, dict[str, ConfigRecordValues]]:
+    """Where Ray runs and what each actor reserves there.
+
+    A cluster brings its own resources. On this machine Ray is told that there are as many CPUs as the actors
+    ask for, so that all slices of a round are at work at the same time.
+    """
+    init: dict[str, ConfigRecordValues] = {"logging_level": "ERROR", "log_to_driver": False}
+    if config.ray_address:
+        init["address"] = config.ray_address
+    else:
+        init["num_cpus"] = math.ceil(config.workers * config.worker_cpus)
+    return {
+        "init_args": init,
+        "client_resources": {"num_cpus": config.worker_cpus, "num_gpus": config.worker_gpus},
+    }
 
 
 def client_app_of(values: Mapping[str, Any]) -> ClientApp:

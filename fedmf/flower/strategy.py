@@ -110,11 +110,11 @@ class CorrelatedNoiseStrategy(Strategy):
         t = server_round - 1
         cohort = self.cohort(t)
         self._asked = len(cohort)
-        nodes = self._assignment.nodes_of(np.array(list(cohort), dtype=np.int64)).tolist()
-        by_node: dict[int, list[str]] = {node: [] for node in nodes if node >= 0}
+        by_node: dict[int, list[str]] = {}
+        nodes = self._assignment.nodes_of(np.array(list(cohort), dtype=np.int64))
         for user, node in zip(cohort.values(), nodes, strict=True):
-            if node >= 0:
-                by_node[node].append(user)
+            if node is not None:
+                by_node.setdefault(node, []).append(user)
         self._awaited = {node: set(users) for node, users in by_node.items()}
         as_slice = self.messages == "slice"
         parameters = self.server.parameters

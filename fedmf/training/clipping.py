@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.training.clipping_kernel import add_clipped
@@ -78,6 +80,16 @@ def check_clip_norm(clip_norm: float) -> None:
         raise ValueError(f"ζ (clip norm) must be positive and finite; got {clip_norm}.")
 
 
+def _flat_rows(rows: Tensor) -> tuple[NDArray[np.float32], int]:
+    """All of (users, d) as one array, and how far one row begins after the other."""
+    users, dimension = rows.shape
+    if dimension == 0 or users == 0:
+        return np.zeros(0, np.float32), 0
+    if rows.stride(1) != 1 or rows.stride(0) < dimension:
+        rows = rows.contiguous()
+    return rows.as_strided(((users - 1) * rows.stride(0) + dimension,), (1,)).numpy(), rows.stride(0)
+
+
 class FixedPointSum:
     """The sum of clipped updates in exact integer arithmetic.
 
@@ -121,8 +133,8 @@ class FixedPointSum:
             finite = torch.empty(len(updates), dtype=torch.bool)
             start = None if origin is None else origin.detach().to(torch.float32).numpy()
             scale = _margin(self._total.numel()) * 2.0**FRACTION_BITS
-            rows = updates.to(torch.float32).contiguous().numpy()
-            add_clipped(rows, start, self.clip_norm, scale, self._total.numpy(), finite.numpy())
+            rows, step = _flat_rows(updates.to(torch.float32))
+            add_clipped(rows, step, start, self.clip_norm, scale, self._total.numpy(), finite.numpy())
         self.users += int(finite.sum())
         return finite
 

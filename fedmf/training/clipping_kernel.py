@@ -40,11 +40,12 @@ def _squared_norm(row, origin, partial):
 
 
 @compiled
-def add_clipped(rows, origin, clip_norm, scale, total, finite):
+def add_clipped(rows, step, origin, clip_norm, scale, total, finite):
     """total += Σ over rows of trunc((row − origin)·min(1/ζ, 1/‖row − origin‖)·scale), row by row.
 
     Args:
-        rows: shape (users, d), float32.
+        rows: float32; row u is d entries from u·step on.
+        step: see rows.
         origin: shape (d,), float32, or None for zero.
         clip_norm: ζ.
         scale: what a clipped row of norm ζ is scaled to.
@@ -52,8 +53,8 @@ def add_clipped(rows, origin, clip_norm, scale, total, finite):
         finite: shape (users,), bool; set to whether a row was finite. One that is not adds nothing.
     """
     partial = np.empty(_LANES)
-    for u in range(rows.shape[0]):
-        row = rows[u]
+    for u in range(finite.size):
+        row = rows[u * step : u * step + total.size]
         square = _squared_norm(row, origin, partial)
         finite[u] = np.isfinite(square)
         if not finite[u] or square == 0.0:

@@ -40,30 +40,30 @@ class Workers:
         return self._own.gradient
 
     def each(self, work: Callable[[Any, Any], None], items: Iterable[Any], total: Any) -> None:
-        """Do ``work(item, sum)`` for all items with one sum a worker, and merge the sums into ``total``.
+        """Do ``work(item, sum)`` for all items; ``total`` is one worker's sum, the others are merged into it.
 
         Items are drawn from their iterator as workers become free, so only a few exist at once.
 
         Raises:
-            Exception: whatever the first item to fail raised; ``total`` is then unchanged.
+            Exception: whatever the first item to fail raised; ``total`` then holds only a part.
         """
         with single_threaded_kernels():
-            sums = list(self._run(work, items, total))
-        for part in sums:
+            others = self._run(work, items, total)
+        for part in others:
             total.merge(part)
 
-    def _run(self, work: Callable[[Any, Any], None], items: Iterable[Any], total: Any) -> Iterator[Any]:
+    def _run(self, work: Callable[[Any, Any], None], items: Iterable[Any], total: Any) -> list[Any]:
+        """Returns the sums of the workers but the first."""
         if self.count == 1:
-            only = total.like()
             for item in items:
-                work(item, only)
-            yield only
-            return
+                work(item, total)
+            return []
         if self._pool is None:
             self._pool = ThreadPoolExecutor(
                 self.count, "fedmf-training", initializer=torch.set_num_threads, initargs=(1,)
             )
-        free = [total.like() for _ in range(self.count)]
+        others = [total.like() for _ in range(self.count - 1)]
+        free = [*others, total]
         running: dict[Future[None], Any] = {}
         try:
             for item in items:
@@ -75,7 +75,7 @@ class Workers:
                 free += self._finished(running)
         finally:
             wait(running)
-        yield from free
+        return others
 
     @staticmethod
     def _finished(running: dict[Future[None], Any]) -> list[Any]:

@@ -12,8 +12,12 @@ from fedmf.flower.population import Population
 ROSTER = ["ann", "bob", "eve"]
 
 
-def _nodes(population: Population) -> list[int]:
-    return population.nodes_of(np.arange(len(ROSTER))).tolist()
+#: The in-process grid's first node.
+NODE = 2**63 + 1000
+
+
+def _nodes(population: Population) -> list[int | None]:
+    return population.nodes_of(np.arange(len(ROSTER)))
 
 
 def _grid(claims: list[list[str]]) -> InProcessGrid:
@@ -29,7 +33,7 @@ def _grid(claims: list[list[str]]) -> InProcessGrid:
 def test_users_are_found_on_their_nodes() -> None:
     population = Population(ROSTER)
     population.gather(_grid([["ann"], ["bob", "eve"]]), timeout=1.0)
-    assert _nodes(population) == [1000, 1001, 1001]
+    assert _nodes(population) == [NODE, NODE + 1, NODE + 1]
     assert population.missing == 0
 
 
@@ -37,7 +41,8 @@ def test_a_user_claimed_twice_is_never_asked() -> None:
     lines: list[str] = []
     population = Population(ROSTER, lines.append)
     population.gather(_grid([["ann", "bob"], ["bob"], ["bob", "eve"]]), timeout=1.0)
-    assert _nodes(population) == [1000, -2, 1002]
+    assert _nodes(population) == [NODE, None, NODE + 2]
+    assert population.disputed() == ["bob"]
     assert population.missing == 0
     assert any("'bob' is claimed by several nodes" in line for line in lines)
 
@@ -46,7 +51,7 @@ def test_strangers_are_ignored_and_missing_users_reported() -> None:
     lines: list[str] = []
     population = Population(ROSTER, lines.append)
     population.gather(_grid([["ann", "mallory"], []]), timeout=0.3)
-    assert _nodes(population) == [1000, -1, -1]
+    assert _nodes(population) == [NODE, None, None]
     assert population.missing == 2
     assert any("1 users that are not on the roster" in line for line in lines)
     assert any("2 of 3 users are served by no node" in line for line in lines)
@@ -69,7 +74,7 @@ def test_a_node_that_fails_the_handshake_is_reported_and_the_others_serve() -> N
     lines: list[str] = []
     population = Population(["ann", "bob"], lines.append)
     population.gather(InProcessGrid(app, nodes=2), timeout=1.0)
-    assert population.nodes_of(np.arange(2)).tolist() == [1001, 1001]
+    assert population.nodes_of(np.arange(2)) == [NODE + 1, NODE + 1]
     assert any("failed the handshake" in line for line in lines)
 
 
@@ -79,7 +84,7 @@ def test_a_restarted_node_gets_its_users_back_under_its_new_id() -> None:
 
     class Restarted(InProcessGrid):
         def get_node_ids(self) -> list[int]:
-            return [1001, 1002]  # node 1000 is gone, 1002 is new
+            return [NODE + 1, NODE + 2]  # the first is gone, the third is new
 
     app = ClientApp()
 
@@ -88,4 +93,4 @@ def test_a_restarted_node_gets_its_users_back_under_its_new_id() -> None:
         return hosted_users_reply(message, ["ann", "bob"])
 
     population.refresh(Restarted(app, nodes=3), timeout=1.0)
-    assert _nodes(population) == [1002, 1002, 1001]
+    assert _nodes(population) == [NODE + 2, NODE + 2, NODE + 1]

@@ -78,7 +78,7 @@ BAD_SLICES = {
 @pytest.mark.parametrize("kind", BAD_SLICES)
 def test_a_bad_slice_is_refused_as_a_whole(kind: str, tmp_path) -> None:
     def tamper(request: Message, reply: Message) -> Message:
-        return BAD_SLICES[kind](request, reply) if reply.metadata.src_node_id == 1001 else reply
+        return BAD_SLICES[kind](request, reply) if reply.metadata.src_node_id == 2**63 + 1001 else reply
 
     reports: list[RoundReport] = []
     config = small_config(workers=2)

@@ -11,6 +11,7 @@ import pytest
 import tomli_w
 from scipy import stats
 
+from fedmf.accounting import release as release_module
 from fedmf.accounting.audit_bound import binomial_upper, leakage_bound
 from fedmf.cli.app import run
 from fedmf.factorization import InverseToeplitz, Toeplitz
@@ -29,13 +30,13 @@ def config(**changes: object) -> Config:
 
 
 def understate(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
-    true = plan_module.stated_sensitivity
+    true = release_module.stated_sensitivity
 
     def wrong(*arguments):
         found = true(*arguments)
         return dataclasses.replace(found, value=found.value / factor)
 
-    monkeypatch.setattr(plan_module, "stated_sensitivity", wrong)
+    monkeypatch.setattr(release_module, "stated_sensitivity", wrong)
 
 
 def test_a_correct_mechanism_is_never_accused() -> None:
@@ -77,7 +78,7 @@ def test_the_worst_canary_attains_the_sensitivity() -> None:
     for C in (InverseToeplitz([1.0, -0.5, -0.125], 9), Toeplitz([1.0, 0.5], 9)):
         pattern, signs = worst_canary(C, contract)
         shift = np.linalg.norm(C.materialize()[:, list(pattern)] @ signs)
-        assert shift == pytest.approx(plan_module.stated_sensitivity(C, contract).value, rel=1e-9)
+        assert shift == pytest.approx(release_module.stated_sensitivity(C, contract).value, rel=1e-9)
     alternating = Toeplitz([1.0, 0.0, 0.0, -0.9], 9)
     pattern, signs = worst_canary(alternating, contract)
     assert sorted(set(signs)) == [-1.0, 1.0]

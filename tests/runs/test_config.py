@@ -170,6 +170,8 @@ RANGES = {
     "local-batch-size": ([1, 10**6], [0, -1, 2**31]),
     "server-warmup": ([0, 239], [-1, 240]),
     "workers": ([1, 100], [0, -1, 2**31]),
+    "worker-cpus": ([0.25, 8.0], [0.0, -1.0, math.inf, math.nan]),
+    "worker-gpus": ([0.0, 0.5, 2.0], [-0.1, math.inf, math.nan]),
     "evaluate-every": ([1, 10**6], [0, -1, 2**31]),
     "checkpoint-every": ([1, 10**6], [0, -1, 2**31]),
 }
@@ -298,6 +300,7 @@ def test_two_configurations_compute_the_same_unless_a_key_that_matters_differs(k
         "mechanism-params": "lambda=0.9",
         "output-dir": "elsewhere",
         "user-budgets": "budgets.csv",
+        "ray-address": "auto",
         "second-workload": "prefix",
         "workload": "auto",
         "task": "tasks:make",

@@ -1,0 +1,186 @@
+"""Users trained per second, engine by engine, on the workload of `engines/workload.py`.
+
+    python simulations/benchmarks/engine.py [--models mlp cnn] [--pfl-python PATH] [--repeats R]
+                                            [--plot FILE] [--json]
+
+Every engine runs in a process of its own, one after another, in ``--repeats`` interleaved passes; what
+counts is the median round of all passes. ``pfl`` needs an environment of its own (``pip install pfl==0.6.0
+torch``) whose Python is given; without it those rows are left out, and said to be. Baseline of the ratios:
+pfl in the faster of its two set-ups, or the plain PyTorch loop where there is no pfl. The arithmetic limit
+is the time that the multiply-adds of the workload take at the speed of a large matrix product, measured in
+the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).parent / "engines"
+sys.path.insert(0, str(HERE))
+
+import workload  # noqa: E402
+
+LIMIT = "arithmetic limit"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A row of the table.
+
+    Args:
+        name: shown.
+        script: in `engines/`.
+        arguments: of the script, beside the model.
+        python: runs it, with its options.
+    """
+
+    name: str
+    script: str
+    arguments: tuple[str, ...] = ()
+    python: tuple[str, ...] = (sys.executable,)
+
+    def seconds(self, model: str) -> list[float]:
+        """Seconds of each round after the warm-up, in a new process.
+
+        Raises:
+            RuntimeError: it failed.
+        """
+        command = [*self.python, str(HERE / self.script), "--model", model, *self.arguments]
+        path = os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")]))
+        environment = {**os.environ, "PYTHONPATH": path}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        lines = [line for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
+        if done.returncode or not lines:
+            raise RuntimeError(
+                f"{self.name} failed: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
+            )
+        return json.loads(lines[-1])["seconds"][workload.WARM_UP :]
+
+
+def engines(pfl_python: str | None, ray: bool) -> list[Engine]:
+    """All that can run here."""
+    rows = [
+        Engine("fedmf, identity", "fedmf_run.py", ("--mechanism", "identity")),
+        Engine("fedmf, bisr p=4", "fedmf_run.py", ("--mechanism", "bisr")),
+        Engine("fedmf loop, bisr p=4", "fedmf_run.py", ("--mechanism", "bisr", "--local-engine", "loop")),
+        Engine("plain PyTorch loop", "torch_loop.py"),
+    ]
+    if pfl_python is not None:
+        torchrun = (pfl_python, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+        rows.append(Engine("pfl, one process", "pfl_run.py", python=(pfl_python,)))
+        rows.append(Engine("pfl, two processes", "pfl_run.py", python=torchrun))
+    if ray:
+        rows.append(Engine("Flower Ray, plain FedAvg", "flower_run.py"))
+    return rows
+
+
+def multiply_adds_per_second() -> float:
+    """Of a float32 matrix product of side 1,024 on all cores: the best of 20."""
+    import torch
+
+    a, b = torch.randn(2, 1024, 1024)
+    best = float("inf")
+    for _ in range(20):
+        begun = time.perf_counter()
+        torch.mm(a, b)
+        best = min(best, time.perf_counter() - begun)
+    return 1024**3 / best
+
+
+def measure(
+    rows: list[Engine], models: list[str], repeats: int, console: Console
+) -> dict[str, dict[str, float]]:
+    """Users per second by model and engine, the arithmetic limit among them."""
+    seconds: dict[tuple[str, str], list[float]] = {}
+    speeds = []
+    for turn in range(repeats):
+        speeds.append(multiply_adds_per_second())
+        for model in models:
+            for row in rows:
+                console.print(f"pass {turn + 1}: {model}, {row.name}")
+                seconds.setdefault((model, row.name), []).extend(row.seconds(model))
+    return {
+        model: {
+            **{row.name: workload.COHORT / statistics.median(seconds[model, row.name]) for row in rows},
+            LIMIT: statistics.median(speeds) / workload.multiply_adds(model),
+        }
+        for model in models
+    }
+
+
+def baseline_of(rates: dict[str, float]) -> str:
+    """What ratios are relative to: pfl at its best, else the plain loop."""
+    peers = [name for name in rates if name.startswith("pfl")] or ["plain PyTorch loop"]
+    return max(peers, key=rates.__getitem__)
+
+
+def show(results: dict[str, dict[str, float]], console: Console) -> None:
+    for model, rates in results.items():
+        baseline = baseline_of(rates)
+        table = Table(title=f"{model}: users per second, median round of {workload.COHORT} users")
+        for heading in ("engine", "users/s", f"against {baseline}", "share of the limit"):
+            table.add_column(heading, justify="left" if heading == "engine" else "right")
+        for name, rate in rates.items():
+            share = "" if name == LIMIT else f"{rate / rates[LIMIT]:.1%}"
+            table.add_row(name, f"{rate:,.0f}", f"{rate / rates[baseline]:.2f}", share)
+        console.print(table)
+
+
+def draw(results: dict[str, dict[str, float]], path: Path) -> None:
+    """Bars on a logarithmic axis, one panel a model."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, len(results), figsize=(5.5 * len(results), 3.2), squeeze=False)
+    for panel, (model, rates) in zip(panels[0], results.items(), strict=True):
+        names = list(rates)[::-1]
+        bars = panel.barh(names, [rates[name] for name in names], log=True)
+        panel.bar_label(bars, fmt="{:,.0f}", padding=2, fontsize=8)
+        panel.set(title=model, xlabel="users per second", xlim=(None, 3 * max(rates.values())))
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--models", nargs="+", choices=workload.MODELS, default=list(workload.MODELS))
+    parser.add_argument("--pfl-python", help="Python of an environment that has pfl 0.6.0")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--plot", type=Path, help="write a picture here")
+    parser.add_argument("--json", action="store_true", help="one JSON object per row")
+    options = parser.parse_args()
+    messages = Console(stderr=True)
+    if options.pfl_python is None:
+        messages.print("pfl is left out: no --pfl-python given.")
+    ray = importlib.util.find_spec("ray") is not None
+    if not ray:
+        messages.print("Flower's Ray engine is left out: ray is not installed.")
+    results = measure(engines(options.pfl_python, ray), options.models, options.repeats, messages)
+    if options.plot is not None:
+        draw(results, options.plot)
+    if not options.json:
+        show(results, Console())
+        return
+    for model, rates in results.items():
+        baseline = rates[baseline_of(rates)]
+        for name, rate in rates.items():
+            row = {"name": f"{model}: {name}", "value": rate, "unit": "users/s"}
+            print(json.dumps({**row, "baseline": baseline, "ratio": rate / baseline}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""Scaling study: what a round costs outside training, from 10³ to 10⁶ users and cohorts of 10 to 10⁴.
+
+Every case is a real run in a process of its own: plan, directory, handshake, messages, clip, sum, noise,
+ledger, checkpoint, evaluation, statement. "Outside training" is the time of a round less the time its client
+app was at work (local training, clipping, summing). The baseline of a case is the first one of its table.
+
+    python simulations/benchmarks/scale.py [--json] [--rounds 30]
+    python simulations/benchmarks/scale.py --config configs/million.toml [--json]   a whole run
+    python simulations/benchmarks/scale.py --server-step 100000000 [--json]         one big model
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+CASES = [(1_000, 100), (10_000, 100), (100_000, 100), (1_000_000, 100)]
+COHORTS = [(1_000_000, 10), (1_000_000, 1_000), (1_000_000, 10_000)]
+TASK = {"dataset": "synthetic", "model": "logistic", "mechanism": "bisr", "bands": 4, "evaluate-every": 10**6}
+
+
+def measure(values: dict[str, Any], path: Path) -> dict[str, float]:
+    """Run a configuration to its end; seconds, and bytes at the peak."""
+    begin, before = time.perf_counter(), time.process_time()
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+
+    from fedmf.flower.client_app import local_trainer, make_client_app
+    from fedmf.flower.grid import InProcessGrid
+    from fedmf.flower.simulation import run_on_grid, worker_pool
+    from fedmf.runs import Config, Session
+
+    config = Config.from_mapping(values)
+    rounds: list[float] = []
+    outside: list[float] = []
+    outside_cpu: list[float] = []
+    training = [0.0, 0.0]
+    with Session.start(path, config) as session:
+        trainer = local_trainer(session.config, session.task)
+        inner, outer = make_client_app(lambda _: (trainer, session.sums)), ClientApp()
+
+        @outer.query()
+        def query(message: Message, context: Context) -> Message:
+            return inner(message, context)
+
+        @outer.train()
+        def train(message: Message, context: Context) -> Message:
+            wall, cpu = time.perf_counter(), time.process_time()
+            reply = inner(message, context)
+            training[0] += time.perf_counter() - wall
+            training[1] += time.process_time() - cpu
+            return reply
+
+        last = [time.perf_counter(), time.process_time(), 0.0, 0.0]
+        ready = last[0] - begin
+
+        def note(*_: object) -> None:
+            now = [time.perf_counter(), time.process_time(), *training]
+            spent = [a - b for a, b in zip(now, last, strict=True)]
+            rounds.append(spent[0])
+            outside.append(spent[0] - spent[2])
+            outside_cpu.append(spent[1] - spent[3])
+            last[:] = now
+
+        run_on_grid(session, InProcessGrid(outer), note, worker_pool(session))
+        reported = time.perf_counter()
+        epsilon = session.statement().epsilon_realised
+        accuracy = session.metrics[max(session.metrics)]["accuracy"]
+    later = slice(1, None)  # the first round compiles and shakes hands
+    return {
+        "set up": ready,
+        "first round": rounds[0],
+        "round": statistics.median(rounds[later]),
+        "outside training": statistics.median(outside[later]),
+        "outside training, processor": statistics.median(outside_cpu[later]),
+        "statement": reported - last[0],
+        "whole run": time.perf_counter() - begin,
+        "whole run, processor": time.process_time() - before,
+        "peak memory": 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        "epsilon": epsilon if epsilon is not None else float("inf"),
+        "accuracy": accuracy,
+    }
+
+
+def server_step(dimension: int, rounds: int) -> dict[str, float]:
+    """Seconds of the parts of a release with one big model, and of a plain copy in the same process."""
+    import torch
+
+    from fedmf.runs import Config, Session
+    from fedmf.training import FlatModel, Task
+    from fedmf.training.data import InMemoryDataset
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+
+    def median(body: Callable[[], object]) -> float:
+        times = []
+        for _ in range(rounds):
+            wait()
+            begin = time.perf_counter()
+            body()
+            wait()
+            times.append(time.perf_counter() - begin)
+        return statistics.median(times)
+
+    import numpy as np
+
+    features = torch.zeros(2, 1)
+    dataset = InMemoryDataset(
+        features=features,
+        labels=torch.zeros(2, dtype=torch.int64),
+        owned=tuple(np.array([u]) for u in range(2)),
+        user_ids=("a", "b"),
+        test_features=features,
+        test_labels=torch.zeros(2, dtype=torch.int64),
+        classes=1,
+    )
+    model = FlatModel(torch.nn.Linear(1, dimension, bias=False))
+    task = Task(dataset, model, lambda outputs, _labels: outputs[..., 0])
+    found: dict[str, float] = {}
+    for name, mechanism in (("no noise", {"private": False}), ("bisr, 4 bands", {})):
+        values = {"users": 2, "cohort-size": 1, "rounds": 400, "mechanism": "bisr", "bands": 4, **mechanism}
+        values |= {"checkpoint-every": 399, "server-momentum": 0.9, "evaluate-every": 10**6}
+        with tempfile.TemporaryDirectory() as folder:
+            session = Session.start(Path(folder) / "run", Config.from_mapping(values), task, device)
+            with session:
+                server = session.server
+                server.release(server.new_sum(), [])
+                found[name] = median(lambda server=server: server.release(server.new_sum(), []))
+                if name == "no noise":
+                    keep = session.directory.keep_initial
+                    begin = time.perf_counter()
+                    keep(server.parameters, server._state, {"t": 0})
+                    found["one checkpoint"] = time.perf_counter() - begin
+    source, target = torch.zeros(dimension, device=device), torch.empty(dimension, device=device)
+    found["copy of the model"] = median(lambda: target.copy_(source))
+    found["peak memory"] = 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return found
+
+
+def in_a_process(arguments: list[str]) -> dict[str, float]:
+    """The same script for one case: memory and compiled code of another case do not count."""
+    command = [sys.executable, __file__, "--case", *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def rows_of(name: str, found: dict[str, float], baseline: dict[str, float]) -> list[dict[str, Any]]:
+    """A row for each measured value; memory in bytes."""
+    units = {"peak memory": "B", "epsilon": "", "accuracy": ""}
+    return [
+        {
+            "name": f"{name}: {key}",
+            "value": value,
+            "unit": units.get(key, "s"),
+            "baseline": baseline[key],
+            "ratio": value / baseline[key] if baseline[key] else None,
+        }
+        for key, value in found.items()
+    ]
+
+
+def study(rounds: int) -> list[dict[str, Any]]:
+    """Two tables: growing populations with a cohort of 100, growing cohorts of a million."""
+    rows: list[dict[str, Any]] = []
+    for table in (CASES, [CASES[-1], *COHORTS]):
+        baseline: dict[str, float] = {}
+        for users, cohort in table:
+            values = {**TASK, "users": users, "cohort-size": cohort, "rounds": min(rounds, users // cohort)}
+            found = in_a_process([json.dumps(values)])
+            baseline = baseline or found
+            rows += rows_of(f"{users:,} users, cohort {cohort:,}", found, baseline)
+    return rows
+
+
+def step_rows(dimension: int, rounds: int) -> list[dict[str, Any]]:
+    """The server step in bytes and as a share of what a copy moves in the same time.
+
+    A release reads the int64 sum once, reads and writes the velocity and the model: 8 + 2·4 + 2·4 bytes an
+    entry at the least. A copy of the model moves 8.
+    """
+    found = in_a_process([f"step {dimension} {rounds}"])
+    bandwidth = 8.0 * dimension / found["copy of the model"]
+    rows = rows_of(f"d = {dimension:,}", found, dict.fromkeys(found, found["copy of the model"]))
+    for name in ("no noise", "bisr, 4 bands"):
+        share = 24.0 * dimension / found[name] / bandwidth
+        rows.append({"name": f"{name}: share of copy bandwidth", "value": share, "unit": ""})
+    rows.append({"name": "copy bandwidth", "value": bandwidth, "unit": "B/s"})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--config", type=Path)
+    parser.add_argument("--server-step", type=int, metavar="D")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.case:
+        if options.case.startswith("step "):
+            _, dimension, rounds = options.case.split()
+            print(json.dumps(server_step(int(dimension), int(rounds))))
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(measure(json.loads(options.case), Path(folder) / "run")))
+        return
+    if options.config:
+        from fedmf.runs.config import load_config
+
+        found = in_a_process([json.dumps(load_config(options.config).to_flat())])
+        rows = rows_of(options.config.name, found, found)
+    elif options.server_step:
+        rows = step_rows(options.server_step, min(options.rounds, 5))
+    else:
+        rows = study(options.rounds)
+    if options.json:
+        print(json.dumps(rows, indent=1))
+        return
+    for row in rows:
+        ratio = f"{row['ratio']:8.2f}" if row.get("ratio") is not None else ""
+        print(f"{row['name']:<70} {row['value']:14.6g} {row['unit']:<3} {ratio}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Flower's Ray engine: any number of workers gives the same model, bit for bit."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_runs import small_config
+
+from fedmf.flower.ray import backend_config
+
+#: Users of unequal size, so that longest-first cuts cohorts differently for each number of workers.
+KEYS = {"rounds": 4, "mechanism": "bisr", "bands": 2, "server_momentum": 0.9, "local_batch_size": 16}
+
+
+def _model(path: Path, engine: str, workers: int) -> np.ndarray:
+    """The final model of a run by the command; Ray leaves its marks on a process, so each has its own."""
+    config = path.with_suffix(".toml")
+    settings = small_config(**KEYS, workers=workers, partition="dirichlet", dirichlet_alpha=0.3)
+    config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.to_flat().items()))
+    command = [sys.executable, "-m", "fedmf", "simulate", str(config), "--engine", engine, "--out", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (file,) = (path / "checkpoints").iterdir()
+    with np.load(file) as arrays:
+        return arrays["parameters"]
+
+
+def test_one_two_and_four_workers_give_the_same_bits(tmp_path: Path) -> None:
+    models = [_model(tmp_path / f"ray-{workers}", "ray", workers) for workers in (1, 2, 4)]
+    assert np.array_equal(models[0], models[1])
+    assert np.array_equal(models[0], models[2])
+    assert np.array_equal(models[0], _model(tmp_path / "inprocess", "inprocess", 1))
+
+
+@pytest.mark.parametrize(
+    ("keys", "init", "resources"),
+    [
+        ({"workers": 3}, {"num_cpus": 3}, {"num_cpus": 1.0, "num_gpus": 0.0}),
+        (
+            {"workers": 4, "worker_cpus": 0.5, "worker_gpus": 0.25},
+            {"num_cpus": 2},
+            {"num_cpus": 0.5, "num_gpus": 0.25},
+        ),
+        ({"ray_address": "auto"}, {"address": "auto"}, {"num_cpus": 1.0, "num_gpus": 0.0}),
+    ],
+    ids=str,
+)
+def test_what_actors_reserve(keys: dict, init: dict, resources: dict) -> None:
+    found = backend_config(small_config(**keys))
+    assert found["client_resources"] == resources
+    assert {name: found["init_args"].get(name) for name in ("num_cpus", "address")} == {
+        "num_cpus": None,
+        "address": None,
+        **init,
+    }

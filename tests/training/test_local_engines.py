@@ -1,0 +1,237 @@
+"""Which users are trained together, by which program, on how many threads: nobody's bits may depend on it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from training_cases import ROUND, Plain, cohort, trainer_for
+
+from fedmf.training import FixedPointSum, FlatModel, LocalSGD, LocalTrainer, cross_entropy, mlp
+from fedmf.training.batches import groups_of, step_rows
+from fedmf.training.gradients import FunctionalGradient, LoopGradient
+from fedmf.training.grouping import saved_bytes
+from fedmf.training.layered import LayeredGradient
+from fedmf.training.shuffling import user_orders, user_seed
+from fedmf.training.workers import Workers
+
+SIZES = [1, 2, 3, 9, 17, 8, 4, 4, 30, 5, 12, 12]
+PLAN = LocalSGD(2, 4, 0.3, momentum=0.5, proximal=0.1)
+
+
+def small_cnn() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(
+            *(nn.Unflatten(1, (1, 3, 2)), nn.Conv2d(1, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(6, 4))
+        )
+
+
+MODULES: dict[str, Callable[[], nn.Module]] = {
+    "chain": lambda: mlp(6, (7,), 4, seed=2),
+    "general": lambda: Plain(mlp(6, (7,), 4, seed=2)),
+    "convolution": small_cnn,
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("plan", [LocalSGD(2, 4, 0.3), PLAN], ids=["plain", "momentum"])
+def test_bits_do_not_depend_on_companions_groups_or_threads(name: str, plan: LocalSGD) -> None:
+    dataset = cohort(SIZES)
+    users = list(dataset.user_ids)
+    alone = trainer_for(MODULES[name](), dataset, plan, group_size=1)
+    start = alone.model.initial() + 0.1
+    expected = torch.cat([alone.updates(start, [user], ROUND) for user in users])
+    for group_size in (None, 2, 5):
+        trainer = trainer_for(MODULES[name](), dataset, plan, group_size=group_size)
+        assert torch.equal(trainer.updates(start, users, ROUND), expected)
+        assert torch.equal(trainer.updates(start, users[::-1], ROUND).flip(0), expected)
+        assert torch.equal(trainer.updates(start, users[3:10:2], ROUND), expected[3:10:2])
+    total = FixedPointSum(start.numel(), 0.5)
+    total.add_updates(expected)
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            trainer = trainer_for(MODULES[name](), dataset, plan, group_size=3)
+            split = FixedPointSum(start.numel(), 0.5)
+            assert trainer.add_updates(start, users, ROUND, split) == users
+            assert torch.get_num_threads() == threads
+            assert torch.equal(split.fixed_point, total.fixed_point)
+            assert split.users == len(users)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_only_users_that_are_finite_are_in_the_sum() -> None:
+    dataset = cohort([5, 9, 4])
+    dataset.features[dataset.owned[1][0]] = torch.nan
+    trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(1, 2, 0.1))
+    total = FixedPointSum(trainer.model.dimension, 1.0)
+    assert trainer.add_updates(trainer.model.initial(), ["u2", "u1", "u0"], 0, total) == ["u2", "u0"]
+    assert total.users == 2
+
+
+def test_a_sum_is_made_without_all_updates_at_once() -> None:
+    """What a sum takes in at a time is a group, never the cohort."""
+
+    class Recorder:
+        def __init__(self) -> None:
+            self.rows: list[int] = []
+
+        def add_updates(self, updates: Tensor, origin: Tensor | None = None) -> Tensor:
+            self.rows.append(len(updates))
+            return torch.ones(len(updates), dtype=torch.bool)
+
+        def like(self) -> Recorder:
+            return Recorder()
+
+        def merge(self, other: Recorder) -> None:
+            self.rows += other.rows
+
+    dataset = cohort([4] * 23)
+    trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(1, 4, 0.1), group_size=5)
+    total = Recorder()
+    trainer.add_updates(trainer.model.initial(), dataset.user_ids, 0, total)
+    assert sum(total.rows) == 23
+    assert max(total.rows) <= 5
+
+
+def test_a_failing_group_stops_the_others_and_is_reported() -> None:
+    workers = Workers(lambda: LoopGradient(FlatModel(nn.Linear(1, 1)), cross_entropy))
+    workers.count = 2
+    seen: list[int] = []
+
+    def work(item: int, total: FixedPointSum) -> None:
+        seen.append(item)
+        if item == 3:
+            raise OverflowError("group 3")
+
+    with pytest.raises(OverflowError, match="group 3"):
+        workers.each(work, range(100), FixedPointSum(1, 1.0))
+    assert len(seen) < 10
+
+
+class Branching(nn.Module):
+    """Its path depends on the numbers, which torch.func cannot batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 4)
+
+    def forward(self, features: Tensor) -> Tensor:
+        outputs = self.inner(features)
+        return 2 * outputs if outputs.sum().item() > 0 else outputs
+
+
+def test_a_module_that_cannot_be_batched_falls_back_to_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    dataset, plan = cohort([5, 9, 4]), LocalSGD(2, 3, 0.2)
+    with caplog.at_level(logging.WARNING, "fedmf"):
+        trainer = trainer_for(Branching(), dataset, plan)
+    (record,) = caplog.records
+    assert "one by one" in record.getMessage()
+    assert "\n" not in record.getMessage()
+    loop = trainer_for(Branching(), dataset, plan, engine="loop")
+    start = trainer.model.initial()
+    assert torch.equal(trainer.updates(start, ["u1", "u0"], 1), loop.updates(start, ["u1", "u0"], 1))
+    with pytest.raises(
+        ValueError, match=r"must be one that torch\.func can batch with local-engine 'vectorised'"
+    ):
+        trainer_for(Branching(), dataset, plan, engine="vectorised")
+
+
+@pytest.mark.parametrize("engine", ["auto", "vectorised", "loop"])
+def test_batch_statistics_are_refused_with_the_way_out(engine: str) -> None:
+    module = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, track_running_stats=False))
+    with pytest.raises(ValueError, match=r"got BatchNorm1d '1'.*use GroupNorm or LayerNorm"):
+        trainer_for(module, cohort([3]), LocalSGD(), engine=engine)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("module", "engine", "kind"),
+    [
+        (mlp(6, (), 4, seed=0), "auto", LayeredGradient),
+        (mlp(6, (), 4, seed=0), "loop", LoopGradient),
+        (nn.Sequential(nn.Linear(6, 4), nn.GroupNorm(2, 4)), "auto", FunctionalGradient),
+        (nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4)), "vectorised", FunctionalGradient),
+        (Branching(), "auto", LoopGradient),
+    ],
+)
+def test_the_engine_that_is_chosen(module: nn.Module, engine: str, kind: type) -> None:
+    trainer = trainer_for(module, cohort([3, 4]), LocalSGD(), engine=engine)  # type: ignore[arg-type]
+    assert type(trainer._workers.gradient) is kind
+
+
+def test_group_sizes_below_one_are_refused() -> None:
+    with pytest.raises(ValueError, match="group size must be at least 1; got -1"):
+        trainer_for(mlp(6, (), 4, seed=0), cohort([3]), LocalSGD(), group_size=-1)
+
+
+@pytest.mark.parametrize("multiple", [1, 2, 3])
+@pytest.mark.parametrize("most", [1, 2, 5, 100])
+def test_groups_hold_everybody_once_with_like_amounts_of_work(most: int, multiple: int) -> None:
+    sizes = np.array(SIZES)
+    seen: list[int] = []
+    for shape, positions in groups_of(sizes, batch_size=4, epochs=3, most=most, multiple=multiple):
+        assert 1 <= positions.size <= most
+        steps = 3 * -(-sizes[positions] // 4)
+        assert (np.diff(steps) <= 0).all()
+        assert shape.steps == steps[0]
+        assert (np.minimum(sizes[positions], 4) <= shape.width).all()
+        assert (np.minimum(sizes[positions], 4) * 2 > shape.width).all()
+        seen += positions.tolist()
+    assert sorted(seen) == list(range(sizes.size))
+
+
+def test_steps_hold_each_users_examples_in_its_own_order() -> None:
+    sizes, batch, epochs = np.array([7, 5, 2]), 3, 2
+    (first,) = [shape for shape, _ in groups_of(sizes[:1], batch, epochs, 1)]
+    seeds = np.array([user_seed(1, 2, name) for name in "abc"], dtype=np.uint64)
+    steps = step_rows(seeds, sizes, batch, epochs, first)
+    assert steps.active.tolist() == [3, 3, 2, 2, 1, 1]
+    for u, (name, size, start) in enumerate(zip("abc", sizes, (0, 7, 12), strict=True)):
+        order = np.concatenate(
+            [
+                part
+                for epoch in user_orders(1, 2, name, size, epochs)
+                for part in np.split(epoch, range(batch, size, batch))
+            ]
+        )
+        real = steps.weights[:, u] > 0
+        assert (steps.rows[:, u][real] == start + order).all()
+        assert np.isin(steps.rows[:, u], np.arange(start, start + size)).all()
+        sums = steps.weights[:, u].sum(axis=1)
+        np.testing.assert_allclose(sums, np.arange(sums.size) < epochs * -(-size // batch), rtol=1e-6)
+
+
+@pytest.mark.parametrize("examples", [1, 2, 5, 64])
+def test_orders_are_permutations_and_uniform(examples: int) -> None:
+    orders = user_orders(0, 0, "u", examples, epochs=4000)
+    assert (np.sort(orders, axis=1) == np.arange(examples)).all()
+    # Each place holds each example equally often: 6σ of a binomial count, 2e-9 for each of at most 4,096.
+    counts = np.array([np.bincount(orders[:, place], minlength=examples) for place in range(examples)])
+    spread = np.sqrt(4000 * (1 / examples) * (1 - 1 / examples)) or 1.0
+    assert (np.abs(counts - 4000 / examples) <= 6 * spread).all()
+
+
+def test_saved_bytes_grow_with_the_activations_alone() -> None:
+    narrow, wide = (FlatModel(mlp(6, (units,), 4, seed=0)) for units in (10, 1000))
+    example = torch.zeros(1, 6)
+    assert 4 * 10 <= saved_bytes(narrow, cross_entropy, example) < 4 * 200
+    assert 4 * 1000 <= saved_bytes(wide, cross_entropy, example) < 4 * 4 * 1000
+
+
+def test_loops_and_groups_agree_to_rounding() -> None:
+    dataset = cohort(SIZES)
+    trainers: list[LocalTrainer] = [
+        trainer_for(MODULES["chain"](), dataset, PLAN, engine=engine)
+        for engine in ("auto", "vectorised", "loop")
+    ]
+    start = trainers[0].model.initial()
+    first, *others = (trainer.updates(start, dataset.user_ids, ROUND) for trainer in trainers)
+    for other in others:
+        torch.testing.assert_close(other, first, rtol=2e-5, atol=2e-6)
