@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 import numpy as np
-from scipy.special import erfcx, log_ndtr
+
+from fedmf.accounting.gaussian_tail import log_delta, log_delta_upper
 
 __all__ = [
     "Adjacency",
@@ -30,10 +31,6 @@ __all__ = [
 Adjacency = Literal["zero-out", "replace-one"]
 
 _FACTORS: Final = {"zero-out": 1, "replace-one": 2}
-_ULP: Final = 2.0**-52
-_LOG_SQRT_2PI: Final = 0.5 * math.log(2.0 * math.pi)
-_SQRT_HALF: Final = math.sqrt(0.5)
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 # The relative distance by which a noise multiplier is enlarged after the search. It dwarfs the rounding
 # error of the search (about 1e-14) and stays far below the documented accuracy of 1e-10.
@@ -116,7 +113,7 @@ def gaussian_delta(sigma: float, epsilon: float) -> float:
     epsilon = _finite("ε (privacy loss)", epsilon)
     if epsilon < 0:
         raise ValueError(f"ε (privacy loss) must be non-negative; got {epsilon!r}.")
-    return math.exp(_log_delta(mu, epsilon))
+    return math.exp(log_delta(mu, epsilon))
 
 
 def gaussian_sigma(epsilon: float, delta: float) -> float:
@@ -147,7 +144,7 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
     log_target = math.log(_probability("δ (failure probability)", delta))
 
     def private(sigma: float) -> bool:
-        return _log_delta_upper(1.0 / sigma, epsilon) <= log_target
+        return log_delta_upper(1.0 / sigma, epsilon) <= log_target
 
     return _smallest(private) * (1.0 + _SIGMA_NUDGE)
 
@@ -179,7 +176,7 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
     log_target = math.log(_probability("δ (failure probability)", delta))
 
     def private(epsilon: float) -> bool:
-        return _log_delta_upper(mu, epsilon) <= log_target
+        return log_delta_upper(mu, epsilon) <= log_target
 
     return 0.0 if private(0.0) else _smallest(private)
 
@@ -229,55 +226,6 @@ def _agreed(symbol: str, own: float, other: float) -> float:
             "No privacy statement can be made from either."
         )
     return max(own, other)
-
-
-def _log_delta(mu: float, epsilon: float) -> float:
-    """log δ, without the cancellation of Φ(a) against e^ε Φ(b).
-
-    With φ(a) = e^ε φ(b) and Mills' ratio R(x) = Φ(−x)/φ(x), δ = Φ(a) − φ(a)·R(−b), and −b = −a + μ.
-    """
-    a = mu / 2 - epsilon / mu
-    log_density = -0.5 * a * a - _LOG_SQRT_2PI
-    if mu <= 1.0:
-        # δ = φ(a)·∫₀^μ −R'(−a + s) ds: no difference of nearly equal numbers is left for small μ.
-        integral = 0.5 * mu * float(_WEIGHTS @ mills_slope(-a + 0.5 * mu * (_NODES + 1.0)))
-        return log_density + math.log(integral) if integral > 0 else -math.inf
-    log_first = float(log_ndtr(a))
-    log_mills = _log_mills(mu - a)
-    log_ratio = log_density + log_mills - log_first
-    if math.isnan(log_ratio) or log_first == -math.inf:
-        return -math.inf
-    return log_first + math.log1p(-math.exp(log_ratio)) if log_ratio < 0 else -math.inf
-
-
-def _log_delta_upper(mu: float, epsilon: float) -> float:
-    """log δ plus a bound on its own rounding error, so that a search over it errs on the private side."""
-    a = mu / 2 - epsilon / mu
-    log_delta = _log_delta(mu, epsilon)
-    if math.isinf(log_delta):
-        return log_delta
-    # −a²/2 carries |a| times the rounding of a, whose two terms are each correct to a few ulp (μ is itself
-    # rounded); a difference of Mills' ratios costs another factor of |a|; log δ and the logarithm it is
-    # compared with are rounded relative to their size.
-    rounding = 16.0 + abs(a) * (mu + 2 * epsilon / mu + 4.0) + 2.0 * abs(log_delta)
-    return log_delta + _ULP * rounding
-
-
-def _log_mills(x: float) -> float:
-    """log R(x) for x > 0."""
-    ratio = float(erfcx(x * _SQRT_HALF))
-    return math.log(ratio) + 0.5 * math.log(math.pi / 2) if ratio > 0 else -math.inf
-
-
-def mills_slope(x: np.ndarray) -> np.ndarray:
-    """−R'(x) = 1 − x·R(x) > 0, by its asymptotic series where the difference would cancel."""
-    inverse_square = 1.0 / np.clip(x, 50.0, 1e150) ** 2
-    series = np.ones_like(x)
-    for odd in (9.0, 7.0, 5.0, 3.0):
-        series = 1.0 - odd * inverse_square * series
-    near = np.minimum(x, 50.0)
-    direct = 1.0 - near * math.sqrt(math.pi / 2) * erfcx(near * _SQRT_HALF)
-    return np.where(x > 50.0, inverse_square * series, direct)
 
 
 def _smallest(accept: Callable[[float], bool]) -> float:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx, log_ndtr
 
-from fedmf.accounting.calibration import gaussian_epsilon, mills_slope
+from fedmf.accounting.calibration import gaussian_epsilon
+from fedmf.accounting.gaussian_tail import mills_slope
 
 __all__ = ["gaussian_epsilons"]
 

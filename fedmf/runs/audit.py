@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedmf.accounting.audit_bound import LeakageBound, leakage_bound
 from fedmf.accounting.calibration import gaussian_mu
 from fedmf.factorization import Factorization
+from fedmf.moments import SecondMoment
 from fedmf.noise import NoiseKey
+from fedmf.optim import RoundRelease, SecondForm
 from fedmf.participation import Participation
 from fedmf.runs.config import Config, ConfigError
 from fedmf.runs.directory import RunDirectory
@@ -71,10 +74,12 @@ def audit(
     is zeroed out or, for replace-one, sends the opposite. The observer sees only the released models,
     recovers the noisy sums Y = G + ζσ·sens·C⁻¹Z, and computes for each canary the likelihood-ratio statistic
     of its coordinate, wᵀY_{:,i} with w = Cᵀ(Cs)/‖Cs‖ and s the pattern with its signs. The canaries'
-    coordinates carry independent noise and independent coins, so that one run is d independent trials.
+    coordinates carry independent noise and independent coins, so that one run is d independent trials. Where
+    the run releases a second moment too, its noise is calibrated for both and the observer looks at the sums
+    alone, which makes the audit weaker but no less sound.
 
     Args:
-        config: mechanism, participation and budget; its data set and optimizer are not used.
+        config: mechanism, participation and budget; its data set is not used, nor the optimizer's rule.
         canaries: d, canaries in each run.
         runs: independent runs, each with a key of its own.
         confidence: of the lower bound.
@@ -90,18 +95,9 @@ def audit(
         raise ConfigError(
             f"canaries must be at least 16 and runs at least 1; got {canaries} canaries and {runs} runs."
         )
-    plain = Config.from_mapping(
-        {
-            **config.to_flat(),
-            "server-learning-rate": 1.0,
-            "server-momentum": 0.0,
-            "server-nesterov": False,
-            "server-schedule": "constant",
-            "server-warmup": 0,
-        }
-    )
-    optimizer = server_optimizer(plain, [(canaries,)])
-    plan = make_plan(plain, optimizer)
+    configured = server_optimizer(config, [(canaries,)])
+    optimizer = _Summed(configured.second_moment, configured.second_form)
+    plan = make_plan(config, optimizer)
     C = plan.mechanism.factorization
     pattern, signs = worst_canary(C, config.participation)
     signal = np.zeros(C.rounds)
@@ -115,13 +111,13 @@ def audit(
         heads = coins.random(canaries) < 0.5
         key = (
             NoiseKey.from_os()
-            if plain.noise_seed < 0
-            else NoiseKey.from_seed(plain.noise_seed + (seed or 0) * runs + run)
+            if config.noise_seed < 0
+            else NoiseKey.from_seed(config.noise_seed + (seed or 0) * runs + run)
         )
         with tempfile.TemporaryDirectory() as folder:
             header = plan.header(key, canaries).to_dict()
             with RunDirectory.create(
-                Path(folder) / "run", plain, plan.participation, key, header
+                Path(folder) / "run", config, plan.participation, key, header
             ) as directory:
                 server = PrivateServer(plan, directory, torch.zeros(canaries), optimizer)
                 statistic = _observe(server, heads, dict(zip(pattern, signs, strict=True)), weights, on_round)
@@ -137,6 +133,22 @@ def audit(
         pattern=pattern,
         canaries=canaries * runs,
     )
+
+
+@dataclass(frozen=True)
+class _Summed:
+    """θ ← θ + u: models that show the noisy sums, beside whatever else the run would release."""
+
+    second_moment: SecondMoment | None
+    second_form: SecondForm
+
+    def init(self, parameters: Tensor) -> dict[str, Tensor]:
+        return {}
+
+    def step(
+        self, t: int, parameters: Tensor, release: RoundRelease, state: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        return parameters + release.mean.to(parameters.dtype), {}
 
 
 def worst_canary(

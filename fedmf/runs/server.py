@@ -174,7 +174,7 @@ class PrivateServer:
             self._noise.skip()
         variance = (std / m) ** 2 * float(self._row_variances[self.t])
         second = (None, None) if self._second is None else self._second.release(self.t, total)
-        return RoundRelease(noisy / m, variance, *second)
+        return RoundRelease(noisy.div_(m), variance, *second)
 
     def _noise_state(self) -> dict[str, Any]:
         """Where each stream of noise stands."""

@@ -149,8 +149,9 @@ class FixedPointSum:
                 f"slice sum must be int64 of shape {tuple(self._total.shape)}; "
                 f"got {total.dtype}, {tuple(total.shape)}."
             )
-        scaled = total.to(torch.float64) * 2.0**-FRACTION_BITS
+        scaled = total.to(torch.float64).mul_(2.0**-FRACTION_BITS)
         norm = float(torch.linalg.vector_norm(scaled))
+        del scaled  # as large as the sum
         if norm > users:
             raise ValueError(f"slice sum must have norm at most {users} clip norms; got {norm:.6g}.")
         self._check_room(users)
@@ -205,4 +206,4 @@ class FixedPointSum:
 
     def total(self) -> Tensor:
         """Σ_u clip(x_u), float64, shape (d,)."""
-        return self._total.to(torch.float64) * (self.clip_norm * 2.0**-FRACTION_BITS)
+        return self._total.to(torch.float64).mul_(self.clip_norm * 2.0**-FRACTION_BITS)

@@ -17,8 +17,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from fedmf.accounting import release
 from fedmf.factorization import stated_sensitivity
-from fedmf.runs import Config, plan
+from fedmf.runs import Config
 from fedmf.runs.audit import audit
 
 
@@ -42,7 +43,7 @@ def main() -> None:
     rows = []
     for seed in track(range(options.seeds), "auditing", console=Console(stderr=True)):
         correct = audit(config, options.canaries, confidence=options.confidence, seed=seed)
-        with mock.patch.object(plan, "stated_sensitivity", understated):
+        with mock.patch.object(release, "stated_sensitivity", understated):
             broken = audit(config, options.canaries, confidence=options.confidence, seed=seed)
         rows.append((seed, correct, broken))
     if options.json:

@@ -57,7 +57,9 @@ def one_side(pair, noise, epsilon, side, count=20_000, seed=0):
         (TWO_BINS, 0.5, 4.0),
         (TWO_BINS, 1.5, 0.3),
         (TWO_BINS, 0.7, 0.0),
+        (TWO_BINS, 6.0, 0.3),
         (THREE_BINS, 0.8, 1.0),
+        (THREE_BINS, 4.0, 0.5),
     ],
 )
 def test_small_cases_agree_with_numerical_integration(means, noise, epsilon, side):
@@ -135,6 +137,28 @@ def test_certified_noise_is_enough_and_not_far_off():
     exact = quadrature(TWO_BINS, noise, 1.0, "remove")
     assert exact <= limit <= 0.99e-3
     assert exact > 0.7e-3
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
+def test_certified_noise_is_near_the_central_estimate(epsilon):
+    """The largest contribution is some twenty times δ: 2¹⁴ draws cost a few per cent of δ."""
+    pair = BallsInBins.of(cgd(0.9, 64), Participation(64, 4, 16))
+    noise, limit = certified_noise(pair, epsilon, 1e-5, samples=2**14)
+    central = amplified_noise(pair, epsilon, 1e-5, 0.02)
+    assert limit <= 0.99e-5
+    assert central.value - 5.2 * central.standard_error < noise < 1.02 * central.value
+
+
+def test_many_independent_bins_agree_with_plain_sampling_on_the_add_side():
+    """Where 0 itself lies in {L ≤ −ε} but hardly a draw does."""
+    b, noise, epsilon, count = 64, 1.2, 0.25, 400_000
+    pair = BallsInBins(np.eye(b))
+    rng = np.random.default_rng(8)
+    y = np.exp(rng.standard_normal((count, b)) / noise - 0.5 / noise**2)
+    plain = np.maximum(-np.expm1(epsilon + np.minimum(np.log(y.mean(axis=1)), -epsilon)), 0.0)
+    mean, error, _ = one_side(pair, noise, epsilon, "add")
+    assert error < 0.03 * mean
+    assert abs(mean - plain.mean()) < Z * math.hypot(error, plain.std() / math.sqrt(count))
 
 
 @pytest.mark.parametrize(

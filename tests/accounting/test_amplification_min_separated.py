@@ -11,6 +11,8 @@ from scipy.special import logsumexp
 
 from fedmf.accounting.amplification import BallsInBins, MinSeparated, estimate, poisson_delta
 from fedmf.accounting.amplification.monte_carlo import contributions
+from fedmf.accounting.amplification.separated_law import SeparatedLaw
+from fedmf.accounting.amplification.separated_pairs import AttractedPairs
 from fedmf.factorization import bsr, build, cgd, identity
 from fedmf.participation import Participation
 
@@ -53,7 +55,7 @@ def test_every_round_has_the_same_expected_number_of_users():
 
 
 def test_the_recursion_agrees_with_enumeration():
-    law = enumerated(5, CASE.separation, CASE.probability)
+    law = enumerated(5, CASE.law.separation, CASE.law.probability)
     dense = bsr(2, 5).materialize()
     y, noise = np.random.default_rng(0).normal(size=(5, 7)), 0.7
     terms = []
@@ -61,9 +63,21 @@ def test_the_recursion_agrees_with_enumeration():
         if weight > 0:
             mean = dense[:, list(pattern)].sum(axis=1) / noise
             terms.append(math.log(weight) + mean @ y - 0.5 * mean @ mean)
-    state = CASE.correlations(y).T
+    state = CASE.law.correlations(y)
     np.testing.assert_allclose(CASE.losses(state, noise), _loss(dense, law, y, noise), rtol=1e-10)
     np.testing.assert_allclose(logsumexp(terms, axis=0), _loss(dense, law, y, noise), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("s", "q"), [(1, 0.3), (3, 0.4), (4, 1.0)])
+def test_sums_and_logarithms_agree(s, q):
+    law = SeparatedLaw(np.ones((1, 12)), s, q)
+    exponents = np.random.default_rng(7).normal(size=(12, 5))
+    shifted = exponents.copy()
+    # One draw beyond the range of sums; the others must not notice.
+    shifted[:, 4] += 700.0
+    np.testing.assert_allclose(
+        law.weighted(exponents).logs[:, :4], law.weighted(shifted).logs[:, :4], atol=1e-12
+    )
 
 
 def _loss(dense, law, y, noise):
@@ -74,7 +88,7 @@ def _loss(dense, law, y, noise):
 
 def test_patterns_are_drawn_by_their_probabilities():
     law, count = enumerated(5, 2, 0.4), 40_000
-    drawn = MinSeparated(np.ones((2, 5)), 2, 0.4).patterns(np.random.default_rng(2), count, 0.4)
+    drawn = SeparatedLaw(np.ones((2, 5)), 2, 0.4).patterns(np.random.default_rng(2), count)
     for pattern, weight in law.items():
         wanted = np.zeros(5, dtype=bool)
         wanted[list(pattern)] = True
@@ -82,10 +96,34 @@ def test_patterns_are_drawn_by_their_probabilities():
         assert abs(seen - weight) < Z * math.sqrt(weight * (1 - weight) / count) + 1e-12
 
 
+@pytest.mark.parametrize(
+    ("n", "bands", "s", "q"), [(6, 2, 3, 0.4), (7, 3, 3, 0.7), (5, 1, 1, 0.3), (6, 2, 2, 1.0)]
+)
+def test_pairs_are_drawn_by_their_probabilities(n, bands, s, q):
+    """Z₂ and every pair's share of it against enumeration of all pairs of patterns."""
+    strategy, noise, count = bsr(bands, n), 1.1, 40_000
+    law, dense = enumerated(n, s, q), strategy.materialize()
+    found = AttractedPairs.of(MinSeparated.sampled(strategy, s, q).law, noise)
+    sums = {pattern: dense[:, list(pattern)].sum(axis=1) / noise for pattern in law}
+    weights = {
+        (first, second): law[first] * law[second] * math.exp(sums[first] @ sums[second])
+        for first, second in itertools.product(law, law)
+    }
+    assert found.log_normalizer == pytest.approx(math.log(sum(weights.values())), rel=1e-12)
+    drawn = [np.packbits(x, axis=0)[0] for x in found.draw(np.random.default_rng(6), count)]
+    total = sum(weights.values())
+    for (first, second), weight in weights.items():
+        codes = [sum(128 >> t for t in pattern) for pattern in (first, second)]
+        seen = ((drawn[0] == codes[0]) & (drawn[1] == codes[1])).mean()
+        share = weight / total
+        # Six standard errors and one draw: pairs that are expected less than once are seen twice at times.
+        assert abs(seen - share) < 6 * math.sqrt(share * (1 - share) / count) + 4 / count
+
+
 @pytest.mark.parametrize("side", ["remove", "add"])
 def test_both_sides_agree_with_plain_sampling_over_enumerated_patterns(side):
     noise, epsilon, count = 0.9, 0.7, 200_000
-    law = enumerated(5, CASE.separation, CASE.probability)
+    law = enumerated(5, CASE.law.separation, CASE.law.probability)
     dense = bsr(2, 5).materialize()
     rng = np.random.default_rng(4)
     y = rng.normal(size=(5, count))
@@ -106,7 +144,7 @@ def test_separation_one_is_poisson_sampling():
     pair = MinSeparated.of(identity(24), Participation(24, 3, 8))
     found = estimate(pair, 0.8, 1.0, 0.02)
     exact = poisson_delta(0.8, 1 / 8, 24, 1.0)  # an upper bound on a fine grid
-    assert pair.separation == 1
+    assert pair.law.separation == 1
     assert abs(found.delta - exact) < Z * found.standard_error + 2e-3 * exact
 
 

@@ -9,12 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tomli_w
+from pair_runs import RecordedPair
 from scipy import stats
 
+import fedmf.runs.audit as audit_module
 from fedmf.accounting import release as release_module
 from fedmf.accounting.audit_bound import binomial_upper, leakage_bound
 from fedmf.cli.app import run
-from fedmf.factorization import InverseToeplitz, Toeplitz
+from fedmf.factorization import InverseToeplitz, Toeplitz, stated_sensitivity
+from fedmf.moments import Diagonal
 from fedmf.participation import Participation
 from fedmf.runs import plan as plan_module
 from fedmf.runs.audit import audit, worst_canary
@@ -54,6 +57,24 @@ def test_noise_too_small_by_half_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
     assert sum(result.refuted for result in found) >= 19
 
 
+@pytest.mark.parametrize("form", ["per-user", "squared-mean"])
+def test_a_pair_is_audited_by_its_sums(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The noise covers both moments, so half of it is seen through the sums alone; the right one is not."""
+    pair = RecordedPair(Diagonal(CANARIES), form)  # type: ignore[arg-type]
+    monkeypatch.setattr(audit_module, "server_optimizer", lambda *_: pair)
+    right = [audit(config(), CANARIES, RUNS, 0.95, seed) for seed in range(5)]
+    assert not any(found.refuted for found in right)
+    assert min(found.bound.mu for found in right) > 0.2 * right[0].mu_claimed
+    true = release_module.joint_sensitivity
+
+    def wrong(*arguments):
+        found = true(*arguments)
+        return dataclasses.replace(found, value=found.value / 4)
+
+    monkeypatch.setattr(release_module, "joint_sensitivity", wrong)
+    assert all(audit(config(), CANARIES, RUNS, 0.95, seed).refuted for seed in range(5))
+
+
 def test_replace_one_needs_its_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     replaced = config(adjacency="replace-one")
     assert not audit(replaced, CANARIES, RUNS, 0.95, 0).refuted
@@ -78,7 +99,7 @@ def test_the_worst_canary_attains_the_sensitivity() -> None:
     for C in (InverseToeplitz([1.0, -0.5, -0.125], 9), Toeplitz([1.0, 0.5], 9)):
         pattern, signs = worst_canary(C, contract)
         shift = np.linalg.norm(C.materialize()[:, list(pattern)] @ signs)
-        assert shift == pytest.approx(release_module.stated_sensitivity(C, contract).value, rel=1e-9)
+        assert shift == pytest.approx(stated_sensitivity(C, contract).value, rel=1e-9)
     alternating = Toeplitz([1.0, 0.0, 0.0, -0.9], 9)
     pattern, signs = worst_canary(alternating, contract)
     assert sorted(set(signs)) == [-1.0, 1.0]

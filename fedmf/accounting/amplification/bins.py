@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting.amplification.bins_proposal import AddProposal, RemoveProposal, log_sum_exp
+from fedmf.accounting.amplification.bins_add_proposal import AddProposal
+from fedmf.accounting.amplification.bins_proposal import RemoveProposal, log_sum_exp
 from fedmf.accounting.amplification.monte_carlo import Proposal, Side
 from fedmf.factorization.base import Factorization
 from fedmf.participation import Participation
@@ -93,7 +94,7 @@ class BallsInBins:
         return float(np.sqrt(np.einsum("ij,ij->i", self.means, self.means).max()))
 
     def proposal(self, noise: float, epsilon: float, side: Side) -> Proposal:
-        """The proposal for a side; see `bins_proposal`."""
+        """The proposal for a side; see `bins_proposal` and `bins_add_proposal`."""
         kind = RemoveProposal if side == "remove" else AddProposal
         return kind.of(self.means, noise, epsilon)
 

@@ -1,4 +1,4 @@
-"""What to draw from, for the two sides of the Balls-in-Bins pair, in units of the noise.
+"""What to draw from for δ of P against Q of the Balls-in-Bins pair, in units of the noise.
 
 The event that matters, L ≥ ε under P, is reached in many ways: one bin far out, a cluster of neighbours, all
 bins a little. Three proposals cover them and are mixed:
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedmf.accounting.amplification.monte_carlo import Draws
 
-__all__ = ["AddProposal", "RemoveProposal", "log_sum_exp"]
+__all__ = ["RemoveProposal", "log_sum_exp"]
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -36,6 +36,8 @@ _FIXED_POINT_STEPS = 8
 # Any points will do; these need not be exact.
 _LEVEL_TOLERANCE = 0.02
 _ALIKE = 0.7
+# What single precision may add to log Ω of a sequence.
+_SINGLE_PRECISION = 1e-3
 
 
 def log_sum_exp(values: Matrix) -> Vector:
@@ -84,8 +86,14 @@ class RemoveProposal:
 
     @property
     def log_bound(self) -> float:
-        """(1 − e^{ε−L})·e^L ≤ c_q·e^{qL−(q−1)ε} with c_q = (q−1)^{q−1}/q^q, and dR/dN ≥ share·e^{qL}/Z_q."""
-        return _log_tilted_bound(self.order, self.log_normalizer, self.epsilon) - math.log(_SHARE_TILTED)
+        """(1 − e^{ε−L})·e^L ≤ c_q·e^{qL−(q−1)ε} with c_q = (q−1)^{q−1}/q^q, and dR/dN ≥ share·e^{qL}/Z_q.
+
+        Also dR/d(Nκ) ≥ share·e^{|J|L}/Ω(J), with Ω(J)·e^{−(|J|−1)ε} bounded by `_steepest_growth`.
+        """
+        tilted = _log_tilted_bound(self.order, self.log_normalizer, self.epsilon) - math.log(_SHARE_TILTED)
+        growth = _steepest_growth(self.gram, self.epsilon)
+        grown = _log_tilted_bound(len(growth) + 1, float(growth.sum()), self.epsilon) - math.log(_SHARE_GROWN)
+        return min(tilted, grown + _SINGLE_PRECISION)
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
         """Draws with state <y, m_j>·s, to be divided by the noise again: shape (N, b)."""
@@ -134,104 +142,36 @@ class RemoveProposal:
     def _grow(
         self, rng: np.random.Generator, log_odds: Matrix | None, count: int
     ) -> tuple[Matrix, Vector, Vector]:
-        """Sequences J: (Σ_J m, |J|, log Ω(J)), Ω(J) = Π over its prefixes K of (1/b) Σ_j exp<Σ_K m, m_j>.
+        """Sequences J: (Σ_J m, |J|, log Ω(J)).
 
-        A sequence ends once L(Σ_J m) ≥ ε, or at 256. Without log_odds each next bin has probability
-        proportional to exp<Σ_K m, m_j>; with them, shape (N, b), to exp(log_odds).
+        Ω(J) is the product of μ(K) = (1/b) Σ_j exp<Σ_K m, m_j> over J's own prefixes K. A sequence ends once
+        log μ(J) ≥ ε, or at 256. Without log_odds each next bin has probability proportional to
+        exp<Σ_K m, m_j>; with them, shape (N, b), to exp(log_odds).
         """
         b = len(self.means)
         # Single precision: the probabilities that are drawn from are the ones that enter Ω.
         gram = self.gram.astype(np.float32)
-        half = 0.5 * np.diag(gram)
         weights = None
         if log_odds is not None:
             weights = np.exp((log_odds - log_odds.max(axis=1, keepdims=True)).astype(np.float32))
         chosen = rng.integers(b, size=count) if weights is None else _pick(rng, weights)
         total, length, log_omega = self.means[chosen], np.ones(count), np.zeros(count)
-        field = gram[chosen] - half
-        scale = np.exp(half - half.max())
+        field = gram[chosen]
         active = np.arange(count)
         for _ in range(1, _LONGEST):
             peak = field.max(axis=1)
             summands = np.exp(field - peak[:, None])
-            going = np.log(summands.sum(axis=1)) + peak - math.log(b) < self.epsilon
-            active, field, summands, peak = active[going], field[going], summands[going], peak[going]
+            log_mu = np.log(summands.sum(axis=1, dtype=np.float64) / b) + peak
+            going = log_mu < self.epsilon
+            active, field, summands = active[going], field[going], summands[going]
             if not active.size:
                 break
-            summands *= scale
-            log_omega[active] += np.log(summands.sum(axis=1, dtype=np.float64) / b) + peak + half.max()
+            log_omega[active] += log_mu[going]
             chosen = _pick(rng, summands if weights is None else weights[active])
             field += gram[chosen]
             total[active] += self.means[chosen]
             length[active] += 1
         return total, length, log_omega
-
-
-@dataclass(frozen=True, eq=False)
-class AddProposal:
-    """One unit Gaussian at −τg for δ of Q against P.
-
-    {L ≤ −ε} is convex: with g = ∇L(y₀) every y in it has <g, y> ≤ −h, h = ε + L(y₀) − <g, y₀>. So the weight
-    exp(τ<g, y> + τ²|g|²/2) is at most exp(−τh + τ²|g|²/2) there.
-
-    Args:
-        noise: s.
-        means: m_i/s.
-        gradient: g, shape (r,).
-        step: τ ≥ 0.
-        log_bound: −τh + τ²|g|²/2.
-    """
-
-    noise: float
-    means: Matrix
-    gradient: Vector
-    step: float
-    log_bound: float
-
-    @classmethod
-    def of(cls, unscaled: Matrix, noise: float, epsilon: float) -> AddProposal:
-        """The proposal at the point nearest to 0 with L = −ε, found by a fixed point."""
-        means = unscaled / noise
-        gram = np.maximum(means @ means.T, 0.0)
-        half, log_b = 0.5 * np.diag(gram), math.log(len(gram))
-        weights, start = np.full(len(gram), 1.0 / len(gram)), 0.0
-        for _ in range(_FIXED_POINT_STEPS):
-            slopes = gram @ weights
-            start = _root(slopes, -half, epsilon, log_b)
-            summands = -start * slopes - half
-            new = np.exp(summands - log_sum_exp(summands))
-            done = np.abs(new - weights).max() < 1e-6
-            weights = 0.5 * (weights + new)
-            if done:
-                break
-        base = -start * (gram @ weights) - half
-        loss = float(log_sum_exp(base)) - log_b
-        local = np.exp(base - log_sum_exp(base))
-        gradient = local @ means
-        y0 = -start * (weights @ means)
-        height = epsilon + loss - float(gradient @ y0)
-        square = float(gradient @ gradient)
-        step = max(height, 0.0) / square
-        return cls(noise, means, gradient, step, -step * height + 0.5 * step**2 * square)
-
-    def draw(self, rng: np.random.Generator, count: int) -> Draws:
-        """Draws with state <y, m_j>·s, shape (N, b)."""
-        y = rng.standard_normal((count, self.means.shape[1])) - self.step * self.gradient
-        log_density = -self.step * (y @ self.gradient) - 0.5 * self.step**2 * (self.gradient @ self.gradient)
-        return Draws(self.noise * (y @ self.means.T), log_density)
-
-
-def _root(slopes: Vector, offsets: Vector, epsilon: float, log_b: float) -> float:
-    """τ ≥ 0 with log (1/b) Σ exp(offset − τ·slope) = −ε, by Newton from 0 on a convex decreasing function."""
-    step = 0.0
-    for _ in range(200):
-        values = offsets - step * slopes
-        level = float(log_sum_exp(values))
-        gap = level - log_b + epsilon
-        if gap <= 1e-9:
-            break
-        step += gap / float(np.exp(values - level) @ slopes)
-    return step
 
 
 def _nearest_points(gram: Matrix, level: float) -> Matrix:
@@ -262,6 +202,22 @@ def _nearest_points(gram: Matrix, level: float) -> Matrix:
             break
         weights = local
     return steps[:, None] * weights
+
+
+def _steepest_growth(gram: Matrix, epsilon: float) -> Vector:
+    """g(c) = max_j log (1/b) Σ_i exp(c<m_i, m_j>) for c = 1, 2, … while it is below ε.
+
+    log μ(S) = log (1/b) Σ_i exp<S, m_i> is convex, so log μ(Σ_K m) ≤ g(|K|): no sequence grows faster. One
+    that goes on while log μ(K) < ε has |J| > c for all these c, and any further factors of
+    Ω(J)·e^{−(|J|−1)ε} = Π_K μ(K)·e^{−ε} are below 1. The same holds at length 256.
+    """
+    found: list[float] = []
+    while len(found) < _LONGEST - 1:
+        level = float(log_sum_exp((len(found) + 1) * gram).max()) - math.log(len(gram))
+        if level >= epsilon:
+            break
+        found.append(level)
+    return np.array(found)
 
 
 def _spacing(gram: Matrix) -> int:

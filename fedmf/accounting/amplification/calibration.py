@@ -21,9 +21,17 @@ from fedmf.accounting.amplification.monte_carlo import (
 )
 from fedmf.accounting.calibration import gaussian_epsilon, gaussian_sigma
 
-__all__ = ["Calibrated", "amplified_epsilon", "amplified_noise", "certified_noise", "confident_noise"]
+__all__ = [
+    "Calibrated",
+    "amplified_epsilon",
+    "amplified_noise",
+    "approximate_noise",
+    "certified_noise",
+    "confident_noise",
+]
 
 _PILOT = 512
+_PILOTS = 40
 _MIDDLE = 4096
 _TRUST = 0.3
 _CLOSE = 0.02
@@ -70,15 +78,26 @@ def amplified_noise(
     Raises:
         ValueError: ε or δ is out of range.
     """
-    start = start or pair.largest_norm * gaussian_sigma(epsilon, delta)
-    found, slope = _solve(pair, start, epsilon, delta, "remove", seed)
-    if pair.proposal(found, epsilon, "add").log_bound > math.log(delta):
-        other, _ = _step(pair, found, epsilon, delta, "add", _MIDDLE, seed)
-        if other > found:
-            found, slope = _solve(pair, found, epsilon, delta, "add", seed)
+    found, slope = _root_of_both(pair, epsilon, delta, _MIDDLE, seed, start)
     final = estimate(pair, found, epsilon, relative_error, max_samples, seed + 1)
     value = found * math.exp((math.log(delta) - math.log(final.delta)) / slope)
     return Calibrated(value, value * final.relative_error / abs(slope), final)
+
+
+def approximate_noise(
+    pair: MixturePair, epsilon: float, delta: float, draws: int, seed: int = 0, start: float | None = None
+) -> float:
+    """The noise of `amplified_noise` from few draws, for searches: the same draws for similar pairs.
+
+    Args:
+        pair: P and Q.
+        epsilon: ε > 0.
+        delta: δ in (0, 1).
+        draws: per side, for the last step.
+        seed: of the accountant's random numbers.
+        start: where to begin the search, as for `amplified_noise`.
+    """
+    return _root_of_both(pair, epsilon, delta, draws, seed, start)[0]
 
 
 def amplified_epsilon(
@@ -228,18 +247,31 @@ def _enough(
     )
 
 
+def _root_of_both(
+    pair: MixturePair, epsilon: float, delta: float, draws: int, seed: int, start: float | None
+) -> tuple[float, float]:
+    """The larger root of both sides in s, and d log δ / d log s there."""
+    start = start or pair.largest_norm * gaussian_sigma(epsilon, delta)
+    found, slope = _solve(pair, start, epsilon, delta, "remove", draws, seed)
+    if pair.proposal(found, epsilon, "add").log_bound > math.log(delta):
+        other, _ = _step(pair, found, epsilon, delta, "add", draws, seed)
+        if other > found:
+            return _solve(pair, found, epsilon, delta, "add", draws, seed)
+    return found, slope
+
+
 def _solve(
-    pair: MixturePair, start: float, epsilon: float, delta: float, side: Side, seed: int
+    pair: MixturePair, start: float, epsilon: float, delta: float, side: Side, draws: int, seed: int
 ) -> tuple[float, float]:
     """The root in s and d log δ / d log s there; the proposal follows s."""
     noise = start
-    for count in [_PILOT] * 40 + [_MIDDLE]:
-        moved, _ = _step(pair, noise, epsilon, delta, side, count, seed)
+    for _ in range(_PILOTS):
+        moved, _ = _step(pair, noise, epsilon, delta, side, _PILOT, seed)
         close = abs(math.log(moved / noise)) < _CLOSE
         noise = moved
-        if close and count == _PILOT:
+        if close:
             break
-    return noise, _step(pair, noise, epsilon, delta, side, _MIDDLE, seed)[1]
+    return _step(pair, noise, epsilon, delta, side, draws, seed)
 
 
 def _step(

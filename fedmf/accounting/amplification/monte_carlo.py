@@ -31,7 +31,7 @@ class Draws:
     """Draws y from a proposal R, in coordinates in which the noise has variance 1.
 
     Args:
-        state: whatever the pair needs to compute losses at y; its first axis counts the draws.
+        state: whatever the pair needs to compute losses at y.
         log_density: log (dR/dN(0, I)) at each draw, shape (N,).
     """
 
@@ -121,6 +121,11 @@ def contributions(
     return values, values * excess
 
 
+def log_largest_gain(step: float) -> float:
+    """log of the maximum over u ≥ 0 of (1 − e^{−u})·e^{−τu} = τ^τ/(1 + τ)^{1+τ}."""
+    return step * math.log(step) - (1.0 + step) * math.log1p(step) if step > 0 else 0.0
+
+
 def batches(pair: MixturePair, samples: int) -> Iterator[int]:
     """Sizes of chunks that fit the cache."""
     size = min(max(16, _CHUNK_ENTRIES // max(1, pair.size)), _CHUNK_DRAWS)
@@ -139,7 +144,8 @@ def estimate(
 ) -> Estimate:
     """δ at noise s and ε: the larger of both sides.
 
-    Draws until the estimated relative standard error is below the one asked for, or max_samples are used.
+    Draws until the estimated relative standard error is below the one asked for, or max_samples are used. The
+    smaller side's error is measured against the larger side.
 
     Args:
         pair: P and Q.
@@ -156,7 +162,8 @@ def estimate(
         if sides and bound < _NEGLIGIBLE * sides[0].delta:
             return replace(sides[0], other=bound)
         rng = np.random.default_rng([seed, number])
-        sides.append(_one_side(pair, proposal, noise, epsilon, side, relative_error, max_samples, rng))
+        least = sides[0].delta if sides else 0.0
+        sides.append(_one_side(pair, proposal, noise, epsilon, side, relative_error, least, max_samples, rng))
     first, second = sides
     return replace(first, other=second.delta) if first.delta >= second.delta else replace(
         second, other=first.delta
@@ -170,9 +177,11 @@ def _one_side(
     epsilon: float,
     side: Side,
     relative_error: float,
+    least: float,
     max_samples: int,
     rng: np.random.Generator,
 ) -> Estimate:
+    """Draws until the standard error is below relative_error·max(estimate, least)."""
     count, total, squares, plain = 0, 0.0, 0.0, 0.0
     for size in batches(pair, max_samples):
         values, products = contributions(pair, proposal.draw(rng, size), noise, epsilon, side)
@@ -181,7 +190,7 @@ def _one_side(
         squares += float((values**2).sum())
         plain += float(products.sum())
         # Few draws would judge their own error too kindly.
-        if count >= 4096 and squares < (relative_error * total) ** 2:
+        if count >= 4096 and squares < (relative_error * max(total, least * count)) ** 2:
             break
     mean = total / count
     variance = max(squares / count - mean**2, 0.0)

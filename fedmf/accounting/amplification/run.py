@@ -13,7 +13,7 @@ import numpy as np
 from fedmf.accounting.amplification.bins import BallsInBins
 from fedmf.accounting.amplification.calibration import amplified_noise, certified_noise, confident_noise
 from fedmf.accounting.amplification.min_separated import MinSeparated
-from fedmf.accounting.amplification.monte_carlo import MixturePair, estimate
+from fedmf.accounting.amplification.monte_carlo import SIDES, MixturePair, estimate
 from fedmf.accounting.amplification.poisson import poisson_delta, poisson_noise_multiplier
 from fedmf.accounting.calibration import certified_sigma
 from fedmf.factorization import Factorization
@@ -160,7 +160,8 @@ def _affordable(
 ) -> bool:
     """Whether a limit for draws on [0, M] can come close to δ: it exceeds their mean by M·log(1/β)/N."""
     rough = amplified_noise(pair, epsilon, delta, 0.1, 2**13, seed).value
-    bound = min(pair.proposal(rough, epsilon, "remove").log_bound, 1e2)
+    bounds = [pair.proposal(rough, epsilon, side).log_bound for side in SIDES]
+    bound = min(max(bounds), 1e2)
     return math.exp(bound) * math.log(1.0 / failure) / samples < _AFFORDABLE * delta
 
 

@@ -9,14 +9,23 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedmf.accounting.amplification.bins import BallsInBins
-from fedmf.accounting.amplification.calibration import amplified_noise
+from fedmf.accounting.amplification.calibration import amplified_noise, approximate_noise
 from fedmf.accounting.amplification.min_separated import MinSeparated
 from fedmf.accounting.amplification.monte_carlo import MixturePair
 from fedmf.accounting.amplification.poisson import poisson_noise_multiplier
 from fedmf.factorization.base import Factorization
 from fedmf.participation import Participation
 
-__all__ = ["AmplifiedNoise", "Sampling", "amplified_noise_of", "check_sampling", "cyclic_poisson_terms"]
+__all__ = [
+    "AmplifiedNoise",
+    "Sampling",
+    "amplified_noise_of",
+    "approximate_noise_std",
+    "check_sampling",
+    "cyclic_poisson_terms",
+]
+
+_SEARCH_DRAWS = 1536
 
 Sampling = Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"]
 
@@ -119,3 +128,32 @@ def amplified_noise_of(
     pair = monte_carlo_pair(sampling, factorization, participation)
     found = amplified_noise(pair, epsilon, delta, relative_error, max_samples)
     return AmplifiedNoise(found.value, found.standard_error, pair.largest_norm)
+
+
+def approximate_noise_std(
+    sampling: Sampling,
+    factorization: Factorization,
+    participation: Participation,
+    epsilon: float,
+    delta: float,
+    start: float | None = None,
+) -> float:
+    """The noise_std of `amplified_noise_of`, where it is estimated from few draws, for searches.
+
+    Similar strategies get the same draws, so much of the error is common to all that are compared.
+
+    Args:
+        sampling: "cyclic-poisson", "balls-in-bins" or "b-min-sep".
+        factorization: C.
+        participation: (n, k, b).
+        epsilon: ε > 0.
+        delta: δ in (0, 1).
+        start: noise_std of a similar strategy; saves time.
+
+    Raises:
+        ValueError: as `amplified_noise_of`.
+    """
+    if sampling == "cyclic-poisson":
+        return amplified_noise_of(sampling, factorization, participation, epsilon, delta).noise_std
+    pair = monte_carlo_pair(sampling, factorization, participation)
+    return approximate_noise(pair, epsilon, delta, _SEARCH_DRAWS, start=start)

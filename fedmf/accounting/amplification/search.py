@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from fedmf.accounting.amplification.sampling import AmplifiedNoise, Sampling, amplified_noise_of
+from fedmf.accounting.amplification.sampling import (
+    AmplifiedNoise,
+    Sampling,
+    amplified_noise_of,
+    approximate_noise_std,
+)
 from fedmf.factorization.catalogue import Mechanism, accepted_parameters, build
 from fedmf.factorization.error import query_variances
 from fedmf.factorization.families import FAMILIES
@@ -15,9 +20,6 @@ from fedmf.workload import ToeplitzWorkload
 
 __all__ = ["amplified_mechanism"]
 
-# A search compares noise levels with the same random numbers, so their common error cancels.
-_SEARCH_ERROR = 0.15
-_SEARCH_SAMPLES = 2**13
 _GRID = 6
 _TOLERANCE = 0.05
 _ACCURACY = 0.02
@@ -35,9 +37,10 @@ def amplified_mechanism(
 ) -> tuple[Mechanism, AmplifiedNoise]:
     """The mechanism and its noise; bands and the real parameters lambda, gamma, nu and c are searched.
 
-    Bands are tried as powers of two and b while the error falls. Parameters with a few integer values, and
-    the coefficients of optimised strategies, are chosen as without amplification: for one participation with
-    cyclic Poisson and b-min-sep sampling, for the contract with Balls-in-Bins.
+    Bands are powers of two or the most that the sampling allows, wider or narrower while the error falls.
+    Parameters with a few integer values, and the coefficients of optimised strategies, are chosen as without
+    amplification: for one participation with cyclic Poisson and b-min-sep sampling, for the contract with
+    Balls-in-Bins.
 
     Args:
         name: of the mechanism.
@@ -57,15 +60,13 @@ def amplified_mechanism(
     def make(own: Mapping[str, float | int]) -> Mechanism:
         return build(name, contract, workload, params={**params, **own})
 
-    def noise(mechanism: Mechanism, error: float, samples: int) -> AmplifiedNoise:
-        return amplified_noise_of(
-            sampling, mechanism.factorization, participation, epsilon, delta, error, samples
-        )
+    last: float | None = None
 
     def error(own: Mapping[str, float | int]) -> float:
-        mechanism = make(own)
-        variance = float(query_variances(mechanism.factorization, workload).mean())
-        return math.sqrt(variance) * noise(mechanism, _SEARCH_ERROR, _SEARCH_SAMPLES).noise_std
+        nonlocal last
+        strategy = make(own).factorization
+        last = approximate_noise_std(sampling, strategy, participation, epsilon, delta, last)
+        return math.sqrt(float(query_variances(strategy, workload).mean())) * last
 
     def best_value(own: dict[str, float | int], tolerance: float) -> tuple[float, dict[str, float | int]]:
         parameter = FAMILIES[name.removeprefix("normalized-")].parameter
@@ -86,13 +87,25 @@ def amplified_mechanism(
     widest = b if sampling == "balls-in-bins" else n // k
     own: dict[str, float | int] = {}
     if "bands" in accepted and "bands" not in params:
-        best = math.inf
-        for p in sorted({*(2**i for i in range(widest.bit_length())), min(widest, n)}):
-            found, candidate = best_value({"bands": p}, 10 * _TOLERANCE)
-            if found >= best:
-                break
-            best, own = found, {"bands": candidate["bands"]}
+        own = {"bands": _best_bands(lambda p: best_value({"bands": p}, 10 * _TOLERANCE)[0], min(widest, n))}
     if any(symbol not in (*params, "bands") for symbol in accepted):
         own = best_value(own, _TOLERANCE)[1]
     mechanism = make(own)
-    return mechanism, noise(mechanism, _ACCURACY, _ACCURATE_SAMPLES)
+    found = amplified_noise_of(
+        sampling, mechanism.factorization, participation, epsilon, delta, _ACCURACY, _ACCURATE_SAMPLES
+    )
+    return mechanism, found
+
+
+def _best_bands(error: Callable[[int], float], widest: int) -> int:
+    """Powers of two and the widest: uphill from the middle while the error falls, else downhill."""
+    choices = sorted({*(2**i for i in range(widest.bit_length())), widest})
+    at = len(choices) // 2
+    best = error(choices[at])
+    for step in (1, -1):
+        moved = False
+        while 0 <= at + step < len(choices) and (found := error(choices[at + step])) < best:
+            at, best, moved = at + step, found, True
+        if moved:
+            break
+    return choices[at]
