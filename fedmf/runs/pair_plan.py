@@ -16,9 +16,6 @@ from fedmf.workload import ToeplitzWorkload
 
 __all__ = ["paired_streams"]
 
-#: Of an even share of the energy: what the smallest block that should be adapted to may hold.
-_SMALL_SHARE = 0.1
-
 
 def paired_streams(
     config: Config, optimizer: ServerOptimizer, workload: ToeplitzWorkload
@@ -26,7 +23,7 @@ def paired_streams(
     """The mechanism of the sums and the stream of second moments.
 
     C₁ and C₂ are those of `mechanism` for `workload` and `second-workload`, and λ is that of `energy_weight`
-    for a block with a tenth of an even share of the energy. With a `second-moment-importance` w > 0 they
+    for a block with an even share of the energy. With a `second-moment-importance` w > 0 they
     may be one matrix for both where that is better, and λ, and this choice, minimise the predicted error
 
         d·τ₁²‖A₁C₁⁻¹‖²/ζ² + w·m·τ₂²‖A₂C₂⁻¹‖²/ζ⁴,
@@ -91,8 +88,8 @@ def paired_streams(
 def _even_weight(
     config: Config, first: Mechanism, second: Mechanism, users: UserRange, blocks: int, stretch: float
 ) -> float:
-    """λ for blocks with a tenth of an even share; the bound on a squared mean is √stretch times as large."""
+    """λ for blocks with even shares; the bound on a squared mean is √stretch times as large."""
     C_1, C_2, part = first.factorization, second.factorization, config.participation
     sigma = certified_sigma(config.epsilon, config.delta)
-    rho = relative_energy_error(C_2, part, sigma, config.cohort_size, _SMALL_SHARE / blocks)
+    rho = relative_energy_error(C_2, part, sigma, config.cohort_size, 1 / blocks)
     return energy_weight(C_1, C_2, part, users, math.sqrt(stretch) * rho)

@@ -47,6 +47,7 @@ class Cells:
             _, name, epsilon, rate, damping, seed = key
             every = max(1, problem.rounds // 20)
             value = run(problem, METHODS[name], epsilon, rate, damping, seed, every)
+            value["curve"] = [round(point, 1) for point in value["curve"]]
             self.found[key] = value
             with self.path.open("a") as file:
                 file.write(json.dumps([key, value]) + "\n")

@@ -117,7 +117,7 @@ def test_the_second_workload_follows_beta2(keys: dict[str, object], expected: st
 
 @pytest.mark.parametrize("form", ["per-user", "squared-mean"])
 def test_few_blocks_cost_little(form: str) -> None:
-    """ν = ρ/√(1 + ρ²) with ρ for a block that holds a tenth of an even share; the squared mean has 2ρ."""
+    """ν = ρ/√(1 + ρ²) with ρ for a block that holds an even share; the squared mean has 2ρ."""
     config = small_config(server_optimizer="jme-adam", mechanism="bsr", bands=4, second_moment=form)
     plan = make_plan(config, server_optimizer(config, SHAPES))
     assert plan.second is not None
@@ -125,7 +125,7 @@ def test_few_blocks_cost_little(form: str) -> None:
         stated_sensitivity(C, config.participation).value
         for C in (plan.mechanism.factorization, plan.second.factorization)
     ]
-    rho = certified_sigma(8.0, 1e-5) * sens[1] * 2 / (6 * 0.1) * (2 if form == "squared-mean" else 1)
+    rho = certified_sigma(8.0, 1e-5) * sens[1] * 2 / 6 * (2 if form == "squared-mean" else 1)
     factor = 4 if form == "squared-mean" else 1
     nu = factor * plan.second.weight * config.clip_norm**2 * (sens[1] / sens[0]) ** 2
     assert nu == pytest.approx(rho / math.hypot(1, rho))
