@@ -365,3 +365,18 @@ def test_budgets_of_single_users_and_of_the_run_count_both_streams(tmp_path: Pat
     assert plan.epsilon_after(12) == pytest.approx(8.0, rel=1e-6)
     spent = [plan.epsilon_after(t) for t in range(13)]
     assert spent == sorted(spent)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_variance_of_both_noises_is_stated_for_each_round(form: str) -> None:
+    """(τ₁/m)²[C₁⁻¹C₁⁻ᵀ]_tt and (τ₂/m)²[C₂⁻¹C₂⁻ᵀ]_tt with dense inverses."""
+    plan, optimizer = plan_of(BlockEnergies([1, 2]), form)
+    released(plan, optimizer, [np.zeros((1, 3))] * N)
+    assert plan.second is not None
+    streams = (
+        (plan.mechanism.factorization, plan.noise_std),
+        (plan.second.factorization, plan.second_noise_std),
+    )
+    expected = [(std / 8) ** 2 * np.sum(np.linalg.inv(C.materialize()) ** 2, axis=1) for C, std in streams]
+    assert [release.mean_variance for release in optimizer.seen] == pytest.approx(expected[0], rel=1e-10)
+    assert [release.second_variance for release in optimizer.seen] == pytest.approx(expected[1], rel=1e-10)
