@@ -406,7 +406,7 @@ def test_mechanism_parameters() -> None:
 def documented() -> dict[str, list[str]]:
     """Rows of the tables in docs/configuration.md by key: type, default, range."""
     text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([a-z-]+)` \|(.*)\|$", text, flags=re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \|(.*)\|$", text, flags=re.MULTILINE)
     assert len({key for key, _ in rows}) == len(rows)
     return {key: [cell.strip() for cell in rest.split("|")] for key, rest in rows}
 
