@@ -19,6 +19,7 @@ from fedmf.runs.keys import (
     ConfigError,
     DataKeys,
     ExecutionKeys,
+    OptimizerKeys,
     PrivacyKeys,
     TrainingKeys,
     parse_parameters,
@@ -35,7 +36,7 @@ def _kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
-class Config(ExecutionKeys, TrainingKeys, PrivacyKeys, CohortKeys, DataKeys):
+class Config(ExecutionKeys, OptimizerKeys, TrainingKeys, PrivacyKeys, CohortKeys, DataKeys):
     """Everything that decides what a run computes. Keys in files are kebab-case.
 
     Zero means "derive it" for min-separation, max-participations and bands; −1 draws the noise key
@@ -51,9 +52,11 @@ class Config(ExecutionKeys, TrainingKeys, PrivacyKeys, CohortKeys, DataKeys):
         self.cohort_schedule(secret_seed=0)  # only to check it: a run draws a secret seed
         if self.bands > self.rounds:
             raise ValueError(f"bands (p) must be at most rounds n={self.rounds}; got {self.bands}.")
-        parse_workload(self.second_workload, self.rounds)  # only to check it
         if self.server_warmup >= self.rounds:
             raise ValueError(f"server-warmup must be below rounds n={self.rounds}; got {self.server_warmup}.")
+        for workload in (self.workload, self.second_workload):
+            if workload != "auto":
+                parse_workload(workload, self.rounds)  # only to check it
         return self
 
     def _check_amplified(self) -> None:

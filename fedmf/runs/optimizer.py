@@ -5,8 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fedmf.optim import LearningRateSchedule, Move, ServerOptimizer, ServerSGD
+from fedmf.optim import (
+    Blocks,
+    FedAdagrad,
+    FedYogi,
+    Move,
+    ReleasedEnergies,
+    ServerAdam,
+    ServerOptimizer,
+    ServerSGD,
+    SquaredRelease,
+)
 from fedmf.runs.config import Config
+from fedmf.runs.workloads import server_schedule
 from fedmf.training import ClippedSums
 
 __all__ = ["clipped_sums", "server_optimizer", "sums_for"]
@@ -19,10 +30,21 @@ def server_optimizer(config: Config, shapes: Sequence[Sequence[int]]) -> ServerO
         config: the run's configuration.
         shapes: of the model's tensors in the order of the flat vector; blocks of second moments follow them.
     """
-    schedule = LearningRateSchedule(
-        config.server_schedule, config.server_learning_rate, config.rounds, config.server_warmup
-    )
-    return ServerSGD(Move(schedule), config.server_momentum, config.server_nesterov)
+    move = Move(server_schedule(config), config.server_weight_decay, config.server_update_clip or math.inf)
+    if config.server_optimizer == "sgd":
+        return ServerSGD(move, config.server_momentum, config.server_nesterov)
+    blocks = Blocks.of(shapes, config.second_moment_blocks)
+    beta1, beta2, epsilon = config.server_beta1, config.server_beta2, config.server_epsilon
+    if config.server_optimizer == "fedadagrad":
+        return FedAdagrad(move, SquaredRelease(blocks, debias=False), beta1, epsilon)
+    if config.server_optimizer == "fedyogi":
+        return FedYogi(move, SquaredRelease(blocks, debias=False), beta1, epsilon, beta2)
+    energies = {
+        "adam": SquaredRelease(blocks, debias=False),
+        "adam-debiased": SquaredRelease(blocks),
+        "jme-adam": ReleasedEnergies(blocks, config.second_moment),
+    }[config.server_optimizer]
+    return ServerAdam(move, energies, beta1, beta2, epsilon, config.server_relative_epsilon)
 
 
 def sums_for(optimizer: ServerOptimizer, dimension: int, clip_norm: float) -> ClippedSums:

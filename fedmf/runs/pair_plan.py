@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from fedmf.accounting import SecondStream
+from fedmf.accounting.calibration import certified_sigma
 from fedmf.factorization import Mechanism, UserRange, build
 from fedmf.moments import Diagonal, Goal, best_pair
 from fedmf.optim import ServerOptimizer
+from fedmf.optim.theory import energy_weight, relative_energy_error
 from fedmf.runs.config import Config, ConfigError, parse_parameters
-from fedmf.workload import ToeplitzWorkload, parse_workload
+from fedmf.runs.workloads import second_workload
+from fedmf.workload import ToeplitzWorkload
 
 __all__ = ["paired_streams"]
 
@@ -17,12 +22,13 @@ def paired_streams(
 ) -> tuple[Mechanism, SecondStream]:
     """The mechanism of the sums and the stream of second moments.
 
-    C₁ and C₂ are those of `mechanism` for `workload` and `second-workload`, or one of them for both where
-    that is better. λ, and this choice, minimise the predicted error
+    C₁ and C₂ are those of `mechanism` for `workload` and `second-workload`, and λ is that of `energy_weight`
+    for a block with an even share of the energy. With a `second-moment-importance` w > 0 they
+    may be one matrix for both where that is better, and λ, and this choice, minimise the predicted error
 
         d·τ₁²‖A₁C₁⁻¹‖²/ζ² + w·m·τ₂²‖A₂C₂⁻¹‖²/ζ⁴,
 
-    each moment's relative to the square of its bound, with w the `second-moment-importance`.
+    each moment's relative to the square of its bound.
 
     Args:
         config: mechanism, participation, ζ, adjacency, w.
@@ -43,32 +49,47 @@ def paired_streams(
     if form not in ("per-user", "squared-mean"):
         raise ConfigError(f"second-moment must be 'per-user' or 'squared-mean' in a run; got {form!r}.")
     part, zeta = config.participation, config.clip_norm
-    second_work = parse_workload(config.second_workload, part.rounds)
+    second_work = second_workload(config)
     params = parse_parameters(config.mechanism_params)
     made = [
         build(config.mechanism, part, work, config.bands or None, params) for work in (workload, second_work)
     ]
-    pairs = [(made[0], made[1]), (made[0], made[0]), (made[1], made[1])]
     # ‖E‖ ≤ 2ζ‖D‖ makes the squared mean a zero-out pair with 4λ for λ.
     squared = form == "squared-mean"
     users = UserRange(zeta, 1, "zero-out") if squared else UserRange(zeta, moment.size, config.adjacency)
     stretch = 4.0 if squared else 1.0
-    goals = (
-        Goal(workload, moment.dimension, 1 / zeta**2),
-        Goal(second_work, moment.size, stretch * config.second_moment_importance / zeta**4),
-    )
-    matrices = [(one.factorization, other.factorization) for one, other in pairs]
-    index, best, _ = best_pair(matrices, part, users, *goals)
-    first, second = pairs[index]
-    assert best.weight is not None
+    if config.second_moment_importance == 0:
+        first, second = made
+        weight = _even_weight(config, first, second, users, moment.size, stretch)
+    else:
+        pairs = [(made[0], made[1]), (made[0], made[0]), (made[1], made[1])]
+        goals = (
+            Goal(workload, moment.dimension, 1 / zeta**2),
+            Goal(second_work, moment.size, stretch * config.second_moment_importance / zeta**4),
+        )
+        matrices = [(one.factorization, other.factorization) for one, other in pairs]
+        index, best, _ = best_pair(matrices, part, users, *goals)
+        first, second = pairs[index]
+        assert best.weight is not None
+        weight = best.weight
     stream = SecondStream(
         form=form,
         moment="squares of coordinates" if isinstance(moment, Diagonal) else "energies of blocks",
         features=moment.size,
         dimension=moment.dimension,
-        weight=best.weight / stretch,
+        weight=weight / stretch,
         mechanism=second.name,
         params=dict(second.params),
         factorization=second.factorization,
     )
     return first, stream
+
+
+def _even_weight(
+    config: Config, first: Mechanism, second: Mechanism, users: UserRange, blocks: int, stretch: float
+) -> float:
+    """λ for blocks with even shares; the bound on a squared mean is √stretch times as large."""
+    C_1, C_2, part = first.factorization, second.factorization, config.participation
+    sigma = certified_sigma(config.epsilon, config.delta)
+    rho = relative_energy_error(C_2, part, sigma, config.cohort_size, 1 / blocks)
+    return energy_weight(C_1, C_2, part, users, math.sqrt(stretch) * rho)

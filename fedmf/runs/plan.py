@@ -26,7 +26,7 @@ from fedmf.optim import ServerOptimizer
 from fedmf.participation import Participation
 from fedmf.runs.config import Config, ConfigError, parse_parameters
 from fedmf.runs.pair_plan import paired_streams
-from fedmf.workload import prefix
+from fedmf.runs.workloads import run_workload
 
 __all__ = ["Plan", "cohort_seed", "make_plan"]
 
@@ -191,7 +191,7 @@ def make_plan(config: Config, optimizer: ServerOptimizer | None = None) -> Plan:
 
 def _streams(config: Config, optimizer: ServerOptimizer | None) -> tuple[Mechanism, SecondStream | None]:
     """C, or C₁ and the second stream."""
-    workload = prefix(config.rounds)
+    workload = run_workload(config)
     if optimizer is not None and optimizer.second_moment is not None:
         return paired_streams(config, optimizer, workload)
     params = parse_parameters(config.mechanism_params)

@@ -156,7 +156,7 @@ def in_a_process(arguments: list[str]) -> dict[str, float]:
 
 def rows_of(name: str, found: dict[str, float], baseline: dict[str, float]) -> list[dict[str, Any]]:
     """A row for each measured value; memory in bytes."""
-    units = {"peak memory": "B", "epsilon": "", "accuracy": ""}
+    units = {"peak memory": "B", "epsilon": "", "accuracy": ""}  # all others are times
     return [
         {
             "name": f"{name}: {key}",
@@ -189,8 +189,10 @@ def step_rows(dimension: int, rounds: int) -> list[dict[str, Any]]:
     entry at the least. A copy of the model moves 8.
     """
     found = in_a_process([f"step {dimension} {rounds}"])
+    # Seconds beside those of a copy of the model, memory beside its bytes.
+    baseline = {**dict.fromkeys(found, found["copy of the model"]), "peak memory": 4.0 * dimension}
     bandwidth = 8.0 * dimension / found["copy of the model"]
-    rows = rows_of(f"d = {dimension:,}", found, dict.fromkeys(found, found["copy of the model"]))
+    rows = rows_of(f"d = {dimension:,}", found, baseline)
     for name in ("no noise", "bisr, 4 bands"):
         share = 24.0 * dimension / found[name] / bandwidth
         rows.append({"name": f"{name}: share of copy bandwidth", "value": share, "unit": ""})

@@ -43,8 +43,9 @@ class Method:
         workload: of C₁.
         decay: β₂, for C₂ and λ.
         joint: τζ² of joint clipping, 0 for none.
-        share: p for λ: the share of ζ² in a block; 0 for a tenth of an even share.
+        share: p for λ, in even shares: the energy of the smallest block that counts.
         private: whether noise is added.
+        schedule: of the learning rate.
     """
 
     make: Make
@@ -52,8 +53,9 @@ class Method:
     workload: str = "prefix"
     decay: float = 0.99
     joint: float = 0.0
-    share: float = 0.0
+    share: float = 0.1
     private: bool = True
+    schedule: str = "constant"
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def calibrated(
         std = zeta * sigma * sens
         return Noise(first, std, first, std / math.sqrt(method.joint / zeta**2))
     second = strategy(contract, f"exponential:{method.decay:g}")
-    share = method.share or 0.1 / moment.size
+    share = method.share / moment.size
     if optimizer.second_form == "squared-mean":
         return _squared_mean(first, second, contract, sigma, problem, share)
     users = UserRange(zeta, 2, "zero-out")
@@ -133,7 +135,7 @@ def run(
     n, m = problem.rounds, problem.cohort
     contract = contract_of("cyclic", problem.users, m, n)
     cohorts = cohort_schedule("cyclic", problem.users, m, contract, seed)
-    optimizer = method.make(Move(LearningRateSchedule("constant", rate, n)), problem.shapes, damping)
+    optimizer = method.make(Move(LearningRateSchedule(method.schedule, rate, n)), problem.shapes, damping)
     levels = calibrated(method, optimizer, problem, contract, epsilon)
     parameters, moment = problem.initial(), optimizer.second_moment
     blocks = None if moment is None else optimizer.energies.blocks  # type: ignore[attr-defined]

@@ -52,14 +52,25 @@ METHODS: dict[str, Method] = {
     "SGD": Method(sgd(0.0)),
     "momentum": Method(sgd(0.9)),
     "momentum, C for momentum": Method(sgd(0.9), workload="momentum:0.9"),
+    "momentum, linear decay": Method(sgd(0.9), schedule="linear"),
+    "momentum, linear decay, C for both": Method(sgd(0.9), schedule="linear", workload="momentum:0.9*linear"),
     "FedAdagrad (post-processing)": Method(fedopt(FedAdagrad)),
     "FedYogi (post-processing)": Method(fedopt(FedYogi)),
     "DP-Adam": Method(squared("coordinate", False), dampings=DAMPINGS),
     "DP-Adam, debiased": Method(squared("coordinate", True), dampings=DAMPINGS),
     "DP-Adam, debiased, by tensor": Method(squared("tensor", True), dampings=DAMPINGS),
+    "DP-Adam, debiased, by tensor, linear decay": Method(
+        squared("tensor", True), dampings=DAMPINGS, schedule="linear"
+    ),
     "joint clipping": Method(released("coordinate", "joint-clip"), dampings=DAMPINGS, joint=1.0),
     "JME-Adam": Method(released("coordinate"), dampings=DAMPINGS),
     "block JME-Adam, by channel": Method(released("channel"), dampings=DAMPINGS),
     "block JME-Adam, by tensor": Method(released("tensor"), dampings=DAMPINGS),
+    "block JME-Adam, by tensor, λ for even shares": Method(
+        released("tensor"), dampings=(0.1, 1.0, 10.0), share=1.0
+    ),
+    "block JME-Adam, by tensor, linear decay": Method(
+        released("tensor"), dampings=DAMPINGS, schedule="linear"
+    ),
     "block JME-Adam, squared mean": Method(released("tensor", "squared-mean"), dampings=DAMPINGS),
 }

@@ -47,6 +47,7 @@ class Cells:
             _, name, epsilon, rate, damping, seed = key
             every = max(1, problem.rounds // 20)
             value = run(problem, METHODS[name], epsilon, rate, damping, seed, every)
+            value["curve"] = [round(point, 1) for point in value["curve"]]
             self.found[key] = value
             with self.path.open("a") as file:
                 file.write(json.dumps([key, value]) + "\n")
@@ -59,8 +60,9 @@ class Cells:
 class Comparison:
     """One problem, all methods and budgets."""
 
-    def __init__(self, name: str, cells: Cells, seeds: int, quick: bool) -> None:
+    def __init__(self, name: str, cells: Cells, seeds: int, quick: bool, methods: list[str]) -> None:
         self.name, self.cells, self.seeds, self.quick = name, cells, seeds, quick
+        self.methods = methods or list(METHODS)
         self._problem: tuple[int, Problem] | None = None
 
     def problem(self, seed: int) -> Problem:
@@ -110,7 +112,7 @@ class Comparison:
         chosen = {}
         for epsilon in EPSILONS:
             for method in METHODS:
-                if METHODS[method].private or epsilon == EPSILONS[0]:
+                if method in self.methods and (METHODS[method].private or epsilon == EPSILONS[0]):
                     chosen[method, epsilon] = self.tuned(method, epsilon)
         for seed in range(self.seeds):
             for (method, epsilon), (rate, damping) in chosen.items():
@@ -128,12 +130,13 @@ def main() -> None:
     )
     parser.add_argument("--cells", type=Path, default=RESULTS / "optimizers.jsonl")
     parser.add_argument("--tables", action="store_true")
+    parser.add_argument("--method", choices=list(METHODS), action="append", default=[], help="default: all")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     cells = Cells(options.cells)
     for name in options.problem:
-        Comparison(name, cells, 2 if options.quick else options.seeds, options.quick).run()
+        Comparison(name, cells, 2 if options.quick else options.seeds, options.quick, options.method).run()
     if options.tables:
         from tables import write_tables
 

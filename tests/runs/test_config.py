@@ -40,6 +40,8 @@ def companions(key: str, value: object) -> dict[str, Any]:
         return {"data-path": "cifar10"}
     if (key, value) in {("dataset", "table"), ("partition", "natural"), ("hold-out", "users")}:
         return {"dataset": "table", "data-path": "rows.csv", "user-column": "who"}
+    if key == "server-optimizer" and str(value).startswith("fed"):
+        return {"server-epsilon": 1e-3}
     return {"schedule": value} if key == "accountant" and value in CHOICES["schedule"] else {}
 
 
@@ -63,7 +65,7 @@ def test_the_defaults_can_be_run() -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_misspelt_key_names_the_nearest(key: str) -> None:
-    misspelt = key[:-1] + ("q" if key[-1] != "q" else "x")
+    misspelt = ("q" if key[0] != "q" else "x") + key[1:]
     assert refusal({misspelt: 1}) == f"unknown configuration key {misspelt!r}; did you mean {key!r}?"
 
 
@@ -134,13 +136,19 @@ RANGES = {
     "epsilon": ([1e-3, 1e3], [0.0, -1.0]),
     "delta": ([1e-300, 0.99], [0.0, 1.0, -1e-5]),
     "max-epsilon": ([0.0, 4.0], [-1.0]),
-    "second-moment-importance": ([1e-9, 1e9], [0.0, -1.0]),
+    "second-moment-importance": ([0.0, 1e9], [-1.0]),
     "clip-norm": ([1e-9, 1e9], [0.0, -0.3]),
     "local-learning-rate": ([1e-9, 1e9], [0.0, -0.3]),
     "local-momentum": ([0.0, 0.999], [1.0, -0.1]),
     "local-proximal": ([0.0, 1e9], [-0.1]),
     "server-learning-rate": ([1e-9, 1e9], [0.0, -0.3]),
     "server-momentum": ([0.0, 0.999], [1.0, -0.1]),
+    "server-beta1": ([0.0, 0.999], [1.0, -0.1]),
+    "server-beta2": ([0.0, 0.999], [1.0, -0.1]),
+    "server-epsilon": ([0.0, 1e9], [-1e-9]),
+    "server-relative-epsilon": ([0.0, 1e9], [-1e-9]),
+    "server-update-clip": ([0.0, 1e9], [-1.0]),
+    "server-weight-decay": ([0.0, 9.9], [-0.1, 10.1]),
     "round-timeout": ([0.1, 1e6], [0.0, -1.0]),
     "users": ([360, 10**6], [0, -1, 2**31, 10**30]),
     "size-exponent": ([1.001, 50.0], [1.0, 0.0, -2.0]),
@@ -211,6 +219,17 @@ def test_ranges(key: str) -> None:
             {"server-nesterov": True, "server-momentum": 0.0},
             r"server-momentum must be positive with server-nest",
         ),
+        (
+            {"server-nesterov": True, "server-optimizer": "adam"},
+            r"server-optimizer must be 'sgd' with server-nesterov = true; got 'adam'",
+        ),
+        ({"server-optimizer": "fedyogi"}, r"server-epsilon \(τ\) must be positive .* 'fedyogi'; got 0"),
+        (
+            {"server-optimizer": "jme-adam", "server-relative-epsilon": 0.0},
+            r"server-epsilon or server-relative-epsilon must be positive .*; got 0 for both",
+        ),
+        ({"workload": "sums"}, r"A \(workload\) must be one of prefix"),
+        ({"second-workload": "prefix*step"}, r"has no such schedule"),
         ({"mechanism-params": "lambda"}, r"mechanism parameters must read name=number; got 'lambda'"),
         (
             {"schedule": "random", "users": 9, "cohort-size": 3, "rounds": 30, "min-separation": 2}
@@ -218,7 +237,7 @@ def test_ranges(key: str) -> None:
             r"a random order runs out in round \d+ of 30",
         ),
     ],
-    ids=range(10),
+    ids=range(15),
 )
 def test_combinations_that_cannot_be_run_say_why(values: dict[str, Any], message: str) -> None:
     assert re.search(message, refusal(values))
@@ -283,6 +302,7 @@ def test_two_configurations_compute_the_same_unless_a_key_that_matters_differs(k
         "user-budgets": "budgets.csv",
         "ray-address": "auto",
         "second-workload": "prefix",
+        "workload": "auto",
         "task": "tasks:make",
         "data-path": "rows.csv",
         "feature-columns": "a,b",
@@ -386,7 +406,7 @@ def test_mechanism_parameters() -> None:
 def documented() -> dict[str, list[str]]:
     """Rows of the tables in docs/configuration.md by key: type, default, range."""
     text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([a-z-]+)` \|(.*)\|$", text, flags=re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \|(.*)\|$", text, flags=re.MULTILINE)
     assert len({key for key, _ in rows}) == len(rows)
     return {key: [cell.strip() for cell in rest.split("|")] for key, rest in rows}
 

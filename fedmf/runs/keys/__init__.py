@@ -3,6 +3,7 @@
 from fedmf.runs.keys.cohorts import CohortKeys
 from fedmf.runs.keys.data import DataKeys
 from fedmf.runs.keys.execution import ExecutionKeys
+from fedmf.runs.keys.optimizer import OptimizerKeys
 from fedmf.runs.keys.parameters import ConfigError, parse_parameters
 from fedmf.runs.keys.privacy import PrivacyKeys
 from fedmf.runs.keys.training import TrainingKeys
@@ -12,6 +13,7 @@ __all__ = [
     "ConfigError",
     "DataKeys",
     "ExecutionKeys",
+    "OptimizerKeys",
     "PrivacyKeys",
     "TrainingKeys",
     "parse_parameters",

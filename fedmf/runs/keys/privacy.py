@@ -17,6 +17,7 @@ class PrivacyKeys(Keys):
 
     private: bool = True
     mechanism: str = "banded-toeplitz"
+    workload: str = "prefix"
     bands: Annotated[int, Field(ge=0)] = 0
     mechanism_params: str = ""
     epsilon: Positive = 8.0
@@ -25,8 +26,8 @@ class PrivacyKeys(Keys):
     user_budgets: str = ""
     adjacency: Literal["zero-out", "replace-one"] = "zero-out"
     clip_norm: Positive = 0.3
-    second_workload: str = "exponential:0.99"
-    second_moment_importance: Positive = 1.0
+    second_workload: str = "auto"
+    second_moment_importance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     noise_seed: Annotated[int, Field(ge=-1)] = -1
 
     @model_validator(mode="after")

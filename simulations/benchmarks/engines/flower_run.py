@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import time
-from functools import lru_cache
 from pathlib import Path
 
 os.environ.update(FLWR_TELEMETRY_ENABLED="0", RAY_USAGE_STATS_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1")
@@ -30,13 +29,9 @@ def client_app(name: str) -> ClientApp:
     """Plain PyTorch for one user; ``partition-id`` is its number."""
     app = ClientApp()
 
-    @lru_cache(maxsize=1)
-    def data_and_model() -> tuple[torch.Tensor, torch.Tensor, nn.Module]:
-        return *workload.users_data(), workload.build(name)
-
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        features, labels, model = data_and_model()
+        features, labels, model = workload.held(name)
         model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         optimizer = torch.optim.SGD(model.parameters(), lr=workload.LEARNING_RATE)
         user = int(context.node_config["partition-id"])
@@ -65,6 +60,10 @@ def main() -> None:
     def note(server_round: int, arrays: ArrayRecord) -> None:
         times.append(time.perf_counter())
 
+    def everybody(replies: list[RecordDict], weighting_metric_name: str) -> MetricRecord:
+        assert len(replies) == workload.COHORT, "a client failed"
+        return MetricRecord()
+
     @server.main()
     def serve(grid: Grid, context: Context) -> None:
         FedAvg(
@@ -72,6 +71,7 @@ def main() -> None:
             fraction_evaluate=0.0,
             min_train_nodes=workload.COHORT,
             min_available_nodes=workload.USERS,
+            train_metrics_aggr_fn=everybody,
         ).start(
             grid,
             ArrayRecord(workload.build(options.model).state_dict()),

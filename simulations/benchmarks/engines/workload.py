@@ -7,6 +7,7 @@ local epoch in batches of 10, learning rate 0.1, clip norm 1, noise multiplier 1
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +60,12 @@ def build(name: str) -> nn.Module:
     """A model with its initial parameters."""
     torch.manual_seed(0)
     return MODELS[name]()
+
+
+@lru_cache(maxsize=1)
+def held(name: str) -> tuple[Tensor, Tensor, nn.Module]:
+    """Data and model, made once in a process."""
+    return *users_data(), build(name)
 
 
 def multiply_adds(name: str) -> int:
