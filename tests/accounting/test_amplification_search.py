@@ -67,6 +67,13 @@ def test_bands_and_exponent_together_are_no_worse_than_bands_alone() -> None:
     assert set(params) == {"bands", "gamma"}
 
 
+def test_the_search_passes_over_strategies_with_negative_entries() -> None:
+    """1/i + c has them for c < −1/p, where its search begins."""
+    found, params = found_by_search("one-parameter", "balls-in-bins", 2.0)
+    assert found <= 1.05 * found_by_search("bsr", "balls-in-bins", 2.0)[0]
+    assert params["c"] >= -1 / params["bands"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedmf.accounting.amplification.bins_add_proposal import AddProposal
 from fedmf.accounting.amplification.bins_proposal import RemoveProposal, log_sum_exp
+from fedmf.accounting.amplification.domain import NegativeEntriesError
 from fedmf.accounting.amplification.monte_carlo import Proposal, Side
 from fedmf.factorization.base import Factorization
 from fedmf.participation import Participation
@@ -76,7 +77,7 @@ class BallsInBins:
             columns = factorization.columns(np.arange(start, min(start + b, n)))
             if columns.min() < 0:
                 row, column = np.unravel_index(int(columns.argmin()), columns.shape)
-                raise ValueError(
+                raise NegativeEntriesError(
                     f"C (strategy) must have no negative entries for Balls-in-Bins; got "
                     f"{columns[row, column]:.6g} at index ({row}, {start + column})."
                 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmf.accounting.amplification.domain import NegativeEntriesError
 from fedmf.accounting.amplification.monte_carlo import Proposal, Side
 from fedmf.accounting.amplification.separated_law import SeparatedLaw
 from fedmf.accounting.amplification.separated_proposal import AddProposal, RemoveProposal
@@ -67,7 +68,7 @@ class MinSeparated:
                 rows = block[t + offset : t + offset + p, offset]
                 columns[: rows.size, t + offset] = rows
         if columns.min() < 0:
-            raise ValueError(
+            raise NegativeEntriesError(
                 f"C (strategy) must have no negative entries for b-min-sep; got {columns.min():.6g}."
             )
         return cls(SeparatedLaw(columns, separation, probability))

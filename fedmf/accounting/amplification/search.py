@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from fedmf.accounting.amplification.domain import NegativeEntriesError
 from fedmf.accounting.amplification.sampling import (
     AmplifiedNoise,
     Sampling,
@@ -65,7 +66,10 @@ def amplified_mechanism(
     def error(own: Mapping[str, float | int]) -> float:
         nonlocal last
         strategy = make(own).factorization
-        last = approximate_noise_std(sampling, strategy, participation, epsilon, delta, last)
+        try:
+            last = approximate_noise_std(sampling, strategy, participation, epsilon, delta, last)
+        except NegativeEntriesError:  # as 1/i + c has for c < −1/p
+            return math.inf
         return math.sqrt(float(query_variances(strategy, workload).mean())) * last
 
     def best_value(own: dict[str, float | int], tolerance: float) -> tuple[float, dict[str, float | int]]:
