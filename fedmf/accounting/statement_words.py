@@ -24,7 +24,8 @@ TRUST: Final = {
 }
 FEDERATED_EVALUATION: Final = (
     "federated evaluation: this run computed loss and accuracy on its users' own examples without noise; no "
-    "epsilon counts them, and they depend on who took part in which round"
+    "epsilon counts them, they depend on who took part in which round, and publishing them is outside the "
+    "guarantee"
 )
 NOT_COVERED: Final = (
     "evaluation metrics on held-out data are computed without noise: test users have no protection",
