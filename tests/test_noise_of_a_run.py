@@ -8,11 +8,14 @@ what statement.json says; C is rebuilt here from its definition.
 import itertools
 import json
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import dp_accounting
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 from small_runs import Recorder, client_for, linear_task, run_small, small_config
 
@@ -127,8 +130,11 @@ def test_a_run_with_noise_of_the_wrong_scale_is_rejected(
     class Wrong(session_module.PrivateServer):
         def __init__(self, *args: object) -> None:
             super().__init__(*args)  # type: ignore[arg-type]
-            add = self._noise.add_
-            self._noise.add_ = lambda out, scale: add(out, scale * factor)  # type: ignore[method-assign]
+            for _, stream in self._noise.blocks():
+                stream.add_ = partial(scaled, stream.add_)  # type: ignore[method-assign]
+
+    def scaled(add: Callable[[torch.Tensor, float], None], out: torch.Tensor, scale: float) -> None:
+        add(out, scale * factor)
 
     monkeypatch.setattr(session_module, "PrivateServer", Wrong)
     noise = increments(tmp_path / "run", mechanism="bisr", bands=4) - twin

@@ -34,8 +34,8 @@ class RoundRelease:
             noise.
         second: q_t, the second moment in the optimizer's form plus noise, packed, shape
             (`SecondMoment.size`,); None for an optimizer whose `second_moment` is None.
-        second_variance: variance of the noise in an entry of `second`: (τ₂/m)²·[C₂⁻¹C₂⁻ᵀ]_tt where a sum over
-            users is divided by m, without 1/m² where the square of the mean is released; None with `second`.
+        second_variance: variance of the noise in an entry of `second`: (τ₂/m)²·[C₂⁻¹C₂⁻ᵀ]_tt with τ₂ the
+            standard deviation of the z that enter m times the second moment; None with `second`.
 
     Raises:
         ValueError: a shape is wrong, a variance is negative or not finite, or second and its variance do not

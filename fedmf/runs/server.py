@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmf.noise import CorrelatedNoise, Domain, GaussianSource, NoiseKey
+from fedmf.noise import BlockedNoise, Domain, GaussianSource, NoiseKey
 from fedmf.optim import RoundRelease, ServerOptimizer
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.optimizer import sums_for
@@ -91,10 +91,10 @@ class PrivateServer:
             self.parameters = parameters.to(self.device)
             self._state = {name: value.to(self.device) for name, value in state.items()}
 
-    def _noise_stream(self, key: NoiseKey, dimension: int) -> CorrelatedNoise:
+    def _noise_stream(self, key: NoiseKey, dimension: int) -> BlockedNoise:
         source = GaussianSource(key, dimension, Domain.TRAINING)
         inverse = self.plan.mechanism.factorization.recurrence()
-        return CorrelatedNoise(source, inverse, self.plan.participation.rounds, device=self.device)
+        return BlockedNoise(source, inverse, self.plan.participation.rounds, device=self.device)
 
     def _lost_rounds(self, saved: Mapping[str, Any]) -> range:
         """The rounds that were released after the state at hand was kept: spent, and not in the model."""
@@ -166,15 +166,18 @@ class PrivateServer:
     def _release_of(self, total: FixedPointSum) -> RoundRelease:
         """What the optimizer sees of round t: sums and noise, divided by m."""
         m, std = self.plan.config.cohort_size, self.plan.noise_std
-        noisy = total.total()
+        mean = torch.empty_like(self.parameters)
         self._noise.seek(self.t)
-        if std > 0:
-            self._noise.add_(noisy, std)
-        else:
-            self._noise.skip()
+        for part, noise in self._noise.blocks():
+            noisy = total.part(part)
+            if std > 0:
+                noise.add_(noisy, std)
+            else:
+                noise.skip()
+            mean[part] = noisy.div_(m)
         variance = (std / m) ** 2 * float(self._row_variances[self.t])
         second = (None, None) if self._second is None else self._second.release(self.t, total)
-        return RoundRelease(noisy.div_(m), variance, *second)
+        return RoundRelease(mean, variance, *second)
 
     def _noise_state(self) -> dict[str, Any]:
         """Where each stream of noise stands."""

@@ -206,4 +206,8 @@ class FixedPointSum:
 
     def total(self) -> Tensor:
         """Σ_u clip(x_u), float64, shape (d,)."""
-        return self._total.to(torch.float64).mul_(self.clip_norm * 2.0**-FRACTION_BITS)
+        return self.part(slice(None))
+
+    def part(self, part: slice) -> Tensor:
+        """The entries of `total` in a range, in memory of their own."""
+        return self._total[part].to(torch.float64).mul_(self.clip_norm * 2.0**-FRACTION_BITS)

@@ -60,7 +60,8 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
         key=NoiseKey.from_seed(1), restore=lambda: None, commit=lambda *_: None, keep_initial=lambda *_: None
     )
     d = rounds[0].shape[1]
-    server = PrivateServer(plan, directory, torch.zeros(d), optimizer)  # type: ignore[arg-type]
+    initial = torch.zeros(d, dtype=torch.float64)  # so that the release is not rounded to float32
+    server = PrivateServer(plan, directory, initial, optimizer)  # type: ignore[arg-type]
     for t, rows in enumerate(rounds):
         names = [f"u{i}" for i in range(len(rows))]
         worker, total = server.sums.empty(), server.new_sum()
@@ -322,7 +323,7 @@ def test_other_second_moments_are_refused_before_anything_is_released() -> None:
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_the_chosen_weight_has_the_least_predicted_error(form: str, adjacency: str) -> None:
     """d·τ₁²‖A₁C₁⁻¹‖²/ζ² + m·τ₂²‖A₂C₂⁻¹‖²/ζ⁴ with dense matrices, for other weights of the same matrices."""
-    plan, _ = plan_of(BlockEnergies([3, 4]), form, adjacency=adjacency)
+    plan, _ = plan_of(BlockEnergies([3, 4]), form, adjacency=adjacency, second_moment_importance=1.0)
     assert plan.second is not None
     A_1 = np.tril(np.ones((N, N)))
     A_2 = np.tril(0.5 ** np.abs(np.subtract.outer(np.arange(N), np.arange(N))))
