@@ -130,6 +130,11 @@ class RunHeader:
         return self.noise_multiplier * self.sensitivity * adjacency_factor(self.adjacency)
 
     @property
+    def federated_evaluation(self) -> bool:
+        """Whether models are evaluated on users' own examples, which no ε counts."""
+        return self.config.get("federated-evaluation", False) is True
+
+    @property
     def release(self) -> RunRelease:
         """What the run releases: the sums, or the pair of sums and second moments."""
         first = factorization_from_dict(dict(self.factorization))

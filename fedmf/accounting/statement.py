@@ -19,7 +19,14 @@ from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_priv
 from fedmf.accounting.release import RunRelease
 from fedmf.accounting.statement_fields import described, recorded
 from fedmf.accounting.statement_text import render
-from fedmf.accounting.statement_words import ASSUMPTIONS, NOT_COVERED, SECRECY, SECRET_COHORTS, SECRETS
+from fedmf.accounting.statement_words import (
+    ASSUMPTIONS,
+    FEDERATED_EVALUATION,
+    NOT_COVERED,
+    SECRECY,
+    SECRET_COHORTS,
+    SECRETS,
+)
 from fedmf.participation import Participation
 from fedmf.version import SOFTWARE
 
@@ -195,7 +202,7 @@ def build_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
         realised_patterns=patterns.patterns,
         realised_worst_pattern=realised.worst_pattern,
         assumptions=ASSUMPTIONS if header.amplification is None else (SECRECY, *ASSUMPTIONS),
-        not_covered=NOT_COVERED,
+        not_covered=(FEDERATED_EVALUATION, *NOT_COVERED) if header.federated_evaluation else NOT_COVERED,
         secret=SECRETS if header.amplification is None else (SECRET_COHORTS, *SECRETS),
         stated_by=SOFTWARE,
     )

@@ -6,6 +6,7 @@ from typing import Final
 
 __all__ = [
     "ASSUMPTIONS",
+    "FEDERATED_EVALUATION",
     "NOT_COVERED",
     "OPERATING_SYSTEM_KEY",
     "PUBLIC_KEY",
@@ -21,6 +22,11 @@ TRUST: Final = {
     "per-user": "server re-clips every user's update",
     "slice": "workers clip; the server trusts the slice sums",
 }
+FEDERATED_EVALUATION: Final = (
+    "federated evaluation: this run computed loss and accuracy on its users' own examples without noise; no "
+    "epsilon counts them, they depend on who took part in which round, and publishing them is outside the "
+    "guarantee"
+)
 NOT_COVERED: Final = (
     "evaluation metrics on held-out data are computed without noise: test users have no protection",
     "hyper-parameter search: each further run on the same users adds to what they lose",

@@ -1,4 +1,4 @@
-"""The client app: says which users a node serves, trains them, clips, replies."""
+"""The client app: says which users a node serves, trains them, clips, replies; evaluates if asked."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedmf.flower.evaluation import evaluation_reply
 from fedmf.flower.messages import (
     asks_for_roster,
     hosted_users_reply,
@@ -21,6 +22,7 @@ from fedmf.runs.config import Config
 from fedmf.runs.optimizer import clipped_sums
 from fedmf.runs.tasks import task_of
 from fedmf.training import ClippedSums, FixedPointSum, LocalSGD, LocalTrainer, Task
+from fedmf.training.evaluation import evaluate_users
 
 __all__ = ["app", "make_client_app"]
 
@@ -56,6 +58,15 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, ClippedS
         own = FixedPointSum(sums.dimension, sums.clip_norm, trainer.device)
         own.add_updates(trainer.updates(request.parameters, [user], request.t))
         return user_reply(message, request.t, user, own.total().to(torch.float32))
+
+    @client_app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        trainer, _ = trainer_of(context)
+        request = read_request(message)
+        totals = evaluate_users(
+            trainer.model, trainer.dataset, trainer.loss, request.parameters, request.users
+        )
+        return evaluation_reply(message, request.t, request.users, totals)
 
     return client_app
 

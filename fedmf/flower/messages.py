@@ -16,19 +16,20 @@ __all__ = [
     "ROSTER",
     "USERS",
     "RejectedReply",
-    "TrainRequest",
+    "Request",
     "asks_for_roster",
+    "check_header",
     "hosted_users",
     "hosted_users_reply",
     "question",
     "read_request",
     "read_slice_reply",
     "read_user_reply",
+    "request_content",
     "roster_digest",
     "roster_reply",
     "served_roster",
     "slice_reply",
-    "train_content",
     "user_reply",
 ]
 
@@ -44,8 +45,8 @@ class RejectedReply(ValueError):
 
 
 @dataclass(frozen=True)
-class TrainRequest:
-    """What a client is asked: train ``users`` from ``parameters`` in round ``t`` (0-based)."""
+class Request:
+    """What a client is asked: train or evaluate ``users`` from ``parameters`` in round ``t`` (0-based)."""
 
     parameters: Tensor
     t: int
@@ -53,20 +54,20 @@ class TrainRequest:
     as_slice: bool
 
 
-def train_content(parameters: Tensor, t: int, users: Sequence[str], as_slice: bool) -> RecordDict:
-    """The content of a train message. One flat array: encoding cost is per tensor."""
+def request_content(parameters: Tensor, t: int, users: Sequence[str], as_slice: bool) -> RecordDict:
+    """The content of a train or evaluate message. One flat array: encoding cost is per tensor."""
     config = ConfigRecord({"round": t, "users": list(users), "slice": as_slice})
     return RecordDict({_ARRAYS: array_record({_PARAMETERS: parameters}), _CONFIG: config})
 
 
-def read_request(message: Message) -> TrainRequest:
-    """Decode a train message on the client.
+def read_request(message: Message) -> Request:
+    """Decode a train or evaluate message on the client.
 
     The parameters are the client's own: training in place cannot reach the model of a server that lives in
     the same process.
     """
     config = message.content.config_records[_CONFIG]
-    return TrainRequest(
+    return Request(
         parameters=_tensor(message, _PARAMETERS).clone(),
         t=_integer(config, "round"),
         users=_names(config, "users"),
@@ -95,7 +96,7 @@ def read_user_reply(
         RejectedReply: an error, another round, a user that was not asked, a wrong length or type, NaN
             or infinity.
     """
-    users = _check_header(reply, t, asked)
+    users = check_header(reply, t, asked)
     if len(users) != 1:
         raise RejectedReply(f"reply must be for one user; got {len(users)}")
     update = _vector(reply, _UPDATE, dimension)
@@ -115,7 +116,7 @@ def read_slice_reply(
         RejectedReply: an error, another round, users that were not asked or are listed twice, or a
             wrong length or type.
     """
-    users = _check_header(reply, t, asked)
+    users = check_header(reply, t, asked)
     parts = {name: _vector(reply, name, length) for name, length in lengths.items()}
     for name, part in parts.items():
         if part.dtype != torch.int64:
@@ -178,7 +179,12 @@ def hosted_users(reply: Message) -> tuple[str, ...]:
     return _names(_config(reply), "users")
 
 
-def _check_header(reply: Message, t: int, asked: Collection[str]) -> tuple[str, ...]:
+def check_header(reply: Message, t: int, asked: Collection[str]) -> tuple[str, ...]:
+    """The users of a reply.
+
+    Raises:
+        RejectedReply: an error, another round, or users that were not asked or are listed twice.
+    """
     config = _config(reply)
     replied = _integer(config, "round")
     if replied != t:

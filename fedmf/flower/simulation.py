@@ -9,6 +9,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedmf.flower.client_app import local_trainer, make_client_app
+from fedmf.flower.evaluation import CohortEvaluation
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.pool import WorkerPool
 from fedmf.flower.population import Assignment
@@ -41,9 +42,16 @@ def run_on_grid(
     """
 
     def on_round(report: RoundReport) -> None:
-        observer(report, session.evaluate())
+        observer(report, session.evaluate(report.federated))
 
     config = session.config
+    evaluation = None
+    if config.federated_evaluation:
+        _log.warning(
+            "federated-evaluation: loss and accuracy on users' own examples are computed without noise. They "
+            "are not private and no epsilon counts them: do not publish them."
+        )
+        evaluation = CohortEvaluation(session.evaluation_due, session.examples_of)
     strategy = CorrelatedNoiseStrategy(
         session.server,
         session.cohort_schedule(),
@@ -53,6 +61,7 @@ def run_on_grid(
         on_round=on_round,
         admit=session.admit,
         assignment=assignment,
+        evaluation=evaluation,
     )
     try:
         strategy.start(grid, num_rounds=session.plan.allowed_rounds)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -15,7 +15,8 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedmf.cohorts import CohortSchedule
 from fedmf.flower.arrays import array_record
-from fedmf.flower.messages import read_slice_reply, read_user_reply, train_content
+from fedmf.flower.evaluation import CohortEvaluation
+from fedmf.flower.messages import read_slice_reply, read_user_reply, request_content
 from fedmf.flower.population import Assignment, Population, pull_until
 from fedmf.runs.server import PrivateServer
 from fedmf.training import FixedPointSum
@@ -38,6 +39,7 @@ class RoundReport:
         included: users whose update is in the sum.
         rejected: one line for each reply that was refused.
         seconds: wall time of the round.
+        federated: what a federated evaluation found; empty without one.
     """
 
     t: int
@@ -45,6 +47,7 @@ class RoundReport:
     included: int
     rejected: tuple[str, ...]
     seconds: float
+    federated: Mapping[str, float] = field(default_factory=dict)
 
 
 class CorrelatedNoiseStrategy(Strategy):
@@ -63,6 +66,8 @@ class CorrelatedNoiseStrategy(Strategy):
         on_round: called after each round with its report.
         admit: those of a round's users that their own budgets allow to be asked.
         assignment: which node is asked for which user; default: each user's own node, as nodes claim.
+        evaluation: how released models are evaluated on users' own examples, which is not private; default:
+            never.
 
     References:
         Kairouz et al. (2021), "Practical and Private (Deep) Learning without Sampling or Shuffling";
@@ -79,6 +84,7 @@ class CorrelatedNoiseStrategy(Strategy):
         on_round: Callable[[RoundReport], None] = lambda _: None,
         admit: Callable[[int, Sequence[str]], list[str]] = lambda _, users: list(users),
         assignment: Assignment | None = None,
+        evaluation: CohortEvaluation | None = None,
     ) -> None:
         if len(roster) != schedule.users:
             raise ValueError(f"roster must name the schedule's {schedule.users} users; got {len(roster)}.")
@@ -86,7 +92,8 @@ class CorrelatedNoiseStrategy(Strategy):
         self.messages, self.timeout, self.on_round = messages, timeout, on_round
         self.admit = admit
         self._assignment = assignment or Population(roster, _log.warning)
-        self._asked = 0
+        self._evaluation = evaluation
+        self._cohort: dict[int, str] = {}
         self._awaited: dict[int, set[str]] = {}
         self._rejected: list[str] = []
         self._included: list[str] = []
@@ -108,19 +115,14 @@ class CorrelatedNoiseStrategy(Strategy):
         ``arrays`` is not read: the committed model of the private server is what is sent.
         """
         t = server_round - 1
-        cohort = self.cohort(t)
-        self._asked = len(cohort)
-        by_node: dict[int, list[str]] = {}
-        nodes = self._assignment.nodes_of(np.array(list(cohort), dtype=np.int64))
-        for user, node in zip(cohort.values(), nodes, strict=True):
-            if node is not None:
-                by_node.setdefault(node, []).append(user)
+        self._cohort = self.cohort(t)
+        by_node = self._by_node(self._cohort)
         self._awaited = {node: set(users) for node, users in by_node.items()}
         as_slice = self.messages == "slice"
         parameters = self.server.parameters
         return [
             Message(
-                train_content(parameters, t, part, as_slice),
+                request_content(parameters, t, part, as_slice),
                 node,
                 MessageType.TRAIN,
                 group_id=str(server_round),
@@ -128,6 +130,15 @@ class CorrelatedNoiseStrategy(Strategy):
             for node, users in sorted(by_node.items())
             for part in ([users] if as_slice else [[user] for user in users])
         ]
+
+    def _by_node(self, users: Mapping[int, str]) -> dict[int, list[str]]:
+        """Users, given as ids by index, by the node to ask for them; without those that no node serves."""
+        by_node: dict[int, list[str]] = {}
+        nodes = self._assignment.nodes_of(np.array(list(users), dtype=np.int64))
+        for user, node in zip(users.values(), nodes, strict=True):
+            if node is not None:
+                by_node.setdefault(node, []).append(user)
+        return by_node
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -166,12 +177,20 @@ class CorrelatedNoiseStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """No federated evaluation: it would release statistics of users' data without noise."""
-        return []
+        """One message for each node that serves users whose updates are in the model, if that is wanted."""
+        if self._evaluation is None:
+            return []
+        included = set(self._included)
+        participants = {index: user for index, user in self._cohort.items() if user in included}
+        return self._evaluation.ask(server_round - 1, self.server.parameters, self._by_node(participants))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing was asked, nothing is aggregated."""
-        return None
+        """Mean loss and accuracy over the users evaluated, without noise; None if there are none."""
+        if self._evaluation is None:
+            return None
+        found = self._evaluation.collect(server_round - 1, replies)
+        self._rejected += self._evaluation.rejected
+        return MetricRecord({**found}) if found else None
 
     def summary(self) -> None:
         """Log what will run."""
@@ -227,7 +246,7 @@ class CorrelatedNoiseStrategy(Strategy):
                 if metrics is not None:
                     result.evaluate_metrics_serverapp[number] = metrics
             # A random cohort may be empty; that nobody answers for it is no failure.
-            silent = 0 if self._included else silent + (self._asked > 0)
+            silent = 0 if self._included else silent + bool(self._cohort)
             if silent == MAX_SILENT_ROUNDS and self.server.t < last:
                 raise RuntimeError(
                     f"no user's update arrived in {silent} rounds in a row, the last being round {number}; "
@@ -241,13 +260,17 @@ class CorrelatedNoiseStrategy(Strategy):
         messages = self.configure_train(number, self.initial_arrays(), config, grid)
         identifiers = list(grid.push_messages(messages))
         self.aggregate_train(number, pull_until(grid, identifiers, timeout))
+        evaluation = self.configure_evaluate(number, ArrayRecord(), config, grid)
+        replies = pull_until(grid, list(grid.push_messages(evaluation)), timeout) if evaluation else ()
+        self.aggregate_evaluate(number, replies)
         for line in self._rejected:
             _log.warning("round %d: refused a reply: %s", number, line)
         report = RoundReport(
             t=number - 1,
-            asked=self._asked,
+            asked=len(self._cohort),
             included=len(self._included),
             rejected=tuple(self._rejected),
             seconds=time.perf_counter() - begun,
+            federated={} if self._evaluation is None else self._evaluation.metrics,
         )
         self.on_round(report)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from fedmf.accounting.statement_page import render_page
 from fedmf.runs.checkpoint import write_durably
 
 __all__ = [
+    "FEDERATED_ACCURACY",
+    "FEDERATED_LOSS",
     "METRICS",
     "PICTURE",
     "STATEMENT",
@@ -24,6 +26,8 @@ __all__ = [
 ]
 
 METRICS, PICTURE = "metrics.parquet", "learning-curve.png"
+#: Columns of the metrics table that say what they are: computed from users' own examples, without noise.
+FEDERATED_LOSS, FEDERATED_ACCURACY = "federated_loss_not_private", "federated_accuracy_not_private"
 STATEMENT, STATEMENT_TEXT, STATEMENT_PAGE = "statement.json", "statement.txt", "statement.html"
 
 
@@ -34,22 +38,23 @@ def write_statement(path: Path, statement: PrivacyStatement) -> None:
     write_durably(path / STATEMENT_PAGE, render_page(statement.to_dict()).encode())
 
 
-def write_metrics(path: Path, rows: Mapping[int, Mapping[str, Any]]) -> None:
+def write_metrics(path: Path, rows: Mapping[int, Mapping[str, Any]], further: Sequence[str] = ()) -> None:
     """Write ``metrics.parquet``: a row per evaluated round with round, loss, accuracy and epsilon.
 
     ``round`` counts released rounds, so round 0 is the initial model. epsilon is what the worst allowed
-    user has spent by then (`Plan.epsilon_after`); it is missing in a run without privacy.
+    user has spent by then (`Plan.epsilon_after`); it is missing in a run without privacy. ``further`` names
+    columns that follow; they are missing in rows that do not have them.
     """
     import pandas as pd
 
-    columns = ("round", "loss", "accuracy", "epsilon")
+    columns = ("round", "loss", "accuracy", "epsilon", *further)
     table = pd.DataFrame(
         [
             {"round": t, **{name: row.get(name, math.nan) for name in columns[1:]}}
             for t, row in sorted(rows.items())
         ],
         columns=list(columns),
-    ).astype({"round": "int64", "loss": "float64", "accuracy": "float64", "epsilon": "float64"})
+    ).astype({"round": "int64", **dict.fromkeys(columns[1:], "float64")})
     buffer = io.BytesIO()
     table.to_parquet(buffer, index=False)
     write_durably(path / METRICS, buffer.getvalue())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +17,13 @@ from fedmf.runs.budget import UserBudgets, check_names, read_budgets
 from fedmf.runs.config import Config, ConfigError
 from fedmf.runs.directory import BUDGETS, RunDirectory
 from fedmf.runs.optimizer import server_optimizer
-from fedmf.runs.outputs import draw_learning_curve, write_metrics, write_statement
+from fedmf.runs.outputs import (
+    FEDERATED_ACCURACY,
+    FEDERATED_LOSS,
+    draw_learning_curve,
+    write_metrics,
+    write_statement,
+)
 from fedmf.runs.plan import Plan, cohort_seed, make_plan
 from fedmf.runs.server import PrivateServer
 from fedmf.runs.tasks import task_of
@@ -123,15 +129,28 @@ class Session:
         """Those of round t's cohort that may be asked: the others would exceed their own budget."""
         return list(users) if self._budgets is None else self._budgets.admit(t, users)
 
-    def evaluate(self) -> dict[str, Any] | None:
-        """Evaluate the released model if this round is due and not yet evaluated; returns its metrics."""
+    def evaluation_due(self, t: int) -> bool:
+        """Whether the model after t rounds is evaluated."""
+        return t % self.config.evaluate_every == 0 or t in (self.plan.allowed_rounds, self.server.horizon)
+
+    def examples_of(self, users: Sequence[str]) -> int:
+        """How many examples these users own together, which is public."""
+        dataset = self.task.dataset
+        return int(dataset.sizes(dataset.indices(users)).sum())
+
+    def evaluate(self, federated: Mapping[str, float] | None = None) -> dict[str, Any] | None:
+        """Evaluate the released model if this round is due and not yet evaluated; returns its metrics.
+
+        Args:
+            federated: what a federated evaluation of the same model found; it goes into the same row.
+        """
         t = self.server.t
-        due = t % self.config.evaluate_every == 0 or t in (self.plan.allowed_rounds, self.server.horizon)
-        if due and t not in self.metrics:
+        if self.evaluation_due(t) and t not in self.metrics:
             epsilon = self.plan.epsilon_after(t)
             row = {
                 **self.task.evaluate(self.server.parameters),
                 "epsilon": epsilon if math.isfinite(epsilon) else None,
+                **(federated or {}),
             }
             self.directory.ledger.put_metrics(t, row)
             self.metrics[t] = row
@@ -144,7 +163,8 @@ class Session:
 
     def write_reports(self) -> None:
         """Write metrics table and privacy statement into the run directory."""
-        write_metrics(self.directory.path, self.metrics)
+        further = (FEDERATED_LOSS, FEDERATED_ACCURACY) if self.config.federated_evaluation else ()
+        write_metrics(self.directory.path, self.metrics, further)
         write_statement(self.directory.path, self.statement())
 
     def draw(self) -> None:

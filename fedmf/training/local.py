@@ -87,7 +87,7 @@ class LocalTrainer:
         engine: LocalEngine = "auto",
         group_size: int | None = None,
     ) -> None:
-        self.model, self.dataset, self.plan, self.seed = model, dataset, plan, seed
+        self.model, self.dataset, self.plan, self.loss, self.seed = model, dataset, plan, loss, seed
         features, labels = dataset.examples(np.zeros(1, dtype=np.int64))
         exact = engine == "auto" and features.device.type == "cpu"
         self._workers = Workers(make_gradient(model, loss, engine, features[:1], labels[:1]))

@@ -23,7 +23,7 @@ from fedmf.accounting.ledger import Ledger
 from fedmf.factorization import Toeplitz, stated_sensitivity
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.grid import InProcessGrid
-from fedmf.flower.messages import read_slice_reply, slice_reply, train_content
+from fedmf.flower.messages import read_slice_reply, request_content, slice_reply
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
 from fedmf.moments import BlockEnergies, Diagonal, FullMatrix, SecondMoment
@@ -66,7 +66,7 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
         names = [f"u{i}" for i in range(len(rows))]
         worker, total = server.sums.empty(), server.new_sum()
         worker.add_updates(torch.from_numpy(rows))
-        request = Message(train_content(torch.zeros(d), t, names, True), 1, MessageType.TRAIN)
+        request = Message(request_content(torch.zeros(d), t, names, True), 1, MessageType.TRAIN)
         reply = slice_reply(request, t, names, worker.parts)
         parts, users = read_slice_reply(reply, t=t, asked=names, lengths=total.lengths)
         total.add_parts(parts, len(users))

@@ -21,6 +21,7 @@ class ExecutionKeys(Keys):
     ray_address: str = ""
     round_timeout: Positive = 600.0
     evaluate_every: Count = 1
+    federated_evaluation: bool = False
     checkpoint_every: Count = 1
     output_dir: str = ""
     resume: bool = False
