@@ -13,7 +13,7 @@ from fedmf.training.workers import Workers, single_threaded_kernels
 __all__ = ["Grouping", "saved_bytes"]
 
 #: Models of a group and their inputs should stay in the processor's last cache: more users are slower.
-CACHE_BYTES = 4 * 2**20
+CACHE_BYTES = 6 * 2**20
 #: Enough users to hide the interpreter behind the arithmetic.
 ENOUGH_USERS = 64
 #: Share of a device's free memory that a group may take.

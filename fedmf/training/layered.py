@@ -29,7 +29,6 @@ class LayeredGradient(Gradient):
 
     def __init__(self, layers: list[Layer], loss: Loss) -> None:
         self._layers, self._loss = layers, loss
-        self.one_by_one = any(isinstance(layer, ConvolutionByUser) for layer in layers)
         self._first = next(i for i, layer in enumerate(layers) if layer.has_parameters)
 
     def accumulate(

@@ -20,7 +20,7 @@ from fedmf.training.grouping import Grouping
 from fedmf.training.model import FlatModel
 from fedmf.training.plan import LocalSGD
 from fedmf.training.shuffling import user_seed
-from fedmf.training.workers import Workers
+from fedmf.training.workers import Workers, single_threaded_kernels
 
 __all__ = ["LocalTrainer", "UpdateSum"]
 
@@ -117,9 +117,9 @@ class LocalTrainer:
         origin = parameters.to(self.device)
         updates = origin.new_empty(len(user_ids), origin.numel())
         for group in self._groups(user_ids, t):
-            updates[torch.from_numpy(group.positions).to(origin.device)] = (
-                self._trained(origin, group) - origin
-            )
+            with single_threaded_kernels():  # as `add_updates`: with more threads bits may differ
+                trained = self._trained(origin, group)
+            updates[torch.from_numpy(group.positions).to(origin.device)] = trained - origin
         return updates
 
     def add_updates(self, parameters: Tensor, user_ids: Sequence[str], t: int, total: UpdateSum) -> list[str]:

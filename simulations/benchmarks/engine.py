@@ -78,7 +78,7 @@ def engines(pfl_python: str | None, ray: bool) -> list[Engine]:
         Engine("plain PyTorch loop", "torch_loop.py"),
     ]
     if pfl_python is not None:
-        torchrun = (pfl_python, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+        torchrun = (pfl_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
         rows.append(Engine("pfl, one process", "pfl_run.py", python=(pfl_python,)))
         rows.append(Engine("pfl, two processes", "pfl_run.py", python=torchrun))
     if ray:
