@@ -80,7 +80,10 @@ def test_the_search_passes_over_strategies_with_negative_entries() -> None:
         (["cgd", "--sampling", "cyclic-poisson"], "banded strategies only"),
         (["cgd", "--sampling", "b-min-sep"], "banded strategies only"),
         (["bsr", "--bands", "9", "--sampling", "cyclic-poisson"], "at most n/k=8"),
-        (["bsr", "--workload", "window:3", "--sampling", "balls-in-bins"], "no negative entries"),
+        (
+            ["bsr", "--bands", "8", "--workload", "window:3", "--sampling", "balls-in-bins"],
+            "no negative entries",
+        ),
         (["bsr", "--sampling", "balls-in-bins", "--adjacency", "replace-one"], "must be zero-out"),
         (["bsr", "--sampling", "balls-in-bins", "--memory-vectors", "3"], "no limit on memory_vectors"),
     ],
