@@ -110,10 +110,17 @@ def measure(
         for model in models:
             for row in rows:
                 console.print(f"pass {turn + 1}: {model}, {row.name}")
-                seconds.setdefault((model, row.name), []).extend(row.seconds(model))
+                try:
+                    seconds.setdefault((model, row.name), []).extend(row.seconds(model))
+                except RuntimeError as failure:  # what another package's processes do must not cost the rest
+                    console.print(f"[red]left out of this pass: {failure}[/red]")
     return {
         model: {
-            **{row.name: workload.COHORT / statistics.median(seconds[model, row.name]) for row in rows},
+            **{
+                row.name: workload.COHORT / statistics.median(seconds[model, row.name])
+                for row in rows
+                if seconds[model, row.name]
+            },
             LIMIT: statistics.median(speeds) / workload.multiply_adds(model),
         }
         for model in models
