@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-__all__ = ["Participation"]
+__all__ = ["Adjacency", "Participation"]
+
+#: How neighbouring data sets differ in one user: its rows become zero, or become those of another user.
+Adjacency = Literal["zero-out", "replace-one"]
 
 
 @dataclass(frozen=True)

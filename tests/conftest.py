@@ -14,4 +14,8 @@ os.environ["FEDMF_CACHE"] = _cache
 atexit.register(shutil.rmtree, _cache, ignore_errors=True)
 
 #: Run by tests as programs of their own, with Triton or its interpreter; importing them here would load it.
-collect_ignore = ["compiled_kernels.py", "interpreted_kernels.py", "triton_worker.py"]
+collect_ignore = [
+    "support/compiled_kernels.py",
+    "support/interpreted_kernels.py",
+    "support/triton_worker.py",
+]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from small_runs import small_config
+from support.small_runs import small_config
 
 from fedmf.cli.app import run
-from fedmf.factorization import names
+from fedmf.factorization.mechanisms.catalogue import names
 
 REQUIRED_STATEMENT = {
     "unit", "adjacency", "mechanism", "params", "rounds", "max_participations", "min_separation",

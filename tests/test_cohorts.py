@@ -9,13 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedmf.cohorts import (
-    CohortSchedule,
-    CyclicSchedule,
-    RandomSchedule,
-    cohort_schedule,
-    cyclic_participation,
-)
+from fedmf.cohorts.catalogue import cohort_schedule
+from fedmf.cohorts.cohort import CohortSchedule
+from fedmf.cohorts.fixed import CyclicSchedule, RandomSchedule, cyclic_participation
 from fedmf.participation import Participation
 
 FALSE_ALARM = 1e-6

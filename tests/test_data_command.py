@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedmf.cli.app import run
-from fedmf.training import digits
-from fedmf.training.data import summarise
+from fedmf.data.digit_images import digits
+from fedmf.data.summary import summarise
 
 
 @pytest.fixture

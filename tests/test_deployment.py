@@ -5,11 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from flower_network import flower_environment, flwr_run, flwr_run_simulation, superlink, supernodes
-from small_runs import run_small, small_config
+from support.flower_network import flower_environment, flwr_run, flwr_run_simulation, superlink, supernodes
+from support.small_runs import run_small, small_config
 
-from fedmf.accounting.ledger import Ledger
-from fedmf.runs.checkpoint import load_checkpoint
+from fedmf.records.checkpoint import load_checkpoint
+from fedmf.records.ledger import Ledger
 from fedmf.runs.config import Config
 
 PROJECT = Path(__file__).parents[1]

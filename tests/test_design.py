@@ -8,15 +8,15 @@ import subprocess
 import sys
 
 import numpy as np
-import oracles
 import pytest
 from scipy.stats import norm
+from support import oracles
 
+from fedmf.accounting.comparison import design
 from fedmf.cli.app import run
-from fedmf.design import design
-from fedmf.factorization import build
+from fedmf.factorization.mechanisms.catalogue import build
 from fedmf.participation import Participation
-from fedmf.workload import parse_workload
+from fedmf.workload.parse import parse_workload
 
 TEN_EPOCHS = Participation(3900, 10, 390)
 SMALL = Participation(48, 4, 12)
@@ -111,7 +111,7 @@ def test_long_horizons_compare_without_normalisation():
     n = 5000
     rows = design(Participation(n, 1, n), ["identity", "cgd"])
     assert all(math.isfinite(row["rmse"]) for row in rows)
-    from fedmf.design import _comparison
+    from fedmf.accounting.comparison import _comparison
 
     assert not [name for name in _comparison(n) if name.startswith("normalized-")]
     assert "banded-toeplitz" in _comparison(n)
@@ -190,7 +190,8 @@ def test_bad_requests_are_refused(given, message):
 def test_importing_design_loads_nothing_heavy():
     heavy = "torch flwr pandas dp_accounting scipy.stats scipy.signal scipy.optimize"
     script = (
-        "import sys; from fedmf.design import design; from fedmf.participation import Participation; "
+        "import sys; from fedmf.accounting import design; "
+        "from fedmf.participation import Participation; "
         "design(Participation(3900, 10, 390), ['bisr', 'cgd'], 8.0, 1e-5); "
         f"sys.exit(' '.join(name for name in '{heavy}'.split() if name in sys.modules) or 0)"
     )

@@ -6,13 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import run_small, small_config
+from support.small_runs import run_small, small_config
 from torch import nn
 
-from fedmf.noise import Domain, GaussianSource, NoiseKey
+from fedmf.data.memory import InMemoryDataset
+from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.source import GaussianSource
 from fedmf.runs.config import Config
 from fedmf.runs.tasks import task_of
-from fedmf.training import InMemoryDataset
 from fedmf.training.shuffling import user_orders
 
 KEYS = {"mechanism": "bisr", "bands": 4, "server_momentum": 0.9, "local_batch_size": 16}
@@ -97,7 +99,7 @@ def test_several_nodes_give_the_same_model(workers: int, slices: np.ndarray, tmp
 
 def test_equal_updates_give_bit_identical_models_in_any_order_and_grouping(tmp_path: Path) -> None:
     """With updates that are the same bits on every path, the integer sum makes the models the same bits."""
-    from small_runs import linear_task
+    from support.small_runs import linear_task
 
     task = linear_task(24, 300)
     models = [

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from small_runs import Recorder, client_for, linear_task, run_small, small_config
+from support.small_runs import Recorder, client_for, linear_task, run_small, small_config
 
 from fedmf.runs import session as session_module
 

@@ -9,14 +9,16 @@ from pathlib import Path
 import dp_accounting
 import numpy as np
 import pytest
-from pair_runs import RecordedPair, optimizing_with
 from scipy import stats
-from small_runs import linear_task, run_small, small_config
+from support.pair_runs import RecordedPair, optimizing_with
+from support.small_runs import linear_task, run_small, small_config
 
-from fedmf.accounting.ledger import Ledger
-from fedmf.moments import BlockEnergies, Diagonal
-from fedmf.noise import CorrelatedNoise, Domain, GaussianSource
-from fedmf.runs import second_moment
+from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment
+from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.source import GaussianSource
+from fedmf.records.ledger import Ledger
+from fedmf.runs import second_release as second_moment
 
 ROUNDS, DIMENSION = 12, 20_000
 TASK = linear_task(24, DIMENSION)
@@ -27,7 +29,7 @@ FORMS = ("per-user", "squared-mean")
 
 def pair_run(path: Path, form: str, **keys: object) -> tuple[np.ndarray, np.ndarray]:
     """What a run released: means, shape (n, d), and second moments, shape (n, d)."""
-    with optimizing_with(RecordedPair(Diagonal(DIMENSION), form)) as optimizer:  # type: ignore[arg-type]
+    with optimizing_with(RecordedPair(DiagonalMoment(DIMENSION), form)) as optimizer:  # type: ignore[arg-type]
         run_small(path, small_config(**{**KEYS, **keys}), TASK)
     return optimizer.means(), optimizer.seconds()
 
@@ -107,12 +109,12 @@ def test_without_noise_the_second_moment_is_that_of_the_clipped_updates(form: st
 def test_noise_of_the_wrong_scale_is_rejected(
     factor: float, domain: Domain, twins, tmp_path: Path, monkeypatch
 ) -> None:  # type: ignore[no-untyped-def]
-    add = CorrelatedNoise.add_
+    add = NoiseStream.add_
 
-    def wrong(self: CorrelatedNoise, out, scale: float) -> None:  # type: ignore[no-untyped-def]
+    def wrong(self: NoiseStream, out, scale: float) -> None:  # type: ignore[no-untyped-def]
         add(self, out, scale * (factor if self.source.domain is domain else 1.0))
 
-    monkeypatch.setattr(CorrelatedNoise, "add_", wrong)
+    monkeypatch.setattr(NoiseStream, "add_", wrong)
     released = pair_run(tmp_path / "run", "per-user")
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     assert rejects(noise_of(released, twins["per-user"]), statement)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_runs import small_config
+from support.small_runs import small_config
 
 from fedmf.flower.ray import backend_config
 

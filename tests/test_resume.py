@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Message
-from small_runs import client_for, run_small, small_config, watched
+from support.small_runs import client_for, run_small, small_config, watched
 
-from fedmf.accounting.ledger import Ledger
+from fedmf.errors import ConfigError
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
-from fedmf.runs import checkpoint as checkpoint_module
-from fedmf.runs.config import Config, ConfigError
+from fedmf.records import durable
+from fedmf.records.ledger import Ledger
+from fedmf.runs.config import Config
 from fedmf.runs.session import Session
 
 CONFIG = small_config(mechanism="bsr", bands=4, server_momentum=0.9)
@@ -70,7 +71,7 @@ def _kill_in_round(session: Session, t: int, where: str) -> None:
         if round_index == t and where == "before the checkpoint":
             _die()
         if round_index == t and where == "half a checkpoint":
-            checkpoint_module.os.replace = lambda *_: _die()
+            durable.os.replace = lambda *_: _die()
         commit(round_index, *rest)
         if round_index == t and where == "after the commit":
             _die()
@@ -178,7 +179,7 @@ def test_a_finished_run_resumes_to_itself(uninterrupted: np.ndarray, tmp_path: P
 
 
 def test_two_processes_cannot_run_the_same_directory(tmp_path: Path) -> None:
-    from fedmf.accounting.ledger import LedgerError
+    from fedmf.errors import LedgerError
 
     with Session.start(tmp_path / "run", CONFIG), pytest.raises(LedgerError, match="another process"):
         Session.resume(tmp_path / "run", CONFIG)
@@ -207,7 +208,7 @@ def test_a_full_disk_releases_nothing_and_the_run_goes_on_after(
                 raise OSError(28, "No space left on device")
             fsync(descriptor)
 
-        monkeypatch.setattr(checkpoint_module.os, "fsync", full)
+        monkeypatch.setattr(durable.os, "fsync", full)
         with pytest.raises(ConfigError, match="No space left on device; nothing was released"):
             run_on_grid(session, InProcessGrid(client_for(session)))
         monkeypatch.undo()

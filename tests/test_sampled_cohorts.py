@@ -9,20 +9,15 @@ from math import log
 import numpy as np
 import pytest
 
-from fedmf.cohorts import (
-    SCHEDULES,
-    BallsInBins,
-    CohortSchedule,
-    CyclicPoisson,
-    CyclicSchedule,
-    MinSeparationSampling,
-    RandomSchedule,
-    cohort_schedule,
-)
-from fedmf.noise import NoiseKey
+from fedmf.cohorts.catalogue import SCHEDULES, cohort_schedule
+from fedmf.cohorts.cohort import CohortSchedule
+from fedmf.cohorts.fixed import CyclicSchedule, RandomSchedule
+from fedmf.cohorts.sampled import BallsInBins, CyclicPoisson, MinSeparationSampling
+from fedmf.errors import ConfigError
+from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
-from fedmf.runs import Config, cohort_seed
-from fedmf.runs.config import ConfigError
+from fedmf.runs.config import Config
+from fedmf.runs.plan import cohort_seed
 
 FALSE_ALARM = 1e-6
 SAMPLED = ("cyclic-poisson", "balls-in-bins", "b-min-sep")

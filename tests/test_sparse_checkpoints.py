@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import client_for, linear_task, run_small, small_config
+from support.small_runs import client_for, linear_task, run_small, small_config
 
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid

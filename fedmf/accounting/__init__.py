@@ -1,7 +1,9 @@
 """Calibration, the participation ledger and the privacy statement."""
 
-from fedmf.accounting.calibration import (
-    Adjacency,
+from fedmf.accounting.amplification import CohortLaw, RunAmplification, amplified_run, check_sampling
+from fedmf.accounting.audit_bound import LeakageBound, leakage_bound
+from fedmf.accounting.comparison import design
+from fedmf.accounting.gaussian import (
     adjacency_factor,
     certified_epsilon,
     certified_sigma,
@@ -11,38 +13,53 @@ from fedmf.accounting.calibration import (
     gaussian_rho,
     gaussian_sigma,
 )
-from fedmf.accounting.header import RunHeader
-from fedmf.accounting.ledger import Checkpoint, Ledger
-from fedmf.accounting.ledger_replay import LedgerSummary
-from fedmf.accounting.ledger_schema import LedgerError, ParticipationViolation
+from fedmf.accounting.patterns import PatternTable
 from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_privacy
+from fedmf.accounting.recorded import ParticipationSummary
 from fedmf.accounting.release import PairRelease, RunRelease, SecondForm, SecondStream, SumRelease
-from fedmf.accounting.statement import PrivacyStatement, build_statement
+from fedmf.accounting.statement import (
+    OPERATING_SYSTEM_KEY,
+    PUBLIC_KEY,
+    PrivacyStatement,
+    RunHeader,
+    build_statement,
+    render_page,
+    sampling_claim,
+    user_privacy,
+)
 
 __all__ = [
-    "Adjacency",
-    "Checkpoint",
+    "OPERATING_SYSTEM_KEY",
+    "PUBLIC_KEY",
+    "CohortLaw",
     "EpsilonBin",
-    "Ledger",
-    "LedgerError",
-    "LedgerSummary",
+    "LeakageBound",
     "PairRelease",
-    "ParticipationViolation",
+    "ParticipationSummary",
+    "PatternTable",
     "PrivacyStatement",
     "RealisedPrivacy",
+    "RunAmplification",
     "RunHeader",
     "RunRelease",
     "SecondForm",
     "SecondStream",
     "SumRelease",
     "adjacency_factor",
+    "amplified_run",
     "build_statement",
     "certified_epsilon",
     "certified_sigma",
+    "check_sampling",
+    "design",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",
     "gaussian_rho",
     "gaussian_sigma",
+    "leakage_bound",
     "realised_privacy",
+    "render_page",
+    "sampling_claim",
+    "user_privacy",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtri
 
-from fedmf.accounting.calibration import gaussian_epsilon
+from fedmf.accounting.gaussian import gaussian_epsilon
 
 __all__ = ["LeakageBound", "binomial_upper", "leakage_bound"]
 

@@ -11,7 +11,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting.calibration import adjacency_factor, certified_epsilon, gaussian_epsilon, gaussian_sigma
+from fedmf.accounting.gaussian import (
+    adjacency_factor,
+    certified_epsilon,
+    gaussian_epsilon,
+    gaussian_sigma,
+)
 from fedmf.accounting.patterns import Pattern, PatternTable
 from fedmf.accounting.release import RunRelease
 

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting.calibration import Adjacency, adjacency_factor
+from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.factorization import (
     Factorization,
     Sensitivity,
@@ -26,14 +26,17 @@ from fedmf.factorization import (
     equal_length_sensitivities,
     factorization_from_dict,
     joint_sensitivity,
-    leading,
     stated_sensitivity,
 )
-from fedmf.participation import Participation
+from fedmf.participation import Adjacency, Participation
 
 __all__ = ["PairRelease", "RunRelease", "SecondForm", "SecondStream", "SumRelease"]
 
-Vector = NDArray[np.float64]
+#: How the second moment of a round is formed before noise is added:
+#: "per-user", (1/m)·Σ_u L(x_u⊗x_u) of the clipped updates x_u;
+#: "squared-mean", L(x̄⊗x̄) of x̄ = (1/m)·Σ_u x_u;
+#: "joint-clip", (1/m)·Σ_u c_u L(g_u⊗g_u) beside x̄ = (1/m)·Σ_u c_u g_u, where c_u clips the concatenation
+#: (g_u, √τ·L(g_u⊗g_u)) of the unclipped update to the norm ζ.
 SecondForm = Literal["per-user", "squared-mean", "joint-clip"]
 #: One unit of the grid of clipped coordinates and of features, relative to ζ and ζ².
 _UNIT: Final = 2.0**-40
@@ -114,7 +117,7 @@ class SumRelease(RunRelease):
 
     def leading(self, rounds: int) -> SumRelease:
         """See `RunRelease.leading`."""
-        return SumRelease(leading(self.factorization, rounds))
+        return SumRelease(self.factorization.leading(rounds))
 
     def of_equal_length(
         self, rows: NDArray[np.integer], released_rounds: int | None = None
@@ -220,8 +223,8 @@ class PairRelease(RunRelease):
     def leading(self, rounds: int) -> PairRelease:
         """See `RunRelease.leading`."""
         values = {name: getattr(self.second, name) for name in self.second.__dataclass_fields__}
-        second = SecondStream(**{**values, "factorization": leading(self.second.factorization, rounds)})
-        first = leading(self.first, rounds)
+        second = SecondStream(**{**values, "factorization": self.second.factorization.leading(rounds)})
+        first = self.first.leading(rounds)
         return PairRelease(first, second, self.clip_norm, self.adjacency, self.cohort_size)
 
     def stated(self, participation: Participation) -> Sensitivity:

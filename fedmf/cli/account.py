@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from fedmf.accounting.header import RunHeader
-    from fedmf.accounting.ledger import Ledger
-    from fedmf.accounting.statement import PrivacyStatement
+    from fedmf.accounting import PrivacyStatement, RunHeader
+    from fedmf.records import Ledger
 
 __all__ = ["account"]
 
@@ -36,11 +35,9 @@ def account(
     Replays the participation ledger, checks every row against the (n, k, b) contract, and computes each
     user's exact ε from the rounds in which that user took part. Files that exist are never replaced.
     """
-    from fedmf.accounting.header import RunHeader
-    from fedmf.accounting.ledger import Ledger
-    from fedmf.accounting.statement import build_statement
-    from fedmf.runs.directory import LEDGER, read_config
-    from fedmf.runs.new_file import require_free
+    from fedmf.accounting import RunHeader, build_statement
+    from fedmf.records import Ledger, require_free
+    from fedmf.runs import LEDGER, read_config
 
     for path in (page, users):
         if path is not None:
@@ -61,15 +58,15 @@ def account(
 
 
 def _write_page(path: Path, statement: PrivacyStatement) -> None:
-    from fedmf.accounting.statement_page import render_page
-    from fedmf.runs.new_file import new_file
+    from fedmf.accounting import render_page
+    from fedmf.records import new_file
 
     with new_file(path, mode=0o644) as file:
         file.write(render_page(statement.to_dict()).encode())
 
 
 def _write_users(path: Path, header: RunHeader, ledger: Ledger) -> None:
-    from fedmf.runs.user_table import PRIVATE, write_users
+    from fedmf.records import PRIVATE, write_users
 
     written = write_users(path, header, ledger)
     typer.echo(f"{path}: {written:,} users. {PRIVATE}", err=True)

@@ -33,8 +33,8 @@ def audit(
     from rich.console import Console
     from rich.progress import Progress
 
-    from fedmf.runs.audit import audit as run_audit
-    from fedmf.runs.config import load_config, parse_assignments
+    from fedmf.runs import audit as run_audit
+    from fedmf.runs import load_config, parse_assignments
 
     settings = load_config(config, parse_assignments(assignments))
     with Progress(console=Console(stderr=True), transient=True) as progress:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from fedmf.training.data import PartitionSummary
+    from fedmf.data import PartitionSummary
 
 __all__ = ["data"]
 
@@ -27,9 +27,8 @@ def data(
     Example: fedmf data configs/digits.toml --set partition=dirichlet --output partition.png
     """
     from fedmf.cli.design_plot import check_picture
-    from fedmf.runs.config import load_config, parse_assignments
-    from fedmf.runs.tasks import task_of
-    from fedmf.training.data import summarise
+    from fedmf.data import summarise
+    from fedmf.runs import load_config, parse_assignments, task_of
 
     if output is not None:
         check_picture("--output", output)

@@ -72,7 +72,7 @@ def design(
 
     Example: fedmf design --rounds 3900 --max-participations 10 --min-separation 390 --epsilon 8 --delta 1e-5
     """
-    from fedmf.design import design as compute
+    from fedmf.accounting import design as compute
     from fedmf.participation import Participation
 
     parameters = parse_parameters(param)

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from fedmf.flower.strategy import RoundReport
-    from fedmf.runs.session import Session
+    from fedmf.flower import RoundReport
+    from fedmf.runs import Session
 
 __all__ = ["RunView"]
 

@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from fedmf.cli.progress import RunView
-    from fedmf.runs.session import Session
+    from fedmf.runs import Session
 
 __all__ = ["simulate"]
 
@@ -59,9 +59,8 @@ def simulate(
     Example: fedmf simulate configs/digits.toml --set mechanism=cgd --set epsilon=2
     """
     from fedmf.cli.progress import RunView
-    from fedmf.runs.config import ConfigError, load_config, parse_assignments
-    from fedmf.runs.directory import read_config
-    from fedmf.runs.session import Session
+    from fedmf.errors import ConfigError
+    from fedmf.runs import Session, load_config, parse_assignments, read_config
 
     if (config is None) == (resume is None) and config is None:
         raise ConfigError("simulate needs CONFIG.toml, or --resume DIR to continue a stopped run.")
@@ -92,10 +91,10 @@ def _place(configured: str, config: Path | None) -> Path:
 
 def _run(session: Session, engine: Engine, view: RunView) -> None:
     if engine is Engine.ray:
-        from fedmf.flower.ray import run_on_ray
+        from fedmf.flower import run_on_ray
 
         run_on_ray(session, view.update)
     else:
-        from fedmf.flower.simulation import run_in_process
+        from fedmf.flower import run_in_process
 
         run_in_process(session, view.update)

@@ -1,7 +1,7 @@
 """Cohort schedules: which users are asked in which round, as a pure function of a seed."""
 
-from fedmf.cohorts.base import CohortSchedule
 from fedmf.cohorts.catalogue import SCHEDULES, cohort_schedule, contract_of
+from fedmf.cohorts.cohort import CohortSchedule
 from fedmf.cohorts.fixed import CyclicSchedule, RandomSchedule, cyclic_participation
 from fedmf.cohorts.sampled import BallsInBins, CyclicPoisson, MinSeparationSampling, SampledSchedule
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fedmf.cohorts.base import CohortSchedule
+from fedmf.cohorts.cohort import CohortSchedule
 from fedmf.cohorts.fixed import CyclicSchedule, RandomSchedule, cyclic_participation
 from fedmf.cohorts.sampled import BallsInBins, CyclicPoisson, MinSeparationSampling
 from fedmf.participation import Participation

@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.cohorts.base import CohortSchedule
+from fedmf.cohorts.cohort import CohortSchedule
 from fedmf.participation import Participation
 
 __all__ = ["CyclicSchedule", "FixedSizeSchedule", "RandomSchedule", "cyclic_participation"]

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.cohorts.base import CohortSchedule
+from fedmf.cohorts.cohort import CohortSchedule
 from fedmf.participation import Participation
 
 __all__ = ["BallsInBins", "CyclicPoisson", "MinSeparationSampling", "SampledSchedule"]

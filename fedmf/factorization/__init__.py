@@ -1,68 +1,83 @@
 """Strategy matrices as values: closed forms, optimisers, sensitivity and error."""
 
-from fedmf.factorization.banded_inverse import banded_inverse
-from fedmf.factorization.banded_matrix import Banded
-from fedmf.factorization.banded_optimizer import banded
-from fedmf.factorization.banded_toeplitz import banded_toeplitz
-from fedmf.factorization.base import Factorization, Recurrence
-from fedmf.factorization.block_sums import BlockSums
-from fedmf.factorization.blt import blt
-from fedmf.factorization.buffered import BufferedToeplitz
-from fedmf.factorization.catalogue import Mechanism, build, names
-from fedmf.factorization.closed_form import (
+from fedmf.factorization.algebra import minimize_on_interval
+from fedmf.factorization.bounds import certified_dense_bound
+from fedmf.factorization.matrices import (
+    Banded,
+    BlockTree,
+    BufferedToeplitz,
+    ColumnScaled,
+    Dense,
+    Diagonal,
+    Factorization,
+    InverseToeplitz,
+    KaryTree,
+    NotRepresentable,
+    ScaledToeplitz,
+    Stamped,
+    Toeplitz,
     bfr,
     bifr,
     bisr,
     bsr,
     cgd,
+    factorization_from_dict,
     identity,
+    kary_tree,
+    normalized,
     nu_ftrl,
     one_parameter,
     optimal_diagonal,
     square_root,
+    tree,
 )
-from fedmf.factorization.dense import Dense
-from fedmf.factorization.dense_certificate import certified_dense_bound
-from fedmf.factorization.dense_optimizer import dense
-from fedmf.factorization.error import Errors, errors, query_variances
-from fedmf.factorization.inverse import StreamingInverse
-from fedmf.factorization.joint_geometry import free_weight, joint_diameter_square
-from fedmf.factorization.joint_sensitivity import (
-    UserRange,
-    equal_length_joint_sensitivities,
-    joint_sensitivity,
+from fedmf.factorization.mechanisms import (
+    FAMILIES,
+    Mechanism,
+    accepted_parameters,
+    banded,
+    banded_inverse,
+    banded_toeplitz,
+    blt,
+    build,
+    check_rounds,
+    dense,
+    names,
+    optional_parameters,
+    quadratic_lti,
+    quadratic_suboptimality,
+    strongly_convex_bound,
+    strongly_convex_lti,
 )
-from fedmf.factorization.lti import quadratic_lti, quadratic_suboptimality
-from fedmf.factorization.pattern import (
-    equal_length_row_sums,
-    equal_length_sensitivities,
-    pattern_sensitivities,
-    pattern_sensitivity,
-)
-from fedmf.factorization.rounded_storage import rounding_inflation, rounding_shift
-from fedmf.factorization.scaled_toeplitz import ColumnScaled, NotRepresentable, ScaledToeplitz
+from fedmf.factorization.objectives import Errors, errors, query_variances
 from fedmf.factorization.sensitivity import (
     Sensitivity,
     SensitivityNotExact,
-    sensitivity,
-    sensitivity_upper_bound,
+    UserRange,
+    equal_length_joint_sensitivities,
+    equal_length_row_sums,
+    equal_length_sensitivities,
+    exact_sensitivity,
+    free_weight,
+    joint_diameter_square,
+    joint_sensitivity,
+    pattern_sensitivities,
+    pattern_sensitivity,
     stated_sensitivity,
 )
-from fedmf.factorization.sparse_rows import SparseRows
-from fedmf.factorization.stamped import Stamped
-from fedmf.factorization.state_space import StateSpace
-from fedmf.factorization.strongly_convex import strongly_convex_bound, strongly_convex_lti
-from fedmf.factorization.toeplitz import (
-    Diagonal,
-    InverseToeplitz,
-    Toeplitz,
-    factorization_from_dict,
-    leading,
-    normalized,
+from fedmf.factorization.streaming import (
+    BlockSums,
+    Recurrence,
+    SparseRows,
+    StateSpace,
+    StreamingInverse,
+    closed_levels,
+    rounding_inflation,
+    rounding_shift,
 )
-from fedmf.factorization.tree import BlockTree, KaryTree, kary_tree, tree
 
 __all__ = [
+    "FAMILIES",
     "Banded",
     "BlockSums",
     "BlockTree",
@@ -86,6 +101,7 @@ __all__ = [
     "StreamingInverse",
     "Toeplitz",
     "UserRange",
+    "accepted_parameters",
     "banded",
     "banded_inverse",
     "banded_toeplitz",
@@ -97,23 +113,27 @@ __all__ = [
     "build",
     "certified_dense_bound",
     "cgd",
+    "check_rounds",
+    "closed_levels",
     "dense",
     "equal_length_joint_sensitivities",
     "equal_length_row_sums",
     "equal_length_sensitivities",
     "errors",
+    "exact_sensitivity",
     "factorization_from_dict",
     "free_weight",
     "identity",
     "joint_diameter_square",
     "joint_sensitivity",
     "kary_tree",
-    "leading",
+    "minimize_on_interval",
     "names",
     "normalized",
     "nu_ftrl",
     "one_parameter",
     "optimal_diagonal",
+    "optional_parameters",
     "pattern_sensitivities",
     "pattern_sensitivity",
     "quadratic_lti",
@@ -121,8 +141,6 @@ __all__ = [
     "query_variances",
     "rounding_inflation",
     "rounding_shift",
-    "sensitivity",
-    "sensitivity_upper_bound",
     "square_root",
     "stated_sensitivity",
     "strongly_convex_bound",

@@ -13,3 +13,13 @@ for _name, _value in (
     ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"),
 ):
     os.environ.setdefault(_name, _value)
+
+from fedmf.flower.ray import run_on_ray  # noqa: E402
+from fedmf.flower.simulation import run_in_process  # noqa: E402
+from fedmf.flower.strategy import RoundReport  # noqa: E402
+
+__all__ = [
+    "RoundReport",
+    "run_in_process",
+    "run_on_ray",
+]

@@ -9,7 +9,7 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedmf.flower.evaluation import evaluation_reply
+from fedmf.flower.federated_evaluation import evaluation_reply
 from fedmf.flower.messages import (
     asks_for_roster,
     hosted_users_reply,
@@ -18,11 +18,8 @@ from fedmf.flower.messages import (
     slice_reply,
     user_reply,
 )
-from fedmf.runs.config import Config
-from fedmf.runs.optimizer import clipped_sums
-from fedmf.runs.tasks import task_of
-from fedmf.training import ClippedSums, FixedPointSum, LocalSGD, LocalTrainer, Task
-from fedmf.training.evaluation import evaluate_users
+from fedmf.runs import Config, clipped_sums, task_of
+from fedmf.training import ClippedSums, FixedPointSum, LocalSGD, LocalTrainer, Task, evaluate_users
 
 __all__ = ["app", "make_client_app"]
 

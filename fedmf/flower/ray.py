@@ -12,10 +12,10 @@ from flwr.app import ConfigRecordValues, Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from fedmf.errors import ConfigError
 from fedmf.flower.client_app import cached_trainer, make_client_app
 from fedmf.flower.simulation import Observer, run_on_grid, worker_pool
-from fedmf.runs.config import Config, ConfigError
-from fedmf.runs.session import Session
+from fedmf.runs import Config, Session
 
 __all__ = ["backend_config", "run_on_ray"]
 

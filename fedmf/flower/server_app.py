@@ -10,10 +10,10 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedmf.errors import ConfigError
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
-from fedmf.runs.config import Config, ConfigError
-from fedmf.runs.session import Session
+from fedmf.runs import Config, Session
 
 __all__ = ["app", "run_directory"]
 

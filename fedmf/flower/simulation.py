@@ -9,12 +9,12 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedmf.flower.client_app import local_trainer, make_client_app
-from fedmf.flower.evaluation import CohortEvaluation
+from fedmf.flower.federated_evaluation import CohortEvaluation
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.pool import WorkerPool
 from fedmf.flower.population import Assignment
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport
-from fedmf.runs.session import Session
+from fedmf.runs import Session
 
 __all__ = ["Observer", "run_in_process", "run_on_grid", "worker_pool"]
 

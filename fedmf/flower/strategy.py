@@ -15,10 +15,10 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedmf.cohorts import CohortSchedule
 from fedmf.flower.arrays import array_record
-from fedmf.flower.evaluation import CohortEvaluation
+from fedmf.flower.federated_evaluation import CohortEvaluation
 from fedmf.flower.messages import read_slice_reply, read_user_reply, request_content
 from fedmf.flower.population import Assignment, Population, pull_until
-from fedmf.runs.server import PrivateServer
+from fedmf.runs import PrivateServer
 from fedmf.training import FixedPointSum
 
 __all__ = ["CorrelatedNoiseStrategy", "RoundReport"]

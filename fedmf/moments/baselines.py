@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from fedmf.factorization import Factorization, Sensitivity, stated_sensitivity
-from fedmf.factorization.joint_sensitivity import UserRange
+from fedmf.factorization import Factorization, Sensitivity, UserRange, stated_sensitivity
 from fedmf.moments.mechanism import MomentMechanism, checked_multiplier, separate_sensitivities
 from fedmf.participation import Participation
 
-__all__ = ["cs", "ime", "ime_basic", "pp"]
+__all__ = ["cs", "ime", "pp"]
 
 
 def ime(
@@ -45,50 +44,6 @@ def ime(
     stated = Sensitivity(s1.value, "exact" if exact else "upper_bound", "each moment on its own")
     tau_1, tau_2 = s1.value * sigma / math.sqrt(share), s2.value * sigma / math.sqrt(1 - share)
     return MomentMechanism("ime", first, second, tau_1, tau_2, participation, users, sigma, stated, share)
-
-
-def ime_basic(
-    first: Factorization,
-    second: Factorization,
-    participation: Participation,
-    users: UserRange,
-    epsilon: float,
-    delta: float,
-    share: float = 0.5,
-) -> MomentMechanism:
-    """Independent Moment Estimation under basic composition: (αε, αδ) and ((1 − α)ε, (1 − α)δ).
-
-    More noise than `ime` at the same (ε, δ), kept as the paper's baseline; its σ is that of the pair by GDP.
-
-    Args:
-        first: C₁.
-        second: C₂.
-        participation: (n, k, b).
-        users: ζ, dimension class and adjacency.
-        epsilon: ε > 0.
-        delta: δ in (0, 1).
-        share: α in (0, 1).
-
-    Raises:
-        ValueError: ε, δ or α is out of range.
-
-    References:
-        Kalinin, Upadhyay and Lampert (2025), Algorithm 4.
-
-    >>> from fedmf.accounting import gaussian_sigma
-    >>> from fedmf.factorization import identity
-    >>> C, p, users = identity(4), Participation(4, 1, 4), UserRange(1.0, 2)
-    >>> basic = ime_basic(C, C, p, users, 1.0, 1e-5)
-    >>> basic.first_std > ime(C, C, p, users, gaussian_sigma(1.0, 1e-5)).first_std
-    True
-    """
-    from fedmf.accounting import gaussian_sigma
-
-    if not 0 < share < 1:
-        raise ValueError(f"alpha (share of the first moment) must be in (0, 1); got {share}.")
-    sigmas = [gaussian_sigma(part * epsilon, part * delta) for part in (share, 1 - share)]
-    sigma = sum(1 / each**2 for each in sigmas) ** -0.5
-    return ime(first, second, participation, users, sigma, (sigma / sigmas[0]) ** 2)
 
 
 def cs(

@@ -9,7 +9,7 @@ import torch
 
 from fedmf.factorization import query_variances
 from fedmf.moments.mechanism import MomentMechanism
-from fedmf.moments.stream import MomentRelease
+from fedmf.moments.moment_stream import MomentRelease
 from fedmf.workload import ToeplitzWorkload
 
 __all__ = ["GaussianEstimate", "gaussian_estimate", "mean_noise_variances"]
@@ -101,8 +101,8 @@ class GaussianEstimate:
 def mean_noise_variances(mechanism: MomentMechanism, workload: ToeplitzWorkload) -> torch.Tensor:
     """Var of each coordinate of μ̂_t: τ₁²·‖(A₁C₁⁻¹)_t‖², shape (n,).
 
-    >>> from fedmf.factorization import identity
-    >>> from fedmf.moments import UserRange, pp
+    >>> from fedmf.factorization import UserRange, identity
+    >>> from fedmf.moments import pp
     >>> from fedmf.participation import Participation
     >>> from fedmf.workload import average
     >>> made = pp(identity(2), Participation(2, 1, 2), UserRange(1.0, 2), noise_multiplier=1.0)

@@ -12,9 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from fedmf.factorization import Factorization, Sensitivity, stated_sensitivity
-from fedmf.factorization.joint_geometry import free_weight
-from fedmf.factorization.joint_sensitivity import UserRange, joint_sensitivity
+from fedmf.factorization import (
+    Factorization,
+    Sensitivity,
+    UserRange,
+    free_weight,
+    joint_sensitivity,
+    stated_sensitivity,
+)
 from fedmf.participation import Participation
 
 __all__ = [

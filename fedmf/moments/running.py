@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload
 
 __all__ = ["MatrixWorkload", "RunningWorkload", "recursion_of"]
-
-Vector = NDArray[np.float64]
 
 
 @final

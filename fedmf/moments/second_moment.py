@@ -9,7 +9,7 @@ from typing import final
 
 import torch
 
-__all__ = ["BlockEnergies", "Diagonal", "FullMatrix", "Projected", "SecondMoment"]
+__all__ = ["BlockEnergies", "DiagonalMoment", "FullMatrix", "Projected", "SecondMoment"]
 
 #: Norms this much over 1, as float32 rounding makes them, are divided out instead of refused.
 _ROUNDING = 1e-6
@@ -92,10 +92,10 @@ class FullMatrix(SecondMoment):
 
 
 @final
-class Diagonal(SecondMoment):
+class DiagonalMoment(SecondMoment):
     """x_i², i = 1 … d: what Adam keeps.
 
-    >>> Diagonal(2).features(torch.tensor([[1.0, 2.0]]))
+    >>> DiagonalMoment(2).features(torch.tensor([[1.0, 2.0]]))
     tensor([1., 4.])
     """
 

@@ -8,10 +8,10 @@ docs/moments.md derives each; docs/errata.md lists where they differ from the pa
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmf.factorization import Factorization
 from fedmf.moments.mechanism import MomentMechanism
+from fedmf.typing import Array
 
 __all__ = [
     "covariance_errors",
@@ -21,8 +21,6 @@ __all__ = [
     "second_moment_errors_by_squaring",
     "squaring_supremum_bounds",
 ]
-
-Array = NDArray[np.float64]
 
 
 def first_moment_errors(mechanism: MomentMechanism, workload: Array, dimension: int) -> Array:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from fedmf.noise.kernels import NoiseKernels
+from fedmf.noise.kernels import MAX_DIMENSION, Domain, NoiseKernels
 from fedmf.noise.key import NoiseKey
-from fedmf.noise.layout import MAX_DIMENSION, Domain
 
 __all__ = ["MAX_DIMENSION", "Domain", "GaussianSource"]
 
@@ -14,8 +13,8 @@ __all__ = ["MAX_DIMENSION", "Domain", "GaussianSource"]
 class GaussianSource:
     """Independent N(0, 1) variables z(t, i) for rounds t and elements 0 ≤ i < d, with random access.
 
-    Bits come from ChaCha20 and its layout in `fedmf.noise.layout`: 32 bits per variable, 64 more for the
-    rare ones in the tail. Box–Muller in float64 turns them into pairs:
+    Bits come from ChaCha20, laid out as `fedmf.noise.kernels.layout` says: 32 bits per variable, 64 more for
+    the rare ones in the tail. Box–Muller in float64 turns them into pairs:
 
         u = (w_k + ½)·2⁻³²   (if w_k < 2¹⁶: w_k·2⁻³² + (x + ½)·2⁻⁹⁶ with x from the refinement stream),
         φ = 2π(w_{8+k} + ½)·2⁻³²,   r = √(−2 ln u),
@@ -105,11 +104,11 @@ class GaussianSource:
 
     def _made(self, place: torch.device) -> NoiseKernels:
         if place.type == "cpu":
-            from fedmf.noise.cpu import CpuKernels
+            from fedmf.noise.kernels import CpuKernels
 
             return CpuKernels(self.key, self.domain)
         if place.type == "cuda":
-            from fedmf.noise.gpu import TritonKernels
+            from fedmf.noise.kernels import TritonKernels
 
             return TritonKernels(self.key, self.domain, place)
         raise ValueError(f"device (of the noise) must be a CPU or a CUDA GPU; got {place}.")

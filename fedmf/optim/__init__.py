@@ -5,9 +5,9 @@ from fedmf.optim.blocks import BLOCKS, Blocks
 from fedmf.optim.energies import Energies, ReleasedEnergies, SquaredRelease
 from fedmf.optim.fedopt import FedAdagrad, FedYogi
 from fedmf.optim.move import Move
-from fedmf.optim.release import RoundRelease, SecondForm, ServerOptimizer
+from fedmf.optim.second_moment_weight import energy_weight, relative_energy_error
+from fedmf.optim.server_optimizer import RoundRelease, ServerOptimizer
 from fedmf.optim.sgd import ServerSGD
-from fedmf.workload import LearningRateSchedule
 
 __all__ = [
     "BLOCKS",
@@ -15,13 +15,13 @@ __all__ = [
     "Energies",
     "FedAdagrad",
     "FedYogi",
-    "LearningRateSchedule",
     "Move",
     "ReleasedEnergies",
     "RoundRelease",
-    "SecondForm",
     "ServerAdam",
     "ServerOptimizer",
     "ServerSGD",
     "SquaredRelease",
+    "energy_weight",
+    "relative_energy_error",
 ]

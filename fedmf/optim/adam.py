@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedmf.accounting import SecondForm
 from fedmf.moments import SecondMoment
 from fedmf.optim.energies import Energies
 from fedmf.optim.move import Move
-from fedmf.optim.release import RoundRelease, SecondForm
+from fedmf.optim.server_optimizer import RoundRelease
 
 __all__ = ["ServerAdam", "check_decay"]
 

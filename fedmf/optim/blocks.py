@@ -10,7 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from fedmf.moments import BlockEnergies, Diagonal, SecondMoment
+from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment
 
 __all__ = ["BLOCKS", "Blocks"]
 
@@ -90,7 +90,7 @@ class Blocks:
     def second_moment(self) -> SecondMoment:
         """What a mechanism must release for these blocks: squares, or sums of squares."""
         if all(size == 1 for _, size in self.runs):
-            return Diagonal(self.dimension)
+            return DiagonalMoment(self.dimension)
         return BlockEnergies(self.sizes)
 
     def energies(self, x: Tensor) -> Tensor:

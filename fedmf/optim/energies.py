@@ -8,9 +8,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedmf.accounting import SecondForm
 from fedmf.moments import SecondMoment
 from fedmf.optim.blocks import Blocks
-from fedmf.optim.release import RoundRelease, SecondForm
+from fedmf.optim.server_optimizer import RoundRelease
 
 __all__ = ["Energies", "ReleasedEnergies", "SquaredRelease"]
 

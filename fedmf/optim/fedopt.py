@@ -11,11 +11,12 @@ from typing import final
 import torch
 from torch import Tensor
 
+from fedmf.accounting import SecondForm
 from fedmf.moments import SecondMoment
 from fedmf.optim.adam import check_decay
 from fedmf.optim.energies import Energies
 from fedmf.optim.move import Move
-from fedmf.optim.release import RoundRelease, SecondForm
+from fedmf.optim.server_optimizer import RoundRelease
 
 __all__ = ["FedAdagrad", "FedYogi"]
 

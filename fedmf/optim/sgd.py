@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedmf.accounting import SecondForm
 from fedmf.optim.move import Move
-from fedmf.optim.release import RoundRelease, SecondForm
+from fedmf.optim.server_optimizer import RoundRelease
 
 __all__ = ["ServerSGD"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedmf.accounting.calibration import adjacency_factor, gaussian_sigma
-from fedmf.accounting.ledger import Ledger
-from fedmf.runs.config import ConfigError
+from fedmf.accounting import adjacency_factor, gaussian_sigma
+from fedmf.errors import ConfigError
+from fedmf.records import Ledger
 from fedmf.runs.plan import Plan
 
 __all__ = ["UserBudgets", "check_names", "read_budgets"]

@@ -11,12 +11,12 @@ from typing import Any
 
 from pydantic import ValidationError, model_validator
 
-from fedmf.accounting.amplification.sampling import check_sampling
+from fedmf.accounting import check_sampling
 from fedmf.cohorts import SCHEDULES, CohortSchedule, cohort_schedule, contract_of
+from fedmf.errors import ConfigError
 from fedmf.participation import Participation
 from fedmf.runs.keys import (
     CohortKeys,
-    ConfigError,
     DataKeys,
     ExecutionKeys,
     OptimizerKeys,

@@ -14,11 +14,11 @@ from typing import Any, Self
 import tomli_w
 from torch import Tensor
 
-from fedmf.accounting.ledger import Ledger
+from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
-from fedmf.runs.checkpoint import load_checkpoint, save_checkpoint, sync_directory, write_durably
-from fedmf.runs.config import Config, ConfigError
+from fedmf.records import Ledger, load_checkpoint, save_checkpoint, sync_directory, write_durably
+from fedmf.runs.config import Config
 
 __all__ = ["RunDirectory", "read_config"]
 

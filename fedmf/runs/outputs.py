@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmf.accounting.statement import PrivacyStatement
-from fedmf.accounting.statement_page import render_page
-from fedmf.runs.checkpoint import write_durably
+from fedmf.accounting import PrivacyStatement, render_page
+from fedmf.records import write_durably
 
 __all__ = [
     "FEDERATED_ACCURACY",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from fedmf.accounting import SecondStream
-from fedmf.accounting.calibration import certified_sigma
+from fedmf.accounting import SecondStream, certified_sigma
+from fedmf.errors import ConfigError
 from fedmf.factorization import Mechanism, UserRange, build
-from fedmf.moments import Diagonal, Goal, best_pair
-from fedmf.optim import ServerOptimizer
-from fedmf.optim.theory import energy_weight, relative_energy_error
-from fedmf.runs.config import Config, ConfigError, parse_parameters
+from fedmf.moments import DiagonalMoment, Goal, best_pair
+from fedmf.optim import ServerOptimizer, energy_weight, relative_energy_error
+from fedmf.runs.config import Config
+from fedmf.runs.keys import parse_parameters
 from fedmf.runs.workloads import second_workload
 from fedmf.workload import ToeplitzWorkload
 
@@ -74,7 +74,7 @@ def paired_streams(
         weight = best.weight
     stream = SecondStream(
         form=form,
-        moment="squares of coordinates" if isinstance(moment, Diagonal) else "energies of blocks",
+        moment="squares of coordinates" if isinstance(moment, DiagonalMoment) else "energies of blocks",
         features=moment.size,
         dimension=moment.dimension,
         weight=weight / stretch,

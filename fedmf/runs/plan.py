@@ -10,25 +10,32 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
-from fedmf.accounting.amplification import CohortLaw, RunAmplification, amplified_run
-from fedmf.accounting.calibration import adjacency_factor, certified_sigma, gaussian_epsilon
-from fedmf.accounting.header import RunHeader, sampling_claim
-from fedmf.accounting.release import PairRelease, RunRelease, SecondStream, SumRelease
-from fedmf.cohorts import SampledSchedule
-from fedmf.factorization import (
-    Mechanism,
-    Sensitivity,
-    build,
-    factorization_from_dict,
+from fedmf.accounting import (
+    CohortLaw,
+    PairRelease,
+    RunAmplification,
+    RunHeader,
+    RunRelease,
+    SecondStream,
+    SumRelease,
+    adjacency_factor,
+    amplified_run,
+    certified_sigma,
+    gaussian_epsilon,
+    sampling_claim,
 )
+from fedmf.cohorts import SampledSchedule
+from fedmf.errors import ConfigError
+from fedmf.factorization import Mechanism, Sensitivity, build, factorization_from_dict
 from fedmf.noise import Domain, NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.participation import Participation
-from fedmf.runs.config import Config, ConfigError, parse_parameters
+from fedmf.runs.config import Config
+from fedmf.runs.keys import parse_parameters
 from fedmf.runs.pair_plan import paired_streams
 from fedmf.runs.workloads import run_workload
 
-__all__ = ["Plan", "cohort_seed", "make_plan"]
+__all__ = ["Plan", "cohort_seed", "plan_run"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +169,7 @@ class Plan:
         return gaussian_epsilon(self.noise_multiplier * self.sensitivity.value / spent, self.config.delta)
 
 
-def make_plan(config: Config, optimizer: ServerOptimizer | None = None) -> Plan:
+def plan_run(config: Config, optimizer: ServerOptimizer | None = None) -> Plan:
     """Build the factorization and calibrate its noise.
 
     Args:

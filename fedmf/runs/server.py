@@ -13,7 +13,7 @@ from fedmf.optim import RoundRelease, ServerOptimizer
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.optimizer import sums_for
 from fedmf.runs.plan import Plan
-from fedmf.runs.second_moment import SecondMomentRelease
+from fedmf.runs.second_release import SecondMomentRelease
 from fedmf.training import FixedPointSum
 
 __all__ = ["BudgetExhaustedError", "PrivateServer"]

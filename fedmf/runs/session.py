@@ -9,12 +9,12 @@ from typing import Any, Self
 
 import torch
 
-from fedmf.accounting.header import RunHeader
-from fedmf.accounting.statement import PrivacyStatement, build_statement
+from fedmf.accounting import PrivacyStatement, RunHeader, build_statement
 from fedmf.cohorts import CohortSchedule
+from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.runs.budget import UserBudgets, check_names, read_budgets
-from fedmf.runs.config import Config, ConfigError
+from fedmf.runs.config import Config
 from fedmf.runs.directory import BUDGETS, RunDirectory
 from fedmf.runs.optimizer import server_optimizer
 from fedmf.runs.outputs import (
@@ -24,7 +24,7 @@ from fedmf.runs.outputs import (
     write_metrics,
     write_statement,
 )
-from fedmf.runs.plan import Plan, cohort_seed, make_plan
+from fedmf.runs.plan import Plan, cohort_seed, plan_run
 from fedmf.runs.server import PrivateServer
 from fedmf.runs.tasks import task_of
 from fedmf.training import Task
@@ -67,7 +67,7 @@ class Session:
         task = task or task_of(config)
         if task.dataset.users != config.users:
             raise ConfigError(f"users must be the task's {task.dataset.users}; got {config.users}.")
-        plan = make_plan(config, server_optimizer(config, task.model.shapes))
+        plan = plan_run(config, server_optimizer(config, task.model.shapes))
         if config.user_budgets:
             budgets = read_budgets(Path(config.user_budgets).expanduser())
             check_names(budgets, task.dataset.user_ids)

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from fedmf.runs.config import Config, ConfigError
-from fedmf.runs.keys.data import parse_counts, parse_names
-from fedmf.training import FederatedDataset, FlatModel, InMemoryDataset, Task, build_model
-from fedmf.training.data import (
+from fedmf.data import (
+    FederatedDataset,
     HubColumns,
+    InMemoryDataset,
     PartitionPlan,
     SyntheticDataset,
     digits,
@@ -21,6 +20,11 @@ from fedmf.training.data import (
     read_table,
     table_dataset,
 )
+from fedmf.errors import ConfigError
+from fedmf.models import FlatModel, build_model
+from fedmf.runs.config import Config
+from fedmf.runs.keys import parse_counts, parse_names
+from fedmf.training import Task
 
 __all__ = ["DATASETS", "dataset_of", "task_of"]
 

@@ -1,12 +1,12 @@
 """Private moments of a stream of rows as a job: reading, admission, durable state, output and statement."""
 
 from fedmf.streaming.outputs import open_output
-from fedmf.streaming.plan import METHODS, Settings, StreamPlan, make_plan
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.session import open_reader, open_run
 from fedmf.streaming.state import Position, StateError, StreamState
-from fedmf.streaming.statement import render_statement, stream_statement
+from fedmf.streaming.statements import render_statement, stream_statement
+from fedmf.streaming.stream_plan import METHODS, Settings, StreamPlan, plan_stream
 
 __all__ = [
     "METHODS",
@@ -21,10 +21,10 @@ __all__ = [
     "StreamPlan",
     "StreamRun",
     "StreamState",
-    "make_plan",
     "open_output",
     "open_reader",
     "open_run",
+    "plan_stream",
     "render_statement",
     "stream_statement",
 ]

@@ -13,12 +13,12 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.moments import Diagonal, FullMatrix, mean_noise_variances
-from fedmf.streaming.plan import StreamPlan
+from fedmf.moments import DiagonalMoment, FullMatrix, mean_noise_variances
+from fedmf.streaming.stream_plan import StreamPlan
+from fedmf.typing import Array
 
 __all__ = ["JsonLinesFile", "Output", "ParquetFile", "Renderer", "StandardOutput", "open_output"]
 
-Array = NDArray[np.float64]
 _GROUP_BYTES: Final = 1 << 25
 
 
@@ -28,7 +28,7 @@ class Renderer:
     def __init__(self, plan: StreamPlan) -> None:
         self._plan, self._d = plan, plan.layout.dimension
         self._matrix = isinstance(plan.second_moment, FullMatrix)
-        self._covariance = plan.averages and isinstance(plan.second_moment, FullMatrix | Diagonal)
+        self._covariance = plan.averages and isinstance(plan.second_moment, FullMatrix | DiagonalMoment)
         self._variances = None
         if self._covariance:
             self._variances = mean_noise_variances(plan.mechanism, plan.workloads[0]).numpy()

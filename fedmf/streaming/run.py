@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from fedmf.streaming.clipping import clip_rows
 from fedmf.streaming.outputs import Output, Renderer
-from fedmf.streaming.plan import StreamPlan
 from fedmf.streaming.rows import InputError, RowBlock, RowReader
 from fedmf.streaming.state import OPERATOR, STATEMENT, Position, StreamState, write_json
-from fedmf.streaming.statement import stream_statement
+from fedmf.streaming.statements import stream_statement
+from fedmf.streaming.stream_plan import StreamPlan
 from fedmf.streaming.users import UserHistories
 
 __all__ = ["Handling", "StreamRun"]

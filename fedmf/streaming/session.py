@@ -11,10 +11,10 @@ from typing import Final
 from fedmf.noise import NoiseKey
 from fedmf.streaming.lines import Lines
 from fedmf.streaming.outputs import open_output
-from fedmf.streaming.plan import Settings, StreamPlan, make_plan
 from fedmf.streaming.rows import InputError, Layout, RowReader
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.state import StateError, StreamState
+from fedmf.streaming.stream_plan import Settings, StreamPlan, plan_stream
 from fedmf.streaming.text_rows import CsvReader, JsonLinesReader
 
 __all__ = ["FORMATS", "open_reader", "open_run"]
@@ -119,7 +119,7 @@ def open_run(
             raise InputError("n (rounds) must be given for standard input; got none. Say --rounds N.")
         open_output(output, fresh=True)
         with open_reader(source, settings, file_format) as reader:
-            plan = make_plan(settings, reader.layout, _horizon(settings, source, file_format))
+            plan = plan_stream(settings, reader.layout, _horizon(settings, source, file_format))
             key = NoiseKey.from_os() if settings.seed is None else NoiseKey.from_seed(settings.seed)
             with (
                 StreamState.create(directory, plan.to_dict(), key) as state,

@@ -29,8 +29,8 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting.ledger_schema import WriterLock, connect, one_line_errors
 from fedmf.noise import NoiseKey
+from fedmf.records import WriterLock, connect, one_line_errors
 from fedmf.streaming.users import UserRow
 
 __all__ = ["OPERATOR", "STATEMENT", "Position", "StateError", "StreamState", "write_json"]

@@ -16,7 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.streaming.lines import Lines
-from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader, numbers_of, wanted_columns
+from fedmf.streaming.rows import (
+    InputError,
+    Layout,
+    RowBlock,
+    RowReader,
+    numbers_of,
+    wanted_columns,
+)
 
 __all__ = ["CsvReader", "JsonLinesReader"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.noise.transform import compiled
+from fedmf.compiled import compiled
 from fedmf.training.shuffling import shuffle
 
 __all__ = ["Shape", "StepRows", "groups_of", "step_rows"]

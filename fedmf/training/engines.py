@@ -10,9 +10,15 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fedmf.training.gradients import FunctionalGradient, Gradient, LoopGradient, Loss
-from fedmf.training.layered import LayeredGradient, layers_of
-from fedmf.training.model import FlatModel
+from fedmf.models import FlatModel
+from fedmf.training.gradients import (
+    FunctionalGradient,
+    Gradient,
+    LayeredGradient,
+    LoopGradient,
+    Loss,
+    layers_of,
+)
 
 __all__ = ["LocalEngine", "make_gradient"]
 

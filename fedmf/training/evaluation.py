@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.training.data import FederatedDataset
+from fedmf.data import FederatedDataset
+from fedmf.models import FlatModel
 from fedmf.training.gradients import Loss
-from fedmf.training.model import FlatModel
 
 __all__ = ["ExampleTotals", "evaluate_users"]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedmf.training.alignment import aligned_empty
-from fedmf.training.gradients import Loss
-from fedmf.training.model import FlatModel
+from fedmf.models import FlatModel
+from fedmf.training.gradients import Loss, aligned_empty
 from fedmf.training.workers import Workers, single_threaded_kernels
 
 __all__ = ["Grouping", "saved_bytes"]

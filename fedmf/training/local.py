@@ -11,14 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.training.alignment import aligned_empty
+from fedmf.data import FederatedDataset
+from fedmf.models import FlatModel
 from fedmf.training.batches import Shape, StepRows, groups_of, step_rows
-from fedmf.training.data import FederatedDataset
 from fedmf.training.engines import LocalEngine, make_gradient
-from fedmf.training.gradients import Loss
+from fedmf.training.gradients import Loss, aligned_empty
 from fedmf.training.grouping import Grouping
-from fedmf.training.model import FlatModel
-from fedmf.training.plan import LocalSGD
+from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.shuffling import user_seed
 from fedmf.training.workers import Workers, single_threaded_kernels
 

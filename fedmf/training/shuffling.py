@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.noise.transform import compiled
+from fedmf.compiled import compiled
 
 __all__ = ["shuffle", "user_orders", "user_seed"]
 

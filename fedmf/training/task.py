@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedmf.training.data import FederatedDataset
-from fedmf.training.model import FlatModel
+from fedmf.data import FederatedDataset
+from fedmf.models import FlatModel
 
 __all__ = ["Task", "cross_entropy"]
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedmf.workload.iterates import nesterov, with_schedule
 from fedmf.workload.schedule import LearningRateSchedule
-from fedmf.workload.toeplitz import ToeplitzWorkload, average, exponential, momentum, prefix, window
+from fedmf.workload.server_iterates import nesterov, with_schedule
+from fedmf.workload.toeplitz import (
+    ToeplitzWorkload,
+    average,
+    exponential,
+    momentum,
+    prefix,
+    window,
+)
 
 __all__ = ["parse_workload"]
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedmf.typing import Vector
+
 __all__ = [
     "ToeplitzWorkload",
     "average",
@@ -17,7 +19,6 @@ __all__ = [
     "window",
 ]
 
-Vector = NDArray[np.float64]
 #: (ρ, e, s) stands for (1 − ρx^s)^e.
 Factor = tuple[float, float, int]
 

@@ -18,9 +18,9 @@ from rich.progress import track
 from rich.table import Table
 
 from fedmf.accounting import release
-from fedmf.factorization import stated_sensitivity
-from fedmf.runs import Config
-from fedmf.runs.audit import audit
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.runs.canary_audit import audit
+from fedmf.runs.config import Config
 
 
 def understated(*arguments: object) -> object:

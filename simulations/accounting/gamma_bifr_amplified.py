@@ -21,9 +21,9 @@ from cells import Cells
 
 from fedmf.accounting.amplification.sampling import Sampling, amplified_noise_of
 from fedmf.accounting.amplification.search import amplified_mechanism
-from fedmf.factorization.error import query_variances
+from fedmf.factorization.objectives.error import query_variances
 from fedmf.participation import Participation
-from fedmf.workload import prefix
+from fedmf.workload.toeplitz import prefix
 
 CONTRACT = Participation(2048, 8, 256)
 DELTA = 1e-5

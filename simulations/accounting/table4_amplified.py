@@ -20,13 +20,13 @@ from pathlib import Path
 
 from cells import Cells
 
-from fedmf.accounting.amplification.bins import BallsInBins
-from fedmf.accounting.amplification.calibration import amplified_noise
+from fedmf.accounting.amplification.bins import BallsInBinsPair
+from fedmf.accounting.amplification.noise_level import amplified_noise
 from fedmf.accounting.amplification.poisson import poisson_noise_multiplier
-from fedmf.factorization import build
-from fedmf.factorization.error import query_variances
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.objectives.error import query_variances
 from fedmf.participation import Participation
-from fedmf.workload import prefix
+from fedmf.workload.toeplitz import prefix
 
 CONTRACT = Participation(3900, 10, 390)
 DELTA = 1e-5
@@ -104,7 +104,7 @@ def cells_of(label: str, relative_error: float) -> Callable[[float], dict[str, f
 
     if label == "DP-SGD":
         return poisson
-    pair = BallsInBins.of(strategy, CONTRACT)
+    pair = BallsInBinsPair.of(strategy, CONTRACT)
     return bins
 
 

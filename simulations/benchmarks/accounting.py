@@ -19,8 +19,9 @@ import json
 import subprocess
 import time
 
-from fedmf.accounting.amplification import BallsInBins, amplified_noise
-from fedmf.factorization import cgd
+from fedmf.accounting.amplification.bins import BallsInBinsPair
+from fedmf.accounting.amplification.noise_level import amplified_noise
+from fedmf.factorization.matrices.closed_form import cgd
 from fedmf.participation import Participation
 
 CONTRACT = Participation(3900, 10, 390)
@@ -52,7 +53,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print a JSON list")
     parser.add_argument("--jax-python", help="an interpreter that can import jax_privacy")
     options = parser.parse_args()
-    pair = BallsInBins.of(cgd(0.95, CONTRACT.rounds), CONTRACT)
+    pair = BallsInBinsPair.of(cgd(0.95, CONTRACT.rounds), CONTRACT)
     start = time.process_time()
     found = amplified_noise(pair, EPSILON, DELTA, ERROR)
     seconds = time.process_time() - start

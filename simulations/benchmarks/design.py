@@ -23,8 +23,12 @@ os.environ["FEDMF_CACHE"] = "off"
 
 import numpy as np
 
-from fedmf.factorization import Banded, BufferedToeplitz, Toeplitz, build, names, stated_sensitivity
-from fedmf.factorization.pattern_search import heaviest_pattern
+from fedmf.factorization.matrices.banded_matrix import Banded
+from fedmf.factorization.matrices.buffered import BufferedToeplitz
+from fedmf.factorization.matrices.toeplitz import Toeplitz
+from fedmf.factorization.mechanisms.catalogue import build, names
+from fedmf.factorization.sensitivity.pattern_search import heaviest_pattern
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
 
 Job = Callable[[], object]

@@ -23,11 +23,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from fedmf.accounting.ledger import Ledger
-from fedmf.cohorts import RandomSchedule
-from fedmf.noise import NoiseKey
-from fedmf.runs import Config, make_plan
+from fedmf.cohorts.fixed import RandomSchedule
+from fedmf.noise.key import NoiseKey
+from fedmf.records.ledger import Ledger
+from fedmf.runs.config import Config
 from fedmf.runs.directory import CONFIG, LEDGER
+from fedmf.runs.plan import plan_run
 
 SECONDS, BYTES = 60.0, 2 * 2**30
 
@@ -36,7 +37,7 @@ def fill(path: Path, config: Config) -> float:
     """Write the ledger of a whole run; returns the seconds spent in commits, disk included."""
     schedule = RandomSchedule(config.users, config.cohort_size, config.participation, seed=0)
     ids = [f"user-{u:08d}" for u in range(config.users)]
-    header = make_plan(config).header(NoiseKey.from_os(), dimension=1000).to_dict()
+    header = plan_run(config).header(NoiseKey.from_os(), dimension=1000).to_dict()
     (path / CONFIG).write_text(tomli_w.dumps(config.to_flat()))
     spent = 0.0
     with Ledger.create(path / LEDGER, config.participation, header) as ledger:

@@ -51,16 +51,19 @@ def estimator(case: Case) -> Callable[[], object]:
     """Several steps of the running estimator."""
     import torch
 
-    from fedmf.factorization import build
-    from fedmf.moments import Diagonal, FullMatrix, MomentStream, UserRange, jme
-    from fedmf.noise import NoiseKey
+    from fedmf.factorization.mechanisms.catalogue import build
+    from fedmf.factorization.sensitivity.joint import UserRange
+    from fedmf.moments.mechanism import jme
+    from fedmf.moments.moment_stream import MomentStream
+    from fedmf.moments.second_moment import DiagonalMoment, FullMatrix
+    from fedmf.noise.key import NoiseKey
     from fedmf.participation import Participation
-    from fedmf.workload import average
+    from fedmf.workload.toeplitz import average
 
     once, work = Participation(case.rounds, 1, case.rounds), average(case.rounds)
     # Made for prefix sums, whose best strategy is good for averages too and is quick to find.
     C = build(case.mechanism, once, params=case.params).factorization
-    second = (FullMatrix if case.second == "full" else Diagonal)(case.d)
+    second = (FullMatrix if case.second == "full" else DiagonalMoment)(case.d)
     made = jme(C, C, once, UserRange(1.0, case.d), 1.0)
     stream = MomentStream(made, second, work, key=NoiseKey.from_seed(0))
     row = torch.from_numpy(np.full(case.d, case.d**-0.5))

@@ -25,8 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from fedmf.noise import Domain, NoiseKey
-from fedmf.noise.cpu import CpuKernels
+from fedmf.noise.kernels.cpu import CpuKernels
+from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.key import NoiseKey
 
 Job = Callable[[], object]
 

@@ -21,11 +21,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from fedmf.noise import NoiseKey
-from fedmf.noise.cpu import CpuKernels
-from fedmf.noise.gpu import TritonKernels
-from fedmf.noise.kernels import NoiseKernels
-from fedmf.noise.layout import Domain
+from fedmf.noise.kernels.cpu import CpuKernels
+from fedmf.noise.kernels.gpu import TritonKernels
+from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.kernels.protocol import NoiseKernels
+from fedmf.noise.key import NoiseKey
 
 KEY = NoiseKey.from_seed(0)
 SLICE = 100_000

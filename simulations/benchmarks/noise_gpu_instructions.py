@@ -27,7 +27,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from fedmf.noise import gpu_kernels
+from fedmf.noise.kernels import gpu_kernels
 
 ROTATIONS_PER_BLOCK = 320
 WIDTH = {"fp32": 4, "fp64": 8, "i16": 2}

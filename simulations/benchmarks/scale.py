@@ -37,7 +37,8 @@ def measure(values: dict[str, Any], path: Path) -> dict[str, float]:
     from fedmf.flower.client_app import local_trainer, make_client_app
     from fedmf.flower.grid import InProcessGrid
     from fedmf.flower.simulation import run_on_grid, worker_pool
-    from fedmf.runs import Config, Session
+    from fedmf.runs.config import Config
+    from fedmf.runs.session import Session
 
     config = Config.from_mapping(values)
     rounds: list[float] = []
@@ -95,9 +96,11 @@ def server_step(dimension: int, rounds: int) -> dict[str, float]:
     """Seconds of the parts of a release with one big model, and of a plain copy in the same process."""
     import torch
 
-    from fedmf.runs import Config, Session
-    from fedmf.training import FlatModel, Task
-    from fedmf.training.data import InMemoryDataset
+    from fedmf.data.memory import InMemoryDataset
+    from fedmf.models.flat_model import FlatModel
+    from fedmf.runs.config import Config
+    from fedmf.runs.session import Session
+    from fedmf.training.task import Task
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None

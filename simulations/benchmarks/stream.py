@@ -26,11 +26,14 @@ import pyarrow as arrow
 import torch
 from pyarrow import csv, parquet
 
-from fedmf.factorization import build
-from fedmf.moments import FullMatrix, MomentStream, UserRange, jme
-from fedmf.noise import NoiseKey
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.sensitivity.joint import UserRange
+from fedmf.moments.mechanism import jme
+from fedmf.moments.moment_stream import MomentStream
+from fedmf.moments.second_moment import FullMatrix
+from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
-from fedmf.workload import average
+from fedmf.workload.toeplitz import average
 
 PROJECT = Path(__file__).resolve().parents[2]
 GIBIBYTE = float(1 << 30)

@@ -16,8 +16,10 @@ from functools import cache
 import numpy as np
 from pictures import Curves, draw, ratios, rmse, rmse_of
 
-from fedmf.accounting.calibration import gaussian_sigma
-from fedmf.factorization import Toeplitz, build, names, stated_sensitivity
+from fedmf.accounting.gaussian.calibration import gaussian_sigma
+from fedmf.factorization.matrices.toeplitz import Toeplitz
+from fedmf.factorization.mechanisms.catalogue import build, names
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
 
 DELTA = 1e-8

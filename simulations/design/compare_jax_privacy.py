@@ -24,8 +24,8 @@ os.environ["FEDMF_CACHE"] = "off"
 
 import numpy as np
 
-from fedmf.factorization import build, names
-from fedmf.factorization.pattern_search import heaviest_pattern
+from fedmf.factorization.mechanisms.catalogue import build, names
+from fedmf.factorization.sensitivity.pattern_search import heaviest_pattern
 from fedmf.participation import Participation
 
 Matrix = np.ndarray

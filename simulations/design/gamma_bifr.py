@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pictures import RESULTS, draw, rmse
 
-from fedmf.accounting.calibration import gaussian_sigma
+from fedmf.accounting.gaussian.calibration import gaussian_sigma
 from fedmf.participation import Participation
 
 CONTRACT = Participation(2048, 8, 256)

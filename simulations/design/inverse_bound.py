@@ -2,7 +2,7 @@
 
     python simulations/design/inverse_bound.py [--rounds N] [--participations K] [--separation B] [--bands P]
 
-The dual problem of `fedmf.factorization.duality.banded_inverse_bound` is solved by descent over the filters F
+The dual problem of `banded_inverse_bound` is solved by descent over the filters F
 for users found so far, then users that move the noise Y(F Fᵀ) more are added, and so on. Every bound printed
 holds, however far the search has come. Users are signs on patterns, so the bound holds for scalar streams.
 After it: the least error times norm of the earliest columns, what L-BFGS from BISR passes on its way
@@ -18,15 +18,20 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting.calibration import gaussian_sigma
-from fedmf.factorization import banded_inverse, bifr, bisr
-from fedmf.factorization.banded_inverse import EarliestObjective
-from fedmf.factorization.duality import banded_inverse_bound, covariance_bands, filter_errors, heavier_users
-from fedmf.factorization.pattern_search import heaviest_pattern
-from fedmf.factorization.separated import comb_sum, comb_sum_adjoint, earliest_pattern
-from fedmf.factorization.series import multiply
+from fedmf.accounting.gaussian.calibration import gaussian_sigma
+from fedmf.factorization.algebra.series import multiply
+from fedmf.factorization.bounds.duality import (
+    banded_inverse_bound,
+    covariance_bands,
+    filter_errors,
+    heavier_users,
+)
+from fedmf.factorization.matrices.closed_form import bifr, bisr
+from fedmf.factorization.mechanisms.banded_inverse_optimizer import EarliestObjective, banded_inverse
+from fedmf.factorization.sensitivity.pattern_search import heaviest_pattern
+from fedmf.factorization.sensitivity.separated import comb_sum, comb_sum_adjoint, earliest_pattern
 from fedmf.participation import Participation
-from fedmf.workload import prefix
+from fedmf.workload.toeplitz import prefix
 
 Array = NDArray[np.float64]
 

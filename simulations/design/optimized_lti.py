@@ -14,16 +14,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from pictures import RESULTS, draw
 
-from fedmf.factorization import (
-    Factorization,
-    identity,
-    nu_ftrl,
-    quadratic_lti,
-    quadratic_suboptimality,
+from fedmf.factorization.algebra.search import minimize_on_interval
+from fedmf.factorization.matrices.closed_form import identity, nu_ftrl
+from fedmf.factorization.matrices.strategy_matrix import Factorization
+from fedmf.factorization.mechanisms.lti import quadratic_lti, quadratic_suboptimality
+from fedmf.factorization.mechanisms.strongly_convex import (
     strongly_convex_bound,
     strongly_convex_lti,
 )
-from fedmf.factorization.search import minimize_on_interval
 
 OPTIMAL, DAMPED, WHITE = "optimised LTI", "best ν-DP-FTRL", "identity (DP-SGD)"
 Rows = list[tuple[str, float, float, float, float]]

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedmf.factorization import Factorization, build, errors, stated_sensitivity
+from fedmf.factorization.matrices.strategy_matrix import Factorization
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.objectives.error import errors
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
-from fedmf.workload import prefix
+from fedmf.workload.toeplitz import prefix
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 Curves = Mapping[str, Sequence[tuple[float, float]]]

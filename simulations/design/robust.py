@@ -20,9 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pictures import RESULTS
 
-from fedmf.factorization import Factorization, banded_toeplitz, blt, errors, stated_sensitivity
-from fedmf.factorization.robust import Scenarios, robust_toeplitz, tapered
-from fedmf.workload import prefix
+from fedmf.factorization.matrices.strategy_matrix import Factorization
+from fedmf.factorization.mechanisms import banded_toeplitz, blt
+from fedmf.factorization.mechanisms.robust import Scenarios, robust_toeplitz, tapered
+from fedmf.factorization.objectives.error import errors
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.workload.toeplitz import prefix
 
 Curve = NDArray[np.float64]
 KNOWN = "known b"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pictures import RESULTS
 
-from fedmf.design import design
-from fedmf.factorization import names
+from fedmf.accounting.comparison import design
+from fedmf.factorization.mechanisms.catalogue import names
 from fedmf.participation import Participation
 
 CONTRACT = Participation(3900, 10, 390)

@@ -21,20 +21,16 @@ import numpy as np
 import torch
 from rich.progress import track
 
-from fedmf.factorization import identity
-from fedmf.moments import (
-    FullMatrix,
-    GaussianEstimate,
-    MomentStream,
-    UserRange,
-    gaussian_estimate,
-    jme,
-    mean_noise_variances,
-    pp,
-)
-from fedmf.noise import NoiseKey
+from fedmf.factorization.matrices.closed_form import identity
+from fedmf.factorization.sensitivity.joint import UserRange
+from fedmf.moments.baselines import pp
+from fedmf.moments.density import GaussianEstimate, gaussian_estimate, mean_noise_variances
+from fedmf.moments.mechanism import jme
+from fedmf.moments.moment_stream import MomentStream
+from fedmf.moments.second_moment import FullMatrix
+from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
-from fedmf.workload import average
+from fedmf.workload.toeplitz import average
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "design"))
 from pictures import RESULTS

@@ -16,17 +16,25 @@ import numpy as np
 import torch
 from rich.progress import track
 
-from fedmf.factorization import Factorization, Toeplitz, bsr, identity, square_root
-from fedmf.factorization.joint_sensitivity import joint_sensitivity
-from fedmf.factorization.separated import pattern_layers
-from fedmf.moments import BlockEnergies, Diagonal, FullMatrix, Projected, SecondMoment, UserRange
+from fedmf.factorization.matrices.closed_form import bsr, identity, square_root
+from fedmf.factorization.matrices.strategy_matrix import Factorization
+from fedmf.factorization.matrices.toeplitz import Toeplitz
+from fedmf.factorization.sensitivity.joint import UserRange, joint_sensitivity
+from fedmf.factorization.sensitivity.separated import pattern_layers
+from fedmf.moments.second_moment import (
+    BlockEnergies,
+    DiagonalMoment,
+    FullMatrix,
+    Projected,
+    SecondMoment,
+)
 from fedmf.participation import Participation
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 N, D = 6, 3
 SECOND: dict[str, SecondMoment] = {
     "full matrix": FullMatrix(D),
-    "diagonal": Diagonal(D),
+    "diagonal": DiagonalMoment(D),
     "blocks 1 + 2": BlockEnergies([1, 2]),
     "one block": BlockEnergies([3]),
     "projection to 2": Projected(torch.eye(2, D, dtype=torch.float64), FullMatrix(2)),

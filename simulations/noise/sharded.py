@@ -15,8 +15,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from fedmf.factorization import build
-from fedmf.noise import CorrelatedNoise, GaussianSource, NoiseKey
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.source import GaussianSource
 from fedmf.participation import Participation
 
 
@@ -32,7 +34,7 @@ def noisy_sum(
     factorization = build(mechanism, Participation(rounds, 1, rounds)).factorization
     source = GaussianSource(NoiseKey.from_seed(seed), dimension)  # d is that of the whole vector
     start, stop = shard_of(rank, world, dimension)
-    noise = CorrelatedNoise(source, factorization.recurrence(), rounds, start, stop)
+    noise = NoiseStream(source, factorization.recurrence(), rounds, start, stop)
     total = torch.zeros(stop - start, device=device)
     for _ in range(rounds):
         noise.add_(total, scale=1.0)

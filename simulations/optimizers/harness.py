@@ -16,15 +16,23 @@ from dataclasses import dataclass
 import torch
 from problems import Clipping, Digits, Problem, ScaledBlocks
 
-from fedmf.accounting.calibration import certified_sigma
-from fedmf.cohorts import cohort_schedule, contract_of
-from fedmf.factorization import Factorization, build, stated_sensitivity
-from fedmf.moments import UserRange, jme
-from fedmf.noise import CorrelatedNoise, Domain, GaussianSource, NoiseKey
-from fedmf.optim import LearningRateSchedule, Move, RoundRelease, ServerOptimizer
-from fedmf.optim.theory import energy_weight, relative_energy_error
+from fedmf.accounting.gaussian.calibration import certified_sigma
+from fedmf.cohorts.catalogue import cohort_schedule, contract_of
+from fedmf.factorization.matrices.strategy_matrix import Factorization
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.sensitivity.joint import UserRange
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.moments.mechanism import jme
+from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.source import GaussianSource
+from fedmf.optim.move import Move
+from fedmf.optim.second_moment_weight import energy_weight, relative_energy_error
+from fedmf.optim.server_optimizer import RoundRelease, ServerOptimizer
 from fedmf.participation import Participation
-from fedmf.workload import parse_workload
+from fedmf.workload.parse import parse_workload
+from fedmf.workload.schedule import LearningRateSchedule
 
 __all__ = ["DELTA", "PROBLEMS", "Make", "Method", "run"]
 
@@ -179,5 +187,5 @@ def run(
     }
 
 
-def _stream(C: Factorization, key: NoiseKey, size: int, domain: Domain) -> CorrelatedNoise:
-    return CorrelatedNoise(GaussianSource(key, size, domain), C.recurrence(), C.rounds)
+def _stream(C: Factorization, key: NoiseKey, size: int, domain: Domain) -> NoiseStream:
+    return NoiseStream(GaussianSource(key, size, domain), C.recurrence(), C.rounds)

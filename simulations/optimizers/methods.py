@@ -6,16 +6,12 @@ from collections.abc import Callable
 
 from harness import Make, Method
 
-from fedmf.optim import (
-    Blocks,
-    FedAdagrad,
-    FedYogi,
-    ReleasedEnergies,
-    SecondForm,
-    ServerAdam,
-    ServerSGD,
-    SquaredRelease,
-)
+from fedmf.optim.adam import ServerAdam
+from fedmf.optim.blocks import Blocks
+from fedmf.optim.energies import ReleasedEnergies, SquaredRelease
+from fedmf.optim.fedopt import FedAdagrad, FedYogi
+from fedmf.optim.server_optimizer import SecondForm
+from fedmf.optim.sgd import ServerSGD
 
 __all__ = ["BASELINE", "METHODS"]
 

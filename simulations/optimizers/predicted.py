@@ -3,7 +3,7 @@
     python simulations/optimizers/predicted.py [--output docs/results]
 
 Signals are measured on the users' clipped updates at θ_0, without noise; errors are the standard deviation
-of v̂ at the horizon (`fedmf.optim.theory`) over the signal that the method estimates: the mean energy of the
+of v̂ at the horizon (`fedmf.optim`) over the signal that the method estimates: the mean energy of the
 users' updates for JME-Adam, the energy of their mean for all that square the mean.
 """
 
@@ -17,10 +17,17 @@ import numpy as np
 from harness import PROBLEMS, Noise, calibrated
 from methods import METHODS
 from problems import Clipping, Problem
+from relative_energy_error import (
+    averaging_weights,
+    released_variances,
+    squared_biases,
+    squared_variances,
+)
 
-from fedmf.cohorts import contract_of
-from fedmf.optim import Blocks, LearningRateSchedule, Move
-from fedmf.optim.theory import averaging_weights, released_variances, squared_biases, squared_variances
+from fedmf.cohorts.catalogue import contract_of
+from fedmf.optim.blocks import Blocks
+from fedmf.optim.move import Move
+from fedmf.workload.schedule import LearningRateSchedule
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 BETA2 = 0.99

@@ -9,8 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.optim import Blocks
-from fedmf.training import FlatModel, LocalSGD, LocalTrainer, Task, clip, digits, mlp
+from fedmf.data.digit_images import digits
+from fedmf.models.architectures import mlp
+from fedmf.models.flat_model import FlatModel
+from fedmf.optim.blocks import Blocks
+from fedmf.training.clipping.fixed_point import clip
+from fedmf.training.local import LocalTrainer
+from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.task import Task
 
 __all__ = ["Clipping", "Digits", "Problem", "ScaledBlocks"]
 

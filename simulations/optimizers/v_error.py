@@ -3,7 +3,7 @@
     python simulations/optimizers/v_error.py [--quick] [--output docs/results]
 
 Single participation, replace-one adjacency, ‖x_t‖ ≤ 1, β₁ = 0.9, β₂ = 0.999, C = I and C = A^{1/2}. Errors
-are Σ_t E‖v̂_t − v_t‖² over all coordinates, in closed form (`fedmf.optim.theory`) and, for fewer coordinates,
+are Σ_t E‖v̂_t − v_t‖² over all coordinates, in closed form (`fedmf.optim`) and, for fewer coordinates,
 by Monte Carlo on the package's noise streams: all terms that matter are proportional to d. A block's v is
 given to each of its coordinates; that a block has but one v is not counted as an error.
 """
@@ -16,14 +16,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from relative_energy_error import released_variances, squared_biases, squared_variances
 
-from fedmf.factorization import Factorization, Toeplitz, identity
-from fedmf.factorization import square_root as plain_root
-from fedmf.moments import UserRange, jme
-from fedmf.noise import CorrelatedNoise, Domain, GaussianSource, NoiseKey
-from fedmf.optim.theory import released_variances, squared_biases, squared_variances
+from fedmf.factorization.matrices.closed_form import identity
+from fedmf.factorization.matrices.closed_form import square_root as plain_root
+from fedmf.factorization.matrices.strategy_matrix import Factorization
+from fedmf.factorization.matrices.toeplitz import Toeplitz
+from fedmf.factorization.sensitivity.joint import UserRange
+from fedmf.moments.mechanism import jme
+from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.source import GaussianSource
 from fedmf.participation import Participation
-from fedmf.workload import exponential
+from fedmf.workload.toeplitz import exponential
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 D, BETAS = 10**6, (0.9, 0.999)
@@ -69,7 +75,7 @@ def noise_rows(C: Factorization, dimension: int, domain: Domain) -> torch.Tensor
     """All rows of a real stream of unit scale, shape (n, dimension)."""
     source = GaussianSource(NoiseKey.from_seed(4), dimension, domain)
     rows = torch.zeros(C.rounds, dimension, dtype=torch.float64)
-    CorrelatedNoise(source, C.recurrence(), C.rounds).add_rows_(rows, 1.0)
+    NoiseStream(source, C.recurrence(), C.rounds).add_rows_(rows, 1.0)
     return rows
 
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from fedmf.accounting import gaussian_delta
-from fedmf.accounting.amplification import (
-    BallsInBins,
+from fedmf.accounting.amplification.bins import BallsInBinsPair
+from fedmf.accounting.amplification.monte_carlo import contributions, estimate
+from fedmf.accounting.amplification.noise_level import (
     amplified_epsilon,
     amplified_noise,
     certified_noise,
-    estimate,
 )
-from fedmf.accounting.amplification.monte_carlo import contributions
-from fedmf.factorization import build, cgd, identity
+from fedmf.accounting.gaussian.calibration import gaussian_delta
+from fedmf.factorization.matrices.closed_form import cgd, identity
+from fedmf.factorization.mechanisms.catalogue import build
 from fedmf.participation import Participation
 
 # |z| < 5.2 has a false-alarm rate of 2e-7 for a normal error; the draws are bounded and thousands.
@@ -64,7 +64,7 @@ def one_side(pair, noise, epsilon, side, count=20_000, seed=0):
 )
 def test_small_cases_agree_with_numerical_integration(means, noise, epsilon, side):
     exact = quadrature(means, noise, epsilon, side)
-    mean, error, largest = one_side(BallsInBins(means.copy()), noise, epsilon, side)
+    mean, error, largest = one_side(BallsInBinsPair(means.copy()), noise, epsilon, side)
     assert abs(mean - exact) < Z * error + 2e-3 * exact
     assert error < 0.06 * exact
     assert largest <= 1 + 1e-9
@@ -73,25 +73,25 @@ def test_small_cases_agree_with_numerical_integration(means, noise, epsilon, sid
 @pytest.mark.parametrize("side", ["remove", "add"])
 @pytest.mark.parametrize(("noise", "epsilon"), [(0.6, 8.0), (1.0, 2.0), (3.0, 0.2)])
 def test_one_bin_is_the_gaussian_mechanism(noise, epsilon, side):
-    mean, error, _ = one_side(BallsInBins(np.ones((1, 1))), noise, epsilon, side)
+    mean, error, _ = one_side(BallsInBinsPair(np.ones((1, 1))), noise, epsilon, side)
     assert abs(mean - gaussian_delta(noise, epsilon)) < Z * error
 
 
 def test_equal_bins_are_the_gaussian_mechanism():
-    found = estimate(BallsInBins(np.tile([[0.6, 0.8]], (7, 1))), 0.9, 2.0)
+    found = estimate(BallsInBinsPair(np.tile([[0.6, 0.8]], (7, 1))), 0.9, 2.0)
     assert abs(found.delta - gaussian_delta(0.9, 2.0)) < Z * found.standard_error
 
 
 def test_the_rare_tail_agrees_with_numerical_integration():
     exact = quadrature(TWO_BINS, 0.5, 12.0, "remove")
     assert exact < 1e-7
-    mean, error, _ = one_side(BallsInBins(TWO_BINS.copy()), 0.5, 12.0, "remove")
+    mean, error, _ = one_side(BallsInBinsPair(TWO_BINS.copy()), 0.5, 12.0, "remove")
     assert abs(mean - exact) < Z * error + 1e-3 * exact
     assert error < 0.03 * exact
 
 
 def test_the_larger_side_is_reported_and_the_other_named():
-    found = estimate(BallsInBins(TWO_BINS.copy()), 0.8, 1.0, 0.01)
+    found = estimate(BallsInBinsPair(TWO_BINS.copy()), 0.8, 1.0, 0.01)
     sides = {side: quadrature(TWO_BINS, 0.8, 1.0, side) for side in ("remove", "add")}
     larger = max(sides, key=lambda side: sides[side])
     assert found.side == larger
@@ -102,7 +102,7 @@ def test_the_larger_side_is_reported_and_the_other_named():
 def test_orthogonal_bins_agree_with_plain_sampling():
     """C = I, k = 1, one bin per round: sampling from P itself as the oracle."""
     b, noise, epsilon = 16, 0.6, 1.0
-    pair = BallsInBins.of(identity(b), Participation(b, 1, b))
+    pair = BallsInBinsPair.of(identity(b), Participation(b, 1, b))
     rng = np.random.default_rng(3)
     y = noise * rng.standard_normal((200_000, b))
     y[np.arange(len(y)), rng.integers(b, size=len(y))] += 1.0
@@ -115,24 +115,24 @@ def test_orthogonal_bins_agree_with_plain_sampling():
 
 def test_means_add_the_columns_of_a_bin():
     strategy, contract = cgd(0.8, 10), Participation(10, 4, 3)
-    pair = BallsInBins.of(strategy, contract)
+    pair = BallsInBinsPair.of(strategy, contract)
     dense = strategy.materialize()
     means = np.stack([dense[:, i::3].sum(axis=1) for i in range(3)])
     np.testing.assert_allclose(pair.means @ pair.means.T, means @ means.T, rtol=1e-12)
 
 
 def test_noise_and_epsilon_are_inverse_to_each_other():
-    pair = BallsInBins.of(cgd(0.7, 32), Participation(32, 4, 8))
+    pair = BallsInBinsPair.of(cgd(0.7, 32), Participation(32, 4, 8))
     noise = amplified_noise(pair, 2.0, 1e-5, 0.02)
     back = amplified_epsilon(pair, noise.value, 1e-5, 0.02)
     assert abs(back.value - 2.0) < 0.02
     assert noise.standard_error < 2e-3 * noise.value
-    assert noise.value < 0.98 * amplified_noise(BallsInBins(pair.means[:1].copy()), 2.0, 1e-5, 0.02).value
+    assert noise.value < 0.98 * amplified_noise(BallsInBinsPair(pair.means[:1].copy()), 2.0, 1e-5, 0.02).value
 
 
 def test_certified_noise_is_enough_and_not_far_off():
     """Two bins, where δ is known: the limit that was passed with is above it."""
-    pair = BallsInBins(TWO_BINS.copy())
+    pair = BallsInBinsPair(TWO_BINS.copy())
     noise, limit = certified_noise(pair, 1.0, 1e-3, samples=2**15)
     exact = quadrature(TWO_BINS, noise, 1.0, "remove")
     assert exact <= limit <= 0.99e-3
@@ -142,7 +142,7 @@ def test_certified_noise_is_enough_and_not_far_off():
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
 def test_certified_noise_is_near_the_central_estimate(epsilon):
     """The largest contribution is some twenty times δ: 2¹⁴ draws cost a few per cent of δ."""
-    pair = BallsInBins.of(cgd(0.9, 64), Participation(64, 4, 16))
+    pair = BallsInBinsPair.of(cgd(0.9, 64), Participation(64, 4, 16))
     noise, limit = certified_noise(pair, epsilon, 1e-5, samples=2**14)
     central = amplified_noise(pair, epsilon, 1e-5, 0.02)
     assert limit <= 0.99e-5
@@ -152,7 +152,7 @@ def test_certified_noise_is_near_the_central_estimate(epsilon):
 def test_many_independent_bins_agree_with_plain_sampling_on_the_add_side():
     """Where 0 itself lies in {L ≤ −ε} but hardly a draw does."""
     b, noise, epsilon, count = 64, 1.2, 0.25, 400_000
-    pair = BallsInBins(np.eye(b))
+    pair = BallsInBinsPair(np.eye(b))
     rng = np.random.default_rng(8)
     y = np.exp(rng.standard_normal((count, b)) / noise - 0.5 / noise**2)
     plain = np.maximum(-np.expm1(epsilon + np.minimum(np.log(y.mean(axis=1)), -epsilon)), 0.0)
@@ -171,11 +171,11 @@ def test_many_independent_bins_agree_with_plain_sampling_on_the_add_side():
 def test_refusals(name, contract, message):
     strategy = build(name, contract, params={"lambda": 0.5} if name == "cgd" else {}).factorization
     with pytest.raises(ValueError, match=message):
-        BallsInBins.of(strategy, contract)
+        BallsInBinsPair.of(strategy, contract)
 
 
 def test_negative_strategies_are_refused():
-    from fedmf.factorization import Toeplitz
+    from fedmf.factorization.matrices.toeplitz import Toeplitz
 
     with pytest.raises(ValueError, match="no negative entries"):
-        BallsInBins.of(Toeplitz(np.array([1.0, -0.2]), 6), Participation(6, 2, 3))
+        BallsInBinsPair.of(Toeplitz(np.array([1.0, -0.2]), 6), Participation(6, 2, 3))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from fedmf.accounting.amplification import mean_upper_limit
+from fedmf.accounting.amplification.limits import mean_upper_limit
 
 
 @pytest.mark.parametrize("kind", ["rarer", "rare", "uniform", "constant"])

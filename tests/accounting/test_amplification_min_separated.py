@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from fedmf.accounting.amplification import BallsInBins, MinSeparated, estimate, poisson_delta
-from fedmf.accounting.amplification.monte_carlo import contributions
+from fedmf.accounting.amplification.bins import BallsInBinsPair
+from fedmf.accounting.amplification.min_separated import MinSeparatedPair
+from fedmf.accounting.amplification.monte_carlo import contributions, estimate
+from fedmf.accounting.amplification.poisson import poisson_delta
 from fedmf.accounting.amplification.separated_law import SeparatedLaw
 from fedmf.accounting.amplification.separated_pairs import AttractedPairs
-from fedmf.factorization import bsr, build, cgd, identity
+from fedmf.factorization.matrices.closed_form import bsr, cgd, identity
+from fedmf.factorization.mechanisms.catalogue import build
 from fedmf.participation import Participation
 
 # |z| < 5.2 has a false-alarm rate of 2e-7.
@@ -44,7 +47,7 @@ def enumerated(n: int, s: int, q: float) -> dict[tuple[int, ...], float]:
     return law
 
 
-CASE = MinSeparated.of(bsr(2, 5), Participation(5, 2, 2))
+CASE = MinSeparatedPair.of(bsr(2, 5), Participation(5, 2, 2))
 
 
 def test_every_round_has_the_same_expected_number_of_users():
@@ -103,7 +106,7 @@ def test_pairs_are_drawn_by_their_probabilities(n, bands, s, q):
     """Z₂ and every pair's share of it against enumeration of all pairs of patterns."""
     strategy, noise, count = bsr(bands, n), 1.1, 40_000
     law, dense = enumerated(n, s, q), strategy.materialize()
-    found = AttractedPairs.of(MinSeparated.sampled(strategy, s, q).law, noise)
+    found = AttractedPairs.of(MinSeparatedPair.sampled(strategy, s, q).law, noise)
     sums = {pattern: dense[:, list(pattern)].sum(axis=1) / noise for pattern in law}
     weights = {
         (first, second): law[first] * law[second] * math.exp(sums[first] @ sums[second])
@@ -141,7 +144,7 @@ def test_both_sides_agree_with_plain_sampling_over_enumerated_patterns(side):
 
 
 def test_separation_one_is_poisson_sampling():
-    pair = MinSeparated.of(identity(24), Participation(24, 3, 8))
+    pair = MinSeparatedPair.of(identity(24), Participation(24, 3, 8))
     found = estimate(pair, 0.8, 1.0, 0.02)
     exact = poisson_delta(0.8, 1 / 8, 24, 1.0)  # an upper bound on a fine grid
     assert pair.law.separation == 1
@@ -151,8 +154,8 @@ def test_separation_one_is_poisson_sampling():
 def test_certain_sampling_is_balls_in_bins():
     """p = n/k: q = 1, and the stationary start throws the user into one of p bins."""
     strategy, contract = bsr(4, 12), Participation(12, 3, 4)
-    found = estimate(MinSeparated.of(strategy, contract), 1.0, 1.0, 0.02)
-    bins = estimate(BallsInBins.of(strategy, contract), 1.0, 1.0, 0.02)
+    found = estimate(MinSeparatedPair.of(strategy, contract), 1.0, 1.0, 0.02)
+    bins = estimate(BallsInBinsPair.of(strategy, contract), 1.0, 1.0, 0.02)
     error = math.hypot(found.standard_error, bins.standard_error)
     assert abs(found.delta - bins.delta) < Z * error
 
@@ -167,6 +170,8 @@ def test_largest_norm_is_the_worst_pattern():
 
 def test_refusals():
     with pytest.raises(ValueError, match="banded strategies only"):
-        MinSeparated.of(cgd(0.5, 12), Participation(12, 3, 4))
+        MinSeparatedPair.of(cgd(0.5, 12), Participation(12, 3, 4))
     with pytest.raises(ValueError, match="banded strategies only"):
-        MinSeparated.of(build("bsr", Participation(12, 3, 4), bands=8).factorization, Participation(12, 3, 4))
+        MinSeparatedPair.of(
+            build("bsr", Participation(12, 3, 4), bands=8).factorization, Participation(12, 3, 4)
+        )

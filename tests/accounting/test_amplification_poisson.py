@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedmf.accounting import gaussian_delta, gaussian_sigma
-from fedmf.accounting.amplification import (
-    amplified_noise_of,
+from fedmf.accounting.amplification.poisson import (
     poisson_delta,
     poisson_epsilon,
     poisson_noise_multiplier,
 )
-from fedmf.design import design
-from fedmf.factorization import bsr, cgd
+from fedmf.accounting.amplification.sampling import amplified_noise_of
+from fedmf.accounting.comparison import design
+from fedmf.accounting.gaussian.calibration import gaussian_delta, gaussian_sigma
+from fedmf.factorization.matrices.closed_form import bsr, cgd
 from fedmf.participation import Participation
 
 

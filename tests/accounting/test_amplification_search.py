@@ -6,13 +6,13 @@ import math
 
 import pytest
 
-from fedmf.accounting.amplification import Sampling, amplified_noise_of
+from fedmf.accounting.amplification.sampling import Sampling, amplified_noise_of
 from fedmf.accounting.amplification.search import amplified_mechanism
 from fedmf.cli.app import run
-from fedmf.factorization import build
-from fedmf.factorization.error import query_variances
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.objectives.error import query_variances
 from fedmf.participation import Participation
-from fedmf.workload import prefix
+from fedmf.workload.toeplitz import prefix
 
 CONTRACT = Participation(24, 3, 8)
 # Noise of found and grid points carries standard errors of about 0.1 % and 0.3 %.

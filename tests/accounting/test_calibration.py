@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from dp_accounting.pld import pld_privacy_accountant
 
-from fedmf.accounting import gaussian_tail
-from fedmf.accounting.calibration import (
+from fedmf.accounting.gaussian import tail as gaussian_tail
+from fedmf.accounting.gaussian.calibration import (
     adjacency_factor,
     certified_epsilon,
     certified_sigma,

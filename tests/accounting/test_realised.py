@@ -12,7 +12,8 @@ import pytest
 from fedmf.accounting.patterns import PatternTable
 from fedmf.accounting.realised import QUANTILES, realised_privacy
 from fedmf.accounting.release import SumRelease
-from fedmf.factorization import Diagonal, InverseToeplitz, Toeplitz, normalized, stated_sensitivity
+from fedmf.factorization.matrices.toeplitz import Diagonal, InverseToeplitz, Toeplitz, normalized
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
 
 N = 7

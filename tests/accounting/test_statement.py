@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 
 from fedmf.accounting import release as release_module
-from fedmf.accounting import statement as statement_module
-from fedmf.accounting.header import RunHeader
-from fedmf.accounting.ledger import Ledger, LedgerError
-from fedmf.accounting.statement import build_statement
-from fedmf.factorization import InverseToeplitz, Sensitivity, stated_sensitivity
+from fedmf.accounting.statement import privacy_statement as statement_module
+from fedmf.accounting.statement.header import RunHeader
+from fedmf.accounting.statement.privacy_statement import build_statement
+from fedmf.errors import LedgerError
+from fedmf.factorization.matrices.toeplitz import InverseToeplitz
+from fedmf.factorization.sensitivity.stated import Sensitivity, stated_sensitivity
 from fedmf.participation import Participation
+from fedmf.records.ledger import Ledger
 from fedmf.version import __version__
 
 CONTRACT = Participation(rounds=6, max_participations=2, min_separation=3)

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedmf.accounting.header import RunHeader
-from fedmf.accounting.ledger import Ledger
-from fedmf.accounting.statement import build_statement
-from fedmf.accounting.statement_page import render_page
-from fedmf.accounting.statement_plain import detection_limit, plain_words
-from fedmf.factorization import InverseToeplitz, stated_sensitivity
+from fedmf.accounting.statement.header import RunHeader
+from fedmf.accounting.statement.page import render_page
+from fedmf.accounting.statement.plain import detection_limit, plain_words
+from fedmf.accounting.statement.privacy_statement import build_statement
+from fedmf.factorization.matrices.toeplitz import InverseToeplitz
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
+from fedmf.records.ledger import Ledger
 
 CONTRACT = Participation(rounds=6, max_participations=2, min_separation=3)
 FACTORIZATION = InverseToeplitz([1.0, -0.8], 6)

@@ -13,17 +13,18 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from fedmf.accounting import gaussian_many
-from fedmf.accounting.calibration import gaussian_epsilon
-from fedmf.accounting.gaussian_many import gaussian_epsilons
-from fedmf.accounting.header import RunHeader
-from fedmf.accounting.ledger import Ledger
-from fedmf.accounting.statement import build_statement
-from fedmf.accounting.user_privacy import user_privacy
-from fedmf.factorization import InverseToeplitz, stated_sensitivity
+from fedmf.accounting.gaussian import many as gaussian_many
+from fedmf.accounting.gaussian.calibration import gaussian_epsilon
+from fedmf.accounting.gaussian.many import gaussian_epsilons
+from fedmf.accounting.statement.header import RunHeader
+from fedmf.accounting.statement.per_user import user_privacy
+from fedmf.accounting.statement.privacy_statement import build_statement
+from fedmf.errors import ConfigError
+from fedmf.factorization.matrices.toeplitz import InverseToeplitz
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
-from fedmf.runs.config import ConfigError
-from fedmf.runs.user_table import PRIVATE, write_users
+from fedmf.records.ledger import Ledger
+from fedmf.records.user_table import PRIVATE, write_users
 
 DELTA = 1e-5
 
@@ -207,7 +208,7 @@ def test_nothing_is_replaced_and_nothing_half_written_stays(
             raise OSError(28, "No space left on device")
 
         before = sorted(tmp_path.iterdir())
-        monkeypatch.setattr("fedmf.runs.user_table.csv.write_csv", fail)
+        monkeypatch.setattr("fedmf.records.user_table.csv.write_csv", fail)
         with pytest.raises(ConfigError, match=r"cannot write .*users\.csv: No space left on device"):
             write_users(path, header, ledger)
         assert sorted(tmp_path.iterdir()) == before
@@ -221,7 +222,7 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path: Path, monkeypatch: pyte
         file.write(b"ours")
         path.write_text("theirs")
 
-    monkeypatch.setattr("fedmf.runs.user_table.csv.write_csv", race)
+    monkeypatch.setattr("fedmf.records.user_table.csv.write_csv", race)
     with (
         Ledger.open(tmp_path / "ledger", read_only=True) as ledger,
         pytest.raises(ConfigError, match="exists already and is not replaced"),

@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import ltt, query_variances, scalar_sensitivity
+from support.oracles import ltt, query_variances, scalar_sensitivity
 
-from fedmf.factorization import banded_toeplitz, errors, normalized, optimal_diagonal, stated_sensitivity
-from fedmf.factorization.banded_covariance import inverse_norm, inverse_row_norms
-from fedmf.factorization.banded_matrix import Banded, workload_inverse
-from fedmf.factorization.banded_optimizer import banded, log_error
+from fedmf.factorization.algebra.banded_covariance import inverse_norm, inverse_row_norms
+from fedmf.factorization.matrices.banded_matrix import Banded, workload_inverse
+from fedmf.factorization.matrices.closed_form import optimal_diagonal
+from fedmf.factorization.matrices.toeplitz import normalized
+from fedmf.factorization.mechanisms.banded_optimizer import banded, log_error
+from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import banded_toeplitz
+from fedmf.factorization.objectives.error import errors
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
-from fedmf.workload import average, exponential, momentum, prefix, weighted, window
+from fedmf.workload.toeplitz import average, exponential, momentum, prefix, weighted, window
 
 # McKenna (2024), Appendix B.1: the optimal 3-banded C for n = 9, by columns from the diagonal down.
 PUBLISHED = [
@@ -166,7 +170,7 @@ def test_short_inverses_of_workloads():
 
 
 def test_general_query_variances_in_several_chunks(monkeypatch):
-    monkeypatch.setattr("fedmf.factorization.banded_matrix._CHUNK_ENTRIES", 70)
+    monkeypatch.setattr("fedmf.factorization.matrices.banded_matrix._CHUNK_ENTRIES", 70)
     C, a = Banded(_random_band(np.random.default_rng(5), 23, 4)), window(4, 23).coefficients
     assert np.allclose(C.query_variances(a), query_variances(ltt(a, 23), C.materialize()), rtol=1e-10)
 

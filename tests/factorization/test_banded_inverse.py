@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import ltt, prefix_sums, rmse, scalar_sensitivity
+from support.oracles import ltt, prefix_sums, rmse, scalar_sensitivity
 
-from fedmf.factorization import banded_inverse, build, errors, stated_sensitivity
-from fedmf.factorization.banded_inverse import EarliestObjective, _penalty
+from fedmf.factorization.mechanisms.banded_inverse_optimizer import (
+    EarliestObjective,
+    _penalty,
+    banded_inverse,
+)
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.objectives.error import errors
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
-from fedmf.workload import average, exponential, prefix, weighted
+from fedmf.workload.toeplitz import average, exponential, prefix, weighted
 
 SIGMA = 0.60023  # of (8, 1e-5) for sensitivity 1
 TEN_EPOCHS = Participation(3900, 10, 390)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import ltt, prefix_sums, rmse, scalar_sensitivity
+from support.oracles import ltt, prefix_sums, rmse, scalar_sensitivity
 
-from fedmf.factorization import banded_toeplitz, build, errors, stated_sensitivity
-from fedmf.factorization.banded_toeplitz import log_objective
+from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import banded_toeplitz, log_objective
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.objectives.error import errors
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
-from fedmf.workload import prefix
+from fedmf.workload.toeplitz import prefix
 
 
 def _rmse(C, contract):

@@ -7,12 +7,15 @@ from itertools import pairwise
 import mpmath
 import numpy as np
 import pytest
-from oracles import ltt, prefix_sums, query_variances, scalar_sensitivity
+from support.oracles import ltt, prefix_sums, query_variances, scalar_sensitivity
 
-from fedmf.factorization import BufferedToeplitz, blt, build, errors, stated_sensitivity
-from fedmf.factorization.blt import BufferedObjective
+from fedmf.factorization.matrices.buffered import BufferedToeplitz
+from fedmf.factorization.mechanisms.blt_optimizer import BufferedObjective, blt
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.objectives.error import errors
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
-from fedmf.workload import average, exponential, prefix, weighted
+from fedmf.workload.toeplitz import average, exponential, prefix, weighted
 
 PAIRS = [
     ([0.9], [0.4]),

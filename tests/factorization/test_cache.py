@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmf.factorization import Toeplitz, bisr, normalized
-from fedmf.factorization.base import Factorization
-from fedmf.factorization.cache import cache_directory, remembered
+from fedmf.factorization.matrices.closed_form import bisr
+from fedmf.factorization.matrices.strategy_matrix import Factorization
+from fedmf.factorization.matrices.toeplitz import Toeplitz, normalized
+from fedmf.factorization.mechanisms.cache import cache_directory, remembered
 from fedmf.participation import Participation
 
 CALLS: list[object] = []
@@ -123,7 +124,7 @@ def test_arguments_without_content_are_refused() -> None:
 
 
 def test_optimised_mechanisms_are_remembered(folder: Path) -> None:
-    from fedmf.factorization import build
+    from fedmf.factorization.mechanisms.catalogue import build
 
     contract = Participation(57, 3, 19)
     first = build("banded-toeplitz", contract, bands=7)

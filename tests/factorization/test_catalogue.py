@@ -3,11 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmf.factorization import build, errors, names, stated_sensitivity
-from fedmf.factorization.catalogue import accepted_parameters
-from fedmf.factorization.search import minimize_on_interval
+from fedmf.factorization.algebra.search import minimize_on_interval
+from fedmf.factorization.mechanisms.catalogue import accepted_parameters, build, names
+from fedmf.factorization.objectives.error import errors
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
-from fedmf.workload import prefix
+from fedmf.workload.toeplitz import prefix
 
 CONTRACT = Participation(120, 4, 30)
 

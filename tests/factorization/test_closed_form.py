@@ -6,27 +6,27 @@ import time
 
 import numpy as np
 import pytest
-from oracles import ltt, prefix_sums, query_variances
+from support.oracles import ltt, prefix_sums, query_variances
 
-from fedmf.factorization import (
+from fedmf.factorization.matrices.closed_form import (
     bfr,
     bifr,
     bisr,
     bsr,
-    build,
     cgd,
-    errors,
     identity,
-    normalized,
     nu_ftrl,
     one_parameter,
     optimal_diagonal,
     square_root,
-    stated_sensitivity,
 )
-from fedmf.factorization import query_variances as fast_query_variances
+from fedmf.factorization.matrices.toeplitz import normalized
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.objectives.error import errors
+from fedmf.factorization.objectives.error import query_variances as fast_query_variances
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
-from fedmf.workload import ToeplitzWorkload, prefix
+from fedmf.workload.toeplitz import ToeplitzWorkload, prefix
 
 TEN_EPOCHS = Participation(3900, 10, 390)
 SIGMA = 0.60023  # (8, 1e-5) at sensitivity 1

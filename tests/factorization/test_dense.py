@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import prefix_sums, query_variances, scalar_sensitivity
+from support.oracles import prefix_sums, query_variances, scalar_sensitivity
 
-from fedmf.factorization import Dense, banded, dense, errors, stated_sensitivity
-from fedmf.factorization.dense import lower_factor
-from fedmf.factorization.dense_optimizer import single_participation_gram
-from fedmf.factorization.dense_refinement import log_smooth_error, refined
+from fedmf.factorization.matrices.dense import Dense, lower_factor
+from fedmf.factorization.mechanisms.banded_optimizer import banded
+from fedmf.factorization.mechanisms.dense_optimizer import dense, single_participation_gram
+from fedmf.factorization.mechanisms.dense_refinement import log_smooth_error, refined
+from fedmf.factorization.objectives.error import errors
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
-from fedmf.workload import exponential, momentum, prefix, window
+from fedmf.workload.toeplitz import exponential, momentum, prefix, window
 
 
 def _rmse(C, contract, workload=None):

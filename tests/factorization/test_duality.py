@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import ltt, patterns, prefix_sums, rmse, scalar_sensitivity
+from support.oracles import ltt, patterns, prefix_sums, rmse, scalar_sensitivity
 
-from fedmf.factorization import banded_inverse, dense, errors, stated_sensitivity
-from fedmf.factorization.dense_certificate import certified_dense_bound
-from fedmf.factorization.duality import banded_inverse_bound, dense_bound, heavier_users, pattern_users
+from fedmf.factorization.bounds.dense_certificate import certified_dense_bound
+from fedmf.factorization.bounds.duality import (
+    banded_inverse_bound,
+    dense_bound,
+    heavier_users,
+    pattern_users,
+)
+from fedmf.factorization.mechanisms.banded_inverse_optimizer import banded_inverse
+from fedmf.factorization.mechanisms.dense_optimizer import dense
+from fedmf.factorization.objectives.error import errors
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
-from fedmf.workload import average, exponential, prefix, weighted
+from fedmf.workload.toeplitz import average, exponential, prefix, weighted
 
 SMALL = [Participation(8, 2, 4), Participation(9, 3, 3), Participation(7, 3, 2), Participation(8, 8, 1)]
 

@@ -9,19 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedmf.factorization import (
-    Banded,
-    Factorization,
-    cgd,
-    identity,
-    nu_ftrl,
-    quadratic_lti,
-    quadratic_suboptimality,
-    sensitivity,
-    stated_sensitivity,
-)
-from fedmf.factorization.series import factored_power
-from fedmf.factorization.spectral import graded_quadrature, mean_power, minimum_phase
+from fedmf.factorization.algebra.series import factored_power
+from fedmf.factorization.algebra.spectral import graded_quadrature, mean_power, minimum_phase
+from fedmf.factorization.matrices.banded_matrix import Banded
+from fedmf.factorization.matrices.closed_form import cgd, identity, nu_ftrl
+from fedmf.factorization.matrices.strategy_matrix import Factorization
+from fedmf.factorization.mechanisms.lti import quadratic_lti, quadratic_suboptimality
+from fedmf.factorization.sensitivity.stated import exact_sensitivity, stated_sensitivity
 from fedmf.participation import Participation
 
 Array = NDArray[np.float64]
@@ -47,7 +41,7 @@ def asymptotic(power: Array, eigenvalues: list[float], eta: float) -> float:
 
 def at_unit_sensitivity(C: Factorization, eigenvalues: list[float], eta: float) -> float:
     once = Participation(C.rounds, 1, C.rounds)
-    return quadratic_suboptimality(C, eigenvalues, eta) * sensitivity(C, once).value ** 2
+    return quadratic_suboptimality(C, eigenvalues, eta) * exact_sensitivity(C, once).value ** 2
 
 
 def long_enough(eigenvalues: list[float], eta: float) -> int:
@@ -160,7 +154,7 @@ def test_covariance_of_descent_through_the_streamed_recurrence() -> None:
     }.items():
         simulated = descent_covariance(C.recurrence().apply(np.eye(n)), eigenvalues, eta)
         assert quadratic_suboptimality(C, eigenvalues, eta) == pytest.approx(simulated, rel=1e-10)
-        found[name] = simulated * sensitivity(C, Participation(n, 1, n)).value ** 2
+        found[name] = simulated * exact_sensitivity(C, Participation(n, 1, n)).value ** 2
     least = 0.5 * eta**2 * np.mean(np.sqrt(response(eigenvalues, eta))) ** 2
     assert found["lti"] == pytest.approx(least, rel=1e-3)
     assert found["lti"] < min(found["nu"], found["cgd"], found["identity"])
@@ -172,7 +166,7 @@ def test_sampled_noise_leaves_the_predicted_suboptimality() -> None:
     z = np.random.default_rng(11).standard_normal((n, 2 * chains))
     predicted, seen = {}, {}
     for name, C in {"lti": quadratic_lti(n, eigenvalues, eta), "identity": identity(n)}.items():
-        sens = sensitivity(C, Participation(n, 1, n)).value
+        sens = exact_sensitivity(C, Participation(n, 1, n)).value
         theta = np.zeros((2, chains))
         for row in sens * C.recurrence().apply(z):
             theta -= eta * (eigenvalues[:, None] * theta + row.reshape(2, chains))

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import ltt, query_variances
+from support.oracles import ltt, query_variances
 
-from fedmf.factorization import banded_toeplitz, build, errors, normalized, stated_sensitivity
-from fedmf.factorization.normalized_toeplitz import normalized_banded_toeplitz, rated_banded_toeplitz
-from fedmf.factorization.scaled_objective import ScaledObjective
+from fedmf.factorization.matrices.toeplitz import normalized
+from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import banded_toeplitz
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.mechanisms.normalized_toeplitz import (
+    normalized_banded_toeplitz,
+    rated_banded_toeplitz,
+)
+from fedmf.factorization.objectives.error import errors
+from fedmf.factorization.objectives.scaled_objective import ScaledObjective
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
-from fedmf.workload import momentum, parse_workload, prefix, weighted
+from fedmf.workload.parse import parse_workload
+from fedmf.workload.toeplitz import momentum, prefix, weighted
 
 RATES = 0.1 + np.linspace(1.0, 0.0, 18)
 WORKLOADS = {

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import contracts, earliest_norm, ltt, patterns, vector_sensitivity
+from support.oracles import contracts, earliest_norm, ltt, patterns, vector_sensitivity
 
-from fedmf.factorization import Toeplitz, stated_sensitivity
-from fedmf.factorization.pair_dominance import autocorrelation, earliest_is_worst, pair_bound_square
+from fedmf.factorization.matrices.toeplitz import Toeplitz
+from fedmf.factorization.sensitivity.pair_dominance import (
+    autocorrelation,
+    earliest_is_worst,
+    pair_bound_square,
+)
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
 
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import contracts, patterns, vector_sensitivity
+from support.oracles import contracts, patterns, vector_sensitivity
 
-from fedmf.factorization import (
-    Toeplitz,
-    bisr,
-    cgd,
+from fedmf.factorization.matrices.closed_form import bisr, cgd
+from fedmf.factorization.matrices.toeplitz import Toeplitz, normalized
+from fedmf.factorization.sensitivity import pattern as pattern_module
+from fedmf.factorization.sensitivity.pattern import (
     equal_length_sensitivities,
-    leading,
-    normalized,
     pattern_sensitivities,
     pattern_sensitivity,
-    stated_sensitivity,
 )
-from fedmf.factorization import pattern as pattern_module
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
 
 N = 8
@@ -63,7 +60,7 @@ def test_a_stopped_run_spends_less_and_never_more_than_its_leading_block():
     C = normalized(bisr(4, N))
     values = [pattern_sensitivity(C, [0, 3], released_rounds=T) for T in range(4, N + 1)]
     assert values == sorted(values)
-    assert values[0] == pytest.approx(pattern_sensitivity(leading(C, 4), [0, 3]))
+    assert values[0] == pytest.approx(pattern_sensitivity(C.leading(4), [0, 3]))
 
 
 def test_many_users_take_linear_memory_and_little_time():

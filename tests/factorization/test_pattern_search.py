@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from oracles import contracts, patterns
+from support.oracles import contracts, patterns
 
-from fedmf.factorization import Toeplitz, bisr, normalized, sensitivity
-from fedmf.factorization.dense import Dense
-from fedmf.factorization.pattern_search import heaviest_pattern, row_bound
+from fedmf.factorization.matrices.closed_form import bisr
+from fedmf.factorization.matrices.dense import Dense
+from fedmf.factorization.matrices.toeplitz import Toeplitz, normalized
+from fedmf.factorization.sensitivity.pattern_search import heaviest_pattern, row_bound
+from fedmf.factorization.sensitivity.stated import exact_sensitivity
 from fedmf.participation import Participation
 
 # Two float64 summation orders of fewer than 200 terms, and the slack 2e-12 that the search allows itself.
@@ -91,7 +93,7 @@ def test_matrices_of_every_kind_are_exact_at_scale(k: int, b: int) -> None:
     n, rng = 300, np.random.default_rng(9)
     bumpy = Toeplitz(np.array([1.0, *rng.random(99)]), n)
     for C in (normalized(bisr(80, n)), bumpy, Dense(dense_entries(rng, n))):
-        stated = sensitivity(C, Participation(n, k, b))
+        stated = exact_sensitivity(C, Participation(n, k, b))
         dense = C.materialize()
         gram = dense.T @ dense
         for _ in range(200):

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import ltt, rmse, scalar_sensitivity
+from support.oracles import ltt, rmse, scalar_sensitivity
 
-from fedmf.factorization import Toeplitz, banded_toeplitz, blt, errors, stated_sensitivity
-from fedmf.factorization.robust import RobustObjective, Scenarios, robust_toeplitz, tapered
-from fedmf.factorization.strategy_error import StrategyError
+from fedmf.factorization.matrices.toeplitz import Toeplitz
+from fedmf.factorization.mechanisms import banded_toeplitz, blt
+from fedmf.factorization.mechanisms.robust import (
+    RobustObjective,
+    Scenarios,
+    robust_toeplitz,
+    tapered,
+)
+from fedmf.factorization.objectives.error import errors
+from fedmf.factorization.objectives.strategy_error import StrategyError
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
-from fedmf.workload import average, exponential, prefix, weighted
+from fedmf.workload.toeplitz import average, exponential, prefix, weighted
 
 SEPARATIONS = Scenarios.separations(120, [12, 18, 24], 5, weights=[0.5, 0.2, 0.3])
 

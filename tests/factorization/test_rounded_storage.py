@@ -12,18 +12,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedmf.factorization import (
-    BufferedToeplitz,
-    InverseToeplitz,
-    Stamped,
-    StateSpace,
-    Toeplitz,
-    build,
-    normalized,
-    rounding_inflation,
-    rounding_shift,
-    tree,
-)
+from fedmf.factorization.matrices.buffered import BufferedToeplitz
+from fedmf.factorization.matrices.stamped import Stamped
+from fedmf.factorization.matrices.toeplitz import InverseToeplitz, Toeplitz, normalized
+from fedmf.factorization.matrices.trees import tree
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.streaming.rounded_storage import rounding_inflation, rounding_shift
+from fedmf.factorization.streaming.state_space import StateSpace
 from fedmf.participation import Participation
 
 ROUNDS, DIMENSION, SIGMA = 24, 4000, 2.0

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import contracts, earliest_norm, ltt, patterns, scalar_sensitivity, vector_sensitivity
+from support.oracles import contracts, earliest_norm, ltt, patterns, scalar_sensitivity, vector_sensitivity
 
-from fedmf.factorization import (
-    Diagonal,
-    InverseToeplitz,
-    SensitivityNotExact,
-    Toeplitz,
-    bisr,
-    cgd,
-    normalized,
-    nu_ftrl,
-    sensitivity,
-    sensitivity_upper_bound,
-    square_root,
-    stated_sensitivity,
-)
-from fedmf.factorization.pattern_search import row_bound
-from fedmf.factorization.separated import (
+from fedmf.factorization.matrices.closed_form import bisr, cgd, nu_ftrl, square_root
+from fedmf.factorization.matrices.toeplitz import Diagonal, InverseToeplitz, Toeplitz, normalized
+from fedmf.factorization.sensitivity.pattern_search import row_bound
+from fedmf.factorization.sensitivity.separated import (
     best_separated_sum,
     comb_sum,
     comb_sum_adjoint,
     count_patterns,
     pattern_layers,
+)
+from fedmf.factorization.sensitivity.stated import (
+    SensitivityNotExact,
+    exact_sensitivity,
+    stated_sensitivity,
 )
 from fedmf.participation import Participation
 
@@ -85,18 +78,17 @@ def test_sign_frustrated_gram_is_called_a_bound_and_vectors_beat_scalars():
     scalar, vector = scalar_sensitivity(dense, 3, 1), vector_sensitivity(dense, 3, 1)
     assert scalar * 1.0005 < vector <= stated.value
     with pytest.raises(SensitivityNotExact, match="upper bound"):
-        sensitivity(C, contract)
-    assert sensitivity_upper_bound(C, contract) == stated
+        exact_sensitivity(C, contract)
 
 
 def test_two_participations_of_opposite_sign_are_exact():
     """Negative products are attained by opposite contributions, so the bound is the truth."""
     for c in ([1.0, -0.9], [1.0, -0.5, 0.3], [1.0, 0.2, -0.7]):
         C = Toeplitz(c, 6)
-        found = sensitivity(C, Participation(6, 2, 1))
+        found = exact_sensitivity(C, Participation(6, 2, 1))
         dense = C.materialize()
         assert found.value == pytest.approx(scalar_sensitivity(dense, 2, 1), rel=EXACT)
-    assert sensitivity(Toeplitz([1.0, -0.9], 2), Participation(2, 2, 1)).value > earliest_norm(
+    assert exact_sensitivity(Toeplitz([1.0, -0.9], 2), Participation(2, 2, 1)).value > earliest_norm(
         Toeplitz([1.0, -0.9], 2).materialize(), 2, 1
     )
 
@@ -107,7 +99,7 @@ def test_normalized_cgd_is_exact_for_every_contract(n, decay):
     """The worst pattern is the earliest, for every (k, b) that fits and not only n = kb."""
     C = normalized(cgd(decay, n))
     for k, b in contracts(n):
-        stated = sensitivity(C, Participation(n, k, b))
+        stated = exact_sensitivity(C, Participation(n, k, b))
         assert stated.value == pytest.approx(scalar_sensitivity(C.materialize(), k, b), rel=EXACT)
         assert stated.value == pytest.approx(earliest_norm(C.materialize(), k, b), rel=EXACT)
 
@@ -116,7 +108,7 @@ def test_normalized_cgd_is_exact_for_every_contract(n, decay):
 def test_normalized_closed_forms_are_exact_at_scale(make):
     """Too many patterns to enumerate; the envelope certifies the earliest one."""
     C = normalized(make(300))
-    stated = sensitivity(C, Participation(300, 6, 50))
+    stated = exact_sensitivity(C, Participation(300, 6, 50))
     assert stated.value == pytest.approx(earliest_norm(C.materialize(), 6, 50), rel=EXACT)
     assert "earliest pattern" in stated.case
 
@@ -129,14 +121,14 @@ def test_cgd_closed_form():
             / ((1 - decay**2) * (1 - decay**b) ** 2)
             * ((1 - decay ** (b * j)) ** 2).sum()
         )
-        found = sensitivity(cgd(decay, k * b), Participation(k * b, k, b))
+        found = exact_sensitivity(cgd(decay, k * b), Participation(k * b, k, b))
         assert found.value == pytest.approx(np.sqrt(square), rel=1e-12)
 
 
 @pytest.mark.parametrize(("n", "k", "b"), [(40, 4, 3), (40, 40, 1), (41, 7, 6), (40, 1, 5)])
 def test_monotone_toeplitz_uses_the_earliest_pattern(n, k, b):
     c = np.sort(np.random.default_rng(3).random(n))[::-1] + 0.1
-    found = sensitivity(Toeplitz(c, n), Participation(n, k, b))
+    found = exact_sensitivity(Toeplitz(c, n), Participation(n, k, b))
     assert found.value == pytest.approx(earliest_norm(ltt(c, n), k, b), rel=1e-12)
 
 
@@ -160,13 +152,13 @@ def test_orthogonal_columns_take_the_best_and_not_the_first():
     rng = np.random.default_rng(11)
     entries = rng.random(9) + 0.1
     for k, b in contracts(9):
-        found = sensitivity(Diagonal(entries), Participation(9, k, b))
+        found = exact_sensitivity(Diagonal(entries), Participation(9, k, b))
         assert found.value == pytest.approx(scalar_sensitivity(np.diag(entries), k, b), rel=EXACT)
 
 
 def test_dynamic_program_bounds_what_is_too_large_to_enumerate():
     """Both bounds by themselves: between the truth and the sum of all absolute Gram entries."""
-    from fedmf.factorization.sensitivity import _by_envelope
+    from fedmf.factorization.sensitivity.stated import _by_envelope
 
     rng = np.random.default_rng(5)
     for _ in range(8):
@@ -208,7 +200,7 @@ def test_large_horizons_are_answered():
     stated = stated_sensitivity(Toeplitz([1.0, -0.5, 0.25, 0.3], n), Participation(n, 10, 2))
     assert stated.kind == "upper_bound"
     assert "pair by pair" in stated.case
-    assert sensitivity(square_root(n), Participation(n, 10, 2000)).kind == "exact"
+    assert exact_sensitivity(square_root(n), Participation(n, 10, 2000)).kind == "exact"
 
 
 def test_the_horizons_must_agree():

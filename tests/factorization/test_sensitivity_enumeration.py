@@ -12,30 +12,24 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from oracles import ascended_sensitivities, contracts, enumerated_sensitivities
+from support.oracles import ascended_sensitivities, contracts, enumerated_sensitivities
 
-from fedmf.factorization import (
-    Banded,
-    BufferedToeplitz,
-    ColumnScaled,
-    Dense,
-    Diagonal,
-    Factorization,
-    InverseToeplitz,
-    Stamped,
-    Toeplitz,
-    kary_tree,
-    normalized,
-    stated_sensitivity,
-    tree,
-)
-from fedmf.factorization.pattern_search import row_bound
-from fedmf.factorization.sensitivity import (
+from fedmf.factorization.matrices.banded_matrix import Banded
+from fedmf.factorization.matrices.buffered import BufferedToeplitz
+from fedmf.factorization.matrices.dense import Dense
+from fedmf.factorization.matrices.scaled_toeplitz import ColumnScaled
+from fedmf.factorization.matrices.stamped import Stamped
+from fedmf.factorization.matrices.strategy_matrix import Factorization
+from fedmf.factorization.matrices.toeplitz import Diagonal, InverseToeplitz, Toeplitz, normalized
+from fedmf.factorization.matrices.trees import kary_tree, tree
+from fedmf.factorization.sensitivity.pattern_search import row_bound
+from fedmf.factorization.sensitivity.stated import (
     Sensitivity,
     _by_enumeration,
     _by_search,
     _methods,
     quick_upper_bound,
+    stated_sensitivity,
 )
 from fedmf.participation import Participation
 

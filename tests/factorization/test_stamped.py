@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import contracts, query_variances, scalar_sensitivity
+from support.oracles import contracts, query_variances, scalar_sensitivity
 
-from fedmf.design import design
-from fedmf.factorization import Stamped, Toeplitz, build, errors, sensitivity, stated_sensitivity
+from fedmf.accounting.comparison import design
+from fedmf.factorization.matrices.stamped import Stamped
+from fedmf.factorization.matrices.toeplitz import Toeplitz
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.objectives.error import errors
+from fedmf.factorization.sensitivity.stated import exact_sensitivity, stated_sensitivity
 from fedmf.participation import Participation
-from fedmf.workload import momentum, parse_workload
+from fedmf.workload.parse import parse_workload
+from fedmf.workload.toeplitz import momentum
 
 
 def test_sensitivity_equals_enumeration_on_every_small_contract():
@@ -26,7 +31,7 @@ def test_sensitivity_equals_enumeration_on_every_small_contract():
 
 def test_blocks_no_longer_than_the_separation_are_exact():
     C = build("square-root", Participation(100, 10, 10), params={"stamps": 10}).factorization
-    found = sensitivity(C, Participation(100, 10, 10))
+    found = exact_sensitivity(C, Participation(100, 10, 10))
     first = np.linalg.norm(C.materialize()[:, 0])
     assert found.value == pytest.approx(np.sqrt(10) * first, rel=1e-12)
 

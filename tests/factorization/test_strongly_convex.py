@@ -10,20 +10,16 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from fedmf.factorization import (
-    Factorization,
-    InverseToeplitz,
-    identity,
-    nu_ftrl,
-    optimal_diagonal,
-    quadratic_lti,
-    quadratic_suboptimality,
-    sensitivity,
-    stated_sensitivity,
+from fedmf.factorization.matrices.closed_form import identity, nu_ftrl, optimal_diagonal
+from fedmf.factorization.matrices.strategy_matrix import Factorization
+from fedmf.factorization.matrices.toeplitz import InverseToeplitz
+from fedmf.factorization.mechanisms.lti import quadratic_lti, quadratic_suboptimality
+from fedmf.factorization.mechanisms.strongly_convex import (
+    Multipliers,
     strongly_convex_bound,
     strongly_convex_lti,
 )
-from fedmf.factorization.strongly_convex import Multipliers
+from fedmf.factorization.sensitivity.stated import exact_sensitivity, stated_sensitivity
 from fedmf.participation import Participation
 
 Array = NDArray[np.float64]
@@ -35,7 +31,7 @@ LAGS = [(1.0,), (1.0, 0.0, 0.9), (1.0, 0.9, 0.0), (1.0, 0.45, 0.45), (1.0, 0.1, 
 
 
 def squared(C: Factorization) -> float:
-    return sensitivity(C, Participation(C.rounds, 1, C.rounds)).value ** 2
+    return exact_sensitivity(C, Participation(C.rounds, 1, C.rounds)).value ** 2
 
 
 def lag_response(values: tuple[float, ...], omega: Array, sign: float = -1.0) -> NDArray[np.complex128]:

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import prefix_sums, query_variances, scalar_sensitivity
+from support.oracles import prefix_sums, query_variances, scalar_sensitivity
 
-from fedmf.factorization import build, kary_tree, sensitivity, tree
+from fedmf.factorization.matrices.trees import kary_tree, tree
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.sensitivity.stated import exact_sensitivity
 from fedmf.participation import Participation
 
 
@@ -59,7 +61,7 @@ def test_online_costs_no_more_privacy_and_full_is_more_accurate(n):
 
 def test_full_tree_of_a_power_of_two_has_the_known_sensitivity():
     """One user in one round is in log₂ n + 1 nodes."""
-    assert sensitivity(tree(16), Participation(16, 1, 16)).value == pytest.approx(np.sqrt(5), rel=1e-12)
+    assert exact_sensitivity(tree(16), Participation(16, 1, 16)).value == pytest.approx(np.sqrt(5), rel=1e-12)
 
 
 @pytest.mark.parametrize("make", [lambda: tree(9), lambda: kary_tree(2, 9), lambda: kary_tree(3, 9)])
@@ -68,7 +70,7 @@ def test_sensitivity_is_exact(make, k, b):
     C = make()
     dense = C.materialize()
     assert (dense.T @ dense >= -1e-12).all()
-    found = sensitivity(C, Participation(9, k, b))
+    found = exact_sensitivity(C, Participation(9, k, b))
     assert found.kind == "exact"
     assert found.value == pytest.approx(scalar_sensitivity(dense, k, b), rel=1e-9)
 

@@ -6,26 +6,23 @@ import json
 
 import numpy as np
 import pytest
-from oracles import ltt, prefix_sums, query_variances
+from support.oracles import ltt, prefix_sums, query_variances
 
-from fedmf.factorization import (
-    Banded,
-    ColumnScaled,
-    Dense,
+from fedmf.factorization.matrices.banded_matrix import Banded
+from fedmf.factorization.matrices.dense import Dense
+from fedmf.factorization.matrices.scaled_toeplitz import ColumnScaled, NotRepresentable
+from fedmf.factorization.matrices.stamped import Stamped
+from fedmf.factorization.matrices.toeplitz import (
     Diagonal,
     InverseToeplitz,
-    NotRepresentable,
-    Recurrence,
-    Stamped,
     Toeplitz,
-    build,
     factorization_from_dict,
-    leading,
-    names,
     normalized,
 )
+from fedmf.factorization.mechanisms.catalogue import build, names
+from fedmf.factorization.streaming.recurrence import Recurrence
 from fedmf.participation import Participation
-from fedmf.workload import ToeplitzWorkload, prefix
+from fedmf.workload.toeplitz import ToeplitzWorkload, prefix
 
 N = 13
 # Sums of at most N terms of order 1 in float64.
@@ -113,7 +110,7 @@ def test_variances(C):
 @every
 @pytest.mark.parametrize("rounds", [1, 2, 6, N])
 def test_leading_block(C, rounds):
-    block = leading(C, rounds)
+    block = C.leading(rounds)
     assert block.rounds == rounds
     assert np.allclose(block.materialize(), C.materialize()[:rounds, :rounds], rtol=EXACT, atol=EXACT)
     z = np.random.default_rng(2).normal(size=rounds)
@@ -206,8 +203,8 @@ def test_recurrence_stops_at_the_horizon():
         (lambda: Diagonal([1.0, 0.0]), "positive; got 0.0 at index 1"),
         (lambda: ColumnScaled(Toeplitz([1.0], 3), [1.0, 1.0]), "n=3 entries"),
         (lambda: ColumnScaled(Toeplitz([1.0], 2), [1.0, -1.0]), "positive"),
-        (lambda: leading(Toeplitz([1.0], 3), 4), "between 1 and n=3"),
-        (lambda: leading(Toeplitz([1.0], 3), 0), "between 1 and n=3"),
+        (lambda: Toeplitz([1.0], 3).leading(4), "between 1 and n=3"),
+        (lambda: Toeplitz([1.0], 3).leading(0), "between 1 and n=3"),
         (lambda: factorization_from_dict({"type": "magic"}), "magic"),
         (lambda: factorization_from_dict({"type": "toeplitz"}), "with its fields"),
         (lambda: Recurrence([], [], [1.0]), "feedforward"),

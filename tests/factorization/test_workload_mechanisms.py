@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import earliest_norm, ltt, query_variances, rmse, scalar_sensitivity
+from support.oracles import earliest_norm, ltt, query_variances, rmse, scalar_sensitivity
 
-from fedmf.factorization import (
-    Toeplitz,
-    banded_inverse,
-    banded_toeplitz,
-    blt,
-    build,
-    errors,
-    identity,
-    names,
-    stated_sensitivity,
-)
-from fedmf.factorization import query_variances as variances
-from fedmf.factorization.banded_inverse import EarliestObjective
-from fedmf.factorization.banded_toeplitz import log_objective
-from fedmf.factorization.series import factored_power, multiply, power, reciprocal
-from fedmf.factorization.strategy_error import StrategyError
-from fedmf.factorization.toeplitz_objective import ToeplitzObjective
-from fedmf.factorization.workload_power import power_series
+from fedmf.factorization.algebra.series import factored_power, multiply, power, reciprocal
+from fedmf.factorization.matrices.closed_form import identity
+from fedmf.factorization.matrices.toeplitz import Toeplitz
+from fedmf.factorization.mechanisms import banded_inverse, banded_toeplitz, blt
+from fedmf.factorization.mechanisms.banded_inverse_optimizer import EarliestObjective
+from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import log_objective
+from fedmf.factorization.mechanisms.catalogue import build, names
+from fedmf.factorization.mechanisms.workload_power import power_series
+from fedmf.factorization.objectives.error import errors
+from fedmf.factorization.objectives.error import query_variances as variances
+from fedmf.factorization.objectives.strategy_error import StrategyError
+from fedmf.factorization.objectives.toeplitz_objective import ToeplitzObjective
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
-from fedmf.workload import ToeplitzWorkload, momentum, parse_workload, prefix, weighted
+from fedmf.workload.parse import parse_workload
+from fedmf.workload.toeplitz import ToeplitzWorkload, momentum, prefix, weighted
 
 TEXTS = ["prefix", "average", "exponential:0.8", "window:4", "momentum:0.9", "momentum:0.9:0.95"]
 N = 24

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
-from small_runs import client_for, linear_task, run_small, small_config
+from support.small_runs import client_for, linear_task, run_small, small_config
 
 from fedmf.flower.arrays import TensorArray, array_record, tensor_of
 from fedmf.flower.messages import read_request

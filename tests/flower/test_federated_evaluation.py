@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from small_runs import client_for, run_small, small_config
+from support.small_runs import client_for, run_small, small_config
 
-from fedmf.accounting.statement_words import FEDERATED_EVALUATION
+from fedmf.accounting.statement.words import FEDERATED_EVALUATION
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport
@@ -281,7 +281,7 @@ def test_statement_and_log_say_that_it_is_not_private(
 def test_flowers_own_loop_reports_it(tmp_path: Path) -> None:
     from flwr.serverapp.strategy import Strategy
 
-    from fedmf.flower.evaluation import CohortEvaluation
+    from fedmf.flower.federated_evaluation import CohortEvaluation
     from fedmf.flower.population import Population
 
     config = config_with(rounds=5, evaluate_every=4)

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pytest
 from flwr.app import Message
-from small_runs import client_for, linear_task, reply_with, run_small, small_config, tampering
+from support.small_runs import client_for, linear_task, reply_with, run_small, small_config, tampering
 
-from fedmf.accounting.ledger import Ledger
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
+from fedmf.records.ledger import Ledger
 from fedmf.runs.session import Session
 
 DIMENSION = 50

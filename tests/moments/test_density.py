@@ -7,12 +7,15 @@ import pytest
 import torch
 from scipy import stats
 
-from fedmf.factorization import square_root
-from fedmf.moments import FullMatrix, MomentStream, UserRange, jme
+from fedmf.factorization.matrices.closed_form import square_root
+from fedmf.factorization.sensitivity.joint import UserRange
 from fedmf.moments.density import GaussianEstimate, gaussian_estimate, mean_noise_variances
-from fedmf.noise import NoiseKey
+from fedmf.moments.mechanism import jme
+from fedmf.moments.moment_stream import MomentStream
+from fedmf.moments.second_moment import FullMatrix
+from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
-from fedmf.workload import average
+from fedmf.workload.toeplitz import average
 
 MEAN = torch.tensor([0.3, -1.0], dtype=torch.float64)
 COVARIANCE = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
@@ -61,8 +64,9 @@ def test_the_covariance_is_unbiased_after_the_stated_correction() -> None:
 
 
 def test_only_full_matrices_make_a_density() -> None:
-    from fedmf.moments import Diagonal, MomentRelease
+    from fedmf.moments.moment_stream import MomentRelease
+    from fedmf.moments.second_moment import DiagonalMoment
 
-    assert Diagonal(2).size == 2
+    assert DiagonalMoment(2).size == 2
     with pytest.raises(ValueError, match="FullMatrix"):
         gaussian_estimate(MomentRelease(1, MEAN, MEAN))

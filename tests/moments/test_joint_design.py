@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmf.factorization import Toeplitz, query_variances
-from fedmf.factorization.joint_sensitivity import Adjacency
-from fedmf.moments import UserRange, jme
-from fedmf.moments.joint_design import Goal, joint_design
-from fedmf.participation import Participation
-from fedmf.workload import average, exponential, prefix
+from fedmf.factorization.matrices.toeplitz import Toeplitz
+from fedmf.factorization.objectives.error import query_variances
+from fedmf.factorization.sensitivity.joint import UserRange
+from fedmf.moments.mechanism import jme
+from fedmf.moments.pair_design import Goal, joint_design
+from fedmf.participation import Adjacency, Participation
+from fedmf.workload.toeplitz import average, exponential, prefix
 
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])

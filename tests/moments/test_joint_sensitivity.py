@@ -5,23 +5,26 @@ from __future__ import annotations
 from importlib import import_module
 
 import numpy as np
-import oracles
 import pytest
 from numpy.typing import NDArray
+from support import oracles
 
-from fedmf.factorization import (
-    Dense,
-    Factorization,
-    Toeplitz,
-    bisr,
-    bsr,
-    identity,
-    square_root,
-    stated_sensitivity,
+from fedmf.factorization.matrices.closed_form import bisr, bsr, identity, square_root
+from fedmf.factorization.matrices.dense import Dense
+from fedmf.factorization.matrices.strategy_matrix import Factorization
+from fedmf.factorization.matrices.toeplitz import Toeplitz
+from fedmf.factorization.sensitivity.joint import (
+    UserRange,
+    joint_sensitivity,
 )
-from fedmf.factorization.joint_geometry import FREE_LINE, FREE_PLANE, free_weight, joint_diameter_square
-from fedmf.factorization.joint_sensitivity import Adjacency, UserRange, joint_sensitivity
-from fedmf.participation import Participation
+from fedmf.factorization.sensitivity.joint_range import (
+    FREE_LINE,
+    FREE_PLANE,
+    free_weight,
+    joint_diameter_square,
+)
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.participation import Adjacency, Participation
 
 Array = NDArray[np.float64]
 
@@ -166,7 +169,7 @@ def test_second_moment_is_free_for_equal_matrices() -> None:
 @pytest.mark.parametrize("make", [lambda n: Toeplitz([1.0, 0.3, 0.8, 0.1, 0.5], n), square_root])
 def test_bounds_agree_with_enumeration_at_larger_horizons(make) -> None:  # type: ignore[no-untyped-def]
     """Row-wise bound ≥ the enumerated one; the envelope equals it for non-increasing coefficients."""
-    module = import_module("fedmf.factorization.joint_sensitivity")
+    module = import_module("fedmf.factorization.sensitivity.joint")
     C1, C2, users = make(12), bsr(5, 12), UserRange(1.0, 2, "replace-one")
     pair = module._Pair(C1, C2, Participation(12, 3, 2), 1.3, users)
     exact = module._by_enumeration(pair).value

@@ -8,25 +8,32 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.factorization import bisr, build, identity, square_root, stated_sensitivity
-from fedmf.moments import (
+from fedmf.factorization import joint_sensitivity
+from fedmf.factorization.matrices.closed_form import bisr, identity, square_root
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.sensitivity.joint import UserRange
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.moments.baselines import cs, ime, pp
+from fedmf.moments.mechanism import MomentMechanism, jme
+from fedmf.moments.moment_stream import MomentStream
+from fedmf.moments.second_moment import (
     BlockEnergies,
-    Diagonal,
+    DiagonalMoment,
     FullMatrix,
-    MomentMechanism,
-    MomentStream,
     Projected,
     SecondMoment,
-    UserRange,
-    cs,
-    ime,
-    jme,
-    joint_sensitivity,
-    pp,
 )
-from fedmf.noise import NoiseKey
+from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
-from fedmf.workload import ToeplitzWorkload, average, exponential, momentum, prefix, weighted, window
+from fedmf.workload.toeplitz import (
+    ToeplitzWorkload,
+    average,
+    exponential,
+    momentum,
+    prefix,
+    weighted,
+    window,
+)
 
 KEY = NoiseKey.from_seed(11)
 N, D = 24, 4
@@ -53,7 +60,7 @@ METHODS = {
 }
 SECOND: list[SecondMoment] = [
     FullMatrix(D),
-    Diagonal(D),
+    DiagonalMoment(D),
     BlockEnergies([1, 3]),
     Projected(torch.tensor([[0.6, 0.8, 0, 0], [0, 0, 1.0, 0]]), FullMatrix(2)),
 ]

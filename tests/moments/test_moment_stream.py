@@ -8,31 +8,28 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedmf.factorization import Factorization, bisr, identity, square_root
-from fedmf.moments import (
+from fedmf.factorization.matrices.closed_form import bisr, identity, square_root
+from fedmf.factorization.matrices.strategy_matrix import Factorization
+from fedmf.factorization.sensitivity.joint import UserRange
+from fedmf.moments.baselines import cs, ime, pp
+from fedmf.moments.mechanism import best_weight, jme
+from fedmf.moments.moment_stream import MomentStream
+from fedmf.moments.running import MatrixWorkload, RunningWorkload
+from fedmf.moments.second_moment import (
     BlockEnergies,
-    Diagonal,
+    DiagonalMoment,
     FullMatrix,
-    MatrixWorkload,
-    MomentStream,
     Projected,
     SecondMoment,
-    UserRange,
-    best_weight,
-    cs,
-    ime,
-    jme,
-    pp,
 )
-from fedmf.moments.running import RunningWorkload
-from fedmf.noise import NoiseKey
+from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
-from fedmf.workload import (
+from fedmf.workload.parse import parse_workload
+from fedmf.workload.toeplitz import (
     ToeplitzWorkload,
     average,
     exponential,
     momentum,
-    parse_workload,
     prefix,
     weighted,
     window,
@@ -79,7 +76,7 @@ def test_running_memory_is_that_of_the_recursion() -> None:
 
 SECOND: list[SecondMoment] = [
     FullMatrix(4),
-    Diagonal(4),
+    DiagonalMoment(4),
     BlockEnergies([1, 3]),
     Projected(torch.tensor([[0.6, 0.8, 0, 0], [0, 0, 1.0, 0]]), FullMatrix(2)),
 ]
@@ -103,7 +100,7 @@ def test_second_moments_are_contractions_with_the_stated_bias(second: SecondMome
 
 def test_single_block_may_use_the_constant_of_one_dimension() -> None:
     """‖x − y‖² + ν(‖x‖² − ‖y‖²)² ≤ r_1(ν) for random pairs in R³, and it is reached on a line."""
-    from fedmf.moments import joint_diameter_square
+    from fedmf.factorization.sensitivity.joint_range import joint_diameter_square
 
     x, y = rows(20_000, 3, 3).numpy(), rows(20_000, 3, 4).numpy()
     first, second = np.sum((x - y) ** 2, 1), (np.sum(x**2, 1) - np.sum(y**2, 1)) ** 2
@@ -156,7 +153,7 @@ def test_released_noise_is_the_stated_one(make, moment: int) -> None:  # type: i
     std = made.first_std if moment == 1 else made.second_std
     assert std is not None
     for work in (prefix(n), average(n), window(2, n)):
-        stream = MomentStream(made, Diagonal(d), work, key=KEY)
+        stream = MomentStream(made, DiagonalMoment(d), work, key=KEY)
         z = whitened(stream, n, moment, work.materialize(), C.materialize(), std)
         assert independent_normal(z)
         assert not independent_normal(z * 1.1)
@@ -167,7 +164,7 @@ def test_the_two_noises_are_independent() -> None:
     n, d = 4, 20_000
     C = identity(n)
     made = jme(C, C, Participation(n, 1, n), UserRange(1.0, d), noise_multiplier=1.0)
-    stream = MomentStream(made, Diagonal(d), MatrixWorkload(np.eye(n)), key=KEY)
+    stream = MomentStream(made, DiagonalMoment(d), MatrixWorkload(np.eye(n)), key=KEY)
     releases = [stream.update(torch.zeros(d)) for _ in range(n)]
     both = np.stack([r.first.numpy() for r in releases] + [r.second.numpy() for r in releases])
     both[:n] /= made.first_std
@@ -195,7 +192,7 @@ def test_squaring_is_debiased_exactly(debias: bool) -> None:
     n, d = 4, 20_000
     C, work = square_root(n), prefix(n)
     made = pp(C, Participation(n, 1, n), UserRange(1.0, d), 1.0, debias)
-    stream = MomentStream(made, Diagonal(d), work, key=KEY)
+    stream = MomentStream(made, DiagonalMoment(d), work, key=KEY)
     means = np.array([float(stream.update(torch.zeros(d)).second.mean()) for _ in range(n)])
     inverse = np.linalg.inv(C.materialize())
     bias = made.first_std**2 * np.cumsum(np.diag(inverse @ inverse.T))
@@ -308,7 +305,7 @@ def test_bad_settings_are_refused() -> None:
 
 def test_several_blocks_need_the_constant_of_the_plane() -> None:
     """Rows on two axes move two block energies further than r_1 allows; one block does not see it."""
-    from fedmf.moments import joint_diameter_square
+    from fedmf.factorization.sensitivity.joint_range import joint_diameter_square
 
     x, y, nu = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]), 2.0
     for sizes, dimension in (([2], 1), ([1, 1], 2)):

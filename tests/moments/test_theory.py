@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import oracles
 import pytest
 from numpy.typing import NDArray
+from support import oracles
 
-from fedmf.factorization import Factorization, Toeplitz, identity, square_root
-from fedmf.moments import UserRange, cs, ime, jme, pp
+from fedmf.factorization.matrices.closed_form import identity, square_root
+from fedmf.factorization.matrices.strategy_matrix import Factorization
+from fedmf.factorization.matrices.toeplitz import Toeplitz
+from fedmf.factorization.sensitivity.joint import UserRange
 from fedmf.moments import theory as th
+from fedmf.moments.baselines import cs, ime, pp
+from fedmf.moments.mechanism import jme
 from fedmf.participation import Participation
-from fedmf.workload import average, exponential, prefix, window
+from fedmf.workload.toeplitz import average, exponential, prefix, window
 
 Array = NDArray[np.float64]
 RUNS = 60_000

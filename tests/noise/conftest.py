@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.factorization import Recurrence
+from fedmf.factorization.streaming.recurrence import Recurrence
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,10 +7,13 @@ import math
 import pytest
 import torch
 
-from fedmf.factorization import build
-from fedmf.noise import CorrelatedNoise, GaussianSource, HorizonExceededError, NoiseKey
-from fedmf.noise.block import normals_of_rounds, suits
-from fedmf.noise.layout import Domain
+from fedmf.errors import HorizonExceededError
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.rows.noise_block import normals_of_rounds, suits
+from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.source import GaussianSource
 from fedmf.participation import Participation
 
 KEY = NoiseKey.from_seed(3)
@@ -28,10 +31,10 @@ MECHANISMS = {
 }
 
 
-def noise(name: str, start: int, length: int) -> CorrelatedNoise:
+def noise(name: str, start: int, length: int) -> NoiseStream:
     C = build(name, Participation(ROUNDS, 2, 8), **MECHANISMS[name]).factorization
     source = GaussianSource(KEY, start + length + 2, Domain.FIRST_MOMENT)
-    return CorrelatedNoise(source, C.recurrence(), ROUNDS, start, start + length)
+    return NoiseStream(source, C.recurrence(), ROUNDS, start, start + length)
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

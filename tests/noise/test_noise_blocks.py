@@ -3,8 +3,15 @@
 import pytest
 import torch
 
-from fedmf.factorization import Factorization, banded_toeplitz, bisr, blt, identity, tree
-from fedmf.noise import BlockedNoise, CorrelatedNoise, GaussianSource, HorizonExceededError, NoiseKey
+from fedmf.errors import HorizonExceededError
+from fedmf.factorization.matrices.closed_form import bisr, identity
+from fedmf.factorization.matrices.strategy_matrix import Factorization
+from fedmf.factorization.matrices.trees import tree
+from fedmf.factorization.mechanisms import banded_toeplitz, blt
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.rows.blocked_noise import BlockedNoise
+from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.source import GaussianSource
 from fedmf.participation import Participation
 
 ROUNDS, DIMENSION, BLOCK = 6, 1001, 64
@@ -29,7 +36,7 @@ def row(noise: BlockedNoise) -> torch.Tensor:
 @pytest.mark.parametrize("C", STRATEGIES, ids=lambda C: type(C).__name__)
 def test_blocks_together_are_the_whole_vector(C: Factorization) -> None:
     source = GaussianSource(KEY, DIMENSION)
-    whole = CorrelatedNoise(source, C.recurrence(), ROUNDS)
+    whole = NoiseStream(source, C.recurrence(), ROUNDS)
     blocked = BlockedNoise(source, C.recurrence(), ROUNDS, block=BLOCK)
     rows = []
     for t in range(ROUNDS):

@@ -15,8 +15,10 @@ import pytest
 import torch
 from scipy import stats
 
-from fedmf.factorization.catalogue import build, names
-from fedmf.noise import CorrelatedNoise, GaussianSource, NoiseKey
+from fedmf.factorization.mechanisms.catalogue import build, names
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.source import GaussianSource
 from fedmf.participation import Participation
 
 FALSE_ALARM = 1e-6
@@ -28,7 +30,7 @@ SCALE = 0.7
 def run(recurrence, scale: float = SCALE) -> np.ndarray:
     """What a run adds, round by round, to float32 sums of zeros, in two shards."""
     source = GaussianSource(NoiseKey.from_seed(21), DIMENSION)
-    parts = [CorrelatedNoise(source, recurrence, ROUNDS, a, b) for a, b in ((0, 777), (777, DIMENSION))]
+    parts = [NoiseStream(source, recurrence, ROUNDS, a, b) for a, b in ((0, 777), (777, DIMENSION))]
     added = torch.zeros(ROUNDS, DIMENSION)
     for out in added:
         for part in parts:
@@ -80,7 +82,7 @@ def mechanism(request: pytest.FixtureRequest):
 
 def test_every_mechanism_streams_its_own_inverse(mechanism):
     source = GaussianSource(NoiseKey.from_seed(22), 40)
-    noise = CorrelatedNoise(source, mechanism.recurrence(), ROUNDS)
+    noise = NoiseStream(source, mechanism.recurrence(), ROUNDS)
     got = torch.zeros(ROUNDS, 40, dtype=torch.float64)
     for row in got:
         noise.add_(row, 1.0)

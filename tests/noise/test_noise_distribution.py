@@ -13,7 +13,9 @@ import pytest
 import torch
 from scipy import special, stats
 
-from fedmf.noise import Domain, GaussianSource, NoiseKey
+from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.source import GaussianSource
 
 FALSE_ALARM = 1e-6
 COUNT = 1 << 22

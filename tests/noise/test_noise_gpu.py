@@ -8,13 +8,13 @@ import importlib.util
 import numpy as np
 import pytest
 import torch
-from triton_worker import compiler, interpreter
+from support.triton_worker import compiler, interpreter
 
-from fedmf.noise import NoiseKey
-from fedmf.noise.cpu import CpuKernels
-from fedmf.noise.gpu import TritonKernels
-from fedmf.noise.layout import MAX_DIMENSION, REFINED_BELOW, Domain, nonce
-from fedmf.noise.reference import ReferenceKernels, normals, round_to
+from fedmf.noise.kernels.cpu import CpuKernels
+from fedmf.noise.kernels.gpu import TritonKernels
+from fedmf.noise.kernels.layout import MAX_DIMENSION, REFINED_BELOW, Domain, nonce
+from fedmf.noise.kernels.reference import ReferenceKernels, normals, round_to
+from fedmf.noise.key import NoiseKey
 
 SECRET = bytes(range(32))
 KEY = NoiseKey(SECRET)
@@ -194,7 +194,7 @@ def test_key_words_are_handed_over_as_signed_32_bit_numbers(monkeypatch):
     """An unsigned word would get a wider type from 2³¹ on, which Triton would write into its cache."""
     launched = {}
     gpu_kernels = pytest.importorskip(
-        "fedmf.noise.gpu_kernels", reason="Triton is not installed (Linux only)"
+        "fedmf.noise.kernels.gpu_kernels", reason="Triton is not installed (Linux only)"
     )
 
     class Launcher:
@@ -213,20 +213,20 @@ def test_key_words_are_handed_over_as_signed_32_bit_numbers(monkeypatch):
 
 def test_without_a_gpu_the_reason_is_one_line(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("fedmf.noise.gpu.find_spec", lambda name: object())
+    monkeypatch.setattr("fedmf.noise.kernels.gpu.find_spec", lambda name: object())
     with pytest.raises(RuntimeError, match=r"^device \(of the noise\) must be an available CUDA device"):
         TritonKernels(KEY, Domain.TRAINING, torch.device("cuda"))
 
 
 def test_without_triton_the_reason_is_one_line(monkeypatch):
-    monkeypatch.setattr("fedmf.noise.gpu.find_spec", lambda name: None)
+    monkeypatch.setattr("fedmf.noise.kernels.gpu.find_spec", lambda name: None)
     with pytest.raises(RuntimeError, match=r"^triton .* must be installed for noise on a GPU"):
         TritonKernels(KEY, Domain.TRAINING, torch.device("cuda"))
 
 
 def test_the_key_is_not_shown_and_foreign_tensors_are_refused(monkeypatch):
     monkeypatch.setattr(TritonKernels, "_check_device", lambda self: None)
-    monkeypatch.setattr("fedmf.noise.gpu.find_spec", lambda name: object())
+    monkeypatch.setattr("fedmf.noise.kernels.gpu.find_spec", lambda name: object())
     kernels = TritonKernels(KEY, Domain.TRAINING, torch.device("cuda:0"))
     assert repr(kernels) == f"TritonKernels({KEY!r}, TRAINING, device='cuda:0')"
     with pytest.raises(ValueError, match=r"^out \(vector\) must be on cuda:0, where these .* got cpu"):

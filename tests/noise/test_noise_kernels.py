@@ -13,12 +13,12 @@ import pytest
 import torch
 from numba.core import caching
 
-from fedmf.noise import Domain, NoiseKey
-from fedmf.noise.cpu import FEWEST_PER_THREAD, TILE, CpuKernels
-from fedmf.noise.kernels import DTYPES, KEPT_DTYPES
-from fedmf.noise.layout import MAX_DIMENSION
-from fedmf.noise.reference import ReferenceKernels, normals, round_to
-from fedmf.noise.transform import compiled
+from fedmf.compiled import compiled
+from fedmf.noise.kernels.cpu import FEWEST_PER_THREAD, TILE, CpuKernels
+from fedmf.noise.kernels.layout import MAX_DIMENSION, Domain
+from fedmf.noise.kernels.protocol import DTYPES, KEPT_DTYPES
+from fedmf.noise.kernels.reference import ReferenceKernels, normals, round_to
+from fedmf.noise.key import NoiseKey
 
 KEY = NoiseKey.from_seed(3)
 SPANS = [(0, 40), (5, 1), (15, 2), (16 * 1000 + 3, 5000), (TILE - 9, TILE + 30), (MAX_DIMENSION - 100, 100)]
@@ -157,7 +157,7 @@ def test_a_failing_thread_fails_the_call(monkeypatch):
     def fail(*arguments):
         raise RuntimeError("injected")
 
-    monkeypatch.setattr("fedmf.noise.cpu.find_coarse", fail)
+    monkeypatch.setattr("fedmf.noise.kernels.cpu.find_coarse", fail)
     with pytest.raises(RuntimeError, match="injected"):
         CpuKernels(KEY, Domain.TRAINING, 2).accumulate_(torch.zeros(2 * FEWEST_PER_THREAD), 0, [0], [1.0])
 

@@ -14,7 +14,9 @@ import pytest
 import torch
 
 import fedmf.noise
-from fedmf.noise import CorrelatedNoise, GaussianSource, NoiseKey
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.source import GaussianSource
 
 SECRET = bytes(range(100, 132))
 
@@ -137,7 +139,7 @@ def test_copies_are_the_same_object():
 def test_tracebacks_with_local_variables_do_not_show_the_key(named_recurrence):
     key = NoiseKey(SECRET)
     source = GaussianSource(key, dimension=10)
-    noise = CorrelatedNoise(source, named_recurrence("both", 2), rounds=2)
+    noise = NoiseStream(source, named_recurrence("both", 2), rounds=2)
     failures = (
         lambda: key.keystream(b"short", 0),
         lambda: key.keystream(bytes(12), 2**32),
@@ -270,7 +272,7 @@ def test_a_failure_in_the_middle_of_a_tile_hides_the_key(monkeypatch):
     def fail(*arguments):
         raise RuntimeError("injected")
 
-    monkeypatch.setattr("fedmf.noise.cpu.find_coarse", fail)
+    monkeypatch.setattr("fedmf.noise.kernels.cpu.find_coarse", fail)
     with pytest.raises(RuntimeError, match="injected") as caught:
         GaussianSource(NoiseKey(SECRET), 100).block(0, 0, 100)
     assert not shows_secret(chain_text(caught.value))

@@ -8,23 +8,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from oracles import scalar_sensitivity
+from support.oracles import scalar_sensitivity
 
-from fedmf.factorization import (
-    BlockTree,
-    BufferedToeplitz,
-    SparseRows,
-    Stamped,
-    Toeplitz,
-    build,
-    kary_tree,
-    names,
-    normalized,
-    stated_sensitivity,
-    tree,
-)
-from fedmf.noise import CorrelatedNoise, GaussianSource, NoiseKey
-from fedmf.noise.storage import Costs, choose_rows
+from fedmf.factorization.matrices.buffered import BufferedToeplitz
+from fedmf.factorization.matrices.stamped import Stamped
+from fedmf.factorization.matrices.toeplitz import Toeplitz, normalized
+from fedmf.factorization.matrices.trees import BlockTree, kary_tree, tree
+from fedmf.factorization.mechanisms.catalogue import build, names
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.factorization.streaming.sparse_rows import SparseRows
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.rows.storage import Costs, choose_rows
+from fedmf.noise.source import GaussianSource
 from fedmf.participation import Participation
 
 ROUNDS, TAKEN, APART = 13, 3, 4
@@ -71,7 +67,7 @@ class ImpulseSource(GaussianSource):
 def operator(inverse, rounds, **options) -> np.ndarray:
     """The matrix that a stream applies to z, one row a round."""
     source = ImpulseSource(NoiseKey.from_seed(0), rounds)
-    noise = CorrelatedNoise(source, inverse, rounds, **options)
+    noise = NoiseStream(source, inverse, rounds, **options)
     rows = torch.zeros(rounds, rounds, dtype=torch.float64)
     for row in rows:
         noise.add_(row, 1.0)
@@ -128,7 +124,7 @@ def test_what_is_said_to_be_kept_and_drawn_is_what_is_kept_and_drawn(factorizati
 
     monkeypatch.setattr(ImpulseKernels, "_sum", count)
     source = ImpulseSource(NoiseKey.from_seed(0), 3)
-    noise = CorrelatedNoise(source, inverse, ROUNDS)
+    noise = NoiseStream(source, inverse, ROUNDS)
     for _ in range(ROUNDS):
         counts.append(0)
         noise.add_(torch.zeros(3), 1.0)
@@ -148,7 +144,7 @@ def test_trees_of_all_sizes(n, full):
 
 
 def noise_of(C, n):
-    return CorrelatedNoise(GaussianSource(NoiseKey.from_seed(0), 1), C.recurrence(), n)
+    return NoiseStream(GaussianSource(NoiseKey.from_seed(0), 1), C.recurrence(), n)
 
 
 def test_trees_take_logarithmic_memory_and_constant_or_logarithmic_work():

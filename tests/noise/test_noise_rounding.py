@@ -10,16 +10,15 @@ import pytest
 import torch
 from scipy import stats
 
-from fedmf.factorization import (
-    BufferedToeplitz,
-    StateSpace,
-    Toeplitz,
-    build,
-    normalized,
-    rounding_inflation,
-    stated_sensitivity,
-)
-from fedmf.noise import CorrelatedNoise, GaussianSource, NoiseKey
+from fedmf.factorization.matrices.buffered import BufferedToeplitz
+from fedmf.factorization.matrices.toeplitz import Toeplitz, normalized
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.factorization.streaming.rounded_storage import rounding_inflation
+from fedmf.factorization.streaming.state_space import StateSpace
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.source import GaussianSource
 from fedmf.participation import Participation
 
 ROUNDS, FALSE_ALARM = 16, 1e-6
@@ -52,7 +51,7 @@ class RoundedSource(GaussianSource):
 
 
 def stream(C, d, source=GaussianSource, inflation=1.0):
-    return CorrelatedNoise(
+    return NoiseStream(
         source(NoiseKey.from_seed(3), d),
         C.recurrence(),
         ROUNDS,
@@ -119,7 +118,7 @@ def solved(C, y: np.ndarray) -> np.ndarray:
     return z / f[:, None]
 
 
-def released(noise: CorrelatedNoise, scale: float, dtype=torch.float64) -> np.ndarray:
+def released(noise: NoiseStream, scale: float, dtype=torch.float64) -> np.ndarray:
     made = torch.zeros(ROUNDS, noise.stop, dtype=dtype)
     for row in made:
         noise.add_(row, scale)

@@ -14,8 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmf.factorization import BufferedToeplitz, InverseToeplitz, Toeplitz, kary_tree, tree
-from fedmf.noise import CorrelatedNoise, GaussianSource, NoiseKey
+from fedmf.factorization.matrices.buffered import BufferedToeplitz
+from fedmf.factorization.matrices.toeplitz import InverseToeplitz, Toeplitz
+from fedmf.factorization.matrices.trees import kary_tree, tree
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.source import GaussianSource
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "simulations" / "noise" / "sharded.py"
@@ -32,7 +36,7 @@ FORMS = {
 
 def made(form, start, stop, **options) -> torch.Tensor:
     source = GaussianSource(NoiseKey.from_seed(8), DIMENSION)
-    noise = CorrelatedNoise(source, FORMS[form].recurrence(), ROUNDS, start, stop, inflation=1.0, **options)
+    noise = NoiseStream(source, FORMS[form].recurrence(), ROUNDS, start, stop, inflation=1.0, **options)
     rows = torch.zeros(ROUNDS, stop - start)
     for row in rows:
         noise.add_(row, 0.7)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 
-import noise_oracle
 import numpy as np
 import pytest
 import torch
+from support import noise_oracle
 
-from fedmf.noise import MAX_DIMENSION, CorrelatedNoise, Domain, GaussianSource, NoiseKey
 from fedmf.noise import key as key_module
-from fedmf.noise.cpu import TILE
-from fedmf.noise.layout import NORMALS_PER_BLOCK
-from fedmf.noise.reference import normals
+from fedmf.noise.kernels.cpu import TILE
+from fedmf.noise.kernels.layout import MAX_DIMENSION, NORMALS_PER_BLOCK, Domain
+from fedmf.noise.kernels.reference import normals
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.source import GaussianSource
 
 SECRET = bytes(range(32))
 
@@ -230,7 +232,7 @@ def test_a_run_with_shards_retries_and_domains_reuses_no_keystream_block(cipher_
     for domain in Domain:
         source = GaussianSource(NoiseKey(SECRET), d, domain)
         for start, stop in ((0, 700), (700, d), (0, d)):
-            noise = CorrelatedNoise(source, named_recurrence(kind, rounds), rounds, start, stop)
+            noise = NoiseStream(source, named_recurrence(kind, rounds), rounds, start, stop)
             for t in range(rounds):
                 for _ in range(2):  # the second time is a retry after a failure
                     noise.seek(t)

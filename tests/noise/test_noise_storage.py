@@ -8,19 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.factorization import (
-    BufferedToeplitz,
-    InverseToeplitz,
-    Recurrence,
-    Toeplitz,
-    build,
-    kary_tree,
-    normalized,
-    tree,
-)
-from fedmf.noise import CorrelatedNoise, GaussianSource, NoiseKey
-from fedmf.noise import rows as rows_module
-from fedmf.noise.storage import measured_costs
+from fedmf.factorization.matrices.buffered import BufferedToeplitz
+from fedmf.factorization.matrices.toeplitz import InverseToeplitz, Toeplitz, normalized
+from fedmf.factorization.matrices.trees import kary_tree, tree
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.streaming.recurrence import Recurrence
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.rows import row_rules as rows_module
+from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.rows.storage import measured_costs
+from fedmf.noise.source import GaussianSource
 from fedmf.participation import Participation
 
 ROUNDS, DIMENSION = 16, 300
@@ -35,10 +32,10 @@ FORMS = {
 
 
 def stream(C, d=DIMENSION, seed=5, **options):
-    return CorrelatedNoise(GaussianSource(NoiseKey.from_seed(seed), d), C.recurrence(), C.rounds, **options)
+    return NoiseStream(GaussianSource(NoiseKey.from_seed(seed), d), C.recurrence(), C.rounds, **options)
 
 
-def rows(noise: CorrelatedNoise, count: int, dtype=torch.float64) -> torch.Tensor:
+def rows(noise: NoiseStream, count: int, dtype=torch.float64) -> torch.Tensor:
     made = torch.zeros(count, noise.stop - noise.start, dtype=dtype)
     for row in made:
         noise.add_(row, 1.0)
@@ -130,9 +127,9 @@ def test_outputs_of_a_form_that_the_proof_leaves_out_are_never_narrowed():
     """Several z and several outputs a row: `rounding_shift` has no bound for it."""
     inverse = Recurrence(np.array([1.0, -0.3]), np.array([0.5]), np.ones(ROUNDS))
     source = GaussianSource(NoiseKey.from_seed(5), DIMENSION)
-    noise = CorrelatedNoise(source, inverse, ROUNDS, buffer_dtype=torch.float32)
+    noise = NoiseStream(source, inverse, ROUNDS, buffer_dtype=torch.float32)
     assert noise.memory_bytes == DIMENSION * 8
-    assert torch.equal(rows(noise, ROUNDS), rows(CorrelatedNoise(source, inverse, ROUNDS), ROUNDS))
+    assert torch.equal(rows(noise, ROUNDS), rows(NoiseStream(source, inverse, ROUNDS), ROUNDS))
 
 
 @pytest.mark.parametrize(

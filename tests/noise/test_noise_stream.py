@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.factorization import Recurrence
-from fedmf.noise import CorrelatedNoise, Domain, GaussianSource, HorizonExceededError, NoiseKey
-from fedmf.noise import stream as stream_module
-from fedmf.noise.cpu import TILE
+from fedmf.errors import HorizonExceededError
+from fedmf.factorization.streaming.recurrence import Recurrence
+from fedmf.noise.kernels.cpu import TILE
+from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.rows import noise_stream as stream_module
+from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.source import GaussianSource
 
 ROUNDS = 9
 DIMENSION = 50
@@ -23,10 +27,10 @@ ROUNDING = 1e-12
 
 
 def make(recurrence, d=DIMENSION, rounds=ROUNDS, seed=1, **shard):
-    return CorrelatedNoise(GaussianSource(NoiseKey.from_seed(seed), d), recurrence, rounds, **shard)
+    return NoiseStream(GaussianSource(NoiseKey.from_seed(seed), d), recurrence, rounds, **shard)
 
 
-def rows(noise: CorrelatedNoise, count: int) -> torch.Tensor:
+def rows(noise: NoiseStream, count: int) -> torch.Tensor:
     """The next rows as a (count, stop − start) matrix."""
     out = torch.zeros(count, noise.stop - noise.start, dtype=torch.float64)
     for row in out:
@@ -223,7 +227,7 @@ def test_state_resumes_bit_for_bit_in_any_sharding(recurrence):
 def test_state_holds_no_noise_and_no_key(named_recurrence):
     secret = bytes(range(50, 82))
     source = GaussianSource(NoiseKey(secret), DIMENSION)
-    state = CorrelatedNoise(source, named_recurrence("both", ROUNDS), ROUNDS).state_dict()
+    state = NoiseStream(source, named_recurrence("both", ROUNDS), ROUNDS).state_dict()
     assert set(state) == {"t", "key", "domain", "dimension", "digest"}
     assert state["key"] == NoiseKey(secret).fingerprint
     assert secret.hex() not in json.dumps(state)
@@ -238,7 +242,7 @@ def test_state_of_other_noise_is_refused(named_recurrence):
     )
     others = {
         "key": make(built, seed=2),
-        "domain": CorrelatedNoise(other_domain, built, ROUNDS),
+        "domain": NoiseStream(other_domain, built, ROUNDS),
         "dimension": make(built, d=DIMENSION + 1),
         "digest": make(nudged),
     }

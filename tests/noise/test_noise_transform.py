@@ -7,14 +7,14 @@ import struct
 from fractions import Fraction
 
 import mpmath
-import noise_oracle
 import numpy as np
 import pytest
+from support import noise_oracle
 
-from fedmf.noise import polynomials as p
-from fedmf.noise import transform
-from fedmf.noise.layout import LARGEST
-from fedmf.noise.reference import box_muller, uniforms
+from fedmf.noise.kernels import polynomials as p
+from fedmf.noise.kernels import transform
+from fedmf.noise.kernels.layout import LARGEST
+from fedmf.noise.kernels.reference import box_muller, uniforms
 
 M32, M64 = 2**32 - 1, 2**64 - 1
 RADIUS_WORDS = [0, 1, 2, 2**15, 2**16 - 1, 2**16, 2**16 + 1, 2**31, 3037000499, 3037000500, M32 - 1, M32]

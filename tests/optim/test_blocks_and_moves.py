@@ -6,10 +6,12 @@ import math
 
 import pytest
 import torch
-from dense_rules import membership
+from support.dense_rules import membership
 
-from fedmf.moments import BlockEnergies, Diagonal
-from fedmf.optim import Blocks, LearningRateSchedule, Move
+from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment
+from fedmf.optim.blocks import Blocks
+from fedmf.optim.move import Move
+from fedmf.workload.schedule import LearningRateSchedule
 
 SHAPES = [(4, 3), (4,), (2, 2, 3), (1,), ()]
 SIZES = {
@@ -32,7 +34,7 @@ def test_blocks_are_sums_over_their_coordinates(which: str) -> None:
     torch.testing.assert_close(blocks.spread(values), inside.T @ values)
     torch.testing.assert_close(blocks.means(values), values / inside.sum(1))
     torch.testing.assert_close(blocks.weighted_mean(values), (inside.T @ values).mean())
-    assert isinstance(blocks.second_moment(), Diagonal if which == "coordinate" else BlockEnergies)
+    assert isinstance(blocks.second_moment(), DiagonalMoment if which == "coordinate" else BlockEnergies)
 
 
 def test_chosen_blocks() -> None:

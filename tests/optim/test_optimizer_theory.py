@@ -7,9 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from fedmf.factorization import Factorization, build, identity, square_root, stated_sensitivity
-from fedmf.moments import UserRange, jme
-from fedmf.optim.theory import (
+from fedmf.factorization.matrices.closed_form import identity, square_root
+from fedmf.factorization.matrices.strategy_matrix import Factorization
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.sensitivity.joint import UserRange
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.moments.mechanism import jme
+from fedmf.optim.second_moment_weight import (
     averaging_weights,
     energy_weight,
     relative_energy_error,
@@ -18,7 +22,7 @@ from fedmf.optim.theory import (
     squared_variances,
 )
 from fedmf.participation import Participation
-from fedmf.workload import exponential
+from fedmf.workload.toeplitz import exponential
 
 ROUNDS, RUNS, STD = 12, 60_000, 0.7
 CONTRACT = Participation(ROUNDS, 3, 4)

@@ -9,15 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import small_config
+from support.small_runs import small_config
 from torch import Tensor
 
-from fedmf.moments import SecondMoment
-from fedmf.noise import NoiseKey
-from fedmf.optim import RoundRelease, SecondForm, ServerOptimizer, ServerSGD
+from fedmf.accounting import SecondForm
+from fedmf.moments.second_moment import SecondMoment
+from fedmf.noise.key import NoiseKey
+from fedmf.optim.server_optimizer import RoundRelease, ServerOptimizer
+from fedmf.optim.sgd import ServerSGD
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.optimizer import server_optimizer
-from fedmf.runs.plan import make_plan
+from fedmf.runs.plan import plan_run
 from fedmf.runs.server import PrivateServer
 
 DIMENSION = 5
@@ -62,7 +64,7 @@ class Watched:
 def shown(path: Path, **keys: object) -> tuple[list[RoundRelease], float]:
     """What the optimizer of a run without users was shown, and the noise level of the plan."""
     config = small_config(**keys)
-    plan, optimizer = make_plan(config), Watched(server_optimizer(config, [(DIMENSION,)]))
+    plan, optimizer = plan_run(config), Watched(server_optimizer(config, [(DIMENSION,)]))
     key = NoiseKey.from_seed(7)
     header = plan.header(key, DIMENSION).to_dict()
     with RunDirectory.create(path, config, plan.participation, key, header) as directory:

@@ -8,25 +8,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from dense_rules import adam_path, averages, by_torch, membership
 from scipy import stats
+from support.dense_rules import adam_path, averages, by_torch, membership
 
-from fedmf.factorization import Factorization, build, identity, square_root
-from fedmf.noise import CorrelatedNoise, Domain, GaussianSource, NoiseKey
-from fedmf.optim import (
-    Blocks,
-    FedAdagrad,
-    FedYogi,
-    LearningRateSchedule,
-    Move,
-    ReleasedEnergies,
-    RoundRelease,
-    ServerAdam,
-    ServerOptimizer,
-    SquaredRelease,
-)
+from fedmf.factorization.matrices.closed_form import identity, square_root
+from fedmf.factorization.matrices.strategy_matrix import Factorization
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.source import GaussianSource
+from fedmf.optim.adam import ServerAdam
+from fedmf.optim.blocks import Blocks
+from fedmf.optim.energies import ReleasedEnergies, SquaredRelease
+from fedmf.optim.fedopt import FedAdagrad, FedYogi
+from fedmf.optim.move import Move
+from fedmf.optim.server_optimizer import RoundRelease, ServerOptimizer
 from fedmf.participation import Participation
-from fedmf.workload import exponential
+from fedmf.workload.schedule import LearningRateSchedule
+from fedmf.workload.toeplitz import exponential
 
 ROUNDS, DIMENSION = 100, 24
 SIZES = [6, 6, 6, 1, 1, 1, 3]
@@ -119,7 +119,7 @@ def test_yogi_follows_its_formula() -> None:
 
 def noise_rows(C: Factorization, std: float, size: int, domain: Domain, seed: int = 5) -> torch.Tensor:
     """All rows of the stream that a run adds, shape (n, size), float64."""
-    stream = CorrelatedNoise(GaussianSource(NoiseKey.from_seed(seed), size, domain), C.recurrence(), C.rounds)
+    stream = NoiseStream(GaussianSource(NoiseKey.from_seed(seed), size, domain), C.recurrence(), C.rounds)
     rows = torch.zeros(C.rounds, size, dtype=torch.float64)
     for row in rows:
         stream.add_(row, std)

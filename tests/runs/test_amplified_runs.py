@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.special import logsumexp
-from small_runs import Recorder, client_for, linear_task, run_small, small_config
+from support.small_runs import Recorder, client_for, linear_task, run_small, small_config
 
-from fedmf.accounting.header import RunHeader
-from fedmf.accounting.ledger import Ledger, LedgerError
-from fedmf.accounting.statement import build_statement
+from fedmf.accounting.statement.header import RunHeader
+from fedmf.accounting.statement.privacy_statement import build_statement
+from fedmf.errors import ConfigError, LedgerError
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
+from fedmf.records.ledger import Ledger
 from fedmf.runs import plan as plan_module
-from fedmf.runs.config import ConfigError
-from fedmf.runs.plan import make_plan
+from fedmf.runs.plan import plan_run
 from fedmf.runs.session import Session
 
 USERS, ROUNDS, BINS, DIMENSION = 24, 12, 4, 20_000
@@ -131,7 +131,7 @@ def test_the_noise_that_is_added_gives_the_amplified_guarantee(accountant: str, 
     assert delta + Z * error > 0.875 * DELTA
     less, error = delta_of(accountant, 0.9 * measured)
     assert less - Z * error > DELTA
-    unamplified = make_plan(small_config(**keys(accountant, accountant="none")))
+    unamplified = plan_run(small_config(**keys(accountant, accountant="none")))
     assert statement["noise_std"] < 0.95 * unamplified.noise_std
 
 
@@ -312,7 +312,7 @@ def test_mechanisms_that_an_accountant_does_not_cover_are_refused(
     accountant: str, changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        make_plan(small_config(**keys(accountant, **changes)))
+        plan_run(small_config(**keys(accountant, **changes)))
     assert "\n" not in str(caught.value)
 
 
@@ -329,17 +329,17 @@ def test_the_accountants_draws_are_new_for_every_run_with_a_secret_key(
 
     monkeypatch.setattr(plan_module, "amplified_run", record)
     for _ in range(4):
-        make_plan(small_config(**keys("balls-in-bins", noise_seed=noise_seed)))
+        plan_run(small_config(**keys("balls-in-bins", noise_seed=noise_seed)))
     assert len(set(seeds)) == (4 if noise_seed < 0 else 1)
 
 
 def test_sampling_that_gains_nothing_costs_nothing() -> None:
     """One bin: every user joins every round, and the noise is that without amplification."""
     changes = {"cohort_size": 24, "min_separation": 1, "bands": 0, "mechanism": "identity"}
-    plan = make_plan(small_config(**keys("balls-in-bins", **changes)))
+    plan = plan_run(small_config(**keys("balls-in-bins", **changes)))
     assert plan.amplification is not None
     assert plan.amplification.method == "none needed"
     assert (
         plan.noise_std
-        == make_plan(small_config(**keys("balls-in-bins", accountant="none", **changes))).noise_std
+        == plan_run(small_config(**keys("balls-in-bins", accountant="none", **changes))).noise_std
     )

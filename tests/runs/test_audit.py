@@ -9,20 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tomli_w
-from pair_runs import RecordedPair
 from scipy import stats
+from support.pair_runs import RecordedPair
 
-import fedmf.runs.audit as audit_module
+import fedmf.runs.canary_audit as audit_module
 from fedmf.accounting import release as release_module
 from fedmf.accounting.audit_bound import binomial_upper, leakage_bound
 from fedmf.cli.app import run
-from fedmf.factorization import InverseToeplitz, Toeplitz, stated_sensitivity
-from fedmf.moments import Diagonal
+from fedmf.errors import ConfigError
+from fedmf.factorization.matrices.toeplitz import InverseToeplitz, Toeplitz
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.moments.second_moment import DiagonalMoment
 from fedmf.participation import Participation
 from fedmf.runs import plan as plan_module
-from fedmf.runs.audit import audit, worst_canary
-from fedmf.runs.config import Config, ConfigError
-from fedmf.training import clipping
+from fedmf.runs.canary_audit import audit, worst_canary
+from fedmf.runs.config import Config
+from fedmf.training.clipping import fixed_point
 
 TINY = {"users": 8, "rounds": 3, "cohort-size": 4, "noise-seed": 7, "mechanism": "bisr", "bands": 2}
 CANARIES, RUNS = 500, 2
@@ -60,7 +62,7 @@ def test_noise_too_small_by_half_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("form", ["per-user", "squared-mean"])
 def test_a_pair_is_audited_by_its_sums(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The noise covers both moments, so half of it is seen through the sums alone; the right one is not."""
-    pair = RecordedPair(Diagonal(CANARIES), form)  # type: ignore[arg-type]
+    pair = RecordedPair(DiagonalMoment(CANARIES), form)  # type: ignore[arg-type]
     monkeypatch.setattr(audit_module, "server_optimizer", lambda *_: pair)
     right = [audit(config(), CANARIES, RUNS, 0.95, seed) for seed in range(5)]
     assert not any(found.refuted for found in right)
@@ -84,13 +86,13 @@ def test_replace_one_needs_its_factor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_clip_that_clips_too_late_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clipped to 1.5 ζ; the canaries' updates are a thousand times longer than ζ."""
-    true = clipping.clip_to_fixed_point
+    true = fixed_point.clip_to_fixed_point
 
     def late(updates, clip_norm):
         integers, finite = true(updates, clip_norm)
         return integers + integers // 2, finite
 
-    monkeypatch.setattr(clipping, "clip_to_fixed_point", late)
+    monkeypatch.setattr(fixed_point, "clip_to_fixed_point", late)
     assert audit(config(), CANARIES, RUNS, 0.95, 0).refuted
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from small_runs import client_for, linear_task, run_small, small_config
+from support.small_runs import client_for, linear_task, run_small, small_config
 
-from fedmf.accounting import realised_privacy
-from fedmf.accounting.ledger import Ledger
+from fedmf.accounting.realised import realised_privacy
+from fedmf.errors import ConfigError
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
+from fedmf.records.ledger import Ledger
 from fedmf.runs.budget import read_budgets
-from fedmf.runs.config import ConfigError
-from fedmf.runs.plan import make_plan
+from fedmf.runs.plan import plan_run
 from fedmf.runs.server import BudgetExhaustedError
 from fedmf.runs.session import Session
 
@@ -28,7 +28,7 @@ def test_a_run_ends_before_the_round_that_would_exceed_max_epsilon(
     mechanism: str, limit: float, tmp_path: Path
 ) -> None:
     config = small_config(mechanism=mechanism, max_epsilon=limit, evaluate_every=5)
-    plan = make_plan(config)
+    plan = plan_run(config)
     run_small(tmp_path / "run", config)
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     released = statement["rounds_released"]
@@ -45,10 +45,10 @@ def test_a_run_ends_before_the_round_that_would_exceed_max_epsilon(
 
 
 def test_a_limit_above_the_plan_changes_nothing_and_one_below_a_round_is_refused() -> None:
-    assert make_plan(small_config(max_epsilon=8.1)).allowed_rounds == 12
-    assert make_plan(small_config()).allowed_rounds == 12
+    assert plan_run(small_config(max_epsilon=8.1)).allowed_rounds == 12
+    assert plan_run(small_config()).allowed_rounds == 12
     with pytest.raises(ConfigError, match=r"max-epsilon must allow at least one round; got 0\.1"):
-        make_plan(small_config(max_epsilon=0.1))
+        plan_run(small_config(max_epsilon=0.1))
     for keys in ({"max_epsilon": 1.0}, {"user_budgets": "x.csv"}):
         with pytest.raises(ConfigError, match="private must be true with max-epsilon or user-budgets"):
             small_config(private=False, **keys)
@@ -156,7 +156,7 @@ def test_a_limit_equal_to_the_plan_allows_all_of_it(mechanism: str, adjacency: s
         config = small_config(
             mechanism=mechanism, adjacency=adjacency, epsilon=epsilon, delta=delta, max_epsilon=epsilon
         )
-        plan = make_plan(config)
+        plan = plan_run(config)
         assert plan.allowed_rounds == config.rounds
         assert plan.epsilon_after(config.rounds) <= epsilon
 

@@ -14,15 +14,11 @@ from annotated_types import Ge, Gt, Le, Lt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmf.cohorts import CyclicSchedule, RandomSchedule
+from fedmf.cohorts.fixed import CyclicSchedule, RandomSchedule
+from fedmf.errors import ConfigError
 from fedmf.participation import Participation
-from fedmf.runs.config import (
-    Config,
-    ConfigError,
-    load_config,
-    parse_assignments,
-    parse_parameters,
-)
+from fedmf.runs.config import Config, load_config, parse_assignments
+from fedmf.runs.keys.parameters import parse_parameters
 
 ROOT = Path(__file__).resolve().parents[2]
 laws = settings(derandomize=True, max_examples=200, deadline=None, database=None)

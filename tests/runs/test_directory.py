@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from fedmf.accounting.ledger import Ledger
-from fedmf.accounting.ledger_schema import LedgerError, ParticipationViolation
-from fedmf.noise import NoiseKey
-from fedmf.runs import checkpoint, directory
-from fedmf.runs.config import Config, ConfigError
+from fedmf.errors import ConfigError, LedgerError, ParticipationViolation
+from fedmf.noise.key import NoiseKey
+from fedmf.records import durable
+from fedmf.records.ledger import Ledger
+from fedmf.runs import directory
+from fedmf.runs.config import Config
 from fedmf.runs.directory import CHECKPOINTS, CONFIG, KEY, LEDGER, RunDirectory, read_config
 
 CONFIGURATION = Config.from_mapping({"users": 4, "cohort-size": 2, "rounds": 6, "epsilon": 3})
@@ -128,7 +129,7 @@ STEPS = {
     "ledger": (directory.Ledger, "create"),
     "mode": (directory.os, "chmod"),
     "rename": (directory.os, "replace"),
-    "fsync": (checkpoint.os, "fsync"),
+    "fsync": (durable.os, "fsync"),
 }
 
 
@@ -181,7 +182,7 @@ def test_a_second_process_is_refused_and_reading_is_not(run: RunDirectory) -> No
     script = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from fedmf.accounting.ledger import Ledger\n"
+        "from fedmf.records.ledger import Ledger\n"
         "from fedmf.runs.directory import LEDGER, RunDirectory\n"
         "path = Path(sys.argv[1])\n"
         "print(Ledger.open(path / LEDGER, read_only=True).last_round())\n"
@@ -315,7 +316,7 @@ def test_a_disk_that_fails_before_the_commit_releases_nothing(
 ) -> None:
     commit(run, 0, 0.5)
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint.os, "fsync", fail)
+        patched.setattr(durable.os, "fsync", fail)
         with pytest.raises(
             ConfigError, match=r"cannot write checkpoint of round 2: .*; nothing was released"
         ):

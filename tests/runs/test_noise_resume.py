@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import linear_task, small_config
+from support.small_runs import linear_task, small_config
 from torch import Tensor
 
-from fedmf.noise import HorizonExceededError
-from fedmf.runs import checkpoint
-from fedmf.runs.config import ConfigError
+from fedmf.errors import ConfigError
+from fedmf.noise.rows.noise_stream import HorizonExceededError
+from fedmf.records import durable
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.session import Session
 
@@ -98,7 +98,7 @@ def test_a_round_that_fails_to_commit_has_the_same_noise_when_tried_again(
         release(session, 2)
         for _ in range(2):
             with monkeypatch.context() as patched:
-                patched.setattr(checkpoint.os, "fsync", fail)
+                patched.setattr(durable.os, "fsync", fail)
                 with pytest.raises(ConfigError, match="nothing was released"):
                     release(session, 1)
         assert all(torch.equal(a, b) for a, b in zip(release(session, 2), expected[2:], strict=True))

@@ -9,25 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import linear_task, run_small, small_config
+from support.small_runs import linear_task, run_small, small_config
 
-from fedmf.accounting.calibration import certified_sigma
-from fedmf.factorization import build, stated_sensitivity
-from fedmf.optim import (
-    Blocks,
-    FedAdagrad,
-    FedYogi,
-    LearningRateSchedule,
-    Move,
-    ReleasedEnergies,
-    ServerAdam,
-    ServerSGD,
-    SquaredRelease,
-)
+from fedmf.accounting.gaussian.calibration import certified_sigma
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.optim.adam import ServerAdam
+from fedmf.optim.blocks import Blocks
+from fedmf.optim.energies import ReleasedEnergies, SquaredRelease
+from fedmf.optim.fedopt import FedAdagrad, FedYogi
+from fedmf.optim.move import Move
+from fedmf.optim.sgd import ServerSGD
 from fedmf.runs.optimizer import server_optimizer
-from fedmf.runs.plan import make_plan
+from fedmf.runs.plan import plan_run
 from fedmf.runs.workloads import run_workload, second_workload
-from fedmf.workload import parse_workload
+from fedmf.workload.parse import parse_workload
+from fedmf.workload.schedule import LearningRateSchedule
 
 SHAPES = [(4, 3), (4,)]
 TENSORS = Blocks.of(SHAPES, "tensor")
@@ -98,7 +95,7 @@ def test_the_matrix_is_made_for_the_workload(keys: dict[str, object], expected: 
     assert run_workload(config).name == expected
     part = config.participation
     wanted = build("banded-toeplitz", part, parse_workload(expected, 12)).factorization
-    plan = make_plan(config)
+    plan = plan_run(config)
     np.testing.assert_allclose(plan.mechanism.factorization.materialize(), wanted.materialize(), rtol=1e-9)
 
 
@@ -119,7 +116,7 @@ def test_the_second_workload_follows_beta2(keys: dict[str, object], expected: st
 def test_few_blocks_cost_little(form: str) -> None:
     """ν = ρ/√(1 + ρ²) with ρ for a block that holds an even share; the squared mean has 2ρ."""
     config = small_config(server_optimizer="jme-adam", mechanism="bsr", bands=4, second_moment=form)
-    plan = make_plan(config, server_optimizer(config, SHAPES))
+    plan = plan_run(config, server_optimizer(config, SHAPES))
     assert plan.second is not None
     sens = [
         stated_sensitivity(C, config.participation).value

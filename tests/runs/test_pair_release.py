@@ -15,22 +15,23 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message, MessageType
 from numpy.typing import NDArray
-from pair_runs import RecordedPair, optimizing_with
-from small_runs import client_for, linear_task, run_small, small_config, tampering
+from support.pair_runs import RecordedPair, optimizing_with
+from support.small_runs import client_for, linear_task, run_small, small_config, tampering
 
-from fedmf.accounting import PairRelease, SecondStream
-from fedmf.accounting.ledger import Ledger
-from fedmf.factorization import Toeplitz, stated_sensitivity
+from fedmf.accounting.release import PairRelease, SecondStream
+from fedmf.errors import ConfigError
+from fedmf.factorization.matrices.toeplitz import Toeplitz
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.messages import read_slice_reply, request_content, slice_reply
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
-from fedmf.moments import BlockEnergies, Diagonal, FullMatrix, SecondMoment
-from fedmf.noise import NoiseKey
-from fedmf.runs import second_moment as second_moment_module
-from fedmf.runs.config import ConfigError
-from fedmf.runs.plan import Plan, make_plan
+from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, SecondMoment
+from fedmf.noise.key import NoiseKey
+from fedmf.records.ledger import Ledger
+from fedmf.runs import second_release as second_moment_module
+from fedmf.runs.plan import Plan, plan_run
 from fedmf.runs.server import PrivateServer
 from fedmf.runs.session import Session
 
@@ -49,7 +50,7 @@ FORMS = ("per-user", "squared-mean")
 
 def plan_of(moment: SecondMoment, form: str, **keys: object) -> tuple[Plan, RecordedPair]:
     optimizer = RecordedPair(moment, form)  # type: ignore[arg-type]
-    return make_plan(small_config(**{**KEYS, **keys}), optimizer), optimizer
+    return plan_run(small_config(**{**KEYS, **keys}), optimizer), optimizer
 
 
 def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple[Matrix, Matrix]:
@@ -145,7 +146,7 @@ def worst_found(moment: SecondMoment, form: str, adjacency: str, **keys: object)
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 @pytest.mark.parametrize("importance", [0.05, 20.0])
-@pytest.mark.parametrize("moment", [Diagonal(2), BlockEnergies([1, 2])], ids=["squares", "blocks"])
+@pytest.mark.parametrize("moment", [DiagonalMoment(2), BlockEnergies([1, 2])], ids=["squares", "blocks"])
 def test_no_user_moves_the_pair_further_than_stated(
     moment: SecondMoment, importance: float, adjacency: str
 ) -> None:
@@ -186,7 +187,7 @@ def test_more_users_than_planned_cannot_lengthen_the_squared_mean(monkeypatch: p
 def test_with_equal_matrices_the_second_moment_is_free_under_replacement() -> None:
     """λ = 1/(2ζ²): the pair has the sensitivity of the sums alone, up to the rounding of features."""
     C = Toeplitz([1.0, 0.5, 0.25], N)
-    plan, _ = plan_of(Diagonal(2), "per-user")
+    plan, _ = plan_of(DiagonalMoment(2), "per-user")
     second = SecondStream("per-user", "squares", 2, 2, 0.5 / ZETA**2, "toeplitz", {}, C)
     pair = PairRelease(C, second, ZETA, "replace-one", 8)
     alone = stated_sensitivity(C, plan.participation).value
@@ -294,8 +295,8 @@ def test_other_features_or_noise_than_planned_are_refused(tmp_path: Path) -> Non
         pytest.raises(ValueError, match=r"second moment \(of the optimizer\) must be the planned one"),
     ):
         Session.resume(tmp_path / "run", config, TASK)
-    plan, optimizer = plan_of(Diagonal(2), "per-user")
-    alone = make_plan(plan.config)
+    plan, optimizer = plan_of(DiagonalMoment(2), "per-user")
+    alone = plan_run(plan.config)
     with pytest.raises(ValueError, match=r"planned one \(none\)"):
         released(alone, optimizer, [np.zeros((1, 2))])
 
@@ -303,8 +304,13 @@ def test_other_features_or_noise_than_planned_are_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("keys", "moment", "form", "message"),
     [
-        ({"schedule": "balls-in-bins", "accountant": "balls-in-bins"}, Diagonal(2), "per-user", "No theorem"),
-        ({}, Diagonal(2), "joint-clip", "'per-user' or 'squared-mean'"),
+        (
+            {"schedule": "balls-in-bins", "accountant": "balls-in-bins"},
+            DiagonalMoment(2),
+            "per-user",
+            "No theorem",
+        ),
+        ({}, DiagonalMoment(2), "joint-clip", "'per-user' or 'squared-mean'"),
     ],
 )
 def test_what_no_theorem_covers_is_refused(keys: dict, moment: SecondMoment, form: str, message: str) -> None:
@@ -348,7 +354,7 @@ def test_budgets_of_single_users_and_of_the_run_count_both_streams(tmp_path: Pat
     )
     with optimizing_with(RecordedPair(BLOCKS)) as optimizer:
         run_small(tmp_path / "run", config, TASK)
-        plan = make_plan(config, optimizer)
+        plan = plan_run(config, optimizer)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
         joined = [t for t, user in ledger.participations() if user == "u000"]
         others = [t for t, user in ledger.participations() if user == "u001"]

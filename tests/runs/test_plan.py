@@ -6,11 +6,11 @@ import math
 import dp_accounting
 import numpy as np
 import pytest
-from small_runs import small_config
+from support.small_runs import small_config
 
-from fedmf.noise import NoiseKey
+from fedmf.noise.key import NoiseKey
 from fedmf.runs.config import Config
-from fedmf.runs.plan import Plan, make_plan
+from fedmf.runs.plan import Plan, plan_run
 
 KEYS = [
     {"mechanism": "identity"},
@@ -39,7 +39,7 @@ def epsilon_by_enumeration(config: Config, plan: Plan, released: int) -> float:
 @pytest.mark.parametrize("keys", KEYS, ids=lambda keys: keys["mechanism"])
 def test_epsilon_so_far_is_that_of_the_leading_block(keys: dict) -> None:
     config = small_config(**keys)
-    plan = make_plan(config)
+    plan = plan_run(config)
     assert plan.epsilon_after(0) == 0.0
     for released in range(1, config.rounds + 1):
         expected = epsilon_by_enumeration(config, plan, released)
@@ -48,7 +48,7 @@ def test_epsilon_so_far_is_that_of_the_leading_block(keys: dict) -> None:
 
 
 def test_without_privacy_nothing_is_promised() -> None:
-    plan = make_plan(small_config(mechanism="identity", private=False))
+    plan = plan_run(small_config(mechanism="identity", private=False))
     assert plan.noise_std == 0
     assert plan.epsilon_after(1) == math.inf
 
@@ -58,7 +58,7 @@ def test_a_plan_survives_the_ledgers_header_bit_for_bit(keys: dict) -> None:
     import json
 
     config = small_config(**keys)
-    plan = make_plan(config)
+    plan = plan_run(config)
     header = json.loads(json.dumps(plan.header(NoiseKey.from_seed(1), 10).to_dict()))
     again = Plan.from_header(config, header)
     assert again.noise_std == plan.noise_std

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_runs import client_for, run_small, small_config
+from support.small_runs import client_for, run_small, small_config
 
-from fedmf.accounting.ledger import Ledger
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
+from fedmf.records.ledger import Ledger
 from fedmf.runs.session import Session
 
 SAMPLED = ("cyclic-poisson", "balls-in-bins", "b-min-sep")

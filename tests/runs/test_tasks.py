@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.runs import Config, ConfigError
+from fedmf.data.memory import InMemoryDataset
+from fedmf.data.partition_plan import PARTITIONS
+from fedmf.data.synthetic import SyntheticDataset
+from fedmf.data.table import HOLD_OUTS
+from fedmf.errors import ConfigError
+from fedmf.models.architectures import MODELS
+from fedmf.runs.config import Config
 from fedmf.runs.tasks import DATASETS, task_of
-from fedmf.training import InMemoryDataset, SyntheticDataset
-from fedmf.training.architectures import MODELS
-from fedmf.training.data import HOLD_OUTS, PARTITIONS
 
 CHOICES = {name: get_args(field.annotation) for name, field in Config.model_fields.items()}
 
@@ -88,7 +91,9 @@ def test_a_table_becomes_a_task(tmp_path: Path) -> None:
 
 
 MODULE = """
-from fedmf.training import FlatModel, PartitionPlan, Task, mlp, prototypes
+from fedmf.data import PartitionPlan, prototypes
+from fedmf.models import FlatModel, mlp
+from fedmf.training import Task
 
 def make(config):
     data = prototypes(PartitionPlan(config.users), 5, shape=(6,), classes=3, seed=config.seed)

@@ -12,10 +12,11 @@ import pyarrow as arrow
 import pytest
 from pyarrow import parquet
 
-from fedmf.streaming import InputError, Settings, open_reader
 from fedmf.streaming.lines import Lines
 from fedmf.streaming.parquet_rows import ParquetReader
-from fedmf.streaming.rows import RowReader
+from fedmf.streaming.rows import InputError, RowReader
+from fedmf.streaming.session import open_reader
+from fedmf.streaming.stream_plan import Settings
 from fedmf.streaming.text_rows import CsvReader, JsonLinesReader
 
 CSV = (

@@ -14,28 +14,22 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from fedmf.factorization import build
-from fedmf.moments import FullMatrix, MomentStream, UserRange, gaussian_estimate, jme, mean_noise_variances
-from fedmf.noise import NoiseKey
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.sensitivity.joint import UserRange
+from fedmf.moments.density import gaussian_estimate, mean_noise_variances
+from fedmf.moments.mechanism import jme
+from fedmf.moments.moment_stream import MomentStream
+from fedmf.moments.second_moment import FullMatrix
+from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
-from fedmf.streaming import (
-    Handling,
-    InputError,
-    Layout,
-    RowBlock,
-    RowReader,
-    Settings,
-    StateError,
-    StreamState,
-    make_plan,
-    open_run,
-)
 from fedmf.streaming.clipping import clip_rows
-from fedmf.streaming.plan import StreamPlan
-from fedmf.streaming.run import StreamRun
-from fedmf.streaming.state import pack_state, unpack_state
+from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader
+from fedmf.streaming.run import Handling, StreamRun
+from fedmf.streaming.session import open_run
+from fedmf.streaming.state import StateError, StreamState, pack_state, unpack_state
+from fedmf.streaming.stream_plan import Settings, StreamPlan, plan_stream
 from fedmf.streaming.users import UserHistories
-from fedmf.workload import average
+from fedmf.workload.toeplitz import average
 
 N, D = 30, 3
 BUDGET: dict[str, Any] = {"norm_bound": 1.0, "epsilon": 8.0, "delta": 1e-5, "seed": 5}
@@ -157,7 +151,7 @@ class Kept:
 )
 def test_output_does_not_depend_on_what_comes_together(tmp_path: Path, more: dict[str, Any]) -> None:
     x, outputs = sample(), []
-    plan = make_plan(Settings(**BUDGET, rounds=N, **more), Pieces(x, None, 0).layout, N)
+    plan = plan_stream(Settings(**BUDGET, rounds=N, **more), Pieces(x, None, 0).layout, N)
     again = StreamPlan.from_dict(json.loads(json.dumps(plan.to_dict())))
     for seed in range(3):
         output: Any = Kept()
@@ -260,7 +254,7 @@ def test_realised_epsilon_is_that_of_the_recorded_contract(tmp_path: Path) -> No
         **BUDGET, user_column="user", max_participations=3, min_separation=10, mechanisms=("identity",)
     )
     got = run_once(tmp_path, settings, write_rows(tmp_path / "rows.csv", sample(), users))
-    from fedmf.accounting import gaussian_epsilon
+    from fedmf.accounting.gaussian.calibration import gaussian_epsilon
 
     expected = gaussian_epsilon(got["noise_multiplier"] * 3**0.5, 1e-5)
     assert got["epsilon_realised"] == pytest.approx(expected, rel=1e-9)
@@ -416,7 +410,7 @@ def test_settings_out_of_range() -> None:
         ({"adjacency": "next-door"}, "adjacency"),
     ):
         with pytest.raises(ValueError, match=word):
-            make_plan(Settings(**{**BUDGET, **change}), layout, N)
+            plan_stream(Settings(**{**BUDGET, **change}), layout, N)
 
 
 def test_states_survive_packing() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedmf.training import FlatModel, build_model, cnn
-from fedmf.training.architectures import MODELS
+from fedmf.models.architectures import MODELS, build_model, cnn
+from fedmf.models.flat_model import FlatModel
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from fedmf.training import FlatModel, InMemoryDataset, Task, cross_entropy, digits, mlp
-from fedmf.training.data import partition_by_label, partition_evenly
+from fedmf.data.digit_images import digits
+from fedmf.data.memory import InMemoryDataset
+from fedmf.data.partitions import partition_by_label, partition_evenly
+from fedmf.models.architectures import mlp
+from fedmf.models.flat_model import FlatModel
+from fedmf.training.task import Task, cross_entropy
 
 laws = settings(derandomize=True, max_examples=40, deadline=None, database=None)
 EXAMPLES = 1797

@@ -10,8 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmf.training import FederatedDataset, PartitionPlan, SyntheticDataset, digits, prototypes
-from fedmf.training.data import NumberedUsers
+from fedmf.data import digits, prototypes
+from fedmf.data.dataset import FederatedDataset
+from fedmf.data.partition_plan import PartitionPlan
+from fedmf.data.synthetic import SyntheticDataset
+from fedmf.data.user_ids import NumberedUsers
 
 laws = settings(derandomize=True, max_examples=60, deadline=None, database=None)
 

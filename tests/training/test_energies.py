@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.moments import BlockEnergies, Diagonal, FullMatrix
-from fedmf.training import ClippedSums, FixedPointPair, clip_to_fixed_point, fixed_point_energies
+from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix
+from fedmf.training.clipping.energies import fixed_point_energies
+from fedmf.training.clipping.fixed_point import clip_to_fixed_point
+from fedmf.training.clipping.pair_sum import ClippedSums, FixedPointPair
 
 UNIT = 2**40
 
@@ -30,7 +32,7 @@ def test_energies_are_exact(sizes: list[int]) -> None:
         [UNIT - 1, 0, 0, 0, 0, 0, 0],
         [0] * 7,
     ]
-    moment = Diagonal(7) if max(sizes) == 1 else BlockEnergies(sizes)
+    moment = DiagonalMoment(7) if max(sizes) == 1 else BlockEnergies(sizes)
     found = fixed_point_energies(torch.from_numpy(rows), moment)
     assert found.tolist() == [by_hand(row, sizes) for row in rows.tolist()]
 
@@ -42,7 +44,7 @@ def test_a_block_longer_than_one_sum_of_remainders_could_hold() -> None:
     assert int(found) == (count * n * n) >> 40
 
 
-@pytest.mark.parametrize("moment", [Diagonal(40), BlockEnergies([1, 9, 30]), BlockEnergies([40])])
+@pytest.mark.parametrize("moment", [DiagonalMoment(40), BlockEnergies([1, 9, 30]), BlockEnergies([40])])
 def test_the_pair_is_that_of_the_clipped_updates(moment) -> None:  # type: ignore[no-untyped-def]
     """Features of what the first sum holds; never more than the square of the clip norm in all."""
     zeta = 0.7
@@ -107,4 +109,4 @@ def test_other_moments_and_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="squares or block energies; got FullMatrix"):
         fixed_point_energies(rows, FullMatrix(3))
     with pytest.raises(ValueError, match=r"shape \(users, 4\)"):
-        fixed_point_energies(rows, Diagonal(4))
+        fixed_point_energies(rows, DiagonalMoment(4))

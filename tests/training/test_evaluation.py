@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small_runs import small_config
+from support.small_runs import small_config
 
 from fedmf.runs.tasks import task_of
 from fedmf.training import evaluation

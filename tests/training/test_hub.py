@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.training.data import HubColumns, PartitionPlan, load_hub
+from fedmf.data.hub import HubColumns, load_hub
+from fedmf.data.partition_plan import PartitionPlan
 
 COLUMNS = HubColumns(user="writer")
 TRAIN, TEST = 120, 30

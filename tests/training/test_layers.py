@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmf.training import FlatModel, cross_entropy
-from fedmf.training.alignment import aligned, aligned_empty
-from fedmf.training.convolutions import ConvolutionByProducts, ConvolutionByUser
-from fedmf.training.gradients import FunctionalGradient, LoopGradient
-from fedmf.training.layered import LayeredGradient, layers_of
+from fedmf.models.flat_model import FlatModel
+from fedmf.training.gradients.alignment import aligned, aligned_empty
+from fedmf.training.gradients.convolutions import ConvolutionByProducts, ConvolutionByUser
+from fedmf.training.gradients.gradient import FunctionalGradient, LoopGradient
+from fedmf.training.gradients.layered import LayeredGradient, layers_of
+from fedmf.training.task import cross_entropy
 
 CPU, ELSEWHERE = torch.device("cpu"), torch.device("meta")
 # float32: products of a few hundred terms in another order.

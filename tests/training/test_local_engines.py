@@ -8,15 +8,20 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from support.training_cases import ROUND, Plain, cohort, trainer_for
 from torch import Tensor, nn
-from training_cases import ROUND, Plain, cohort, trainer_for
 
-from fedmf.training import FixedPointSum, FlatModel, LocalSGD, LocalTrainer, cross_entropy, mlp
+from fedmf.models.architectures import mlp
+from fedmf.models.flat_model import FlatModel
 from fedmf.training.batches import groups_of, step_rows
-from fedmf.training.gradients import FunctionalGradient, LoopGradient
+from fedmf.training.clipping.fixed_point import FixedPointSum
+from fedmf.training.gradients.gradient import FunctionalGradient, LoopGradient
+from fedmf.training.gradients.layered import LayeredGradient
 from fedmf.training.grouping import saved_bytes
-from fedmf.training.layered import LayeredGradient
+from fedmf.training.local import LocalTrainer
+from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.shuffling import user_orders, user_seed
+from fedmf.training.task import cross_entropy
 from fedmf.training.workers import Workers
 
 SIZES = [1, 2, 3, 9, 17, 8, 4, 4, 30, 5, 12, 12]

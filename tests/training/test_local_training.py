@@ -7,12 +7,15 @@ import math
 
 import pytest
 import torch
+from support.training_cases import ROUND, Plain, cohort, plain_update, trainer_for
 from torch import Tensor, nn
-from training_cases import ROUND, Plain, cohort, plain_update, trainer_for
 
-from fedmf.training import LocalSGD, cross_entropy, digits, mlp
+from fedmf.data.digit_images import digits
+from fedmf.models.architectures import mlp
 from fedmf.training.engines import LocalEngine
+from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.shuffling import user_orders
+from fedmf.training.task import cross_entropy
 
 # float32: a batched product adds in another order than a single one; a few hundred additions deep.
 TOLERANCE = 2e-5

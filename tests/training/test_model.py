@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmf.training import FlatModel, mlp
+from fedmf.models.architectures import mlp
+from fedmf.models.flat_model import FlatModel
 
 
 class Odd(nn.Module):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmf.training.data import PARTITIONS, Partition, PartitionPlan
-from fedmf.training.data.partitions import partition_by_label, partition_by_shards
-from fedmf.training.data.sizes import apportion, pareto_quantiles
+from fedmf.data.partition_plan import PARTITIONS, PartitionPlan
+from fedmf.data.partitions import Partition, partition_by_label, partition_by_shards
+from fedmf.data.sizes import apportion, pareto_quantiles
 
 laws = settings(derandomize=True, max_examples=40, deadline=None, database=None)
 

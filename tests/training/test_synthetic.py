@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedmf.training import PartitionPlan, SyntheticDataset, prototypes
-from fedmf.training.data.keyed_draws import KeyedDraws, normals, sixteen_bits
+from fedmf.data.keyed_draws import KeyedDraws, normals, sixteen_bits
+from fedmf.data.partition_plan import PartitionPlan
+from fedmf.data.prototype_images import prototypes
+from fedmf.data.synthetic import SyntheticDataset
 
 laws = settings(derandomize=True, max_examples=30, deadline=None, database=None)
 

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmf.training.data import PartitionPlan, Table, read_table, table_dataset
-from fedmf.training.data.hold_out import hold_out_examples, hold_out_users
+from fedmf.data.hold_out import hold_out_examples, hold_out_users
+from fedmf.data.partition_plan import PartitionPlan
+from fedmf.data.table import table_dataset
+from fedmf.data.table_file import Table, read_table
 
 laws = settings(derandomize=True, max_examples=40, deadline=None, database=None)
 

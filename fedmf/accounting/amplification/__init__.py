@@ -1,36 +1,38 @@
 """Privacy amplification by sampling: cyclic Poisson, Balls-in-Bins and b-min-sep."""
 
-from fedmf.accounting.amplification.bins import BallsInBins
-from fedmf.accounting.amplification.calibration import (
+from fedmf.accounting.amplification.bins import BallsInBinsPair
+from fedmf.accounting.amplification.cohort_law import CohortLaw, RunAmplification, amplified_run, check_run
+from fedmf.accounting.amplification.limits import mean_upper_limit
+from fedmf.accounting.amplification.min_separated import MinSeparatedPair
+from fedmf.accounting.amplification.monte_carlo import Estimate, MixturePair, estimate, upper_limit
+from fedmf.accounting.amplification.noise_level import (
     Calibrated,
     amplified_epsilon,
     amplified_noise,
     certified_noise,
     confident_noise,
 )
-from fedmf.accounting.amplification.limits import mean_upper_limit
-from fedmf.accounting.amplification.min_separated import MinSeparated
-from fedmf.accounting.amplification.monte_carlo import Estimate, MixturePair, estimate, upper_limit
 from fedmf.accounting.amplification.poisson import poisson_delta, poisson_epsilon, poisson_noise_multiplier
-from fedmf.accounting.amplification.run import CohortLaw, RunAmplification, amplified_run, check_run
 from fedmf.accounting.amplification.sampling import (
     AmplifiedNoise,
     Sampling,
     amplified_noise_of,
     check_sampling,
 )
+from fedmf.accounting.amplification.search import amplified_mechanism
 
 __all__ = [
     "AmplifiedNoise",
-    "BallsInBins",
+    "BallsInBinsPair",
     "Calibrated",
     "CohortLaw",
     "Estimate",
-    "MinSeparated",
+    "MinSeparatedPair",
     "MixturePair",
     "RunAmplification",
     "Sampling",
     "amplified_epsilon",
+    "amplified_mechanism",
     "amplified_noise",
     "amplified_noise_of",
     "amplified_run",

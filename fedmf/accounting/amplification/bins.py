@@ -6,23 +6,22 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmf.accounting.amplification.bins_add_proposal import AddProposal
 from fedmf.accounting.amplification.bins_proposal import RemoveProposal, log_sum_exp
 from fedmf.accounting.amplification.domain import NegativeEntriesError
 from fedmf.accounting.amplification.monte_carlo import Proposal, Side
-from fedmf.factorization.base import Factorization
+from fedmf.factorization import Factorization
 from fedmf.participation import Participation
+from fedmf.typing import Matrix
 
-__all__ = ["BallsInBins"]
+__all__ = ["BallsInBinsPair"]
 
-Matrix = NDArray[np.float64]
 _MOST_BINS = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class BallsInBins:
+class BallsInBinsPair:
     """The dominating pair P = (1/b) Σ_i N(m_i, s²I), Q = N(0, s²I) of a matrix mechanism with C ≥ 0.
 
     m_i = Σ_l C_{:,i+lb} is what a user in bin i adds to C·G, at clip norm 1 and with the same unit vector in
@@ -53,7 +52,7 @@ class BallsInBins:
         self.means.setflags(write=False)
 
     @classmethod
-    def of(cls, factorization: Factorization, participation: Participation) -> BallsInBins:
+    def of(cls, factorization: Factorization, participation: Participation) -> BallsInBinsPair:
         """The pair of C when b bins are visited in turn for all n rounds.
 
         Raises:

@@ -6,16 +6,14 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from fedmf.accounting.amplification.bins_proposal import log_sum_exp
 from fedmf.accounting.amplification.monte_carlo import Draws, log_largest_gain
+from fedmf.typing import Matrix, Vector
 
 __all__ = ["AddProposal"]
 
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
 _SHARE_SHIFTED = 0.2
 _FIXED_POINT_STEPS = 8
 

@@ -21,11 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.accounting.amplification.monte_carlo import Draws
+from fedmf.typing import Matrix, Vector
 
 __all__ = ["RemoveProposal", "log_sum_exp"]
 
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
 
 _SHARE_POINTS, _SHARE_TILTED, _SHARE_GROWN = 0.45, 0.15, 0.40
 _MOST_POINTS = 512

@@ -12,16 +12,15 @@ from fedmf.accounting.amplification.domain import NegativeEntriesError
 from fedmf.accounting.amplification.monte_carlo import Proposal, Side
 from fedmf.accounting.amplification.separated_law import SeparatedLaw
 from fedmf.accounting.amplification.separated_proposal import AddProposal, RemoveProposal
-from fedmf.factorization.base import Factorization
+from fedmf.factorization import Factorization
 from fedmf.participation import Participation
+from fedmf.typing import Matrix
 
-__all__ = ["MinSeparated"]
-
-Matrix = NDArray[np.float64]
+__all__ = ["MinSeparatedPair"]
 
 
 @dataclass(frozen=True, eq=False)
-class MinSeparated:
+class MinSeparatedPair:
     """P = Σ_π w_π N(Σ_{t∈π} c_t, s²I) over the patterns π of the sampler, against Q = N(0, s²I).
 
     Args:
@@ -34,7 +33,7 @@ class MinSeparated:
     law: SeparatedLaw
 
     @classmethod
-    def of(cls, factorization: Factorization, participation: Participation) -> MinSeparated:
+    def of(cls, factorization: Factorization, participation: Participation) -> MinSeparatedPair:
         """s = p, the number of bands, and q = 1/(n/k − p + 1): k participations are expected.
 
         Raises:
@@ -49,7 +48,7 @@ class MinSeparated:
         return cls.sampled(factorization, p, 1.0 / (n / k - p + 1.0))
 
     @classmethod
-    def sampled(cls, factorization: Factorization, separation: int, probability: float) -> MinSeparated:
+    def sampled(cls, factorization: Factorization, separation: int, probability: float) -> MinSeparatedPair:
         """The pair of a sampler with any separation s ≥ p and rate q.
 
         Raises:

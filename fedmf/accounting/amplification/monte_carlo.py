@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmf.accounting.amplification.limits import mean_upper_limit
+from fedmf.typing import Vector
 
 __all__ = ["Draws", "Estimate", "MixturePair", "Proposal", "Side", "contributions", "estimate", "upper_limit"]
 
-Vector = NDArray[np.float64]
 #: "remove": δ of P against Q, the user's data taken away; "add": δ of Q against P.
 Side = Literal["remove", "add"]
 SIDES: tuple[Side, Side] = ("remove", "add")

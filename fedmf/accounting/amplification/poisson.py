@@ -64,7 +64,7 @@ def poisson_noise_multiplier(epsilon: float, delta: float, probability: float, s
     Raises:
         ValueError: a value is out of range.
     """
-    from fedmf.accounting.calibration import gaussian_sigma
+    from fedmf.accounting.gaussian import gaussian_sigma
 
     # Without sampling T steps are one Gaussian release of sensitivity √T: never less noise than that.
     high = gaussian_sigma(epsilon, delta) * math.sqrt(steps) * (1.0 + _TOLERANCE)

@@ -8,12 +8,12 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from fedmf.accounting.amplification.bins import BallsInBins
-from fedmf.accounting.amplification.calibration import amplified_noise, approximate_noise
-from fedmf.accounting.amplification.min_separated import MinSeparated
+from fedmf.accounting.amplification.bins import BallsInBinsPair
+from fedmf.accounting.amplification.min_separated import MinSeparatedPair
 from fedmf.accounting.amplification.monte_carlo import MixturePair
+from fedmf.accounting.amplification.noise_level import amplified_noise, approximate_noise
 from fedmf.accounting.amplification.poisson import poisson_noise_multiplier
-from fedmf.factorization.base import Factorization
+from fedmf.factorization import Factorization
 from fedmf.participation import Participation
 
 __all__ = [
@@ -94,8 +94,8 @@ def monte_carlo_pair(
         ValueError: the accountant does not cover the mechanism.
     """
     if sampling == "balls-in-bins":
-        return BallsInBins.of(factorization, participation)
-    return MinSeparated.of(factorization, participation)
+        return BallsInBinsPair.of(factorization, participation)
+    return MinSeparatedPair.of(factorization, participation)
 
 
 def amplified_noise_of(

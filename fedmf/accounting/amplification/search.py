@@ -12,10 +12,14 @@ from fedmf.accounting.amplification.sampling import (
     amplified_noise_of,
     approximate_noise_std,
 )
-from fedmf.factorization.catalogue import Mechanism, accepted_parameters, build
-from fedmf.factorization.error import query_variances
-from fedmf.factorization.families import FAMILIES
-from fedmf.factorization.search import minimize_on_interval
+from fedmf.factorization import (
+    FAMILIES,
+    Mechanism,
+    accepted_parameters,
+    build,
+    minimize_on_interval,
+    query_variances,
+)
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload
 

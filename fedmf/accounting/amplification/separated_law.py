@@ -14,10 +14,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmf.typing import Matrix, Vector
+
 __all__ = ["SeparatedLaw"]
 
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
 _BLOCK = 64
 # Beyond e^±600 the sums are computed as logarithms.
 _LARGEST_EXPONENT = 600.0

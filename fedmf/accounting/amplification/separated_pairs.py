@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.accounting.amplification.separated_law import SeparatedLaw
+from fedmf.typing import Matrix
 
 __all__ = ["AttractedPairs"]
-
-Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

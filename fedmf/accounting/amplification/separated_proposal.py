@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from fedmf.accounting.amplification.monte_carlo import Draws, log_largest_gain
 from fedmf.accounting.amplification.separated_law import SeparatedLaw, WeightedPatterns
 from fedmf.accounting.amplification.separated_pairs import AttractedPairs
+from fedmf.typing import Matrix, Vector
 
 __all__ = ["AddProposal", "RemoveProposal"]
 
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
 _SHARE_PAIRS, _SHARE_GROWN = 0.15, 0.45
 _LONGEST = 64
 _PILOT = 256

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["ConfigError", "parse_parameters"]
+from fedmf.errors import ConfigError
 
-
-class ConfigError(ValueError):
-    """A configuration that cannot be run; the message is one line."""
+__all__ = ["parse_parameters"]
 
 
 def parse_parameters(text: str) -> dict[str, float]:

@@ -19,11 +19,14 @@ from typing import Any
 import numpy as np
 import workload
 
-from fedmf.accounting.calibration import gaussian_epsilon
+from fedmf.accounting.gaussian.calibration import gaussian_epsilon
+from fedmf.data.memory import InMemoryDataset
 from fedmf.flower.simulation import run_in_process
 from fedmf.flower.strategy import RoundReport
-from fedmf.runs import Config, Session
-from fedmf.training import FlatModel, InMemoryDataset, Task
+from fedmf.models.flat_model import FlatModel
+from fedmf.runs.config import Config
+from fedmf.runs.session import Session
+from fedmf.training.task import Task
 
 
 def task(model: str) -> Task:

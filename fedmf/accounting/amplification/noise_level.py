@@ -1,0 +1,313 @@
+"""Noise for (ε, δ), and ε for noise and δ, by roots of Monte Carlo estimates on frozen draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtri
+
+from fedmf.accounting.amplification.monte_carlo import (
+    Draws,
+    Estimate,
+    MixturePair,
+    Side,
+    batches,
+    contributions,
+    estimate,
+    upper_limit,
+)
+from fedmf.accounting.gaussian import gaussian_epsilon, gaussian_sigma
+
+__all__ = [
+    "Calibrated",
+    "amplified_epsilon",
+    "amplified_noise",
+    "approximate_noise",
+    "certified_noise",
+    "confident_noise",
+]
+
+_PILOT = 512
+_PILOTS = 40
+_MIDDLE = 4096
+_TRUST = 0.3
+_CLOSE = 0.02
+_ATTEMPTS = 6
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A calibrated quantity and how sure it is.
+
+    Args:
+        value: s (noise standard deviation per unit clip norm) or ε.
+        standard_error: of value, by the delta method: that of log δ over |d log δ / d value|.
+        estimate: of δ at value.
+    """
+
+    value: float
+    standard_error: float
+    estimate: Estimate
+
+
+def amplified_noise(
+    pair: MixturePair,
+    epsilon: float,
+    delta: float,
+    relative_error: float = 0.01,
+    max_samples: int = 2**20,
+    seed: int = 0,
+    start: float | None = None,
+) -> Calibrated:
+    """The noise s at which the estimate of δ(s, ε) is the target; a central estimate, not a guarantee.
+
+    The same draws, as multiples of s, serve every s that is tried, so the estimate is a smooth function of s.
+
+    Args:
+        pair: P and Q.
+        epsilon: ε > 0.
+        delta: δ in (0, 1).
+        relative_error: standard error of δ relative to δ.
+        max_samples: per side.
+        seed: of the accountant's random numbers.
+        start: where to begin the search; by default the noise without amplification, which is an upper bound.
+
+    Raises:
+        ValueError: ε or δ is out of range.
+    """
+    found, slope = _root_of_both(pair, epsilon, delta, _MIDDLE, seed, start)
+    final = estimate(pair, found, epsilon, relative_error, max_samples, seed + 1)
+    value = found * math.exp((math.log(delta) - math.log(final.delta)) / slope)
+    return Calibrated(value, value * final.relative_error / abs(slope), final)
+
+
+def approximate_noise(
+    pair: MixturePair, epsilon: float, delta: float, draws: int, seed: int = 0, start: float | None = None
+) -> float:
+    """The noise of `amplified_noise` from few draws, for searches: the same draws for similar pairs.
+
+    Args:
+        pair: P and Q.
+        epsilon: ε > 0.
+        delta: δ in (0, 1).
+        draws: per side, for the last step.
+        seed: of the accountant's random numbers.
+        start: where to begin the search, as for `amplified_noise`.
+    """
+    return _root_of_both(pair, epsilon, delta, draws, seed, start)[0]
+
+
+def amplified_epsilon(
+    pair: MixturePair,
+    noise: float,
+    delta: float,
+    relative_error: float = 0.01,
+    max_samples: int = 2**20,
+    seed: int = 0,
+) -> Calibrated:
+    """The ε at which the estimate of δ(s, ε) is the target; 0 where δ(s, 0) is below it.
+
+    Args:
+        pair: P and Q.
+        noise: s > 0.
+        delta: δ in (0, 1).
+        relative_error: standard error of δ relative to δ.
+        max_samples: per side.
+        seed: of the accountant's random numbers.
+    """
+    high = gaussian_epsilon(noise / pair.largest_norm, delta)
+
+    def log_delta(epsilon: float, samples: float, at: int) -> float:
+        found = estimate(pair, noise, epsilon, samples, max_samples, seed + at)
+        return math.log(max(found.delta, 1e-300))
+
+    low, target = 0.0, math.log(delta)
+    if log_delta(0.0, 0.03, 0) <= target:
+        return Calibrated(0.0, 0.0, estimate(pair, noise, 0.0, relative_error, max_samples, seed))
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if log_delta(middle, 0.05, 0) > target else (low, middle)
+        if high - low < 2e-3 * high:
+            break
+    value, step = 0.5 * (low + high), 0.01
+    final = estimate(pair, noise, value, relative_error, max_samples, seed + 1)
+    ahead = log_delta(value * (1 + step), 0.02, 0) - log_delta(value * (1 - step), 0.02, 0)
+    slope = ahead / (2 * step * value)
+    value += (target - math.log(final.delta)) / slope
+    return Calibrated(max(value, 0.0), final.relative_error / abs(slope), final)
+
+
+def certified_noise(
+    pair: MixturePair,
+    epsilon: float,
+    delta: float,
+    failure: float | None = None,
+    samples: int = 2**18,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Noise s such that, except with probability β over the accountant's draws, δ(s, ε) ≤ δ − β.
+
+    A run that draws s this way and adds noise s is (ε, δ)-private, the accountant's randomness included.
+
+    Args:
+        pair: P and Q.
+        epsilon: ε > 0.
+        delta: δ, β included.
+        failure: β; δ/100 by default.
+        samples: per side and attempt; more of them bring s closer to the exact one.
+        seed: of the accountant's random numbers. Whoever could choose the seed could choose a lucky one.
+
+    Returns:
+        s and the upper confidence limit of δ(s, ε) that it passed with.
+
+    Raises:
+        ValueError: β is not below δ.
+        RuntimeError: six attempts, each with a larger s, did not pass; more samples are needed.
+    """
+    failure = _failure(failure, delta)
+    share = failure / _ATTEMPTS
+
+    def limit(noise: float, fresh: int) -> float:
+        return upper_limit(pair, noise, epsilon, share, samples, fresh)
+
+    return _enough(pair, epsilon, delta - failure, limit, seed)
+
+
+def confident_noise(
+    pair: MixturePair,
+    epsilon: float,
+    delta: float,
+    failure: float | None = None,
+    relative_error: float = 0.01,
+    max_samples: int = 2**20,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """As `certified_noise`, with the upper end of a normal confidence interval as the limit.
+
+    The interval is that of draws that were not used to find s. It takes far fewer draws where the
+    contributions' bound is large, but its β is that of the normal approximation, not a theorem.
+
+    Args:
+        pair: P and Q.
+        epsilon: ε > 0.
+        delta: δ, β included.
+        failure: β; δ/100 by default.
+        relative_error: standard error of δ relative to δ.
+        max_samples: per side and attempt.
+        seed: of the accountant's random numbers.
+
+    Returns:
+        s and the upper end of the interval of δ(s, ε) that it passed with.
+
+    Raises:
+        ValueError: β is not below δ.
+        RuntimeError: six attempts, each with a larger s, did not pass; more samples are needed.
+    """
+    failure = _failure(failure, delta)
+    z = -float(ndtri(failure / (2 * _ATTEMPTS)))
+
+    def limit(noise: float, fresh: int) -> float:
+        found = estimate(pair, noise, epsilon, relative_error, max_samples, fresh)
+        worst = max(relative_error, found.relative_error)
+        return max(found.interval(z)[1], found.other * (1.0 + z * worst))
+
+    return _enough(pair, epsilon, delta - failure, limit, seed)
+
+
+def _failure(failure: float | None, delta: float) -> float:
+    failure = 0.01 * delta if failure is None else failure
+    if not 0 < failure < delta:
+        raise ValueError(
+            f"beta (failure probability) must be between 0 and delta={delta!r}; got {failure!r}."
+        )
+    return failure
+
+
+def _enough(
+    pair: MixturePair, epsilon: float, target: float, limit: Callable[[float, int], float], seed: int
+) -> tuple[float, float]:
+    """A noise at which limit(noise, fresh seed) is at most the target, and that limit."""
+    rough = amplified_noise(pair, epsilon, target, 0.02, 2**17, seed)
+    slope = rough.estimate.relative_error * rough.value / rough.standard_error
+    noise, ceiling = rough.value, pair.largest_norm * gaussian_sigma(epsilon, target)
+    for attempt in range(1, _ATTEMPTS + 1):
+        found = limit(noise, seed + 1000 * attempt)
+        if found <= target:
+            return noise, found
+        # The limit exceeds the estimate by what the samples cannot resolve: aim a little lower than that.
+        noise *= math.exp((1.1 * math.log(found / target) + 0.02) / slope)
+        if noise >= ceiling:
+            # No better than the noise without amplification, which needs no draws.
+            return ceiling, target
+    raise RuntimeError(
+        f"delta (failure probability) {target!r} could not be reached with these samples; ask for more."
+    )
+
+
+def _root_of_both(
+    pair: MixturePair, epsilon: float, delta: float, draws: int, seed: int, start: float | None
+) -> tuple[float, float]:
+    """The larger root of both sides in s, and d log δ / d log s there."""
+    start = start or pair.largest_norm * gaussian_sigma(epsilon, delta)
+    found, slope = _solve(pair, start, epsilon, delta, "remove", draws, seed)
+    if pair.proposal(found, epsilon, "add").log_bound > math.log(delta):
+        other, _ = _step(pair, found, epsilon, delta, "add", draws, seed)
+        if other > found:
+            return _solve(pair, found, epsilon, delta, "add", draws, seed)
+    return found, slope
+
+
+def _solve(
+    pair: MixturePair, start: float, epsilon: float, delta: float, side: Side, draws: int, seed: int
+) -> tuple[float, float]:
+    """The root in s and d log δ / d log s there; the proposal follows s."""
+    noise = start
+    for _ in range(_PILOTS):
+        moved, _ = _step(pair, noise, epsilon, delta, side, _PILOT, seed)
+        close = abs(math.log(moved / noise)) < _CLOSE
+        noise = moved
+        if close:
+            break
+    return _step(pair, noise, epsilon, delta, side, draws, seed)
+
+
+def _step(
+    pair: MixturePair, noise: float, epsilon: float, delta: float, side: Side, count: int, seed: int
+) -> tuple[float, float]:
+    """A root within a factor e^±0.3 of s with the proposal made for s, and the slope there."""
+    proposal = pair.proposal(noise, epsilon, side)
+    rng = np.random.default_rng([seed, count])
+    frozen = [proposal.draw(rng, size) for size in batches(pair, count)]
+
+    def gap(log_noise: float) -> float:
+        return _log_mean(pair, frozen, math.exp(log_noise), epsilon, side) - math.log(delta)
+
+    low, high = math.log(noise) - _TRUST, math.log(noise) + _TRUST
+    root, slope = _secant(gap, math.log(noise), low, high)
+    return math.exp(root), slope
+
+
+def _log_mean(pair: MixturePair, frozen: list[Draws], noise: float, epsilon: float, side: Side) -> float:
+    values = [contributions(pair, draws, noise, epsilon, side)[0] for draws in frozen]
+    return math.log(max(float(np.concatenate(values).mean()), 1e-300))
+
+
+def _secant(gap: Callable[[float], float], start: float, low: float, high: float) -> tuple[float, float]:
+    """A root of a decreasing function near start, clipped to [low, high], and the slope."""
+    x, y = start, gap(start)
+    step = min(max(0.02 * y, low - x), high - x) or 0.01
+    slope = -1.0
+    for _ in range(6):
+        new = min(max(x + step, low), high)
+        value = gap(new)
+        if new == x:
+            break
+        slope = min((value - y) / (new - x), -1e-3)
+        x, y = new, value
+        if abs(y) < 1e-3 or (x == low and y < 0) or (x == high and y > 0):
+            break
+        step = -y / slope
+    return x, slope

@@ -1,0 +1,274 @@
+"""Exact conversion between ε, δ and the noise multiplier of the Gaussian mechanism.
+
+Everything here is for one release f(D) + N(0, σ²I) of sensitivity 1. A correlated-noise run is such a
+release: C·G has sensitivity sens(C) in units of the clip norm, and applying A·C⁻¹ to the noisy C·G is
+post-processing.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from fedmf.accounting.gaussian.tail import log_delta, log_delta_upper
+
+__all__ = [
+    "adjacency_factor",
+    "certified_epsilon",
+    "certified_sigma",
+    "gaussian_delta",
+    "gaussian_epsilon",
+    "gaussian_mu",
+    "gaussian_rho",
+    "gaussian_sigma",
+]
+
+_FACTORS: Final = {"zero-out": 1, "replace-one": 2}
+
+# The relative distance by which a noise multiplier is enlarged after the search. It dwarfs the rounding
+# error of the search (about 1e-14) and stays far below the documented accuracy of 1e-10.
+_SIGMA_NUDGE: Final = 4e-12
+# Two independent accountants may differ by this much before a privacy statement is refused.
+_AGREEMENT: Final = 1e-6
+# Where ε approaches 0 it is ill-conditioned in δ, so a relative comparison alone would be meaningless.
+_AGREEMENT_ABSOLUTE: Final = 1e-9
+
+
+def adjacency_factor(adjacency: str) -> int:
+    """How many clip norms one user can move one round: 1 for "zero-out", 2 for "replace-one".
+
+    Zero-out (add/remove of a user under a fixed denominator) replaces one user's updates by zeros,
+    replace-one replaces them by any other clipped updates.
+
+    Raises:
+        ValueError: any other name.
+
+    >>> adjacency_factor("zero-out"), adjacency_factor("replace-one")
+    (1, 2)
+    """
+    try:
+        return _FACTORS[adjacency]
+    except (KeyError, TypeError):
+        raise ValueError(
+            f"adjacency (neighbouring relation) must be 'zero-out' or 'replace-one'; got {adjacency!r}."
+        ) from None
+
+
+def gaussian_mu(sigma: float) -> float:
+    """The GDP parameter μ = 1/σ of a sensitivity-1 Gaussian release.
+
+    References:
+        Dong, Roth, Su (2022), "Gaussian Differential Privacy", Theorem 1.
+
+    >>> gaussian_mu(0.5)
+    2.0
+    """
+    return 1.0 / _positive("σ (noise multiplier)", sigma)
+
+
+def gaussian_rho(sigma: float) -> float:
+    """The zero-concentrated privacy ρ = 1/(2σ²) of a sensitivity-1 Gaussian release.
+
+    References:
+        Bun, Steinke (2016), "Concentrated Differential Privacy", Proposition 6.
+
+    >>> gaussian_rho(0.5)
+    2.0
+    """
+    return 0.5 * gaussian_mu(sigma) ** 2
+
+
+def gaussian_delta(sigma: float, epsilon: float) -> float:
+    """The smallest δ for which noise σ gives (ε, δ) at sensitivity 1.
+
+    δ = Φ(a) − e^ε Φ(b) with a = μ/2 − ε/μ, b = −μ/2 − ε/μ and μ = 1/σ.
+
+    Args:
+        sigma: σ > 0, noise standard deviation per unit sensitivity.
+        epsilon: ε ≥ 0.
+
+    Returns:
+        δ in [0, 1); 0.0 where it is below the smallest positive float.
+
+    Raises:
+        ValueError: σ is not a positive finite number or ε is not a non-negative finite number.
+
+    Guarantees:
+        Relative error at most 1e-10 wherever δ ≥ 1e-15 and 1e-6 ≤ ε ≤ 1e3.
+
+    References:
+        Balle, Wang (2018), "Improving the Gaussian Mechanism", Theorem 8.
+
+    >>> round(gaussian_delta(0.60023, 8.0), 8)
+    1e-05
+    """
+    mu = gaussian_mu(sigma)
+    epsilon = _finite("ε (privacy loss)", epsilon)
+    if epsilon < 0:
+        raise ValueError(f"ε (privacy loss) must be non-negative; got {epsilon!r}.")
+    return math.exp(log_delta(mu, epsilon))
+
+
+def gaussian_sigma(epsilon: float, delta: float) -> float:
+    """The smallest noise multiplier σ for (ε, δ) at sensitivity 1.
+
+    Args:
+        epsilon: ε > 0.
+        delta: δ in (0, 1).
+
+    Returns:
+        σ, rounded up; ``math.inf`` if it exceeds the largest float.
+
+    Raises:
+        ValueError: ε is not a positive finite number or δ is not inside (0, 1).
+
+    Guarantees:
+        σ is never too small: ``gaussian_epsilon(gaussian_sigma(epsilon, delta), delta) <= epsilon``, and the
+        exact δ at (σ, ε) is at most the one asked for. σ exceeds the exact value by a relative 1e-10 at most
+        (ε from 1e-6 to 1e3, δ from 1e-15 to 0.5).
+
+    References:
+        Balle, Wang (2018), "Improving the Gaussian Mechanism", Algorithm 1.
+
+    >>> round(gaussian_sigma(8.0, 1e-5), 5)
+    0.60023
+    """
+    epsilon = _positive("ε (privacy loss)", epsilon)
+    log_target = math.log(_probability("δ (failure probability)", delta))
+
+    def private(sigma: float) -> bool:
+        return log_delta_upper(1.0 / sigma, epsilon) <= log_target
+
+    return _smallest(private) * (1.0 + _SIGMA_NUDGE)
+
+
+def gaussian_epsilon(sigma: float, delta: float) -> float:
+    """The smallest ε for which noise σ gives (ε, δ) at sensitivity 1; 0.0 where the noise gives (0, δ).
+
+    Args:
+        sigma: σ > 0, noise standard deviation per unit sensitivity.
+        delta: δ in (0, 1).
+
+    Returns:
+        ε, rounded up; ``math.inf`` if it exceeds the largest float.
+
+    Raises:
+        ValueError: σ is not a positive finite number or δ is not inside (0, 1).
+
+    Guarantees:
+        Not below the exact value, and above it by at most 1e-10·ε + 1e-13 (δ from 1e-15 to 0.5). The absolute
+        part is needed near ε = 0, where ε depends on δ through a difference of nearly equal numbers.
+
+    References:
+        Balle, Wang (2018), "Improving the Gaussian Mechanism", Theorem 8.
+
+    >>> round(gaussian_epsilon(0.60023, 1e-5), 3)
+    8.0
+    """
+    mu = gaussian_mu(sigma)
+    log_target = math.log(_probability("δ (failure probability)", delta))
+
+    def private(epsilon: float) -> bool:
+        return log_delta_upper(mu, epsilon) <= log_target
+
+    return 0.0 if private(0.0) else _smallest(private)
+
+
+def certified_epsilon(sigma: float, delta: float) -> float:
+    """ε from two independent accountants, for use in a privacy statement.
+
+    Returns:
+        The larger of :func:`gaussian_epsilon` and the value of the ``dp_accounting`` library.
+
+    Raises:
+        ValueError: as :func:`gaussian_epsilon`.
+        RuntimeError: the two differ by more than a relative 1e-6. Nothing may be stated then.
+
+    >>> round(certified_epsilon(0.60023, 1e-5), 3)
+    8.0
+    """
+    own = gaussian_epsilon(sigma, delta)
+    from dp_accounting import get_epsilon_gaussian
+
+    return _agreed("ε", own, float(get_epsilon_gaussian(sigma, delta)))
+
+
+def certified_sigma(epsilon: float, delta: float) -> float:
+    """σ from two independent accountants, for use in a run that makes a privacy statement.
+
+    Returns:
+        The larger of :func:`gaussian_sigma` and the value of the ``dp_accounting`` library.
+
+    Raises:
+        ValueError: as :func:`gaussian_sigma`.
+        RuntimeError: the two differ by more than a relative 1e-6.
+
+    >>> round(certified_sigma(8.0, 1e-5), 5)
+    0.60023
+    """
+    own = gaussian_sigma(epsilon, delta)
+    from dp_accounting import get_sigma_gaussian
+
+    return _agreed("σ", own, float(get_sigma_gaussian(epsilon, delta)))
+
+
+def _agreed(symbol: str, own: float, other: float) -> float:
+    if not abs(own - other) <= _AGREEMENT * abs(other) + _AGREEMENT_ABSOLUTE:
+        raise RuntimeError(
+            f"The two accountants disagree on {symbol}: fedmf computes {own!r}, dp_accounting {other!r}. "
+            "No privacy statement can be made from either."
+        )
+    return max(own, other)
+
+
+def _smallest(accept: Callable[[float], bool]) -> float:
+    """The smallest positive float that ``accept`` (false below, true above) takes, by bisection of exponents.
+
+    The bracket starts at 1 and its exponent doubles, so any positive float is reached in a dozen steps.
+    Returns ``math.inf`` if no float is accepted.
+    """
+    step = 1.0
+    if accept(1.0):
+        low, high = 0.5, 1.0
+        while low > 0 and accept(low):
+            low, high, step = low * 2.0**-step, low, 2 * step
+    else:
+        low, high = 1.0, 2.0
+        while not accept(high):
+            if high == sys.float_info.max:
+                return math.inf
+            low, high, step = high, min(high * 2.0**step, sys.float_info.max), min(2 * step, 512)
+    while True:
+        middle = math.sqrt(low) * math.sqrt(high) if low > 0 and high > 2 * low else low + (high - low) / 2
+        if not low < middle < high:
+            return high
+        if accept(middle):
+            high = middle
+        else:
+            low = middle
+
+
+def _finite(what: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise ValueError(f"{what} must be a number; got {value!r}.")
+    if not math.isfinite(value):
+        raise ValueError(f"{what} must be finite; got {value!r}.")
+    return float(value)
+
+
+def _positive(what: str, value: float) -> float:
+    value = _finite(what, value)
+    if value <= 0:
+        raise ValueError(f"{what} must be positive; got {value!r}.")
+    return value
+
+
+def _probability(what: str, value: float) -> float:
+    value = _finite(what, value)
+    if not 0 < value < 1:
+        raise ValueError(f"{what} must lie strictly between 0 and 1; got {value!r}.")
+    return value

@@ -1,0 +1,64 @@
+"""What a record of participation holds, as far as a privacy statement needs it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.accounting.patterns import PatternTable
+from fedmf.participation import Participation
+
+__all__ = ["ParticipationRecord", "ParticipationSummary"]
+
+
+@dataclass(frozen=True)
+class ParticipationSummary:
+    """What a record holds after every row was checked.
+
+    Attributes:
+        rounds: committed rounds, "empty" ones included; the rows of noise that are used up.
+        empty_rounds: those that released nothing of any user.
+        users: users that took part at least once.
+        participations: rows of participation.
+        max_participations: the largest number of rounds any user joined; 0 if none did.
+        min_separation: the smallest distance between two rounds of one user; None if nobody joined twice.
+        largest_cohort: the largest number of users in one round.
+    """
+
+    rounds: int
+    empty_rounds: int
+    users: int
+    participations: int
+    max_participations: int
+    min_separation: int | None
+    largest_cohort: int
+
+
+class ParticipationRecord(Protocol):
+    """Who took part in which round, durably; a ledger is one."""
+
+    participation: Participation
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Several reads inside see the same rounds."""
+        ...
+
+    def replay(self) -> ParticipationSummary:
+        """Check every row; raises LedgerError."""
+        ...
+
+    def patterns(self) -> PatternTable:
+        """How many users share each participation pattern."""
+        ...
+
+    def last_round(self) -> int | None:
+        """The last committed round, or None before the first."""
+        ...
+
+    def by_user(self) -> tuple[list[str], NDArray[np.int32], NDArray[np.int32]]:
+        """(users by key, rounds, keys): every participation, sorted by key, then by round."""
+        ...

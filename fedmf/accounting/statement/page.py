@@ -1,0 +1,101 @@
+"""The privacy statement as one self-contained, printable page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedmf.accounting.statement.plain import plain_words
+from fedmf.accounting.statement.template import TEMPLATE
+from fedmf.accounting.statement.text import LISTS, facts, headline, number
+
+__all__ = ["render_page"]
+
+_WIDTH, _HEIGHT, _FLOOR, _TOP = 480, 130, 112, 18
+_GREEN, _RED = "#2e7d4f", "#b03a2e"
+
+
+def render_page(statement: Mapping[str, Any]) -> str:
+    """A statement's dict as an HTML page.
+
+    Args:
+        statement: what `PrivacyStatement.to_dict` gives, also after JSON.
+
+    Guarantees:
+        The page loads nothing and runs nothing, whatever strings the statement holds: they are escaped.
+        It tells nothing about a single user but the worst user's ε, and depends on participation only
+        through the figures that the text of the statement has, quantiles and counts.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    s = statement
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    protects = s["epsilon_planned"] is not None and not s["noise_key_public"]
+    return environment.from_string(TEMPLATE).render(
+        colour=_GREEN if protects else _RED,
+        headline=headline(s),
+        plain=plain_words(s),
+        rows=facts(s),
+        chart=_chart(s),
+        users=f"{s['users']:,}",
+        quantiles=[
+            (f"{100 * float(share):g} %", number(epsilon))
+            for share, epsilon in s["epsilon_realised_quantiles"].items()
+            if float(share) > 0
+        ],
+        lists=[(title, s[name]) for title, name in LISTS],
+        software=s["software"],
+        stated_by=s["stated_by"],
+    )
+
+
+def _chart(s: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Bars, marks and labels of the histogram in the coordinates of the picture; None where it is empty."""
+    bins = s["epsilon_realised_histogram"]
+    if not bins:
+        return None
+    known = s["epsilon_planned_known_cohorts"]
+    end = max(known, bins[-1]["high"])
+    most = max(entry["users"] for entry in bins)
+    planned = {known: "planned"}
+    if s["amplification"] is not None:
+        planned = {s["epsilon_planned"]: "planned, cohorts secret", known: "cohorts known"}
+    return {
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "floor": _FLOOR,
+        "bars": [_bar(entry, end, most) for entry in bins if entry["users"]],
+        "marks": [
+            {"x": _place(epsilon, end), "label": label, "anchor": _anchor(epsilon, end)}
+            for epsilon, label in planned.items()
+        ],
+        "ticks": [
+            {"x": _place(epsilon, end), "label": f"{epsilon:.3g}", "anchor": _anchor(epsilon, end)}
+            for epsilon in (end * quarter / 4 for quarter in range(5))
+        ],
+    }
+
+
+def _bar(entry: Mapping[str, Any], end: float, most: int) -> dict[str, Any]:
+    """A bar in proportion to its users, never too low to be seen."""
+    height = max(1.0, (_FLOOR - _TOP) * entry["users"] / most)
+    left, right = _place(entry["low"], end), _place(entry["high"], end)
+    return {
+        "x": left,
+        "y": round(_FLOOR - height, 2),
+        "width": round(max(0.5, right - left - 1), 2),
+        "height": round(height, 2),
+        "label": f"{entry['users']:,} users, epsilon {entry['low']:.4g} to {entry['high']:.4g}",
+    }
+
+
+def _place(epsilon: float, end: float) -> float:
+    return round(_WIDTH * epsilon / end, 2)
+
+
+def _anchor(epsilon: float, end: float) -> str:
+    """Which way a label grows so that it stays inside the picture."""
+    share = epsilon / end
+    return "start" if share < 0.25 else "end" if share > 0.75 else "middle"

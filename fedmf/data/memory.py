@@ -1,0 +1,97 @@
+"""Datasets whose examples all lie in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedmf.data.dataset import FederatedDataset
+from fedmf.data.partitions import Partition
+
+__all__ = ["InMemoryDataset"]
+
+
+@dataclass(frozen=True, eq=False)
+class InMemoryDataset(FederatedDataset):
+    """Examples in two tensors, and for each user the rows it owns.
+
+    Args:
+        features: shape (examples, …), float32.
+        labels: shape (examples,), int64.
+        owned: for each user the indices of its examples.
+        user_ids: unique, stable names; user u is called ``user_ids[u]``.
+        test_features: shape (tests, …).
+        test_labels: shape (tests,).
+        classes: number of classes.
+
+    Raises:
+        ValueError: ids that are not unique, or a user without examples.
+    """
+
+    features: Tensor
+    labels: Tensor
+    owned: Sequence[NDArray[np.int64]]
+    user_ids: Sequence[str]
+    test_features: Tensor
+    test_labels: Tensor
+    classes: int
+
+    def __post_init__(self) -> None:
+        if len(self.owned) != len(self.user_ids) or len(self._index) != len(self.user_ids):
+            raise ValueError(
+                f"user ids must be unique, one for each user; got {len(self.user_ids)} ids "
+                f"({len(self._index)} different) for {len(self.owned)} users."
+            )
+        empty = np.flatnonzero(self._partition.sizes == 0)
+        if empty.size:
+            raise ValueError(
+                f"every user must own at least one example; got none for {self.user_ids[empty[0]]}."
+            )
+
+    @cached_property
+    def _partition(self) -> Partition:
+        return self.owned if isinstance(self.owned, Partition) else Partition.of(self.owned)
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return {name: u for u, name in enumerate(self.user_ids)}
+
+    def index_of(self, user_id: str) -> int:
+        """See `FederatedDataset.index_of`."""
+        return self._index[user_id]
+
+    def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `FederatedDataset.sizes`."""
+        return self._partition.sizes[users]
+
+    def examples(self, users: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """See `FederatedDataset.examples`."""
+        rows = torch.from_numpy(self._partition.rows(users)).to(self.features.device)
+        return self.features[rows], self.labels[rows]
+
+    def to(self, device: torch.device | str) -> Self:
+        """See `FederatedDataset.to`."""
+        names = ("features", "labels", "test_features", "test_labels")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+    def reshaped(self, shape: Sequence[int]) -> Self:
+        """The same examples in another shape, such as an image's.
+
+        Raises:
+            ValueError: an example has another number of entries.
+        """
+        entries = self.test_features[0].numel()
+        if math.prod(shape) != entries or min(shape, default=0) < 1:
+            raise ValueError(
+                f"input-shape must multiply to the {entries} entries of an example; got {tuple(shape)}."
+            )
+        names = ("features", "test_features")
+        return replace(self, **{name: getattr(self, name).reshape(-1, *shape) for name in names})

@@ -1,0 +1,184 @@
+"""Partitions of examples over users."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Self, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.data.sizes import apportion, pareto_quantiles
+
+__all__ = [
+    "Partition",
+    "check_users",
+    "partition_by_dirichlet_sizes",
+    "partition_by_label",
+    "partition_by_power_law",
+    "partition_by_shards",
+    "partition_by_size",
+    "partition_evenly",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Partition(Sequence[NDArray[np.int64]]):
+    """Which examples each user owns; a sequence of index arrays, stored as one.
+
+    Args:
+        order: indices of examples, all of user 0, then all of user 1, …, shape (examples,).
+        edges: user u owns ``order[edges[u]:edges[u + 1]]``, shape (users + 1,).
+
+    >>> parts = Partition.of([np.array([4, 0]), np.array([2]), np.array([1, 3])])
+    >>> len(parts), parts[0].tolist(), parts.sizes.tolist(), parts.rows(np.array([2, 0])).tolist()
+    (3, [4, 0], [2, 1, 2], [1, 3, 4, 0])
+    """
+
+    order: NDArray[np.int64]
+    edges: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, parts: Sequence[NDArray[np.int64]]) -> Self:
+        """From one array for each user."""
+        order = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
+        return cls(order, np.cumsum([0, *(len(part) for part in parts)]))
+
+    def __len__(self) -> int:
+        return self.edges.size - 1
+
+    @overload
+    def __getitem__(self, index: int) -> NDArray[np.int64]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[NDArray[np.int64]]: ...
+    def __getitem__(self, index: int | slice) -> NDArray[np.int64] | Sequence[NDArray[np.int64]]:
+        if isinstance(index, slice):
+            return [self[u] for u in range(len(self))[index]]
+        u = range(len(self))[index]
+        return self.order[self.edges[u] : self.edges[u + 1]]
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """How many examples each user owns, shape (users,)."""
+        return np.diff(self.edges)
+
+    def rows(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The examples of these users, one user after the other."""
+        sizes = self.sizes[users]
+        first = np.repeat(self.edges[users] - (np.cumsum(sizes) - sizes), sizes)
+        return self.order[first + np.arange(first.size)]
+
+
+def partition_evenly(examples: int, users: int, rng: np.random.Generator) -> Partition:
+    """A random split into parts whose sizes differ by at most one."""
+    check_users(users, examples)
+    return Partition.of([np.sort(part) for part in np.array_split(rng.permutation(examples), users)])
+
+
+def partition_by_size(sizes: NDArray[np.int64], rng: np.random.Generator) -> Partition:
+    """A random split in which user u owns ``sizes[u]`` examples."""
+    edges = np.cumsum([0, *sizes])
+    order = rng.permutation(int(edges[-1]))
+    return Partition.of([np.sort(order[a:b]) for a, b in pairwise(edges)])
+
+
+def partition_by_power_law(examples: int, users: int, exponent: float, rng: np.random.Generator) -> Partition:
+    """A random split whose sizes follow a Pareto law of tail index a: few users own much.
+
+    Args:
+        examples: number of examples.
+        users: number of users.
+        exponent: a > 1.
+        rng: decides who owns much, and what.
+    """
+    check_users(users, examples)
+    levels = (rng.permutation(users) + 0.5) / users
+    return partition_by_size(apportion(examples, pareto_quantiles(levels, 1.0, exponent)), rng)
+
+
+def partition_by_dirichlet_sizes(
+    examples: int, users: int, alpha: float, rng: np.random.Generator
+) -> Partition:
+    """A random split whose sizes are one draw from Dirichlet(α), everybody owning at least one example.
+
+    References:
+        Li, Diao, Chen, He (2022), "Federated Learning on Non-IID Data Silos", section 4, quantity skew.
+    """
+    check_users(users, examples)
+    check_alpha(alpha)
+    return partition_by_size(apportion(examples, rng.dirichlet(np.full(users, alpha))), rng)
+
+
+def partition_by_shards(
+    labels: NDArray[np.int64], users: int, shards_per_user: int, rng: np.random.Generator
+) -> Partition:
+    """Examples sorted by label, cut into U·s shards; every user owns s of them: few labels a user.
+
+    References:
+        McMahan et al. (2017), "Communication-Efficient Learning of Deep Networks from Decentralized
+        Data", section 3, the pathological non-IID partition.
+    """
+    shards = users * shards_per_user
+    if users < 1 or not 1 <= shards_per_user <= labels.size // users:
+        raise ValueError(
+            f"users times shards-per-user must be at most {labels.size}, the number of training examples; "
+            f"got {users} times {shards_per_user}."
+        )
+    shuffled = rng.permutation(labels.size)
+    pieces = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], shards)
+    dealt = rng.permutation(shards).reshape(users, shards_per_user)
+    return Partition.of([np.sort(np.concatenate([pieces[i] for i in mine])) for mine in dealt])
+
+
+def partition_by_label(
+    labels: NDArray[np.int64], users: int, alpha: float, rng: np.random.Generator
+) -> Partition:
+    """A split with Dirichlet(α) label skew in which all users own about equally many examples.
+
+    Each user draws label proportions from Dirichlet(α) and fills its quota from the labels' pools,
+    passing to what is left when a pool runs dry.
+
+    References:
+        Hsu, Qi, Brown (2019), "Measuring the Effects of Non-Identical Data Distribution", section 3.
+    """
+    check_users(users, labels.size)
+    check_alpha(alpha)
+    classes = int(labels.max()) + 1
+    pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
+    left = np.array([pool.size for pool in pools])
+    quotas = [part.size for part in np.array_split(np.arange(labels.size), users)]
+    owned = []
+    for quota in quotas:
+        counts = _label_counts(quota, rng.dirichlet(np.full(classes, alpha)), left, rng)
+        mine = [pools[c][left[c] - counts[c] : left[c]] for c in np.flatnonzero(counts)]
+        left -= counts
+        owned.append(np.sort(np.concatenate(mine)))
+    return Partition.of(owned)
+
+
+def _label_counts(
+    quota: int, taste: NDArray[np.float64], left: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """How many examples of each label a user draws: from its taste, refused where a pool has run dry."""
+    counts = np.zeros_like(left)
+    while missing := quota - int(counts.sum()):
+        weights = np.where(counts < left, taste, 0.0)
+        if weights.sum() <= 0.0:
+            weights = (left - counts).astype(np.float64)
+        counts += np.minimum(rng.multinomial(missing, weights / weights.sum()), left - counts)
+    return counts
+
+
+def check_users(users: int, examples: int) -> None:
+    """Refuse a split that leaves somebody without examples."""
+    if not 1 <= users <= examples:
+        raise ValueError(f"users must lie in 1..{examples}, the number of training examples; got {users}.")
+
+
+def check_alpha(alpha: float) -> None:
+    """Refuse a Dirichlet parameter that is not positive and finite."""
+    if not (np.isfinite(alpha) and alpha > 0):
+        raise ValueError(f"α (dirichlet-alpha) must be positive and finite; got {alpha}.")

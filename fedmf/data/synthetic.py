@@ -1,0 +1,174 @@
+"""LEAF's synthetic classification task, any number of users generated on demand."""
+
+from __future__ import annotations
+
+import copy
+from typing import Final, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedmf.data.dataset import FederatedDataset
+from fedmf.data.keyed_draws import KeyedDraws, normals, quantile_levels, sixteen_bits
+from fedmf.data.sizes import pareto_quantiles
+from fedmf.data.user_ids import NumberedUsers
+
+__all__ = ["SyntheticDataset"]
+
+#: Held-out users have numbers from here on, which no configuration reaches.
+_FIRST_TEST_USER: Final = 1 << 40
+_MOST_TEST_USERS: Final = 500
+#: Examples computed at a time: intermediate results stay in the cache, and in memory already mapped.
+_BLOCK: Final = 256
+
+
+class SyntheticDataset(FederatedDataset):
+    """Linear-softmax labels on Gaussian features, with models and features that differ between users.
+
+    User k belongs to one of s clusters c, uniformly, and draws
+        its model       w_k = Q·(μ_c + α·ε_k),    Q of shape (features + 1, classes, s), ε_k ~ N(0, I_s),
+        its features    x ~ N(v_k, Σ), v_k ~ N(B_k, I), B_k ~ N(0, β²), Σ = diag(j^−1.2),
+        its labels      y = argmax(w_kᵀ(1, x) + 0.1·N(0, I)).
+    LEAF has α = 0.1, β = 1 and two clusters; α = 0 with one cluster gives everybody the same model.
+
+    The examples of a user are computed when they are asked for, from ``seed`` and the user's number alone:
+    memory does not grow with the number of users, and user 7 is the same among 10 users as among 10⁶.
+    Test examples come from up to 500 users of their own.
+
+    Args:
+        users: U.
+        examples_per_user: mean number of examples.
+        size_exponent: tail index a of the Pareto law of sizes (`pareto_quantiles`, rounded, at least 1,
+            at its 65,536 midpoint quantiles); infinity gives everybody ``examples_per_user``.
+        features: dimension of x.
+        classes: number of classes.
+        clusters: s.
+        alpha: α ≥ 0.
+        beta: β ≥ 0.
+        test_fraction: held-out users as a share of U, at most 500 of them.
+        seed: public seed.
+
+    Raises:
+        ValueError: a parameter out of range.
+
+    References:
+        Caldas et al. (2018), "LEAF: A Benchmark for Federated Settings", dataset Synthetic, which
+        builds on Synthetic(α, β) of Li et al. (2020), "Federated Optimization in Heterogeneous
+        Networks", section 5.1. There the users' models share only a scalar mean, so that no model is
+        better than chance on a new user; here, as in LEAF, they share Q.
+
+    >>> data = SyntheticDataset(users=1_000_000, examples_per_user=20)
+    >>> features, labels = data.examples(np.array([999_999, 5]))
+    >>> features.shape, data.user_ids[5]
+    (torch.Size([40, 60]), 'user-000005')
+    """
+
+    def __init__(
+        self,
+        users: int,
+        examples_per_user: int = 20,
+        *,
+        size_exponent: float = float("inf"),
+        features: int = 60,
+        classes: int = 10,
+        clusters: int = 2,
+        alpha: float = 0.1,
+        beta: float = 1.0,
+        test_fraction: float = 0.2,
+        seed: int = 0,
+    ) -> None:
+        _check(examples_per_user, features, classes, clusters, alpha, beta)
+        self._ids = NumberedUsers(users)
+        self.user_ids, self.classes = self._ids, classes
+        self._features, self._clusters, self._alpha, self._beta = features, clusters, alpha, beta
+        self._sizes = _size_table(examples_per_user, size_exponent)
+        self._size_draws, self._draws = KeyedDraws(seed, "sizes"), KeyedDraws(seed, "synthetic")
+        rng = np.random.default_rng([seed, 0x1EAF])
+        self._factors = rng.standard_normal((features + 1, clusters * classes))
+        self._means = rng.standard_normal((clusters, 1)) + rng.standard_normal((clusters, clusters))
+        self._scale = (np.arange(1, features + 1) ** -0.6).astype(np.float32)
+        self._device = torch.device("cpu")
+        held_out = min(_MOST_TEST_USERS, max(1, round(test_fraction * users)))
+        self.test_features, self.test_labels = self.examples(np.arange(held_out) + _FIRST_TEST_USER)
+
+    def index_of(self, user_id: str) -> int:
+        """See `FederatedDataset.index_of`."""
+        return self._ids.index_of(user_id)
+
+    def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `FederatedDataset.sizes`."""
+        words = self._size_draws.words(users, np.zeros((len(users), 1), dtype=np.int64))
+        return self._sizes[sixteen_bits(words)[:, 0]]
+
+    def examples(self, users: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """See `FederatedDataset.examples`."""
+        sizes = self.sizes(users)
+        owner = np.repeat(np.arange(len(users)), sizes)
+        place = np.arange(owner.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        taste, centre = self._own_laws(users)
+        features = np.empty((owner.size, self._features), dtype=np.float32)
+        labels = np.empty(owner.size, dtype=np.int64)
+        for first in range(0, owner.size, _BLOCK):
+            block = slice(first, first + _BLOCK)
+            mine = owner[block]
+            z = self._example_draws(users[mine], place[block])
+            x = features[block]
+            np.multiply(z[:, : self._features], self._scale, out=x)
+            x += centre[mine]
+            noise = z[:, self._features : self._features + self.classes]
+            labels[block] = (self._scores(x, taste[mine]) + 0.1 * noise).argmax(axis=1)
+        return torch.from_numpy(features).to(self._device), torch.from_numpy(labels).to(self._device)
+
+    def _example_draws(self, users: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Normal numbers of single examples: features first, then the labels' noise."""
+        words = -(-(self._features + self.classes) // 4)
+        return normals(
+            self._draws.words(users, (self._head_words + words * places)[:, None] + np.arange(words))
+        )
+
+    @property
+    def _head_words(self) -> int:
+        """Words in front of a user's examples: its cluster, then its own normal numbers."""
+        return 1 + -(-(self._clusters + 1 + self._features) // 4)
+
+    def _own_laws(self, users: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """μ_c + α·ε_k, shape (m, clusters), and v_k, shape (m, features)."""
+        words = self._draws.words(
+            users, np.broadcast_to(np.arange(self._head_words), (len(users), self._head_words))
+        )
+        cluster = sixteen_bits(words[:, :1])[:, 0].astype(np.int64) * self._clusters >> 16
+        z = normals(words[:, 1:])
+        s = self._clusters
+        centre = z[:, s + 1 : s + 1 + self._features] + np.float32(self._beta) * z[:, s : s + 1]
+        return self._means[cluster] + self._alpha * z[:, :s], centre.astype(np.float32)
+
+    def _scores(self, x: NDArray[np.float32], taste: NDArray[np.float64]) -> NDArray[np.float64]:
+        """w_kᵀ(1, x) in float64: its rounding, which depends on the block, decides no label in practice."""
+        products = x.astype(np.float64) @ self._factors[1:] + self._factors[0]
+        return np.einsum("esc,es->ec", products.reshape(len(x), self._clusters, self.classes), taste)
+
+    def to(self, device: torch.device | str) -> Self:
+        """See `FederatedDataset.to`; examples are still generated on the CPU."""
+        moved = copy.copy(self)
+        moved._device = torch.device(device)
+        moved.test_features, moved.test_labels = self.test_features.to(device), self.test_labels.to(device)
+        return moved
+
+
+def _size_table(mean: int, exponent: float) -> NDArray[np.int64]:
+    levels = quantile_levels()
+    if exponent == float("inf"):
+        return np.full(levels.size, mean, dtype=np.int64)
+    return np.maximum(1, np.rint(pareto_quantiles(levels, mean, exponent))).astype(np.int64)
+
+
+def _check(examples: int, features: int, classes: int, clusters: int, alpha: float, beta: float) -> None:
+    counts = {"examples-per-user": examples, "features": features, "classes": classes, "clusters": clusters}
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name} must be at least 1; got {count}.")
+    for name, value in {"α (synthetic-alpha)": alpha, "β (synthetic-beta)": beta}.items():
+        if not (np.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} must be zero or positive and finite; got {value}.")

@@ -1,0 +1,39 @@
+"""Series, spectra and vectors: the algebra under strategy matrices."""
+
+from fedmf.factorization.algebra.banded_covariance import inverse_norm, inverse_row_norms
+from fedmf.factorization.algebra.query_variance import scaled_query_variances
+from fedmf.factorization.algebra.search import minimize_on_interval
+from fedmf.factorization.algebra.series import (
+    binomial_series,
+    factored_power,
+    fft_size,
+    multiply,
+    power,
+    reciprocal,
+    trimmed,
+)
+from fedmf.factorization.algebra.single_thread import single_threaded
+from fedmf.factorization.algebra.spectral import graded_quadrature, mean_power, minimum_phase
+from fedmf.factorization.algebra.vectors import check_leading, column_factors, frozen_vector, positive_vector
+
+__all__ = [
+    "binomial_series",
+    "check_leading",
+    "column_factors",
+    "factored_power",
+    "fft_size",
+    "frozen_vector",
+    "graded_quadrature",
+    "inverse_norm",
+    "inverse_row_norms",
+    "mean_power",
+    "minimize_on_interval",
+    "minimum_phase",
+    "multiply",
+    "positive_vector",
+    "power",
+    "reciprocal",
+    "scaled_query_variances",
+    "single_threaded",
+    "trimmed",
+]

@@ -1,0 +1,167 @@
+"""Truncated power series: the algebra of lower-triangular Toeplitz (LTT) matrices.
+
+LTT(c)·LTT(h) = LTT(c·h), the product of the series c(x) and h(x) cut after x^{n−1}; so inverses and products
+of these matrices are reciprocals and products of series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from fedmf.typing import Vector
+
+__all__ = ["binomial_series", "factored_power", "fft_size", "multiply", "power", "reciprocal", "trimmed"]
+
+
+# Up to this many products a direct sum is used: it is fast enough and keeps the *relative* accuracy of small
+# coefficients, which an FFT loses.
+_DIRECT_PRODUCTS = 4_000_000
+# From here on reciprocals run the recurrence in compiled blocks; it stops early where nothing is left.
+_LONG, _BLOCK, _WIDEST_RECURRENCE, _UNDERFLOW = 65_536, 65_536, 512, 1e-290
+
+
+def binomial_series(exponent: float, terms: int) -> Vector:
+    """The first coefficients of (1 − x)^a: c_0 = 1, c_j = c_{j−1}·(j − 1 − a)/j.
+
+    Args:
+        exponent: a, any real number.
+        terms: how many coefficients, at least 1.
+
+    Returns:
+        Shape (terms,), float64.
+
+    >>> binomial_series(-0.5, 4)
+    array([1.    , 0.5   , 0.375 , 0.3125])
+    >>> binomial_series(0.5, 3)
+    array([ 1.   , -0.5  , -0.125])
+    """
+    j = np.arange(1, terms)
+    return np.concatenate([[1.0], np.cumprod((j - 1 - exponent) / j)])
+
+
+def factored_power(factors: Iterable[tuple[float, float, int]], exponent: float, terms: int) -> Vector:
+    """The first coefficients of Π (1 − ρx^s)^{e·γ} over the factors (ρ, e, s), scaled to c_0 = 1.
+
+    Args:
+        factors: (ρ, e, s) for (1 − ρx^s)^e.
+        exponent: γ.
+        terms: how many coefficients, at least 1.
+
+    >>> factored_power([(1.0, -1.0, 1), (0.5, -1.0, 1)], 0.5, 3)
+    array([1.     , 0.75   , 0.59375])
+    """
+    product = np.ones(1)
+    for root, own, stride in factors:
+        factor = np.zeros(terms)
+        count = -(-terms // stride)
+        factor[::stride] = binomial_series(own * exponent, count) * np.power(root, np.arange(count))
+        product = factor if product.size == 1 else multiply(product, trimmed(factor), terms)
+    return np.pad(product, (0, terms - product.size))
+
+
+def power(series: Vector, exponent: float, terms: int) -> Vector:
+    """The first coefficients of (a(x)/a_0)^γ; O(terms²).
+
+    From b = a^γ follows a·b′ = γ·a′·b, hence b_t = (1/(t a_0))·Σ_{j=1..t} (jγ − t + j) a_j b_{t−j}.
+
+    Args:
+        series: a, any length, a_0 ≠ 0; missing coefficients are zero.
+        exponent: γ.
+        terms: at least 1.
+
+    >>> power(np.ones(3), 0.5, 3)
+    array([1.   , 0.5  , 0.375])
+    """
+    a = trimmed(series[:terms]) / series[0]
+    found = np.zeros(terms)
+    found[0] = 1.0
+    weights = np.arange(a.size) * (exponent + 1.0)
+    for t in range(1, terms):
+        last = min(t, a.size - 1)
+        found[t] = ((weights[1 : last + 1] - t) * a[1 : last + 1]) @ found[t - last : t][::-1] / t
+    return found
+
+
+def fft_size(length: int) -> int:
+    """The next power of two.
+
+    >>> fft_size(1000)
+    1024
+    """
+    return 1 << (length - 1).bit_length()
+
+
+def multiply(left: Vector, right: Vector, terms: int) -> Vector:
+    """The first coefficients of the product of two series, shape (terms,); directly or by FFT.
+
+    >>> multiply(np.array([1.0, 1.0]), np.array([1.0, -1.0]), 4)
+    array([ 1.,  0., -1.,  0.])
+    """
+    left, right = left[:terms], right[:terms]
+    if left.size * right.size <= _DIRECT_PRODUCTS:
+        product = np.convolve(left, right)[:terms]
+    else:
+        size = fft_size(left.size + right.size - 1)
+        product = np.fft.irfft(np.fft.rfft(left, size) * np.fft.rfft(right, size), size)[:terms]
+    return np.pad(product, (0, max(0, terms - product.size)))
+
+
+def reciprocal(series: Vector, terms: int) -> Vector:
+    """The first coefficients of 1/c(x), the first column of LTT(c)⁻¹.
+
+    Newton's iteration: if h is right to m terms, 1 − c·h = x^m·e and h + h·(1 − c·h) is right to 2m.
+    Only the p coefficients of e that can differ from 0 are used, so the cost is O(n·p).
+
+    Args:
+        series: c, any length, c_0 ≠ 0; missing coefficients are zero.
+        terms: n, at least 1.
+
+    Returns:
+        Shape (n,), float64; entries overflow to infinity where the inverse does.
+
+    >>> reciprocal(np.array([1.0, -0.5]), 4)
+    array([1.   , 0.5  , 0.25 , 0.125])
+    """
+    c = trimmed(series[:terms])
+    inverse = np.array([1.0 / c[0]])
+    if c.size == 1:
+        return np.pad(inverse, (0, terms - 1))
+    if terms >= _LONG and c.size <= _WIDEST_RECURRENCE:
+        return _long_reciprocal(c, terms)
+    with np.errstate(over="ignore", invalid="ignore"):
+        while (m := inverse.size) < terms:
+            size = min(2 * m, terms)
+            error = -multiply(c, inverse, size)[m : m + c.size - 1]
+            inverse = np.concatenate([inverse, multiply(inverse, error, size - m)])
+    return inverse
+
+
+def _long_reciprocal(c: Vector, terms: int) -> Vector:
+    """The recurrence h_t = −Σ_j c_j h_{t−j}/c_0 in blocks, until |h| stays below 1e-290 for p terms."""
+    from scipy.signal import lfilter
+
+    inverse, state = np.zeros(terms), np.zeros(c.size - 1)
+    impulse = np.eye(1, _BLOCK)[0]
+    for start in range(0, terms, _BLOCK):
+        block = inverse[start : start + _BLOCK]
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            block[:], state = lfilter([1.0], c, impulse[: block.size], zi=state)
+        impulse[0] = 0.0
+        if np.abs(block[-c.size :]).max() < _UNDERFLOW:
+            break
+        if not np.isfinite(block[-1]):
+            inverse[start + _BLOCK :] = np.inf
+            break
+    return inverse
+
+
+def trimmed(series: Vector) -> Vector:
+    """The series without its trailing zeros; at least one coefficient remains.
+
+    >>> trimmed(np.array([1.0, 0.0, 2.0, 0.0]))
+    array([1., 0., 2.])
+    """
+    nonzero = np.flatnonzero(series)
+    return series[: nonzero[-1] + 1] if nonzero.size else series[:1]

@@ -1,0 +1,173 @@
+"""Banded strategy matrices that need not be Toeplitz (BandMF)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.factorization.algebra import check_leading, column_factors, inverse_row_norms, reciprocal, trimmed
+from fedmf.factorization.matrices.strategy_matrix import Factorization
+from fedmf.factorization.streaming import Recurrence
+from fedmf.typing import Array, Vector
+
+__all__ = ["Banded", "without_workload", "workload_inverse"]
+
+_LONGEST_INVERSE = 8
+_CHUNK_ENTRIES = 4_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Banded(Factorization):
+    """A lower-triangular C with p diagonals.
+
+    Args:
+        band: shape (n, p), p ≤ n, band[j, d] = C_{j+d,j}; zero where j + d ≥ n; a positive first column.
+
+    Raises:
+        ValueError: the band is not a finite matrix of this form.
+
+    References:
+        Choquette-Choo et al. (2023), "(Amplified) Banded Matrix Factorization"; McKenna (2024), Algorithm 1.
+
+    >>> Banded([[1.0, 0.5], [2.0, 0.25], [4.0, 0.0]]).materialize()
+    array([[1.  , 0.  , 0.  ],
+           [0.5 , 2.  , 0.  ],
+           [0.  , 0.25, 4.  ]])
+    """
+
+    band: Array
+    rounds: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        band = np.array(self.band, dtype=np.float64)
+        if band.ndim != 2 or not 1 <= band.shape[-1] <= len(band):
+            raise ValueError(f"C (band) must have shape (n, p) with 1 <= p <= n; got {band.shape}.")
+        if not np.isfinite(band).all():
+            j, d = np.argwhere(~np.isfinite(band))[0].tolist()
+            raise ValueError(f"C (band) must be finite; got {band[j, d]} at column {j}, diagonal {d}.")
+        if not (band[:, 0] > 0).all():
+            at = int(np.flatnonzero(band[:, 0] <= 0)[0])
+            raise ValueError(f"C_jj (diagonal) must be positive; got {band[at, 0]} at j={at}.")
+        outside = np.add.outer(np.arange(len(band)), np.arange(band.shape[1])) >= len(band)
+        if band[outside].any():
+            j, d = np.argwhere(outside & (band != 0))[0].tolist()
+            raise ValueError(f"C (band) must end at row n={len(band)}; got {band[j, d]} at row {j + d}.")
+        band.setflags(write=False)
+        object.__setattr__(self, "band", band)
+        object.__setattr__(self, "rounds", len(band))
+
+    @property
+    def bands(self) -> int:
+        """p, the number of diagonals of C down to the last non-zero one."""
+        return int(np.flatnonzero(self.band.any(axis=0))[-1]) + 1
+
+    def columns(self, indices: Sequence[int] | NDArray[np.integer]) -> Array:
+        """The columns of C with these 0-based indices, shape (n, m)."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        n, p = self.band.shape
+        tall = np.zeros((n + p, chosen.size))
+        tall[np.add.outer(np.arange(p), chosen), np.arange(chosen.size)] = self.band[chosen].T
+        return tall[:n]
+
+    def column_sum(self, indices: Sequence[int] | NDArray[np.integer]) -> Vector:
+        """Σ_j C_{:,j} over distinct 0-based indices j, shape (n,)."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        n, p = self.band.shape
+        rows = np.add.outer(chosen, np.arange(p)).reshape(-1)
+        total = np.zeros(n + p)
+        np.add.at(total, rows, self.band[chosen].reshape(-1))
+        return total[:n]
+
+    def gram_diagonal(self, gap: int) -> Vector:
+        """[CᵀC]_{i,i+gap} = Σ_d band[i, d + gap]·band[i + gap, d], shape (n − gap,)."""
+        n, p = self.band.shape
+        if gap >= p:
+            return np.zeros(n - gap)
+        return np.einsum("id,id->i", self.band[: n - gap, gap:], self.band[gap:, : p - gap])
+
+    def recurrence(self) -> Recurrence:
+        """C y = z solved forward, row t with its own coefficients; keeps p − 1 past outputs."""
+        n, p = self.rounds, self.bands
+        feedback = np.zeros((n, p - 1))
+        for lag in range(1, p):
+            feedback[lag:, lag - 1] = self.band[: n - lag, lag] / self.band[lag:, 0]
+        return Recurrence((1.0 / self.band[:, 0])[:, None], feedback, np.ones(n))
+
+    def noise_row_variances(self) -> Vector:
+        """diag(C⁻¹C⁻ᵀ), shape (n,), in O(np²)."""
+        return inverse_row_norms(self.band)
+
+    def query_variances(self, workload: Vector) -> Vector:
+        """‖(A C⁻¹)_{t,:}‖², shape (n,).
+
+        O(np²) where A⁻¹ has few coefficients (prefix sums, exponential averages, momentum), as that of the
+        inverse of the banded C A⁻¹; else O(n²p) time and bounded memory.
+        """
+        inverse = workload_inverse(workload)
+        if inverse is not None:
+            return inverse_row_norms(without_workload(self.band, inverse))
+        return self._general_query_variances(workload)
+
+    def _general_query_variances(self, workload: Vector) -> Vector:
+        from scipy.linalg import solve_banded
+
+        n, p = self.band.shape
+        transposed = np.zeros((p, n))  # rows of Cᵀ: [Cᵀ]_{j,j+d} = band[j, d]
+        for d in range(p):
+            transposed[p - 1 - d, d:] = self.band[: n - d, d]
+        norms = np.empty(n)
+        step = max(1, _CHUNK_ENTRIES // n)
+        for start in range(0, n, step):
+            rows = np.arange(start, min(n, start + step))
+            lag = np.subtract.outer(rows, np.arange(n)).T
+            queries = np.where(lag >= 0, workload[np.maximum(lag, 0)], 0.0)
+            solved = solve_banded((0, p - 1), transposed, queries, overwrite_b=True, check_finite=False)
+            norms[rows] = np.einsum("jt,jt->t", solved, solved)
+        return norms
+
+    def leading(self, rounds: int) -> Banded:
+        """The leading T×T block of C."""
+        check_leading(rounds, self.rounds)
+        band = self.band[:rounds, :rounds].copy()
+        band[np.add.outer(np.arange(rounds), np.arange(band.shape[1])) >= rounds] = 0.0
+        return Banded(band)
+
+    def columns_divided_by(self, factors: Vector) -> Banded:
+        """C with column j divided by s_j."""
+        return Banded(self.band / column_factors(factors, self.rounds)[:, None])
+
+    def to_dict(self) -> dict[str, Any]:
+        """{"type": "banded", "band"}."""
+        return {"type": "banded", "band": self.band.tolist()}
+
+
+def workload_inverse(workload: Vector) -> Vector | None:
+    """The coefficients of A⁻¹ for A = LTT(workload), if they are few; else None.
+
+    >>> workload_inverse(np.ones(5)), workload_inverse(np.arange(20, 0, -1.0) ** 2)
+    (array([ 1., -1.]), None)
+    """
+    inverse = reciprocal(workload, workload.size)
+    largest = np.abs(inverse).max()
+    short = trimmed(np.where(np.abs(inverse) > 1e-14 * largest, inverse, 0.0))
+    return short if short.size <= _LONGEST_INVERSE else None
+
+
+def without_workload(band: Array, inverse: Vector) -> Array:
+    """The band of C·LTT(inverse) in C's layout, with as many more diagonals as the inverse has lags.
+
+    [C A⁻¹]_{j+d,j} = Σ_m inverse_m·C_{j+d,j+m}.
+
+    >>> without_workload(np.array([[1.0, 0.5], [1.0, 0.0]]), np.array([1.0, -1.0]))
+    array([[ 1. , -0.5,  0. ],
+           [ 1. ,  0. ,  0. ]])
+    """
+    n, p = band.shape
+    wide = np.zeros((n, p + inverse.size - 1))
+    for m, value in enumerate(inverse[:n]):
+        wide[: n - m, m : m + p] += value * band[m:]
+    return wide

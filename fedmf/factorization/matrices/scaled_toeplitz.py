@@ -1,0 +1,196 @@
+"""The family C = LTT(c)·diag(s)⁻¹, in which every question has an answer in O(n log n) or O(n·p)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.factorization.algebra import (
+    check_leading,
+    column_factors,
+    multiply,
+    scaled_query_variances,
+    trimmed,
+)
+from fedmf.factorization.matrices.strategy_matrix import Factorization
+from fedmf.factorization.streaming import StreamingInverse
+from fedmf.typing import Vector
+
+__all__ = ["ColumnScaled", "NotRepresentable", "ScaledToeplitz"]
+
+
+class NotRepresentable(ValueError):
+    """A matrix or its inverse overflows float64 before the horizon."""
+
+
+class ScaledToeplitz(Factorization):
+    """C = LTT(c)·diag(s)⁻¹ and C⁻¹ = diag(s)·LTT(h) with h = 1/c as a power series; abstract.
+
+    Every question is answered from the three vectors c, h and s, each of shape (n,).
+    """
+
+    @abstractmethod
+    def _strategy(self) -> Vector:
+        """c, the first column of LTT(c), shape (n,)."""
+
+    @abstractmethod
+    def _correlation(self) -> Vector:
+        """h, the first column of LTT(c)⁻¹, shape (n,)."""
+
+    def _scale(self) -> Vector:
+        """s > 0, what the columns of LTT(c) are divided by, shape (n,)."""
+        return np.ones(self.rounds)
+
+    @cached_property
+    def strategy(self) -> Vector:
+        """c, the first column of LTT(c), shape (n,).
+
+        Raises:
+            NotRepresentable: c overflows.
+        """
+        return _representable(self._strategy(), "C")
+
+    @cached_property
+    def correlation(self) -> Vector:
+        """h, the first column of LTT(c)⁻¹, shape (n,).
+
+        Raises:
+            NotRepresentable: h overflows.
+        """
+        return _representable(self._correlation(), "C^-1")
+
+    @cached_property
+    def scale(self) -> Vector:
+        """s > 0, what the columns of LTT(c) are divided by, shape (n,)."""
+        return _representable(self._scale(), "D")
+
+    @cached_property
+    def _strategy_band(self) -> Vector:
+        return trimmed(self.strategy)
+
+    @property
+    def bands(self) -> int:
+        """p, the number of diagonals of C down to the last non-zero one."""
+        return self._strategy_band.size
+
+    def columns(self, indices: Sequence[int] | NDArray[np.integer]) -> NDArray[np.float64]:
+        """The columns of C with these 0-based indices, shape (n, m)."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        lag = np.subtract.outer(np.arange(self.rounds), chosen)
+        return np.where(lag >= 0, self.strategy[np.maximum(lag, 0)], 0.0) / self.scale[chosen]
+
+    def column_sum(self, indices: Sequence[int] | NDArray[np.integer]) -> Vector:
+        """Σ_j C_{:,j} over distinct 0-based indices j: one product of series."""
+        impulses = np.zeros(self.rounds)
+        impulses[np.asarray(indices, dtype=np.int64)] = 1.0
+        return multiply(self._strategy_band, impulses / self.scale, self.rounds)
+
+    def gram_diagonal(self, gap: int) -> Vector:
+        """[CᵀC]_{i,i+gap} = Σ_{l < n−gap−i} c_l c_{l+gap} / (s_i s_{i+gap}), shape (n − gap,)."""
+        c, length = self._strategy_band, self.rounds - gap
+        products = np.zeros(length)
+        overlap = max(0, c.size - gap)
+        products[:overlap] = c[:overlap] * c[gap : gap + overlap]
+        return np.cumsum(products)[::-1] / (self.scale[:length] * self.scale[gap:])
+
+    def noise_row_variances(self) -> Vector:
+        """s_t²·Σ_{j ≤ t} h_j², shape (n,)."""
+        return self.scale**2 * np.cumsum(self.correlation**2)
+
+    def query_variances(self, workload: Vector) -> Vector:
+        """‖(A C⁻¹)_{t,:}‖², shape (n,); O(n log n) where s is constant, else O(n²) time and O(n) memory."""
+        if np.all(self.scale == self.scale[0]):
+            if (workload == 1.0).all():
+                row = np.cumsum(self.correlation)
+            else:
+                row = multiply(workload, trimmed(self.correlation), self.rounds)
+            return self.scale[0] ** 2 * np.cumsum(row**2)
+        return scaled_query_variances(workload, self.correlation, self.scale)
+
+    def toeplitz_column(self) -> Vector | None:
+        """c/s where s is constant; None otherwise."""
+        return self.strategy / self.scale[0] if np.all(self.scale == self.scale[0]) else None
+
+    def monotone_envelope(self) -> tuple[Vector, Vector]:
+        """ĉ_j = max_{l ≥ j} |c_l| and the running minimum of s: |C_{ij}| ≤ ĉ_{i−j}/s_j."""
+        envelope = np.maximum.accumulate(np.abs(self.strategy)[::-1])[::-1]
+        return envelope, np.minimum.accumulate(self.scale)
+
+    def columns_divided_by(self, factors: Vector) -> ColumnScaled:
+        """The same c and h with the scale multiplied by s."""
+        return ColumnScaled(self, factors)
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnScaled(ScaledToeplitz):
+    """C = base·diag(s)⁻¹; with s the column norms of the base it is column normalisation.
+
+    C⁻¹z = s ⊙ (base⁻¹z), so streaming costs one more multiplication per round.
+
+    Args:
+        base: any matrix of this family.
+        factors: s, shape (n,), positive.
+
+    Raises:
+        ValueError: s is not finite, not positive or not of the base's length.
+
+    References:
+        Kalinin, McKenna, Pagh & Lampert (2026), Proposition 7.
+
+    >>> from fedmf.factorization import Toeplitz
+    >>> ColumnScaled(Toeplitz([1.0, 1.0], 3), [2.0, 2.0, 1.0]).materialize()
+    array([[0.5, 0. , 0. ],
+           [0.5, 0.5, 0. ],
+           [0. , 0.5, 1. ]])
+    """
+
+    base: ScaledToeplitz
+    factors: Vector
+    rounds: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        factors = column_factors(self.factors, self.base.rounds)
+        object.__setattr__(self, "factors", factors)
+        object.__setattr__(self, "rounds", factors.size)
+
+    def _strategy(self) -> Vector:
+        return self.base.strategy
+
+    def _correlation(self) -> Vector:
+        return self.base.correlation
+
+    def _scale(self) -> Vector:
+        return self.base.scale * self.factors
+
+    def recurrence(self) -> StreamingInverse:
+        """The base's recurrence with its rows scaled by s."""
+        return self.base.recurrence().rows_scaled(self.factors)
+
+    def leading(self, rounds: int) -> ColumnScaled:
+        """The base's leading block with the same first T scales: norms over the *full* horizon are kept."""
+        check_leading(rounds, self.rounds)
+        base = self.base.leading(rounds)
+        assert isinstance(base, ScaledToeplitz)
+        return ColumnScaled(base, self.factors[:rounds])
+
+    def to_dict(self) -> dict[str, Any]:
+        """{"type": "column-scaled", "base", "factors"}."""
+        return {"type": "column-scaled", "base": self.base.to_dict(), "factors": self.factors.tolist()}
+
+
+def _representable(series: Vector, matrix: str) -> Vector:
+    # Squares of the entries are summed everywhere, so they must be finite too.
+    if not (np.abs(series) < 1e140).all():
+        at = int(np.flatnonzero(~(np.abs(series) < 1e140))[0])
+        raise NotRepresentable(
+            f"{matrix} must stay below 1e140; got overflow at coefficient {at}. "
+            "The inverse of these coefficients grows without bound: use other coefficients or fewer rounds."
+        )
+    series.setflags(write=False)
+    return series

@@ -1,0 +1,260 @@
+"""BandInvMF: the best C⁻¹ = LTT(h) with p coefficients under (k, b)-min-separation, at its true sensitivity.
+
+The search runs over c_1 … c_{p−1}, the first coefficients of C = LTT(1/h): they determine h, and the problem
+is better conditioned in them. It has two stages. First the error times the norm of the earliest columns is
+minimised. Where `earliest_is_worst` certifies that this norm is the sensitivity, that is all. Otherwise c ≥ 0
+and "no lag from hb on has a larger autocorrelation than the lag hb" become constraints (augmented
+Lagrangian), and what is still violated at the end is removed by moving towards a non-increasing C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.factorization.algebra import fft_size, minimize_on_interval, multiply, reciprocal
+from fedmf.factorization.matrices import InverseToeplitz, bifr
+from fedmf.factorization.objectives import LARGEST_RATED, RatedError
+from fedmf.factorization.sensitivity import autocorrelation, comb_sum, comb_sum_adjoint, earliest_is_worst
+from fedmf.participation import Participation
+from fedmf.typing import Vector
+from fedmf.workload import ToeplitzWorkload, prefix
+
+__all__ = ["EarliestObjective", "banded_inverse"]
+
+_Objective = Callable[[Vector], tuple[float, Vector]]
+
+_OPTIONS = {"maxiter": 1500, "ftol": 1e-12, "gtol": 1e-7, "maxcor": 30}
+_EVALUATIONS, _EVALUATIONS_CONSTRAINED = 3000, 600
+# L-BFGS starts with a step of length one; in these units that is short enough not to leave stable C⁻¹.
+_UNIT, _RADIUS = 0.02, 0.1
+_REJECTED, _OVERFLOW = 1e3, 1e100
+_MOST_ROUNDS, _FEASIBLE = 8, 1e-7
+_FREE_STARTS = (0.5, 0.75, 0.9)
+
+
+class EarliestObjective:
+    """log(E·Q) with E = ‖A C⁻¹‖_F² and Q = ‖Σ_{l<k} C_{:,lb}‖², as a function of c_1 … c_{p−1}.
+
+    Args:
+        participation: (n, k, b).
+        workload: A of the same horizon; with column weights at most 4096 rounds.
+
+    Raises:
+        ValueError: the workload does not fit.
+    """
+
+    def __init__(self, participation: Participation, workload: ToeplitzWorkload) -> None:
+        n = participation.rounds
+        if workload.rounds != n:
+            raise ValueError(
+                f"A (workload) must have n={n} rounds; got {workload.rounds}. Both need one horizon."
+            )
+        rates = workload.column_weights
+        if rates is not None and n > LARGEST_RATED:
+            raise ValueError(
+                f"n (rounds) must be at most {LARGEST_RATED} to optimise for column weights; got {n}. "
+                "Optimise without them: errors include them for every C."
+            )
+        self._rates, self._rated = rates, None if rates is None else RatedError(workload)
+        self.participation, self._a = participation, workload.coefficients
+        rows = np.ones(n) if workload.row_weights is None else workload.row_weights**2
+        self._weights = np.cumsum(rows[::-1])[::-1]
+        self._prefix = bool((self._a == 1.0).all())
+
+    def inverse(self, tail: Vector) -> Vector:
+        """h, the p coefficients of C⁻¹ for c = (1, tail)."""
+        return reciprocal(np.concatenate([[1.0], tail]), tail.size + 1)
+
+    def strategy(self, h: Vector) -> Vector | None:
+        """c = 1/h to n terms; None where it overflows."""
+        from scipy.signal import lfilter
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            c = np.asarray(lfilter([1.0], h, np.eye(1, self.participation.rounds)[0]))
+            return c if float(np.abs(c).max()) < _OVERFLOW else None
+
+    def __call__(self, tail: Vector, penalty: _Objective | None = None) -> tuple[float, Vector]:
+        """The value and its gradient, shape (p − 1,); (1e3, 0) where C overflows.
+
+        From h·c = 1 follows dc = −c·c·dh and dh = −h·h·dc as power series; their adjoints carry the gradient
+        in all n entries of c to h, and that in h to the first p entries of c.
+
+        Args:
+            tail: c_1 … c_{p−1}.
+            penalty: added to the value; a function of all of c with its gradient.
+        """
+        from scipy.signal import lfilter
+
+        h = self.inverse(tail)
+        c = self.strategy(h) if np.isfinite(h).all() else None
+        if c is None:
+            return _REJECTED, np.zeros_like(tail)
+        error, error_slope = self._error(h)
+        k, b = self.participation.max_participations, self.participation.min_separation
+        earliest = comb_sum(c, k, b)
+        square = float(earliest @ earliest)
+        value, slope_c = np.log(error) + np.log(square), 2.0 * comb_sum_adjoint(earliest, k, b) / square
+        if penalty is not None:
+            more, more_slope = penalty(c)
+            value, slope_c = value + more, slope_c + more_slope
+        backward = np.asarray(lfilter([1.0], h, slope_c[::-1]))
+        slope_h = error_slope / error - multiply(c, backward, c.size)[::-1][: h.size]
+        twice = multiply(h, multiply(h, slope_h[::-1], h.size), h.size)[::-1]
+        return float(value), -twice[1:]
+
+    def _error(self, h: Vector) -> tuple[float, Vector]:
+        """‖A C⁻¹‖_F² = Σ_t S_t w_t² with w = a·h and S_t = Σ_{i ≥ t} r_i² (η = 1), and its gradient in h."""
+        n, p = self._weights.size, h.size
+        if self._rated is not None and self._rates is not None:
+            error, _, slope = self._rated(np.pad(h, (0, n - p)), self._rates)
+            return error, slope[:p]
+        if self._prefix:
+            sums = np.cumsum(h)
+            w = np.append(sums, np.full(n - p, sums[-1]))
+            weighted = self._weights * w
+            return float(weighted @ w), 2.0 * np.cumsum(weighted[::-1])[::-1][:p]
+        w = multiply(self._a, h, n)
+        weighted = self._weights * w
+        return float(weighted @ w), 2.0 * multiply(self._a, weighted[::-1], n)[::-1][:p]
+
+
+def banded_inverse(
+    bands: int, participation: Participation, workload: ToeplitzWorkload | None = None
+) -> InverseToeplitz:
+    """Minimise the RMSE over C⁻¹ = LTT(h), h ∈ R^p, h_0 = 1, with the sensitivity under (k, b).
+
+    Args:
+        bands: p, 1 ≤ p ≤ n.
+        participation: (n, k, b).
+        workload: A; prefix sums by default.
+
+    Returns:
+        C, streamed without stored vectors: p − 1 past inputs are drawn again in each round.
+
+    Raises:
+        ValueError: p is out of range or the workload does not fit.
+
+    Guarantees:
+        The earliest pattern is certified to be the worst (`earliest_is_worst`), so the sensitivity is exact.
+        Never worse than `bifr` with the best γ, nor than the identity.
+
+    References:
+        Kalinin et al. (2025), "Back to square roots" (banded inverse factorization);
+        Kalinin, McKenna, Pagh & Lampert (2026), arXiv:2601.22334.
+
+    >>> banded_inverse(2, Participation(64, 2, 32)).correlation[:3].round(3)
+    array([ 1.   , -0.834,  0.   ])
+    """
+    n = participation.rounds
+    workload = prefix(n) if workload is None else workload
+    objective = EarliestObjective(participation, workload)
+    if bands == 1:
+        return bifr(0.5, 1, n)
+    reference = _best_fraction(bands, objective)
+    starts = [reference]
+    if bands <= 64:
+        starts += [_tail(gamma, bands, n) for gamma in _FREE_STARTS]
+    found = min((_minimize(objective, x) for x in starts), key=lambda x: objective(x)[0])
+    if not _certified(objective, found):
+        constrained = _minimize_constrained(objective, reference)
+        found = _certified_blend(objective, constrained, reference)
+    # Users in every round want the identity, which no γ > 0 reaches.
+    best = min((found, np.zeros(bands - 1)), key=lambda x: objective(x)[0])
+    return InverseToeplitz(objective.inverse(best), n)
+
+
+def _tail(gamma: float, bands: int, rounds: int) -> Vector:
+    """c_1 … c_{p−1} of γ-BIFR."""
+    return np.array(bifr(gamma, bands, rounds).strategy[1:bands])
+
+
+def _best_fraction(bands: int, objective: EarliestObjective) -> Vector:
+    """The tail of γ-BIFR with the best γ: non-negative and non-increasing, hence certified."""
+    n = objective.participation.rounds
+    gamma, _ = minimize_on_interval(lambda g: objective(_tail(g, bands, n))[0], 0.05, 0.999, 17, 1e-4)
+    return _tail(gamma, bands, n)
+
+
+def _certified(objective: EarliestObjective, tail: Vector) -> bool:
+    c = objective.strategy(objective.inverse(tail))
+    part = objective.participation
+    return c is not None and earliest_is_worst(c, part.max_participations, part.min_separation)
+
+
+def _minimize(objective: _Objective, start: Vector, evaluations: int = _EVALUATIONS) -> Vector:
+    """L-BFGS in a box that moves along, so that no step leaves the stable C⁻¹ far behind."""
+    from scipy.optimize import minimize
+
+    def scaled(y: Vector) -> tuple[float, Vector]:
+        value, slope = objective(_UNIT * y)
+        return value, _UNIT * slope
+
+    x = start / _UNIT
+    while evaluations > 0:
+        low, high = x - _RADIUS / _UNIT, x + _RADIUS / _UNIT
+        bounds = list(zip(low, high, strict=True))
+        found = minimize(
+            scaled, x, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS | {"maxfun": evaluations}
+        )
+        evaluations -= found.nfev
+        at_edge = bool(np.abs(found.x - x).max() > 0.99 * _RADIUS / _UNIT)
+        x = found.x
+        if not at_edge:
+            break
+    return x * _UNIT
+
+
+def _minimize_constrained(objective: EarliestObjective, start: Vector) -> Vector:
+    """Augmented Lagrangian of −c_t ≤ 0 and R(g) ≤ R(⌊(g−1)/b⌋·b), g > b, R the autocorrelation of c."""
+    n, b = objective.participation.rounds, objective.participation.min_separation
+    anchors = (np.arange(b, n - 1) // b) * b
+    sign, lags = np.zeros(n), np.zeros(anchors.size)
+    weight, previous, x = 10.0, np.inf, start
+    for _ in range(_MOST_ROUNDS):
+        penalty = _penalty(sign, lags, anchors, weight)
+        x = _minimize(lambda y, p=penalty: objective(y, p), x, _EVALUATIONS_CONSTRAINED)
+        c = objective.strategy(objective.inverse(x))
+        assert c is not None
+        products = autocorrelation(c)
+        excess = products[b + 1 :] - products[anchors]
+        sign, lags = np.maximum(0.0, sign - weight * c), np.maximum(0.0, lags + weight * excess)
+        violation = max(float(-c.min()), float(excess.max(initial=0.0)))
+        if violation < _FEASIBLE:
+            break
+        if violation > 0.3 * previous:
+            weight *= 5.0
+        previous = violation
+    return x
+
+
+def _penalty(sign: Vector, lags: Vector, anchors: NDArray[np.int64], weight: float) -> _Objective:
+    """Σ (max(0, λ + μv)² − λ²)/2μ over the constraints v ≤ 0 of `_minimize_constrained`, of c."""
+
+    def value_and_slope(c: Vector) -> tuple[float, Vector]:
+        n, size = c.size, fft_size(2 * c.size)
+        spectrum = np.fft.rfft(c, size)
+        products = np.fft.irfft(spectrum * spectrum.conj(), size)[:n]
+        first = n - anchors.size
+        on_lags = np.maximum(0.0, lags + weight * (products[first:] - products[anchors]))
+        on_sign = np.maximum(0.0, sign - weight * c)
+        value = (on_lags @ on_lags + on_sign @ on_sign - lags @ lags - sign @ sign) / (2.0 * weight)
+        slope = np.zeros(n)
+        slope[first:] = on_lags
+        np.subtract.at(slope, anchors, on_lags)
+        # R(g) = Σ_l c_l c_{l+g}, so its slope in c_l is c_{l+g} + c_{l−g}.
+        real = 2.0 * np.fft.rfft(slope, size).real
+        return float(value), np.fft.irfft(spectrum * real, size)[:n] - on_sign
+
+    return value_and_slope
+
+
+def _certified_blend(objective: EarliestObjective, found: Vector, reference: Vector) -> Vector:
+    """The first certified point on the way from `found` to `reference`, which is certified itself."""
+    for step in (0.0, *np.geomspace(1e-8, 1.0, 49)):
+        mixed = found + step * (reference - found)
+        if _certified(objective, mixed):
+            return min(mixed, reference, key=lambda x: objective(x)[0])
+    return reference

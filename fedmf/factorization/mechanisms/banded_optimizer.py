@@ -1,0 +1,209 @@
+"""The optimal p-banded strategy matrix with columns of norm 1 (BandMF)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.factorization.algebra import inverse_norm
+from fedmf.factorization.matrices import Banded, without_workload, workload_inverse
+from fedmf.participation import Participation
+from fedmf.typing import Array, Vector
+from fedmf.workload import ToeplitzWorkload, prefix
+
+__all__ = ["banded", "counting_all_rows", "log_error"]
+
+_LARGEST_DENSE = 2048
+_LEAST_COUNTED = 1e-4
+# Columns of one user overlap for p > b; to bound the sensitivity then takes all of CᵀC.
+_LARGEST_OVERLAPPING = 10_240
+# A quarter of a million coefficients take a minute.
+_MOST_ENTRIES = 2**21
+_OPTIONS = {"maxiter": 3000, "maxfun": 4000, "ftol": 1e-11, "gtol": 1e-10, "maxcor": 20}
+
+
+def log_error(
+    directions: Array, workload: ToeplitzWorkload, norms: Vector | None = None
+) -> tuple[float, Array, Vector]:
+    """log ‖A C⁻¹‖_F² for columns C_j = s_j·r_j/‖r_j‖, and its gradients in r and s.
+
+    Args:
+        directions: r, shape (n, p), in the layout of `Banded`.
+        workload: A, weights included.
+        norms: s, shape (n,); ones by default.
+
+    Returns:
+        The value and the gradients, shapes (n, p) and (n,). (inf, 0, 0) on overflow.
+
+    References:
+        McKenna (2024), Algorithm 3. Where LTT(a)⁻¹ has few coefficients (prefix sums, momentum, exponential
+        averages), in O(np²) time instead of O(n²p), as the inverse of the banded C A⁻¹; else in O(n³).
+    """
+    scale = np.ones((len(directions), 1)) if norms is None else norms[:, None]
+    lengths = np.linalg.norm(directions, axis=1, keepdims=True)
+    unit = directions / lengths
+    inverse = workload_inverse(workload.coefficients)
+    if inverse is None:
+        value, slope = _dense_error(unit * scale, workload)
+    else:
+        value, slope = _banded_error(unit * scale, workload, inverse)
+    if not np.isfinite(value):
+        return value, np.zeros_like(unit), np.zeros(len(unit))
+    along = np.einsum("jd,jd->j", unit, slope)
+    return float(np.log(value)), scale * (slope - unit * along[:, None]) / (lengths * value), along / value
+
+
+def _banded_error(band: Array, workload: ToeplitzWorkload, inverse: Vector) -> tuple[float, Array]:
+    """‖diag(r)·K⁻¹‖_F² with K = C·diag(η)⁻¹·LTT(a)⁻¹, and its gradient in C."""
+    n, p = band.shape
+    rates = np.ones(n) if workload.column_weights is None else workload.column_weights
+    counted = np.ones(n) if workload.row_weights is None else workload.row_weights**2
+    value, slope = inverse_norm(without_workload(band / rates[:, None], inverse), counted)
+    pulled = np.zeros_like(band)
+    for m, weight in enumerate(inverse[:n]):
+        pulled[m:] += weight * slope[: n - m, m : m + p]
+    return value, pulled / rates[:, None]
+
+
+def _dense_error(band: Array, workload: ToeplitzWorkload) -> tuple[float, Array]:
+    """‖B‖_F² with B = A C⁻¹, and its gradient −2BᵀB C⁻ᵀ."""
+    from scipy.linalg import solve_triangular
+
+    C = Banded(band).materialize()
+    B = solve_triangular(C, workload.materialize().T, lower=True, trans=1, check_finite=False).T
+    slope = -2.0 * solve_triangular(C, B.T @ B, lower=True, check_finite=False).T
+    n, p = band.shape
+    row = np.add.outer(np.arange(n), np.arange(p))
+    pulled = np.where(row < n, slope[np.minimum(row, n - 1), np.arange(n)[:, None]], 0.0)
+    return float(np.einsum("ij,ij->", B, B)), pulled
+
+
+def banded(
+    bands: int,
+    participation: Participation,
+    workload: ToeplitzWorkload | None = None,
+    equal_norms: bool = False,
+) -> Banded:
+    """Minimise the RMSE over p-banded C by L-BFGS; column norms are equal or fall from block to block.
+
+    For p ≤ b the columns that one user meets are orthogonal, so that sens_{k,b}(C)² is the largest sum of
+    squared column norms over a pattern. With equal norms it is k (BandMF). Otherwise column j has norm s_l in
+    the block l = min(⌊j/b⌋, k − 1) of rounds, and s_0 ≥ s_1 ≥ …: the l-th round of a pattern is at least lb,
+    hence sens² = Σ_l s_l². Early rounds enter more queries and get less noise. For p = b = 1 these are the
+    diagonal matrices; for k = 1 the two forms are the same. For p > b columns overlap, which the objective
+    does not see.
+
+    Args:
+        bands: p, 1 ≤ p ≤ n.
+        participation: (n, k, b).
+        workload: A; prefix sums by default. Row weights below 1e-4 of the largest count as that.
+        equal_norms: whether all columns have norm 1, as amplification by cyclic sampling wants them.
+
+    Returns:
+        C, its first column of norm 1.
+
+    Raises:
+        ValueError: p is out of range, the workload is of the slow kind (`log_error`) and n > 2048, p > b,
+            k > 1 and n > 10240, or n·p > 2,097,152.
+
+    Guarantees:
+        For p ≤ b no worse than the column-normalised optimal banded Toeplitz matrix, from which it starts.
+
+    References:
+        McKenna (2024), Algorithm 3; Choquette-Choo et al. (2023).
+
+    >>> banded(2, Participation(3, 1, 3)).band.round(3)
+    array([[0.884, 0.468],
+           [0.951, 0.308],
+           [1.   , 0.   ]])
+    """
+    n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+    queries = counting_all_rows(prefix(n) if workload is None else workload)
+    if n > _LARGEST_DENSE and workload_inverse(queries.coefficients) is None:
+        raise ValueError(
+            f"n (rounds) must be at most {_LARGEST_DENSE} for a banded C and this workload; got {n}. "
+            "Use banded-toeplitz."
+        )
+    if bands > b and k > 1 and n > _LARGEST_OVERLAPPING:
+        raise ValueError(
+            f"p (bands) must be at most b={b} for a banded C of more than {_LARGEST_OVERLAPPING} rounds; got "
+            f"{bands}. The sensitivity could not be bounded: use p <= b, or banded-toeplitz."
+        )
+    if n * bands > _MOST_ENTRIES:
+        raise ValueError(
+            f"n*p (coefficients) must be at most {_MOST_ENTRIES} for a banded C; got {n}*{bands}. "
+            "Use fewer bands, or banded-toeplitz."
+        )
+    block = None if equal_norms or k == 1 else np.minimum(np.arange(n) // b, k - 1)
+    directions, norms = _minimize(_start(bands, participation), queries, block)
+    directions = directions * np.sign(directions[:, :1])  # a column and its negative serve equally
+    lengths = np.linalg.norm(directions, axis=1)
+    return Banded(directions * (norms / (norms[0] * lengths))[:, None])
+
+
+def counting_all_rows(workload: ToeplitzWorkload) -> ToeplitzWorkload:
+    """Row weights of at least 1e-4 of the largest.
+
+    Noise that enters only rows of weight 0 could grow without bound at no cost in the objective, and other
+    rows would consist of cancelling rounding errors.
+    """
+    rows = workload.row_weights
+    if rows is None or rows.min() >= _LEAST_COUNTED * rows.max():
+        return workload
+    return replace(workload, row_weights=np.maximum(rows, _LEAST_COUNTED * rows.max()))
+
+
+def _minimize(
+    start: Array, workload: ToeplitzWorkload, block: NDArray[np.intp] | None
+) -> tuple[Array, Vector]:
+    """L-BFGS over directions and, with blocks, over θ in s_l² = Σ_{m ≥ l} exp(θ_m).
+
+    The norms start like those of the optimal diagonal matrix. The start with equal norms is returned if it is
+    better than what was found.
+    """
+    from scipy.optimize import minimize
+
+    n = len(start)
+    free = np.add.outer(np.arange(n), np.arange(start.shape[1])) < n
+    steps = np.zeros(0)
+    if block is not None:
+        squares = np.sqrt(1.0 - np.searchsorted(block, np.arange(block[-1] + 1)) / n)
+        steps = np.log(squares - np.append(squares[1:], 0.0))
+
+    def unpack(x: Vector) -> tuple[Array, Vector]:
+        directions = np.zeros_like(start)
+        directions[free] = x[steps.size :]
+        squares = _tail_sums(np.exp(x[: steps.size]))
+        return directions, np.ones(n) if block is None else np.sqrt(squares)[block]
+
+    def objective(x: Vector) -> tuple[float, Vector]:
+        directions, norms = unpack(x)
+        value, slope, slope_norms = log_error(directions, workload, norms)
+        if block is None:
+            return value, slope[free]
+        squares = _tail_sums(np.exp(x[: steps.size]))
+        slope_squares = np.bincount(block, slope_norms / (2 * norms)) + 1.0 / squares.sum()
+        slope_steps = np.exp(x[: steps.size]) * np.cumsum(slope_squares)
+        return value + float(np.log(squares.sum())), np.concatenate([slope_steps, slope[free]])
+
+    x = np.concatenate([steps, start[free]])
+    found = minimize(objective, x, jac=True, method="L-BFGS-B", options=_OPTIONS)
+    equal = log_error(start, workload)[0] + float(np.log(max(1, steps.size)))
+    return unpack(found.x) if found.fun < equal else (start, np.ones(n))
+
+
+def _tail_sums(values: Vector) -> Vector:
+    return np.cumsum(values[::-1])[::-1]
+
+
+def _start(bands: int, participation: Participation) -> Array:
+    """The column-normalised optimal banded Toeplitz matrix."""
+    from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import banded_toeplitz
+
+    n = participation.rounds
+    c = banded_toeplitz(bands, participation).coefficients
+    inside = np.add.outer(np.arange(n), np.arange(bands)) < n
+    band = np.where(inside, np.pad(c, (0, bands - c.size)), 0.0)
+    return band / np.linalg.norm(band, axis=1, keepdims=True)

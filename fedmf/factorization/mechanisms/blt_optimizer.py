@@ -1,0 +1,202 @@
+"""The best buffered linear Toeplitz strategy matrix with m buffers under (k, b)-min-separation."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from fedmf.factorization.matrices import BufferedToeplitz
+from fedmf.factorization.objectives import StrategyError
+from fedmf.factorization.sensitivity import comb_sum, comb_sum_adjoint
+from fedmf.participation import Participation
+from fedmf.typing import Vector
+from fedmf.workload import ToeplitzWorkload, prefix
+
+__all__ = ["BufferedObjective", "blt", "blt_with_fewest_buffers"]
+
+
+_OPTIONS = {"maxiter": 400, "maxfun": 500, "ftol": 1e-11, "gtol": 1e-7, "maxcor": 20}
+_MOST_BUFFERS, _WORTH_A_BUFFER = 5, 1e-3
+# Decays a further buffer starts from, as fractions of log(separation), and its share of the weight.
+_ADDED_AT, _ADDED_WEIGHT = (0.15, 0.5, 0.9, 1.2), 0.03
+
+
+class BufferedObjective:
+    """log(E·Q) as a function of 2m unconstrained parameters (u, v).
+
+    θ_i = 1/(1 + e^{−u_i}) and ω_i = e^{v_i}/(1 + Σ_l e^{v_l}), so that Σω < 1 and c is positive and
+    decreasing: the sensitivity is exactly √Q with Q = ‖Σ_{l<k} C_{:,lb}‖². E is ‖A C⁻¹‖_F², or the largest
+    squared row norm of A C⁻¹.
+
+    Args:
+        participation: (n, k, b).
+        workload: A of the same horizon; with column weights at most 4096 rounds.
+        error: "rmse" or "max"; the latter wants no weights, so that the last row is the largest.
+
+    Raises:
+        ValueError: the workload does not fit.
+    """
+
+    def __init__(
+        self, participation: Participation, workload: ToeplitzWorkload, error: Literal["rmse", "max"] = "rmse"
+    ) -> None:
+        if workload.rounds != participation.rounds:
+            raise ValueError(
+                f"A (workload) must have n={participation.rounds} rounds; got {workload.rounds}. "
+                "Use a workload of the same horizon."
+            )
+        if error not in ("rmse", "max"):
+            raise ValueError(f"error must be 'rmse' or 'max'; got {error!r}.")
+        self.participation = participation
+        self._error = StrategyError(workload, last_query=error == "max")
+
+    def __call__(self, parameters: Vector) -> tuple[float, Vector]:
+        """The value and the gradient, shape (2m,)."""
+        theta, omega = self.pair(parameters)
+        n, k, b = (
+            self.participation.rounds,
+            self.participation.max_participations,
+            self.participation.min_separation,
+        )
+        powers = theta ** np.arange(n - 1)[:, None]
+        c = np.concatenate([[1.0], powers @ omega])
+        error, slope = self._error(c)
+        earliest = comb_sum(c, k, b)
+        square = float(earliest @ earliest)
+        slope = (slope / error + 2.0 * comb_sum_adjoint(earliest, k, b) / square)[1:]
+        slope_omega = slope @ powers
+        # d θ^{j−1}/du = (j−1)·θ^{j−1}·(1 − θ)
+        slope_u = omega * (1.0 - theta) * ((slope * np.arange(n - 1)) @ powers)
+        slope_v = omega * (slope_omega - float(omega @ slope_omega))
+        return float(np.log(error) + np.log(square)), np.concatenate([slope_u, slope_v])
+
+    def pair(self, parameters: Vector) -> tuple[Vector, Vector]:
+        """θ and ω."""
+        u, v = np.split(parameters, 2)
+        raised = np.exp(v)
+        return 1.0 / (1.0 + np.exp(-u)), raised / (1.0 + raised.sum())
+
+    def parameters(self, theta: Vector, omega: Vector) -> Vector:
+        """(u, v) of θ and ω with Σω < 1."""
+        return np.concatenate([np.log(theta / (1.0 - theta)), np.log(omega / (1.0 - omega.sum()))])
+
+
+def blt(
+    buffers: int,
+    participation: Participation,
+    workload: ToeplitzWorkload | None = None,
+    error: Literal["rmse", "max"] = "rmse",
+) -> BufferedToeplitz:
+    """Minimise the error over θ and ω with the exact sensitivity under (k, b), by L-BFGS from several starts.
+
+    m buffers start from geometric grids of decays and from the best m − 1 buffers with one more added in
+    several places, since there are local minima.
+
+    Args:
+        buffers: m, 1 ≤ m ≤ 10.
+        participation: (n, k, b).
+        workload: A; prefix sums by default.
+        error: "rmse" for the mean, "max" for the largest squared error over the queries.
+
+    Returns:
+        C with decays in falling order; streamed with m stored vectors.
+
+    Raises:
+        ValueError: m is out of range or the workload does not fit.
+
+    Guarantees:
+        c is positive and decreasing, so the sensitivity is exact; the error does not grow with m.
+
+    >>> C = blt(2, Participation(100, 2, 50))
+    >>> C.decays.round(2), C.weights.round(2)
+    (array([0.95, 0.43]), array([0.32, 0.19]))
+    """
+    if isinstance(buffers, bool) or not isinstance(buffers, int) or not 1 <= buffers <= 10:
+        raise ValueError(f"m (buffers) must be an integer between 1 and 10; got {buffers!r}.")
+    workload = _prefix(participation.rounds) if workload is None else workload
+    objective = BufferedObjective(participation, workload, error)
+    return _value(objective, _optimum(participation, workload, error, buffers))
+
+
+def blt_with_fewest_buffers(
+    participation: Participation, workload: ToeplitzWorkload | None = None
+) -> BufferedToeplitz:
+    """The BLT with as many buffers, at most 5, as lower the RMSE by 0.1 % each.
+
+    >>> blt_with_fewest_buffers(Participation(20, 20, 1)).decays.size
+    1
+    """
+    workload = _prefix(participation.rounds) if workload is None else workload
+    objective = BufferedObjective(participation, workload)
+    found = _optimum(participation, workload, "rmse", 1)
+    for m in range(2, _MOST_BUFFERS + 1):
+        more = _optimum(participation, workload, "rmse", m)
+        # The objective is the logarithm of the squared RMSE.
+        if objective(found)[0] - objective(more)[0] < 2.0 * _WORTH_A_BUFFER:
+            break
+        found = more
+    return _value(objective, found)
+
+
+@lru_cache(maxsize=8)
+def _prefix(rounds: int) -> ToeplitzWorkload:
+    """One object per horizon: workloads are compared by identity."""
+    return prefix(rounds)
+
+
+@lru_cache(maxsize=64)
+def _optimum(
+    participation: Participation, workload: ToeplitzWorkload, error: Literal["rmse", "max"], buffers: int
+) -> Vector:
+    fewer = _optimum(participation, workload, error, buffers - 1) if buffers > 1 else None
+    return _best(BufferedObjective(participation, workload, error), fewer, buffers)
+
+
+def _value(objective: BufferedObjective, parameters: Vector) -> BufferedToeplitz:
+    theta, omega = objective.pair(parameters)
+    order = np.argsort(-theta, kind="stable")
+    return BufferedToeplitz(theta[order], omega[order], objective.participation.rounds)
+
+
+def _best(objective: BufferedObjective, fewer: Vector | None, buffers: int) -> Vector:
+    """The best of several descents; the best of one buffer fewer is among the candidates."""
+    starts = _grids(objective, buffers) + ([] if fewer is None else _extended(objective, fewer))
+    found = [_minimize(objective, start) for start in starts]
+    if fewer is not None:
+        found.append(_extended(objective, fewer, weight=1e-9)[0])
+    return min(found, key=lambda x: objective(x)[0])
+
+
+def _grids(objective: BufferedObjective, buffers: int) -> list[Vector]:
+    """Decays 1 − T^{−x} for even x, with weights in proportion to √(1 − θ) as in sums for j^{−1/2}."""
+    n, b = objective.participation.rounds, objective.participation.min_separation
+    starts = []
+    for slowest in {max(b, 4.0), max(n / 2.0, 4.0)}:
+        rates = slowest ** -np.linspace(1.0, 0.2 if buffers > 1 else 1.0, buffers)
+        weights = 0.5 * np.sqrt(rates) / max(np.sqrt(rates).sum(), 1.0)
+        starts.append(objective.parameters(1.0 - rates, weights))
+    return starts
+
+
+def _extended(objective: BufferedObjective, fewer: Vector, weight: float = _ADDED_WEIGHT) -> list[Vector]:
+    theta, omega = objective.pair(fewer)
+    slowest = max(objective.participation.min_separation, 4.0)
+    return [
+        objective.parameters(
+            np.append(theta, 1.0 - slowest**-place),
+            np.append(omega * (1.0 - weight), weight * (1.0 - omega.sum())),
+        )
+        for place in _ADDED_AT
+    ]
+
+
+def _minimize(objective: BufferedObjective, start: Vector) -> Vector:
+    from scipy.optimize import minimize
+
+    m = start.size // 2
+    slowest = np.log(10.0 * objective.participation.rounds)
+    bounds = [(-5.0, slowest)] * m + [(-25.0, 8.0)] * m
+    start = np.clip(start, [low for low, _ in bounds], [high for _, high in bounds])
+    return minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS).x

@@ -1,0 +1,18 @@
+"""Errors of a mechanism, with the derivatives that optimisers need."""
+
+from fedmf.factorization.objectives.error import Errors, errors, query_variances
+from fedmf.factorization.objectives.rated_error import LARGEST_RATED, RatedError
+from fedmf.factorization.objectives.scaled_objective import ScaledObjective
+from fedmf.factorization.objectives.strategy_error import StrategyError
+from fedmf.factorization.objectives.toeplitz_objective import ToeplitzObjective
+
+__all__ = [
+    "LARGEST_RATED",
+    "Errors",
+    "RatedError",
+    "ScaledObjective",
+    "StrategyError",
+    "ToeplitzObjective",
+    "errors",
+    "query_variances",
+]

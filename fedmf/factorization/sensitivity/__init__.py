@@ -1,0 +1,53 @@
+"""How far one user can move what is released."""
+
+from fedmf.factorization.sensitivity.joint import (
+    UserRange,
+    equal_length_joint_sensitivities,
+    joint_sensitivity,
+)
+from fedmf.factorization.sensitivity.joint_range import free_weight, joint_diameter_square
+from fedmf.factorization.sensitivity.pair_dominance import autocorrelation, earliest_is_worst
+from fedmf.factorization.sensitivity.pattern import (
+    equal_length_row_sums,
+    equal_length_sensitivities,
+    pattern_sensitivities,
+    pattern_sensitivity,
+)
+from fedmf.factorization.sensitivity.separated import (
+    comb_sum,
+    comb_sum_adjoint,
+    count_patterns,
+    earliest_pattern,
+    pattern_layers,
+)
+from fedmf.factorization.sensitivity.stated import (
+    Sensitivity,
+    SensitivityNotExact,
+    exact_sensitivity,
+    quick_upper_bound,
+    stated_sensitivity,
+)
+
+__all__ = [
+    "Sensitivity",
+    "SensitivityNotExact",
+    "UserRange",
+    "autocorrelation",
+    "comb_sum",
+    "comb_sum_adjoint",
+    "count_patterns",
+    "earliest_is_worst",
+    "earliest_pattern",
+    "equal_length_joint_sensitivities",
+    "equal_length_row_sums",
+    "equal_length_sensitivities",
+    "exact_sensitivity",
+    "free_weight",
+    "joint_diameter_square",
+    "joint_sensitivity",
+    "pattern_layers",
+    "pattern_sensitivities",
+    "pattern_sensitivity",
+    "quick_upper_bound",
+    "stated_sensitivity",
+]

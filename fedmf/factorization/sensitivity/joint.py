@@ -1,0 +1,273 @@
+"""How far one user can move both moments at once: the joint sensitivity s under (k, b)-min-separation.
+
+One user contributes x_i with ‖x_i‖ ≤ ζ in the rounds i of a pattern π; its neighbour contributes y_i
+(replace-one) or nothing (zero-out). With D_i = x_i − y_i, E_i = x_i⊗x_i − y_i⊗y_i and G_m = C_mᵀC_m,
+
+    s² = sup over π, x, y of Σ_{i,j∈π} [G_1]_ij ⟨D_i, D_j⟩ + λ Σ_{i,j∈π} [G_2]_ij ⟨E_i, E_j⟩.
+
+Bounding inner products by norms and 2ab ≤ a² + b², with r_{m,i} = Σ_{j∈π} |[G_m]_ij| and ν = λζ²,
+
+    s² ≤ ζ² max_π Σ_{i∈π} φ(r_{1,i}, r_{2,i}),   φ(p, q) = p·r_d(ν q/p) (replace-one), p + ν q (zero-out),
+
+since the i-th summand depends on (x_i, y_i) alone. φ is a supremum of linear functions with non-negative
+coefficients: convex, homogeneous and non-decreasing. A user whose (x_i, y_i) is the same in all rounds
+reaches ζ² φ(Σ_i r_{1,i}, Σ_i r_{2,i}) where both Gram matrices are non-negative; a bound equal to it is
+exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.factorization.matrices import Factorization
+from fedmf.factorization.sensitivity.joint_range import joint_diameter_square
+from fedmf.factorization.sensitivity.pattern import equal_length_row_sums
+from fedmf.factorization.sensitivity.pattern_search import row_weights
+from fedmf.factorization.sensitivity.separated import (
+    best_separated_sum,
+    comb_sum,
+    count_patterns,
+    earliest_pattern,
+    pattern_layers,
+)
+from fedmf.factorization.sensitivity.stated import Sensitivity, SensitivityNotExact
+from fedmf.participation import Adjacency, Participation
+from fedmf.typing import Vector
+
+__all__ = ["UserRange", "equal_length_joint_sensitivities", "joint_sensitivity"]
+
+_ROUNDING = 1e-12
+_MOST_PATTERNS = 200_000
+_LARGEST_GRAM = 10_240
+
+
+@dataclass(frozen=True)
+class UserRange:
+    """What one user may contribute to one round, and what its neighbour does.
+
+    Args:
+        norm_bound: ζ > 0, the largest ‖x_i‖.
+        dimension: 1 where only r_1 is needed (scalars, or the total energy of a vector), else 2 or more.
+        adjacency: "replace-one" or "zero-out".
+
+    Raises:
+        ValueError: a value is out of range.
+
+    >>> UserRange(1.0, 3, "zero-out").reach(np.array([1.0]), np.array([1.0]), 0.5)
+    array([1.5])
+    """
+
+    norm_bound: float
+    dimension: int
+    adjacency: Adjacency = "zero-out"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.norm_bound < np.inf:
+            raise ValueError(f"zeta (norm bound) must be positive and finite; got {self.norm_bound}.")
+        if self.dimension < 1:
+            raise ValueError(f"d (dimension) must be at least 1; got {self.dimension}.")
+        if self.adjacency not in ("zero-out", "replace-one"):
+            raise ValueError(
+                "adjacency (neighbouring relation) must be 'zero-out' or 'replace-one'; "
+                f"got {self.adjacency!r}."
+            )
+
+    def reach(self, first: Vector, second: Vector, weight: float) -> Vector:
+        """φ(p, q) for ν = `weight`, elementwise over p > 0 and q ≥ 0."""
+        if self.adjacency == "zero-out":
+            return first + weight * second
+        return first * joint_diameter_square(weight * second / first, self.dimension)
+
+
+def joint_sensitivity(
+    first: Factorization,
+    second: Factorization,
+    participation: Participation,
+    weight: float,
+    users: UserRange,
+) -> Sensitivity:
+    """s, the joint sensitivity of (C₁X, √λ·C₂(X•X)), exact or an upper bound that says so.
+
+    The same s holds for every second moment that is a contraction of x⊗x (the diagonal, energies of disjoint
+    blocks, a fixed projection) and for sums over any number of users in a round.
+
+    Args:
+        first: C₁, n rounds.
+        second: C₂, n rounds.
+        participation: (n, k, b).
+        weight: λ ≥ 0, the weight of the second moment (units of 1/x²).
+        users: ζ, the dimension class and the adjacency.
+
+    Raises:
+        ValueError: the horizons differ or λ is negative.
+        SensitivityNotExact: n > 10,240 and these matrices have no monotone envelope.
+
+    References:
+        Kalinin, Upadhyay and Lampert (2025), Lemma 3.5, for k = 1; the rest is proved in docs/moments.md.
+
+    >>> from fedmf.factorization import identity
+    >>> C = identity(4)
+    >>> joint_sensitivity(C, C, Participation(4, 1, 4), 0.5, UserRange(1.0, 2, "replace-one")).value
+    2.0
+    """
+    n = participation.rounds
+    if first.rounds != n or second.rounds != n:
+        raise ValueError(
+            f"n (rounds) must agree; got {first.rounds} (C_1), {second.rounds} (C_2), {n} (participation)."
+        )
+    nu = weight * users.norm_bound**2
+    if not 0 <= nu < np.inf:
+        raise ValueError(f"lambda (weight of the second moment) must be finite and >= 0; got {weight}.")
+    best: Sensitivity | None = None
+    for found in _methods(_Pair(first, second, participation, nu, users)):
+        if best is None or found.kind == "exact" or found.value < best.value:
+            best = found
+        if found.kind == "exact":
+            break
+    assert best is not None
+    return Sensitivity(users.norm_bound * best.value, best.kind, best.case)
+
+
+def equal_length_joint_sensitivities(
+    first: Factorization,
+    second: Factorization,
+    rows: NDArray[np.integer],
+    weight: float,
+    users: UserRange,
+    released_rounds: int | None = None,
+) -> Vector:
+    """How far users with these patterns can move (C₁X, √λ·C₂(X•X)): ζ·√(Σ_{i∈π} φ(r_{1,i}, r_{2,i})).
+
+    Exact under zero-out adjacency where both Gram matrices are non-negative on the pattern, and whatever the
+    adjacency where the bound of `joint_sensitivity` is attained; a sound upper bound otherwise.
+
+    Args:
+        first: C₁.
+        second: C₂.
+        rows: one pattern of 0-based rounds a row, shape (patterns, k).
+        weight: λ ≥ 0.
+        users: ζ, the dimension class and the adjacency.
+        released_rounds: T ≤ n, how many rounds were released; all by default.
+
+    Returns:
+        Shape (patterns,).
+
+    Raises:
+        ValueError: a round is repeated or lies outside 0 … T−1, or T outside 1 … n.
+
+    >>> from fedmf.factorization import Toeplitz, identity
+    >>> users, C = UserRange(1.0, 2, "zero-out"), Toeplitz([1.0, 0.5], 4)
+    >>> equal_length_joint_sensitivities(C, identity(4), np.array([[0], [3]]), 1.0, users)
+    array([1.5       , 1.41421356])
+    """
+    if rows.ndim != 2 or rows.size == 0:
+        return np.zeros(len(rows))
+    sums = [equal_length_row_sums(C, rows, released_rounds) for C in (first, second)]
+    reached = users.reach(sums[0], sums[1], weight * users.norm_bound**2).sum(axis=1)
+    return users.norm_bound * np.sqrt(reached)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The two matrices and φ, for ζ = 1."""
+
+    first: Factorization
+    second: Factorization
+    participation: Participation
+    nu: float
+    users: UserRange
+
+    def reach(self, first: Vector, second: Vector) -> Vector:
+        return self.users.reach(first, second, self.nu)
+
+    def stated(self, upper_square: float, lower_square: float, case: str) -> Sensitivity:
+        """The bound, called exact where some user attains it up to the rounding of the sums."""
+        attained = upper_square <= lower_square * (1 + _ROUNDING)
+        return Sensitivity(float(np.sqrt(upper_square)), "exact" if attained else "upper_bound", case)
+
+    def attained(self, pattern: NDArray[np.int64]) -> float:
+        """A lower bound on s²: the user that contributes the same (x, y) in every round of the pattern."""
+        sums = [np.array([np.sum(C.column_sum(pattern) ** 2)]) for C in (self.first, self.second)]
+        return float(self.reach(*sums)[0])
+
+
+def _methods(pair: _Pair) -> Iterator[Sensitivity]:
+    """The methods that apply, cheapest first."""
+    n, k, b = (
+        pair.participation.rounds,
+        pair.participation.max_participations,
+        pair.participation.min_separation,
+    )
+    if k == 1 or max(pair.first.bands, pair.second.bands) <= b:
+        norms = pair.reach(pair.first.gram_diagonal(0), pair.second.gram_diagonal(0))
+        reason = "single participation" if k == 1 else "columns b apart orthogonal (p <= b)"
+        yield Sensitivity(
+            float(np.sqrt(best_separated_sum(norms, k, b))), "exact", f"{reason}: dynamic program"
+        )
+        return
+    envelopes = [_toeplitz_envelope(C) for C in (pair.first, pair.second)]
+    if envelopes[0] is not None and envelopes[1] is not None:
+        rows = [_earliest_rows(envelope, k, b) for envelope in envelopes if envelope is not None]
+        upper = float(pair.reach(*rows).sum())
+        yield pair.stated(
+            upper, pair.attained(earliest_pattern(k, b)), "earliest pattern dominates every pair"
+        )
+    if n <= 2048 and count_patterns(n, k, b) <= _MOST_PATTERNS:
+        yield _by_enumeration(pair)
+    elif n <= _LARGEST_GRAM:
+        weights = [row_weights(np.abs(_gram(C)), k, b) for C in (pair.first, pair.second)]
+        bound = float(best_separated_sum(pair.reach(*weights), k, b))
+        yield pair.stated(bound, 0.0, "row-wise dynamic program over patterns")
+    elif None in envelopes:
+        raise SensitivityNotExact(
+            f"n (rounds) must be at most {_LARGEST_GRAM} to bound the joint sensitivity of these C; got {n}. "
+            "Use Toeplitz C_1 and C_2, or banded ones with p <= b."
+        )
+
+
+def _toeplitz_envelope(C: Factorization) -> Vector | None:
+    """ĉ non-increasing with |C| ≤ LTT(ĉ), or None."""
+    found = C.monotone_envelope()
+    if found is None or (found[1] != found[1][0]).any():
+        return None
+    return found[0] / found[1][0]
+
+
+def _earliest_rows(column: Vector, k: int, b: int) -> Vector:
+    """r_m = Σ_{l<k} [ĈᵀĈ]_{mb, lb} for m = 0 … k−1.
+
+    [ĈᵀĈ]_{i,j} = Σ_l ĉ_l ĉ_{l+|i−j|} over l < n − max(i, j) falls in the gap and in the later round, so that
+    the m-th row of any pattern is at most this one.
+    """
+    total, n = comb_sum(column, k, b), column.size
+    return np.array([column[: n - m * b] @ total[m * b :] for m in range(k)])
+
+
+def _gram(C: Factorization) -> NDArray[np.float64]:
+    columns = C.materialize()
+    return columns.T @ columns
+
+
+def _by_enumeration(pair: _Pair) -> Sensitivity:
+    """max_π Σ_i φ(r_{1,i}, r_{2,i}) over every pattern, beside the best user with equal contributions."""
+    n, k, b = (
+        pair.participation.rounds,
+        pair.participation.max_participations,
+        pair.participation.min_separation,
+    )
+    grams = [_gram(C) for C in (pair.first, pair.second)]
+    signed = any((gram < 0).any() for gram in grams)
+    upper = lower = 0.0
+    for layer in pattern_layers(n, k, b):
+        rows = [
+            sum(np.abs(gram)[layer, layer[:, j : j + 1]] for j in range(layer.shape[1])) for gram in grams
+        ]
+        first, second = (np.asarray(row, dtype=np.float64) for row in rows)
+        upper = max(upper, float(pair.reach(first, second).sum(axis=1).max()))
+        if not signed:
+            lower = max(lower, float(pair.reach(first.sum(axis=1), second.sum(axis=1)).max()))
+    return pair.stated(upper, lower, "every pattern enumerated")

@@ -1,0 +1,43 @@
+"""From keystream to normals to sums of rows, on each device.
+
+The compiler is loaded with the first kernels that are asked for.
+"""
+
+from typing import TYPE_CHECKING
+
+from fedmf.lazy import lazily
+from fedmf.noise.kernels.layout import MAX_DIMENSION, NORMALS_PER_BLOCK, Domain
+from fedmf.noise.kernels.protocol import KEPT_DTYPES, NoiseKernels, check_vector
+
+if TYPE_CHECKING:
+    from fedmf.noise.kernels.cpu import TILE, CpuKernels, Worker
+    from fedmf.noise.kernels.gpu import TritonKernels
+    from fedmf.noise.kernels.passes import each_round
+    from fedmf.noise.kernels.transform import fma, scratch
+else:
+    _HERE = "fedmf.noise.kernels."
+    __getattr__ = lazily(
+        __name__,
+        {
+            **dict.fromkeys(("TILE", "CpuKernels", "Worker"), _HERE + "cpu"),
+            "TritonKernels": _HERE + "gpu",
+            "each_round": _HERE + "passes",
+            **dict.fromkeys(("fma", "scratch"), _HERE + "transform"),
+        },
+    )
+
+__all__ = [
+    "KEPT_DTYPES",
+    "MAX_DIMENSION",
+    "NORMALS_PER_BLOCK",
+    "TILE",
+    "CpuKernels",
+    "Domain",
+    "NoiseKernels",
+    "TritonKernels",
+    "Worker",
+    "check_vector",
+    "each_round",
+    "fma",
+    "scratch",
+]

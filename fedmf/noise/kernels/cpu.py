@@ -1,0 +1,281 @@
+"""The noise kernels on CPUs: OpenSSL's ChaCha20, and compiled passes over tiles that fit in the cache."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedmf.noise.kernels.layout import (
+    BLOCK_BYTES,
+    NORMALS_PER_BLOCK,
+    PAIRS_PER_BLOCK,
+    Domain,
+    nonce,
+    refinement_nonce,
+)
+from fedmf.noise.kernels.passes import add_rounds, add_sum, feed_back, step_states
+from fedmf.noise.kernels.protocol import check_feedback, check_state_space, check_sum, check_vector
+from fedmf.noise.kernels.transform import find_coarse, scratch
+from fedmf.noise.key import NONCE_BYTES, NoiseKey
+
+__all__ = ["TILE", "CpuKernels", "Worker"]
+
+TILE: Final = 1 << 15
+"""Elements per tile: keystream, sums and zeros to encrypt take at most 640 KiB per thread whatever d is."""
+
+FEWEST_PER_THREAD: Final = 1 << 17
+"""A thread for fewer elements would take longer to start than it saves."""
+
+_ZEROS: Final = memoryview(bytes(TILE * BLOCK_BYTES // NORMALS_PER_BLOCK))
+_NOTHING: Final = np.empty(0, np.uint64)
+_NO_SUMS: Final = np.empty(0)
+
+_Rounds = tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.uint64], NDArray[np.float64]]
+_Pass = Callable[[_Rounds, NDArray[np.float64], int, int, int], None]
+
+
+class CpuKernels:
+    """`NoiseKernels` on CPU tensors.
+
+    Args:
+        key: the run's key.
+        domain: what the noise is for.
+        threads: how many at most; None means `torch.get_num_threads()` at each call.
+
+    Guarantees:
+        The same bits for any number of threads, any cut of the vector and any vector instructions of the
+        processor: all arithmetic is elementwise, IEEE 754 float64 with explicit fused multiply-adds.
+        Calls from several threads are safe if they write to different tensors.
+
+    >>> out = torch.zeros(3)
+    >>> CpuKernels(NoiseKey.from_seed(0), Domain.TRAINING).accumulate_(out, 5, [7, 6], [1.0, -0.5])
+    >>> bool(out.abs().min() > 0)
+    True
+    """
+
+    def __init__(self, key: NoiseKey, domain: Domain, threads: int | None = None) -> None:
+        self.key = key
+        self.domain = domain
+        self._threads = threads
+        self._idle: list[Worker] = []
+
+    def accumulate_(
+        self, out: torch.Tensor, start: int, rounds: Sequence[int], weights: Sequence[float]
+    ) -> None:
+        """See `NoiseKernels.accumulate_`."""
+        _check_cpu(out)
+        check_vector(out, start)
+        check_sum(rounds, weights)
+        values = _array(out)
+
+        def work(last: _Rounds, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
+            add_sum(last, sums, values[low:high], skip)
+
+        self._share(work, start, out.numel(), rounds, weights)
+
+    def feedback_(
+        self,
+        out: torch.Tensor,
+        scale: float,
+        start: int,
+        rounds: Sequence[int],
+        weights: Sequence[float],
+        ring: torch.Tensor,
+        slots: Sequence[int],
+        ring_weights: Sequence[float],
+        write_slot: int,
+    ) -> None:
+        """See `NoiseKernels.feedback_`."""
+        _check_cpu(out)
+        check_vector(out, start)
+        check_sum(rounds, weights)
+        check_feedback(out, scale, ring, slots, ring_weights, write_slot)
+        values, rows, scale = _array(out), _array(ring), float(scale)
+        places, taps = np.array(slots, np.int64), np.array(ring_weights, np.float64)
+
+        def work(last: _Rounds, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
+            part = values[low:high]
+            feed_back(last, sums, part, skip, scale, rows, low, places, taps, write_slot)
+
+        self._share(work, start, out.numel(), rounds, weights)
+
+    def state_space_(
+        self,
+        out: torch.Tensor,
+        scale: float,
+        start: int,
+        t: int,
+        state: torch.Tensor,
+        decays: Sequence[float],
+        output_weights: Sequence[float],
+    ) -> None:
+        """See `NoiseKernels.state_space_`."""
+        _check_cpu(out)
+        check_vector(out, start)
+        check_sum([t], [1.0])
+        check_state_space(out, scale, state, decays, output_weights)
+        values, rows, scale = _array(out), _array(state), float(scale)
+        factors, taps = np.array(decays, np.float64), np.array(output_weights, np.float64)
+
+        def work(last: _Rounds, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
+            step_states(last, sums, values[low:high], skip, scale, rows, low, factors, taps)
+
+        self._share(work, start, out.numel(), [t], [1.0])
+
+    def _share(
+        self, work: _Pass, start: int, count: int, rounds: Sequence[int], weights: Sequence[float]
+    ) -> None:
+        """Give each thread a range of whole tiles of elements 0 … count − 1, and wait for all."""
+        threads = count // FEWEST_PER_THREAD
+        if threads > 1:
+            threads = min(threads, torch.get_num_threads() if self._threads is None else self._threads)
+        if threads <= 1:
+            self._work(work, start, 0, count, rounds, weights)
+            return
+        edges = [*(count * n // threads // TILE * TILE for n in range(threads)), count]
+        failures: list[BaseException] = []
+
+        def run(low: int, high: int) -> None:
+            try:
+                self._work(work, start, low, high, rounds, weights)
+            except BaseException as failure:
+                failures.append(failure)
+
+        others = [threading.Thread(target=run, args=edge) for edge in pairwise(edges[1:])]
+        for thread in others:
+            thread.start()
+        run(edges[0], edges[1])
+        for thread in others:
+            thread.join()
+        if failures:
+            raise failures[0]
+
+    def _work(
+        self, work: _Pass, start: int, low: int, high: int, rounds: Sequence[int], weights: Sequence[float]
+    ) -> None:
+        """One thread's share, elements low … high − 1 of `out`, tile by tile."""
+        try:
+            worker = self._idle.pop()
+        except IndexError:
+            worker = Worker(self.key, self.domain)
+        factors = np.array(weights, np.float64)
+        try:
+            for part in _tiles(start, low, high):
+                worker.draw(work, rounds, factors, start, *part)
+        finally:
+            self._idle.append(worker)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> CpuKernels:
+        return CpuKernels(self.key, self.domain, self._threads)
+
+    def __repr__(self) -> str:
+        return f"CpuKernels({self.key!r}, {self.domain.name})"
+
+
+def _tiles(start: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
+    """(low, high, skip) of each tile: the elements it is for and how many unwanted ones precede them.
+
+    Tiles consist of whole keystream blocks, so that each stream is read from front to back once.
+    """
+    skip = (start + low) % NORMALS_PER_BLOCK
+    while low < high:
+        edge = min(high, low - skip + TILE)
+        yield low, edge, skip
+        low, skip = edge, 0
+
+
+class Worker:
+    """Keystreams and buffers of one thread, used again by later calls; 256 KiB more for sums of rounds."""
+
+    def __init__(self, key: NoiseKey, domain: Domain) -> None:
+        self._domain = domain
+        self._stream, self._refining = (key.keystream(bytes(NONCE_BYTES), 0) for _ in range(2))
+        self._place: tuple[int, int] | None = None  # round and block that `_stream` gives next
+        self._words = np.empty(TILE, np.uint32)
+        self._bytes = self._words.data.cast("B")
+        self._positions = np.empty(TILE // 2, np.int64)  # hardly ever written, so that no cache holds it
+        self._sums, self._scratch = np.empty(0), scratch()
+
+    def draw(
+        self,
+        work: _Pass,
+        rounds: Sequence[int],
+        weights: NDArray[np.float64],
+        start: int,
+        low: int,
+        high: int,
+        skip: int,
+    ) -> None:
+        """Do the work on a tile with the words of the last rounds and the weighted sum of those before them.
+
+        Rounds of a short tile are drawn together: all that fit into the words of a long one.
+        """
+        block = (start + low) // NORMALS_PER_BLOCK
+        count = -(-(skip + high - low) // NORMALS_PER_BLOCK) * NORMALS_PER_BLOCK
+        together = TILE // count
+        last = (len(rounds) - 1) // together * together
+        sums = _NO_SUMS
+        if last:
+            if not self._sums.size:
+                self._sums = np.empty(TILE)
+            sums = self._sums[:count]
+            sums.fill(0.0)
+        for j in range(0, last, together):
+            add_rounds(self.rounds(rounds, weights, j, j + together, block, count), sums, self._scratch)
+        work(self.rounds(rounds, weights, last, len(rounds), block, count), sums, low, high, skip)
+
+    def rounds(
+        self,
+        rounds: Sequence[int],
+        weights: NDArray[np.float64],
+        first: int,
+        stop: int,
+        block: int,
+        count: int,
+    ) -> _Rounds:
+        """Keystream of some of the rounds, (rounds, words), and 64 more bits for pairs of all of it."""
+        size, position = 4 * count, block.to_bytes(4, "little")
+        zeros, words = _ZEROS[:size], self._words[: (stop - first) * count]
+        for j in range(first, stop):
+            if self._place != (rounds[j], block):
+                self._stream.reset_nonce(position + nonce(self._domain, rounds[j]))
+            self._place, begin = None, (j - first) * size
+            self._stream.update_into(zeros, self._bytes[begin : begin + size])
+            self._place = (rounds[j], block + count // NORMALS_PER_BLOCK)
+        found, refinements = find_coarse(words, self._positions), _NOTHING
+        positions = self._positions[:found]
+        if found:
+            refinements = self._refinements(rounds[first:stop], block, count, positions)
+        return words.reshape(stop - first, count), positions, refinements, weights[first:stop]
+
+    def _refinements(
+        self, rounds: Sequence[int], block: int, count: int, positions: NDArray[np.int64]
+    ) -> NDArray[np.uint64]:
+        """64 more bits for each of these pairs."""
+        extra = np.empty(positions.size, np.uint64)
+        for j, position in enumerate(positions.tolist()):
+            behind, pair = divmod(position, PAIRS_PER_BLOCK)
+            line, behind = divmod(behind, count // NORMALS_PER_BLOCK)
+            stream = (block + behind).to_bytes(4, "little") + refinement_nonce(self._domain, rounds[line])
+            self._refining.reset_nonce(stream)
+            words = self._refining.update(_ZEROS[:BLOCK_BYTES])
+            extra[j] = int.from_bytes(words[8 * pair : 8 * pair + 8], "little")
+        return extra
+
+
+def _array(tensor: torch.Tensor) -> NDArray[Any]:
+    """The tensor's memory as an array; bfloat16, which NumPy does not have, as uint16."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.detach().view(torch.int16).numpy().view(np.uint16)
+    return tensor.detach().numpy()
+
+
+def _check_cpu(out: torch.Tensor) -> None:
+    if out.device.type != "cpu":
+        raise ValueError(f"out (vector) must be on the CPU; got {out.device}. No noise was added.")

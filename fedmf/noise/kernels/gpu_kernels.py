@@ -1,0 +1,323 @@
+"""ChaCha20, Box-Muller and the three passes as Triton kernels; `gpu` imports this module when it needs it."""
+# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
+# pyright: reportIndexIssue=false, reportOptionalOperand=false, reportReturnType=false, reportInvalidTypeForm=false
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from fedmf.noise.kernels import layout, polynomials
+
+__all__ = ["BLOCKS", "OPTIONS", "SECRET", "accumulate", "feedback", "state_space"]
+
+BLOCKS = 128
+"""Keystream blocks per program, one to a thread: 2,048 elements."""
+
+OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
+"""Multiplications and additions stay apart unless a kernel says `fma`: the bits of CPUs depend on it."""
+
+SECRET = (*(f"k{i}" for i in range(8)), "tag", "counter", "rows", "stored")
+"""Arguments on which Triton may not specialise: their values would reach its cache on disk, or make it
+compile again in every other round."""
+
+_BELOW = tl.constexpr(layout.REFINED_BELOW)
+_REFINEMENT = tl.constexpr(0x80000000)
+_S0, _S1, _S2, _S3, _S4, _S5 = map(tl.constexpr, polynomials.SIN)
+_C0, _C1, _C2, _C3, _C4, _C5 = map(tl.constexpr, polynomials.COS)
+_L0, _L1, _L2, _L3, _L4, _L5, _L6 = map(tl.constexpr, polynomials.LOG)
+_HALF_PI = tl.constexpr(polynomials.HALF_PI)
+_LN2_HIGH = tl.constexpr(polynomials.LN2_HIGH)
+_LN2_LOW = tl.constexpr(polynomials.LN2_LOW)
+_ROOT_HALF = tl.constexpr(polynomials.ROOT_HALF)
+_EXPONENT_SHIFT = tl.constexpr(polynomials.EXPONENT_SHIFT)
+_EXPONENT_BIAS = tl.constexpr(polynomials.EXPONENT_BIAS)
+_FRACTION = tl.constexpr((1 << 52) - 1)
+_TWO_52 = tl.constexpr(2.0**52)
+_TWO_52_BITS = tl.constexpr(0x4330000000000000)  # float64 whose last bit is worth 1
+_TWO_21_BITS = tl.constexpr(0x4140000000000000)  # float64 whose last bit is worth 2⁻³¹
+
+
+@triton.jit
+def _double(value: tl.constexpr):
+    """A float64 constant: where Triton makes tensors of Python numbers itself it rounds them to float32."""
+    return tl.full([], value, tl.float64)
+
+
+@triton.jit
+def _exactly(word):
+    """float64(word) + 2⁵² for uint32 words, without the slow conversion instruction."""
+    return (word.to(tl.uint64) | _TWO_52_BITS).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def _next(sum, t, coefficient: tl.constexpr):
+    """One step of Horner's rule."""
+    return tl.fma(sum, t, _double(coefficient))
+
+
+@triton.jit
+def _quarter(a, b, c, d):
+    """RFC 8439 §2.1; the rotations are funnel shifts."""
+    a += b
+    d ^= a
+    d = (d << 16) | (d >> 16)
+    c += d
+    b ^= c
+    b = (b << 12) | (b >> 20)
+    a += b
+    d ^= a
+    d = (d << 8) | (d >> 24)
+    c += d
+    b ^= c
+    b = (b << 7) | (b >> 25)
+    return a, b, c, d
+
+
+@triton.jit
+def _keystream(k0, k1, k2, k3, k4, k5, k6, k7, counter, n0, n1, n2):
+    """RFC 8439 §2.3: the words of the blocks named by `counter`, as two tensors (blocks, 8)."""
+    zero = counter & 0
+    x0, x1, x2, x3 = zero + 0x61707865, zero + 0x3320646E, zero + 0x79622D32, zero + 0x6B206574
+    x4, x5, x6, x7 = zero + k0, zero + k1, zero + k2, zero + k3
+    x8, x9, x10, x11 = zero + k4, zero + k5, zero + k6, zero + k7
+    x12, x13, x14, x15 = counter, zero + n0, zero + n1, zero + n2
+    for _ in range(10):
+        x0, x4, x8, x12 = _quarter(x0, x4, x8, x12)
+        x1, x5, x9, x13 = _quarter(x1, x5, x9, x13)
+        x2, x6, x10, x14 = _quarter(x2, x6, x10, x14)
+        x3, x7, x11, x15 = _quarter(x3, x7, x11, x15)
+        x0, x5, x10, x15 = _quarter(x0, x5, x10, x15)
+        x1, x6, x11, x12 = _quarter(x1, x6, x11, x12)
+        x2, x7, x8, x13 = _quarter(x2, x7, x8, x13)
+        x3, x4, x9, x14 = _quarter(x3, x4, x9, x14)
+    low = _eight(
+        x0 + 0x61707865, x1 + 0x3320646E, x2 + 0x79622D32, x3 + 0x6B206574, x4 + k0, x5 + k1, x6 + k2, x7 + k3
+    )
+    high = _eight(x8 + k4, x9 + k5, x10 + k6, x11 + k7, x12 + counter, x13 + n0, x14 + n1, x15 + n2)
+    return low, high
+
+
+@triton.jit
+def _eight(x0, x1, x2, x3, x4, x5, x6, x7):
+    """Column k of the result is x_k."""
+    even = tl.join(tl.join(x0, x4), tl.join(x2, x6))
+    odd = tl.join(tl.join(x1, x5), tl.join(x3, x7))
+    return tl.reshape(tl.join(even, odd), [x0.shape[0], 8])
+
+
+@triton.jit
+def _radius(v):
+    """√(−2 ln(2⁻³²v)), in the order of operations of `polynomials`."""
+    b = v.to(tl.uint64, bitcast=True) + _EXPONENT_SHIFT
+    e = _exactly((b >> 52).to(tl.uint32)) - _double(_TWO_52 + _EXPONENT_BIAS)
+    m = ((b & _FRACTION) + _ROOT_HALF).to(tl.float64, bitcast=True)
+    f = m - _double(1.0)
+    s = f / (f + _double(2.0))
+    t = s * s
+    p = _next(_next(_next(_double(_L6), t, _L5), t, _L4), t, _L3)
+    p = _next(_next(_next(p, t, _L2), t, _L1), t, _L0)
+    tail = tl.fma(e, _double(_LN2_LOW), s * _next(p, t, -4.0))
+    return tl.sqrt(tl.fma(e, _double(_LN2_HIGH), tail))
+
+
+@triton.jit
+def _pair(v, angle):
+    """(r cos φ, r sin φ) for v = 2³²u and angle words, in the order of operations of `polynomials`."""
+    turned = angle + 0x20000000  # its top two bits are the quadrant, the other thirty (x + ½)·2³⁰ − ½
+    twice = turned << 1
+    fraction = ((twice & 0x7FFFFFFF) | 1).to(tl.uint64) | _TWO_21_BITS
+    x = fraction.to(tl.float64, bitcast=True) - _double(2.0**21 + 0.5)
+    t = x * x
+    p = _next(_next(_next(_next(_next(_double(_S5), t, _S4), t, _S3), t, _S2), t, _S1), t, _S0)
+    sine = x * _next(p, t, _HALF_PI)
+    p = _next(_next(_next(_next(_next(_double(_C5), t, _C4), t, _C3), t, _C2), t, _C1), t, _C0)
+    cosine = _next(p, t, 1.0)
+    odd = (turned & 0x40000000) != 0
+    r = _radius(v)
+    return (
+        _negate(r * tl.where(odd, sine, cosine), turned ^ twice),
+        _negate(r * tl.where(odd, cosine, sine), turned),
+    )
+
+
+@triton.jit
+def _negate(x, word):
+    """−x where bit 31 of the word is set."""
+    sign = (word & 0x80000000).to(tl.uint64) << 32
+    return (x.to(tl.uint64, bitcast=True) ^ sign).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def _normals(k0, k1, k2, k3, k4, k5, k6, k7, tag, counter, t):
+    """z(t, 16c + p) for all c in `counter` as (blocks, 16)."""
+    early = (t & 0xFFFFFFFF).to(tl.uint32)
+    late = (t >> 32).to(tl.uint32)
+    w, angle = _keystream(k0, k1, k2, k3, k4, k5, k6, k7, counter, tag, early, late)
+    v = _exactly(w) - _double(_TWO_52 - 0.5)
+    if tl.min(tl.min(w, 1), 0) < _BELOW:
+        low, high = _keystream(k0, k1, k2, k3, k4, k5, k6, k7, counter, tag | _REFINEMENT, early, late)
+        v = tl.where(w < _BELOW, _refined(w, low, high), v)
+    cosine, sine = _pair(v, angle)
+    both = tl.permute(tl.join(cosine, sine), [0, 2, 1])
+    return tl.reshape(both, [w.shape[0], 16])
+
+
+@triton.jit
+def _refined(w, low, high):
+    """2³²u with the k-th little-endian uint64 of the refinement block, words 2k and 2k + 1."""
+    even, odd = tl.split(tl.reshape(tl.join(low, high).permute([0, 2, 1]), [w.shape[0], 8, 2]))
+    x = ((odd.to(tl.uint64) << 32) | even.to(tl.uint64)).to(tl.float64)
+    return tl.fma(x + _double(0.5), _double(2.0**-64), _exactly(w) - _double(_TWO_52))
+
+
+@triton.jit
+def _read(row, at, length, inside):
+    """Elements of a vector as float64; bfloat16 comes as its bits in int16."""
+    if inside:  # noqa: SIM108
+        x = tl.load(row + at)
+    else:
+        x = tl.load(row + at, mask=(at >= 0) & (at < length), other=0)
+    return _widen(x)
+
+
+@triton.jit
+def _write(row, at, length, inside, x):
+    if inside:
+        tl.store(row + at, x)
+    else:
+        tl.store(row + at, x, mask=(at >= 0) & (at < length))
+
+
+@triton.jit
+def _widen(x):
+    if x.dtype == tl.int16:
+        wide = (x.to(tl.int32) << 16).to(tl.float32, bitcast=True).to(tl.float64)
+    else:
+        wide = x.to(tl.float64)
+    return wide
+
+
+@triton.jit
+def _narrow(x, dtype: tl.constexpr):
+    """Nearest, ties to even, from float64 in one step; int16 stands for the bits of bfloat16.
+
+    By way of float32 rounded to odd, which keeps what the second rounding must know.
+    """
+    if dtype == tl.int16:
+        near = x.to(tl.float32)
+        back = near.to(tl.float64)
+        bits = near.to(tl.uint32, bitcast=True)
+        toward_zero = bits - (tl.abs(back) > tl.abs(x)).to(tl.uint32)
+        odd = tl.where(back == x, bits, toward_zero | 1)
+        rounded = (odd + 0x7FFF + ((odd >> 16) & 1)) >> 16
+        out = tl.where(x == x, rounded, 0x7FC0).to(tl.uint16).to(tl.int16, bitcast=True)
+    else:
+        out = x.to(dtype)
+    return out
+
+
+@triton.jit
+def _tile(counter, shift, length, BLOCKS: tl.constexpr):
+    """This program's block counters, its elements' indices in `out`, and whether all are inside it."""
+    tile = tl.program_id(0)
+    first = tile.to(tl.int64) * (16 * BLOCKS) - shift
+    at = first + (16 * tl.arange(0, BLOCKS)[:, None] + tl.arange(0, 16)[None, :])
+    inside = (first >= 0) & (first + 16 * BLOCKS <= length)
+    blocks = _unsigned(counter) + tile.to(tl.uint32) * BLOCKS + tl.arange(0, BLOCKS).to(tl.uint32)
+    return blocks, at, inside
+
+
+@triton.jit
+def _round(place, blocks):
+    """t, loaded by every thread: Triton keeps the layout of a load, here a block to a thread, for all that is
+    computed from it, whereas it spreads what has no such origin over the threads by way of shared memory."""
+    return tl.load(place + (blocks & 0).to(tl.int32)).to(tl.uint64, bitcast=True)
+
+
+@triton.jit
+def _weighted(total, k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, table, rows):
+    """total + Σ_j weight_j·z(t_j, ·), one term after the other; the table holds all t, then all weights."""
+    for j in range(rows):
+        t = _round(table + j, blocks)
+        weight = tl.load(table + rows + j).to(tl.float64, bitcast=True)
+        z = _normals(k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, t)
+        total = tl.fma(weight, z, total)
+    return total
+
+
+@triton.jit(do_not_specialize=SECRET)
+def accumulate(
+    out, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS: tl.constexpr
+):
+    """out ← out + y, y = Σ_j weight_j·z(t_j, ·) summed from 0."""
+    tag, k0, k1, k2, k3 = _unsigned(tag), _unsigned(k0), _unsigned(k1), _unsigned(k2), _unsigned(k3)
+    k4, k5, k6, k7 = _unsigned(k4), _unsigned(k5), _unsigned(k6), _unsigned(k7)
+    blocks, at, inside = _tile(counter, shift, length, BLOCKS)
+    y = tl.zeros([BLOCKS, 16], tl.float64)
+    y = _weighted(y, k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, table, rows)
+    total = _read(out, at, length, inside) + y
+    _write(out, at, length, inside, _narrow(total, out.dtype.element_ty))
+
+
+@triton.jit(do_not_specialize=SECRET)
+def feedback(
+    out, ring, length, shift, table, rows, stored, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7,
+    BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """y = Σ_j weight_j·z(t_j, ·) − Σ_m ring_weight_m·ring[slot_m];  ring[write slot] ← y, rounded;
+    out ← out + scale·y, not rounded before.
+
+    The table goes on with the slots, the ring weights, the write slot and the scale.
+    """
+    tag, k0, k1, k2, k3 = _unsigned(tag), _unsigned(k0), _unsigned(k1), _unsigned(k2), _unsigned(k3)
+    k4, k5, k6, k7 = _unsigned(k4), _unsigned(k5), _unsigned(k6), _unsigned(k7)
+    blocks, at, inside = _tile(counter, shift, length, BLOCKS)
+    y = tl.zeros([BLOCKS, 16], tl.float64)
+    y = _weighted(y, k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, table, rows)
+    table += 2 * rows
+    for m in range(stored):
+        slot = tl.load(table + m)
+        weight = tl.load(table + stored + m).to(tl.float64, bitcast=True)
+        y = tl.fma(-weight, _read(ring + slot * length, at, length, inside), y)
+    table += 2 * stored
+    _write(ring + tl.load(table) * length, at, length, inside, _narrow(y, ring.dtype.element_ty))
+    scale = tl.load(table + 1).to(tl.float64, bitcast=True)
+    total = tl.fma(scale, y, _read(out, at, length, inside))
+    _write(out, at, length, inside, _narrow(total, out.dtype.element_ty))
+
+
+@triton.jit(do_not_specialize=SECRET)
+def state_space(
+    out, state, length, shift, table, stored, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7,
+    BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """y = z(t, ·) − Σ_m weight_m·state[m];  state[m] ← decay_m·state[m] + y;  out ← out + scale·y.
+
+    The table holds t, the weights, the decays and the scale.
+    """
+    tag, k0, k1, k2, k3 = _unsigned(tag), _unsigned(k0), _unsigned(k1), _unsigned(k2), _unsigned(k3)
+    k4, k5, k6, k7 = _unsigned(k4), _unsigned(k5), _unsigned(k6), _unsigned(k7)
+    blocks, at, inside = _tile(counter, shift, length, BLOCKS)
+    t = _round(table, blocks)
+    y = _normals(k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, t)
+    row = state
+    for m in range(stored):
+        weight = tl.load(table + 1 + m).to(tl.float64, bitcast=True)
+        y = tl.fma(-weight, _read(row, at, length, inside), y)
+        row += length
+    row = state
+    for m in range(stored):
+        decay = tl.load(table + 1 + stored + m).to(tl.float64, bitcast=True)
+        held = tl.fma(decay, _read(row, at, length, inside), y)
+        _write(row, at, length, inside, _narrow(held, state.dtype.element_ty))
+        row += length
+    scale = tl.load(table + 1 + 2 * stored).to(tl.float64, bitcast=True)
+    total = tl.fma(scale, y, _read(out, at, length, inside))
+    _write(out, at, length, inside, _narrow(total, out.dtype.element_ty))
+
+
+@triton.jit
+def _unsigned(word):
+    return word.to(tl.uint32, bitcast=True)

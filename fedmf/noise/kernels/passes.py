@@ -1,0 +1,207 @@
+"""What happens to a tile of noise beside Box–Muller: reading, rounding and writing vectors of any dtype.
+
+A tile is a whole number of keystream blocks. The last rounds are added to the sum of the others just before
+it is used, chunk by chunk, so that the usual sum of one round never leaves the fastest cache.
+Tensors of bfloat16 come as uint16.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from fedmf.compiled import compiled
+from fedmf.noise.kernels.layout import NORMALS_PER_BLOCK
+from fedmf.noise.kernels.transform import (
+    CHUNK,
+    add_blocks,
+    bits32_of,
+    bits_of,
+    float32_of,
+    float_of,
+    fma,
+    scratch,
+)
+
+__all__ = ["add_sum", "each_round", "feed_back", "step_states"]
+
+_DROPPED = np.uint64(45)  # fraction bits of float64 that bfloat16 does not have
+_HALF = np.uint64((1 << 44) - 1)
+_KEPT = np.uint64(2**64 - (1 << 45))
+_ONE, _SIXTEEN = np.uint64(1), np.uint32(16)
+_TINY = 2.0**-126
+_GRID = 1.5 * 2.0 ** (52 - 133)  # adding it rounds to multiples of 2⁻¹³³, the subnormal bfloat16 numbers
+
+
+# Numba compares these signatures, so they stay without annotations.
+def _widen(value):
+    raise NotImplementedError("for compiled code only")
+
+
+def _narrow(value, like):
+    raise NotImplementedError("for compiled code only")
+
+
+@overload(_widen, jit_options={"error_model": "numpy"})
+def _compile_widen(value):
+    """Exact conversion to float64."""
+    if isinstance(value, types.Float):
+        return lambda value: np.float64(value)
+    return lambda value: np.float64(float32_of(np.uint32(np.uint32(value) << _SIXTEEN)))
+
+
+@overload(_narrow, jit_options={"error_model": "numpy"})
+def _compile_narrow(value, like):
+    """Nearest number of the type of `like`, ties to even."""
+    if like == types.float64:
+        return lambda value, like: value
+    if like == types.float32:
+        return lambda value, like: np.float32(value)
+
+    def to_bfloat16(value, like):
+        b = bits_of(value)
+        rounded = float_of((b + _HALF + ((b >> _DROPPED) & _ONE)) & _KEPT)
+        tiny = np.copysign((value + _GRID) - _GRID, value)
+        exact = np.float32(tiny if abs(value) < _TINY else rounded)
+        return np.uint16(bits32_of(exact) >> _SIXTEEN)
+
+    return to_bfloat16
+
+
+@compiled
+def buffers() -> Any:
+    """Working memory for `weighted_sum`."""
+    return np.empty(CHUNK), scratch()
+
+
+@compiled
+def add_rounds(drawn: Any, y: Any, memory: Any) -> None:
+    """y += Σ_j weights[j]·z(rounds[j], ·) for whole tiles.
+
+    Args:
+        drawn: (words, positions, refinements, weights): a row of words and a weight for each round; positions
+            count through all rows (see `add_blocks`).
+        memory: from `scratch`.
+    """
+    words, positions, refinements, weights = drawn
+    for j in range(weights.size):
+        first = j * words.shape[1] // NORMALS_PER_BLOCK
+        add_blocks(words[j], first, positions, refinements, weights[j], y, memory)
+
+
+@compiled
+def each_round(drawn: Any, z: Any, memory: Any) -> None:
+    """z[j] += weights[j]·z(rounds[j], ·), the rounds kept apart; arguments as for `add_rounds`."""
+    words, positions, refinements, weights = drawn
+    for j in range(weights.size):
+        first = j * words.shape[1] // NORMALS_PER_BLOCK
+        add_blocks(words[j], first, positions, refinements, weights[j], z[j], memory)
+
+
+@compiled
+def weighted_sum(last: Any, sums: Any, start: int, stop: int, memory: Any) -> Any:
+    """Σ_j weights[j]·z(rounds[j], ·) of elements start … stop − 1 of the tile, whole blocks.
+
+    Args:
+        last: the last rounds, as for `add_rounds`.
+        sums: the earlier rounds; of length 0 if there are none.
+    """
+    y, rest = memory
+    y = y[: stop - start]
+    if sums.size:
+        y[:] = sums[start:stop]
+    else:
+        y[:] = 0.0
+    words, positions, refinements, weights = last
+    for j in range(weights.size):
+        first = (j * words.shape[1] + start) // NORMALS_PER_BLOCK
+        add_blocks(words[j, start:stop], first, positions, refinements, weights[j], y, rest)
+    return y
+
+
+@compiled
+def add_sum(last: Any, sums: Any, out: Any, skip: int) -> None:
+    """The pass of `NoiseKernels.accumulate_`; out begins `skip` elements into the tile."""
+    memory = buffers()
+    for start in range(0, last[0].shape[1], CHUNK):
+        stop = min(start + CHUNK, last[0].shape[1])
+        first, end = max(start, skip), min(stop, skip + out.size)
+        y = weighted_sum(last, sums, start, stop, memory)[first - start : end - start]
+        values = out[first - skip : end - skip]
+        for i in range(values.size):
+            values[i] = _narrow(_widen(values[i]) + y[i], values[i])
+
+
+@compiled
+def feed_back(
+    last: Any,
+    sums: Any,
+    out: Any,
+    skip: int,
+    scale: float,
+    ring: Any,
+    column: int,
+    slots: Any,
+    weights: Any,
+    write: int,
+) -> None:
+    """The pass of `NoiseKernels.feedback_`.
+
+    Args:
+        ring: (rows, elements); out belongs to the columns from `column` on.
+        slots: int64.
+        weights: float64, as long as slots.
+    """
+    memory = buffers()
+    for start in range(0, last[0].shape[1], CHUNK):
+        stop = min(start + CHUNK, last[0].shape[1])
+        first, end = max(start, skip), min(stop, skip + out.size)
+        y = weighted_sum(last, sums, start, stop, memory)[first - start : end - start]
+        values, columns = out[first - skip : end - skip], slice(column + first - skip, column + end - skip)
+        for m in range(slots.size):
+            row, weight = ring[slots[m]][columns], -weights[m]
+            for i in range(values.size):
+                y[i] = fma(weight, _widen(row[i]), y[i])
+        row = ring[write][columns]
+        for i in range(values.size):
+            row[i] = _narrow(y[i], row[i])
+            values[i] = _narrow(fma(scale, y[i], _widen(values[i])), values[i])
+
+
+@compiled
+def step_states(
+    last: Any,
+    sums: Any,
+    out: Any,
+    skip: int,
+    scale: float,
+    state: Any,
+    column: int,
+    decays: Any,
+    weights: Any,
+) -> None:
+    """The pass of `NoiseKernels.state_space_`.
+
+    Args:
+        state: (buffers, elements); out belongs to the columns from `column` on.
+        decays, weights: float64, one per buffer.
+    """
+    memory = buffers()
+    for start in range(0, last[0].shape[1], CHUNK):
+        stop = min(start + CHUNK, last[0].shape[1])
+        first, end = max(start, skip), min(stop, skip + out.size)
+        y = weighted_sum(last, sums, start, stop, memory)[first - start : end - start]
+        values, columns = out[first - skip : end - skip], slice(column + first - skip, column + end - skip)
+        for m in range(weights.size):
+            row, weight = state[m][columns], -weights[m]
+            for i in range(values.size):
+                y[i] = fma(weight, _widen(row[i]), y[i])
+        for m in range(decays.size):
+            row, decay = state[m][columns], decays[m]
+            for i in range(values.size):
+                row[i] = _narrow(fma(decay, _widen(row[i]), y[i]), row[i])
+        for i in range(values.size):
+            values[i] = _narrow(fma(scale, y[i], _widen(values[i])), values[i])

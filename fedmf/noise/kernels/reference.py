@@ -1,0 +1,161 @@
+"""The noise source and its passes in plain NumPy: slow, and what every kernel is compared with.
+
+Same bits from the same keystream, but NumPy's own log, cos and sin and no fused multiply-adds, so values
+may differ from a kernel's in the last few bits (below 1e-14 for z).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedmf.noise.kernels.layout import (
+    BLOCK_BYTES,
+    NORMALS_PER_BLOCK,
+    PAIRS_PER_BLOCK,
+    REFINED_BELOW,
+    Domain,
+    nonce,
+    refinement_nonce,
+)
+from fedmf.noise.kernels.protocol import check_feedback, check_state_space, check_sum, check_vector
+from fedmf.noise.key import NoiseKey
+
+__all__ = ["ReferenceKernels", "box_muller", "normals", "round_to", "uniforms"]
+
+
+def uniforms(words: NDArray[np.uint32], refinement: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """u in (0, 1): (w + ½)·2⁻³², or for w < 2¹⁶ with 64 more bits, w·2⁻³² + (x + ½)·2⁻⁹⁶."""
+    w = words.astype(np.float64)
+    fine = w * 2.0**-32 + (refinement.astype(np.float64) + 0.5) * 2.0**-96
+    return np.where(words < REFINED_BELOW, fine, (w + 0.5) * 2.0**-32)
+
+
+def box_muller(
+    u: NDArray[np.float64], angles: NDArray[np.uint32]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(r cos φ, r sin φ) with r = √(−2 ln u) and φ = 2π(a + ½)·2⁻³², reduced to |φ| ≤ π/4 in integers."""
+    quadrant = ((angles + np.uint32(1 << 29)) >> 30) & 3
+    rest = (angles - (quadrant << 30)).view(np.int32)
+    phi = (rest + 0.5) * (np.pi * 2.0**-31)
+    cos, sin = np.cos(phi), np.sin(phi)
+    r = np.sqrt(-2.0 * np.log(u))
+    return (
+        r * np.choose(quadrant, [cos, -sin, -cos, sin]),
+        r * np.choose(quadrant, [sin, cos, -sin, -cos]),
+    )
+
+
+def normals(key: NoiseKey, domain: Domain, t: int, start: int, stop: int) -> NDArray[np.float64]:
+    """z(t, start), …, z(t, stop − 1) as float64."""
+    first, last = start // NORMALS_PER_BLOCK, -(-stop // NORMALS_PER_BLOCK)
+    zeros = bytes(BLOCK_BYTES * (last - first))
+    if not zeros:
+        return np.empty(0)
+    words = np.frombuffer(key.keystream(nonce(domain, t), first).update(zeros), "<u4").reshape(-1, 16)
+    extra = np.frombuffer(key.keystream(refinement_nonce(domain, t), first).update(zeros), "<u8")
+    u = uniforms(words[:, :PAIRS_PER_BLOCK], extra.reshape(-1, PAIRS_PER_BLOCK))
+    z = np.concatenate(box_muller(u, words[:, PAIRS_PER_BLOCK:]), axis=1).reshape(-1)
+    return z[start - first * NORMALS_PER_BLOCK :][: stop - start]
+
+
+def round_to(values: NDArray[np.float64], dtype: torch.dtype) -> torch.Tensor:
+    """Nearest, ties to even, from float64 in one step.
+
+    Torch converts float64 to bfloat16 by way of float32 and so rounds twice.
+    """
+    if dtype != torch.bfloat16:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(dtype)
+    bits = values.view(np.int64)
+    half = (1 << 44) - 1 + (bits >> 45 & 1)  # 45 of float64's 52 fraction bits go
+    rounded = (bits + half & ~((1 << 45) - 1)).view(np.float64)
+    grid = 1.5 * 2.0 ** (52 - 133)  # below 2⁻¹²⁶ bfloat16 numbers are multiples of 2⁻¹³³
+    tiny = np.copysign(values + grid - grid, values)
+    with np.errstate(over="ignore"):
+        exact = np.where(np.abs(values) < 2.0**-126, tiny, rounded).astype(np.float32)
+    return torch.from_numpy(exact).to(dtype)
+
+
+def _wide(values: torch.Tensor) -> NDArray[np.float64]:
+    return values.to(torch.float64).numpy()
+
+
+class ReferenceKernels:
+    """`NoiseKernels` on CPU tensors, one NumPy expression per term.
+
+    >>> out = torch.zeros(3, dtype=torch.float64)
+    >>> key = NoiseKey.from_seed(0)
+    >>> ReferenceKernels(key, Domain.TRAINING).accumulate_(out, 5, [7], [2.0])
+    >>> bool((out.numpy() == 2 * normals(key, Domain.TRAINING, 7, 5, 8)).all())
+    True
+    """
+
+    def __init__(self, key: NoiseKey, domain: Domain) -> None:
+        self.key = key
+        self.domain = domain
+
+    def accumulate_(
+        self, out: torch.Tensor, start: int, rounds: Sequence[int], weights: Sequence[float]
+    ) -> None:
+        """See `NoiseKernels.accumulate_`."""
+        check_vector(out, start)
+        check_sum(rounds, weights)
+        y = self._sum(start, out.numel(), rounds, weights)
+        out.copy_(round_to(_wide(out) + y, out.dtype))
+
+    def feedback_(
+        self,
+        out: torch.Tensor,
+        scale: float,
+        start: int,
+        rounds: Sequence[int],
+        weights: Sequence[float],
+        ring: torch.Tensor,
+        slots: Sequence[int],
+        ring_weights: Sequence[float],
+        write_slot: int,
+    ) -> None:
+        """See `NoiseKernels.feedback_`."""
+        check_vector(out, start)
+        check_sum(rounds, weights)
+        check_feedback(out, scale, ring, slots, ring_weights, write_slot)
+        y = self._sum(start, out.numel(), rounds, weights)
+        for slot, weight in zip(slots, ring_weights, strict=True):
+            y = y - weight * _wide(ring[slot])
+        ring[write_slot] = round_to(y, ring.dtype)
+        out.copy_(round_to(_wide(out) + scale * y, out.dtype))
+
+    def state_space_(
+        self,
+        out: torch.Tensor,
+        scale: float,
+        start: int,
+        t: int,
+        state: torch.Tensor,
+        decays: Sequence[float],
+        output_weights: Sequence[float],
+    ) -> None:
+        """See `NoiseKernels.state_space_`."""
+        check_vector(out, start)
+        check_sum([t], [1.0])
+        check_state_space(out, scale, state, decays, output_weights)
+        y = normals(self.key, self.domain, t, start, start + out.numel())
+        for buffer, weight in zip(state, output_weights, strict=True):
+            y = y - weight * _wide(buffer)
+        for buffer, decay in zip(state, decays, strict=True):
+            buffer.copy_(round_to(decay * _wide(buffer) + y, state.dtype))
+        out.copy_(round_to(_wide(out) + scale * y, out.dtype))
+
+    def _sum(
+        self, start: int, count: int, rounds: Sequence[int], weights: Sequence[float]
+    ) -> NDArray[np.float64]:
+        total = np.zeros(count)
+        for t, weight in zip(rounds, weights, strict=True):
+            total = total + weight * normals(self.key, self.domain, t, start, start + count)
+        return total
+
+    def __repr__(self) -> str:
+        return f"ReferenceKernels({self.key!r}, {self.domain.name})"

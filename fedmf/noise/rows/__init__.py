@@ -1,0 +1,10 @@
+"""Rows of correlated noise, streamed from keyed normals."""
+
+from fedmf.noise.rows.blocked_noise import BlockedNoise
+from fedmf.noise.rows.noise_stream import HorizonExceededError, NoiseStream
+
+__all__ = [
+    "BlockedNoise",
+    "HorizonExceededError",
+    "NoiseStream",
+]

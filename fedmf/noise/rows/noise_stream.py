@@ -1,0 +1,329 @@
+"""Streaming correlated noise: row t of C⁻¹z, without the matrix and mostly without stored noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from fedmf.errors import HorizonExceededError
+from fedmf.factorization import StreamingInverse
+from fedmf.noise.kernels import NoiseKernels, check_vector
+from fedmf.noise.rows.storage import (
+    Storage,
+    check_inflation,
+    choose_rows,
+    digest_of,
+    kept_bytes,
+    measured_costs,
+)
+from fedmf.noise.source import GaussianSource
+
+__all__ = ["NoiseStream"]
+
+
+class NoiseStream:
+    """The rows [C⁻¹z]_0, [C⁻¹z]_1, … in order, each handed out once, for a vector or a shard of it.
+
+    A streaming form of C⁻¹ says which z a row needs and which vectors are kept between rounds (see
+    `fedmf.factorization.StreamingInverse`). Past z are drawn again from the key; only past outputs, or sums
+    of them, must be kept, and those can be made again from the key at any time.
+
+    Args:
+        source: z(t, i), for the whole vector of dimension d.
+        inverse: a streaming form of C⁻¹, from `Factorization.recurrence()`.
+        rounds: n, at most the inverse's; the horizon for which the noise was calibrated.
+        start: first element of the shard.
+        stop: one past its last element; None means d.
+        storage: "auto", "regenerate" (keep nothing) or "buffer" (keep past z rather than draw them again).
+        memory_limit: bytes the kept vectors may take; None: what the inverse needs, or 1 MiB of past z.
+        buffer_dtype: of kept outputs and sums of them: float64 or float32.
+        inflation: F ≥ 1, multiplies every scale; None is 1. Must be given where vectors are kept in float32:
+            `fedmf.factorization.rounding_inflation` computes it.
+
+    Raises:
+        ValueError: the shard is not inside [0, d], the horizon is longer than the inverse's, or nothing can
+            be kept as asked for.
+
+    Guarantees:
+        A shard's values equal the slice of the whole, and after `seek(t)` all rows equal those of an
+        uninterrupted stream, to the last bit. Past z kept or drawn again give the same bits.
+        Round n and later raise `HorizonExceededError`. A call that is interrupted does not advance the
+        stream and its row is the same when tried again, on a fresh copy of `out`.
+        The covariance of the rows of an element is (F·scale)²·C⁻¹C⁻ᵀ, up to what kept vectors in float32
+        round away. The releases are as private as that of the Gaussian mechanism with scale and sens(C),
+        up to the failure probability for which F was made.
+
+    References:
+        Kalinin, McKenna, Pagh and Lampert (2026), "DP-λCGD", on regenerating earlier noise from a seed.
+
+    >>> from fedmf.factorization import cgd
+    >>> from fedmf.noise import NoiseKey
+    >>> source = GaussianSource(NoiseKey.from_seed(0), dimension=4)
+    >>> noise = NoiseStream(source, cgd(0.5, 3).recurrence(), rounds=3)
+    >>> total = torch.zeros(4, dtype=torch.float64)
+    >>> for _ in range(3):
+    ...     noise.add_(total, scale=1.0)
+    >>> expected = source.block(2, 0, 4) + 0.5 * source.block(1, 0, 4) + 0.5 * source.block(0, 0, 4)
+    >>> torch.allclose(total, expected), noise.memory_vectors
+    (True, 0)
+    >>> noise.skip()
+    Traceback (most recent call last):
+    ...
+    fedmf.errors.HorizonExceededError: t (round) must be below n (horizon) = 3; got 3. ...
+    """
+
+    def __init__(
+        self,
+        source: GaussianSource,
+        inverse: StreamingInverse,
+        rounds: int,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        storage: Storage = "auto",
+        memory_limit: int | None = None,
+        buffer_dtype: torch.dtype = torch.float64,
+        inflation: float | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        horizon = inverse.rounds
+        if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= horizon:
+            raise ValueError(
+                f"n (rounds) must be an integer with 1 <= n <= {horizon} (rounds of C); "
+                f"got {rounds!r}. A factorization cannot be used past its horizon."
+            )
+        stop = source.dimension if stop is None else stop
+        if not 0 <= start < stop <= source.dimension:
+            raise ValueError(
+                f"start, stop (shard) must satisfy 0 <= start < stop <= d = {source.dimension}; "
+                f"got {start}, {stop}."
+            )
+        self.source, self.rounds = source, rounds
+        self.start, self.stop = start, stop
+        self._device = torch.device(device)
+        costs, length = partial(measured_costs, str(self._device)), stop - start
+        self._rule = choose_rows(inverse, storage, memory_limit, length, buffer_dtype, costs, self._device)
+        self._dtype = buffer_dtype if self._rule.roundable else torch.float64
+        self.digest = digest_of(self._rule.inverse, rounds, self._dtype)
+        check_inflation(inflation, self._dtype)
+        self.inflation = 1.0 if inflation is None else float(inflation)
+        self._t = 0
+        self._kept: torch.Tensor | None = None
+        self._kept_t: int | None = None  # the round that `_kept` precedes; None while a row is being made
+
+    @property
+    def t(self) -> int:
+        """The next round, 0-based; n once every row was handed out."""
+        return self._t
+
+    @property
+    def memory_vectors(self) -> int:
+        """Number of stored vectors of the shard's length."""
+        return self._rule.vectors
+
+    @property
+    def memory_bytes(self) -> int:
+        """What they take."""
+        return kept_bytes(self._rule, self.stop - self.start, self._dtype)
+
+    @property
+    def storage(self) -> str:
+        """Which rule makes the rows, for logs: RegeneratedRows, CachedRows, FeedbackRows, … ."""
+        return type(self._rule).__name__
+
+    def add_(self, out: torch.Tensor, scale: float) -> None:
+        """Add scale·[C⁻¹z]_t to `out` in place and advance to round t + 1.
+
+        The row is formed in float64, and its sum with `out` is rounded once to the type of `out`.
+
+        Args:
+            out: contiguous vector of shape (stop − start,), float32, float64 or bfloat16; kept vectors
+                move to its device.
+            scale: absolute standard deviation per unit of C⁻¹z, that is ζ·σ·sens(C); finite.
+
+        Raises:
+            HorizonExceededError: all n rows were handed out.
+            ValueError: `out` or `scale` is unfit; the stream has not advanced and `out` is unchanged.
+        """
+        self._check_horizon()
+        self._check_out(out)
+        scale = float(scale)
+        if not math.isfinite(scale):
+            raise ValueError(
+                f"scale (noise standard deviation) must be finite; got {scale}. No noise was added."
+            )
+        kernels = self.source.kernels(out.device)
+        with torch.no_grad():
+            self._device = out.device
+            kept = self._ready(kernels)
+            self._kept_t = None
+            self._rule.row_(kernels, out, scale * self.inflation, self.start, self._t, kept)
+        self._kept_t = self._t = self._t + 1
+
+    def add_rows_(self, out: torch.Tensor, scale: float) -> None:
+        """Add row t to out[0], row t + 1 to out[1] and so on, and advance past the last.
+
+        The same bits as `add_` on one vector after the other, much sooner where vectors are short.
+
+        Args:
+            out: contiguous float64 matrix on the CPU, shape (rows, stop − start).
+            scale: as for `add_`.
+
+        Raises:
+            HorizonExceededError: fewer rows are left; nothing has changed.
+            ValueError: `out` or `scale` is unfit; nothing has changed.
+        """
+        from fedmf.noise.rows.noise_block import add_block, suits
+
+        length = self.stop - self.start
+        fit = out.dtype == torch.float64 and out.device.type == "cpu" and out.is_contiguous()
+        if not fit or out.ndim != 2 or out.shape[1] != length:
+            raise ValueError(
+                f"out (rows) must be a contiguous float64 CPU matrix of {length} columns; got {out.dtype} of "
+                f"shape {tuple(out.shape)} on {out.device}. No noise was added."
+            )
+        self._check_horizon(len(out))
+        quick = type(self.source) is GaussianSource and suits(self._rule, length)
+        if not quick or self._dtype != torch.float64 or not math.isfinite(scale):
+            for row in out:
+                self.add_(row, scale)
+            return
+        with torch.no_grad():
+            self._device = out.device
+            kept = self._ready(self.source.kernels(out.device)).numpy()
+            self._kept_t, values, scale = None, out.detach().numpy(), scale * self.inflation
+            add_block(self.source, self._rule, values, scale, self.start, self._t, kept)
+        self._kept_t = self._t = self._t + len(out)
+
+    def skip(self) -> None:
+        """Consume row t without using it, for a round that released nothing.
+
+        Raises:
+            HorizonExceededError: all n rows were handed out.
+        """
+        self._check_horizon()
+        self._t += 1
+
+    def seek(self, t: int) -> None:
+        """Make t the next round, as if rows 0 … t − 1 had been handed out.
+
+        Free here; the next row replays the rounds that its kept vectors depend on, unless they are at hand.
+
+        Args:
+            t: 0 ≤ t ≤ n.
+
+        Raises:
+            HorizonExceededError: t > n.
+            ValueError: t is negative or not an integer.
+        """
+        if isinstance(t, bool) or not isinstance(t, int) or t < 0:
+            raise ValueError(f"t (round) must be an integer of at least 0; got {t!r}.")
+        if t > self.rounds:
+            raise HorizonExceededError(f"t (round) must be at most n (horizon) = {self.rounds}; got {t}.")
+        self._t = t
+
+    def state_dict(self, *, kept_vectors: bool = False) -> dict[str, Any]:
+        """Position and identity, JSON-able and safe to publish; with kept vectors neither.
+
+        Args:
+            kept_vectors: include them, so that another shard layout can go on without replay. They are past
+                noise, to be kept as secret as the key.
+        """
+        state: dict[str, Any] = {"t": self._t, **self._identity()}
+        if kept_vectors and self._rule.vectors:
+            with torch.no_grad():
+                kept = self._ready(self.source.kernels(self._device))
+                state["kept"] = kept.to("cpu", copy=True)
+            state["start"], state["stop"] = self.start, self.stop
+        return state
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go to a saved position after checking that it belongs to this very noise.
+
+        Any shard may load the state of any other, on any device. Kept vectors are used if the saved shard
+        contains this one, and made again otherwise.
+
+        Raises:
+            ValueError: an entry is missing, or key, domain, dimension or recurrence differ.
+            HorizonExceededError: the position is past the horizon.
+        """
+        expected = self._identity()
+        for name in ("t", *expected):
+            if name not in state:
+                raise ValueError(f"state (of the noise) must have the entry {name!r}; got {sorted(state)}.")
+        for name, value in expected.items():
+            if state[name] != value:
+                raise ValueError(
+                    f"{name} (of the saved noise) must be {value!r}; got {state[name]!r}. "
+                    "Resuming with other noise would void the guarantee."
+                )
+        self.seek(state["t"])
+        kept = state.get("kept")
+        if kept is not None and state["start"] <= self.start < self.stop <= state["stop"]:
+            self._load_kept(kept, state["start"], state["stop"])
+
+    def _load_kept(self, kept: torch.Tensor, start: int, stop: int) -> None:
+        shape = (self._rule.vectors, stop - start)
+        if kept.shape != shape or kept.dtype != self._dtype:
+            raise ValueError(
+                f"kept (vectors of the saved noise) must be {self._dtype} of shape {shape}; "
+                f"got {kept.dtype} of shape {tuple(kept.shape)}."
+            )
+        part = kept[:, self.start - start : self.stop - start]
+        self._kept = part.to(self._device, copy=True).contiguous()
+        self._kept_t = self._t
+
+    def _identity(self) -> dict[str, Any]:
+        source = self.source
+        return {
+            "key": source.key.fingerprint,
+            "domain": source.domain.name,
+            "dimension": source.dimension,
+            "digest": self.digest,
+        }
+
+    def _ready(self, kernels: NoiseKernels) -> torch.Tensor:
+        """Kept vectors on the device, as before round t; earlier rounds are replayed if need be."""
+        kept = self._kept
+        if kept is None:
+            shape = (self._rule.vectors, self.stop - self.start)
+            kept = self._kept = torch.zeros(shape, dtype=self._dtype, device=self._device)
+            self._kept_t = 0
+        elif kept.device != self._device:
+            kept = self._kept = kept.to(self._device)
+        if self._kept_t == self._t or not self._rule.vectors:
+            return kept
+        begin = self._rule.begin(self._t)
+        at, self._kept_t = self._kept_t, None
+        if at is None or not begin <= at <= self._t:
+            self._rule.reset(kernels, self.start, begin, kept)
+            at = begin
+        if at < self._t:
+            unseen = torch.zeros(kept.shape[1], dtype=torch.bfloat16, device=self._device)
+            for earlier in range(at, self._t):
+                self._rule.row_(kernels, unseen, 0.0, self.start, earlier, kept)
+        self._kept_t = self._t
+        return kept
+
+    def _check_horizon(self, rows: int = 1) -> None:
+        if self._t + rows > self.rounds:
+            raise HorizonExceededError(
+                f"t (round) must be below n (horizon) = {self.rounds}; got {self._t + rows - 1}. "
+                "Plan a longer run: noise past the horizon was never calibrated."
+            )
+
+    def _check_out(self, out: torch.Tensor) -> None:
+        check_vector(out, self.start)
+        if out.numel() != self.stop - self.start:
+            raise ValueError(
+                f"out (vector) must have length {self.stop - self.start}; got {out.numel()}. "
+                "No noise was added."
+            )
+
+    def __repr__(self) -> str:
+        shard = f"[{self.start}, {self.stop})"
+        return f"NoiseStream(t={self._t}, rounds={self.rounds}, shard={shard}, source={self.source!r})"

@@ -1,0 +1,15 @@
+"""Clipping to an exact bound, and integer sums of clipped updates."""
+
+from fedmf.training.clipping.energies import fixed_point_energies
+from fedmf.training.clipping.fixed_point import FRACTION_BITS, FixedPointSum, clip, clip_to_fixed_point
+from fedmf.training.clipping.pair_sum import ClippedSums, FixedPointPair
+
+__all__ = [
+    "FRACTION_BITS",
+    "ClippedSums",
+    "FixedPointPair",
+    "FixedPointSum",
+    "clip",
+    "clip_to_fixed_point",
+    "fixed_point_energies",
+]

@@ -1,0 +1,17 @@
+"""Array types, named by what they hold."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Array", "Matrix", "Vector"]
+
+Array = NDArray[np.float64]
+"""Real numbers of any shape."""
+
+Vector = NDArray[np.float64]
+"""Real numbers, shape (n,)."""
+
+Matrix = NDArray[np.float64]
+"""Real numbers, shape (m, n)."""

@@ -1,0 +1,352 @@
+"""The participation ledger: what it accepts, refuses and says."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+
+import numpy as np
+import pytest
+
+from fedmf.errors import LedgerError, ParticipationViolation
+from fedmf.participation import Participation
+from fedmf.records.ledger import Ledger
+from fedmf.records.ledger_replay import replay
+
+CONTRACT = Participation(rounds=10, max_participations=3, min_separation=3)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger.sqlite"
+
+
+@pytest.fixture
+def ledger(path):
+    with Ledger.create(path, CONTRACT, {"name": "test"}) as created:
+        yield created
+
+
+def commit(ledger: Ledger, *cohorts: list[str]) -> None:
+    for users in cohorts:
+        last = ledger.last_round()
+        index = 0 if last is None else last + 1
+        ledger.commit_round(index, users, f"{index}.npz", f"digest-{index}")
+
+
+def contents(ledger: Ledger) -> tuple:
+    return (
+        ledger.last_round(),
+        ledger.checkpoint(),
+        ledger.user_count(),
+        list(ledger.participations()),
+        ledger.pattern_counts(),
+    )
+
+
+def test_new_ledger_is_empty(ledger):
+    assert contents(ledger) == (None, None, 0, [], {})
+    summary = ledger.replay()
+    assert (summary.rounds, summary.users, summary.max_participations) == (0, 0, 0)
+    assert summary.min_separation is None
+
+
+def test_commits_are_read_back_after_reopening(path, ledger):
+    commit(ledger, ["zoë", "ann"], ["bob"], [], ["ann", "cy"], ["zoë"])
+    expected = contents(ledger)
+    ledger.close()
+    with Ledger.open(path) as reopened, Ledger.open(path, read_only=True) as reader:
+        assert contents(reopened) == contents(reader) == expected
+        assert reopened.participation == CONTRACT
+        assert reopened.header == {"name": "test"}
+    assert expected[0] == 4
+    assert expected[1] == (4, "4.npz", "digest-4")
+    assert expected[4] == {(0, 3): 1, (0, 4): 1, (1,): 1, (3,): 1}
+
+
+def test_summary(ledger):
+    commit(ledger, ["b", "a", "c"], ["d"])
+    ledger.commit_round(2, [], "2.npz", "x", status="empty")
+    commit(ledger, ["a"], ["b"], [], ["a"])
+    summary = ledger.replay()
+    assert summary.rounds == 7
+    assert summary.empty_rounds == 1
+    assert (summary.users, summary.participations) == (4, 7)
+    assert (summary.max_participations, summary.min_separation, summary.largest_cohort) == (3, 3, 3)
+
+
+@pytest.mark.parametrize("most", range(1, 5))
+@pytest.mark.parametrize("apart", range(1, 6))
+def test_replay_accepts_exactly_the_contracts_that_the_rows_keep(path, most, apart):
+    """One user three times, four rounds apart and then three: the file checks out for k ≥ 3 and b ≤ 3."""
+    with Ledger.create(path, Participation(20, 3, 3), {}) as ledger:
+        commit(ledger, ["a"], ["b"], [], ["c"], ["a"], [], [], ["a", "b"])
+        contract = Participation(20, most, apart)
+        if most >= 3 and apart <= 3:
+            assert replay(ledger._connection, contract).min_separation == 3
+            return
+        message = r"took part in rounds (0 and 4|4 and 7|0, 4, 7|0, 4): [bk] \(m.._\w+\) is"
+        with pytest.raises(ParticipationViolation, match=message):
+            replay(ledger._connection, contract)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 3, -1, 2.0, True, None, "2"])
+def test_rounds_come_in_turn(ledger, wrong):
+    commit(ledger, ["a"], ["b"])
+    before = contents(ledger)
+    with pytest.raises(ParticipationViolation, match="round must be 2"):
+        ledger.commit_round(wrong, ["c"], "c", "d")
+    assert contents(ledger) == before
+
+
+def test_first_round_is_zero(ledger):
+    with pytest.raises(ParticipationViolation, match="round must be 0"):
+        ledger.commit_round(1, ["a"], "c", "d")
+    assert ledger.last_round() is None
+
+
+def test_nothing_past_the_horizon(ledger):
+    commit(ledger, *[[] for _ in range(10)])
+    with pytest.raises(ParticipationViolation, match="past the horizon: all n=10 rounds"):
+        ledger.commit_round(10, [], "c", "d", status="empty")
+    assert ledger.last_round() == 9
+
+
+@pytest.mark.parametrize("reopen", [False, True])
+def test_separation_is_enforced(path, ledger, reopen):
+    commit(ledger, ["a", "b"], ["c"])
+    if reopen:
+        ledger.close()
+        ledger = Ledger.open(path)
+    before = contents(ledger)
+    with pytest.raises(
+        ParticipationViolation, match=r"user 'b' took part in round 0 and may not in round 2: b"
+    ):
+        ledger.commit_round(2, ["new", "b"], "c", "d")
+    assert contents(ledger) == before
+    commit(ledger, [], ["b"])
+    assert ledger.last_round() == 3
+    ledger.close()
+
+
+@pytest.mark.parametrize("reopen", [False, True])
+def test_cap_is_enforced(path, ledger, reopen):
+    commit(ledger, ["a"], [], [], ["a"], [], [], ["a"], [], [])
+    if reopen:
+        ledger.close()
+        ledger = Ledger.open(path)
+    with pytest.raises(
+        ParticipationViolation, match=r"user 'a' took part 3 times, last in round 6.*round 9: k"
+    ):
+        ledger.commit_round(9, ["a"], "c", "d")
+    assert ledger.last_round() == 8
+    ledger.close()
+
+
+def test_duplicate_in_a_round(ledger):
+    with pytest.raises(ParticipationViolation, match="user 'x' appears twice in round 0"):
+        ledger.commit_round(0, ["x", "y", "x"], "c", "d")
+    assert contents(ledger)[2:4] == (0, [])
+
+
+def test_empty_round_has_no_users(ledger):
+    with pytest.raises(ParticipationViolation, match="empty round has no users"):
+        ledger.commit_round(0, ["a"], "c", "d", status="empty")
+    with pytest.raises(LedgerError, match="status"):
+        ledger.commit_round(0, [], "c", "d", status="failed")  # type: ignore[arg-type]
+    assert ledger.last_round() is None
+
+
+@pytest.mark.parametrize("user", ["", "a\x00b", "\ud800", 7, None, b"a"])
+def test_bad_ids(ledger, user):
+    with pytest.raises(LedgerError, match="user \\(id\\) must be"):
+        ledger.commit_round(0, ["ok", user], "c", "d")
+    with pytest.raises(LedgerError, match="single string"):
+        ledger.commit_round(0, "ann", "c", "d")
+    assert ledger.user_count() == 0
+
+
+def test_ids_are_compared_exactly(ledger):
+    """Case, spaces and Unicode normal forms make different users."""
+    users = ["Ann", "ann", " ann", "\u00e9", "e\u0301", "用户", "👩‍🔬", "O'Brien; DROP TABLE users", "%", "_"]
+    commit(ledger, users)
+    assert [user for _, user in ledger.participations()] == users
+    with pytest.raises(ParticipationViolation, match="O'Brien"):
+        ledger.commit_round(1, [users[7]], "c", "d")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE rounds SET newcomers = X''",
+        "UPDATE rounds SET checkpoint = 'x'",
+        "DELETE FROM rounds",
+        "UPDATE rounds SET participants = X''",
+        "UPDATE header SET json = '{}'",
+        "DELETE FROM header",
+        "INSERT OR REPLACE INTO rounds VALUES (0, 0, 'empty', 'x', 'x', X'', X'')",
+        "INSERT OR REPLACE INTO header VALUES (0, 1, 99, 99, 1, '{}')",
+        "INSERT INTO rounds VALUES (7, 0, 'empty', 'x', 'x', X'', X'')",
+    ],
+)
+def test_the_file_itself_is_append_only(path, ledger, statement):
+    commit(ledger, ["a"], ["b"])
+    before = contents(ledger)
+    connection = sqlite3.connect(path)
+    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        connection.execute(statement)
+    connection.close()
+    assert contents(ledger) == before
+
+
+def test_metrics(path, ledger):
+    ledger.put_metrics(0, {"loss": 2.5, "name": "ä"})
+    ledger.put_metrics(10, {"loss": float("nan")})
+    ledger.put_metrics(0, {"loss": 2.0})
+    for wrong in (-1, 11, True, 1.0):
+        with pytest.raises(LedgerError, match=r"round \(of metrics\)"):
+            ledger.put_metrics(wrong, {})
+    with pytest.raises(LedgerError, match="must be JSON"):
+        ledger.put_metrics(1, {"loss": object()})
+    ledger.close()
+    with Ledger.open(path, read_only=True) as reader:
+        stored = reader.metrics()
+    assert list(stored) == [0, 10]
+    assert stored[0] == {"loss": 2.0}
+    assert stored[10]["loss"] != stored[10]["loss"]
+
+
+def test_create_refuses_to_overwrite(path, ledger):
+    ledger.close()
+    with pytest.raises(LedgerError, match="exists already"):
+        Ledger.create(path, CONTRACT, {})
+    with Ledger.open(path) as kept:
+        assert kept.header == {"name": "test"}
+
+
+@pytest.mark.parametrize("header", [{"x": float("nan")}, {"x": {1, 2}}, {"x": object()}])
+def test_header_must_be_json(path, header):
+    with pytest.raises(LedgerError, match="header"):
+        Ledger.create(path, CONTRACT, header)
+    assert not path.exists()
+    Ledger.create(path, CONTRACT, {}).close()
+
+
+def test_missing_file_and_directory(tmp_path):
+    with pytest.raises(LedgerError, match="does not exist"):
+        Ledger.open(tmp_path / "none")
+    with pytest.raises(LedgerError, match="cannot be locked"):
+        Ledger.create(tmp_path / "none" / "ledger", CONTRACT, {})
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database at all, but long enough to be read" * 40])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_other_files_are_refused(path, content, read_only):
+    path.write_bytes(content)
+    with pytest.raises(LedgerError, match="is not a fedmf ledger") as caught:
+        Ledger.open(path, read_only)
+    assert "\n" not in str(caught.value)
+    assert path.read_bytes() == content
+
+
+def test_other_databases_are_refused_and_left_alone(path):
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("CREATE TABLE header(x)")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(LedgerError, match="is not a fedmf ledger"):
+        Ledger.open(path)
+    assert path.read_bytes() == before
+
+
+def test_other_format_version(path, ledger):
+    ledger.close()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version=1")
+    connection.close()
+    with pytest.raises(LedgerError, match="format version 1; this fedmf reads version 3"):
+        Ledger.open(path)
+
+
+def test_read_only_refuses_to_write(path, ledger):
+    ledger.close()
+    before = path.read_bytes()
+    with Ledger.open(path, read_only=True) as reader:
+        with pytest.raises(LedgerError, match="read-only"):
+            reader.commit_round(0, [], "c", "d")
+        with pytest.raises(LedgerError, match="read-only"):
+            reader.put_metrics(0, {})
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            reader._connection.execute("INSERT INTO metrics VALUES (0, '{}')")
+    assert path.read_bytes() == before
+
+
+def test_header_and_floats_round_trip(path):
+    header = {"coefficients": [0.1 + 0.2, 1e-300, 5e-324], "text": "ζ", "nested": {"none": None}}
+    Ledger.create(path, CONTRACT, header).close()
+    with Ledger.open(path, read_only=True) as reader:
+        assert reader.header == header
+        assert json.dumps(reader.header) == json.dumps(header)
+
+
+def test_commits_from_another_thread(ledger):
+    """Flower runs the server strategy in a thread of its own."""
+    errors = []
+
+    def work(name: str) -> None:
+        try:
+            commit(ledger, [name])
+        except Exception as error:
+            errors.append(error)
+
+    for name in ("a", "b"):
+        thread = threading.Thread(target=work, args=(name,))
+        thread.start()
+        thread.join()
+    assert errors == []
+    assert list(ledger.participations()) == [(0, "a"), (1, "b")]
+
+
+def test_snapshot_ignores_later_commits(path, ledger):
+    commit(ledger, ["a"])
+    with Ledger.open(path, read_only=True) as reader, reader.snapshot():
+        assert reader.last_round() == 0
+        assert reader.replay().rounds == 1
+        committing = threading.Thread(target=commit, args=(ledger, ["b"]))
+        committing.start()
+        committing.join(0.3)
+        assert committing.is_alive(), "the writer waits for the reader"
+        assert reader.pattern_counts() == {(0,): 1}
+        assert reader.last_round() == 0
+        reader._connection.execute("ROLLBACK")
+        committing.join(30)
+        reader._connection.execute("BEGIN")
+        assert reader.last_round() == 1
+
+
+def test_pathlike_and_symlink_share_one_lock(path, ledger, tmp_path):
+    alias = tmp_path / "alias"
+    os.symlink(path, alias)
+    with pytest.raises(LedgerError, match="being written by another process"):
+        Ledger.open(str(alias))
+
+
+def test_wrong_types_are_one_line_errors(tmp_path, ledger):
+    with pytest.raises(LedgerError, match="not supported"):
+        ledger.commit_round(0, ["a"], tmp_path, "d")  # type: ignore[arg-type]
+    assert contents(ledger)[:3] == (None, None, 0)
+    ledger.commit_round(np.int64(0), ["a"], "c", "d")
+    ledger.close()
+    with pytest.raises(LedgerError, match="closed"):
+        ledger.commit_round(1, ["b"], "c", "d")
+    with pytest.raises(LedgerError, match="closed"):
+        ledger.last_round()
+
+
+def test_commits_are_flushed_to_disk(ledger):
+    """synchronous=EXTRA (3) with a rollback journal; see `connect` for why not less."""
+    assert ledger._connection.execute("PRAGMA synchronous").fetchone() == (3,)
+    assert ledger._connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)

@@ -1,0 +1,288 @@
+"""The ledger under kill -9, full disks, a second writer and doctored rows."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from fedmf.errors import LedgerError, ParticipationViolation
+from fedmf.participation import Participation
+from fedmf.records.ledger import Ledger
+from fedmf.records.ledger_schema import SCHEMA
+
+CONTRACT = Participation(rounds=10_000, max_participations=1000, min_separation=3)
+
+# Commits rounds for ever and acknowledges each. argv: path, users per round, and after how many
+# uncommitted bytes at the end of the file to die (0: never).
+WRITER = """
+import os, resource, signal, sys
+from fedmf.records import Ledger
+path, size, suicide = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+ledger = Ledger.open(path)
+connection = ledger._connection
+last = ledger.last_round()
+start = 0 if last is None else last + 1
+if suicide:
+    ledger.commit_round(start, [f"warm-{start}"], "c", f"digest-{start}")
+    start += 1
+    # The operating system kills the process in the midst of writing the file.
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (os.stat(path).st_size + suicide,) * 2)
+print("ready", start - 1, flush=True)
+for t in range(start, ledger.participation.rounds):
+    ledger.commit_round(t, [f"{t % 3}-{i}-{t if suicide else ''}" for i in range(size)], "c", f"digest-{t}")
+    print("done", t, flush=True)
+"""
+
+
+def spawn(path, size, suicide=0):
+    command = [sys.executable, "-c", WRITER, str(path), str(size), str(suicide)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def check_after_death(path, acknowledged: int, size: int, read_only: bool) -> int:
+    """A round in flight may be there or not, but only whole; returns the last round."""
+    with Ledger.open(path, read_only) as ledger:
+        last = ledger.last_round()
+        last = -1 if last is None else last
+        assert acknowledged <= last <= acknowledged + 1
+        summary = ledger.replay()
+        assert summary.rounds == last + 1
+        assert summary.largest_cohort <= size
+        checkpoint = ledger.checkpoint()
+        assert checkpoint is None or checkpoint == (last, "c", f"digest-{last}")
+    return last
+
+
+def test_kill_at_random_points(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    Ledger.create(path, CONTRACT, {}).close()
+    generator, size, last = random.Random(5), 1500, -1
+    for trial in range(5):
+        child = spawn(path, size)
+        assert child.stdout is not None
+        assert child.stdout.readline() == f"ready {last}\n"
+        time.sleep(generator.uniform(0.02, 0.4))
+        child.kill()
+        child.wait()
+        lines = child.stdout.read().splitlines()
+        child.stdout.close()
+        complete = [line for line in lines if line.startswith("done ") and line[5:].isdigit()]
+        acknowledged = int(complete[-1][5:]) if complete else last
+        last = check_after_death(path, acknowledged, size, read_only=trial % 2 == 1)
+    assert last >= 0, "no round was committed between the kills"
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("spilled", [8_192, 60_000])
+def test_kill_in_the_middle_of_a_transaction(tmp_path, spilled, read_only):
+    """The half-written pages are already in the file; whoever opens it first must roll them back."""
+    path = tmp_path / "ledger.sqlite"
+    Ledger.create(path, CONTRACT, {}).close()
+    before = path.stat().st_size
+    child = spawn(path, 20_000, suicide=spilled)
+    assert child.stdout is not None
+    output = child.stdout.read()
+    child.stdout.close()
+    assert child.wait() == -signal.SIGXFSZ
+    assert output == "ready 0\n"
+    assert path.stat().st_size > before + spilled // 2, "nothing was written of the round in flight"
+    assert (tmp_path / "ledger.sqlite-journal").exists(), "the kill came too early to leave anything to undo"
+    assert check_after_death(path, 0, 20_000, read_only) == 0
+    with Ledger.open(path) as ledger:
+        assert list(ledger.participations()) == [(0, "warm-0")]
+        ledger.commit_round(1, ["next"], "c", "d")
+
+
+def test_second_writer_is_refused_until_the_first_dies(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.create(path, CONTRACT, {}), pytest.raises(LedgerError, match="written by another process"):
+        Ledger.open(path)
+    child = spawn(path, 1)
+    assert child.stdout is not None
+    child.stdout.readline()
+    with pytest.raises(LedgerError, match="written by another process") as caught:
+        Ledger.open(path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(LedgerError, match="written by another process"):
+        Ledger.create(path, CONTRACT, {})
+    with Ledger.open(path, read_only=True) as reader:
+        assert reader.participation == CONTRACT
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    Ledger.open(path).close()
+
+
+def test_a_fork_cannot_write(tmp_path):
+    with Ledger.create(tmp_path / "ledger.sqlite", CONTRACT, {}) as ledger:
+        ledger._process += 1
+        with pytest.raises(LedgerError, match="fork"):
+            ledger.commit_round(0, [], "c", "d")
+
+
+def test_full_disk_leaves_nothing_behind(tmp_path):
+    with Ledger.create(tmp_path / "ledger.sqlite", CONTRACT, {}) as ledger:
+        ledger.commit_round(0, ["a"], "c", "d")
+        (pages,) = ledger._connection.execute("PRAGMA page_count").fetchone()
+        ledger._connection.execute(f"PRAGMA max_page_count={pages + 2}")
+        users = [f"user-{index}" for index in range(5000)]
+        with pytest.raises(LedgerError, match="full") as caught:
+            ledger.commit_round(1, users, "c", "d")
+        assert "\n" not in str(caught.value)
+        assert ledger.replay().participations == 1
+        assert ledger.user_count() == 1
+        ledger._connection.execute("PRAGMA max_page_count=1000000")
+        with pytest.raises(ParticipationViolation, match="user 'a' took part in round 0"):
+            ledger.commit_round(1, [*users, "a"], "c", "d")
+        ledger.commit_round(1, users, "c", "d")
+        assert ledger.replay().users == 5001
+
+
+def test_write_error_while_committing(tmp_path):
+    """A file-size limit makes the operating system refuse the write itself."""
+    path = tmp_path / "ledger.sqlite"
+    Ledger.create(path, CONTRACT, {}).close()
+    program = f"""
+import resource, signal
+from fedmf.errors import LedgerError
+from fedmf.records import Ledger
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+ledger = Ledger.open({str(path)!r})
+ledger.commit_round(0, ["a"], "c", "digest-0")
+resource.setrlimit(resource.RLIMIT_FSIZE, ({path.stat().st_size} + 8192,) * 2)
+try:
+    ledger.commit_round(1, [f"user-{{i}}" for i in range(5000)], "c", "d")
+except LedgerError as error:
+    print("refused:", error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("refused: ledger ")
+    assert done.stdout.count("\n") == 1
+    assert check_after_death(path, 0, 1, read_only=False) == 0
+
+
+def test_place_that_cannot_be_written():
+    with pytest.raises(LedgerError, match="cannot be locked for writing") as caught:
+        Ledger.create("/proc/ledger.sqlite", CONTRACT, {})
+    assert "\n" not in str(caught.value)
+
+
+SMALL = Participation(rounds=9, max_participations=3, min_separation=3)
+
+
+def joins(round_index: int, *keys: int) -> str:
+    """SQL that makes a round hold exactly the users with these keys, its count included."""
+    content = np.array(keys, dtype="<u4").tobytes().hex()
+    return f"UPDATE rounds SET participants = X'{content}', users = {len(keys)} WHERE round = {round_index};"
+
+
+def newcomers(round_index: int, content: bytes) -> str:
+    """SQL that makes a round name these new users."""
+    return f"UPDATE rounds SET newcomers = X'{content.hex()}' WHERE round = {round_index};"
+
+
+DOCTORED = {
+    "separation": (joins(2, 0), "rounds 0 and 2: b"),
+    "cap": (joins(3, 0) + joins(6, 0) + joins(8, 0), "rounds 0, 3, 6, 8: k|rounds 6 and 8: b"),
+    "user added": (
+        joins(5, 1) + "UPDATE rounds SET users = 0 WHERE round = 5",
+        "round 5 was committed with 0 users and holds 1",
+    ),
+    "user removed": (
+        joins(7) + "UPDATE rounds SET users = 1 WHERE round = 7",
+        "round 7 was committed with 1 users and holds 0",
+    ),
+    "user twice": (joins(5, 1, 1), "round 5 names its users out of order or twice"),
+    "users out of order": (joins(5, 1, 0), "round 5 names its users out of order or twice"),
+    "half a user": (
+        "UPDATE rounds SET participants = X'0100' WHERE round = 5",
+        "participants of round 5 are damaged",
+    ),
+    "round removed": ("DELETE FROM rounds WHERE round = 4", "round 4 is missing"),
+    "round past the horizon": (
+        "INSERT INTO rounds VALUES (9, 0, 'empty', 'c', 'd', X'', X'')",
+        "past the horizon",
+    ),
+    "empty round with users": ("UPDATE rounds SET status = 'empty' WHERE round = 0", "marked empty"),
+    "user unknown": (joins(1, 77), "user key 77"),
+    "user idle": (newcomers(2, b"ghost\0"), "user 'ghost' is in the ledger without any round"),
+    "user with two keys": (newcomers(2, b"a\0"), "user 'a' has two keys"),
+    "user without a name": (newcomers(2, b"\0"), "user key 2 has an empty name"),
+    "name without an end": (newcomers(1, b"b"), "newcomers of round 1 are damaged"),
+    "name that is no text": (newcomers(1, b"\xff\0"), "newcomers of round 1 are damaged: not UTF-8"),
+    "name removed": (newcomers(1, b""), "user key 1"),
+}
+
+
+@pytest.mark.parametrize("case", DOCTORED)
+def test_replay_finds_doctored_rows(tmp_path, case):
+    statement, message = DOCTORED[case]
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.create(path, SMALL, {}) as ledger:
+        ledger.commit_round(0, ["a"], "c", "d")
+        ledger.commit_round(1, ["b"], "c", "d")
+        for index in range(2, 9):
+            ledger.commit_round(index, ["b"] if index == 7 else [], "c", "d")
+        ledger.replay()
+    tamper(path, statement)
+    with Ledger.open(path, read_only=True) as ledger, pytest.raises(LedgerError, match=message) as caught:
+        ledger.replay()
+    assert "\n" not in str(caught.value)
+
+
+def test_replay_finds_a_cap_violation_alone(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.create(path, Participation(9, 2, 3), {}) as ledger:
+        for index, users in enumerate((["a"], [], [], ["a"], [], [], [])):
+            ledger.commit_round(index, users, "c", "d")
+    tamper(path, joins(6, 0))
+    with (
+        Ledger.open(path, read_only=True) as ledger,
+        pytest.raises(ParticipationViolation, match="user 'a' took part in rounds 0, 3, 6: k"),
+    ):
+        ledger.replay()
+
+
+def test_replay_finds_missing_triggers(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    Ledger.create(path, SMALL, {}).close()
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TRIGGER rounds_update")
+    connection.close()
+    with Ledger.open(path) as ledger, pytest.raises(LedgerError, match="rounds_update"):
+        ledger.replay()
+
+
+def test_replay_finds_a_damaged_file(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.create(path, CONTRACT, {}) as ledger:
+        ledger.commit_round(0, [f"user-{index}" for index in range(3000)], "c", "d")
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2 // 4096 * 4096
+    content[middle : middle + 2048] = os.urandom(2048)
+    path.write_bytes(content)
+    with Ledger.open(path, read_only=True) as ledger, pytest.raises(LedgerError, match=r"damaged|malformed"):
+        ledger.replay()
+
+
+def tamper(path, statement: str) -> None:
+    """Change rows as somebody with write access to the file could, leaving the schema as it was."""
+    triggers = [line for line in SCHEMA if line.startswith("CREATE TRIGGER")]
+    connection = sqlite3.connect(path)
+    for trigger in triggers:
+        connection.execute("DROP TRIGGER " + trigger.split()[2])
+    connection.executescript(statement)
+    for trigger in triggers:
+        connection.execute(trigger)
+    connection.commit()
+    connection.close()

@@ -1,0 +1,1 @@
+"""What several tests share: oracles, small runs, networks of Flower processes."""

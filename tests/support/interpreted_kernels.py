@@ -1,0 +1,113 @@
+"""What `triton_worker` runs in Triton's interpreter: the passes, keystream and rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from numba import vectorize
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
+
+from fedmf.noise.kernels import gpu_kernels
+from fedmf.noise.kernels.gpu import TritonKernels
+from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.kernels.transform import fma
+from fedmf.noise.key import NoiseKey
+
+words = gpu_kernels._keystream
+narrow = gpu_kernels._narrow
+accumulate = gpu_kernels.accumulate
+
+
+@vectorize("float64(float64, float64, float64)")
+def _fused(x, y, z):
+    return fma(x, y, z)
+
+
+def _create_fma(self, x, y, z):
+    return TensorHandle(_fused(x.data, y.data, z.data), x.dtype.scalar)
+
+
+InterpreterBuilder.create_fma = _create_fma  # Triton's own rounds twice; a GPU does not
+
+
+class Interpreted(TritonKernels):
+    """On CPU tensors."""
+
+    def _check_device(self) -> None:
+        pass
+
+
+def run(secret: bytes, method: str, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Call a pass and return its tensors as it leaves them."""
+    getattr(Interpreted(NoiseKey(secret), Domain.TRAINING, torch.device("cpu")), method)(**arguments)
+    return {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+
+
+@triton.jit
+def _word(at):
+    return tl.load(at).to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def _blocks(out, counter, key, nonce, COUNT: tl.constexpr):
+    lane = tl.arange(0, COUNT)
+    c = tl.load(counter + lane).to(tl.uint32, bitcast=True)
+    k0, k1, k2, k3 = _word(key), _word(key + 1), _word(key + 2), _word(key + 3)
+    k4, k5, k6, k7 = _word(key + 4), _word(key + 5), _word(key + 6), _word(key + 7)
+    n0, n1, n2 = _word(nonce), _word(nonce + 1), _word(nonce + 2)
+    low, high = words(k0, k1, k2, k3, k4, k5, k6, k7, c, n0, n1, n2)
+    at = out + 16 * lane[:, None] + tl.arange(0, 8)[None, :]
+    tl.store(at, low.to(tl.int32, bitcast=True))
+    tl.store(at + 8, high.to(tl.int32, bitcast=True))
+
+
+def keystream(secret: bytes, nonce: bytes, counters: list[int]) -> list[bytes]:
+    """The 64 bytes of each of a power of two of blocks."""
+    out = torch.zeros(len(counters), 16, dtype=torch.int32)
+    packed = np.array(counters, "<u4").tobytes()
+    tensors = [torch.from_numpy(np.frombuffer(data, "<i4").copy()) for data in (packed, secret, nonce)]
+    _blocks[(1,)](out, *tensors, COUNT=len(counters))
+    return [row.numpy().astype("<i4").tobytes() for row in out]
+
+
+@triton.jit
+def _rounded(out, values, COUNT: tl.constexpr):
+    at = tl.arange(0, COUNT)
+    tl.store(out + at, narrow(tl.load(values + at), tl.int16))
+
+
+def to_bfloat16(values: torch.Tensor) -> torch.Tensor:
+    """A power of two of float64 numbers, rounded by the kernels' own conversion."""
+    out = torch.zeros(len(values), dtype=torch.int16)
+    _rounded[(1,)](out, values, COUNT=len(values))
+    return out.view(torch.bfloat16)
+
+
+@triton.jit
+def _displaced(
+    out, back, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS: tl.constexpr
+):
+    accumulate(out - back, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS)
+
+
+def tile_of_long_vector(secret: bytes, t: int, tile: int) -> torch.Tensor:
+    """What the pass adds to one tile of a vector of float32 numbers too long for this machine."""
+    size = 16 * gpu_kernels.BLOCKS
+    out = torch.zeros(size)
+    kernels = Interpreted(NoiseKey(secret), Domain.TRAINING, torch.device("cpu"))
+    size_grid, place = interpreter_builder.set_grid_dim, interpreter_builder.set_grid_idx
+    with mock.patch.multiple(
+        interpreter_builder,
+        set_grid_dim=lambda x, y, z: size_grid(x + tile, y, z),
+        set_grid_idx=lambda x, y, z: place(x + tile, y, z),
+    ):
+        _displaced[(1,)](
+            out, tile * size, (tile + 1) * size, 0, kernels._table([t], [1.0]), 1, 0, 1,
+            *kernels.key.secret_words().view(np.int32).tolist(), BLOCKS=gpu_kernels.BLOCKS,
+        )  # fmt: skip
+    return out

@@ -1,0 +1,46 @@
+"""A process in which Triton interprets its kernels, on CPU tensors: the environment chooses the interpreter
+when Triton is imported, and the other tests shall not notice."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import Any
+
+
+def interpreter() -> Any:
+    """Opens a function that calls one of `interpreted_kernels` by name, in the other process."""
+    return _process("support.interpreted_kernels", "1")
+
+
+def compiler() -> Any:
+    """The same for `compiled_kernels`, where Triton compiles."""
+    return _process("support.compiled_kernels", "0")
+
+
+@contextmanager
+def _process(module: str, interpreted: str) -> Iterator[Callable[..., Any]]:
+    before = os.environ.get("TRITON_INTERPRET")
+    os.environ["TRITON_INTERPRET"] = interpreted
+    try:
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            pool.submit(importlib.import_module, "triton").exception()  # starts it, with this environment
+
+            def call(name: str, *arguments: Any) -> Any:
+                return pickle.loads(pool.submit(_call, module, name, pickle.dumps(arguments)).result())
+
+            yield call
+    finally:
+        del os.environ["TRITON_INTERPRET"]
+        if before is not None:
+            os.environ["TRITON_INTERPRET"] = before
+
+
+def _call(module: str, name: str, arguments: bytes) -> bytes:
+    """Pickled by hand: torch would share the memory of tensors, and nothing would be tested."""
+    return pickle.dumps(getattr(importlib.import_module(module), name)(*pickle.loads(arguments)))
