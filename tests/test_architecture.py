@@ -18,7 +18,7 @@ MOST_LINES = 330
 
 #: Rooms from the ground up; a room may import itself and rooms on lower floors, never its neighbours.
 FLOORS = (
-    {"compiled", "errors", "lazy", "typing", "version"},
+    {"compiled", "errors", "lazy", "typing", "values", "version"},
     {"participation"},
     {"workload"},
     {"cohorts", "factorization"},
@@ -55,6 +55,7 @@ LIMITED = {
     "errors": set(),
     "lazy": set(),
     "typing": {"numpy"},
+    "values": set(),
     "participation": set(),
     "version": set(),
     "workload": {"numpy"},

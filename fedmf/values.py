@@ -1,0 +1,59 @@
+"""Values that a run is made of: frozen, validated when they are made, and written down by themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
+
+__all__ = ["Value", "by_kind", "value_of"]
+
+
+class Value:
+    """A frozen dataclass of one kind among several that may stand in the same place.
+
+    Its fields are text, numbers, truth values, None, or tuples of text or numbers, each with a default, so
+    that it can be written in a configuration table. ``__post_init__`` refuses what is out of range.
+    """
+
+    #: The name by which configurations and records choose it.
+    kind: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Kind and fields, JSON-able; floats survive JSON bit for bit."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {
+            "kind": self.kind,
+            **{name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()},
+        }
+
+
+AnyValue = TypeVar("AnyValue", bound=Value)
+
+
+def by_kind(*kinds: type[AnyValue]) -> dict[str, type[AnyValue]]:
+    """The classes that may stand in one place, by the name of their kind."""
+    return {kind.kind: kind for kind in kinds}
+
+
+def value_of(kinds: Mapping[str, type[AnyValue]], description: Mapping[str, Any]) -> AnyValue:
+    """Read what `Value.to_dict` wrote.
+
+    Args:
+        kinds: what may stand in this place.
+        description: kind and fields.
+
+    Raises:
+        ValueError: an unknown kind, fields that are not those of the kind, or values out of range.
+    """
+    kind = description.get("kind")
+    if kind not in kinds:
+        raise ValueError(f"kind must be one of {', '.join(kinds)}; got {kind!r}.")
+    given = {name: value for name, value in description.items() if name != "kind"}
+    known = {field.name for field in dataclasses.fields(kinds[kind])}  # type: ignore[arg-type]
+    if set(given) != known:
+        wrong = ", ".join(sorted(set(given) ^ known))
+        raise ValueError(f"fields of {kind!r} must be those of this version; differing: {wrong}.")
+    return kinds[kind](
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    )
