@@ -46,7 +46,7 @@ def value_of(kinds: Mapping[str, type[AnyValue]], description: Mapping[str, Any]
     Raises:
         ValueError: an unknown kind, fields that are not those of the kind, or values out of range.
     """
-    kind = description.get("kind")
+    kind = str(description.get("kind"))
     if kind not in kinds:
         raise ValueError(f"kind must be one of {', '.join(kinds)}; got {kind!r}.")
     given = {name: value for name, value in description.items() if name != "kind"}
