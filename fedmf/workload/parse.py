@@ -68,4 +68,4 @@ def _parse_schedule(text: str, rounds: int, whole: str) -> LearningRateSchedule:
     try:
         return LearningRateSchedule(kind, 1.0, rounds, int(warmup or 0))
     except ValueError as error:
-        raise ValueError(f"A (workload) has no such schedule: {error}; got {whole!r}.") from None
+        raise ValueError(f"A (workload) {whole!r} has no such schedule: {error}") from None

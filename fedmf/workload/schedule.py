@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-__all__ = ["SCHEDULES", "LearningRateSchedule"]
+__all__ = ["LearningRateSchedule", "ScheduleKind"]
 
-SCHEDULES = ("constant", "linear", "cosine")
+ScheduleKind = Literal["constant", "linear", "cosine"]
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,11 @@ class LearningRateSchedule:
     warmup: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in SCHEDULES:
-            raise ValueError(f"server-schedule must be one of {', '.join(SCHEDULES)}; got {self.kind!r}.")
+        if self.kind not in get_args(ScheduleKind):
+            kinds = ", ".join(get_args(ScheduleKind))
+            raise ValueError(f"schedule (of the learning rate) must be one of {kinds}; got {self.kind!r}.")
         if not (math.isfinite(self.peak) and self.peak > 0):
-            raise ValueError(f"η (server learning rate) must be positive and finite; got {self.peak}.")
+            raise ValueError(f"η (learning rate) must be positive and finite; got {self.peak}.")
         if not 0 <= self.warmup < self.rounds:
             raise ValueError(f"w (warm-up rounds) must lie in 0..{self.rounds - 1}; got {self.warmup}.")
 

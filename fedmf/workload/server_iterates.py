@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from fedmf.workload.schedule import LearningRateSchedule
-from fedmf.workload.toeplitz import ToeplitzWorkload, momentum, prefix, weighted
+from fedmf.workload.toeplitz import ToeplitzWorkload, exponential, momentum, prefix, weighted, window
 
-__all__ = ["iterates", "nesterov", "with_schedule"]
+__all__ = ["decaying", "iterates", "nesterov", "with_schedule"]
 
 
 def nesterov(decay: float, rounds: int) -> ToeplitzWorkload:
@@ -30,6 +30,15 @@ def nesterov(decay: float, rounds: int) -> ToeplitzWorkload:
     heavy = momentum(decay, rounds)
     factors = ((1.0, -1.0, 1), (decay, -1.0, 1), (decay / (1 + decay), 1.0, 1))
     return ToeplitzWorkload(f"nesterov:{decay:g}", 1 + decay * heavy.coefficients, factors=factors)
+
+
+def decaying(decay: float, rounds: int) -> ToeplitzWorkload:
+    """Exponentially decaying sums, a_j = β^j, for 0 ≤ β < 1; with β = 0 each round alone.
+
+    >>> decaying(0.5, 3).name, decaying(0.0, 3).name
+    ('exponential:0.5', 'window:1')
+    """
+    return exponential(decay, rounds) if decay > 0 else window(1, rounds)
 
 
 def with_schedule(workload: ToeplitzWorkload, schedule: LearningRateSchedule) -> ToeplitzWorkload:

@@ -99,10 +99,10 @@ class ToeplitzWorkload:
         """
         squares = self.coefficients**2
         if self.row_weights is None:
-            found = np.cumsum(squares)[::-1]
+            sums = np.cumsum(squares)[::-1]
         else:
-            found = _correlate(self.row_weights**2, squares)
-        return found if self.column_weights is None else found * self.column_weights**2
+            sums = _correlate(self.row_weights**2, squares)
+        return sums if self.column_weights is None else sums * self.column_weights**2
 
     def materialize(self) -> NDArray[np.float64]:
         """The dense n×n matrix; an oracle for small n."""

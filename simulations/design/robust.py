@@ -34,23 +34,28 @@ BUFFERS = 4
 
 def curve(C: Factorization, scenarios: Scenarios) -> Curve:
     """RMSE of prefix sums for each contract, sensitivity included, noise multiplier left out."""
-    queries, found = prefix(C.rounds), []
+    queries, rmse = prefix(C.rounds), []
     for contract in scenarios.contracts:
         stated = stated_sensitivity(C, contract)
         assert stated.kind == "exact"
-        found.append(errors(C, queries, stated).rmse)
-    return np.array(found)
+        rmse.append(errors(C, queries, stated).rmse)
+    return np.array(rmse)
 
 
 def compare(scenarios: Scenarios) -> dict[str, Curve]:
     """All curves by label."""
     contracts = scenarios.contracts
     lower, upper = contracts[0].min_separation, contracts[-1].min_separation
-    single = [banded_toeplitz(own.min_separation, own) for own in contracts]
+    single = [banded_toeplitz(contract.min_separation, contract) for contract in contracts]
     known = np.array(
-        [curve(C, Scenarios((own,), np.ones(1)))[0] for C, own in zip(single, contracts, strict=True)]
+        [
+            curve(C, Scenarios((contract,), np.ones(1)))[0]
+            for C, contract in zip(single, contracts, strict=True)
+        ]
     )
-    buffered = [curve(blt(BUFFERS, own), scenarios) for own in contracts[:: max(1, len(contracts) // 8)]]
+    buffered = [
+        curve(blt(BUFFERS, contract), scenarios) for contract in contracts[:: max(1, len(contracts) // 8)]
+    ]
     regret = Scenarios(contracts, 1.0 / known)
     worst = robust_toeplitz(upper, regret, criterion="worst", start=robust_toeplitz(upper, scenarios))
     return {

@@ -2,12 +2,26 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support import oracles
 
 from fedmf.factorization.algebra.search import minimize_on_interval
-from fedmf.factorization.mechanisms.catalogue import accepted_parameters, build, names
+from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import banded_toeplitz
+from fedmf.factorization.mechanisms.catalogue import (
+    accepted_parameters,
+    build,
+    names,
+    names_taking,
+    optional_parameters,
+    parameters,
+)
+from fedmf.factorization.mechanisms.families import FAMILIES
+from fedmf.factorization.mechanisms.lti import quadratic_lti, quadratic_suboptimality
+from fedmf.factorization.mechanisms.robust import Scenarios, robust_toeplitz
+from fedmf.factorization.mechanisms.strongly_convex import strongly_convex_lti
 from fedmf.factorization.objectives.error import errors
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
+from fedmf.workload.parse import parse_workload
 from fedmf.workload.toeplitz import prefix
 
 CONTRACT = Participation(120, 4, 30)
@@ -22,15 +36,16 @@ def test_names_are_the_contract():
     plain = {
         "identity", "square-root", "bsr", "bisr", "bifr", "bfr", "cgd", "nu-ftrl", "one-parameter",
         "shifted-root", "optimal-diagonal", "banded-toeplitz", "banded", "dense", "tree", "kary-tree",
-        "banded-inverse", "blt",
+        "banded-inverse", "blt", "robust", "quadratic-lti", "strongly-convex-lti",
     }  # fmt: skip
     assert set(names()) == plain | {f"normalized-{name}" for name in plain}
 
 
 @pytest.mark.parametrize("name", names())
 def test_params_rebuild_the_same_factorization(name):
-    first = build(name, CONTRACT)
-    again = build(name, CONTRACT, params=first.params)
+    contract = Participation(60, 3, 20)
+    first = build(name, contract)
+    again = build(name, contract, params=first.params)
     assert set(first.params) == set(accepted_parameters(name))
     assert again.params == first.params
     assert again.factorization.to_dict() == first.factorization.to_dict()
@@ -112,8 +127,10 @@ def test_bad_requests_are_refused_by_name(name, given, message):
 
 def test_smallest_horizon():
     for name in names():
-        C = build(name, Participation(1, 1, 1)).factorization
+        mechanism = build(name, Participation(1, 1, 1))
+        C = mechanism.factorization
         assert C.rounds == 1
+        assert build(name, Participation(1, 1, 1), params=mechanism.params).params == mechanism.params
         assert stated_sensitivity(C, Participation(1, 1, 1)).kind == "exact"
 
 
@@ -129,3 +146,147 @@ def test_line_search_prefers_the_deeper_of_two_minima_and_skips_infinity():
         return float("inf") if x < 0.2 else min((x - 0.3) ** 2 + 0.1, (x - 0.8) ** 2)
 
     assert minimize_on_interval(objective, 0.0, 1.0)[0] == pytest.approx(0.8, abs=1e-3)
+
+
+def test_every_parameter_has_one_meaning_and_its_takers():
+    known = parameters()
+    for family in FAMILIES.values():
+        assert family.meaning
+        assert family.name in names()
+        for parameter in family.parameters:
+            assert known[parameter.symbol] is parameter
+            assert family.name in names_taking(parameter.symbol)
+    for symbol, parameter in known.items():
+        assert parameter.symbol == symbol
+        assert parameter.meaning
+        for name in names_taking(symbol):
+            assert symbol in (*accepted_parameters(name), *optional_parameters(name))
+    real = {"gamma", "lambda", "nu", "c", "eta", "mu", "smoothness", "variance"}
+    assert {symbol for symbol, parameter in known.items() if not parameter.integer} == real
+    assert names_taking("nothing") == []
+
+
+def test_limits_fall_from_names_to_comparisons_and_to_normalised_forms():
+    for family in FAMILIES.values():
+        plain, columns = family.plain, family.normalized
+        assert plain.largest_compared <= plain.largest
+        assert columns.largest <= plain.largest
+        assert columns.largest_compared <= plain.largest_compared
+        for form in (plain, columns):
+            n = form.largest + 1
+            with pytest.raises(ValueError, match=rf"at most {form.largest}( for {form.name})?; got {n}"):
+                build(form.name, Participation(n, 1, n))
+
+
+DESIGNED = {
+    "robust": [{}, {"lower": 2, "upper": 6, "bands": 7}, {"worst": 1}, {"upper": 4, "bands": 3, "worst": 1}],
+    "quadratic-lti": [
+        {},
+        {"eta": 0.9},
+        {"mu": 0.3, "smoothness": 1.5, "eta": 1.2, "eigenvalues": 3},
+        {"mu": 4.0},
+    ],
+    "strongly-convex-lti": [{}, {"lags": 0}, {"mu": 0.3, "smoothness": 1.5, "eta": 1.2, "variance": 2.0}],
+}
+
+
+@pytest.mark.parametrize("workload", ["prefix", "momentum:0.8", "window:3", "prefix*linear"])
+@pytest.mark.parametrize("form", ["", "normalized-"])
+@pytest.mark.parametrize("name", DESIGNED)
+def test_designed_matrices_are_judged_as_dense_ones_over_every_pattern(name, form, workload):
+    for n, k, b in ((1, 1, 1), (9, 3, 3), (12, 2, 5), (7, 7, 1)):
+        if workload == "window:3" and n < 3:
+            continue
+        contract, queries = Participation(n, k, b), parse_workload(workload, n)
+        for given in DESIGNED[name]:
+            if max(given.get("bands", 1), given.get("upper", 1)) > n:
+                continue
+            C = build(form + name, contract, queries, params=given).factorization
+            dense, stated = C.materialize(), stated_sensitivity(C, contract)
+            truth = oracles.scalar_sensitivity(dense, k, b)
+            # Beyond a step of 1/L the coefficients oscillate, and a bound is called one.
+            assert stated.kind == "exact" or given.get("eta", 0.5) * given.get("smoothness", 1.0) > 1
+            assert stated.value >= truth * (1 - 1e-11)
+            if stated.kind == "exact":
+                assert stated.value == pytest.approx(truth, rel=1e-11)
+            A = queries.materialize()
+            assert errors(C, queries, stated).rmse == pytest.approx(
+                oracles.rmse(A, dense, stated.value), rel=1e-9
+            )
+
+
+def test_robust_by_name_is_the_design_for_its_separations():
+    contract, work = Participation(120, 4, 20), prefix(120)
+    scenarios = Scenarios.separations(120, range(20, 31), 4)
+    given = {"upper": 30, "bands": 30}
+    mean = build("robust", contract, params=given)
+    assert mean.params == {"lower": 20, "upper": 30, "bands": 30, "worst": 0}
+    assert mean.factorization.to_dict() == robust_toeplitz(30, scenarios, None).to_dict()
+    worst = build("robust", contract, params={**given, "worst": 1})
+
+    def ratios(C):
+        best = [banded_toeplitz(own.min_separation, own) for own in scenarios.contracts]
+        return [
+            errors(C, work, stated_sensitivity(C, own)).rmse
+            / errors(optimal, work, stated_sensitivity(optimal, own)).rmse
+            for optimal, own in zip(best, scenarios.contracts, strict=True)
+        ]
+
+    assert max(ratios(worst.factorization)) < 0.999 * max(ratios(mean.factorization))
+    assert np.mean(ratios(worst.factorization)) > np.mean(ratios(mean.factorization))
+    # For the contract alone, the design for one separation is better, but not for the larger ones.
+    alone = banded_toeplitz(20, contract)
+    assert ratios(alone)[0] < ratios(worst.factorization)[0]
+    assert max(ratios(alone)) > max(ratios(worst.factorization))
+
+
+def test_many_separations_are_taken_evenly():
+    spread = [contract.min_separation for contract in Scenarios.between(1000, 100, 260, 5).contracts]
+    assert spread == list(range(100, 261, 10))
+
+
+def test_noise_for_the_last_iterate_by_name_is_made_for_its_curvatures():
+    contract = Participation(400, 1, 400)
+    quadratic = build("quadratic-lti", contract, params={"mu": 0.1, "smoothness": 2.0, "eigenvalues": 5})
+    assert quadratic.params == {"smoothness": 2.0, "eta": 0.25, "mu": 0.1, "eigenvalues": 5}
+    spectrum = np.geomspace(0.1, 2.0, 5)
+    direct = quadratic_lti(400, spectrum, 0.25)
+    assert quadratic.factorization.to_dict() == direct.to_dict()
+    free = build("quadratic-lti", contract).params
+    assert free == {"smoothness": 1.0, "eta": 0.5, "mu": pytest.approx(12 / 400 / 0.5), "eigenvalues": 16}
+
+    def left(C):
+        return quadratic_suboptimality(C, spectrum, 0.25) * stated_sensitivity(C, contract).value ** 2
+
+    for rival in ("identity", "nu-ftrl", "banded-toeplitz", "square-root"):
+        assert left(direct) < 0.97 * left(build(rival, contract).factorization)
+    convex = build("strongly-convex-lti", contract, params={"mu": 0.1, "lags": 2, "variance": 1.0})
+    assert convex.params == {"smoothness": 1.0, "eta": 0.5, "mu": 0.1, "lags": 2, "variance": 1.0}
+    direct = strongly_convex_lti(400, 0.1, 1.0, 0.5, lags=2, gradient_noise=1.0)
+    assert convex.factorization.to_dict() == direct.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("robust", {"lower": 40, "upper": 30}, "at least 1 and at most upper .* got 40 and 30"),
+        ("robust", {"upper": 121}, "upper .* between 1 and n=120; got 121"),
+        ("robust", {"worst": 2}, "worst .* between 0 and 1; got 2"),
+        ("robust", {"lower": 2.5}, "lower .* integer"),
+        ("quadratic-lti", {"mu": 2.0, "smoothness": 1.0}, "mu .* at most smoothness=1.0; got 2.0"),
+        ("quadratic-lti", {"eta": 2.5}, "eta .* between 0 and 2/lambda_max=2"),
+        ("quadratic-lti", {"mu": -1.0}, "mu .* above 0; got -1.0"),
+        ("quadratic-lti", {"smoothness": 0.0}, "smoothness .* above 0"),
+        ("quadratic-lti", {"eigenvalues": 0}, "eigenvalues .* between 1 and 4096"),
+        ("quadratic-lti", {"mu": 1e-9}, "mu|spectrum"),
+        ("strongly-convex-lti", {"mu": 2.0, "smoothness": 1.0}, "mu|smoothness"),
+        ("strongly-convex-lti", {"eta": 3.0}, "eta"),
+        ("strongly-convex-lti", {"lags": 33}, "lags .* between 0 and 32"),
+        ("strongly-convex-lti", {"variance": -1.0}, "variance|gradient_noise"),
+        ("strongly-convex-lti", {"gamma": 0.5}, "takes: smoothness, eta, mu, lags, variance; got gamma"),
+    ],
+)
+def test_bad_requests_of_designed_matrices_are_refused(name, given, message):
+    with pytest.raises(ValueError, match=message) as refusal:
+        build(name, CONTRACT, params=given)
+    assert "\n" not in str(refusal.value)

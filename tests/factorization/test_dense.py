@@ -6,8 +6,12 @@ from support.oracles import prefix_sums, query_variances, scalar_sensitivity
 
 from fedmf.factorization.matrices.dense import Dense, lower_factor
 from fedmf.factorization.mechanisms.banded_optimizer import banded
-from fedmf.factorization.mechanisms.dense_optimizer import dense, single_participation_gram
-from fedmf.factorization.mechanisms.dense_refinement import log_smooth_error, refined
+from fedmf.factorization.mechanisms.dense_optimizer import (
+    dense,
+    log_smooth_error,
+    refined,
+    single_participation_gram,
+)
 from fedmf.factorization.objectives.error import errors
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation

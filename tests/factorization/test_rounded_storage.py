@@ -142,11 +142,11 @@ def test_more_noise_by_the_inflation_makes_up_for_the_shift(form):
 @pytest.mark.parametrize(
     ("C", "arguments", "message"),
     [
-        (tree(ROUNDS), {}, "^buffer_dtype must be float64 for this form .* BlockSums"),
+        (tree(ROUNDS), {}, "^dtype .of stored vectors. must be float64 for this form .* BlockSums"),
         (
             InverseToeplitz([1.0, -0.5], ROUNDS),
             {},
-            "^buffer_dtype must be float64 for this form .* Recurrence",
+            "^dtype .of stored vectors. must be float64 for this form .* Recurrence",
         ),
         (FORMS["bands"], {"dimension": 0}, r"^d \(dimension\) must be an integer of at least 1; got 0"),
         (FORMS["bands"], {"noise_multiplier": 0.0}, r"^sigma \(noise multiplier\) must be positive"),

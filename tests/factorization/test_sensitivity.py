@@ -8,6 +8,8 @@ from support.oracles import contracts, earliest_norm, ltt, patterns, scalar_sens
 
 from fedmf.factorization.matrices.closed_form import bisr, cgd, nu_ftrl, square_root
 from fedmf.factorization.matrices.toeplitz import Diagonal, InverseToeplitz, Toeplitz, normalized
+from fedmf.factorization.sensitivity.joint import UserRange, joint_sensitivity
+from fedmf.factorization.sensitivity.methods import SensitivityNotExact, over_patterns
 from fedmf.factorization.sensitivity.pattern_search import row_bound
 from fedmf.factorization.sensitivity.separated import (
     best_separated_sum,
@@ -17,7 +19,6 @@ from fedmf.factorization.sensitivity.separated import (
     pattern_layers,
 )
 from fedmf.factorization.sensitivity.stated import (
-    SensitivityNotExact,
     exact_sensitivity,
     stated_sensitivity,
 )
@@ -230,3 +231,28 @@ def test_comb_sum_and_its_adjoint(n, k, b):
     comb = ltt(np.isin(np.arange(n), np.arange(k) * b).astype(float), n)
     assert np.allclose(comb_sum(x, k, b), comb @ x, atol=1e-13)
     assert np.allclose(comb_sum_adjoint(y, k, b), comb.T @ y, atol=1e-13)
+
+
+def test_a_pair_beyond_the_gram_matrix_keeps_the_bound_of_its_envelopes():
+    """No user attains it, and n is too large for any further method."""
+    n, users = 11_000, UserRange(1.0, 2, "zero-out")
+    short, long = Toeplitz([1.0, 0.3, -0.2], n), Toeplitz([0.9] + [0.5, -0.5] * 75, n)
+    contract = Participation(n, 5, 100)
+    bound = joint_sensitivity(short, long, contract, 0.5, users)
+    assert bound.kind == "upper_bound"
+    columns = [C.columns([0, 100, 200, 300, 400]) for C in (short, long)]
+    rows = [np.abs(own.T @ own).sum() for own in columns]
+    assert bound.value >= np.sqrt(rows[0] + 0.5 * rows[1]) * (1 - EXACT)
+
+
+def test_over_patterns_finds_each_largest_quantity_and_its_first_pattern():
+    contract, weights = Participation(9, 3, 2), np.random.default_rng(3).normal(size=9)
+    quantities = over_patterns(
+        lambda layer: np.stack([weights[layer].sum(axis=1), -weights[layer].sum(axis=1)]), contract
+    )
+    patterns = [list(row) for layer in pattern_layers(9, 3, 2) for row in layer]
+    sums = [sum(weights[i] for i in pattern) for pattern in patterns]
+    for (value, pattern), signs in zip(quantities, (1, -1), strict=True):
+        best = max(range(len(sums)), key=lambda i, sign=signs: sign * sums[i])
+        assert value == pytest.approx(signs * sums[best], rel=EXACT)
+        assert pattern.tolist() == patterns[best]

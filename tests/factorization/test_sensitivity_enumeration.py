@@ -22,12 +22,10 @@ from fedmf.factorization.matrices.stamped import Stamped
 from fedmf.factorization.matrices.strategy_matrix import Factorization
 from fedmf.factorization.matrices.toeplitz import Diagonal, InverseToeplitz, Toeplitz, normalized
 from fedmf.factorization.matrices.trees import kary_tree, tree
+from fedmf.factorization.sensitivity.methods import Sensitivity, methods
 from fedmf.factorization.sensitivity.pattern_search import row_bound
 from fedmf.factorization.sensitivity.stated import (
-    Sensitivity,
-    _by_enumeration,
-    _by_search,
-    _methods,
+    _Strategy,
     quick_upper_bound,
     stated_sensitivity,
 )
@@ -138,11 +136,12 @@ def _check_each_method(C: Factorization, contract: Participation, truth: float) 
     """Also those that are not asked once one is exact are above the worst scalar user, or equal to it."""
     k, b = contract.max_participations, contract.min_separation
     size = np.abs(C.materialize().T @ C.materialize())
+    strategy = _Strategy(C, contract)
     asked = [
-        *_methods(C, contract),
-        _by_enumeration(C, k, b),
+        *methods(strategy),
+        strategy.by_enumeration(),
         Sensitivity(row_bound(size, k, b) ** 0.5, "upper_bound", "row-wise dynamic program"),
-        _by_search(C, k, b),
+        strategy.by_rows(),
     ]
     for found in asked:
         assert found.value >= truth * (1 - EXACT), found.case

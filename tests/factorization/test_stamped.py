@@ -84,9 +84,9 @@ def test_design_takes_both():
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
-        ("bsr", {"stamps": 0}, r"s \(stamps\) must be an integer between 1 and 60; got 0"),
+        ("bsr", {"stamps": 0}, r"s \(stamps\) must be an integer between 1 and n=60; got 0"),
         ("bsr", {"stamps": 2.5}, "stamps"),
-        ("bsr", {"stamps": 61}, "between 1 and 60"),
+        ("bsr", {"stamps": 61}, "between 1 and n=60"),
         ("bsr", {"taper": 3}, "bsr takes"),
         ("banded-toeplitz", {"taper": 20}, r"b_0 \(taper\) must be an integer between 0 and 19; got 20"),
         ("banded-toeplitz", {"taper": float("nan")}, "taper"),

@@ -117,7 +117,7 @@ def test_arity_and_estimator_are_chosen():
         (lambda: kary_tree(2, 5000), "between 1 and 4096"),
         (
             lambda: build("kary-tree", Participation(9, 1, 9), params={"arity": 2.5}),
-            "integer; got 2.5",
+            "integer between 2 and 4096; got 2.5",
         ),
     ],
 )

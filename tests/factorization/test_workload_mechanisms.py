@@ -9,11 +9,11 @@ from support.oracles import earliest_norm, ltt, query_variances, rmse, scalar_se
 from fedmf.factorization.algebra.series import factored_power, multiply, power, reciprocal
 from fedmf.factorization.matrices.closed_form import identity
 from fedmf.factorization.matrices.toeplitz import Toeplitz
+from fedmf.factorization.matrices.workload_power import power_series
 from fedmf.factorization.mechanisms import banded_inverse, banded_toeplitz, blt
 from fedmf.factorization.mechanisms.banded_inverse_optimizer import EarliestObjective
 from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import log_objective
 from fedmf.factorization.mechanisms.catalogue import build, names
-from fedmf.factorization.mechanisms.workload_power import power_series
 from fedmf.factorization.objectives.error import errors
 from fedmf.factorization.objectives.error import query_variances as variances
 from fedmf.factorization.objectives.strategy_error import StrategyError

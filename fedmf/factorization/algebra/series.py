@@ -53,10 +53,12 @@ def factored_power(factors: Iterable[tuple[float, float, int]], exponent: float,
     array([1.     , 0.75   , 0.59375])
     """
     product = np.ones(1)
-    for root, own, stride in factors:
+    for root, factor_exponent, stride in factors:
         factor = np.zeros(terms)
         count = -(-terms // stride)
-        factor[::stride] = binomial_series(own * exponent, count) * np.power(root, np.arange(count))
+        factor[::stride] = binomial_series(factor_exponent * exponent, count) * np.power(
+            root, np.arange(count)
+        )
         product = factor if product.size == 1 else multiply(product, trimmed(factor), terms)
     return np.pad(product, (0, terms - product.size))
 
@@ -75,13 +77,13 @@ def power(series: Vector, exponent: float, terms: int) -> Vector:
     array([1.   , 0.5  , 0.375])
     """
     a = trimmed(series[:terms]) / series[0]
-    found = np.zeros(terms)
-    found[0] = 1.0
+    b = np.zeros(terms)
+    b[0] = 1.0
     weights = np.arange(a.size) * (exponent + 1.0)
     for t in range(1, terms):
         last = min(t, a.size - 1)
-        found[t] = ((weights[1 : last + 1] - t) * a[1 : last + 1]) @ found[t - last : t][::-1] / t
-    return found
+        b[t] = ((weights[1 : last + 1] - t) * a[1 : last + 1]) @ b[t - last : t][::-1] / t
+    return b
 
 
 def fft_size(length: int) -> int:

@@ -44,12 +44,12 @@ def minimum_phase(log_power: Spectrum, rounds: int, distance: float) -> Vector:
     array([ 1. , -0.5,  0. ])
     """
     size = _grid_size(rounds, distance)
-    found = _folded(log_power, size)[:rounds]
+    coefficients = _folded(log_power, size)[:rounds]
     while size < _LARGEST_GRID:
         size *= 2
-        previous, found = found, _folded(log_power, size)[:rounds]
-        if np.abs(found - previous).max() <= _TOLERANCE:
-            return found
+        previous, coefficients = coefficients, _folded(log_power, size)[:rounds]
+        if np.abs(coefficients - previous).max() <= _TOLERANCE:
+            return coefficients
     raise _too_fine(rounds, distance)
 
 

@@ -69,16 +69,16 @@ def certified_dense_bound(
         weights = weights * (squares / roots.sum()) ** _ETA
         weights /= weights.sum()
         if step % _STEPS_PER_CUT == _STEPS_PER_CUT - 1:
-            kept = weights > _LEAST_WEIGHT / weights.size
-            users, weights = users[:, kept], weights[kept]
+            heavy = weights > _LEAST_WEIGHT / weights.size
+            users, weights = users[:, heavy], weights[heavy]
             starts = [
-                _shifted(np.sort(rng.integers(0, n - _reach(n, k, b), own)), own, b, n)
-                for own in [_most(n, k, b)] * 40
+                _shifted(np.sort(rng.integers(0, n - _reach(n, k, b), size)), size, b, n)
+                for size in [_most(n, k, b)] * 40
             ]
             starts += list(users[:, rng.choice(weights.size, 40, p=weights / weights.sum())].T)
-            found = heavier_users(gram, participation, starts)
-            found = found[:, np.einsum("ij,ij->j", found, gram @ found) > roots.sum()]
-            users, weights = _joined(users, weights, found)
+            candidates = heavier_users(gram, participation, starts)
+            candidates = candidates[:, np.einsum("ij,ij->j", candidates, gram @ candidates) > roots.sum()]
+            users, weights = _joined(users, weights, candidates)
     return dense_bound(*best, queries)
 
 
@@ -117,9 +117,9 @@ def _first_users(participation: Participation) -> tuple[Array, Vector]:
     return np.column_stack(columns), np.array(weights) / np.sum(weights)
 
 
-def _joined(users: Array, weights: Vector, found: Array) -> tuple[Array, Vector]:
-    """The users and those found that are not among them, which share 3 % of the weight."""
-    fresh = np.unique(found, axis=1)
+def _joined(users: Array, weights: Vector, candidates: Array) -> tuple[Array, Vector]:
+    """The users and those candidates that are not among them, which share 3 % of the weight."""
+    fresh = np.unique(candidates, axis=1)
     known = {column.tobytes() for column in np.ascontiguousarray(users.T)}
     new = [column for column in np.ascontiguousarray(fresh.T) if column.tobytes() not in known]
     if not new:

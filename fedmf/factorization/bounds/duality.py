@@ -42,13 +42,13 @@ def pattern_users(patterns: list[NDArray[np.int64]], participation: Participatio
     """
     n, k, b = participation.rounds, participation.max_participations, participation.min_separation
     users = np.zeros((n, len(patterns)))
-    for column, own in enumerate(patterns):
-        if not 0 < len(own) <= k or own[0] < 0 or own[-1] >= n or (np.diff(own) < b).any():
+    for column, rounds in enumerate(patterns):
+        if not 0 < len(rounds) <= k or rounds[0] < 0 or rounds[-1] >= n or (np.diff(rounds) < b).any():
             raise ValueError(
                 f"pi (pattern {column}) must be at most k={k} rounds of 0 … {n - 1}, at least b={b} apart; "
-                f"got {own.tolist()}. Drop it."
+                f"got {rounds.tolist()}. Drop it."
             )
-        users[own, column] = 1.0
+        users[rounds, column] = 1.0
     return users
 
 
@@ -144,8 +144,8 @@ def banded_inverse_bound(filters: Array, users: Array, weights: Array, workload:
     solved = cho_solve_banded((cholesky_banded(covariance_bands(filters, n), lower=True), True), users)
     reached = float(mixture @ np.einsum("ij,ij->j", users, solved))
     pull = np.zeros((p, p))
-    for own, share in zip(solved.T, mixture, strict=True):
-        windows = np.lib.stride_tricks.sliding_window_view(np.append(own, np.zeros(p)), p)[:n]
+    for column, share in zip(solved.T, mixture, strict=True):
+        windows = np.lib.stride_tricks.sliding_window_view(np.append(column, np.zeros(p)), p)[:n]
         pull += share * (windows.T @ windows)
     smallest = eigh(filter_errors(workload, p), pull, eigvals_only=True, subset_by_index=[0, 0])[0]
     return float(reached * np.sqrt(max(smallest, 0.0) / n))

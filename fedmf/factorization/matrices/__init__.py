@@ -14,7 +14,7 @@ from fedmf.factorization.matrices.closed_form import (
     optimal_diagonal,
     square_root,
 )
-from fedmf.factorization.matrices.dense import Dense, lower_factor
+from fedmf.factorization.matrices.dense import LARGEST_DENSE, Dense, lower_factor
 from fedmf.factorization.matrices.scaled_toeplitz import ColumnScaled, NotRepresentable, ScaledToeplitz
 from fedmf.factorization.matrices.stamped import Stamped
 from fedmf.factorization.matrices.strategy_matrix import Factorization
@@ -26,8 +26,17 @@ from fedmf.factorization.matrices.toeplitz import (
     normalized,
 )
 from fedmf.factorization.matrices.trees import BlockTree, KaryTree, kary_tree, tree
+from fedmf.factorization.matrices.workload_power import (
+    damped_root,
+    inverse_power,
+    power_series,
+    shifted_root,
+    strategy_power,
+    workload_diagonal,
+)
 
 __all__ = [
+    "LARGEST_DENSE",
     "Banded",
     "BlockTree",
     "BufferedToeplitz",
@@ -46,16 +55,22 @@ __all__ = [
     "bisr",
     "bsr",
     "cgd",
+    "damped_root",
     "factorization_from_dict",
     "identity",
+    "inverse_power",
     "kary_tree",
     "lower_factor",
     "normalized",
     "nu_ftrl",
     "one_parameter",
     "optimal_diagonal",
+    "power_series",
+    "shifted_root",
     "square_root",
+    "strategy_power",
     "tree",
     "without_workload",
+    "workload_diagonal",
     "workload_inverse",
 ]

@@ -100,12 +100,12 @@ class Stamped(Factorization):
         """
         size = self.base.rounds
         blocks = -(-self.rounds // size)
-        own = self.base.query_variances(workload[:size])
+        variances = self.base.query_variances(workload[:size])
         if (workload == 1.0).all():
-            earlier = np.full((blocks, size), own[-1])
+            earlier = np.full((blocks, size), variances[-1])
         else:
             earlier = self._earlier_blocks(workload, blocks)
-        earlier[0] = own
+        earlier[0] = variances
         return np.cumsum(earlier, axis=0).reshape(-1)[: self.rounds]
 
     def _earlier_blocks(self, workload: Vector, blocks: int) -> NDArray[np.float64]:
@@ -116,13 +116,13 @@ class Stamped(Factorization):
                 f"m (rounds of a stamped block) must be at most {_LARGEST_BLOCK} for this workload; "
                 f"got {size}. Use more stamps."
             )
-        found = np.zeros((blocks, size))
+        variances = np.zeros((blocks, size))
         inverse = np.linalg.solve(self.base.materialize(), np.eye(size)) if blocks > 1 else np.eye(size)
         a = np.pad(workload, (0, blocks * size - workload.size))
         lag = np.subtract.outer(np.arange(size), np.arange(size))
         for block in range(1, blocks):
-            found[block] = np.square(a[block * size + lag] @ inverse).sum(axis=1)
-        return found
+            variances[block] = np.square(a[block * size + lag] @ inverse).sum(axis=1)
+        return variances
 
     def leading(self, rounds: int) -> Factorization:
         """The same blocks to the horizon T."""

@@ -145,10 +145,10 @@ def _online(rounds: int) -> BlockSums:
         gain.append(float(np.hypot(w[-1], (1 - w[-1]) * gain[-1])))
     weights = np.zeros((rounds, levels(rounds)))
     for t in range(rounds):
-        kept = 1.0
+        share = 1.0
         for j in range(closed_levels(t) - 1, -1, -1):
-            kept *= 1 - w[j + 1]
-            weights[t, j] = 1 - kept
+            share *= 1 - w[j + 1]
+            weights[t, j] = 1 - share
     return BlockSums(np.array([gain[closed_levels(t)] for t in range(rounds)]), weights, np.ones(rounds))
 
 

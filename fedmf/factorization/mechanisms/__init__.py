@@ -8,18 +8,35 @@ from fedmf.factorization.mechanisms.catalogue import (
     Mechanism,
     accepted_parameters,
     build,
+    form_of,
     names,
+    names_taking,
+    names_to_compare,
     optional_parameters,
+    parameters,
+)
+from fedmf.factorization.mechanisms.choice import (
+    GivenFactorization,
+    MechanismChoice,
+    NamedMechanism,
+    mechanism_choice_from_dict,
 )
 from fedmf.factorization.mechanisms.dense_optimizer import dense
-from fedmf.factorization.mechanisms.families import FAMILIES
-from fedmf.factorization.mechanisms.horizons import check_rounds
+from fedmf.factorization.mechanisms.family import check_rounds
 from fedmf.factorization.mechanisms.lti import quadratic_lti, quadratic_suboptimality
+from fedmf.factorization.mechanisms.parameter import Accuracy, DesignRequest, Parameter, chosen
+from fedmf.factorization.mechanisms.robust import Scenarios, least_regret, robust_toeplitz, tapered
 from fedmf.factorization.mechanisms.strongly_convex import strongly_convex_bound, strongly_convex_lti
 
 __all__ = [
-    "FAMILIES",
+    "Accuracy",
+    "DesignRequest",
+    "GivenFactorization",
     "Mechanism",
+    "MechanismChoice",
+    "NamedMechanism",
+    "Parameter",
+    "Scenarios",
     "accepted_parameters",
     "banded",
     "banded_inverse",
@@ -27,11 +44,20 @@ __all__ = [
     "blt",
     "build",
     "check_rounds",
+    "chosen",
     "dense",
+    "form_of",
+    "least_regret",
+    "mechanism_choice_from_dict",
     "names",
+    "names_taking",
+    "names_to_compare",
     "optional_parameters",
+    "parameters",
     "quadratic_lti",
     "quadratic_suboptimality",
+    "robust_toeplitz",
     "strongly_convex_bound",
     "strongly_convex_lti",
+    "tapered",
 ]

@@ -157,12 +157,12 @@ def banded_inverse(
     starts = [reference]
     if bands <= 64:
         starts += [_tail(gamma, bands, n) for gamma in _FREE_STARTS]
-    found = min((_minimize(objective, x) for x in starts), key=lambda x: objective(x)[0])
-    if not _certified(objective, found):
+    tail = min((_minimize(objective, x) for x in starts), key=lambda x: objective(x)[0])
+    if not _certified(objective, tail):
         constrained = _minimize_constrained(objective, reference)
-        found = _certified_blend(objective, constrained, reference)
+        tail = _certified_blend(objective, constrained, reference)
     # Users in every round want the identity, which no γ > 0 reaches.
-    best = min((found, np.zeros(bands - 1)), key=lambda x: objective(x)[0])
+    best = min((tail, np.zeros(bands - 1)), key=lambda x: objective(x)[0])
     return InverseToeplitz(objective.inverse(best), n)
 
 
@@ -196,12 +196,12 @@ def _minimize(objective: _Objective, start: Vector, evaluations: int = _EVALUATI
     while evaluations > 0:
         low, high = x - _RADIUS / _UNIT, x + _RADIUS / _UNIT
         bounds = list(zip(low, high, strict=True))
-        found = minimize(
+        minimum = minimize(
             scaled, x, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS | {"maxfun": evaluations}
         )
-        evaluations -= found.nfev
-        at_edge = bool(np.abs(found.x - x).max() > 0.99 * _RADIUS / _UNIT)
-        x = found.x
+        evaluations -= minimum.nfev
+        at_edge = bool(np.abs(minimum.x - x).max() > 0.99 * _RADIUS / _UNIT)
+        x = minimum.x
         if not at_edge:
             break
     return x * _UNIT
@@ -251,10 +251,10 @@ def _penalty(sign: Vector, lags: Vector, anchors: NDArray[np.int64], weight: flo
     return value_and_slope
 
 
-def _certified_blend(objective: EarliestObjective, found: Vector, reference: Vector) -> Vector:
-    """The first certified point on the way from `found` to `reference`, which is certified itself."""
+def _certified_blend(objective: EarliestObjective, constrained: Vector, reference: Vector) -> Vector:
+    """The first certified point on the way from `constrained` to `reference`, which is certified itself."""
     for step in (0.0, *np.geomspace(1e-8, 1.0, 49)):
-        mixed = found + step * (reference - found)
+        mixed = constrained + step * (reference - constrained)
         if _certified(objective, mixed):
             return min(mixed, reference, key=lambda x: objective(x)[0])
     return reference

@@ -189,9 +189,9 @@ def _minimize(
         return value + float(np.log(squares.sum())), np.concatenate([slope_steps, slope[free]])
 
     x = np.concatenate([steps, start[free]])
-    found = minimize(objective, x, jac=True, method="L-BFGS-B", options=_OPTIONS)
+    minimum = minimize(objective, x, jac=True, method="L-BFGS-B", options=_OPTIONS)
     equal = log_error(start, workload)[0] + float(np.log(max(1, steps.size)))
-    return unpack(found.x) if found.fun < equal else (start, np.ones(n))
+    return unpack(minimum.x) if minimum.fun < equal else (start, np.ones(n))
 
 
 def _tail_sums(values: Vector) -> Vector:

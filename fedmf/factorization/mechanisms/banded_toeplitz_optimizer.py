@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.factorization.matrices import Toeplitz
-from fedmf.factorization.mechanisms.workload_power import strategy_power
+from fedmf.factorization.matrices import Toeplitz, strategy_power
 from fedmf.factorization.objectives import ToeplitzObjective
 from fedmf.participation import Participation
 from fedmf.typing import Vector
@@ -121,15 +120,15 @@ def _minimize_free(initial: Vector, objective: ToeplitzObjective) -> Vector:
             return _minimize_boxed(c, objective)
         for _ in range(_HALVINGS):
             trial = np.concatenate([[1.0], c[1:] + step])
-            found, found_slope = objective(trial)
+            trial_value, trial_slope = objective(trial)
             # Near the optimum the value cannot tell steps apart any more, but the gradient can.
-            flat = found <= value + 1e-13 and np.abs(found_slope[1:]).max() < np.abs(slope[1:]).max()
-            if found < value + 1e-4 * float(slope[1:] @ step) or flat:
+            flat = trial_value <= value + 1e-13 and np.abs(trial_slope[1:]).max() < np.abs(slope[1:]).max()
+            if trial_value < value + 1e-4 * float(slope[1:] @ step) or flat:
                 break
             step = 0.5 * step
         else:
             break
-        c, value, slope = trial, found, found_slope
+        c, value, slope = trial, trial_value, trial_slope
     return c
 
 
@@ -155,9 +154,9 @@ def _minimize_boxed(initial: Vector, objective: ToeplitzObjective) -> Vector:
     x, radius = initial[1:], 0.1
     for _ in range(_MOST_STEPS):
         bounds = list(zip(x - radius, x + radius, strict=True))
-        found = minimize(tail_objective, x, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS)
-        moved = bool(np.abs(found.x - x).max() > 1e-3 * radius)
-        x = found.x
+        minimum = minimize(tail_objective, x, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS)
+        moved = bool(np.abs(minimum.x - x).max() > 1e-3 * radius)
+        x = minimum.x
         if np.abs(tail_objective(x)[1]).max() <= 1e-7:
             break
         radius *= 1.0 if moved else 0.25
@@ -177,6 +176,6 @@ def _minimize_monotone(initial: Vector, objective: ToeplitzObjective) -> Vector:
 
     steps = np.append(initial[:-1] - initial[1:], initial[-1])
     bounds = [(0.0, None)] * initial.size
-    found = minimize(step_objective, steps, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS)
-    c = np.cumsum(found.x[::-1])[::-1]
+    minimum = minimize(step_objective, steps, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS)
+    c = np.cumsum(minimum.x[::-1])[::-1]
     return c / c[0]

@@ -130,14 +130,14 @@ def blt_with_fewest_buffers(
     """
     workload = _prefix(participation.rounds) if workload is None else workload
     objective = BufferedObjective(participation, workload)
-    found = _optimum(participation, workload, "rmse", 1)
+    parameters = _optimum(participation, workload, "rmse", 1)
     for m in range(2, _MOST_BUFFERS + 1):
         more = _optimum(participation, workload, "rmse", m)
         # The objective is the logarithm of the squared RMSE.
-        if objective(found)[0] - objective(more)[0] < 2.0 * _WORTH_A_BUFFER:
+        if objective(parameters)[0] - objective(more)[0] < 2.0 * _WORTH_A_BUFFER:
             break
-        found = more
-    return _value(objective, found)
+        parameters = more
+    return _value(objective, parameters)
 
 
 @lru_cache(maxsize=8)
@@ -163,10 +163,10 @@ def _value(objective: BufferedObjective, parameters: Vector) -> BufferedToeplitz
 def _best(objective: BufferedObjective, fewer: Vector | None, buffers: int) -> Vector:
     """The best of several descents; the best of one buffer fewer is among the candidates."""
     starts = _grids(objective, buffers) + ([] if fewer is None else _extended(objective, fewer))
-    found = [_minimize(objective, start) for start in starts]
+    candidates = [_minimize(objective, start) for start in starts]
     if fewer is not None:
-        found.append(_extended(objective, fewer, weight=1e-9)[0])
-    return min(found, key=lambda x: objective(x)[0])
+        candidates.append(_extended(objective, fewer, weight=1e-9)[0])
+    return min(candidates, key=lambda x: objective(x)[0])
 
 
 def _grids(objective: BufferedObjective, buffers: int) -> list[Vector]:

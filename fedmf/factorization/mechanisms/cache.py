@@ -98,11 +98,14 @@ def _content(value: object) -> Any:
         data = np.ascontiguousarray(value)
         return [str(data.dtype), list(data.shape), hashlib.sha256(data.tobytes()).hexdigest()]
     if is_dataclass(value) and not isinstance(value, type):
-        return [type(value).__name__, {own.name: _content(getattr(value, own.name)) for own in fields(value)}]
+        return [
+            type(value).__name__,
+            {part.name: _content(getattr(value, part.name)) for part in fields(value)},
+        ]
     if isinstance(value, dict):
-        return {str(key): _content(own) for key, own in value.items()}
+        return {str(key): _content(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_content(own) for own in value]
+        return [_content(part) for part in value]
     raise TypeError(f"a remembered argument must be a value with content; got {type(value).__name__}.")
 
 
@@ -133,19 +136,19 @@ def _read(path: Path, key: str) -> dict[str, Any]:
 def _without_arrays(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     """The description with long lists of floats replaced by references to arrays."""
     if isinstance(value, dict):
-        return {key: _without_arrays(own, arrays) for key, own in value.items()}
+        return {key: _without_arrays(part, arrays) for key, part in value.items()}
     if not isinstance(value, list):
         return value
-    if len(value) >= _SHORTEST_ARRAY and all(isinstance(own, float) for own in value):
+    if len(value) >= _SHORTEST_ARRAY and all(isinstance(part, float) for part in value):
         name = f"array{len(arrays)}"
         arrays[name] = np.array(value, dtype=np.float64)
         return {"array": name}
-    return [_without_arrays(own, arrays) for own in value]
+    return [_without_arrays(part, arrays) for part in value]
 
 
 def _with_arrays(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if isinstance(value, dict):
         if value.keys() == {"array"}:
             return arrays[value["array"]].tolist()
-        return {key: _with_arrays(own, arrays) for key, own in value.items()}
-    return [_with_arrays(own, arrays) for own in value] if isinstance(value, list) else value
+        return {key: _with_arrays(part, arrays) for key, part in value.items()}
+    return [_with_arrays(part, arrays) for part in value] if isinstance(value, list) else value

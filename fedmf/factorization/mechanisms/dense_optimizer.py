@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedmf.factorization.matrices import Dense, lower_factor
 from fedmf.factorization.mechanisms.banded_optimizer import banded, counting_all_rows
-from fedmf.factorization.mechanisms.dense_refinement import refined
 from fedmf.factorization.objectives import errors
-from fedmf.factorization.sensitivity import stated_sensitivity
+from fedmf.factorization.sensitivity import count_patterns, pattern_layers, stated_sensitivity
 from fedmf.participation import Participation
 from fedmf.typing import Array, Vector
 from fedmf.workload import ToeplitzWorkload, prefix
 
-__all__ = ["dense", "single_participation_gram"]
+__all__ = ["LARGEST_OPTIMIZED", "dense", "log_smooth_error", "refined", "single_participation_gram"]
 
-_LARGEST_OPTIMIZED = 2048
+Patterns = NDArray[np.int64]
+
+LARGEST_OPTIMIZED = 2048
 _MOST_ITERATIONS = 200
 _GAP = 1e-8
+# (β, ε) of `log_smooth_error`, from smooth to sharp.
+_STAGES = ((60.0, 1e-2), (200.0, 3e-3), (800.0, 1e-3), (3000.0, 3e-4))
+_WORK = 2.5e11
+_MOST_PAIRS = 2_000_000
 
 
 def dense(participation: Participation, workload: ToeplitzWorkload | None = None) -> Dense:
@@ -51,9 +57,9 @@ def dense(participation: Participation, workload: ToeplitzWorkload | None = None
            [0.382 , 1.    ]])
     """
     n, k, b = participation.rounds, participation.max_participations, participation.min_separation
-    if n > _LARGEST_OPTIMIZED:
+    if n > LARGEST_OPTIMIZED:
         raise ValueError(
-            f"n (rounds) must be at most {_LARGEST_OPTIMIZED} for dense; got {n}. "
+            f"n (rounds) must be at most {LARGEST_OPTIMIZED} for dense; got {n}. "
             "Use banded-toeplitz, banded-inverse or blt."
         )
     queries = counting_all_rows(prefix(n) if workload is None else workload)
@@ -62,8 +68,8 @@ def dense(participation: Participation, workload: ToeplitzWorkload | None = None
         return Dense(lower_factor(single_participation_gram(A.T @ A)))
     start = banded(min(b, n), participation, queries).materialize()
     other = refined(start, queries, participation)
-    found = [Dense(start)] if other is None else [Dense(start), Dense(other)]
-    best = min(found, key=lambda C: errors(C, queries, stated_sensitivity(C, participation)).rmse)
+    candidates = [Dense(start)] if other is None else [Dense(start), Dense(other)]
+    best = min(candidates, key=lambda C: errors(C, queries, stated_sensitivity(C, participation)).rmse)
     return Dense(best.matrix / np.sqrt(best.gram_diagonal(0).max()))
 
 
@@ -112,3 +118,91 @@ def _weighted_trace(vectors: Array, roots: Vector, half: Vector, square: Array, 
     """tr(W S X⁻¹ S) for X⁻¹ = V^{½} R⁻¹ V^{½}, R the root, S = diag(scale)."""
     right = (scale * half)[:, None] * vectors
     return float(np.einsum("ij,ij->j", right, square @ right) @ (1.0 / roots))
+
+
+def refined(start: Array, workload: ToeplitzWorkload, participation: Participation) -> Array | None:
+    """A lower-triangular C near the start with a smaller error; None where patterns are too many to hold.
+
+    They are few for k = 2 and n ≤ 1000, k = 3 and n ≤ 100, and short horizons. The result
+    is a local optimum without a certificate.
+
+    Args:
+        start: C, shape (n, n), lower triangular.
+        workload: A.
+        participation: (n, k, b).
+
+    Returns:
+        Shape (n, n), lower triangular, positive diagonal. Not always better than the start.
+    """
+    from scipy.optimize import minimize
+
+    n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+    if count_patterns(n, k, b) * k**2 > _MOST_PAIRS:
+        return None
+    lower, queries, patterns = np.tril_indices(n), workload.materialize(), _all_patterns(n, k, b)
+    evaluations = int(np.clip(_WORK / n**3, 60, 3000)) // len(_STAGES)
+    options = {"maxfun": evaluations, "maxiter": evaluations, "ftol": 1e-12, "gtol": 1e-9, "maxcor": 12}
+    x = start[lower] / np.sqrt(np.einsum("ij,ij->j", start, start).max())
+    matrix = np.zeros((n, n))
+    for beta, epsilon in _STAGES:
+
+        def objective(x: Vector, beta: float = beta, epsilon: float = epsilon) -> tuple[float, Vector]:
+            matrix[lower] = x
+            value, slope = log_smooth_error(matrix, queries, patterns, beta, epsilon)
+            return value, slope[lower]
+
+        x = minimize(objective, x, jac=True, method="L-BFGS-B", options=options).x
+    matrix[lower] = x
+    return matrix * np.sign(np.diagonal(matrix))[:, None]
+
+
+def log_smooth_error(
+    C: Array, queries: Array, patterns: Patterns, beta: float, epsilon: float
+) -> tuple[float, Array]:
+    """log ‖A C⁻¹‖_F² + log (Σ_π q_π^β)^{1/β} with q_π = Σ_{i,j∈π} sqrt(X_ij² + ε²), and its gradient in C.
+
+    Above the logarithm of the squared error under these patterns, and falling to it as β → ∞ and ε → 0.
+
+    Args:
+        C: lower triangular, shape (n, n).
+        queries: A, shape (n, n).
+        patterns: shape (m, k), 0-based rounds; n stands for no round.
+        beta: β ≥ 1.
+        epsilon: ε > 0.
+
+    Returns:
+        The value and the gradient, shape (n, n). (inf, 0) where C is singular.
+    """
+    from scipy.linalg import solve_triangular
+
+    n = len(C)
+    if not np.diagonal(C).all():
+        return float("inf"), np.zeros_like(C)
+    with np.errstate(over="ignore", invalid="ignore"):
+        B = solve_triangular(C, queries.T, lower=True, trans=1, check_finite=False).T
+        error = float(np.einsum("ij,ij->", B, B))
+    if not np.isfinite(error) or error > 1e200:
+        return float("inf"), np.zeros_like(C)
+    slope = -2.0 / error * solve_triangular(C, B.T @ B, lower=True, check_finite=False).T
+    X = C.T @ C
+    smooth = np.sqrt(X * X + epsilon * epsilon)
+    size = np.zeros((n + 1, n + 1))
+    size[:n, :n] = smooth
+    places = (patterns[:, :, None] * (n + 1) + patterns[:, None, :]).reshape(len(patterns), -1)
+    sums = size.reshape(-1)[places].sum(axis=1)
+    exponents = beta * np.log(sums)
+    top = exponents.max()
+    weights = np.exp(exponents - top)
+    log_norm = (top + np.log(weights.sum())) / beta
+    weights /= weights.sum() * sums
+    pull = np.bincount(places.reshape(-1), np.repeat(weights, places.shape[1]), minlength=(n + 1) ** 2)
+    slope_gram = pull.reshape(n + 1, n + 1)[:n, :n] * (X / smooth)
+    return float(np.log(error) + log_norm), slope + 2.0 * C @ slope_gram
+
+
+def _all_patterns(n: int, k: int, b: int) -> Patterns:
+    """Shape (m, k), filled up with n."""
+    layers = pattern_layers(n, k, b)
+    return np.concatenate(
+        [np.pad(layer, ((0, 0), (0, k - layer.shape[1])), constant_values=n) for layer in layers]
+    )

@@ -1,179 +1,316 @@
-"""The registry of mechanisms: how each is made, and which free parameter it has."""
+"""The registry of mechanisms: one entry each, which is all that names, searches and limits are read from."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
+from typing import Final
+
+import numpy as np
 
 from fedmf.factorization.algebra import single_threaded
 from fedmf.factorization.matrices import (
+    LARGEST_DENSE,
     Factorization,
-    ScaledToeplitz,
     closed_form,
+    damped_root,
+    inverse_power,
     kary_tree,
-    normalized,
+    shifted_root,
+    strategy_power,
     tree,
+    workload_diagonal,
 )
 from fedmf.factorization.mechanisms.banded_inverse_optimizer import banded_inverse
 from fedmf.factorization.mechanisms.banded_optimizer import banded
 from fedmf.factorization.mechanisms.blt_optimizer import blt, blt_with_fewest_buffers
 from fedmf.factorization.mechanisms.cache import remembered
-from fedmf.factorization.mechanisms.dense_optimizer import dense
+from fedmf.factorization.mechanisms.dense_optimizer import LARGEST_OPTIMIZED, dense
+from fedmf.factorization.mechanisms.family import STAMPS, Built, Family, Form, Option
+from fedmf.factorization.mechanisms.lti import quadratic_lti
 from fedmf.factorization.mechanisms.normalized_toeplitz import (
     normalized_banded_toeplitz,
     rated_banded_toeplitz,
 )
-from fedmf.factorization.mechanisms.workload_power import (
-    damped_root,
-    inverse_power,
-    shifted_root,
-    strategy_power,
-    workload_diagonal,
+from fedmf.factorization.mechanisms.parameter import (
+    ARITY,
+    BANDS,
+    BUFFERS,
+    EIGENVALUES,
+    ETA,
+    FREE_BANDS,
+    FREE_GAMMA,
+    FREE_LAMBDA,
+    FREE_NU,
+    FREE_ROOT_SHIFT,
+    FREE_SHIFT,
+    FULL,
+    LAGS,
+    LOWER,
+    MU,
+    SMOOTHNESS,
+    TAPER,
+    UPPER,
+    VARIANCE,
+    WORST,
+    Accuracy,
+    DesignRequest,
+    Free,
+    Values,
+    at_once,
+    one_of,
+    widths,
 )
-from fedmf.factorization.objectives import LARGEST_RATED
-from fedmf.participation import Participation
-from fedmf.workload import ToeplitzWorkload
+from fedmf.factorization.mechanisms.robust import Scenarios, least_regret, robust_toeplitz, tapered
+from fedmf.factorization.mechanisms.strongly_convex import strongly_convex_lti
 
-__all__ = ["DEFAULT_INVERSE", "FAMILIES", "Family", "Parameter", "few_buffered", "rated", "scaled"]
-
-ForWorkload = Callable[[Participation, int, float, ToeplitzWorkload, bool], Factorization]
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A free parameter: an integer among `choices`, or real and searched over an interval of u with value(u).
-
-    Interval and value may depend on n and p.
-    """
-
-    symbol: str
-    interval: Callable[[int, int], tuple[float, float]] = lambda n, p: (0.0, 0.0)
-    value: Callable[[float, int], float] = lambda u, p: u
-    choices: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Family:
-    """How to make one mechanism: make(participation, bands, value), or for_workload(…, workload, equal)."""
-
-    make: Callable[[Participation, int, float], Factorization] | None = None
-    banded: bool = False
-    parameter: Parameter | None = None
-    for_workload: ForWorkload | None = None
-
-    @property
-    def accepted(self) -> list[str]:
-        """Names of the parameters that are searched unless given."""
-        own = [self.parameter.symbol] if self.parameter else []
-        return (["bands"] if self.banded else []) + own
-
-    @property
-    def integers(self) -> list[str]:
-        """Its parameters that are integers, bands aside."""
-        return [self.parameter.symbol] if self.parameter and self.parameter.choices else []
-
-
-_LAMBDA = Parameter("lambda", lambda n, p: (0.0, math.log(10.0 * n)), lambda u, p: -math.expm1(-u))
-_GAMMA = Parameter("gamma", lambda n, p: (0.01, 1.0), lambda u, p: u)
-_NU = Parameter("nu", lambda n, p: (math.log(1e-3 / n), 0.0), lambda u, p: math.exp(u))
-# The interesting scale of c is 1/p: at c = -1/p the last coefficient vanishes.
-_SHIFT = Parameter(
-    "c",
-    lambda n, p: (-1.0, 4.0) if p > 1 else (0.0, 0.0),
-    lambda u, p: max(math.copysign(10 ** abs(u) - 1, u) / p, -0.9),
-)
-
-# The square root falls like j^{-1/2}: at c = -1/sqrt(p) its end is near zero.
-_ROOT_SHIFT = Parameter(
-    "c",
-    lambda n, p: (-1.0, 4.0) if p > 1 else (0.0, 0.0),
-    lambda u, p: max(math.copysign(10 ** abs(u) - 1, u) / math.sqrt(p), -0.9),
-)
+__all__ = ["FAMILIES"]
 
 # Results of the optimisers are kept on disk as well; the version is to be raised
 # whenever an optimiser finds other coefficients.
 _optimized = lru_cache(maxsize=32)(remembered(rated_banded_toeplitz, version=1))
 _jointly = lru_cache(maxsize=32)(remembered(single_threaded(normalized_banded_toeplitz), version=1))
-
 _banded = lru_cache(maxsize=8)(remembered(single_threaded(banded), version=2))
 _dense = lru_cache(maxsize=8)(remembered(single_threaded(dense), version=2))
-
 _inverse = lru_cache(maxsize=32)(remembered(single_threaded(banded_inverse), version=1))
 _buffered = lru_cache(maxsize=32)(remembered(single_threaded(blt), version=2))
-few_buffered = remembered(single_threaded(blt_with_fewest_buffers), version=2)
+_few_buffered = remembered(single_threaded(blt_with_fewest_buffers), version=2)
+_robust = remembered(single_threaded(robust_toeplitz), version=1)
+_least_regret = remembered(single_threaded(least_regret), version=1)
+_strongly_convex = lru_cache(maxsize=8)(remembered(strongly_convex_lti, version=1))
+
+# Beyond p = b the optimiser takes seconds per step; wider bands than this must be asked for.
+_WIDEST_OPTIMIZED = 256
+# General banded matrices have n·p coefficients: at n = 4000, p = 64 takes a minute and p = 400 several.
+_WIDEST_BANDED, _MOST_ENTRIES = 64, 2**18
 # Wider inverses draw more past noise again in each round and gain about 1 % at most where tried.
-DEFAULT_INVERSE = 64
+_WIDEST_INVERSE = 64
+# A gradient takes O(n) for each of the separations; the number of steps grows with p.
+_WIDEST_ROBUST = 1024
+# The error of an eigenvalue settles after a few times 1/(ηλ) rounds; spectra are resolved down to ηλ = 4e-6.
+_SETTLING_TIMES, _SMALLEST_STEP = 12.0, 1e-5
 
 
-def known(workload: ToeplitzWorkload) -> ToeplitzWorkload | None:
-    """None for prefix sums, the default of the optimisers: workloads are compared by identity."""
-    weighted = workload.row_weights is not None or workload.column_weights is not None
-    return workload if weighted or (workload.coefficients != 1.0).any() else None
+def _optimal_width(
+    request: DesignRequest, values: Values, error: Callable[[float], float], accuracy: Accuracy
+) -> float:
+    """The optimal error falls with p; stop where it falls by less than 0.1 %.
+
+    With kb ≥ n nothing was gained beyond p = b in any setting tried: only users with few participations
+    leave room for wider bands.
+    """
+    contract, best = request.participation, request.separation
+    if contract.max_participations * contract.min_separation >= contract.rounds:
+        return best
+    lowest = error(best)
+    for p in widths(request):
+        if best < p <= max(contract.min_separation, _WIDEST_OPTIMIZED):
+            previous, lowest = lowest, min(lowest, error(p))
+            if lowest > 0.999 * previous:
+                break
+            best = p
+    return best
 
 
-def rated(workload: ToeplitzWorkload) -> ToeplitzWorkload | None:
-    """`known`, without the learning rates beyond n = 4096, where no Toeplitz optimiser can include them."""
-    if workload.column_weights is not None and workload.rounds > LARGEST_RATED:
-        return known(replace(workload, column_weights=None))
-    return known(workload)
+def _affordable_width(request: DesignRequest, values: Values) -> float:
+    return min(request.separation, _WIDEST_BANDED, max(1, _MOST_ENTRIES // request.rounds))
 
 
-def scaled(base: Factorization, normalize: bool) -> Factorization:
-    """The base, its columns normalised if asked for."""
-    return normalized(base) if normalize else base
+def _few_buffers(request: DesignRequest, values: Values) -> float:
+    return _few_buffered(request.participation, request.rated).decays.size
 
 
-def _of(make: Callable[[ToeplitzWorkload, int, float], ScaledToeplitz]) -> ForWorkload:
-    """A closed form of the workload, p and x."""
-    return lambda part, p, x, work, normalize: scaled(make(work, p, x), normalize)
+def _tapered(form: Form, request: DesignRequest, lower: int, others: Values) -> Built:
+    """The optimal banded Toeplitz C for separation b with its coefficients from b₀ on tapered to 0 at p."""
+    values, _ = form.family.plain.build(request, others)
+    p = int(values["bands"])
+    replace(TAPER, highest=p - 1).checked(lower, form.name, request.rounds)
+    optimal = _optimized(p, request.participation, request.known)
+    return values, form.columns(tapered(optimal, lower, p))
 
 
-FAMILIES: dict[str, Family] = {
-    "identity": Family(lambda part, p, x: closed_form.identity(part.rounds)),
-    "square-root": Family(for_workload=_of(lambda work, p, x: inverse_power(work, 0.5, work.rounds))),
-    "bsr": Family(for_workload=_of(lambda work, p, x: strategy_power(work, 0.5, p)), banded=True),
-    "bisr": Family(for_workload=_of(lambda work, p, x: inverse_power(work, 0.5, p)), banded=True),
-    "bifr": Family(
-        for_workload=_of(lambda work, p, x: inverse_power(work, x, p)), banded=True, parameter=_GAMMA
+def _smallest_curvature(request: DesignRequest, values: Values) -> float:
+    """The one whose error settles within n rounds."""
+    smallest = max(_SETTLING_TIMES / request.rounds, _SMALLEST_STEP) / values["eta"]
+    return min(smallest, values["smoothness"])
+
+
+def _quadratic(request: DesignRequest, values: Values) -> Factorization:
+    if values["mu"] > values["smoothness"]:
+        raise ValueError(
+            f"mu (smallest curvature) must be at most smoothness={values['smoothness']}; got {values['mu']}."
+        )
+    curvatures = np.geomspace(values["mu"], values["smoothness"], values["eigenvalues"])
+    return quadratic_lti(request.rounds, curvatures, values["eta"])
+
+
+def _robust_toeplitz(request: DesignRequest, values: Values) -> Factorization:
+    k = request.participation.max_participations
+    scenarios = Scenarios.between(request.rounds, values["lower"], values["upper"], k)
+    make = (_robust, _least_regret)[values["worst"]]
+    return make(values["bands"], scenarios, request.rated)
+
+
+# A curvature that was given belongs to the spectrum.
+_FREE_SPECTRUM = (
+    Free(SMOOTHNESS, at_once(lambda ask, v: max(1.0, v.get("mu", 1.0)))),
+    Free(ETA, at_once(lambda ask, v: 0.5 / v["smoothness"])),
+    Free(MU, at_once(_smallest_curvature)),
+)
+
+_ALL = (
+    Family(
+        "identity",
+        "independent noise of one size, as in DP-FedAvg",
+        lambda ask, v: closed_form.identity(ask.rounds),
+        largest_normalized_compared=0,
     ),
-    "bfr": Family(
-        for_workload=_of(lambda work, p, x: strategy_power(work, x, p)), banded=True, parameter=_GAMMA
+    Family(
+        "square-root",
+        "the square root of the workload",
+        lambda ask, v: inverse_power(ask.workload, 0.5, ask.rounds),
     ),
-    "cgd": Family(lambda part, p, x: closed_form.cgd(x, part.rounds), parameter=_LAMBDA),
-    "nu-ftrl": Family(for_workload=_of(lambda work, p, x: damped_root(work, x)), parameter=_NU),
-    "one-parameter": Family(
-        lambda part, p, x: closed_form.one_parameter(x, p, part.rounds), banded=True, parameter=_SHIFT
+    Family(
+        "bsr",
+        "the first p coefficients of the square root",
+        lambda ask, v: strategy_power(ask.workload, 0.5, v["bands"]),
+        (FREE_BANDS,),
     ),
-    "shifted-root": Family(
-        for_workload=_of(lambda work, p, x: shifted_root(work, x, p)), banded=True, parameter=_ROOT_SHIFT
+    Family(
+        "bisr",
+        "the first p coefficients of the inverse square root, as an inverse",
+        lambda ask, v: inverse_power(ask.workload, 0.5, v["bands"]),
+        (FREE_BANDS,),
     ),
-    "optimal-diagonal": Family(for_workload=_of(lambda work, p, x: workload_diagonal(work))),
-    "banded-toeplitz": Family(
-        for_workload=lambda part, p, x, work, equal: (_jointly if equal else _optimized)(
-            p, part, known(work)
+    Family(
+        "bifr",
+        "bisr with another exponent than 1/2",
+        lambda ask, v: inverse_power(ask.workload, v["gamma"], v["bands"]),
+        (FREE_BANDS, FREE_GAMMA),
+    ),
+    Family(
+        "bfr",
+        "bsr with another exponent than 1/2",
+        lambda ask, v: strategy_power(ask.workload, v["gamma"], v["bands"]),
+        (FREE_BANDS, FREE_GAMMA),
+    ),
+    Family(
+        "cgd",
+        "takes back a share of the last round's noise",
+        lambda ask, v: closed_form.cgd(v["lambda"], ask.rounds),
+        (FREE_LAMBDA,),
+    ),
+    Family(
+        "nu-ftrl", "the square root, damped", lambda ask, v: damped_root(ask.workload, v["nu"]), (FREE_NU,)
+    ),
+    Family(
+        "one-parameter",
+        "coefficients 1/i + c",
+        lambda ask, v: closed_form.one_parameter(v["c"], v["bands"], ask.rounds),
+        (FREE_BANDS, FREE_SHIFT),
+    ),
+    Family(
+        "shifted-root",
+        "coefficients of the square root plus c",
+        lambda ask, v: shifted_root(ask.workload, v["c"], v["bands"]),
+        (FREE_BANDS, FREE_ROOT_SHIFT),
+    ),
+    Family(
+        "optimal-diagonal",
+        "independent noise of the best size for each round",
+        lambda ask, v: workload_diagonal(ask.workload),
+        largest_normalized_compared=0,
+    ),
+    Family(
+        "banded-toeplitz",
+        "the best Toeplitz C with p bands",
+        lambda ask, v: _optimized(v["bands"], ask.participation, ask.known),
+        (Free(BANDS, _optimal_width),),
+        options=(STAMPS, Option(TAPER, _tapered)),
+        largest_compared=1_000_000,
+        normalize=lambda make: lambda ask, v: _jointly(v["bands"], ask.participation, ask.known),
+    ),
+    Family(
+        "banded",
+        "the best C with p bands",
+        lambda ask, v: _banded(v["bands"], ask.participation, ask.known, False),
+        (Free(BANDS, at_once(_affordable_width)),),
+        largest=65_536,
+        largest_compared=1024,
+        normalize=lambda make: lambda ask, v: _banded(v["bands"], ask.participation, ask.known, True),
+    ),
+    Family(
+        "dense",
+        "the best C of any form",
+        lambda ask, v: _dense(ask.participation, ask.known),
+        largest=LARGEST_OPTIMIZED,
+        largest_compared=512,
+    ),
+    Family(
+        "tree",
+        "a binary tree of block sums",
+        lambda ask, v: tree(ask.rounds, bool(v["full"])),
+        (Free(FULL, one_of(1, 0)),),
+        largest=LARGEST_DENSE,
+        largest_compared=1024,
+    ),
+    Family(
+        "kary-tree",
+        "a tree of block sums, differences included",
+        lambda ask, v: kary_tree(v["arity"], ask.rounds),
+        (Free(ARITY, one_of(2, 3, 4, 6, 8, 12, 16)),),
+        largest=LARGEST_DENSE,
+        largest_compared=1024,
+    ),
+    Family(
+        "banded-inverse",
+        "the best Toeplitz C whose inverse has p bands",
+        lambda ask, v: _inverse(v["bands"], ask.participation, ask.rated),
+        (Free(BANDS, at_once(lambda ask, v: min(_WIDEST_INVERSE, ask.rounds))),),
+        largest=65_536,
+        largest_compared=16_384,
+    ),
+    Family(
+        "blt",
+        "the best buffered linear Toeplitz C",
+        lambda ask, v: _buffered(v["buffers"], ask.participation, ask.rated),
+        (Free(BUFFERS, at_once(_few_buffers)),),
+        largest=131_072,
+        largest_compared=16_384,
+    ),
+    Family(
+        "robust",
+        "the best Toeplitz C for separations from lower to upper",
+        _robust_toeplitz,
+        (
+            Free(LOWER, at_once(lambda ask, v: min(ask.separation, v.get("upper", ask.rounds)))),
+            Free(UPPER, at_once(lambda ask, v: min(max(v["lower"], 2 * ask.separation), ask.rounds))),
+            Free(BANDS, at_once(lambda ask, v: min(v["upper"], _WIDEST_ROBUST))),
+            Free(WORST, at_once(lambda ask, v: 0)),
         ),
-        banded=True,
+        largest=65_536,
+        largest_compared=0,
     ),
-    "banded": Family(
-        for_workload=lambda part, p, x, work, equal: _banded(p, part, known(work), equal), banded=True
+    Family(
+        "quadratic-lti",
+        "the best Toeplitz C for the last iterate on a quadratic",
+        _quadratic,
+        (*_FREE_SPECTRUM, Free(EIGENVALUES, at_once(lambda ask, v: 16))),
+        largest=1_000_000,
+        largest_compared=0,
     ),
-    "dense": Family(for_workload=lambda part, p, x, work, norm: scaled(_dense(part, known(work)), norm)),
-    "tree": Family(
-        lambda part, p, x: tree(part.rounds, bool(x)),
-        parameter=Parameter("full", choices=(1, 0)),
+    Family(
+        "strongly-convex-lti",
+        "the Toeplitz C of least proven bound for the last iterate on strongly convex functions",
+        lambda ask, v: _strongly_convex(
+            ask.rounds, v["mu"], v["smoothness"], v["eta"], v["lags"], v["variance"]
+        ),
+        (*_FREE_SPECTRUM, Free(LAGS, at_once(lambda ask, v: 8)), Free(VARIANCE, at_once(lambda ask, v: 0))),
+        largest=1_000_000,
+        largest_compared=0,
     ),
-    "kary-tree": Family(
-        lambda part, p, x: kary_tree(int(x), part.rounds),
-        parameter=Parameter("arity", choices=(2, 3, 4, 6, 8, 12, 16)),
-    ),
-    "banded-inverse": Family(
-        for_workload=lambda part, p, x, work, norm: scaled(_inverse(p, part, rated(work)), norm),
-        banded=True,
-    ),
-    "blt": Family(
-        for_workload=lambda part, p, x, work, norm: scaled(_buffered(int(x), part, rated(work)), norm),
-        parameter=Parameter("buffers", choices=tuple(range(1, 11))),
-    ),
-}
+)
+
+#: Every family by name, in the order in which names are listed.
+FAMILIES: Final = {family.name: family for family in _ALL}

@@ -89,10 +89,10 @@ def _minimize(initial: Vector, objective: ScaledObjective, participation: Partic
     # Steps far outside are unstable and overflow; near the start the curvature hardly changes.
     bounds = [(-1.0, 1.0)] * (initial.size - 1)
     zero = np.zeros(initial.size - 1)
-    found = minimize(in_coordinates, zero, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS)
-    if not found.fun < in_coordinates(zero)[0]:
+    optimum = minimize(in_coordinates, zero, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS)
+    if not optimum.fun < in_coordinates(zero)[0]:
         return initial
-    return np.concatenate([[1.0], initial[1:] + back @ found.x])
+    return np.concatenate([[1.0], initial[1:] + back @ optimum.x])
 
 
 def _coordinates(c: Vector, participation: Participation) -> NDArray[np.float64]:

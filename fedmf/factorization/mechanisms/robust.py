@@ -15,17 +15,19 @@ from numpy.typing import ArrayLike
 
 from fedmf.factorization.algebra import frozen_vector
 from fedmf.factorization.matrices import Toeplitz, bsr
-from fedmf.factorization.objectives import StrategyError
-from fedmf.factorization.sensitivity import comb_sum, comb_sum_adjoint
+from fedmf.factorization.mechanisms.normalized_toeplitz import rated_banded_toeplitz
+from fedmf.factorization.objectives import StrategyError, errors
+from fedmf.factorization.sensitivity import comb_sum, comb_sum_adjoint, stated_sensitivity
 from fedmf.participation import Participation
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload, prefix
 
-__all__ = ["RobustObjective", "Scenarios", "robust_toeplitz", "tapered"]
+__all__ = ["RobustObjective", "Scenarios", "least_regret", "robust_toeplitz", "tapered"]
 
 Criterion = Literal["expected", "worst"]
 
 _OPTIONS = {"maxiter": 5000, "maxfun": 5000, "ftol": 1e-13, "gtol": 1e-9, "maxcor": 30}
+_MOST_SEPARATIONS = 17
 # The largest of several values is approached by power means of these orders, each started from the last.
 _ORDERS = (8.0, 64.0, 512.0, 4096.0, 32768.0)
 
@@ -85,10 +87,35 @@ class Scenarios:
         fits = [Participation.as_many_as_fit(rounds, b) for b in separations]
         cap = rounds if max_participations is None else max_participations
         contracts = tuple(
-            Participation(rounds, min(cap, own.max_participations), own.min_separation) for own in fits
+            Participation(rounds, min(cap, fit.max_participations), fit.min_separation) for fit in fits
         )
         equal = np.full(len(contracts), 1.0 / max(1, len(contracts)))
         return cls(contracts, np.asarray(equal if weights is None else weights, dtype=np.float64))
+
+    @classmethod
+    def between(cls, rounds: int, lower: int, upper: int, max_participations: int | None = None) -> Scenarios:
+        """Equal weights for up to 17 separations, evenly spaced from the smallest to the largest.
+
+        Args:
+            rounds: n.
+            lower: the smallest separation that may occur, 1 ≤ lower ≤ upper.
+            upper: the largest, at most n.
+            max_participations: k; unlimited by default.
+
+        Raises:
+            ValueError: the separations are out of order or out of range.
+
+        >>> [contract.min_separation for contract in Scenarios.between(100, 10, 13).contracts]
+        [10, 11, 12, 13]
+        """
+        if not 1 <= lower <= upper <= rounds:
+            raise ValueError(
+                f"lower (smallest separation) must be at least 1 and at most upper (the largest), at most "
+                f"n={rounds}; got {lower} and {upper}. Give both."
+            )
+        count = min(_MOST_SEPARATIONS, upper - lower + 1)
+        separations = np.linspace(lower, upper, count).round().astype(int)
+        return cls.separations(rounds, separations.tolist(), max_participations)
 
     @property
     def rounds(self) -> int:
@@ -123,17 +150,19 @@ class RobustObjective:
             return error, slope
         column = np.pad(c, (0, self._scenarios.rounds - c.size))
         both = zip(self._scenarios.contracts, self._scenarios.weights, strict=True)
-        used = [(own, weight) for own, weight in both if weight]
-        sums = [comb_sum(column, own.max_participations, own.min_separation) for own, _ in used]
-        sizes = np.array([np.linalg.norm(own) for own in sums])
+        used = [(contract, weight) for contract, weight in both if weight]
+        sums = [
+            comb_sum(column, contract.max_participations, contract.min_separation) for contract, _ in used
+        ]
+        sizes = np.array([np.linalg.norm(total) for total in sums])
         scaled = sizes * [w for _, w in used]
         largest = scaled.max()
         powers = (scaled / largest) ** self._order
         value = 0.5 * np.log(error) + np.log(largest) + np.log(powers.sum()) / self._order
         gradient = 0.5 * slope / error
-        for (own, _), total, size, share in zip(used, sums, sizes, powers / powers.sum(), strict=True):
+        for (contract, _), total, size, share in zip(used, sums, sizes, powers / powers.sum(), strict=True):
             if share > 1e-16:
-                adjoint = comb_sum_adjoint(total, own.max_participations, own.min_separation)
+                adjoint = comb_sum_adjoint(total, contract.max_participations, contract.min_separation)
                 gradient = gradient + share / size**2 * adjoint[: c.size]
         return float(value), gradient
 
@@ -182,6 +211,33 @@ def robust_toeplitz(
     return Toeplitz(c / c[0], n)
 
 
+def least_regret(bands: int, scenarios: Scenarios, workload: ToeplitzWorkload | None = None) -> Toeplitz:
+    """Minimise the largest ratio, over the contracts, of the RMSE to the best one for that contract alone.
+
+    The best is that of `rated_banded_toeplitz` with p = b.
+
+    Args:
+        bands: p, 1 ≤ p ≤ n.
+        scenarios: the contracts; their weights are not used.
+        workload: A; prefix sums by default.
+
+    Raises:
+        ValueError: p is out of range or the workload does not fit.
+
+    >>> C = least_regret(4, Scenarios.separations(16, [2, 3, 4], 4))
+    >>> C.coefficients.round(2)
+    array([1.  , 0.61, 0.31, 0.12])
+    """
+    queries = prefix(scenarios.rounds) if workload is None else workload
+    best = []
+    for contract in scenarios.contracts:
+        optimal = rated_banded_toeplitz(min(contract.min_separation, contract.rounds), contract, queries)
+        best.append(errors(optimal, queries, stated_sensitivity(optimal, contract)).rmse)
+    regret = Scenarios(scenarios.contracts, 1.0 / np.array(best))
+    start = robust_toeplitz(bands, scenarios, queries)
+    return robust_toeplitz(bands, regret, queries, criterion="worst", start=start)
+
+
 def tapered(C: Toeplitz, lower: int, upper: int) -> Toeplitz:
     """The heuristic for unknown separations: c_i ← c_i·(b̂ − i)/(b̂ − b₀) for i ≥ b₀, 0 from b̂ on.
 
@@ -219,5 +275,5 @@ def _minimize_monotone(objective: RobustObjective, initial: Vector) -> Vector:
     if (steps < 0).any():
         raise ValueError("start (coefficients) must be non-negative and non-increasing; got a rise.")
     bounds = [(0.0, None)] * steps.size
-    found = minimize(of_steps, steps, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS)
-    return np.cumsum(found.x[::-1])[::-1]
+    optimum = minimize(of_steps, steps, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS)
+    return np.cumsum(optimum.x[::-1])[::-1]

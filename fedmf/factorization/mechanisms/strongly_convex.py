@@ -107,9 +107,11 @@ def strongly_convex_lti(
     contraction = _contraction(strong_convexity, smoothness, learning_rate)
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise ValueError(f"n (rounds) must be an integer of at least 1; got {rounds!r}.")
-    found = _alternate(contraction, _checked_lags(lags), _checked_noise(gradient_noise))
+    multipliers = _alternate(contraction, _checked_lags(lags), _checked_noise(gradient_noise))
     distance = min(contraction[0], 2.0 - contraction[1])
-    return InverseToeplitz(minimum_phase(lambda w: -0.5 * np.log(found.bound(w)), rounds, distance), rounds)
+    return InverseToeplitz(
+        minimum_phase(lambda w: -0.5 * np.log(multipliers.bound(w)), rounds, distance), rounds
+    )
 
 
 def strongly_convex_bound(
@@ -147,10 +149,10 @@ def strongly_convex_bound(
         raise ValueError("C (factorization) must be Toeplitz; got one whose columns are not shifts.")
     coefficients = reciprocal(column, column.size)
     distance = min(contraction[0], 2.0 - contraction[1])
-    found = _best_for(contraction, _checked_lags(lags), coefficients, noise)
-    proved = mean_power(coefficients, found.bound, distance)
+    multipliers = _best_for(contraction, _checked_lags(lags), coefficients, noise)
+    proved = mean_power(coefficients, multipliers.bound, distance)
     if noise:
-        proved += noise * mean_power(np.ones(1), found.bound, distance)
+        proved += noise * mean_power(np.ones(1), multipliers.bound, distance)
     return 0.5 * smoothness * learning_rate**2 * proved
 
 
@@ -238,12 +240,12 @@ class _Program:
         multiplier, left = self.multiplier @ values, self.denominator @ values - 1.0
         psi = (self.spread * np.abs(multiplier) ** 2 + 2.0 * multiplier.real) / left
         inner = (self.spread * multiplier.conj() + 1.0)[:, None] * self.multiplier
-        own = 2.0 * inner.real - psi[:, None] * self.denominator
+        slopes = 2.0 * inner.real - psi[:, None] * self.denominator
         scaled = weights / left
-        gradient = scaled @ own
-        # Hess psi = (2 spread Re(conj(row) row') - own' den - den own') / left, summed over frequencies.
+        gradient = scaled @ slopes
+        # Hess psi = (2 spread Re(conj(row) row') - slope' den - den slope') / left, summed over frequencies.
         rows = self.multiplier * np.sqrt(2.0 * self.spread * scaled)[:, None]
-        mixed = (own * (scaled / left)[:, None]).T @ self.denominator
+        mixed = (slopes * (scaled / left)[:, None]).T @ self.denominator
         hessian = rows.real.T @ rows.real + rows.imag.T @ rows.imag - mixed - mixed.T
 
         size, inverse = values.size, 1.0 / self._slacks(values)

@@ -61,7 +61,7 @@ class _WorkloadGram:
         self._ones = bool((self._a == 1.0).all())
         squares = np.ones(workload.rounds) if self._rows is None else self._rows
         self._suffix = np.cumsum(squares[::-1])[::-1]
-        self._kept: dict[int, Vector] = {}
+        self._diagonals: dict[int, Vector] = {}
 
     def diagonal(self, gap: int) -> Vector:
         n = self._a.size
@@ -70,6 +70,6 @@ class _WorkloadGram:
         products = self._a[gap:] * self._a[: n - gap]
         if self._rows is None:
             return np.cumsum(products)[::-1]
-        if gap not in self._kept:
-            self._kept[gap] = multiply(products, self._rows[gap:][::-1], n - gap)[::-1]
-        return self._kept[gap]
+        if gap not in self._diagonals:
+            self._diagonals[gap] = multiply(products, self._rows[gap:][::-1], n - gap)[::-1]
+        return self._diagonals[gap]

@@ -6,6 +6,7 @@ from fedmf.factorization.sensitivity.joint import (
     joint_sensitivity,
 )
 from fedmf.factorization.sensitivity.joint_range import free_weight, joint_diameter_square
+from fedmf.factorization.sensitivity.methods import Sensitivity, SensitivityNotExact
 from fedmf.factorization.sensitivity.pair_dominance import autocorrelation, earliest_is_worst
 from fedmf.factorization.sensitivity.pattern import (
     equal_length_row_sums,
@@ -21,8 +22,6 @@ from fedmf.factorization.sensitivity.separated import (
     pattern_layers,
 )
 from fedmf.factorization.sensitivity.stated import (
-    Sensitivity,
-    SensitivityNotExact,
     exact_sensitivity,
     quick_upper_bound,
     stated_sensitivity,

@@ -18,31 +18,22 @@ exact.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.factorization.matrices import Factorization
 from fedmf.factorization.sensitivity.joint_range import joint_diameter_square
+from fedmf.factorization.sensitivity.methods import Released, Sensitivity, kind_of, over_patterns, tightest
 from fedmf.factorization.sensitivity.pattern import equal_length_row_sums
 from fedmf.factorization.sensitivity.pattern_search import row_weights
-from fedmf.factorization.sensitivity.separated import (
-    best_separated_sum,
-    comb_sum,
-    count_patterns,
-    earliest_pattern,
-    pattern_layers,
-)
-from fedmf.factorization.sensitivity.stated import Sensitivity, SensitivityNotExact
+from fedmf.factorization.sensitivity.separated import best_separated_sum, comb_sum, earliest_pattern
 from fedmf.participation import Adjacency, Participation
 from fedmf.typing import Vector
 
 __all__ = ["UserRange", "equal_length_joint_sensitivities", "joint_sensitivity"]
-
-_ROUNDING = 1e-12
-_MOST_PATTERNS = 200_000
-_LARGEST_GRAM = 10_240
 
 
 @dataclass(frozen=True)
@@ -122,14 +113,8 @@ def joint_sensitivity(
     nu = weight * users.norm_bound**2
     if not 0 <= nu < np.inf:
         raise ValueError(f"lambda (weight of the second moment) must be finite and >= 0; got {weight}.")
-    best: Sensitivity | None = None
-    for found in _methods(_Pair(first, second, participation, nu, users)):
-        if best is None or found.kind == "exact" or found.value < best.value:
-            best = found
-        if found.kind == "exact":
-            break
-    assert best is not None
-    return Sensitivity(users.norm_bound * best.value, best.kind, best.case)
+    sensitivity = tightest(_Pair(first, second, participation, nu, users))
+    return replace(sensitivity, value=users.norm_bound * sensitivity.value)
 
 
 def equal_length_joint_sensitivities(
@@ -171,8 +156,8 @@ def equal_length_joint_sensitivities(
     return users.norm_bound * np.sqrt(reached)
 
 
-@dataclass(frozen=True)
-class _Pair:
+@dataclass(frozen=True, eq=False)
+class _Pair(Released):
     """The two matrices and φ, for ζ = 1."""
 
     first: Factorization
@@ -181,13 +166,64 @@ class _Pair:
     nu: float
     users: UserRange
 
+    source = ""
+    called = "joint sensitivity of these C"
+    instead = "Toeplitz C_1 and C_2, or banded ones with p <= b"
+
+    @property
+    def bands(self) -> int:
+        return max(self.first.bands, self.second.bands)
+
+    @cached_property
+    def envelopes(self) -> tuple[Vector, Vector] | None:
+        first, second = _toeplitz_envelope(self.first), _toeplitz_envelope(self.second)
+        return None if first is None or second is None else (first, second)
+
+    @property
+    def enveloped(self) -> bool:
+        return self.envelopes is not None
+
+    def squares(self) -> Vector:
+        return self.reach(self.first.gram_diagonal(0), self.second.gram_diagonal(0))
+
+    def by_structure(self) -> Iterator[Sensitivity]:
+        if self.envelopes is None:
+            return
+        k, b = self.participation.max_participations, self.participation.min_separation
+        first, second = (_earliest_rows(envelope, k, b) for envelope in self.envelopes)
+        upper = float(self.reach(first, second).sum())
+        lower = self.attained(earliest_pattern(k, b))
+        yield self.stated(upper, lower, "earliest pattern dominates every pair")
+
+    def by_enumeration(self) -> Sensitivity:
+        """max_π Σ_i φ(r_{1,i}, r_{2,i}) over every pattern, beside the best user of equal contributions."""
+        grams = [_gram(C) for C in (self.first, self.second)]
+        signed = any((gram < 0).any() for gram in grams)
+
+        def weigh(layer: NDArray[np.int64]) -> NDArray[np.float64]:
+            rows = [
+                sum(np.abs(gram)[layer, layer[:, j : j + 1]] for j in range(layer.shape[1])) for gram in grams
+            ]
+            first, second = (np.asarray(row, dtype=np.float64) for row in rows)
+            upper = self.reach(first, second).sum(axis=1)
+            if signed:
+                return np.stack([upper, np.zeros(len(layer))])
+            return np.stack([upper, self.reach(first.sum(axis=1), second.sum(axis=1))])
+
+        (upper, _), (lower, _) = over_patterns(weigh, self.participation)
+        return self.stated(upper, lower, "every pattern enumerated")
+
+    def by_rows(self) -> Sensitivity:
+        k, b = self.participation.max_participations, self.participation.min_separation
+        first, second = (row_weights(np.abs(_gram(C)), k, b) for C in (self.first, self.second))
+        bound = float(best_separated_sum(self.reach(first, second), k, b))
+        return self.stated(bound, 0.0, "row-wise dynamic program over patterns")
+
     def reach(self, first: Vector, second: Vector) -> Vector:
         return self.users.reach(first, second, self.nu)
 
     def stated(self, upper_square: float, lower_square: float, case: str) -> Sensitivity:
-        """The bound, called exact where some user attains it up to the rounding of the sums."""
-        attained = upper_square <= lower_square * (1 + _ROUNDING)
-        return Sensitivity(float(np.sqrt(upper_square)), "exact" if attained else "upper_bound", case)
+        return Sensitivity(float(np.sqrt(upper_square)), kind_of(upper_square, lower_square), case)
 
     def attained(self, pattern: NDArray[np.int64]) -> float:
         """A lower bound on s²: the user that contributes the same (x, y) in every round of the pattern."""
@@ -195,46 +231,12 @@ class _Pair:
         return float(self.reach(*sums)[0])
 
 
-def _methods(pair: _Pair) -> Iterator[Sensitivity]:
-    """The methods that apply, cheapest first."""
-    n, k, b = (
-        pair.participation.rounds,
-        pair.participation.max_participations,
-        pair.participation.min_separation,
-    )
-    if k == 1 or max(pair.first.bands, pair.second.bands) <= b:
-        norms = pair.reach(pair.first.gram_diagonal(0), pair.second.gram_diagonal(0))
-        reason = "single participation" if k == 1 else "columns b apart orthogonal (p <= b)"
-        yield Sensitivity(
-            float(np.sqrt(best_separated_sum(norms, k, b))), "exact", f"{reason}: dynamic program"
-        )
-        return
-    envelopes = [_toeplitz_envelope(C) for C in (pair.first, pair.second)]
-    if envelopes[0] is not None and envelopes[1] is not None:
-        rows = [_earliest_rows(envelope, k, b) for envelope in envelopes if envelope is not None]
-        upper = float(pair.reach(*rows).sum())
-        yield pair.stated(
-            upper, pair.attained(earliest_pattern(k, b)), "earliest pattern dominates every pair"
-        )
-    if n <= 2048 and count_patterns(n, k, b) <= _MOST_PATTERNS:
-        yield _by_enumeration(pair)
-    elif n <= _LARGEST_GRAM:
-        weights = [row_weights(np.abs(_gram(C)), k, b) for C in (pair.first, pair.second)]
-        bound = float(best_separated_sum(pair.reach(*weights), k, b))
-        yield pair.stated(bound, 0.0, "row-wise dynamic program over patterns")
-    elif None in envelopes:
-        raise SensitivityNotExact(
-            f"n (rounds) must be at most {_LARGEST_GRAM} to bound the joint sensitivity of these C; got {n}. "
-            "Use Toeplitz C_1 and C_2, or banded ones with p <= b."
-        )
-
-
 def _toeplitz_envelope(C: Factorization) -> Vector | None:
     """ĉ non-increasing with |C| ≤ LTT(ĉ), or None."""
-    found = C.monotone_envelope()
-    if found is None or (found[1] != found[1][0]).any():
+    envelope = C.monotone_envelope()
+    if envelope is None or (envelope[1] != envelope[1][0]).any():
         return None
-    return found[0] / found[1][0]
+    return envelope[0] / envelope[1][0]
 
 
 def _earliest_rows(column: Vector, k: int, b: int) -> Vector:
@@ -250,24 +252,3 @@ def _earliest_rows(column: Vector, k: int, b: int) -> Vector:
 def _gram(C: Factorization) -> NDArray[np.float64]:
     columns = C.materialize()
     return columns.T @ columns
-
-
-def _by_enumeration(pair: _Pair) -> Sensitivity:
-    """max_π Σ_i φ(r_{1,i}, r_{2,i}) over every pattern, beside the best user with equal contributions."""
-    n, k, b = (
-        pair.participation.rounds,
-        pair.participation.max_participations,
-        pair.participation.min_separation,
-    )
-    grams = [_gram(C) for C in (pair.first, pair.second)]
-    signed = any((gram < 0).any() for gram in grams)
-    upper = lower = 0.0
-    for layer in pattern_layers(n, k, b):
-        rows = [
-            sum(np.abs(gram)[layer, layer[:, j : j + 1]] for j in range(layer.shape[1])) for gram in grams
-        ]
-        first, second = (np.asarray(row, dtype=np.float64) for row in rows)
-        upper = max(upper, float(pair.reach(first, second).sum(axis=1).max()))
-        if not signed:
-            lower = max(lower, float(pair.reach(first.sum(axis=1), second.sum(axis=1)).max()))
-    return pair.stated(upper, lower, "every pattern enumerated")

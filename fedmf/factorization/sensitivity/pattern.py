@@ -61,11 +61,11 @@ def pattern_sensitivities(
     groups: defaultdict[int, list[int]] = defaultdict(list)
     for user, pattern in enumerate(patterns):
         groups[len(pattern)].append(user)
-    found = np.zeros(len(patterns))
+    sensitivities = np.zeros(len(patterns))
     for users in groups.values():
         rows = np.asarray([patterns[user] for user in users])
-        found[users] = equal_length_sensitivities(factorization, rows, released_rounds)
-    return found
+        sensitivities[users] = equal_length_sensitivities(factorization, rows, released_rounds)
+    return sensitivities
 
 
 def equal_length_sensitivities(

@@ -114,8 +114,8 @@ def row_weights(gram: Array, k: int, b: int) -> Array:
         for i, row in enumerate(rows, start):
             # Rounds closer than b to i cannot join it; those on its two sides are then 2b apart.
             row[max(0, i - b + 1) : i + b] = 0.0
-        own = gram.diagonal()[start : start + step]
-        weights[start : start + step] = own + best_separated_sum(rows, k - 1, b)
+        diagonal = gram.diagonal()[start : start + step]
+        weights[start : start + step] = diagonal + best_separated_sum(rows, k - 1, b)
     return weights
 
 
@@ -157,20 +157,20 @@ def _smallest_maximal(n: int, b: int) -> int:
 
 def _windows(n: int, size: int, b: int, maximal: bool) -> list[Rounds]:
     """The rounds that the l-th of ``size`` may take."""
-    found = []
+    windows = []
     for at in range(size):
         after = size - 1 - at
         low, high = at * b, n - 1 - after * b
         if maximal:
             low, high = max(low, n - b - after * (2 * b - 1)), min(high, b - 1 + at * (2 * b - 1))
-        found.append(np.arange(low, high + 1))
-    return found
+        windows.append(np.arange(low, high + 1))
+    return windows
 
 
 def _of_size(state: _State, size: int, k: int) -> float:
     """A bound on the sums of all patterns of this size (if size < k: that no round can be added to)."""
     labels = _windows(len(state.gram), size, state.b, maximal=size < k)
-    counts = np.array([len(own) for own in labels], dtype=float)
+    counts = np.array([len(rounds) for rounds in labels], dtype=float)
     if not counts.all():
         return 0.0
     if counts.max() == 1:
@@ -189,10 +189,10 @@ class _Pairs:
     def __init__(self, state: _State, labels: list[Rounds]) -> None:
         self.state, self.labels, b = state, labels, state.b
         size, gram = len(labels), state.gram
-        self.unary = [gram.diagonal()[own] for own in labels]
+        self.unary = [gram.diagonal()[rounds] for rounds in labels]
         self.pair: dict[tuple[int, int], Array] = {}
         # Finite, so that messages stay finite; larger than any sum, so that it forbids.
-        self.forbidden = -4.0 * (sum(float(own.max()) for own in self.unary) * size + 1.0)
+        self.forbidden = -4.0 * (sum(float(values.max()) for values in self.unary) * size + 1.0)
         for i in range(size):
             for j in range(i + 1, size):
                 first, second = labels[i], labels[j]
@@ -204,7 +204,7 @@ class _Pairs:
     @property
     def bound(self) -> float:
         """Σ max unary; the pair tables are at most 0 once each has been visited."""
-        return sum(float(own.max()) for own in self.unary)
+        return sum(float(values.max()) for values in self.unary)
 
     def descend(self) -> float:
         """Sweeps over all pairs until the bound meets the best pattern or stops falling."""
@@ -242,13 +242,13 @@ class _Pairs:
     def _prune(self) -> bool:
         """Remove labels that no better pattern uses; whether each variable has one left."""
         slack = self.state.target - self.bound
-        keep = [own - own.max() > slack for own in self.unary]
-        if not all(own.any() for own in keep):
+        keep = [values - values.max() > slack for values in self.unary]
+        if not all(mask.any() for mask in keep):
             return False
-        if all(own.all() for own in keep):
+        if all(mask.all() for mask in keep):
             return True
-        self.unary = [own[kept] for own, kept in zip(self.unary, keep, strict=True)]
-        self.labels = [own[kept] for own, kept in zip(self.labels, keep, strict=True)]
+        self.unary = [values[mask] for values, mask in zip(self.unary, keep, strict=True)]
+        self.labels = [rounds[mask] for rounds, mask in zip(self.labels, keep, strict=True)]
         for (i, j), table in self.pair.items():
             self.pair[i, j] = np.ascontiguousarray(table[np.ix_(keep[i], keep[j])])
         return True
@@ -256,13 +256,13 @@ class _Pairs:
     def _decoded(self) -> Rounds:
         """The pattern that follows the best labels from left to right, always feasible."""
         pattern = np.zeros(len(self.labels), dtype=np.int64)
-        ahead = [own.copy() for own in self.unary]
+        ahead = [values.copy() for values in self.unary]
         n, b = len(self.state.gram), self.state.b
-        for i, own in enumerate(self.labels):
+        for i, rounds in enumerate(self.labels):
             choice = int(ahead[i].argmax())
             earliest = pattern[i - 1] + b if i else 0
             latest = n - 1 - (len(self.labels) - 1 - i) * b
-            pattern[i] = min(max(int(own[choice]), earliest), latest)
+            pattern[i] = min(max(int(rounds[choice]), earliest), latest)
             for j in range(i + 1, len(self.labels)):
                 ahead[j] += self.pair[i, j][choice]
         return pattern
@@ -271,11 +271,11 @@ class _Pairs:
         """Depth-first over the labels that are left; the bound again if the work runs out."""
         state, size = self.state, len(self.labels)
         state.work = max(state.work, _LEAST_SEARCH)
-        stack = [(np.zeros((1, 0), dtype=np.int64), np.zeros(1), [own[None] for own in self.unary])]
+        stack = [(np.zeros((1, 0), dtype=np.int64), np.zeros(1), [values[None] for values in self.unary])]
         while stack:
             chosen, score, ahead = stack.pop()
             depth = chosen.shape[1]
-            rest = sum((own.max(1) for own in ahead[1:]), np.zeros(len(score)))
+            rest = sum((values.max(1) for values in ahead[1:]), np.zeros(len(score)))
             optimistic = score[:, None] + ahead[0] + rest[:, None]
             node, label = np.nonzero(optimistic > state.target)
             order = np.argsort(optimistic[node, label], kind="stable")
@@ -283,18 +283,20 @@ class _Pairs:
                 if len(order):
                     at = order[-1]
                     best = [*chosen[node[at]], label[at]]
-                    state.offer(np.array([own[x] for own, x in zip(self.labels, best, strict=True)]))
+                    state.offer(np.array([rounds[x] for rounds, x in zip(self.labels, best, strict=True)]))
                 continue
             for start in range(0, len(order), _CHUNK_NODES):
                 part = order[start : start + _CHUNK_NODES]
                 rows, x = node[part], label[part]
-                following = [own[rows] + self.pair[depth, j][x] for j, own in enumerate(ahead[1:], depth + 1)]
-                state.work -= 10 * sum(own.size for own in following)
+                following = [
+                    values[rows] + self.pair[depth, j][x] for j, values in enumerate(ahead[1:], depth + 1)
+                ]
+                state.work -= 10 * sum(values.size for values in following)
                 total = score[rows] + ahead[0][rows, x]
-                alive = total + sum((own.max(1) for own in following), np.zeros(len(x))) > state.target
+                alive = total + sum((values.max(1) for values in following), np.zeros(len(x))) > state.target
                 if alive.any():
                     path = np.column_stack([chosen[rows], x])[alive]
-                    stack.append((path, total[alive], [own[alive] for own in following]))
+                    stack.append((path, total[alive], [values[alive] for values in following]))
             if state.work < 0:
                 return bound
         return state.target

@@ -18,58 +18,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.factorization.matrices import Factorization
+from fedmf.factorization.sensitivity.methods import (
+    ROUNDING,
+    Released,
+    Sensitivity,
+    SensitivityNotExact,
+    kind_of,
+    methods,
+    over_patterns,
+    tightest,
+)
 from fedmf.factorization.sensitivity.pair_dominance import pair_bound_square
 from fedmf.factorization.sensitivity.pattern_search import heaviest_pattern
-from fedmf.factorization.sensitivity.separated import (
-    best_separated_sum,
-    comb_sum,
-    count_patterns,
-    earliest_pattern,
-    pattern_layers,
-)
+from fedmf.factorization.sensitivity.separated import comb_sum, earliest_pattern
 from fedmf.participation import Participation
 from fedmf.typing import Vector
 
-__all__ = [
-    "Sensitivity",
-    "SensitivityNotExact",
-    "exact_sensitivity",
-    "quick_upper_bound",
-    "stated_sensitivity",
-]
+__all__ = ["exact_sensitivity", "quick_upper_bound", "stated_sensitivity"]
 
 _BY_ROWS = "row-wise dynamic program (Choquette-Choo et al. 2023, Theorem 2)"
 _STOPPED = "search over patterns, stopped at its work limit"
-_ROUNDING = 1e-12
-_MOST_PATTERNS = 200_000
 _MOST_PAIRED = 512
-_LARGEST_ENUMERATED = 2048
-_LARGEST_GRAM = 10_240
-
-
-class SensitivityNotExact(ValueError):
-    """The exact sensitivity is not known for this factorization and participation; a bound may be."""
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """sens_{k,b}(C) for clip norm 1.
-
-    Args:
-        value: the sensitivity, or a bound above it.
-        kind: whether the value is attained by some user.
-        case: which theorem or algorithm gave it.
-    """
-
-    value: float
-    kind: Literal["exact", "upper_bound"]
-    case: str
 
 
 def exact_sensitivity(factorization: Factorization, participation: Participation) -> Sensitivity:
@@ -91,13 +66,13 @@ def exact_sensitivity(factorization: Factorization, participation: Participation
     >>> exact_sensitivity(Toeplitz([1.0, 0.5], 4), Participation(4, 2, 2))
     Sensitivity(value=1.5811388300841898, kind='exact', case='columns b apart orthogonal (p <= b): ...')
     """
-    found = stated_sensitivity(factorization, participation)
-    if found.kind != "exact":
+    sensitivity = stated_sensitivity(factorization, participation)
+    if sensitivity.kind != "exact":
         raise SensitivityNotExact(
             f"sens_{{k,b}}(C) (sensitivity) must be known exactly; got only an upper bound "
-            f"({found.case}). Use stated_sensitivity, or p <= b={participation.min_separation}."
+            f"({sensitivity.case}). Use stated_sensitivity, or p <= b={participation.min_separation}."
         )
-    return found
+    return sensitivity
 
 
 def stated_sensitivity(factorization: Factorization, participation: Participation) -> Sensitivity:
@@ -111,44 +86,79 @@ def stated_sensitivity(factorization: Factorization, participation: Participatio
             f"n (rounds) must be the same for C and the participation; got {factorization.rounds} and "
             f"{participation.rounds}. Use C.leading(T) for a shorter run."
         )
-    best: Sensitivity | None = None
-    for found in _methods(factorization, participation):
-        if found.kind == "exact":
-            return found
-        if best is None or found.value < best.value:
-            best = found
-    assert best is not None
-    return best
+    return tightest(_Strategy(factorization, participation))
 
 
 def quick_upper_bound(factorization: Factorization, participation: Participation) -> float:
     """The cheapest sound bound, exact or not: the objective of a parameter search, O(n·k) for Toeplitz C."""
-    return next(_methods(factorization, participation)).value
+    return next(methods(_Strategy(factorization, participation))).value
 
 
-def _methods(C: Factorization, participation: Participation) -> Iterator[Sensitivity]:
-    """The methods that apply, cheapest first; later ones run only if the earlier were not exact."""
-    n, k, b = participation.rounds, participation.max_participations, participation.min_separation
-    if C.bands <= b or k == 1:
-        value = float(np.sqrt(best_separated_sum(C.gram_diagonal(0), k, b)))
-        reason = "single participation" if k == 1 else "columns b apart orthogonal (p <= b)"
-        yield Sensitivity(value, "exact", f"{reason}: dynamic program, Choquette-Choo et al. 2023")
-        return
-    envelope = C.monotone_envelope()
-    if envelope is not None:
-        yield _by_envelope(C, *envelope, k, b)
-    column = C.toeplitz_column()
-    if column is not None and k <= _MOST_PAIRED:
-        yield _by_pairs(column, k, b)
-    if n <= _LARGEST_ENUMERATED and count_patterns(n, k, b) <= _MOST_PATTERNS:
-        yield _by_enumeration(C, k, b)
-    elif n <= _LARGEST_GRAM:
-        yield _by_search(C, k, b)
-    elif envelope is None:
-        raise SensitivityNotExact(
-            f"n (rounds) must be at most {_LARGEST_GRAM} to bound the sensitivity of this C; got {n}. "
-            "Use a Toeplitz or banded C (p <= b)."
-        )
+@dataclass(frozen=True, eq=False)
+class _Strategy(Released):
+    """C, of which one user moves the rows by Σ_{i∈π} C_{:,i} u_i."""
+
+    factorization: Factorization
+    participation: Participation
+
+    source = ", Choquette-Choo et al. 2023"
+    called = "sensitivity of this C"
+    instead = "a Toeplitz or banded C (p <= b)"
+
+    @property
+    def bands(self) -> int:
+        return self.factorization.bands
+
+    @cached_property
+    def envelope(self) -> tuple[Vector, Vector] | None:
+        return self.factorization.monotone_envelope()
+
+    @property
+    def enveloped(self) -> bool:
+        return self.envelope is not None
+
+    def squares(self) -> Vector:
+        return self.factorization.gram_diagonal(0)
+
+    def by_structure(self) -> Iterator[Sensitivity]:
+        k, b = self.participation.max_participations, self.participation.min_separation
+        if self.envelope is not None:
+            yield _by_envelope(self.factorization, *self.envelope, k, b)
+        column = self.factorization.toeplitz_column()
+        if column is not None and k <= _MOST_PAIRED:
+            yield _by_pairs(column, k, b)
+
+    def by_enumeration(self) -> Sensitivity:
+        """max_π Σ |G_ij| over every pattern; exact if signs ±1 attain it on the pattern that is best."""
+        gram = _dense_gram(self.factorization)
+        size = np.abs(gram)
+
+        def weigh(layer: NDArray[np.int64]) -> NDArray[np.float64]:
+            sums = np.zeros((1, len(layer)))
+            for i in range(layer.shape[1]):
+                for j in range(layer.shape[1]):
+                    sums += size[layer[:, i], layer[:, j]]
+            return sums
+
+        ((square, worst),) = over_patterns(weigh, self.participation)
+        if _signs_attain(gram[np.ix_(worst, worst)]):
+            case = "every pattern enumerated (Choquette-Choo et al. 2023, App. E)"
+            return Sensitivity(square**0.5, "exact", case)
+        return Sensitivity(square**0.5, "upper_bound", "every pattern enumerated, |C^T C| of mixed signs")
+
+    def by_rows(self) -> Sensitivity:
+        """max_π Σ |G_ij| by branch and bound; exact if it finished and signs ±1 attain it on its pattern."""
+        gram = _dense_gram(self.factorization)
+        np.abs(gram, out=gram)
+        contract = self.participation
+        heaviest = heaviest_pattern(gram, contract.max_participations, contract.min_separation)
+        value = float(np.sqrt(heaviest.bound))
+        if not heaviest.finished:
+            return Sensitivity(value, "upper_bound", _BY_ROWS if heaviest.by_rows else _STOPPED)
+        columns = self.factorization.columns(heaviest.pattern)
+        if _signs_attain(columns.T @ columns):
+            return Sensitivity(value, "exact", "search over patterns, finished (branch and bound)")
+        return Sensitivity(value, "upper_bound", "search over patterns, |C^T C| of mixed signs")
 
 
 def _by_envelope(C: Factorization, envelope: Vector, scale: Vector, k: int, b: int) -> Sensitivity:
@@ -165,8 +175,7 @@ def _by_envelope(C: Factorization, envelope: Vector, scale: Vector, k: int, b: i
     else:
         upper = float(np.linalg.norm(comb_sum(envelope, k, b)) / scale[0])
     lower = float(np.linalg.norm(C.column_sum(earliest_pattern(k, b))))
-    attained = upper <= lower * (1 + _ROUNDING)
-    if not attained:
+    if kind_of(upper, lower) == "upper_bound":
         return Sensitivity(upper, "upper_bound", "monotone envelope of the coefficients")
     if scaled:
         return Sensitivity(
@@ -179,10 +188,7 @@ def _by_pairs(column: Vector, k: int, b: int) -> Sensitivity:
     """Toeplitz C: compare autocorrelations at lags of at least b only."""
     value = float(np.sqrt(pair_bound_square(column, k, b)))
     earliest = float(np.linalg.norm(comb_sum(column, k, b)))
-    attained = value <= earliest * (1 + _ROUNDING)
-    return Sensitivity(
-        value, "exact" if attained else "upper_bound", "Toeplitz, lags of at least b compared pair by pair"
-    )
+    return Sensitivity(value, kind_of(value, earliest), "Toeplitz, lags of at least b compared pair by pair")
 
 
 def _scaled_envelope_square(envelope: Vector, scale: Vector, k: int, b: int) -> float:
@@ -213,41 +219,7 @@ def _dense_gram(C: Factorization) -> NDArray[np.float64]:
     return gram
 
 
-def _by_enumeration(C: Factorization, k: int, b: int) -> Sensitivity:
-    """max_π Σ |G_ij| over every pattern; exact if signs ±1 attain it on the pattern that is best."""
-    gram = _dense_gram(C)
-    size = np.abs(gram)
-    best, worst = 0.0, np.zeros(1, dtype=np.int64)
-    for layer in pattern_layers(C.rounds, k, b):
-        sums = np.zeros(len(layer))
-        for i in range(layer.shape[1]):
-            for j in range(layer.shape[1]):
-                sums += size[layer[:, i], layer[:, j]]
-        at = int(sums.argmax())
-        if sums[at] > best:
-            best, worst = float(sums[at]), layer[at]
-    if _signs_attain(gram[np.ix_(worst, worst)]):
-        return Sensitivity(
-            best**0.5, "exact", "every pattern enumerated (Choquette-Choo et al. 2023, App. E)"
-        )
-    return Sensitivity(best**0.5, "upper_bound", "every pattern enumerated, |C^T C| of mixed signs")
-
-
 def _signs_attain(part: NDArray[np.float64]) -> bool:
     """Whether signs s_i = ±1 make s_i s_j G_ij ≥ 0 for all pairs."""
     signs = np.where(part[0] < 0, -1.0, 1.0)
-    return float(signs @ part @ signs) >= float(np.abs(part).sum()) * (1 - _ROUNDING)
-
-
-def _by_search(C: Factorization, k: int, b: int) -> Sensitivity:
-    """max_π Σ |G_ij| by branch and bound; exact if it finished and signs ±1 attain it on its pattern."""
-    gram = _dense_gram(C)
-    np.abs(gram, out=gram)
-    found = heaviest_pattern(gram, k, b)
-    value = float(np.sqrt(found.bound))
-    if not found.finished:
-        return Sensitivity(value, "upper_bound", _BY_ROWS if found.by_rows else _STOPPED)
-    columns = C.columns(found.pattern)
-    if _signs_attain(columns.T @ columns):
-        return Sensitivity(value, "exact", "search over patterns, finished (branch and bound)")
-    return Sensitivity(value, "upper_bound", "search over patterns, |C^T C| of mixed signs")
+    return float(signs @ part @ signs) >= float(np.abs(part).sum()) * (1 - ROUNDING)

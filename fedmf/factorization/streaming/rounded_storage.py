@@ -118,7 +118,7 @@ def rounding_shift(
             return _state_shift(inverse, participation, unit_roundoff, tiny, largest, mu)
         case _:
             raise ValueError(
-                "buffer_dtype must be float64 for this form of C^-1; got a narrower one for "
+                "dtype (of stored vectors) must be float64 for this form of C^-1; got a narrower one for "
                 f"{type(inverse).__name__}."
             )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmf.factorization.algebra import factored_power, power
-from fedmf.factorization.matrices import Diagonal, InverseToeplitz, Toeplitz
+from fedmf.factorization.matrices.toeplitz import Diagonal, InverseToeplitz, Toeplitz
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload
 
