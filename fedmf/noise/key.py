@@ -4,36 +4,37 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import re
 import secrets
-import stat
-from pathlib import Path
 from typing import NoReturn, final
 
 import numpy as np
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-__all__ = ["NoiseKey", "SecretWords"]
+from fedmf.noise.domain import Domain, nonce
+
+__all__ = ["KEY_HEADER", "NoiseKey", "SecretWords"]
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
-_HEADER = "fedmf noise key, version 1"
-_FILE = re.compile(
-    rf"{re.escape(_HEADER)}\nkind: (private|public)\nfingerprint: ([0-9a-f]{{16}})\nkey: ([0-9a-f]{{64}})\n"
+KEY_HEADER = "fedmf noise key, version 1"
+_TEXT = re.compile(
+    KEY_HEADER + r"\nkind: (private|public)\nfingerprint: ([0-9a-f]{16})\nkey: ([0-9a-f]{64})\n"
 )
-_MAX_FILE_BYTES = 4096
 _SEED_LABEL = b"fedmf noise key from seed, version 1\x00"
 _FINGERPRINT_LABEL = b"fedmf noise key fingerprint, version 1\x00"
+_SUBKEY_LABEL = b"fedmf sub-key, version 1\x00"
 
 
 @final
 class NoiseKey:
     """A 256-bit ChaCha20 key that opens streams of noise and shows itself to nobody.
 
-    Privacy rests on it: whoever knows the key can subtract the noise. Make one with `from_os` (in
-    memory), `create` (in a file, for a run that must be resumable) or `from_seed` (reproducible and
-    therefore *not private*), and use it for one run only: two runs with one key add the same noise.
+    Privacy rests on it: whoever knows the key can subtract the noise. Make one with `from_os` or with
+    `from_seed` (reproducible and therefore *not private*), and use it for one run only: two runs with one key
+    add the same noise. `fedmf.records` keeps it in a file.
 
     Guarantees:
         The key is not in `repr`, `str`, `format`, `vars`, pickles, exception messages or the local
@@ -49,7 +50,7 @@ class NoiseKey:
     __slots__ = ("__secret", "_fingerprint", "_public")
 
     def __init__(self, secret: bytes, *, public: bool = False) -> None:
-        """Wrap raw key bytes; prefer `from_os`, `create`, `load` or `from_seed`.
+        """Wrap raw key bytes; prefer `from_os` or `from_seed`.
 
         Args:
             secret: 32 bytes.
@@ -59,9 +60,9 @@ class NoiseKey:
             ValueError: not exactly 32 bytes.
         """
         if not isinstance(secret, bytes) or len(secret) != KEY_BYTES:
-            found = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
+            size = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
             del secret
-            raise ValueError(f"key (noise key) must be {KEY_BYTES} bytes; got {found}.")
+            raise ValueError(f"key (noise key) must be {KEY_BYTES} bytes; got {size}.")
         self.__secret = secret
         self._public = bool(public)
         self._fingerprint = hashlib.sha256(_FINGERPRINT_LABEL + secret).hexdigest()[:16]
@@ -86,65 +87,25 @@ class NoiseKey:
         return cls(hashlib.sha256(_SEED_LABEL + str(seed).encode()).digest(), public=True)
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str]) -> NoiseKey:
-        """Draw a fresh key and make it durable in a new file of mode 0600 before returning it.
+    def from_secret_text(cls, text: bytes) -> NoiseKey | None:
+        """The key that `secret_text` wrote, or None if this is not it, or damaged.
 
-        Raises:
-            FileExistsError: something is at `path` already; a key is never overwritten.
-            OSError: the file cannot be written.
+        It returns rather than raises, so that no traceback holds the text.
         """
-        key = cls.from_os()
-        key.save(path)
-        return key
+        match = _TEXT.fullmatch(text.decode("ascii", errors="replace"))
+        if match is None:
+            return None
+        key = cls(bytes.fromhex(match[3]), public=match[1] == "public")
+        return key if key.fingerprint == match[2] else None
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> NoiseKey:
-        """Read a key file written by `create` or `save`, with its public or private standing.
+    def secret_text(self) -> bytes:
+        """The key with its standing and fingerprint as four lines of ASCII, for a key file.
 
-        Raises:
-            PermissionError: the file's group or others can read or write it (checked on the open file).
-            ValueError: not a key file, or its key and fingerprint disagree.
-            OSError: the file cannot be read.
+        Whoever has them has the key: write them to the file and keep no other reference.
         """
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        with os.fdopen(descriptor, "rb") as file:
-            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-            if os.name == "posix" and mode & 0o077:
-                raise PermissionError(
-                    f"mode (of the key file) must be 0600; got {mode:04o} at {os.fspath(path)!r}. "
-                    "Others may have read this key: start a new run with a new key."
-                )
-            key = _parse(file.read(_MAX_FILE_BYTES))
-        if key is None:
-            raise ValueError(
-                f"file (key) must hold an intact '{_HEADER}'; got something else at {os.fspath(path)!r}. "
-                "Restore it from a copy; without it the run cannot go on."
-            )
-        return key
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the key to a new file of mode 0600, flushed to disk together with its directory entry.
-
-        Raises:
-            FileExistsError: something is at `path` already; a key is never overwritten.
-            OSError: the file cannot be written; nothing is left behind.
-        """
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                if os.name == "posix":
-                    os.fchmod(descriptor, 0o600)  # whatever the umask is
-                file.write(self.__file_text().encode())
-                file.flush()
-                os.fsync(descriptor)
-            _fsync_directory(Path(path).parent)
-        except BaseException:
-            os.unlink(path)
-            raise
-
-    def __file_text(self) -> str:
         kind = "public" if self._public else "private"
-        return f"{_HEADER}\nkind: {kind}\nfingerprint: {self._fingerprint}\nkey: {self.__secret.hex()}\n"
+        head = f"{KEY_HEADER}\nkind: {kind}\nfingerprint: {self._fingerprint}\n"
+        return f"{head}key: {self.__secret.hex()}\n".encode()
 
     @property
     def fingerprint(self) -> str:
@@ -173,6 +134,41 @@ class NoiseKey:
             )
         position = counter.to_bytes(4, "little") + nonce
         return Cipher(algorithms.ChaCha20(self.__secret, position), mode=None).encryptor()
+
+    def subkey(self, purpose: str) -> bytes:
+        """32 bytes for a purpose other than noise: HKDF-SHA256 (RFC 5869), no salt, info = label ‖ purpose.
+
+        Args:
+            purpose: what they are for, printable ASCII: "records", or "opening" and random bits in hex.
+
+        Returns:
+            Bytes as secret as the key: those of a public key are public, its seed gives them to all.
+
+        Raises:
+            ValueError: purpose is empty or not printable ASCII.
+
+        Guarantees:
+            The same bytes for the same key and purpose. Bytes for different purposes, and the keystreams of
+            noise and cohorts, tell nothing about each other or the key to whoever cannot tell HMAC-SHA256 and
+            ChaCha20 under one key from random functions.
+
+        >>> key = NoiseKey.from_seed(1)
+        >>> key.subkey("records") == key.subkey("records"), key.subkey("records") == key.subkey("publication")
+        (True, False)
+        """
+        if not isinstance(purpose, str) or not purpose or not (purpose.isascii() and purpose.isprintable()):
+            raise ValueError(
+                f"purpose (of a sub-key) must be printable ASCII and not empty; got {purpose!r}."
+            )
+        info = _SUBKEY_LABEL + purpose.encode()
+        return HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=info).derive(self.__secret)
+
+    def cohort_seed(self) -> int:
+        """The 256-bit seed of random cohorts: a keystream that no noise uses.
+
+        It is as secret as the noise, and a resumed run gets it again from its key file.
+        """
+        return int.from_bytes(self.keystream(nonce(Domain.COHORTS, 0), 0).update(bytes(32)), "little")
 
     def secret_words(self) -> SecretWords:
         """The key as eight little-endian 32-bit words, for a device kernel that runs ChaCha20 itself.
@@ -221,23 +217,3 @@ class SecretWords(np.ndarray):
 
     def __reduce__(self) -> NoReturn:
         self.__reduce_ex__(2)
-
-
-def _parse(content: bytes) -> NoiseKey | None:
-    """The key in a file's bytes, or None; returning rather than raising keeps the bytes out of tracebacks."""
-    match = _FILE.fullmatch(content.decode("ascii", errors="replace"))
-    if match is None:
-        return None
-    key = NoiseKey(bytes.fromhex(match[3]), public=match[1] == "public")
-    return key if key.fingerprint == match[2] else None
-
-
-def _fsync_directory(directory: Path) -> None:
-    """Make a new directory entry durable, where the platform can open directories."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

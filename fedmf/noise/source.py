@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from fedmf.noise.kernels import MAX_DIMENSION, Domain, NoiseKernels
+from fedmf.noise.domain import Domain
+from fedmf.noise.kernels import MAX_DIMENSION, NoiseKernels, RowPass
 from fedmf.noise.key import NoiseKey
 
-__all__ = ["MAX_DIMENSION", "Domain", "GaussianSource"]
+__all__ = ["GaussianSource"]
 
 
 class GaussianSource:
@@ -87,7 +88,7 @@ class GaussianSource:
                 f"got {start}, {stop}."
             )
         out = torch.zeros(stop - start, dtype=torch.float64)
-        self.kernels("cpu").accumulate_(out, start, [t], [1.0])
+        self.kernels("cpu").add_(RowPass((t,), (1.0,)), out, start)
         return out
 
     def kernels(self, device: torch.device | str) -> NoiseKernels:
@@ -97,12 +98,11 @@ class GaussianSource:
             ValueError: no kernels for such a device.
         """
         place = torch.device(device)
-        known = self._kernels.get(place)
-        if known is None:
-            known = self._kernels[place] = self._made(place)
-        return known
+        if place not in self._kernels:
+            self._kernels[place] = self._compiled_for(place)
+        return self._kernels[place]
 
-    def _made(self, place: torch.device) -> NoiseKernels:
+    def _compiled_for(self, place: torch.device) -> NoiseKernels:
         if place.type == "cpu":
             from fedmf.noise.kernels import CpuKernels
 

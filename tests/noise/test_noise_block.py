@@ -9,7 +9,7 @@ import torch
 
 from fedmf.errors import HorizonExceededError
 from fedmf.factorization.mechanisms.catalogue import build
-from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.domain import Domain
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.noise_block import normals_of_rounds, suits
 from fedmf.noise.rows.noise_stream import NoiseStream

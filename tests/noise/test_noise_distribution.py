@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy import special, stats
 
-from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.domain import Domain
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.source import GaussianSource
 

@@ -10,10 +10,12 @@ import pytest
 import torch
 from support.triton_worker import compiler, interpreter
 
+from fedmf.noise.domain import Domain, nonce
 from fedmf.noise.kernels.cpu import CpuKernels
 from fedmf.noise.kernels.gpu import TritonKernels
-from fedmf.noise.kernels.layout import MAX_DIMENSION, REFINED_BELOW, Domain, nonce
+from fedmf.noise.kernels.layout import MAX_DIMENSION, REFINED_BELOW
 from fedmf.noise.kernels.reference import ReferenceKernels, normals, round_to
+from fedmf.noise.kernels.row_pass import RowPass
 from fedmf.noise.key import NoiseKey
 
 SECRET = bytes(range(32))
@@ -48,25 +50,27 @@ def vectors(seed: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 
 def sums(dtype: torch.dtype, start: int, count: int, rounds: list[int], weights: list[float]):
-    return "accumulate_", {
-        "out": vectors(1, dtype, count), "start": start, "rounds": rounds, "weights": weights,
-    }  # fmt: skip
+    row = RowPass(tuple(rounds), tuple(weights))
+    return {"row": row, "out": vectors(1, dtype, count), "start": start}
+
+
+def several(dtype: torch.dtype, start: int, count: int):
+    """A row that is scaled after it was summed."""
+    return {"row": RowPass((9, 4), (1.5, -0.25), -0.7), "out": vectors(1, dtype, count), "start": start}
 
 
 def recurrence(dtype: torch.dtype, stored: torch.dtype, start: int, count: int):
-    """Slot 1 is read and then written."""
-    return "feedback_", {
-        "out": vectors(1, dtype, count), "scale": 0.7, "start": start,
-        "rounds": [9, 4], "weights": [1.5, -0.25], "ring": vectors(2, stored, 3, count),
-        "slots": [1, 2, 0], "ring_weights": [0.5, -0.3, 0.2], "write_slot": 1,
-    }  # fmt: skip
+    """Place 1 is read and then written."""
+    row = RowPass((9, 4), (1.5, -0.25), 0.7, (1, 2, 0), (0.5, -0.3, 0.2), (1,), (0.0,))
+    out, rows = vectors(1, dtype, count), vectors(2, stored, 3, count)
+    return {"row": row, "out": out, "start": start, "stored": rows}
 
 
 def buffers(dtype: torch.dtype, stored: torch.dtype, start: int, count: int):
-    return "state_space_", {
-        "out": vectors(1, dtype, count), "scale": 0.7, "start": start, "t": 5,
-        "state": vectors(2, stored, 3, count), "decays": [0.9, 0.5, 0.2], "output_weights": [0.3, -0.2, 0.1],
-    }  # fmt: skip
+    """Of three sums the last forgets at once."""
+    row = RowPass((5,), (1.0,), 0.7, (0, 1, 2), (0.3, -0.2, 0.1), (0, 1, 2), (0.9, 0.5, 0.0))
+    out, rows = vectors(1, dtype, count), vectors(2, stored, 3, count)
+    return {"row": row, "out": out, "start": start, "stored": rows}
 
 
 F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
@@ -77,6 +81,7 @@ CASES = {
     ),
     "last blocks of the counter": sums(BF16, MAX_DIMENSION - 37, 37, [2**40], [1.0]),
     "refined in one lag of two": sums(F32, 16 * REFINED[1] + 3, 20, [20, REFINED[0]], [1.0, 1.0]),
+    "scaled after it was summed": several(F32, 5, 100),
     "feedback float64": recurrence(F64, F64, 3, 70),
     "feedback float32, one whole tile": recurrence(F32, F32, 16, TILE),
     "feedback float32 in bfloat16": recurrence(BF16, F32, 0, 33),
@@ -92,12 +97,12 @@ def copied(arguments: dict) -> dict:
 @needs_triton
 @pytest.mark.parametrize("case", CASES)
 def test_a_pass_gives_the_bits_of_the_cpu_and_the_values_of_the_reference(case, interpret):
-    method, arguments = CASES[case]
-    found = interpret("run", SECRET, method, copied(arguments))
+    arguments = CASES[case]
+    interpreted = interpret("run", SECRET, copied(arguments))
     cpu, reference = copied(arguments), copied(arguments)
-    getattr(CpuKernels(KEY, Domain.TRAINING, threads=1), method)(**cpu)
-    getattr(ReferenceKernels(KEY, Domain.TRAINING), method)(**reference)
-    for name, value in found.items():
+    CpuKernels(KEY, Domain.TRAINING, threads=1).add_(**cpu)
+    ReferenceKernels(KEY, Domain.TRAINING).add_(**reference)
+    for name, value in interpreted.items():
         assert torch.equal(value, cpu[name]), name
         assert (value.double() - reference[name].double()).abs().max() <= SLACK[value.dtype], name
         assert not torch.equal(value, arguments[name])
@@ -152,9 +157,9 @@ def test_bfloat16_is_rounded_once(interpret):
 @pytest.mark.parametrize(
     ("name", "out", "stored", "arch"),
     [
-        ("accumulate", "fp32", "fp32", 90),
-        ("feedback", "fp32", "fp64", 90),
-        ("state_space", "i16", "fp32", 90),
+        ("add_row", "fp32", "fp32", 90),
+        ("add_stored_row", "fp32", "fp64", 90),
+        ("add_stored_row", "i16", "fp32", 90),
     ],
 )
 def test_a_pass_compiles_without_spills_to_exact_arithmetic(name, out, stored, arch, compile_):
@@ -179,10 +184,10 @@ def test_the_instructions_of_a_normal_are_counted(compile_):
 
 
 @needs_triton
-@pytest.mark.parametrize("name", ["accumulate", "feedback", "state_space"])
+@pytest.mark.parametrize("name", ["add_row", "add_stored_row"])
 def test_triton_does_not_specialise_on_secrets(name, compile_):
     """Its cache on disk is named after types and properties of arguments; no key may be among them."""
-    secret = (*(f"k{i}" for i in range(8)), "tag", "counter", "rows", "stored")
+    secret = (*(f"k{i}" for i in range(8)), "tag", "counter", "rows", "reads", "writes")
     wanted = compile_("specialisation", name, dict.fromkeys(secret, 7))
     for value in (0, 1, 16, 2**31 - 1, -(2**31), -1):
         for changed in secret:
@@ -201,10 +206,10 @@ def test_key_words_are_handed_over_as_signed_32_bit_numbers(monkeypatch):
         def __getitem__(self, grid):
             return lambda *arguments, **options: launched.update(arguments=arguments, options=options)
 
-    monkeypatch.setattr(gpu_kernels, "accumulate", Launcher())
+    monkeypatch.setattr(gpu_kernels, "add_row", Launcher())
     monkeypatch.setattr(TritonKernels, "_check_device", lambda self: None)
     kernels = TritonKernels(NoiseKey(bytes([255] * 16 + [1] * 16)), Domain.TRAINING, torch.device("cpu"))
-    kernels.accumulate_(torch.zeros(4), MAX_DIMENSION - 4, [0], [1.0])
+    kernels.add_(RowPass((0,), (1.0,)), torch.zeros(4), MAX_DIMENSION - 4)
     numbers = [a for a in launched["arguments"] if isinstance(a, int)]
     assert numbers[-8:] == [-1] * 4 + [0x01010101] * 4
     assert all(-(2**31) <= number < 2**31 for number in numbers)
@@ -230,18 +235,18 @@ def test_the_key_is_not_shown_and_foreign_tensors_are_refused(monkeypatch):
     kernels = TritonKernels(KEY, Domain.TRAINING, torch.device("cuda:0"))
     assert repr(kernels) == f"TritonKernels({KEY!r}, TRAINING, device='cuda:0')"
     with pytest.raises(ValueError, match=r"^out \(vector\) must be on cuda:0, where these .* got cpu"):
-        kernels.accumulate_(torch.zeros(4), 0, [0], [1.0])
+        kernels.add_(RowPass((0,), (1.0,)), torch.zeros(4), 0)
 
 
 @needs_triton
 @needs_gpu
 @pytest.mark.parametrize("case", CASES)
 def test_a_gpu_gives_the_bits_of_the_cpu(case):
-    method, arguments = CASES[case]
+    arguments = CASES[case]
     cpu = copied(arguments)
     gpu = {n: v.cuda() if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
-    getattr(CpuKernels(KEY, Domain.TRAINING), method)(**cpu)
-    getattr(TritonKernels(KEY, Domain.TRAINING, torch.device("cuda")), method)(**gpu)
+    CpuKernels(KEY, Domain.TRAINING).add_(**cpu)
+    TritonKernels(KEY, Domain.TRAINING, torch.device("cuda")).add_(**gpu)
     for name, value in cpu.items():
         if isinstance(value, torch.Tensor):
             assert torch.equal(gpu[name].cpu(), value), name
@@ -253,11 +258,11 @@ def test_a_gpu_gives_the_bits_of_the_cpu_in_a_long_vector():
     """10⁷ elements meet 76 refined pairs; then a vector of more than 2³¹ elements."""
     kernels = TritonKernels(KEY, Domain.TRAINING, torch.device("cuda"))
     cpu, gpu = torch.zeros(10**7), torch.zeros(10**7, device="cuda")
-    CpuKernels(KEY, Domain.TRAINING).accumulate_(cpu, 5, [1, 0], [1.0, -0.9])
-    kernels.accumulate_(gpu, 5, [1, 0], [1.0, -0.9])
+    CpuKernels(KEY, Domain.TRAINING).add_(RowPass((1, 0), (1.0, -0.9)), cpu, 5)
+    kernels.add_(RowPass((1, 0), (1.0, -0.9)), gpu, 5)
     assert torch.equal(gpu.cpu(), cpu)
     long = torch.zeros(2**31 + 5000, dtype=BF16, device="cuda")
-    kernels.accumulate_(long, 0, [1], [1.0])
+    kernels.add_(RowPass((1,), (1.0,)), long, 0)
     tail = torch.zeros(10_000, dtype=BF16)
-    CpuKernels(KEY, Domain.TRAINING).accumulate_(tail, long.numel() - 10_000, [1], [1.0])
+    CpuKernels(KEY, Domain.TRAINING).add_(RowPass((1,), (1.0,)), tail, long.numel() - 10_000)
     assert torch.equal(long[-10_000:].cpu(), tail)

@@ -14,10 +14,11 @@ import torch
 from numba.core import caching
 
 from fedmf.compiled import compiled
+from fedmf.noise.domain import Domain
 from fedmf.noise.kernels.cpu import FEWEST_PER_THREAD, TILE, CpuKernels
-from fedmf.noise.kernels.layout import MAX_DIMENSION, Domain
-from fedmf.noise.kernels.protocol import DTYPES, KEPT_DTYPES
+from fedmf.noise.kernels.layout import MAX_DIMENSION
 from fedmf.noise.kernels.reference import ReferenceKernels, normals, round_to
+from fedmf.noise.kernels.row_pass import DTYPES, STORED_DTYPES, RowPass
 from fedmf.noise.key import NoiseKey
 
 KEY = NoiseKey.from_seed(3)
@@ -32,20 +33,17 @@ def vector(seed: int, *shape: int, dtype: torch.dtype) -> torch.Tensor:
     return round_to(np.random.default_rng(seed).standard_normal(shape), dtype)
 
 
-def accumulate(kernels, out, rows, start) -> None:
-    kernels.accumulate_(out, start, [3, 9, 2**64 - 1], [0.7, -0.2, 1e-3])
-
-
-def feed_back(kernels, out, rows, start) -> None:
-    """The written slot is read too, and one slot twice."""
-    kernels.feedback_(out, -0.3, start, [4, 5], [0.5, 0.1], rows, [0, 2, 3, 0], [0.1, 0.2, 0.3, -0.4], 2)
-
-
-def step(kernels, out, rows, start) -> None:
-    kernels.state_space_(out, 0.3, start, 6, rows, [0.5, 0.1, 0.0, 0.99], [0.1, -0.2, 0.3, 0.4])
-
-
-PASSES = [accumulate, feed_back, step]
+ONE, FOUR = RowPass((0,), (1.0,)), (0, 1, 2, 3)
+PASSES = {
+    "sum of rounds": RowPass((3, 9, 2**64 - 1), (0.7, -0.2, 1e-3)),
+    "scaled sum": RowPass((3, 9), (0.7, -0.2), 0.3),
+    "reads only": RowPass((4, 5), (0.5, 0.1), -0.3, (0, 3), (0.1, 0.3)),
+    # The place that is written is read too, and one place twice.
+    "ring": RowPass((4, 5), (0.5, 0.1), -0.3, (0, 2, 3, 0), (0.1, 0.2, 0.3, -0.4), (2,), (0.0,)),
+    "sums": RowPass(
+        (6,), (1.0,), 0.3, (0, 1, 2, 3), (0.1, -0.2, 0.3, 0.4), (0, 1, 2, 3), (0.5, 0.1, 0.0, 0.99)
+    ),
+}
 
 
 @pytest.fixture(params=[CpuKernels, ReferenceKernels])
@@ -63,42 +61,42 @@ def close(got: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("rows_dtype", KEPT_DTYPES, ids=str)
-@pytest.mark.parametrize("apply", PASSES)
-def test_passes_equal_the_reference(apply, dtype, rows_dtype):
+@pytest.mark.parametrize("rows_dtype", STORED_DTYPES, ids=str)
+@pytest.mark.parametrize("name", PASSES)
+def test_passes_equal_the_reference(name, dtype, rows_dtype):
     for start, length in SPANS:
         got = [vector(1, length, dtype=dtype), vector(2, 4, length, dtype=rows_dtype)]
         expected = [part.clone() for part in got]
-        apply(CpuKernels(KEY, Domain.TRAINING), *got, start)
-        apply(ReferenceKernels(KEY, Domain.TRAINING), *expected, start)
+        CpuKernels(KEY, Domain.TRAINING).add_(PASSES[name], got[0], start, got[1])
+        ReferenceKernels(KEY, Domain.TRAINING).add_(PASSES[name], expected[0], start, expected[1])
         assert all(close(a, b) for a, b in zip(got, expected, strict=True)), (start, length)
 
 
-@pytest.mark.parametrize("apply", PASSES)
+@pytest.mark.parametrize("name", PASSES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_cuts_and_threads_do_not_change_a_bit(apply, dtype):
+def test_cuts_and_threads_do_not_change_a_bit(name, dtype):
     """Long enough for refined pairs in every pass, and for three threads."""
     start, length = 21, 3 * FEWEST_PER_THREAD + 777
     cuts = [0, 1, 16, 1003, TILE - 21, TILE, 2 * FEWEST_PER_THREAD + 5, length]
     out, rows = vector(1, length, dtype=dtype), vector(2, 4, length, dtype=torch.float32)
     whole = out.clone(), rows.clone()
-    apply(CpuKernels(KEY, Domain.TRAINING, threads=1), *whole, start)
+    CpuKernels(KEY, Domain.TRAINING, threads=1).add_(PASSES[name], whole[0], start, whole[1])
     for threads in (2, 3, 7):
         got = out.clone(), rows.clone()
-        apply(CpuKernels(KEY, Domain.TRAINING, threads), *got, start)
+        CpuKernels(KEY, Domain.TRAINING, threads).add_(PASSES[name], got[0], start, got[1])
         assert all(torch.equal(a, b) for a, b in zip(got, whole, strict=True)), threads
     for low, high in pairwise(cuts):
         got = out[low:high].clone(), rows[:, low:high].clone()
-        apply(CpuKernels(KEY, Domain.TRAINING), *got, start + low)
+        CpuKernels(KEY, Domain.TRAINING).add_(PASSES[name], got[0], start + low, got[1])
         assert torch.equal(got[0], whole[0][low:high]), (low, high)
         assert torch.equal(got[1], whole[1][:, low:high]), (low, high)
 
 
 def test_feedback_adds_what_it_has_not_rounded_and_stores_it_rounded(kernels):
     out, ring = torch.zeros(3000, dtype=torch.float64), torch.zeros(2, 3000)
-    kernels.feedback_(out, 1.0, 7, [0], [1.0], ring, [], [], 1)
+    kernels.add_(RowPass((0,), (1.0,), writes=(1,), decays=(0.0,)), out, 7, ring)
     expected = torch.zeros_like(out)
-    kernels.accumulate_(expected, 7, [0], [1.0])
+    kernels.add_(ONE, expected, 7)
     assert torch.equal(out, expected)
     assert torch.equal(ring[1], out.float())
     assert not torch.equal(ring[1].double(), out)
@@ -123,7 +121,7 @@ AWKWARD += [1.5 * 2.0**-133, 2.0**-134 * 1.0001, -(2.0**-130) * 1.3, 2.0**-149 *
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_narrow_outputs_are_float64_rounded_once(dtype):
-    """`feedback_` of two float64 rows stores any number we like: zero noise, −(−1)·row."""
+    """A row that writes one of two float64 vectors stores any number we like: zero noise, −(−1)·row."""
     rng = np.random.default_rng(4)
     values = np.array([*AWKWARD, *(rng.standard_normal(500) * 2.0 ** rng.integers(-140, 100, 500))])
     expected = [float(nearest(value, dtype)) for value in values.tolist()]
@@ -131,7 +129,7 @@ def test_narrow_outputs_are_float64_rounded_once(dtype):
     out = torch.zeros(values.size, dtype=dtype)
     wide = torch.from_numpy(np.stack([values, values]))
     kernels = CpuKernels(KEY, Domain.TRAINING)
-    kernels.feedback_(out, 1.0, 0, [0], [0.0], wide, [0], [-1.0], 1)
+    kernels.add_(RowPass((0,), (0.0,), 1.0, (0,), (-1.0,), (1,), (0.0,)), out, 0, wide)
     assert wide[1].tolist() == values.tolist()
     assert out.double().tolist() == expected
 
@@ -140,7 +138,7 @@ def test_narrow_outputs_are_float64_rounded_once(dtype):
 def test_narrow_noise_is_the_wide_noise_rounded_once(dtype):
     wide, narrow = torch.zeros(200_000, dtype=torch.float64), torch.zeros(200_000, dtype=dtype)
     for out in (wide, narrow):
-        CpuKernels(KEY, Domain.FIRST_MOMENT).accumulate_(out, 3, [8, 7], [1.0, 0.25])
+        CpuKernels(KEY, Domain.FIRST_MOMENT).add_(RowPass((8, 7), (1.0, 0.25)), out, 3)
     assert torch.equal(narrow, round_to(wide.numpy(), dtype))
     z = [normals(KEY, Domain.FIRST_MOMENT, t, 3, 200_003) for t in (8, 7)]
     np.testing.assert_allclose(wide.numpy(), z[0] + 0.25 * z[1], rtol=0, atol=ROUNDING)
@@ -148,7 +146,7 @@ def test_narrow_noise_is_the_wide_noise_rounded_once(dtype):
 
 def test_infinite_and_missing_numbers_stay_what_they_are():
     out = torch.tensor([math.inf, -math.inf, math.nan, 1.0], dtype=torch.bfloat16)
-    CpuKernels(KEY, Domain.TRAINING).accumulate_(out, 0, [0], [1.0])
+    CpuKernels(KEY, Domain.TRAINING).add_(ONE, out, 0)
     assert out[:3].isinf().tolist() == [True, True, False]
     assert bool(out[2].isnan())
 
@@ -159,53 +157,72 @@ def test_a_failing_thread_fails_the_call(monkeypatch):
 
     monkeypatch.setattr("fedmf.noise.kernels.cpu.find_coarse", fail)
     with pytest.raises(RuntimeError, match="injected"):
-        CpuKernels(KEY, Domain.TRAINING, 2).accumulate_(torch.zeros(2 * FEWEST_PER_THREAD), 0, [0], [1.0])
+        CpuKernels(KEY, Domain.TRAINING, 2).add_(ONE, torch.zeros(2 * FEWEST_PER_THREAD), 0)
 
 
 OUT = torch.zeros(8)
-RING = torch.zeros(2, 8)
+STORED = torch.zeros(2, 8)
+RING = RowPass((0,), (1.0,), 1.0, (0,), (1.0,), (1,), (0.0,))
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "message"),
+    ("fields", "message"),
     [
-        ("accumulate_", (torch.zeros(8, dtype=torch.float16), 0, [0], [1.0]), r"^out \(vector\) must be"),
-        ("accumulate_", (torch.zeros(16)[::2], 0, [0], [1.0]), r"^out \(vector\) must be"),
-        ("accumulate_", (OUT, -1, [0], [1.0]), r"^start, stop"),
-        ("accumulate_", (OUT, MAX_DIMENSION - 7, [0], [1.0]), r"^start, stop"),
-        ("accumulate_", (OUT, 0, [0, 1], [1.0]), "^weights must be 2 finite"),
-        ("accumulate_", (OUT, 0, [0], [math.nan]), "^weights must be 1 finite"),
-        ("accumulate_", (OUT, 0, [], []), "^rounds must name at least one"),
-        ("accumulate_", (OUT, 0, [2**64], [1.0]), r"^t \(round\) must satisfy"),
-        ("feedback_", (OUT, 1.0, 0, [0], [1.0], torch.zeros(2, 7), [0], [1.0], 1), "^ring"),
-        ("feedback_", (OUT, 1.0, 0, [0], [1.0], torch.zeros(8, 2).T, [0], [1.0], 1), "^ring"),
-        ("feedback_", (OUT, 1.0, 0, [0], [1.0], RING.half(), [0], [1.0], 1), "^ring"),
-        ("feedback_", (OUT, 1.0, 0, [0], [1.0], RING.bfloat16(), [0], [1.0], 1), "^ring"),
-        ("state_space_", (OUT, 1.0, 0, 0, RING.bfloat16(), [0.1] * 2, [0.1] * 2), "^state"),
-        ("feedback_", (OUT, 1.0, 0, [0], [1.0], RING, [2], [1.0], 1), "^slot"),
-        ("feedback_", (OUT, 1.0, 0, [0], [1.0], RING, [0], [1.0], -1), "^slot"),
-        ("feedback_", (OUT, 1.0, 0, [0], [1.0], RING, [0], [1.0, 2.0], 1), "^ring_weights"),
-        ("feedback_", (OUT, math.inf, 0, [0], [1.0], RING, [0], [1.0], 1), "^scale"),
-        ("state_space_", (OUT, 1.0, 0, 0, torch.zeros(2, 9), [0.1] * 2, [0.1] * 2), "^state"),
-        ("state_space_", (OUT, 1.0, 0, 0, RING, [0.1], [0.1] * 2), "^decays"),
-        ("state_space_", (OUT, 1.0, 0, 0, RING, [0.1] * 2, [math.inf] * 2), "^output_weights"),
-        ("state_space_", (OUT, math.nan, 0, 0, RING, [0.1] * 2, [0.1] * 2), "^scale"),
+        ({"weights": ()}, "^weights must be 1 finite"),
+        ({"weights": (1.0, 2.0)}, "^weights must be 1 finite"),
+        ({"weights": (math.nan,)}, "^weights must be 1 finite"),
+        ({"rounds": (), "weights": ()}, "^rounds must name at least one"),
+        ({"rounds": (2**64,)}, r"^t \(round\) must satisfy"),
+        ({"rounds": (-1,)}, r"^t \(round\) must satisfy"),
+        ({"rounds": (True,)}, r"^t \(round\) must satisfy"),
+        ({"rounds": (1.0,)}, r"^t \(round\) must satisfy"),
+        ({"scale": math.inf}, "^scale"),
+        ({"scale": math.nan}, "^scale"),
+        ({"reads": (0,)}, "^read_weights must be 1 finite"),
+        ({"reads": (0,), "read_weights": (1.0, 2.0)}, "^read_weights must be 1 finite"),
+        ({"reads": (-1,), "read_weights": (1.0,)}, "^reads, writes .* at least 0"),
+        ({"writes": (0,)}, "^decays must be 1 finite"),
+        ({"writes": (0,), "decays": (math.inf,)}, "^decays must be 1 finite"),
+        ({"writes": (-1,), "decays": (0.0,)}, "^reads, writes .* at least 0"),
     ],
 )
-def test_unfit_arguments_are_refused_before_anything_is_written(kernels, name, arguments, message):
+def test_a_row_without_meaning_cannot_be_made(fields, message):
+    with pytest.raises(ValueError, match=message + ".* No noise was added"):
+        RowPass(**{"rounds": (0,), "weights": (1.0,), **fields})
+
+
+@pytest.mark.parametrize(
+    ("row", "arguments", "message"),
+    [
+        (ONE, (torch.zeros(8, dtype=torch.float16), 0), r"^out \(vector\) must be"),
+        (ONE, (torch.zeros(16)[::2], 0), r"^out \(vector\) must be"),
+        (ONE, (OUT, -1), r"^start, stop"),
+        (ONE, (OUT, MAX_DIMENSION - 7), r"^start, stop"),
+        (RING, (OUT, 0), "^stored .* must be at least 2; got None"),
+        (RING, (OUT, 0, torch.zeros(2, 7)), "^stored"),
+        (RING, (OUT, 0, torch.zeros(2, 9)), "^stored"),
+        (RING, (OUT, 0, torch.zeros(16)), "^stored"),
+        (RING, (OUT, 0, torch.zeros(8, 2).T), "^stored"),
+        (RING, (OUT, 0, STORED.half()), "^stored"),
+        (RING, (OUT, 0, STORED.bfloat16()), "^stored"),
+        (RING, (OUT, 0, torch.zeros(2, 8, device="meta")), "^stored"),
+        (RING, (OUT, 0, STORED[:1]), "^reads, writes .* must be below 1; got 1"),
+    ],
+)
+def test_unfit_tensors_are_refused_before_anything_is_written(kernels, row, arguments, message):
     with pytest.raises(ValueError, match=message):
-        getattr(kernels, name)(*arguments)
+        kernels.add_(row, *arguments)
     assert not OUT.any()
-    assert not RING.any()
+    assert not STORED.any()
 
 
 def test_a_vector_elsewhere_is_refused():
     with pytest.raises(ValueError, match=r"^out \(vector\) must be on the CPU; got meta"):
-        CpuKernels(KEY, Domain.TRAINING).accumulate_(torch.zeros(4, device="meta"), 0, [0], [1.0])
+        CpuKernels(KEY, Domain.TRAINING).add_(ONE, torch.zeros(4, device="meta"), 0)
 
 
 def test_an_empty_vector_is_no_work(kernels):
-    kernels.accumulate_(torch.zeros(0), 5, [0], [1.0])
+    kernels.add_(ONE, torch.zeros(0), 5)
 
 
 def test_noise_is_imported_without_the_compiler():

@@ -1,46 +1,23 @@
-"""The key: where it comes from, where it is kept, and that it shows itself nowhere."""
+"""The key: where it comes from, what it gives, and that it shows itself nowhere."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
-import os
+import hmac
 import pickle
-import stat
-import traceback
 from pathlib import Path
 
 import pytest
 import torch
+from support.leaks import SECRET, chain_text, shows_secret
 
 import fedmf.noise
+from fedmf.noise.domain import Domain, nonce, refinement_nonce
+from fedmf.noise.kernels.row_pass import RowPass
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.source import GaussianSource
-
-SECRET = bytes(range(100, 132))
-
-
-def shows_secret(text: str) -> bool:
-    forms = (
-        SECRET.hex(),
-        SECRET.hex().upper(),
-        repr(SECRET)[2:-1],
-        str(list(SECRET))[1:-1],
-        SECRET.decode("latin-1"),
-    )
-    return any(form in text for form in forms)
-
-
-def chain_text(error: BaseException) -> str:
-    return "".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())
-
-
-@pytest.fixture
-def key_file(tmp_path):
-    path = tmp_path / "noise.key"
-    NoiseKey(SECRET).save(path)
-    return path
 
 
 def test_the_detector_of_leaks_detects():
@@ -155,97 +132,69 @@ def test_tracebacks_with_local_variables_do_not_show_the_key(named_recurrence):
         assert not shows_secret(chain_text(caught.value))
 
 
-def test_a_key_file_round_trips(tmp_path):
-    for name, key in (("private", NoiseKey(SECRET)), ("public", NoiseKey.from_seed(1))):
-        key.save(tmp_path / name)
-        assert NoiseKey.load(tmp_path / name) == key
-        assert NoiseKey.load(str(tmp_path / name)).public is key.public
+def test_the_secret_text_is_read_back_with_the_standing():
+    for key in (NoiseKey(SECRET), NoiseKey.from_seed(1)):
+        again = NoiseKey.from_secret_text(key.secret_text())
+        assert again == key
+        assert again.public is key.public
 
 
-def test_create_draws_a_private_key_and_stores_it(tmp_path):
-    first, second = NoiseKey.create(tmp_path / "a"), NoiseKey.create(tmp_path / "b")
-    assert first != second
-    assert not first.public
-    assert NoiseKey.load(tmp_path / "a") == first
+def test_the_secret_text_is_that_of_version_1():
+    assert NoiseKey(SECRET).secret_text() == (
+        b"fedmf noise key, version 1\nkind: private\n"
+        + f"fingerprint: {NoiseKey(SECRET).fingerprint}\nkey: {SECRET.hex()}\n".encode()
+    )
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o277])
-def test_the_file_is_for_its_owner_only_whatever_the_umask(tmp_path, umask):
-    before = os.umask(umask)
-    try:
-        NoiseKey.create(tmp_path / "key")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+PURPOSES = ("records", "record", "publication", "opening 00", "opening 01", "TRAINING", "COHORTS", "4")
 
 
-def test_a_key_is_never_overwritten(key_file, tmp_path):
-    with pytest.raises(FileExistsError):
-        NoiseKey.create(key_file)
-    assert NoiseKey.load(key_file) == NoiseKey(SECRET)
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(FileExistsError):
-        NoiseKey.create(tmp_path / "link")
-    assert not (tmp_path / "elsewhere").exists()
+def test_a_subkey_is_hkdf_of_the_key_and_a_labelled_purpose():
+    """RFC 5869 by hand: no salt is 32 zero bytes, and 32 bytes are one block."""
+    extracted = hmac.digest(bytes(32), SECRET, "sha256")
+    for purpose in PURPOSES:
+        info = b"fedmf sub-key, version 1\x00" + purpose.encode()
+        assert NoiseKey(SECRET).subkey(purpose) == hmac.digest(extracted, info + b"\x01", "sha256")
 
 
-def test_file_and_directory_are_flushed_before_the_key_is_returned(tmp_path, monkeypatch):
-    flushed, real = [], os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: (flushed.append(stat.S_IFMT(os.fstat(fd).st_mode)), real(fd)))
-    NoiseKey.create(tmp_path / "key")
-    assert flushed == [stat.S_IFREG, stat.S_IFDIR]
+def test_subkeys_differ_by_purpose_and_key_and_from_all_that_noise_and_cohorts_use():
+    made = [NoiseKey(SECRET).subkey(purpose) for purpose in PURPOSES]
+    others = [NoiseKey(bytes(32)).subkey(purpose) for purpose in PURPOSES]
+    assert len({*made, *others}) == 2 * len(PURPOSES)
+    streams = {
+        NoiseKey(SECRET).keystream(make(domain, t), 0).update(bytes(32))
+        for domain in Domain
+        for t in range(4)
+        for make in (nonce, refinement_nonce)
+    }
+    assert len(streams) == 2 * 4 * len(Domain)
+    assert not streams & set(made)
+    assert SECRET not in made
 
 
-def test_a_failed_save_leaves_nothing_and_shows_nothing(tmp_path, monkeypatch):
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
+def test_subkeys_of_a_public_key_are_public():
+    """Whoever has the seed has them, and the standing is no part of what they are made from."""
+    key = NoiseKey.from_seed(3)
+    derived = hashlib.sha256(b"fedmf noise key from seed, version 1\x003").digest()
+    assert key.public
+    assert NoiseKey(derived).subkey("records") == key.subkey("records")
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space") as caught:
-        NoiseKey(SECRET).save(tmp_path / "key")
-    assert not (tmp_path / "key").exists()
+
+@pytest.mark.parametrize("purpose", ["", "a\n", "a\x00", "Öffnung", b"records", None, 1])
+def test_a_purpose_without_a_name_is_refused(purpose):
+    with pytest.raises(
+        ValueError, match=r"^purpose \(of a sub-key\) must be printable ASCII and not empty"
+    ) as caught:
+        NoiseKey(SECRET).subkey(purpose)
     assert not shows_secret(chain_text(caught.value))
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o620, 0o602, 0o644, 0o601, 0o777])
-def test_a_file_open_to_others_is_refused(key_file, mode):
-    key_file.chmod(mode)
-    with pytest.raises(PermissionError, match=rf"must be 0600; got {mode:04o}") as caught:
-        NoiseKey.load(key_file)
-    assert not shows_secret(chain_text(caught.value))
-
-
-def test_a_file_its_owner_may_only_read_is_accepted(key_file):
-    key_file.chmod(0o400)
-    assert NoiseKey.load(key_file) == NoiseKey(SECRET)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: b"",
-        lambda text: text[:-2],
-        lambda text: text + b"\n",
-        lambda text: text.replace(b"version 1", b"version 2"),
-        lambda text: text.replace(b"key: 6", b"key: 7"),
-        lambda text: text.replace(b"kind: private", b"kind: secret"),
-        lambda text: text.replace(b"key: ", b"key: 00"),
-        lambda text: SECRET,
-        lambda text: SECRET.hex().encode(),
-        lambda text: text * 1000,
-    ],
-    ids=["empty", "cut", "longer", "version", "digit", "kind", "too-long", "raw", "bare-hex", "huge"],
-)
-def test_a_damaged_file_is_refused_without_showing_it(key_file, damage):
-    key_file.write_bytes(damage(key_file.read_bytes()))
-    with pytest.raises(ValueError, match=r"^file \(key\) must hold an intact") as caught:
-        NoiseKey.load(key_file)
-    assert not shows_secret(chain_text(caught.value))
-
-
-def test_a_missing_file_is_an_operating_system_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        NoiseKey.load(tmp_path / "absent")
+def test_the_cohort_seed_of_seed_1_is_the_recorded_one():
+    """Recorded before the derivation moved here: cohorts of old runs must not change."""
+    recorded = 9324398002133234878532013815474796107100471518548741466475338487704873135982
+    assert NoiseKey.from_seed(1).cohort_seed() == recorded
+    stream = NoiseKey(SECRET).keystream(nonce(Domain.COHORTS, 0), 0).update(bytes(32))
+    assert NoiseKey(SECRET).cohort_seed() == int.from_bytes(stream, "little")
 
 
 def test_words_for_kernels_are_the_key_and_hide_it():
@@ -262,7 +211,7 @@ def test_kernels_and_their_errors_hide_the_key():
     kernels = source.kernels("cpu")
     assert not shows_secret(repr(kernels))
     with pytest.raises(ValueError, match="No noise was added") as caught:
-        kernels.accumulate_(torch.zeros(4, 4), 0, [0], [1.0])
+        kernels.add_(RowPass((0,), (1.0,)), torch.zeros(4, 4), 0)
     assert not shows_secret(chain_text(caught.value))
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(kernels)

@@ -18,8 +18,9 @@ from fedmf.factorization.mechanisms.catalogue import build, names
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.factorization.streaming.sparse_rows import SparseRows
 from fedmf.noise.key import NoiseKey
+from fedmf.noise.rows.costs import Costs
 from fedmf.noise.rows.noise_stream import NoiseStream
-from fedmf.noise.rows.storage import Costs, choose_rows
+from fedmf.noise.rows.storage import NoiseStorage, choose_rows
 from fedmf.noise.source import GaussianSource
 from fedmf.participation import Participation
 
@@ -30,33 +31,18 @@ ROUNDING = 1e-11
 
 
 class ImpulseKernels:
-    """The three passes written out once more in NumPy, for z(t, i) = [i = t]."""
+    """The pass written out once more in plain torch, for z(t, i) = [i = t]."""
 
-    def accumulate_(self, out, start, rounds, weights):
-        out += self._sum(out, start, rounds, weights)
-
-    def feedback_(self, out, scale, start, rounds, weights, ring, slots, ring_weights, write_slot):
-        y = self._sum(out, start, rounds, weights)
-        for slot, weight in zip(slots, ring_weights, strict=True):
-            y = y - weight * ring[slot].double()
-        ring[write_slot] = y
-        out += scale * y
-
-    def state_space_(self, out, scale, start, t, state, decays, output_weights):
-        y = self._sum(out, start, [t], [1.0])
-        for row, weight in zip(state, output_weights, strict=True):
-            y = y - weight * row.double()
-        for row, decay in zip(state, decays, strict=True):
-            row.copy_(decay * row.double() + y)
-        out += scale * y
-
-    @staticmethod
-    def _sum(out, start, rounds, weights):
+    def add_(self, row, out, start, stored=None):
         y = torch.zeros(out.numel(), dtype=torch.float64)
-        for t, weight in zip(rounds, weights, strict=True):
+        for t, weight in zip(row.rounds, row.weights, strict=True):
             if start <= t < start + out.numel():
                 y[t - start] += weight
-        return y
+        for place, weight in zip(row.reads, row.read_weights, strict=True):
+            y = y - weight * stored[place].double()
+        for place, decay in zip(row.writes, row.decays, strict=True):
+            stored[place] = decay * stored[place].double() + y
+        out += row.scale * y
 
 
 class ImpulseSource(GaussianSource):
@@ -100,7 +86,7 @@ def factorization(request):
 
 @pytest.mark.parametrize("storage", ["auto", "regenerate", "buffer"])
 def test_the_stream_applies_the_inverse_of_c(factorization, storage):
-    measured = operator(factorization.recurrence(), ROUNDS, storage=storage)
+    measured = operator(factorization.recurrence(), ROUNDS, storage=NoiseStorage(storage))
     expected = np.linalg.inv(factorization.materialize())
     np.testing.assert_allclose(measured, expected, rtol=0, atol=ROUNDING * np.abs(expected).max())
 
@@ -118,11 +104,10 @@ def test_the_worst_pattern_of_the_applied_operator_has_the_stated_sensitivity(fa
 def test_what_is_said_to_be_kept_and_drawn_is_what_is_kept_and_drawn(factorization, monkeypatch):
     inverse, counts = factorization.recurrence(), []
 
-    def count(self, out, start, rounds, weights):
-        counts[-1] += len(rounds)
-        return torch.zeros(out.numel(), dtype=torch.float64)
+    def count(self, row, out, start, stored=None):
+        counts[-1] += len(row.rounds)
 
-    monkeypatch.setattr(ImpulseKernels, "_sum", count)
+    monkeypatch.setattr(ImpulseKernels, "add_", count)
     source = ImpulseSource(NoiseKey.from_seed(0), 3)
     noise = NoiseStream(source, inverse, ROUNDS)
     for _ in range(ROUNDS):
@@ -172,7 +157,7 @@ CHEAP_READS, CHEAP_DRAWS = Costs(draw=5.0, read=1.0), Costs(draw=1.0, read=5.0)
 
 
 @pytest.mark.parametrize(
-    ("inverse", "storage", "limit", "costs", "chosen"),
+    ("inverse", "policy", "limit", "costs", "chosen"),
     [
         ("wide", "auto", None, CHEAP_READS, "RegeneratedRows"),
         ("wide", "auto", 7 * 800, CHEAP_READS, "CachedRows"),
@@ -189,7 +174,7 @@ CHEAP_READS, CHEAP_DRAWS = Costs(draw=5.0, read=1.0), Costs(draw=1.0, read=5.0)
         ("blt", "auto", None, CHEAP_READS, "StateRows"),
     ],
 )
-def test_the_choice_of_storage(inverse, storage, limit, costs, chosen):
+def test_the_choice_of_storage(inverse, policy, limit, costs, chosen):
     forms = {
         "wide": build("bisr", Participation(ROUNDS, 1, ROUNDS), bands=8).factorization,
         "one": build("identity", Participation(ROUNDS, 1, ROUNDS)).factorization,
@@ -197,22 +182,19 @@ def test_the_choice_of_storage(inverse, storage, limit, costs, chosen):
         "tree": tree(ROUNDS),
         "blt": BufferedToeplitz([0.5], [0.5], ROUNDS),
     }
-    rule = choose_rows(forms[inverse].recurrence(), storage, limit, 100, torch.float32, lambda: costs, CPU)
+    storage = NoiseStorage(policy, "float32", limit)
+    rule = choose_rows(forms[inverse].recurrence(), storage, 100, lambda: costs, CPU)
     assert type(rule).__name__ == chosen
 
 
 def test_storage_that_cannot_be_is_refused():
     long = Toeplitz([1.0, 0.5], 5000).recurrence()
     with pytest.raises(
-        ValueError, match=r"memory_limit must be at least 800 bytes for 1 kept vectors; got 3"
+        ValueError, match=r"memory_limit must be at least 800 bytes for 1 stored vectors; got 3"
     ):
-        choose_rows(long, "auto", 3, 100, torch.float64, lambda: CHEAP_READS, CPU)
+        choose_rows(long, NoiseStorage(memory_limit=3), 100, lambda: CHEAP_READS, CPU)
     with pytest.raises(ValueError, match=r"n \(rounds\) must be at most 4096"):
-        choose_rows(long, "regenerate", None, 100, torch.float64, lambda: CHEAP_READS, CPU)
-    with pytest.raises(ValueError, match="storage must be"):
-        choose_rows(long, "disk", None, 100, torch.float64, lambda: CHEAP_READS, CPU)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"memory_limit \(bytes\) must be at least 0; got -1"):
-        choose_rows(long, "auto", -1, 100, torch.float64, lambda: CHEAP_READS, CPU)
+        choose_rows(long, NoiseStorage("regenerate"), 100, lambda: CHEAP_READS, CPU)
 
 
 def test_few_past_z_are_kept_unasked_on_a_cpu_where_that_saves_draws(named_recurrence):
@@ -220,7 +202,7 @@ def test_few_past_z_are_kept_unasked_on_a_cpu_where_that_saves_draws(named_recur
     inverse = named_recurrence("inverse-banded-4", 4000)
     kept = {
         (d, device): choose_rows(
-            inverse, "auto", None, d, torch.float64, lambda: CHEAP_READS, torch.device(device)
+            inverse, NoiseStorage(), d, lambda: CHEAP_READS, torch.device(device)
         ).vectors
         for d in (100, 43_690, 43_691)
         for device in ("cpu", "cuda")

@@ -14,10 +14,10 @@ from fedmf.factorization.matrices.buffered import BufferedToeplitz
 from fedmf.factorization.matrices.toeplitz import Toeplitz, normalized
 from fedmf.factorization.mechanisms.catalogue import build
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
-from fedmf.factorization.streaming.rounded_storage import rounding_inflation
 from fedmf.factorization.streaming.state_space import StateSpace
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.rows.storage import NoiseStorage
 from fedmf.noise.source import GaussianSource
 from fedmf.participation import Participation
 
@@ -36,13 +36,11 @@ class RoundedRelease:
 
     def __init__(self, kernels) -> None:
         self._kernels = kernels
-        self.accumulate_ = kernels.accumulate_
 
-    def feedback_(self, out, scale, start, rounds, weights, ring, slots, ring_weights, write_slot):
+    def add_(self, row, out, start, stored=None):
         unseen = torch.zeros(out.numel(), dtype=torch.float64)
-        arguments = start, rounds, weights, ring, slots, ring_weights, write_slot
-        self._kernels.feedback_(unseen, scale, *arguments)
-        out += scale * ring[write_slot].double()
+        self._kernels.add_(row, unseen, start, stored)
+        out += row.scale * stored[row.writes[0]].double() if row.writes else unseen
 
 
 class RoundedSource(GaussianSource):
@@ -55,7 +53,7 @@ def stream(C, d, source=GaussianSource, inflation=1.0):
         source(NoiseKey.from_seed(3), d),
         C.recurrence(),
         ROUNDS,
-        buffer_dtype=torch.float32,
+        storage=NoiseStorage(dtype="float32"),
         inflation=inflation,
     )
 
@@ -144,7 +142,7 @@ def test_no_user_moves_the_noise_by_more_than_the_multiplier_says(form):
     """
     C, d, sigma = FORMS[form], 20_000, 3.0
     inverse = C.recurrence()
-    factor = rounding_inflation(inverse, CONTRACT, d, sigma)
+    factor = NoiseStorage(dtype="float32").inflation(inverse, CONTRACT, d, sigma)
     sens = stated_sensitivity(C, CONTRACT)
     scale = sigma * sens.value
     noise = released(stream(C, d, inflation=factor), scale)

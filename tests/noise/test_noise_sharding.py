@@ -19,6 +19,7 @@ from fedmf.factorization.matrices.toeplitz import InverseToeplitz, Toeplitz
 from fedmf.factorization.matrices.trees import kary_tree, tree
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.rows.storage import NoiseStorage
 from fedmf.noise.source import GaussianSource
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,25 +45,25 @@ def made(form, start, stop, **options) -> torch.Tensor:
 
 
 @lru_cache(maxsize=64)
-def whole(form, storage, dtype) -> torch.Tensor:
-    return made(form, 0, DIMENSION, storage=storage, buffer_dtype=dtype)
+def whole(form, policy, dtype) -> torch.Tensor:
+    return made(form, 0, DIMENSION, storage=NoiseStorage(policy, dtype))
 
 
 @pytest.mark.parametrize(
-    ("form", "storage", "dtype"),
+    ("form", "policy", "dtype"),
     [
-        *((form, "auto", torch.float64) for form in FORMS),
-        *((form, "regenerate", torch.float64) for form in ("bands", "blt", "tree")),
-        ("inverse", "buffer", torch.float64),
-        *((form, "auto", torch.float32) for form in ("bands", "blt")),
+        *((form, "auto", "float64") for form in FORMS),
+        *((form, "regenerate", "float64") for form in ("bands", "blt", "tree")),
+        ("inverse", "buffer", "float64"),
+        *((form, "auto", "float32") for form in ("bands", "blt")),
     ],
 )
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.tuples(st.integers(0, DIMENSION), st.integers(0, DIMENSION)).filter(lambda cut: cut[0] != cut[1]))
-def test_every_shard_is_the_slice_of_the_whole(form, storage, dtype, cut):
+def test_every_shard_is_the_slice_of_the_whole(form, policy, dtype, cut):
     start, stop = sorted(cut)
-    shard = made(form, start, stop, storage=storage, buffer_dtype=dtype)
-    assert torch.equal(shard, whole(form, storage, dtype)[:, start:stop])
+    shard = made(form, start, stop, storage=NoiseStorage(policy, dtype))
+    assert torch.equal(shard, whole(form, policy, dtype)[:, start:stop])
 
 
 def test_two_processes_make_the_vector_of_one(tmp_path):

@@ -10,8 +10,9 @@ import torch
 from support import noise_oracle
 
 from fedmf.noise import key as key_module
+from fedmf.noise.domain import Domain
 from fedmf.noise.kernels.cpu import TILE
-from fedmf.noise.kernels.layout import MAX_DIMENSION, NORMALS_PER_BLOCK, Domain
+from fedmf.noise.kernels.layout import MAX_DIMENSION, NORMALS_PER_BLOCK
 from fedmf.noise.kernels.reference import normals
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.noise_stream import NoiseStream

@@ -13,15 +13,17 @@ from fedmf.factorization.matrices.toeplitz import InverseToeplitz, Toeplitz, nor
 from fedmf.factorization.matrices.trees import kary_tree, tree
 from fedmf.factorization.mechanisms.catalogue import build
 from fedmf.factorization.streaming.recurrence import Recurrence
+from fedmf.factorization.streaming.rounded_storage import rounding_inflation
 from fedmf.noise.key import NoiseKey
-from fedmf.noise.rows import row_rules as rows_module
+from fedmf.noise.rows.costs import measured_costs
 from fedmf.noise.rows.noise_stream import NoiseStream
-from fedmf.noise.rows.storage import measured_costs
+from fedmf.noise.rows.storage import NoiseStorage
 from fedmf.noise.source import GaussianSource
 from fedmf.participation import Participation
+from fedmf.values import by_kind, value_of
 
 ROUNDS, DIMENSION = 16, 300
-ROUNDED = {"buffer_dtype": torch.float32, "inflation": 1.0}
+ROUNDED = {"storage": NoiseStorage(dtype="float32"), "inflation": 1.0}
 
 FORMS = {
     "bands": Toeplitz([1.0, 0.5, 0.375], ROUNDS),
@@ -45,7 +47,7 @@ def rows(noise: NoiseStream, count: int, dtype=torch.float64) -> torch.Tensor:
 @pytest.mark.parametrize(("q", "dtype"), [(2, torch.float64), (9, torch.float32), (ROUNDS, torch.bfloat16)])
 def test_past_z_kept_or_drawn_again_give_the_same_bits(q, dtype):
     C = normalized(InverseToeplitz((-0.7) ** np.arange(q), ROUNDS))
-    kept, drawn = stream(C, storage="buffer"), stream(C, storage="regenerate")
+    kept, drawn = stream(C, storage=NoiseStorage("buffer")), stream(C, storage=NoiseStorage("regenerate"))
     assert (kept.memory_vectors, drawn.memory_vectors) == (q - 1, 0)
     assert kept.digest == drawn.digest
     assert torch.equal(rows(kept, ROUNDS, dtype), rows(drawn, ROUNDS, dtype))
@@ -53,14 +55,6 @@ def test_past_z_kept_or_drawn_again_give_the_same_bits(q, dtype):
         kept.seek(t)
         drawn.seek(t)
         assert torch.equal(rows(kept, 2), rows(drawn, 2))
-
-
-@pytest.mark.parametrize("tile", [16, 37, 299])
-def test_rows_do_not_depend_on_the_tiles_they_are_formed_in(tile, monkeypatch):
-    C = InverseToeplitz([1.0, -0.5, 0.25], ROUNDS)
-    expected = rows(stream(C), 4)
-    monkeypatch.setattr(rows_module, "TILE", tile)
-    assert torch.equal(rows(stream(C), 4), expected)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -80,7 +74,7 @@ def test_narrow_buffers_are_replayed_exactly(form, t):
 @pytest.mark.parametrize("whole", [True, False])
 def test_kept_vectors_move_to_another_layout_without_replay(form, whole, monkeypatch):
     others = {"tree": tree(ROUNDS), "inverse": InverseToeplitz([1.0, -0.5, 0.25], ROUNDS)}
-    C, storage = {**FORMS, **others}[form], "buffer"
+    C, storage = {**FORMS, **others}[form], NoiseStorage("buffer")
     shard = {} if whole else {"start": 40, "stop": 200}
     noise = stream(C, storage=storage, **shard)
     rows(noise, 7)
@@ -117,7 +111,7 @@ def test_noise_of_another_buffer_type_is_other_noise():
 
 @pytest.mark.parametrize("C", [tree(ROUNDS), kary_tree(2, ROUNDS), InverseToeplitz([1.0, -0.5], ROUNDS)])
 def test_what_is_not_an_output_is_never_narrowed(C):
-    noise = stream(C, buffer_dtype=torch.float32, storage="auto")
+    noise = stream(C, storage=NoiseStorage(dtype="float32"))
     assert noise.inflation == 1.0
     assert noise.memory_bytes == noise.memory_vectors * DIMENSION * 8
     assert torch.equal(rows(noise, ROUNDS), rows(stream(C), ROUNDS))
@@ -127,18 +121,46 @@ def test_outputs_of_a_form_that_the_proof_leaves_out_are_never_narrowed():
     """Several z and several outputs a row: `rounding_shift` has no bound for it."""
     inverse = Recurrence(np.array([1.0, -0.3]), np.array([0.5]), np.ones(ROUNDS))
     source = GaussianSource(NoiseKey.from_seed(5), DIMENSION)
-    noise = NoiseStream(source, inverse, ROUNDS, buffer_dtype=torch.float32)
+    noise = NoiseStream(source, inverse, ROUNDS, storage=NoiseStorage(dtype="float32"))
     assert noise.memory_bytes == DIMENSION * 8
     assert torch.equal(rows(noise, ROUNDS), rows(NoiseStream(source, inverse, ROUNDS), ROUNDS))
 
 
 @pytest.mark.parametrize(
-    ("dtype", "reason"),
-    [(torch.bfloat16, "whose rounding moves the noise"), (torch.float16, ""), (torch.int32, "")],
+    ("fields", "message"),
+    [
+        ({"dtype": "bfloat16"}, r"^dtype .* must be 'float64' or 'float32'; got 'bfloat16', whose rounding"),
+        ({"dtype": "float16"}, r"^dtype .* must be 'float64' or 'float32'; got 'float16'\.$"),
+        ({"dtype": torch.float32}, r"^dtype .* got torch.float32\.$"),
+        ({"policy": "disk"}, "^policy must be"),
+        ({"memory_limit": -1}, r"^memory_limit \(bytes\) must be an integer of at least 0, or None; got -1"),
+        ({"memory_limit": 1.5}, r"^memory_limit \(bytes\) must be an integer of at least 0"),
+        ({"memory_limit": True}, r"^memory_limit \(bytes\) must be an integer of at least 0"),
+    ],
 )
-def test_other_buffer_types_are_refused(dtype, reason):
-    with pytest.raises(ValueError, match=rf"^buffer_dtype must be float64 or float32; got {dtype}.*{reason}"):
-        stream(FORMS["bands"], buffer_dtype=dtype)
+def test_storage_that_does_not_exist_cannot_be_asked_for(fields, message):
+    with pytest.raises(ValueError, match=message):
+        NoiseStorage(**fields)
+
+
+def test_storage_is_a_value_that_is_written_and_read_back():
+    storage = NoiseStorage("buffer", "float32", 4096)
+    assert value_of(by_kind(NoiseStorage), json.loads(json.dumps(storage.to_dict()))) == storage
+
+
+def test_the_factor_of_a_storage_is_the_proved_one_where_vectors_are_rounded():
+    contract, d, sigma = Participation(ROUNDS, 2, 8), 1000, 1.5
+    narrow = NoiseStorage(dtype="float32")
+    for C in FORMS.values():
+        inverse = C.recurrence()
+        factor = narrow.inflation(inverse, contract, d, sigma)
+        assert factor == rounding_inflation(inverse, contract, d, sigma) > 1.0
+        assert NoiseStorage(dtype="float32", memory_limit=0).inflation(inverse, contract, d, sigma) == factor
+        assert NoiseStorage().inflation(inverse, contract, d, sigma) == 1.0
+        assert NoiseStorage("regenerate", "float32").inflation(inverse, contract, d, sigma) == 1.0
+        stream(C, storage=NoiseStorage("regenerate", "float32"))
+    for C in (tree(ROUNDS), kary_tree(2, ROUNDS), InverseToeplitz([1.0, -0.5], ROUNDS)):
+        assert narrow.inflation(C.recurrence(), contract, d, sigma) == 1.0
 
 
 @pytest.mark.parametrize("inflation", [0.999, float("inf"), float("nan")])
@@ -150,9 +172,9 @@ def test_a_factor_that_is_none_is_refused(inflation):
 def test_float32_is_refused_without_a_factor():
     for form in FORMS.values():
         with pytest.raises(
-            ValueError, match=r"^inflation \(F\) must be given for vectors kept in torch.float32"
+            ValueError, match=r"^inflation \(F\) must be given for vectors stored in torch.float32"
         ):
-            stream(form, buffer_dtype=torch.float32)
+            stream(form, storage=NoiseStorage(dtype="float32"))
 
 
 def test_the_factor_multiplies_every_scale():

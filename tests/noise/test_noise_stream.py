@@ -12,11 +12,12 @@ import torch
 
 from fedmf.errors import HorizonExceededError
 from fedmf.factorization.streaming.recurrence import Recurrence
+from fedmf.noise.domain import Domain
 from fedmf.noise.kernels.cpu import TILE
-from fedmf.noise.kernels.layout import Domain
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows import noise_stream as stream_module
 from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.rows.storage import NoiseStorage
 from fedmf.noise.source import GaussianSource
 
 ROUNDS = 9
@@ -185,12 +186,13 @@ class Interrupting:
         return interrupted
 
 
-@pytest.mark.parametrize("storage", ["auto", "buffer"])
-def test_an_interrupted_row_is_the_same_when_tried_again(recurrence, storage, monkeypatch):
+@pytest.mark.parametrize("policy", ["auto", "buffer"])
+def test_an_interrupted_row_is_the_same_when_tried_again(recurrence, policy, monkeypatch):
     """Interrupt every row in its first pass, then in its second where it has one."""
     built, rounds = recurrence(5), 5
-    if storage == "buffer" and built.memory_vectors + built.regenerated_vectors == 0:
-        storage = "auto"
+    if built.memory_vectors + built.regenerated_vectors == 0:
+        policy = "auto"
+    storage = NoiseStorage(policy)
     expected = rows(make(built, rounds=rounds, storage=storage), rounds)
     noise = make(built, rounds=rounds, storage=storage)
     real = GaussianSource.kernels

@@ -6,8 +6,9 @@ The compiler is loaded with the first kernels that are asked for.
 from typing import TYPE_CHECKING
 
 from fedmf.lazy import lazily
-from fedmf.noise.kernels.layout import MAX_DIMENSION, NORMALS_PER_BLOCK, Domain
-from fedmf.noise.kernels.protocol import KEPT_DTYPES, NoiseKernels, check_vector
+from fedmf.noise.kernels.layout import MAX_DIMENSION, NORMALS_PER_BLOCK
+from fedmf.noise.kernels.protocol import NoiseKernels
+from fedmf.noise.kernels.row_pass import STORED_DTYPES, RowPass, check_vector
 
 if TYPE_CHECKING:
     from fedmf.noise.kernels.cpu import TILE, CpuKernels, Worker
@@ -27,13 +28,13 @@ else:
     )
 
 __all__ = [
-    "KEPT_DTYPES",
     "MAX_DIMENSION",
     "NORMALS_PER_BLOCK",
+    "STORED_DTYPES",
     "TILE",
     "CpuKernels",
-    "Domain",
     "NoiseKernels",
+    "RowPass",
     "TritonKernels",
     "Worker",
     "check_vector",

@@ -11,16 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedmf.noise.domain import Domain, nonce, refinement_nonce
 from fedmf.noise.kernels.layout import (
     BLOCK_BYTES,
     NORMALS_PER_BLOCK,
     PAIRS_PER_BLOCK,
-    Domain,
-    nonce,
-    refinement_nonce,
 )
-from fedmf.noise.kernels.passes import add_rounds, add_sum, feed_back, step_states
-from fedmf.noise.kernels.protocol import check_feedback, check_state_space, check_sum, check_vector
+from fedmf.noise.kernels.passes import add_rounds, add_row, add_stored_row
+from fedmf.noise.kernels.row_pass import RowPass
 from fedmf.noise.kernels.transform import find_coarse, scratch
 from fedmf.noise.key import NONCE_BYTES, NoiseKey
 
@@ -54,7 +52,7 @@ class CpuKernels:
         Calls from several threads are safe if they write to different tensors.
 
     >>> out = torch.zeros(3)
-    >>> CpuKernels(NoiseKey.from_seed(0), Domain.TRAINING).accumulate_(out, 5, [7, 6], [1.0, -0.5])
+    >>> CpuKernels(NoiseKey.from_seed(0), Domain.TRAINING).add_(RowPass((7, 6), (1.0, -0.5)), out, 5)
     >>> bool(out.abs().min() > 0)
     True
     """
@@ -65,85 +63,41 @@ class CpuKernels:
         self._threads = threads
         self._idle: list[Worker] = []
 
-    def accumulate_(
-        self, out: torch.Tensor, start: int, rounds: Sequence[int], weights: Sequence[float]
-    ) -> None:
-        """See `NoiseKernels.accumulate_`."""
-        _check_cpu(out)
-        check_vector(out, start)
-        check_sum(rounds, weights)
-        values = _array(out)
+    def add_(self, row: RowPass, out: torch.Tensor, start: int, stored: torch.Tensor | None = None) -> None:
+        """See `NoiseKernels.add_`."""
+        if out.device.type != "cpu":
+            raise ValueError(f"out (vector) must be on the CPU; got {out.device}. No noise was added.")
+        row.check_fit(out, start, stored)
+        values, scale = _array(out), float(row.scale)
+        if stored is None or not row.vectors:
 
-        def work(last: _Rounds, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
-            add_sum(last, sums, values[low:high], skip)
+            def work(last: _Rounds, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
+                add_row(last, sums, values[low:high], skip, scale)
 
-        self._share(work, start, out.numel(), rounds, weights)
+        else:
+            vectors, reads = _array(stored), len(row.reads)
+            places = np.array((*row.reads, *row.writes), np.int64)
+            factors = np.array((*row.read_weights, *row.decays, scale), np.float64)
 
-    def feedback_(
-        self,
-        out: torch.Tensor,
-        scale: float,
-        start: int,
-        rounds: Sequence[int],
-        weights: Sequence[float],
-        ring: torch.Tensor,
-        slots: Sequence[int],
-        ring_weights: Sequence[float],
-        write_slot: int,
-    ) -> None:
-        """See `NoiseKernels.feedback_`."""
-        _check_cpu(out)
-        check_vector(out, start)
-        check_sum(rounds, weights)
-        check_feedback(out, scale, ring, slots, ring_weights, write_slot)
-        values, rows, scale = _array(out), _array(ring), float(scale)
-        places, taps = np.array(slots, np.int64), np.array(ring_weights, np.float64)
+            def work(last: _Rounds, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
+                add_stored_row(last, sums, values[low:high], skip, vectors, low, reads, places, factors)
 
-        def work(last: _Rounds, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
-            part = values[low:high]
-            feed_back(last, sums, part, skip, scale, rows, low, places, taps, write_slot)
+        self._share(work, row, start, out.numel())
 
-        self._share(work, start, out.numel(), rounds, weights)
-
-    def state_space_(
-        self,
-        out: torch.Tensor,
-        scale: float,
-        start: int,
-        t: int,
-        state: torch.Tensor,
-        decays: Sequence[float],
-        output_weights: Sequence[float],
-    ) -> None:
-        """See `NoiseKernels.state_space_`."""
-        _check_cpu(out)
-        check_vector(out, start)
-        check_sum([t], [1.0])
-        check_state_space(out, scale, state, decays, output_weights)
-        values, rows, scale = _array(out), _array(state), float(scale)
-        factors, taps = np.array(decays, np.float64), np.array(output_weights, np.float64)
-
-        def work(last: _Rounds, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
-            step_states(last, sums, values[low:high], skip, scale, rows, low, factors, taps)
-
-        self._share(work, start, out.numel(), [t], [1.0])
-
-    def _share(
-        self, work: _Pass, start: int, count: int, rounds: Sequence[int], weights: Sequence[float]
-    ) -> None:
+    def _share(self, work: _Pass, row: RowPass, start: int, count: int) -> None:
         """Give each thread a range of whole tiles of elements 0 … count − 1, and wait for all."""
         threads = count // FEWEST_PER_THREAD
         if threads > 1:
             threads = min(threads, torch.get_num_threads() if self._threads is None else self._threads)
         if threads <= 1:
-            self._work(work, start, 0, count, rounds, weights)
+            self._work(work, row, start, 0, count)
             return
         edges = [*(count * n // threads // TILE * TILE for n in range(threads)), count]
         failures: list[BaseException] = []
 
         def run(low: int, high: int) -> None:
             try:
-                self._work(work, start, low, high, rounds, weights)
+                self._work(work, row, start, low, high)
             except BaseException as failure:
                 failures.append(failure)
 
@@ -156,18 +110,16 @@ class CpuKernels:
         if failures:
             raise failures[0]
 
-    def _work(
-        self, work: _Pass, start: int, low: int, high: int, rounds: Sequence[int], weights: Sequence[float]
-    ) -> None:
+    def _work(self, work: _Pass, row: RowPass, start: int, low: int, high: int) -> None:
         """One thread's share, elements low … high − 1 of `out`, tile by tile."""
         try:
             worker = self._idle.pop()
         except IndexError:
             worker = Worker(self.key, self.domain)
-        factors = np.array(weights, np.float64)
+        weights = np.array(row.weights, np.float64)
         try:
             for part in _tiles(start, low, high):
-                worker.draw(work, rounds, factors, start, *part)
+                worker.draw(work, row.rounds, weights, start, *part)
         finally:
             self._idle.append(worker)
 
@@ -248,9 +200,8 @@ class Worker:
             self._place, begin = None, (j - first) * size
             self._stream.update_into(zeros, self._bytes[begin : begin + size])
             self._place = (rounds[j], block + count // NORMALS_PER_BLOCK)
-        found, refinements = find_coarse(words, self._positions), _NOTHING
-        positions = self._positions[:found]
-        if found:
+        positions, refinements = self._positions[: find_coarse(words, self._positions)], _NOTHING
+        if positions.size:
             refinements = self._refinements(rounds[first:stop], block, count, positions)
         return words.reshape(stop - first, count), positions, refinements, weights[first:stop]
 
@@ -274,8 +225,3 @@ def _array(tensor: torch.Tensor) -> NDArray[Any]:
     if tensor.dtype == torch.bfloat16:
         return tensor.detach().view(torch.int16).numpy().view(np.uint16)
     return tensor.detach().numpy()
-
-
-def _check_cpu(out: torch.Tensor) -> None:
-    if out.device.type != "cpu":
-        raise ValueError(f"out (vector) must be on the CPU; got {out.device}. No noise was added.")

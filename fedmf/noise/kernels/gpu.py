@@ -9,8 +9,9 @@ from importlib.util import find_spec
 import numpy as np
 import torch
 
-from fedmf.noise.kernels.layout import NORMALS_PER_BLOCK, Domain
-from fedmf.noise.kernels.protocol import check_feedback, check_state_space, check_sum, check_vector
+from fedmf.noise.domain import Domain
+from fedmf.noise.kernels.layout import NORMALS_PER_BLOCK
+from fedmf.noise.kernels.row_pass import RowPass
 from fedmf.noise.key import NoiseKey
 
 __all__ = ["TritonKernels"]
@@ -58,59 +59,21 @@ class TritonKernels:
         if self.device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
 
-    def accumulate_(
-        self, out: torch.Tensor, start: int, rounds: Sequence[int], weights: Sequence[float]
-    ) -> None:
-        """See `NoiseKernels.accumulate_`."""
-        self._check(out, start)
-        check_sum(rounds, weights)
-        table = self._table(rounds, weights)
-        self._launch("accumulate", out, start, (_bits(out),), table, len(rounds))
-
-    def feedback_(
-        self,
-        out: torch.Tensor,
-        scale: float,
-        start: int,
-        rounds: Sequence[int],
-        weights: Sequence[float],
-        ring: torch.Tensor,
-        slots: Sequence[int],
-        ring_weights: Sequence[float],
-        write_slot: int,
-    ) -> None:
-        """See `NoiseKernels.feedback_`."""
-        self._check(out, start)
-        check_sum(rounds, weights)
-        check_feedback(out, scale, ring, slots, ring_weights, write_slot)
-        table = self._table(rounds, weights, slots, ring_weights, [write_slot], [scale])
-        tensors = (_bits(out), _bits(ring))
-        self._launch("feedback", out, start, tensors, table, len(rounds), len(slots))
-
-    def state_space_(
-        self,
-        out: torch.Tensor,
-        scale: float,
-        start: int,
-        t: int,
-        state: torch.Tensor,
-        decays: Sequence[float],
-        output_weights: Sequence[float],
-    ) -> None:
-        """See `NoiseKernels.state_space_`."""
-        self._check(out, start)
-        check_sum([t], [scale])
-        check_state_space(out, scale, state, decays, output_weights)
-        table = self._table([t], output_weights, [], decays, [], [scale])
-        self._launch("state_space", out, start, (_bits(out), _bits(state)), table, len(decays))
-
-    def _check(self, out: torch.Tensor, start: int) -> None:
-        check_vector(out, start)
+    def add_(self, row: RowPass, out: torch.Tensor, start: int, stored: torch.Tensor | None = None) -> None:
+        """See `NoiseKernels.add_`."""
         if out.device != self.device:
             raise ValueError(
                 f"out (vector) must be on {self.device}, where these kernels work; got {out.device}. "
                 "No noise was added."
             )
+        row.check_fit(out, start, stored)
+        places = row.reads, row.read_weights, row.writes, row.decays
+        table = self._table(row.rounds, row.weights, [], [row.scale], *places)
+        if stored is None or not row.vectors:
+            self._launch("add_row", out, start, (_bits(out),), table, len(row.rounds))
+        else:
+            counts = len(row.rounds), len(row.reads), len(row.writes)
+            self._launch("add_stored_row", out, start, (_bits(out), stored), table, *counts)
 
     def _table(self, *columns: Sequence[float]) -> torch.Tensor:
         """Integers (even places) and floats (odd places) as one small device array of 64-bit words."""

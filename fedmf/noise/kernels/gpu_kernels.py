@@ -1,4 +1,4 @@
-"""ChaCha20, Box-Muller and the three passes as Triton kernels; `gpu` imports this module when it needs it."""
+"""ChaCha20, Box-Muller and the pass over a vector in Triton; `gpu` imports this module when it needs it."""
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false, reportArgumentType=false
 # pyright: reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
 # pyright: reportIndexIssue=false, reportOptionalOperand=false, reportReturnType=false, reportInvalidTypeForm=false
@@ -10,7 +10,7 @@ import triton.language as tl
 
 from fedmf.noise.kernels import layout, polynomials
 
-__all__ = ["BLOCKS", "OPTIONS", "SECRET", "accumulate", "feedback", "state_space"]
+__all__ = ["BLOCKS", "OPTIONS", "SECRET", "add_row", "add_stored_row"]
 
 BLOCKS = 128
 """Keystream blocks per program, one to a thread: 2,048 elements."""
@@ -18,7 +18,7 @@ BLOCKS = 128
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 """Multiplications and additions stay apart unless a kernel says `fma`: the bits of CPUs depend on it."""
 
-SECRET = (*(f"k{i}" for i in range(8)), "tag", "counter", "rows", "stored")
+SECRET = (*(f"k{i}" for i in range(8)), "tag", "counter", "rows", "reads", "writes")
 """Arguments on which Triton may not specialise: their values would reach its cache on disk, or make it
 compile again in every other round."""
 
@@ -248,28 +248,28 @@ def _weighted(total, k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, table, rows):
 
 
 @triton.jit(do_not_specialize=SECRET)
-def accumulate(
+def add_row(
     out, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS: tl.constexpr
 ):
-    """out ← out + y, y = Σ_j weight_j·z(t_j, ·) summed from 0."""
+    """out ← out + scale·y, y = Σ_j weight_j·z(t_j, ·) summed from 0; the table goes on with the scale."""
     tag, k0, k1, k2, k3 = _unsigned(tag), _unsigned(k0), _unsigned(k1), _unsigned(k2), _unsigned(k3)
     k4, k5, k6, k7 = _unsigned(k4), _unsigned(k5), _unsigned(k6), _unsigned(k7)
     blocks, at, inside = _tile(counter, shift, length, BLOCKS)
     y = tl.zeros([BLOCKS, 16], tl.float64)
     y = _weighted(y, k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, table, rows)
-    total = _read(out, at, length, inside) + y
+    scale = tl.load(table + 2 * rows).to(tl.float64, bitcast=True)
+    total = tl.fma(scale, y, _read(out, at, length, inside))
     _write(out, at, length, inside, _narrow(total, out.dtype.element_ty))
 
 
 @triton.jit(do_not_specialize=SECRET)
-def feedback(
-    out, ring, length, shift, table, rows, stored, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7,
+def add_stored_row(
+    out, stored, length, shift, table, rows, reads, writes, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7,
     BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """y = Σ_j weight_j·z(t_j, ·) − Σ_m ring_weight_m·ring[slot_m];  ring[write slot] ← y, rounded;
-    out ← out + scale·y, not rounded before.
+    """A pass that reads or writes stored vectors, as `RowPass` says; y is added as it was before rounding.
 
-    The table goes on with the slots, the ring weights, the write slot and the scale.
+    The table goes on with the scale, the places read, their weights, the places written and their decays.
     """
     tag, k0, k1, k2, k3 = _unsigned(tag), _unsigned(k0), _unsigned(k1), _unsigned(k2), _unsigned(k3)
     k4, k5, k6, k7 = _unsigned(k4), _unsigned(k5), _unsigned(k6), _unsigned(k7)
@@ -277,43 +277,20 @@ def feedback(
     y = tl.zeros([BLOCKS, 16], tl.float64)
     y = _weighted(y, k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, table, rows)
     table += 2 * rows
-    for m in range(stored):
-        slot = tl.load(table + m)
-        weight = tl.load(table + stored + m).to(tl.float64, bitcast=True)
-        y = tl.fma(-weight, _read(ring + slot * length, at, length, inside), y)
-    table += 2 * stored
-    _write(ring + tl.load(table) * length, at, length, inside, _narrow(y, ring.dtype.element_ty))
-    scale = tl.load(table + 1).to(tl.float64, bitcast=True)
-    total = tl.fma(scale, y, _read(out, at, length, inside))
-    _write(out, at, length, inside, _narrow(total, out.dtype.element_ty))
-
-
-@triton.jit(do_not_specialize=SECRET)
-def state_space(
-    out, state, length, shift, table, stored, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7,
-    BLOCKS: tl.constexpr,
-):  # fmt: skip
-    """y = z(t, ·) − Σ_m weight_m·state[m];  state[m] ← decay_m·state[m] + y;  out ← out + scale·y.
-
-    The table holds t, the weights, the decays and the scale.
-    """
-    tag, k0, k1, k2, k3 = _unsigned(tag), _unsigned(k0), _unsigned(k1), _unsigned(k2), _unsigned(k3)
-    k4, k5, k6, k7 = _unsigned(k4), _unsigned(k5), _unsigned(k6), _unsigned(k7)
-    blocks, at, inside = _tile(counter, shift, length, BLOCKS)
-    t = _round(table, blocks)
-    y = _normals(k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, t)
-    row = state
-    for m in range(stored):
-        weight = tl.load(table + 1 + m).to(tl.float64, bitcast=True)
-        y = tl.fma(-weight, _read(row, at, length, inside), y)
-        row += length
-    row = state
-    for m in range(stored):
-        decay = tl.load(table + 1 + stored + m).to(tl.float64, bitcast=True)
-        held = tl.fma(decay, _read(row, at, length, inside), y)
-        _write(row, at, length, inside, _narrow(held, state.dtype.element_ty))
-        row += length
-    scale = tl.load(table + 1 + 2 * stored).to(tl.float64, bitcast=True)
+    scale = tl.load(table).to(tl.float64, bitcast=True)
+    table += 1
+    for m in range(reads):
+        vector = stored + tl.load(table + m) * length
+        weight = tl.load(table + reads + m).to(tl.float64, bitcast=True)
+        y = tl.fma(-weight, _read(vector, at, length, inside), y)
+    table += 2 * reads
+    for m in range(writes):
+        vector = stored + tl.load(table + m) * length
+        decay = tl.load(table + writes + m).to(tl.float64, bitcast=True)
+        sum = y
+        if decay != 0.0:
+            sum = tl.fma(decay, _read(vector, at, length, inside), y)
+        _write(vector, at, length, inside, _narrow(sum, stored.dtype.element_ty))
     total = tl.fma(scale, y, _read(out, at, length, inside))
     _write(out, at, length, inside, _narrow(total, out.dtype.element_ty))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Final
 
 __all__ = [
@@ -12,9 +11,6 @@ __all__ = [
     "NORMALS_PER_BLOCK",
     "PAIRS_PER_BLOCK",
     "REFINED_BELOW",
-    "Domain",
-    "nonce",
-    "refinement_nonce",
 ]
 
 BLOCK_BYTES: Final = 64
@@ -34,38 +30,3 @@ LARGEST: Final = 11.596308
 
 MAX_DIMENSION: Final = NORMALS_PER_BLOCK * 2**32 - 1
 """Largest d: beyond it the 32-bit block counter of ChaCha20 would wrap and repeat noise."""
-
-_REFINEMENT: Final = 1 << 31
-
-
-class Domain(IntEnum):
-    """What the noise is for; different domains never share a keystream block."""
-
-    TRAINING = 1
-    FIRST_MOMENT = 2
-    SECOND_MOMENT = 3
-    COHORTS = 4
-
-
-def nonce(domain: Domain, t: int) -> bytes:
-    """The 12-byte nonce of round t: domain (32 bits, little-endian) ‖ t (64 bits, little-endian).
-
-    Raises:
-        ValueError: t is not an integer with 0 ≤ t < 2⁶⁴.
-    """
-    return _nonce(int(domain), t)
-
-
-def refinement_nonce(domain: Domain, t: int) -> bytes:
-    """The nonce of the refinement stream of round t: as `nonce`, with bit 31 of the domain set.
-
-    Raises:
-        ValueError: t is not an integer with 0 ≤ t < 2⁶⁴.
-    """
-    return _nonce(int(domain) | _REFINEMENT, t)
-
-
-def _nonce(tag: int, t: int) -> bytes:
-    if isinstance(t, bool) or not isinstance(t, int) or not 0 <= t < 2**64:
-        raise ValueError(f"t (round) must satisfy 0 <= t < 2^64; got {t!r}.")
-    return tag.to_bytes(4, "little") + t.to_bytes(8, "little")

@@ -26,11 +26,11 @@ from fedmf.noise.kernels.transform import (
     scratch,
 )
 
-__all__ = ["add_sum", "each_round", "feed_back", "step_states"]
+__all__ = ["add_rounds", "add_row", "add_stored_row", "each_round"]
 
 _DROPPED = np.uint64(45)  # fraction bits of float64 that bfloat16 does not have
 _HALF = np.uint64((1 << 44) - 1)
-_KEPT = np.uint64(2**64 - (1 << 45))
+_FRACTION_LEFT = np.uint64(2**64 - (1 << 45))
 _ONE, _SIXTEEN = np.uint64(1), np.uint32(16)
 _TINY = 2.0**-126
 _GRID = 1.5 * 2.0 ** (52 - 133)  # adding it rounds to multiples of 2⁻¹³³, the subnormal bfloat16 numbers
@@ -63,7 +63,7 @@ def _compile_narrow(value, like):
 
     def to_bfloat16(value, like):
         b = bits_of(value)
-        rounded = float_of((b + _HALF + ((b >> _DROPPED) & _ONE)) & _KEPT)
+        rounded = float_of((b + _HALF + ((b >> _DROPPED) & _ONE)) & _FRACTION_LEFT)
         tiny = np.copysign((value + _GRID) - _GRID, value)
         exact = np.float32(tiny if abs(value) < _TINY else rounded)
         return np.uint16(bits32_of(exact) >> _SIXTEEN)
@@ -123,8 +123,8 @@ def weighted_sum(last: Any, sums: Any, start: int, stop: int, memory: Any) -> An
 
 
 @compiled
-def add_sum(last: Any, sums: Any, out: Any, skip: int) -> None:
-    """The pass of `NoiseKernels.accumulate_`; out begins `skip` elements into the tile."""
+def add_row(last: Any, sums: Any, out: Any, skip: int, scale: float) -> None:
+    """The pass of `NoiseKernels.add_` over a tile, without stored vectors; out begins `skip` elements in."""
     memory = buffers()
     for start in range(0, last[0].shape[1], CHUNK):
         stop = min(start + CHUNK, last[0].shape[1])
@@ -132,76 +132,41 @@ def add_sum(last: Any, sums: Any, out: Any, skip: int) -> None:
         y = weighted_sum(last, sums, start, stop, memory)[first - start : end - start]
         values = out[first - skip : end - skip]
         for i in range(values.size):
-            values[i] = _narrow(_widen(values[i]) + y[i], values[i])
-
-
-@compiled
-def feed_back(
-    last: Any,
-    sums: Any,
-    out: Any,
-    skip: int,
-    scale: float,
-    ring: Any,
-    column: int,
-    slots: Any,
-    weights: Any,
-    write: int,
-) -> None:
-    """The pass of `NoiseKernels.feedback_`.
-
-    Args:
-        ring: (rows, elements); out belongs to the columns from `column` on.
-        slots: int64.
-        weights: float64, as long as slots.
-    """
-    memory = buffers()
-    for start in range(0, last[0].shape[1], CHUNK):
-        stop = min(start + CHUNK, last[0].shape[1])
-        first, end = max(start, skip), min(stop, skip + out.size)
-        y = weighted_sum(last, sums, start, stop, memory)[first - start : end - start]
-        values, columns = out[first - skip : end - skip], slice(column + first - skip, column + end - skip)
-        for m in range(slots.size):
-            row, weight = ring[slots[m]][columns], -weights[m]
-            for i in range(values.size):
-                y[i] = fma(weight, _widen(row[i]), y[i])
-        row = ring[write][columns]
-        for i in range(values.size):
-            row[i] = _narrow(y[i], row[i])
             values[i] = _narrow(fma(scale, y[i], _widen(values[i])), values[i])
 
 
 @compiled
-def step_states(
-    last: Any,
-    sums: Any,
-    out: Any,
-    skip: int,
-    scale: float,
-    state: Any,
-    column: int,
-    decays: Any,
-    weights: Any,
+def add_stored_row(
+    last: Any, sums: Any, out: Any, skip: int, stored: Any, column: int, reads: int, places: Any, factors: Any
 ) -> None:
-    """The pass of `NoiseKernels.state_space_`.
+    """The pass of `NoiseKernels.add_` over a tile.
 
     Args:
-        state: (buffers, elements); out belongs to the columns from `column` on.
-        decays, weights: float64, one per buffer.
+        last: the last rounds, as for `add_rounds`.
+        sums: the earlier rounds; of length 0 if there are none.
+        out: begins `skip` elements into the tile.
+        stored: (vectors, elements); out belongs to the columns from `column` on.
+        reads: how many of the places are read; the others are written.
+        places: int64, those of a `RowPass`.
+        factors: float64, the weights and decays that belong to the places, then the scale.
     """
-    memory = buffers()
+    memory, scale = buffers(), factors[places.size]
     for start in range(0, last[0].shape[1], CHUNK):
         stop = min(start + CHUNK, last[0].shape[1])
         first, end = max(start, skip), min(stop, skip + out.size)
         y = weighted_sum(last, sums, start, stop, memory)[first - start : end - start]
         values, columns = out[first - skip : end - skip], slice(column + first - skip, column + end - skip)
-        for m in range(weights.size):
-            row, weight = state[m][columns], -weights[m]
+        for m in range(reads):
+            vector, weight = stored[places[m]][columns], -factors[m]
             for i in range(values.size):
-                y[i] = fma(weight, _widen(row[i]), y[i])
-        for m in range(decays.size):
-            row, decay = state[m][columns], decays[m]
-            for i in range(values.size):
-                row[i] = _narrow(fma(decay, _widen(row[i]), y[i]), row[i])
+                y[i] = fma(weight, _widen(vector[i]), y[i])
+        for m in range(reads, places.size):
+            vector, decay = stored[places[m]][columns], factors[m]
+            if decay == 0.0:
+                for i in range(values.size):
+                    vector[i] = _narrow(y[i], vector[i])
+            else:
+                for i in range(values.size):
+                    vector[i] = _narrow(fma(decay, _widen(vector[i]), y[i]), vector[i])
         for i in range(values.size):
             values[i] = _narrow(fma(scale, y[i], _widen(values[i])), values[i])

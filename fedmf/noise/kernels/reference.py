@@ -6,22 +6,18 @@ may differ from a kernel's in the last few bits (below 1e-14 for z).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedmf.noise.domain import Domain, nonce, refinement_nonce
 from fedmf.noise.kernels.layout import (
     BLOCK_BYTES,
     NORMALS_PER_BLOCK,
     PAIRS_PER_BLOCK,
     REFINED_BELOW,
-    Domain,
-    nonce,
-    refinement_nonce,
 )
-from fedmf.noise.kernels.protocol import check_feedback, check_state_space, check_sum, check_vector
+from fedmf.noise.kernels.row_pass import RowPass
 from fedmf.noise.key import NoiseKey
 
 __all__ = ["ReferenceKernels", "box_muller", "normals", "round_to", "uniforms"]
@@ -88,7 +84,7 @@ class ReferenceKernels:
 
     >>> out = torch.zeros(3, dtype=torch.float64)
     >>> key = NoiseKey.from_seed(0)
-    >>> ReferenceKernels(key, Domain.TRAINING).accumulate_(out, 5, [7], [2.0])
+    >>> ReferenceKernels(key, Domain.TRAINING).add_(RowPass((7,), (2.0,)), out, 5)
     >>> bool((out.numpy() == 2 * normals(key, Domain.TRAINING, 7, 5, 8)).all())
     True
     """
@@ -97,65 +93,19 @@ class ReferenceKernels:
         self.key = key
         self.domain = domain
 
-    def accumulate_(
-        self, out: torch.Tensor, start: int, rounds: Sequence[int], weights: Sequence[float]
-    ) -> None:
-        """See `NoiseKernels.accumulate_`."""
-        check_vector(out, start)
-        check_sum(rounds, weights)
-        y = self._sum(start, out.numel(), rounds, weights)
-        out.copy_(round_to(_wide(out) + y, out.dtype))
-
-    def feedback_(
-        self,
-        out: torch.Tensor,
-        scale: float,
-        start: int,
-        rounds: Sequence[int],
-        weights: Sequence[float],
-        ring: torch.Tensor,
-        slots: Sequence[int],
-        ring_weights: Sequence[float],
-        write_slot: int,
-    ) -> None:
-        """See `NoiseKernels.feedback_`."""
-        check_vector(out, start)
-        check_sum(rounds, weights)
-        check_feedback(out, scale, ring, slots, ring_weights, write_slot)
-        y = self._sum(start, out.numel(), rounds, weights)
-        for slot, weight in zip(slots, ring_weights, strict=True):
-            y = y - weight * _wide(ring[slot])
-        ring[write_slot] = round_to(y, ring.dtype)
-        out.copy_(round_to(_wide(out) + scale * y, out.dtype))
-
-    def state_space_(
-        self,
-        out: torch.Tensor,
-        scale: float,
-        start: int,
-        t: int,
-        state: torch.Tensor,
-        decays: Sequence[float],
-        output_weights: Sequence[float],
-    ) -> None:
-        """See `NoiseKernels.state_space_`."""
-        check_vector(out, start)
-        check_sum([t], [1.0])
-        check_state_space(out, scale, state, decays, output_weights)
-        y = normals(self.key, self.domain, t, start, start + out.numel())
-        for buffer, weight in zip(state, output_weights, strict=True):
-            y = y - weight * _wide(buffer)
-        for buffer, decay in zip(state, decays, strict=True):
-            buffer.copy_(round_to(decay * _wide(buffer) + y, state.dtype))
-        out.copy_(round_to(_wide(out) + scale * y, out.dtype))
-
-    def _sum(
-        self, start: int, count: int, rounds: Sequence[int], weights: Sequence[float]
-    ) -> NDArray[np.float64]:
-        total = np.zeros(count)
-        for t, weight in zip(rounds, weights, strict=True):
-            total = total + weight * normals(self.key, self.domain, t, start, start + count)
-        return total
+    def add_(self, row: RowPass, out: torch.Tensor, start: int, stored: torch.Tensor | None = None) -> None:
+        """See `NoiseKernels.add_`."""
+        row.check_fit(out, start, stored)
+        vectors = out.new_empty(0, out.numel()) if stored is None else stored
+        y = np.zeros(out.numel())
+        for t, weight in zip(row.rounds, row.weights, strict=True):
+            y = y + weight * normals(self.key, self.domain, t, start, start + out.numel())
+        for place, weight in zip(row.reads, row.read_weights, strict=True):
+            y = y - weight * _wide(vectors[place])
+        for place, decay in zip(row.writes, row.decays, strict=True):
+            total = decay * _wide(vectors[place]) + y if decay else y
+            vectors[place] = round_to(total, vectors.dtype)
+        out.copy_(round_to(_wide(out) + row.scale * y, out.dtype))
 
     def __repr__(self) -> str:
         return f"ReferenceKernels({self.key!r}, {self.domain.name})"

@@ -9,6 +9,7 @@ import torch
 
 from fedmf.factorization import StreamingInverse
 from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.rows.storage import NoiseStorage
 from fedmf.noise.source import GaussianSource
 
 __all__ = ["BLOCK", "BlockedNoise"]
@@ -25,7 +26,9 @@ class BlockedNoise:
         inverse: a streaming form of C⁻¹.
         rounds: n.
         block: elements of a block.
-        device: where kept vectors live.
+        device: where stored vectors live.
+        storage: what is stored between rounds; its limit is for the whole vector.
+        inflation: F ≥ 1, multiplies every scale; see `NoiseStream`.
 
     Guarantees:
         The same bits as one `NoiseStream` for the whole vector. All blocks are at the same row.
@@ -48,11 +51,23 @@ class BlockedNoise:
         rounds: int,
         block: int = BLOCK,
         device: torch.device | str = "cpu",
+        *,
+        storage: NoiseStorage = NoiseStorage(),
+        inflation: float | None = None,
     ) -> None:
         d = source.dimension
         self._streams = [
-            NoiseStream(source, inverse, rounds, start, min(start + block, d), device=device)
-            for start in range(0, d, block)
+            NoiseStream(
+                source,
+                inverse,
+                rounds,
+                start,
+                stop,
+                storage=storage.of_part(stop - start, d),
+                inflation=inflation,
+                device=device,
+            )
+            for start, stop in ((start, min(start + block, d)) for start in range(0, d, block))
         ]
 
     @property

@@ -2,7 +2,7 @@
 
 A row of a few hundred elements costs far less than the calls that make it. Here the keystreams of a block of
 rounds go through Box–Muller together and the recurrence runs in one compiled loop, with the operations of
-`passes.feed_back` and `passes.add_sum` in the same order and with the same roundings.
+`passes.add_row` in the same order and with the same roundings.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy as np
 
 from fedmf.compiled import compiled
 from fedmf.factorization import Recurrence
+from fedmf.noise.domain import Domain
 from fedmf.noise.kernels import (
     NORMALS_PER_BLOCK,
     TILE,
-    Domain,
     Worker,
     each_round,
     fma,
@@ -44,9 +44,9 @@ def suits(rule: RowRule, length: int) -> bool:
 
 
 def add_block(
-    source: GaussianSource, rule: RowRule, out: Array, scale: float, start: int, t: int, kept: Array
+    source: GaussianSource, rule: RowRule, out: Array, scale: float, start: int, t: int, stored: Array
 ) -> None:
-    """out[i] ← out[i] + scale·[C⁻¹z]_{t+i}, and kept as after the last of these rounds.
+    """out[i] ← out[i] + scale·[C⁻¹z]_{t+i}, and stored as after the last of these rounds.
 
     Args:
         source: z(t, i).
@@ -55,10 +55,10 @@ def add_block(
         scale: standard deviation per unit of C⁻¹z.
         start: global index of element 0.
         t: the round of out[0].
-        kept: as for `RowRule.row_`, float64.
+        stored: as for `RowRule.row_`, float64.
 
     Guarantees:
-        The bits of out and kept are those that `rule.row_` gives on the CPU round by round.
+        The bits of out and stored are those that `rule.row_` gives on the CPU round by round.
     """
     inverse = rule.inverse
     assert isinstance(inverse, Recurrence)
@@ -72,7 +72,7 @@ def add_block(
         forward, back = _of_rounds(inverse.feedforward, at, len(part)), np.zeros((1, 0))
         if isinstance(rule, FeedbackRows):
             back = _of_rounds(inverse.feedback, at, len(part))
-        _recur(z, at - first, at, scales, forward, back, kept, part)
+        _recur(z, at - first, at, scales, forward, back, stored, part)
 
 
 def normals_of_rounds(key: NoiseKey, domain: Domain, rounds: range, start: int, stop: int) -> Array:
@@ -99,8 +99,8 @@ def _of_rounds(coefficients: Array, t: int, count: int) -> Array:
 
 
 @compiled
-def _recur(z: Any, origin: int, t: int, scales: Any, forward: Any, back: Any, kept: Any, out: Any) -> None:
-    """Rounds t, t + 1, …; z[origin] belongs to round t, kept[i mod r] holds y_i."""
+def _recur(z: Any, origin: int, t: int, scales: Any, forward: Any, back: Any, stored: Any, out: Any) -> None:
+    """Rounds t, t + 1, …; z[origin] belongs to round t, stored[i mod r] holds y_i."""
     y = np.empty(out.shape[1])
     ring = back.shape[1]
     for i in range(out.shape[0]):
@@ -120,10 +120,10 @@ def _recur(z: Any, origin: int, t: int, scales: Any, forward: Any, back: Any, ke
             continue
         for lag in range(min(ring, t + i)):
             if g[lag] != 0.0:
-                row, weight = kept[(t + i - 1 - lag) % ring], -g[lag]
+                row, weight = stored[(t + i - 1 - lag) % ring], -g[lag]
                 for j in range(y.size):
                     y[j] = fma(weight, row[j], y[j])
         if ring > 0:
-            kept[(t + i) % ring][:] = y
+            stored[(t + i) % ring][:] = y
         for j in range(y.size):
             values[j] = fma(scale, y[j], values[j])

@@ -12,14 +12,8 @@ import torch
 from fedmf.errors import HorizonExceededError
 from fedmf.factorization import StreamingInverse
 from fedmf.noise.kernels import NoiseKernels, check_vector
-from fedmf.noise.rows.storage import (
-    Storage,
-    check_inflation,
-    choose_rows,
-    digest_of,
-    kept_bytes,
-    measured_costs,
-)
+from fedmf.noise.rows.costs import measured_costs
+from fedmf.noise.rows.storage import NoiseStorage, check_inflation, choose_rows, digest_of, stored_bytes
 from fedmf.noise.source import GaussianSource
 
 __all__ = ["NoiseStream"]
@@ -28,9 +22,9 @@ __all__ = ["NoiseStream"]
 class NoiseStream:
     """The rows [C⁻¹z]_0, [C⁻¹z]_1, … in order, each handed out once, for a vector or a shard of it.
 
-    A streaming form of C⁻¹ says which z a row needs and which vectors are kept between rounds (see
+    A streaming form of C⁻¹ says which z a row needs and which vectors are stored between rounds (see
     `fedmf.factorization.StreamingInverse`). Past z are drawn again from the key; only past outputs, or sums
-    of them, must be kept, and those can be made again from the key at any time.
+    of them, must be stored, and those can be made again from the key at any time.
 
     Args:
         source: z(t, i), for the whole vector of dimension d.
@@ -38,22 +32,21 @@ class NoiseStream:
         rounds: n, at most the inverse's; the horizon for which the noise was calibrated.
         start: first element of the shard.
         stop: one past its last element; None means d.
-        storage: "auto", "regenerate" (keep nothing) or "buffer" (keep past z rather than draw them again).
-        memory_limit: bytes the kept vectors may take; None: what the inverse needs, or 1 MiB of past z.
-        buffer_dtype: of kept outputs and sums of them: float64 or float32.
-        inflation: F ≥ 1, multiplies every scale; None is 1. Must be given where vectors are kept in float32:
-            `fedmf.factorization.rounding_inflation` computes it.
+        storage: what is stored between rounds, in which type, and how much of it.
+        inflation: F ≥ 1, multiplies every scale; None is 1. Must be given where vectors are
+            stored in float32: `NoiseStorage.inflation` computes it.
+        device: where stored vectors live until the first row says.
 
     Raises:
         ValueError: the shard is not inside [0, d], the horizon is longer than the inverse's, or nothing can
-            be kept as asked for.
+            be stored as asked for.
 
     Guarantees:
         A shard's values equal the slice of the whole, and after `seek(t)` all rows equal those of an
-        uninterrupted stream, to the last bit. Past z kept or drawn again give the same bits.
+        uninterrupted stream, to the last bit. Past z stored or drawn again give the same bits.
         Round n and later raise `HorizonExceededError`. A call that is interrupted does not advance the
         stream and its row is the same when tried again, on a fresh copy of `out`.
-        The covariance of the rows of an element is (F·scale)²·C⁻¹C⁻ᵀ, up to what kept vectors in float32
+        The covariance of the rows of an element is (F·scale)²·C⁻¹C⁻ᵀ, up to what stored vectors in float32
         round away. The releases are as private as that of the Gaussian mechanism with scale and sens(C),
         up to the failure probability for which F was made.
 
@@ -84,9 +77,7 @@ class NoiseStream:
         start: int = 0,
         stop: int | None = None,
         *,
-        storage: Storage = "auto",
-        memory_limit: int | None = None,
-        buffer_dtype: torch.dtype = torch.float64,
+        storage: NoiseStorage = NoiseStorage(),
         inflation: float | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -105,15 +96,15 @@ class NoiseStream:
         self.source, self.rounds = source, rounds
         self.start, self.stop = start, stop
         self._device = torch.device(device)
-        costs, length = partial(measured_costs, str(self._device)), stop - start
-        self._rule = choose_rows(inverse, storage, memory_limit, length, buffer_dtype, costs, self._device)
-        self._dtype = buffer_dtype if self._rule.roundable else torch.float64
+        costs = partial(measured_costs, str(self._device))
+        self._rule = choose_rows(inverse, storage, stop - start, costs, self._device)
+        self._dtype = storage.torch_dtype if self._rule.roundable else torch.float64
         self.digest = digest_of(self._rule.inverse, rounds, self._dtype)
         check_inflation(inflation, self._dtype)
         self.inflation = 1.0 if inflation is None else float(inflation)
         self._t = 0
-        self._kept: torch.Tensor | None = None
-        self._kept_t: int | None = None  # the round that `_kept` precedes; None while a row is being made
+        self._stored: torch.Tensor | None = None
+        self._stored_t: int | None = None  # the round that `_stored` precedes; None while a row is being made
 
     @property
     def t(self) -> int:
@@ -128,12 +119,7 @@ class NoiseStream:
     @property
     def memory_bytes(self) -> int:
         """What they take."""
-        return kept_bytes(self._rule, self.stop - self.start, self._dtype)
-
-    @property
-    def storage(self) -> str:
-        """Which rule makes the rows, for logs: RegeneratedRows, CachedRows, FeedbackRows, … ."""
-        return type(self._rule).__name__
+        return stored_bytes(self._rule, self.stop - self.start, self._dtype)
 
     def add_(self, out: torch.Tensor, scale: float) -> None:
         """Add scale·[C⁻¹z]_t to `out` in place and advance to round t + 1.
@@ -141,7 +127,7 @@ class NoiseStream:
         The row is formed in float64, and its sum with `out` is rounded once to the type of `out`.
 
         Args:
-            out: contiguous vector of shape (stop − start,), float32, float64 or bfloat16; kept vectors
+            out: contiguous vector of shape (stop − start,), float32, float64 or bfloat16; stored vectors
                 move to its device.
             scale: absolute standard deviation per unit of C⁻¹z, that is ζ·σ·sens(C); finite.
 
@@ -159,10 +145,10 @@ class NoiseStream:
         kernels = self.source.kernels(out.device)
         with torch.no_grad():
             self._device = out.device
-            kept = self._ready(kernels)
-            self._kept_t = None
-            self._rule.row_(kernels, out, scale * self.inflation, self.start, self._t, kept)
-        self._kept_t = self._t = self._t + 1
+            stored = self._ready(kernels)
+            self._stored_t = None
+            self._rule.row_(kernels, out, scale * self.inflation, self.start, self._t, stored)
+        self._stored_t = self._t = self._t + 1
 
     def add_rows_(self, out: torch.Tensor, scale: float) -> None:
         """Add row t to out[0], row t + 1 to out[1] and so on, and advance past the last.
@@ -194,10 +180,10 @@ class NoiseStream:
             return
         with torch.no_grad():
             self._device = out.device
-            kept = self._ready(self.source.kernels(out.device)).numpy()
-            self._kept_t, values, scale = None, out.detach().numpy(), scale * self.inflation
-            add_block(self.source, self._rule, values, scale, self.start, self._t, kept)
-        self._kept_t = self._t = self._t + len(out)
+            stored = self._ready(self.source.kernels(out.device)).numpy()
+            self._stored_t, values, scale = None, out.detach().numpy(), scale * self.inflation
+            add_block(self.source, self._rule, values, scale, self.start, self._t, stored)
+        self._stored_t = self._t = self._t + len(out)
 
     def skip(self) -> None:
         """Consume row t without using it, for a round that released nothing.
@@ -211,7 +197,7 @@ class NoiseStream:
     def seek(self, t: int) -> None:
         """Make t the next round, as if rows 0 … t − 1 had been handed out.
 
-        Free here; the next row replays the rounds that its kept vectors depend on, unless they are at hand.
+        Free here; the next row replays the rounds that its stored vectors depend on, unless they are at hand.
 
         Args:
             t: 0 ≤ t ≤ n.
@@ -227,24 +213,23 @@ class NoiseStream:
         self._t = t
 
     def state_dict(self, *, kept_vectors: bool = False) -> dict[str, Any]:
-        """Position and identity, JSON-able and safe to publish; with kept vectors neither.
+        """Position and identity, JSON-able and safe to publish; with stored vectors neither.
 
         Args:
             kept_vectors: include them, so that another shard layout can go on without replay. They are past
-                noise, to be kept as secret as the key.
+                noise, to be guarded like the key.
         """
         state: dict[str, Any] = {"t": self._t, **self._identity()}
         if kept_vectors and self._rule.vectors:
             with torch.no_grad():
-                kept = self._ready(self.source.kernels(self._device))
-                state["kept"] = kept.to("cpu", copy=True)
+                state["kept"] = self._ready(self.source.kernels(self._device)).to("cpu", copy=True)
             state["start"], state["stop"] = self.start, self.stop
         return state
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go to a saved position after checking that it belongs to this very noise.
 
-        Any shard may load the state of any other, on any device. Kept vectors are used if the saved shard
+        Any shard may load the state of any other, on any device. Stored vectors are used if the saved shard
         contains this one, and made again otherwise.
 
         Raises:
@@ -262,20 +247,20 @@ class NoiseStream:
                     "Resuming with other noise would void the guarantee."
                 )
         self.seek(state["t"])
-        kept = state.get("kept")
-        if kept is not None and state["start"] <= self.start < self.stop <= state["stop"]:
-            self._load_kept(kept, state["start"], state["stop"])
+        stored = state.get("kept")
+        if stored is not None and state["start"] <= self.start < self.stop <= state["stop"]:
+            self._load_stored(stored, state["start"], state["stop"])
 
-    def _load_kept(self, kept: torch.Tensor, start: int, stop: int) -> None:
+    def _load_stored(self, stored: torch.Tensor, start: int, stop: int) -> None:
         shape = (self._rule.vectors, stop - start)
-        if kept.shape != shape or kept.dtype != self._dtype:
+        if stored.shape != shape or stored.dtype != self._dtype:
             raise ValueError(
                 f"kept (vectors of the saved noise) must be {self._dtype} of shape {shape}; "
-                f"got {kept.dtype} of shape {tuple(kept.shape)}."
+                f"got {stored.dtype} of shape {tuple(stored.shape)}."
             )
-        part = kept[:, self.start - start : self.stop - start]
-        self._kept = part.to(self._device, copy=True).contiguous()
-        self._kept_t = self._t
+        part = stored[:, self.start - start : self.stop - start]
+        self._stored = part.to(self._device, copy=True).contiguous()
+        self._stored_t = self._t
 
     def _identity(self) -> dict[str, Any]:
         source = self.source
@@ -287,27 +272,27 @@ class NoiseStream:
         }
 
     def _ready(self, kernels: NoiseKernels) -> torch.Tensor:
-        """Kept vectors on the device, as before round t; earlier rounds are replayed if need be."""
-        kept = self._kept
-        if kept is None:
+        """Stored vectors on the device, as before round t; earlier rounds are replayed if need be."""
+        stored = self._stored
+        if stored is None:
             shape = (self._rule.vectors, self.stop - self.start)
-            kept = self._kept = torch.zeros(shape, dtype=self._dtype, device=self._device)
-            self._kept_t = 0
-        elif kept.device != self._device:
-            kept = self._kept = kept.to(self._device)
-        if self._kept_t == self._t or not self._rule.vectors:
-            return kept
+            stored = self._stored = torch.zeros(shape, dtype=self._dtype, device=self._device)
+            self._stored_t = 0
+        elif stored.device != self._device:
+            stored = self._stored = stored.to(self._device)
+        if self._stored_t == self._t or not self._rule.vectors:
+            return stored
         begin = self._rule.begin(self._t)
-        at, self._kept_t = self._kept_t, None
+        at, self._stored_t = self._stored_t, None
         if at is None or not begin <= at <= self._t:
-            self._rule.reset(kernels, self.start, begin, kept)
+            self._rule.reset(kernels, self.start, begin, stored)
             at = begin
         if at < self._t:
-            unseen = torch.zeros(kept.shape[1], dtype=torch.bfloat16, device=self._device)
+            unseen = torch.zeros(stored.shape[1], dtype=torch.bfloat16, device=self._device)
             for earlier in range(at, self._t):
-                self._rule.row_(kernels, unseen, 0.0, self.start, earlier, kept)
-        self._kept_t = self._t
-        return kept
+                self._rule.row_(kernels, unseen, 0.0, self.start, earlier, stored)
+        self._stored_t = self._t
+        return stored
 
     def _check_horizon(self, rows: int = 1) -> None:
         if self._t + rows > self.rounds:

@@ -1,4 +1,4 @@
-"""Rows of C⁻¹z on the kernels: what is drawn, what is kept between rounds, and where it lies."""
+"""Rows of C⁻¹z on the kernels: what is drawn, what is stored between rounds, and where it lies."""
 
 from __future__ import annotations
 
@@ -11,92 +11,77 @@ import torch
 from numpy.typing import NDArray
 
 from fedmf.factorization import BlockSums, Recurrence, SparseRows, StateSpace, StreamingInverse, closed_levels
-from fedmf.noise.kernels import NoiseKernels
+from fedmf.noise.kernels import NoiseKernels, RowPass
 
 __all__ = ["BlockRows", "CachedRows", "FeedbackRows", "RegeneratedRows", "RowRule", "StateRows", "of_inverse"]
 
 Form = TypeVar("Form", bound=StreamingInverse)
 
-#: Elements of a row that is formed at once where nothing is kept, in float64: 8 MiB, elsewhere 128 MiB.
-TILE, TILE_ELSEWHERE = 1 << 20, 1 << 24
-
 
 class RowRule(ABC, Generic[Form]):
-    """How row t reaches a vector, given the vectors kept from earlier rounds; abstract.
+    """How row t reaches a vector, given the vectors stored in earlier rounds; abstract.
 
-    The kept vectors are a (`vectors`, length) tensor that belongs to the caller. They precede one round:
+    The stored vectors are a (`vectors`, length) tensor that belongs to the caller. They precede one round:
     after `row_(…, t)` they precede t + 1, and if it fails they precede none.
     """
 
     #: What is streamed; its digest identifies the noise.
     inverse: Form
-    #: How many vectors are kept.
+    #: How many vectors are stored.
     vectors: int
-    #: Whether kept vectors may be rounded to less than float64.
+    #: Whether stored vectors may be rounded to less than float64.
     roundable = False
 
     @abstractmethod
+    def row_pass(self, scale: float, t: int) -> RowPass:
+        """The pass of round t, which adds scale·[C⁻¹z]_t."""
+
     def row_(
-        self, kernels: NoiseKernels, out: torch.Tensor, scale: float, start: int, t: int, kept: torch.Tensor
+        self, kernels: NoiseKernels, out: torch.Tensor, scale: float, start: int, t: int, stored: torch.Tensor
     ) -> None:
-        """out ← out + scale·[C⁻¹z]_t, and kept as after round t."""
+        """out ← out + scale·[C⁻¹z]_t, and stored as after round t."""
+        kernels.add_(self.row_pass(scale, t), out, start, stored)
 
     def begin(self, t: int) -> int:
         """The last round up to t before which nothing needs to be known: replay starts there."""
         return 0
 
-    def reset(self, kernels: NoiseKernels, start: int, t: int, kept: torch.Tensor) -> None:
-        """Make `kept` precede round t, one that `begin` gave."""
-        kept.zero_()
+    def reset(self, kernels: NoiseKernels, start: int, t: int, stored: torch.Tensor) -> None:
+        """Make `stored` precede round t, one that `begin` gave."""
+        stored.zero_()
 
     def _scaled(self, scale: float, t: int) -> float:
         return scale * float(self.inverse.row_scale[t])
 
 
 class RegeneratedRows(RowRule[Recurrence | SparseRows]):
-    """All earlier z are drawn again and nothing is kept.
-
-    The row is formed in float64, tile by tile, before it meets `out`, as where vectors are kept.
-    """
+    """All earlier z are drawn again and nothing is stored."""
 
     vectors = 0
 
     def __init__(self, inverse: Recurrence | SparseRows) -> None:
         self.inverse = inverse
-        # Scaling first rounds otherwise than `CachedRows`, which is to give the same bits.
         self._row = inverse.row if isinstance(inverse, SparseRows) else _Inputs(inverse)
+        # A single z is scaled first, which rounds otherwise; several are to give the bits of `CachedRows`.
         self._at_once = isinstance(inverse, SparseRows) or inverse.feedforward.shape[-1] == 1
 
     def begin(self, t: int) -> int:
         """t itself."""
         return t
 
-    def row_(
-        self, kernels: NoiseKernels, out: torch.Tensor, scale: float, start: int, t: int, kept: torch.Tensor
-    ) -> None:
-        """See `RowRule.row_`."""
+    def row_pass(self, scale: float, t: int) -> RowPass:
+        """See `RowRule.row_pass`."""
         rounds, weights = self._row(t)
         scale = self._scaled(scale, t)
         if weights == [1.0] and self._at_once:
-            kernels.accumulate_(out, start, rounds, [scale])
-            return
-        size = TILE if out.device.type == "cpu" else TILE_ELSEWHERE
-        if out.numel() <= size:
-            row = torch.empty(1, out.numel(), dtype=torch.float64, device=out.device)
-            kernels.feedback_(out, scale, start, rounds, weights, row, [], [], 0)
-            return
-        tile = torch.empty(1, size, dtype=torch.float64, device=out.device)
-        for low in range(0, out.numel(), size):
-            part = out[low : low + size]
-            row = tile[:, : part.numel()]
-            kernels.feedback_(part, scale, start + low, rounds, weights, row, [], [], 0)
+            return RowPass(tuple(rounds), (scale,))
+        return RowPass(tuple(rounds), tuple(weights), scale)
 
 
 class CachedRows(RowRule[Recurrence]):
-    """The last q − 1 z are kept in float64 instead of being drawn again: the same bits, sooner.
+    """The last q − 1 z are stored in float64 instead of being drawn again: the same bits, sooner.
 
-    Slot i mod (q − 1) holds z_i. The row is left for a moment in the slot of the oldest z, which no later
-    row reads, and z_t is put there.
+    Place i mod (q − 1) holds z_i. After row t, which is the last to read z_{t−q+1}, z_t is put there.
     """
 
     def __init__(self, inverse: Recurrence) -> None:
@@ -108,29 +93,32 @@ class CachedRows(RowRule[Recurrence]):
         """t itself: `reset` draws what is missing."""
         return t
 
-    def reset(self, kernels: NoiseKernels, start: int, t: int, kept: torch.Tensor) -> None:
+    def reset(self, kernels: NoiseKernels, start: int, t: int, stored: torch.Tensor) -> None:
         """Draw the q − 1 rounds before t."""
         for earlier in range(max(0, t - self.vectors), t):
-            self._keep(kernels, start, earlier, kept)
+            self._store(kernels, start, earlier, stored)
+
+    def row_pass(self, scale: float, t: int) -> RowPass:
+        """See `RowRule.row_pass`."""
+        rounds, weights = self._inputs(t)
+        drawn = 1 if rounds[:1] == [t] else 0
+        reads = tuple(i % self.vectors for i in rounds[drawn:])
+        past = tuple(-weight for weight in weights[drawn:])
+        return RowPass(tuple(rounds[:drawn]), tuple(weights[:drawn]), self._scaled(scale, t), reads, past)
 
     def row_(
-        self, kernels: NoiseKernels, out: torch.Tensor, scale: float, start: int, t: int, kept: torch.Tensor
+        self, kernels: NoiseKernels, out: torch.Tensor, scale: float, start: int, t: int, stored: torch.Tensor
     ) -> None:
         """See `RowRule.row_`."""
-        rounds, weights = self._inputs(t)
-        own = weights[:1] if rounds[:1] == [t] else []
-        slots = [i % self.vectors for i in rounds[len(own) :]]
-        past = [-weight for weight in weights[len(own) :]]
-        scale, slot = self._scaled(scale, t), t % self.vectors
-        kernels.feedback_(out, scale, start, [t] * len(own), own, kept, slots, past, slot)
-        self._keep(kernels, start, t, kept)
+        super().row_(kernels, out, scale, start, t, stored)
+        self._store(kernels, start, t, stored)
 
-    def _keep(self, kernels: NoiseKernels, start: int, t: int, kept: torch.Tensor) -> None:
-        kernels.accumulate_(kept[t % self.vectors].zero_(), start, [t], [1.0])
+    def _store(self, kernels: NoiseKernels, start: int, t: int, stored: torch.Tensor) -> None:
+        kernels.add_(RowPass((t,), (1.0,)), stored[t % self.vectors].zero_(), start)
 
 
 class FeedbackRows(RowRule[Recurrence]):
-    """The last r outputs y are kept in a ring; row t overwrites y_{t−r}, which it is the last to read."""
+    """The last r outputs y are stored in a ring; row t overwrites y_{t−r}, which it is the last to read."""
 
     def __init__(self, inverse: Recurrence) -> None:
         self.inverse = inverse
@@ -143,44 +131,46 @@ class FeedbackRows(RowRule[Recurrence]):
         """The last round up to t from which on no row reads an earlier output."""
         return int(np.flatnonzero(self._fresh[: t + 1])[-1])
 
-    def row_(
-        self, kernels: NoiseKernels, out: torch.Tensor, scale: float, start: int, t: int, kept: torch.Tensor
-    ) -> None:
-        """See `RowRule.row_`."""
+    def row_pass(self, scale: float, t: int) -> RowPass:
+        """See `RowRule.row_pass`."""
         rounds, weights = self._inputs(t)
-        feedback = _of_round(self.inverse.feedback, t)[:t]
-        lags = np.flatnonzero(feedback)
-        slots = [(t - 1 - int(lag)) % self.vectors for lag in lags]
-        ring_weights = feedback[lags].tolist()
-        scale, slot = self._scaled(scale, t), t % self.vectors
-        kernels.feedback_(out, scale, start, rounds, weights, kept, slots, ring_weights, slot)
+        lags, feedback = _nonzero(_of_round(self.inverse.feedback, t)[:t])
+        reads, place = tuple((t - 1 - lag) % self.vectors for lag in lags), t % self.vectors
+        scale, past = self._scaled(scale, t), tuple(feedback)
+        return RowPass(tuple(rounds), tuple(weights), scale, reads, past, (place,), (0.0,))
 
 
 class StateRows(RowRule[StateSpace]):
-    """m decaying sums of past outputs are kept, one pass a round."""
+    """m decaying sums of past outputs are stored, one pass a round."""
 
     roundable = True
 
     def __init__(self, inverse: StateSpace) -> None:
         self.inverse = inverse
         self.vectors = inverse.memory_vectors
-        self._decays, self._weights = inverse.decays.tolist(), inverse.output_weights.tolist()
+        self._decays, self._weights = tuple(inverse.decays.tolist()), tuple(inverse.output_weights.tolist())
+        self._sums = tuple(range(self.vectors))
 
     def begin(self, t: int) -> int:
         """The start of t's period."""
         return 0 if self.inverse.period is None else t - t % self.inverse.period
 
+    def row_pass(self, scale: float, t: int) -> RowPass:
+        """See `RowRule.row_pass`."""
+        scale = self._scaled(scale, t)
+        return RowPass((t,), (1.0,), scale, self._sums, self._weights, self._sums, self._decays)
+
     def row_(
-        self, kernels: NoiseKernels, out: torch.Tensor, scale: float, start: int, t: int, kept: torch.Tensor
+        self, kernels: NoiseKernels, out: torch.Tensor, scale: float, start: int, t: int, stored: torch.Tensor
     ) -> None:
         """See `RowRule.row_`."""
         if self.inverse.restarts(t):
-            kept.zero_()
-        kernels.state_space_(out, self._scaled(scale, t), start, t, kept, self._decays, self._weights)
+            stored.zero_()
+        super().row_(kernels, out, scale, start, t, stored)
 
 
 class BlockRows(RowRule[BlockSums]):
-    """A slot for each level keeps the sum of x over the last complete block of that level, in float64."""
+    """A place for each level holds the sum of x over the last complete block of that level, in float64."""
 
     def __init__(self, inverse: BlockSums) -> None:
         self.inverse = inverse
@@ -190,24 +180,30 @@ class BlockRows(RowRule[BlockSums]):
         """The start of t's period."""
         return t - t % self.inverse.period
 
+    def row_pass(self, scale: float, t: int) -> RowPass:
+        """See `RowRule.row_pass`."""
+        local, place = t % self.inverse.period, self._place(t)
+        reads, weights = _nonzero(self.inverse.weights[local])
+        gain, scale = float(self.inverse.gain[local]), self._scaled(scale, t)
+        return RowPass((t,), (gain,), scale, tuple(reads), tuple(weights), (place,), (0.0,))
+
     def row_(
-        self, kernels: NoiseKernels, out: torch.Tensor, scale: float, start: int, t: int, kept: torch.Tensor
+        self, kernels: NoiseKernels, out: torch.Tensor, scale: float, start: int, t: int, stored: torch.Tensor
     ) -> None:
         """See `RowRule.row_`."""
-        local = t % self.inverse.period
-        weights = self.inverse.weights[local]
-        used = np.flatnonzero(weights)
-        level = closed_levels(local)
-        # A block of the highest level ends the period and is read by nobody; then slot 0 is free.
-        slot = level if level < self.vectors else 0
-        scale, gain = self._scaled(scale, t), [float(self.inverse.gain[local])]
-        kernels.feedback_(out, scale, start, [t], gain, kept, used.tolist(), weights[used].tolist(), slot)
-        for below in range(slot):
-            kept[slot].add_(kept[below])
+        super().row_(kernels, out, scale, start, t, stored)
+        place = self._place(t)
+        for below in range(place):
+            stored[place].add_(stored[below])
+
+    def _place(self, t: int) -> int:
+        # A block of the highest level ends the period and is read by nobody; then place 0 is free.
+        level = closed_levels(t % self.inverse.period)
+        return level if level < self.vectors else 0
 
 
 def of_inverse(inverse: StreamingInverse) -> RowRule[Any]:
-    """The rule that keeps what this form of C⁻¹ names and draws the rest again."""
+    """The rule that stores what this form of C⁻¹ names and draws the rest again."""
     match inverse:
         case Recurrence() if inverse.memory_vectors:
             return FeedbackRows(inverse)

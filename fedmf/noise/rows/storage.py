@@ -1,151 +1,182 @@
-"""What to keep between rounds and what to draw again, by the memory there is and the time either takes."""
+"""What to store between rounds and what to draw again, by the memory there is and the time either takes."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from functools import lru_cache
-from typing import Any, Final, Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 import torch
 
-from fedmf.factorization import Recurrence, SparseRows, StreamingInverse
-from fedmf.noise.kernels import KEPT_DTYPES, Domain, NoiseKernels
-from fedmf.noise.key import NoiseKey
+from fedmf.factorization import Recurrence, SparseRows, StreamingInverse, rounding_inflation
+from fedmf.noise.rows.costs import Costs
 from fedmf.noise.rows.row_rules import CachedRows, RegeneratedRows, RowRule, of_inverse
-from fedmf.noise.source import GaussianSource
+from fedmf.participation import Participation
+from fedmf.values import Value
 
-__all__ = [
-    "Costs",
-    "Storage",
-    "check_inflation",
-    "choose_rows",
-    "digest_of",
-    "kept_bytes",
-    "measured_costs",
-]
-
-Storage = Literal["auto", "regenerate", "buffer"]
+__all__ = ["NoiseStorage", "check_inflation", "choose_rows", "digest_of", "stored_bytes"]
 
 _DIGEST_LABEL: Final = b"fedmf correlated noise, layout 2\x00"
 _LARGEST_WRITTEN: Final = 4096
-_ELEMENTS: Final = {"cpu": 1 << 19}
-_ELEMENTS_ELSEWHERE: Final = 1 << 24
-_REPEATS: Final = 3
-#: Past z of a vector on a CPU are kept unasked where they are few bytes and save so many draws a row.
+_DTYPES: Final = {"float64": torch.float64, "float32": torch.float32}
+#: Past z of a vector on a CPU are stored unasked where they are few bytes and save so many draws a row.
 _UNASKED_BYTES: Final = 1 << 20
 _WORTH_DRAWS: Final = 1 << 14
 
 
 @dataclass(frozen=True)
-class Costs:
-    """Time per element: of one more z drawn in a row, and of one more kept vector read in it."""
+class NoiseStorage(Value):
+    """What a stream of noise stores between rounds, and what it draws again from the key.
 
-    draw: float
-    read: float
+    Args:
+        policy: "auto" follows the form of C⁻¹; "regenerate" stores nothing; "buffer" stores past z where they
+            would be drawn again.
+        dtype: of stored outputs and decaying sums. Past z and block sums are float64 whatever it says.
+        memory_limit: bytes that stored vectors may take; None: what C⁻¹ needs, or 1 MiB of past z.
 
-    def regenerated(self, draws: float) -> float:
-        """A row of that many z, all drawn."""
-        return draws * self.draw
+    Raises:
+        ValueError: a field is none of these.
 
-    def cached(self, draws: float) -> float:
-        """The same with earlier z kept: z_t is drawn for the row and the cache, which costs two writes."""
-        return 2 * self.draw + (draws + 1) * self.read
+    >>> NoiseStorage(dtype="float32").to_dict()
+    {'kind': 'noise-storage', 'policy': 'auto', 'dtype': 'float32', 'memory_limit': None}
+    """
+
+    kind: ClassVar[str] = "noise-storage"
+
+    policy: Literal["auto", "regenerate", "buffer"] = "auto"
+    dtype: Literal["float64", "float32"] = "float64"
+    memory_limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.policy not in ("auto", "regenerate", "buffer"):
+            raise ValueError(f"policy must be 'auto', 'regenerate' or 'buffer'; got {self.policy!r}.")
+        if self.dtype not in _DTYPES:
+            reason = ", whose rounding moves the noise of neighbours apart by more than a user's update does"
+            raise ValueError(
+                "dtype (of stored vectors) must be 'float64' or 'float32'; "
+                f"got {self.dtype!r}{reason if self.dtype == 'bfloat16' else ''}."
+            )
+        limit = self.memory_limit
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+            raise ValueError(
+                f"memory_limit (bytes) must be an integer of at least 0, or None; got {limit!r}."
+            )
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """`dtype` as torch calls it."""
+        return _DTYPES[self.dtype]
+
+    def inflation(
+        self, inverse: StreamingInverse, participation: Participation, dimension: int, noise_multiplier: float
+    ) -> float:
+        """F ≥ 1, by which σ must grow so that rounding what is stored costs no privacy.
+
+        It is 1 where nothing is rounded: in float64, for "regenerate", and for forms of C⁻¹ that store no
+        outputs. Otherwise `fedmf.factorization.rounding_inflation`, also where a limit on memory then makes
+        a stream store nothing: F must not depend on the machine.
+
+        Args:
+            inverse: C⁻¹ as it is streamed.
+            participation: (n, k, b) of the run.
+            dimension: d of the whole vector, not of a shard.
+            noise_multiplier: σ, the scale's multiple of ζ·sens(C).
+
+        Returns:
+            F for `NoiseStream(inflation=F)`.
+
+        Raises:
+            ValueError: rounding would cost too much for this C⁻¹ and d, or an argument is out of range.
+        """
+        rounded = self.policy != "regenerate" and self.torch_dtype != torch.float64
+        if not rounded or not of_inverse(inverse).roundable:
+            return 1.0
+        return rounding_inflation(inverse, participation, dimension, noise_multiplier)
+
+    def of_part(self, part: int, whole: int) -> NoiseStorage:
+        """The same for `part` of `whole` elements: its share of the memory."""
+        if self.memory_limit is None:
+            return self
+        return replace(self, memory_limit=self.memory_limit * part // whole)
 
 
 def choose_rows(
     inverse: StreamingInverse,
-    storage: Storage,
-    memory_limit: int | None,
+    storage: NoiseStorage,
     length: int,
-    buffer_dtype: torch.dtype,
     costs: Callable[[], Costs],
     device: torch.device,
 ) -> RowRule[Any]:
     """The rule for making rows.
 
-    *regenerate* keeps nothing: C⁻¹ is written out where its form keeps vectors. *buffer* keeps past z where
-    they would be drawn again. *auto* follows the form of C⁻¹; with a limit it takes what fits, and where past
-    z may either be kept or drawn again, what is faster. Only that last choice is measured. It is free to
-    differ between machines, because both give the same bits. Without a limit, past z are kept on a CPU if
-    they take at most 1 MiB and save at least 2¹⁴ draws a row.
+    *regenerate* stores nothing: C⁻¹ is written out where its form stores vectors. *buffer* stores past z
+    where they would be drawn again. *auto* follows the form of C⁻¹; with a limit it takes what fits, and
+    where past z may either be stored or drawn again, what is faster. Only that last choice is measured. It
+    is free to differ between machines, because both give the same bits. Without a limit, past z are stored on
+    a CPU if they take at most 1 MiB and save at least 2¹⁴ draws a row.
 
     Args:
         inverse: C⁻¹.
-        storage: which.
-        memory_limit: bytes that kept vectors may take; None: what the form of C⁻¹ needs, or 1 MiB.
+        storage: policy, type and limit.
         length: elements of a vector.
-        buffer_dtype: of kept vectors that may be rounded.
         costs: measures them; called only if they matter.
         device: of the vector.
 
     Raises:
-        ValueError: the storage is unknown, not possible for this C⁻¹, or does not fit.
+        ValueError: the storage is not possible for this C⁻¹, or does not fit.
     """
-    if storage not in ("auto", "regenerate", "buffer"):
-        raise ValueError(f"storage must be 'auto', 'regenerate' or 'buffer'; got {storage!r}.")
-    if memory_limit is not None and memory_limit < 0:
-        raise ValueError(f"memory_limit (bytes) must be at least 0; got {memory_limit}.")
-    if buffer_dtype == torch.bfloat16:
-        raise ValueError(
-            "buffer_dtype must be float64 or float32; got torch.bfloat16, whose rounding moves the noise of "
-            "neighbours apart by more than a user's update does, so that no scale makes up for it."
-        )
-    if buffer_dtype not in KEPT_DTYPES:
-        raise ValueError(f"buffer_dtype must be float64 or float32; got {buffer_dtype}.")
-    own = of_inverse(inverse)
-    if storage == "regenerate":
-        return RegeneratedRows(SparseRows.of(inverse)) if own.vectors else own
-    if own.vectors:
-        if _fits(own, length, buffer_dtype, memory_limit):
-            return own
-        if storage == "buffer" or inverse.rounds > _LARGEST_WRITTEN:
-            raise _too_large(own, length, buffer_dtype, memory_limit)
+    rule = of_inverse(inverse)
+    if storage.policy == "regenerate":
+        return RegeneratedRows(SparseRows.of(inverse)) if rule.vectors else rule
+    if rule.vectors:
+        if _fits(rule, length, storage):
+            return rule
+        if storage.policy == "buffer" or inverse.rounds > _LARGEST_WRITTEN:
+            raise _too_large(rule, length, storage)
         return RegeneratedRows(SparseRows.of(inverse))
     if not isinstance(inverse, Recurrence) or inverse.feedforward.shape[-1] == 1:
-        return own
+        return rule
     cached = CachedRows(inverse)
-    fits = _fits(cached, length, buffer_dtype, memory_limit)
-    if storage == "buffer":
+    fits = _fits(cached, length, storage)
+    if storage.policy == "buffer":
         if not fits:
-            raise _too_large(cached, length, buffer_dtype, memory_limit)
+            raise _too_large(cached, length, storage)
         return cached
-    if memory_limit is None:
+    if storage.memory_limit is None:
         saved = (inverse.mean_regenerated_vectors - 1) * length
-        few = device.type == "cpu" and _fits(cached, length, buffer_dtype, _UNASKED_BYTES)
-        return cached if few and saved >= _WORTH_DRAWS else own
+        few = device.type == "cpu" and stored_bytes(cached, length, torch.float64) <= _UNASKED_BYTES
+        return cached if few and saved >= _WORTH_DRAWS else rule
     if not fits:
-        return own
+        return rule
     draws, measured = inverse.mean_regenerated_vectors + 1, costs()
-    return cached if measured.cached(draws) < measured.regenerated(draws) else own
+    return cached if measured.cached(draws) < measured.regenerated(draws) else rule
 
 
 def check_inflation(inflation: float | None, dtype: torch.dtype) -> None:
     """Refuse a factor of the scale that is none, or none where rounding takes one.
 
     Raises:
-        ValueError: it is below 1 or not finite, or None with vectors kept in float32.
+        ValueError: it is below 1 or not finite, or None with vectors stored in float32.
     """
     if inflation is None and dtype != torch.float64:
         raise ValueError(
-            f"inflation (F) must be given for vectors kept in {dtype}; got None. Rounding would void the "
+            f"inflation (F) must be given for vectors stored in {dtype}; got None. Rounding would void the "
             "guarantee without more noise: rounding_inflation of fedmf.factorization says how much."
         )
     if inflation is not None and not 1.0 <= inflation < math.inf:
         raise ValueError(f"inflation (F) must satisfy 1 <= F < inf; got {inflation}.")
 
 
-def kept_bytes(rule: RowRule[Any], length: int, buffer_dtype: torch.dtype) -> int:
-    """Bytes of the kept vectors; those that may not be rounded are float64."""
-    return rule.vectors * length * (buffer_dtype if rule.roundable else torch.float64).itemsize
+def stored_bytes(rule: RowRule[Any], length: int, dtype: torch.dtype) -> int:
+    """Bytes of the stored vectors; those that may not be rounded are float64."""
+    return rule.vectors * length * (dtype if rule.roundable else torch.float64).itemsize
 
 
 def digest_of(inverse: StreamingInverse, rounds: int, dtype: torch.dtype) -> str:
-    """SHA-256 of horizon, coefficients and the type of kept vectors: equal digests mean equal rows."""
+    """SHA-256 of horizon, coefficients and the type of stored vectors: equal digests mean equal rows."""
     state = hashlib.sha256(_DIGEST_LABEL + f"{rounds} {type(inverse).__name__} {dtype}".encode())
     for field in fields(inverse):  # type: ignore[arg-type]
         part = getattr(inverse, field.name)
@@ -157,45 +188,14 @@ def digest_of(inverse: StreamingInverse, rounds: int, dtype: torch.dtype) -> str
     return state.hexdigest()
 
 
-@lru_cache(maxsize=8)
-def measured_costs(device: str) -> Costs:
-    """Both costs on a device, from the fastest of a few short runs with a public key; once per process."""
-    source = GaussianSource(NoiseKey.from_seed(0), _ELEMENTS_ELSEWHERE, Domain.TRAINING)
-    kernels = source.kernels(device)
-    length = _ELEMENTS.get(torch.device(device).type, _ELEMENTS_ELSEWHERE)
-    out = torch.zeros(length, dtype=torch.float64, device=device)
-    ring = torch.zeros(9, length, dtype=torch.float64, device=device)
-    few, many = (_fastest(kernels, out, ring, draws, 0) for draws in (1, 5))
-    draw = max(many - few, 0.0) / 4
-    few, many = (_fastest(kernels, out, ring, 1, reads) for reads in (0, 8))
-    return Costs(draw / length, max(many - few, 0.0) / 8 / length)
+def _fits(rule: RowRule[Any], length: int, storage: NoiseStorage) -> bool:
+    limit = storage.memory_limit
+    return limit is None or stored_bytes(rule, length, storage.torch_dtype) <= limit
 
 
-def _fastest(kernels: NoiseKernels, out: torch.Tensor, ring: torch.Tensor, draws: int, reads: int) -> float:
-    """Seconds of a row with that many draws and reads."""
-    times = []
-    for _ in range(_REPEATS + 1):  # the first may compile
-        _wait(out.device)
-        begin = time.perf_counter()
-        kernels.feedback_(
-            out, 0.0, 0, list(range(draws)), [1.0] * draws, ring, list(range(reads)), [0.5] * reads, 8
-        )
-        _wait(out.device)
-        times.append(time.perf_counter() - begin)
-    return min(times)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _fits(rule: RowRule[Any], length: int, buffer_dtype: torch.dtype, limit: int | None) -> bool:
-    return limit is None or kept_bytes(rule, length, buffer_dtype) <= limit
-
-
-def _too_large(rule: RowRule[Any], length: int, buffer_dtype: torch.dtype, limit: int | None) -> ValueError:
+def _too_large(rule: RowRule[Any], length: int, storage: NoiseStorage) -> ValueError:
+    needed = stored_bytes(rule, length, storage.torch_dtype)
     return ValueError(
-        f"memory_limit must be at least {kept_bytes(rule, length, buffer_dtype)} bytes for {rule.vectors} "
-        f"kept vectors; got {limit}. Use fewer bands or a smaller shard."
+        f"memory_limit must be at least {needed} bytes for {rule.vectors} stored vectors; "
+        f"got {storage.memory_limit}. Use fewer bands or a smaller shard."
     )

@@ -1,0 +1,43 @@
+"""What a stream of noise is for, and the nonces by which uses of one key never meet."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+__all__ = ["Domain", "nonce", "refinement_nonce"]
+
+_REFINEMENT: Final = 1 << 31
+
+
+class Domain(IntEnum):
+    """What the noise is for; different domains never share a keystream block."""
+
+    TRAINING = 1
+    FIRST_MOMENT = 2
+    SECOND_MOMENT = 3
+    COHORTS = 4
+
+
+def nonce(domain: Domain, t: int) -> bytes:
+    """The 12-byte nonce of round t: domain (32 bits, little-endian) ‖ t (64 bits, little-endian).
+
+    Raises:
+        ValueError: t is not an integer with 0 ≤ t < 2⁶⁴.
+    """
+    return _nonce(int(domain), t)
+
+
+def refinement_nonce(domain: Domain, t: int) -> bytes:
+    """The nonce of the refinement stream of round t: as `nonce`, with bit 31 of the domain set.
+
+    Raises:
+        ValueError: t is not an integer with 0 ≤ t < 2⁶⁴.
+    """
+    return _nonce(int(domain) | _REFINEMENT, t)
+
+
+def _nonce(tag: int, t: int) -> bytes:
+    if isinstance(t, bool) or not isinstance(t, int) or not 0 <= t < 2**64:
+        raise ValueError(f"t (round) must satisfy 0 <= t < 2^64; got {t!r}.")
+    return tag.to_bytes(4, "little") + t.to_bytes(8, "little")

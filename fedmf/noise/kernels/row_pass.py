@@ -1,0 +1,122 @@
+"""A row of noise as a value: what one pass over a vector draws, reads, stores and adds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+from fedmf.noise.kernels.layout import MAX_DIMENSION
+
+__all__ = ["DTYPES", "STORED_DTYPES", "RowPass", "check_vector"]
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+"""Of vectors that noise is added to."""
+
+STORED_DTYPES = (torch.float32, torch.float64)
+"""Of stored vectors. bfloat16 is not among them: its rounding would move the noise by more than what
+one user moves it by (decision 0007)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowPass:
+    """A row of noise from fresh z and stored vectors s_0, s_1, …, and what is stored of it.
+
+        y = Σ_j weights[j]·z(rounds[j], ·) − Σ_m read_weights[m]·s[reads[m]]
+        s[writes[m]] ← decays[m]·s[writes[m]] + y     for every m; a decay of 0 overwrites
+        out ← out + scale·y
+
+    Args:
+        rounds: t of each z, 0 ≤ t < 2⁶⁴, at least one.
+        weights: one per round.
+        scale: factor of the row, in units of the vector.
+        reads: stored vectors that enter y, as they are before anything is written.
+        read_weights: one per read.
+        writes: stored vectors that change, one after the other.
+        decays: one per write.
+
+    Raises:
+        ValueError: a round or place is out of range, or numbers are too few, too many or not finite.
+
+    >>> RowPass((3, 2), (1.0, -0.5), scale=0.7, reads=(0,), read_weights=(0.2,)).vectors
+    1
+    """
+
+    rounds: tuple[int, ...]
+    weights: tuple[float, ...]
+    scale: float = 1.0
+    reads: tuple[int, ...] = ()
+    read_weights: tuple[float, ...] = ()
+    writes: tuple[int, ...] = ()
+    decays: tuple[float, ...] = ()
+    vectors: int = field(init=False, repr=False, compare=False)
+    """How many stored vectors there must be."""
+
+    def __post_init__(self) -> None:
+        if not self.rounds:
+            raise ValueError("rounds must name at least one round; got none. No noise was added.")
+        for t in self.rounds:
+            if isinstance(t, bool) or not isinstance(t, int) or not 0 <= t < 2**64:
+                raise ValueError(f"t (round) must satisfy 0 <= t < 2^64; got {t!r}. No noise was added.")
+        if not math.isfinite(self.scale):
+            raise ValueError(f"scale must be finite; got {self.scale}. No noise was added.")
+        _check_numbers("weights", self.weights, len(self.rounds))
+        _check_numbers("read_weights", self.read_weights, len(self.reads))
+        _check_numbers("decays", self.decays, len(self.writes))
+        places = self.reads + self.writes
+        if places and min(places) < 0:
+            raise ValueError(
+                f"reads, writes (places of stored vectors) must be at least 0; got {min(places)}. "
+                "No noise was added."
+            )
+        object.__setattr__(self, "vectors", max(places) + 1 if places else 0)
+
+    def check_fit(self, out: torch.Tensor, start: int, stored: torch.Tensor | None) -> None:
+        """Refuse tensors that this pass cannot work on, wherever they lie.
+
+        Raises:
+            ValueError: `out` is none that noise can be added to, or the stored vectors do not fit it.
+        """
+        check_vector(out, start)
+        if not self.vectors:
+            return
+        if stored is None:
+            raise ValueError(
+                f"stored (vectors) must be at least {self.vectors}; got None. No noise was added."
+            )
+        fits = stored.ndim == 2 and stored.shape[1] == out.numel() and stored.device == out.device
+        if not fits or stored.dtype not in STORED_DTYPES or not stored.is_contiguous():
+            raise ValueError(
+                f"stored (vectors) must be contiguous, (vectors, {out.numel()}), float32 or float64, on "
+                f"{out.device}; got {stored.dtype} of shape {tuple(stored.shape)} on {stored.device}. "
+                "No noise was added."
+            )
+        if self.vectors > stored.shape[0]:
+            raise ValueError(
+                f"reads, writes (places of stored vectors) must be below {stored.shape[0]}; "
+                f"got {self.vectors - 1}. No noise was added."
+            )
+
+
+def check_vector(out: torch.Tensor, start: int) -> None:
+    """Refuse an `out` no kernel can write to, wherever it lies.
+
+    Raises:
+        ValueError: its type, shape or layout, or the elements it stands for, are out of range.
+    """
+    if out.dtype not in DTYPES or out.ndim != 1 or not out.is_contiguous():
+        raise ValueError(
+            "out (vector) must be a contiguous vector of float32, float64 or bfloat16; "
+            f"got {out.dtype} of shape {tuple(out.shape)}, strides {out.stride()}. No noise was added."
+        )
+    if not 0 <= start <= start + out.numel() <= MAX_DIMENSION:
+        raise ValueError(
+            f"start, stop (elements) must satisfy 0 <= start <= stop < 2^36; got {start}, "
+            f"{start + out.numel()}. No noise was added."
+        )
+
+
+def _check_numbers(name: str, numbers: tuple[float, ...], count: int) -> None:
+    if len(numbers) != count or not all(map(math.isfinite, numbers)):
+        raise ValueError(f"{name} must be {count} finite numbers; got {list(numbers)}. No noise was added.")
