@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-__all__ = ["Value", "by_kind", "value_of"]
+__all__ = ["Value", "by_kind", "check_choices", "check_sizes", "check_whole", "dotted", "value_of"]
 
 
 class Value:
@@ -57,3 +57,38 @@ def value_of(kinds: Mapping[str, type[AnyValue]], description: Mapping[str, Any]
     return kinds[kind](
         **{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     )
+
+
+def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, by dotted names.
+
+    >>> dotted({"privacy": {"epsilon": 2.0}})
+    {'privacy.epsilon': 2.0}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = isinstance(value, Mapping)
+        flat |= dotted(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
+    return flat
+
+
+def check_choices(value: Value) -> None:
+    """Refuse a field that is none of the names its annotation, a `Literal`, lists."""
+    for name, annotation in get_type_hints(type(value)).items():
+        if get_origin(annotation) is Literal and getattr(value, name) not in get_args(annotation):
+            choices = ", ".join(get_args(annotation))
+            raise ValueError(f"{name} must be one of {choices}; got {getattr(value, name)!r}.")
+
+
+def check_whole(label: str, number: int, least: int = 1, most: int = 2**31 - 1) -> None:
+    """Refuse what is not a whole number of a range, both ends included."""
+    if type(number) is not int or not least <= number <= most:
+        raise ValueError(f"{label} must be a whole number in {least}..{most}; got {number!r}.")
+
+
+def check_sizes(label: str, sizes: tuple[int, ...], fewest: int = 0) -> None:
+    """Refuse what is not a tuple of positive whole numbers, so many or more."""
+    good = isinstance(sizes, tuple) and all(type(size) is int and 0 < size < 2**31 for size in sizes)
+    if not good or len(sizes) < fewest:
+        number = "positive whole numbers" if fewest == 0 else f"{fewest} or more positive whole numbers"
+        raise ValueError(f"{label} must be a tuple of {number}; got {sizes!r}.")

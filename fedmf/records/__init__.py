@@ -1,27 +1,33 @@
-"""What runs and streams keep: durable files, locks, ledgers and checkpoints."""
+"""What runs and streams keep: durable files and directories, locks, histories, ledgers and checkpoints."""
 
 from fedmf.records.checkpoint import load_checkpoint, save_checkpoint
-from fedmf.records.durable import sync_directory, write_durably
+from fedmf.records.durable import replace_durably, sync_directory, write_durably
+from fedmf.records.histories import Histories, UserRow
+from fedmf.records.key_file import load_key, save_key
 from fedmf.records.ledger import Ledger
 from fedmf.records.ledger_schema import SCHEMA
-from fedmf.records.ledger_users import read_names
 from fedmf.records.lock import WriterLock
+from fedmf.records.new_directory import create_directory
 from fedmf.records.new_files import new_file, require_free
-from fedmf.records.sqlite import connect, one_line_errors
+from fedmf.records.sqlite import RecordKind
 from fedmf.records.user_table import PRIVATE, write_users
 
 __all__ = [
     "PRIVATE",
     "SCHEMA",
+    "Histories",
     "Ledger",
+    "RecordKind",
+    "UserRow",
     "WriterLock",
-    "connect",
+    "create_directory",
     "load_checkpoint",
+    "load_key",
     "new_file",
-    "one_line_errors",
-    "read_names",
+    "replace_durably",
     "require_free",
     "save_checkpoint",
+    "save_key",
     "sync_directory",
     "write_durably",
     "write_users",

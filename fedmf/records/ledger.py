@@ -18,16 +18,13 @@ from numpy.typing import NDArray
 from fedmf.accounting import ParticipationSummary, PatternTable
 from fedmf.errors import LedgerError, ParticipationViolation
 from fedmf.participation import Participation
-from fedmf.records import ledger_schema as schema
-from fedmf.records.ledger_contract import Histories, check_history, check_ids, check_turn, is_index
-from fedmf.records.ledger_replay import by_user, cohorts, packed, read_patterns, replay
-from fedmf.records.ledger_users import UserKeys, packed_names, read_names
+from fedmf.records.histories import Histories
+from fedmf.records.ledger_replay import by_user, cohorts, read_histories, read_names, read_patterns, replay
+from fedmf.records.ledger_requests import check_ids, check_turn, is_index
+from fedmf.records.ledger_schema import LEDGER, METRICS_VERSION, build, read_header, round_row
 from fedmf.records.lock import WriterLock
-from fedmf.records.sqlite import connect, one_line_errors
 
-__all__ = ["Checkpoint", "Ledger", "LedgerError", "ParticipationSummary", "ParticipationViolation"]
-
-Checkpoint = tuple[int, str, str]
+__all__ = ["Ledger"]
 
 
 class Ledger:
@@ -65,16 +62,17 @@ class Ledger:
         lock: WriterLock | None,
         participation: Participation,
         header: dict[str, Any],
+        chain: bytes,
     ) -> None:
         self.path = path
         self.participation = participation
         self.header = header
+        self._header_chain = chain
         self._connection = connection
         self._lock = lock
         self._process = os.getpid()
         self._mutex = threading.RLock()
         self._histories: Histories | None = None
-        self._users = UserKeys()
 
     @classmethod
     def create(cls, path: str | Path, participation: Participation, header: Mapping[str, Any]) -> Ledger:
@@ -89,22 +87,15 @@ class Ledger:
             LedgerError: the file exists, the place is not writable, or the header is not JSON.
         """
         path = Path(os.path.realpath(path))
-        lock = WriterLock(path)
+        lock = WriterLock(LEDGER, path)
         try:
             if path.exists():
                 raise LedgerError(
                     f"ledger {path} exists already. Resume that run or choose another directory."
                 )
-            with one_line_errors(path):
-                schema.build(path, participation, dict(header))
+            with LEDGER.one_line_errors(path):
+                build(path, participation, dict(header))
             return cls._opened(path, lock)
-        except (TypeError, ValueError) as error:
-            lock.release()
-            if isinstance(error, LedgerError):
-                raise
-            raise LedgerError(
-                f"header (run description) must be JSON with finite numbers: {error}."
-            ) from None
         except BaseException:
             lock.release()
             raise
@@ -119,7 +110,7 @@ class Ledger:
         path = Path(os.path.realpath(path))
         if not path.is_file():
             raise LedgerError(f"ledger {path} does not exist.")
-        lock = None if read_only else WriterLock(path)
+        lock = None if read_only else WriterLock(LEDGER, path)
         try:
             return cls._opened(path, lock)
         except BaseException:
@@ -129,16 +120,13 @@ class Ledger:
 
     @classmethod
     def _opened(cls, path: Path, lock: WriterLock | None) -> Ledger:
-        with one_line_errors(path):
-            connection = connect(path, read_only=lock is None)
-            try:
-                participation, header = schema.read_header(connection, path)
-                if lock is not None:
-                    connection.execute("PRAGMA journal_mode=DELETE")
-            except BaseException:
-                connection.close()
-                raise
-        return cls(path, connection, lock, participation, header)
+        connection = LEDGER.open(path, read_only=lock is None)
+        try:
+            with LEDGER.one_line_errors(path):
+                return cls(path, connection, lock, *read_header(connection, path))
+        except BaseException:
+            connection.close()
+            raise
 
     def close(self) -> None:
         """Close the file and give the right to write back. Closing twice is harmless."""
@@ -184,27 +172,33 @@ class Ledger:
                 f"an empty round has no users; got {len(users)} in round {round_index}."
             )
         check_ids(users, round_index)
+        if not (isinstance(checkpoint, str) and isinstance(digest, str)):
+            raise LedgerError(f"checkpoint (file and digest) must be text; got {checkpoint!r}, {digest!r}.")
+        slots = {"state": {"file": checkpoint, "digest": digest}}
         with self._mutex, self._transaction():
-            check_turn(self.participation, round_index, self.last_round())
-            round_index = int(round_index)
+            last, chain = self._last()
+            check_turn(self.participation, round_index, last)
             histories = self._loaded_histories()
-            keys, newcomers = self._users.keys(users)
-            check_history(self.participation, round_index, users, keys, histories)
+            keys, newcomers = histories.keys(users)
+            histories.check(int(round_index), keys)
+            row = round_row(int(round_index), status, slots, keys, newcomers)
             self._connection.execute(
-                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (round_index, len(keys), status, checkpoint, digest, packed(keys), packed_names(newcomers)),
+                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, row.chained(chain, self._header_chain)),
             )
-        histories.record(round_index, keys)
-        self._users.add(newcomers)
+        histories.meet(newcomers)
+        histories.record_all(row.round, keys)
 
     def last_round(self) -> int | None:
         """The last committed round, or None before the first."""
-        return self._rows("SELECT MAX(round) FROM rounds")[0][0]
+        return self._last()[0]
 
-    def checkpoint(self) -> Checkpoint | None:
+    def checkpoint(self) -> tuple[int, str, str] | None:
         """(round, checkpoint, digest) of the last committed round, or None before the first."""
-        rows = self._rows("SELECT round, checkpoint, digest FROM rounds ORDER BY round DESC LIMIT 1")
-        return rows[0] if rows else None
+        for index, slots in self._rows("SELECT round, checkpoints FROM rounds ORDER BY round DESC LIMIT 1"):
+            state = json.loads(slots)["state"]
+            return index, state["file"], state["digest"]
+        return None
 
     def user_count(self) -> int:
         """How many different users have taken part so far."""
@@ -213,8 +207,8 @@ class Ledger:
     def participations(self) -> Iterator[tuple[int, str]]:
         """(round, user) of every participation committed so far, in the order of rounds."""
         with self.snapshot():
-            names, found = read_names(self._connection), list(cohorts(self._connection))
-        for index, keys in enumerate(found):
+            names, rounds = read_names(self._connection), list(cohorts(self._connection))
+        for index, keys in enumerate(rounds):
             for key in keys.tolist():
                 yield index, names[key]
 
@@ -249,12 +243,12 @@ class Ledger:
             LedgerError: a damaged file, missing triggers, or rows that contradict each other.
         """
         with self.snapshot():
-            return replay(self._connection, self.participation)
+            return replay(self._connection, self.participation, self._header_chain)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Several reads inside see the same rounds, even while another process commits more."""
-        with self._mutex, one_line_errors(self.path):
+        with self._mutex, LEDGER.one_line_errors(self.path):
             nested = self._connection.in_transaction
             if not nested:
                 self._connection.execute("BEGIN")
@@ -284,14 +278,18 @@ class Ledger:
         except (TypeError, ValueError) as error:
             raise LedgerError(f"metrics of round {round_index} must be JSON: {error}.") from None
         with self._mutex, self._transaction():
-            self._connection.execute("INSERT OR REPLACE INTO metrics VALUES (?, ?)", (int(round_index), text))
+            self._connection.execute(
+                "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?)", (int(round_index), METRICS_VERSION, text)
+            )
 
     def metrics(self) -> dict[int, dict[str, Any]]:
         """All stored metrics by round, in order."""
-        return {index: json.loads(text) for index, text in self._rows("SELECT * FROM metrics ORDER BY round")}
+        return {
+            t: json.loads(text) for t, text in self._rows("SELECT round, json FROM metrics ORDER BY round")
+        }
 
     def _rows(self, query: str, *values: int) -> list[Any]:
-        with self._mutex, one_line_errors(self.path):
+        with self._mutex, LEDGER.one_line_errors(self.path):
             return self._connection.execute(query, values).fetchall()
 
     def _writable(self) -> None:
@@ -304,7 +302,7 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with one_line_errors(self.path):
+        with LEDGER.one_line_errors(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -315,16 +313,17 @@ class Ledger:
                     self._connection.execute("ROLLBACK")
                 raise
 
+    def _last(self) -> tuple[int | None, bytes]:
+        """The last committed round, if any, and the chain value that the next one follows."""
+        rows = self._rows("SELECT round, chain FROM rounds ORDER BY round DESC LIMIT 1")
+        return rows[0] if rows else (None, self._header_chain)
+
     def _loaded_histories(self) -> Histories:
         if self._histories is None:
-            self._users = UserKeys(read_names(self._connection))
-            histories = Histories(len(self._users))
-            for index, keys in enumerate(cohorts(self._connection)):
-                histories.record(index, keys)
-            self._histories = histories
+            self._histories = read_histories(self._connection, self.participation)
         return self._histories
 
     def _names(self) -> list[str]:
         """The users by key: at hand for a writer that has committed, read by everyone else."""
-        with self._mutex, one_line_errors(self.path):
-            return read_names(self._connection) if self._histories is None else self._users.names
+        with self._mutex, LEDGER.one_line_errors(self.path):
+            return read_names(self._connection) if self._histories is None else self._histories.names

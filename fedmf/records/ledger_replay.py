@@ -11,21 +11,27 @@ from numpy.typing import NDArray
 from fedmf.accounting import ParticipationSummary, PatternTable
 from fedmf.errors import LedgerError, ParticipationViolation
 from fedmf.participation import Participation
-from fedmf.records.ledger_schema import SCHEMA
-from fedmf.records.ledger_users import read_names
-
-
-def packed(keys: NDArray[np.integer]) -> bytes:
-    """User keys as a round keeps them: ascending, 32 bits each, little-endian."""
-    return np.sort(keys).astype("<u4").tobytes()
+from fedmf.records.histories import Histories
+from fedmf.records.ledger_schema import ROUND_VERSION, SCHEMA, RoundRow, rows
 
 
 def cohorts(connection: sqlite3.Connection) -> Iterator[NDArray[np.uint32]]:
     """The user keys of each committed round, in the order of rounds."""
-    for index, content in connection.execute("SELECT round, participants FROM rounds ORDER BY round"):
-        if len(content) % 4:
-            raise LedgerError(f"the participants of round {index} are damaged: {len(content)} bytes.")
-        yield np.frombuffer(content, dtype="<u4")
+    return (row.keys() for row, _ in rows(connection))
+
+
+def read_names(connection: sqlite3.Connection) -> list[str]:
+    """All users in the order of their keys."""
+    return [name for row, _ in rows(connection) for name in row.names()]
+
+
+def read_histories(connection: sqlite3.Connection, participation: Participation) -> Histories:
+    """Of every user after the last committed round, without any check."""
+    histories = Histories(participation)
+    for row, _ in rows(connection):
+        histories.meet(row.names())
+        histories.record_all(row.round, row.keys())
+    return histories
 
 
 def read_patterns(connection: sqlite3.Connection) -> PatternTable:
@@ -33,41 +39,60 @@ def read_patterns(connection: sqlite3.Connection) -> PatternTable:
     return PatternTable.of_histories(*by_user(list(cohorts(connection))))
 
 
-def replay(connection: sqlite3.Connection, participation: Participation) -> ParticipationSummary:
-    """Check schema, rounds and every participation against the contract."""
+def replay(
+    connection: sqlite3.Connection, participation: Participation, header: bytes
+) -> ParticipationSummary:
+    """Check schema, rounds, every participation and the chain against the contract and the header.
+
+    Args:
+        connection: to the ledger.
+        participation: the contract.
+        header: the header's chain value.
+    """
     _check_file(connection)
-    table = connection.execute("SELECT round, users, status FROM rounds ORDER BY round").fetchall()
-    _check_rounds(table, participation)
-    found = list(cohorts(connection))
-    names = read_names(connection)
-    _check_names(names)
-    _check_cohorts(table, found, len(names))
-    rounds, keys = by_user(found)
-    counts = np.bincount(keys, minlength=len(names))
-    if (idle := np.flatnonzero(counts == 0)).size:
-        raise LedgerError(f"user {names[idle[0]]!r} is in the ledger without any round.")
-    _check_users(names, participation, rounds, keys)
-    separations = np.diff(rounds)[np.diff(keys) == 0]
+    histories, chain = Histories(participation), header
+    released = largest = empty = total = 0
+    broken: int | None = None
+    for expected, (row, stored) in enumerate(rows(connection)):
+        _check_round(row, expected, participation)
+        keys = row.keys()
+        histories.meet(row.names())
+        _check_keys(row, keys, len(histories))
+        histories.check(row.round, keys)
+        histories.record_all(row.round, keys)
+        chain = row.chained(chain, header)
+        if chain != stored and broken is None:
+            broken = row.round
+        released, total, largest = row.round + 1, total + row.users, max(largest, row.users)
+        empty += row.status == "empty"
+    _check_names(histories.names)
+    if (idle := np.flatnonzero(histories.counts == 0)).size:
+        raise LedgerError(f"user {histories.names[idle[0]]!r} is in the ledger without any round.")
+    if broken is not None:
+        raise LedgerError(
+            f"round {broken} is not as it was committed: its chain value differs. "
+            "Restore the ledger from a copy."
+        )
     return ParticipationSummary(
-        rounds=len(table),
-        empty_rounds=sum(status == "empty" for _, _, status in table),
-        users=counts.size,
-        participations=keys.size,
-        max_participations=int(counts.max(initial=0)),
-        min_separation=int(separations.min()) if separations.size else None,
-        largest_cohort=max((users for _, users, _ in table), default=0),
+        rounds=released,
+        empty_rounds=empty,
+        users=len(histories),
+        participations=total,
+        max_participations=histories.max_participations,
+        min_separation=histories.min_separation,
+        largest_cohort=largest,
     )
 
 
-def by_user(found: list[NDArray[np.uint32]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def by_user(rounds: list[NDArray[np.uint32]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """(rounds, user keys) of all participations sorted by user, then by round.
 
     Sorting one integer key·n + round is several times faster than sorting indices, and needs half the memory.
     """
-    n = max(1, len(found))
-    joined = np.empty(sum(keys.size for keys in found), dtype=np.int64)
+    n = max(1, len(rounds))
+    joined = np.empty(sum(keys.size for keys in rounds), dtype=np.int64)
     start = 0
-    for index, keys in enumerate(found):
+    for index, keys in enumerate(rounds):
         np.multiply(keys, n, out=joined[start : start + keys.size], dtype=np.int64)
         joined[start : start + keys.size] += index
         start += keys.size
@@ -88,30 +113,32 @@ def _check_file(connection: sqlite3.Connection) -> None:
         raise LedgerError(f"the ledger's schema was altered: no '{name}' as written by this format version.")
 
 
-def _check_rounds(table: list[tuple[int, int, str]], participation: Participation) -> None:
-    for expected, (index, users, status) in enumerate(table):
-        if index != expected:
-            raise ParticipationViolation(
-                f"round {expected} is missing from the ledger; it goes on with {index}."
-            )
-        if status == "empty" and users:
-            raise ParticipationViolation(f"round {index} is marked empty and has {users} users.")
-    if len(table) > participation.rounds:
+def _check_round(row: RoundRow, expected: int, participation: Participation) -> None:
+    if row.round != expected:
         raise ParticipationViolation(
-            f"the ledger holds {len(table)} rounds, past the horizon of n={participation.rounds}."
+            f"round {expected} is missing from the ledger; it goes on with {row.round}."
         )
+    if row.round >= participation.rounds:
+        raise ParticipationViolation(
+            f"the ledger holds round {row.round}, past the horizon of n={participation.rounds}."
+        )
+    if row.version != ROUND_VERSION:
+        raise LedgerError(
+            f"round {row.round} is a row of version {row.version}; this fedmf reads version {ROUND_VERSION}."
+        )
+    if row.status == "empty" and row.users:
+        raise ParticipationViolation(f"round {row.round} is marked empty and has {row.users} users.")
 
 
-def _check_cohorts(table: list[tuple[int, int, str]], found: list[NDArray[np.uint32]], users: int) -> None:
-    for (index, number, _), keys in zip(table, found, strict=True):
-        if keys.size != number:
-            raise ParticipationViolation(
-                f"round {index} was committed with {number} users and holds {keys.size}."
-            )
-        if keys.size and keys[-1] >= users:
-            raise LedgerError(f"round {index} names the user key {keys[-1]}, which is not in the ledger.")
-        if (keys[1:] <= keys[:-1]).any():
-            raise LedgerError(f"round {index} names its users out of order or twice.")
+def _check_keys(row: RoundRow, keys: NDArray[np.uint32], users: int) -> None:
+    if keys.size != row.users:
+        raise ParticipationViolation(
+            f"round {row.round} was committed with {row.users} users and holds {keys.size}."
+        )
+    if (keys[1:] <= keys[:-1]).any():
+        raise LedgerError(f"round {row.round} names its users out of order or twice.")
+    if keys.size and keys[-1] >= users:
+        raise LedgerError(f"round {row.round} names the user key {keys[-1]}, which is not in the ledger.")
 
 
 def _check_names(names: list[str]) -> None:
@@ -121,26 +148,3 @@ def _check_names(names: list[str]) -> None:
         raise LedgerError(f"user {twice!r} has two keys in the ledger.")
     if "" in names:
         raise LedgerError(f"user key {names.index('')} has an empty name.")
-
-
-def _check_users(
-    names: list[str],
-    participation: Participation,
-    rounds: NDArray[np.int32],
-    keys: NDArray[np.int32],
-) -> None:
-    k, b = participation.max_participations, participation.min_separation
-    close = np.flatnonzero((np.diff(keys) == 0) & (np.diff(rounds) < b))
-    if close.size:
-        first = int(close[0])
-        raise ParticipationViolation(
-            f"user {names[keys[first]]!r} took part in rounds {rounds[first]} and "
-            f"{rounds[first + 1]}: b (min_separation) is {b}."
-        )
-    many = np.flatnonzero(keys[k:] == keys[:-k]) if keys.size > k else np.empty(0, dtype=np.int64)
-    if many.size:
-        key = keys[int(many[0])]
-        joined = ", ".join(map(str, rounds[keys == key][: k + 1]))
-        raise ParticipationViolation(
-            f"user {names[key]!r} took part in rounds {joined}: k (max_participations) is {k}."
-        )

@@ -1,29 +1,42 @@
-"""The tables of a participation ledger and how its file is opened, locked and created."""
+"""The tables of a participation ledger: what a row holds, and the chain that binds each row to all before it.
+
+docs/decisions/0011-record-formats.md says what versions mean and what is in the chain.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 import sqlite3
+from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedmf.errors import LedgerError
 from fedmf.participation import Participation
-from fedmf.records.sqlite import connect
+from fedmf.records.sqlite import RecordKind
 
-FORMAT_VERSION: Final = 3
-# "fdmf" in ASCII: what `file` and SQLite read as the application id of the file.
-APPLICATION_ID: Final = 0x66646D66
+#: "fdmf" in ASCII.
+LEDGER: Final = RecordKind("ledger", 0x66646D66, version=4, error=LedgerError, mode=0o644)
+#: Of each kind of row by itself, so that one kind may change without the others.
+HEADER_VERSION: Final = 1
+ROUND_VERSION: Final = 1
+METRICS_VERSION: Final = 1
 
+_encoded: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 _TABLES: Final = """
 CREATE TABLE header(id INTEGER PRIMARY KEY CHECK (id = 0), version INTEGER NOT NULL, rounds INTEGER NOT NULL,
-  max_participations INTEGER NOT NULL, min_separation INTEGER NOT NULL, json TEXT NOT NULL) STRICT;
-CREATE TABLE rounds(round INTEGER PRIMARY KEY, users INTEGER NOT NULL,
-  status TEXT NOT NULL CHECK (status IN ('released', 'empty')), checkpoint TEXT NOT NULL,
-  digest TEXT NOT NULL, participants BLOB NOT NULL, newcomers BLOB NOT NULL) STRICT;
-CREATE TABLE metrics(round INTEGER PRIMARY KEY, json TEXT NOT NULL) STRICT;
+  max_participations INTEGER NOT NULL, min_separation INTEGER NOT NULL, json TEXT NOT NULL,
+  chain BLOB NOT NULL) STRICT;
+CREATE TABLE rounds(round INTEGER PRIMARY KEY, version INTEGER NOT NULL, users INTEGER NOT NULL,
+  status TEXT NOT NULL CHECK (status IN ('released', 'empty')), checkpoints TEXT NOT NULL,
+  participants BLOB NOT NULL, newcomers BLOB NOT NULL, chain BLOB NOT NULL) STRICT;
+CREATE TABLE metrics(round INTEGER PRIMARY KEY, version INTEGER NOT NULL, json TEXT NOT NULL) STRICT;
 """
 
 # INSERT OR REPLACE deletes without firing DELETE triggers, so replacing is refused before the insert.
@@ -49,57 +62,132 @@ def _statements() -> list[str]:
 SCHEMA: Final = tuple(_statements())
 
 
-def build(path: Path, participation: Participation, header: dict[str, Any]) -> None:
-    """Write an empty ledger beside ``path`` and move it into place, so that it exists whole or not at all.
+class RoundRow(NamedTuple):
+    """One committed round as the ledger keeps it, without its place in the chain.
 
-    The caller holds the writer lock, hence nobody else creates ``path`` meanwhile.
+    Args:
+        round: t, 0-based.
+        version: of this kind of row.
+        users: how many took part.
+        status: "released" or "empty".
+        checkpoints: JSON: slot ↦ {file, digest}, the state after the round; a run has the one slot "state".
+        participants: user keys, ascending, 32 bits each, little-endian.
+        newcomers: names of users met first in this round in the order of their keys, UTF-8, each ended by a
+            NUL.
     """
-    text = json.dumps(header, ensure_ascii=False, allow_nan=False)
-    temporary = path.with_name(path.name + ".new")
-    temporary.unlink(missing_ok=True)
-    temporary.touch(mode=0o644)
-    connection = connect(temporary, read_only=False)
+
+    round: int
+    version: int
+    users: int
+    status: str
+    checkpoints: str
+    participants: bytes
+    newcomers: bytes
+
+    def chained(self, chain: bytes, header: bytes) -> bytes:
+        """The chain value after this row: SHA-256 of the value before it, the header's, and all it holds."""
+        return _digest(b"round", chain, header, *self)
+
+    def keys(self) -> NDArray[np.uint32]:
+        """The user keys.
+
+        Raises:
+            LedgerError: they are damaged.
+        """
+        if len(self.participants) % 4:
+            raise LedgerError(
+                f"the participants of round {self.round} are damaged: {len(self.participants)} bytes."
+            )
+        return np.frombuffer(self.participants, dtype="<u4")
+
+    def names(self) -> list[str]:
+        """The newcomers.
+
+        Raises:
+            LedgerError: they are damaged.
+        """
+        if not self.newcomers:
+            return []
+        damaged = f"the names of the newcomers of round {self.round} are damaged"
+        if self.newcomers[-1:] != b"\x00":
+            raise LedgerError(f"{damaged}: the last has no end.")
+        try:
+            return self.newcomers[:-1].decode().split("\x00")
+        except UnicodeDecodeError:
+            raise LedgerError(f"{damaged}: not UTF-8.") from None
+
+
+def round_row(
+    round_index: int,
+    status: str,
+    checkpoints: dict[str, dict[str, str]],
+    keys: NDArray[np.integer],
+    newcomers: list[str],
+) -> RoundRow:
+    """The row of a round that is to be committed."""
+    return RoundRow(
+        round_index,
+        ROUND_VERSION,
+        len(keys),
+        status,
+        _encoded(checkpoints),
+        np.sort(keys).astype("<u4").tobytes(),
+        b"".join(name.encode() + b"\x00" for name in newcomers),
+    )
+
+
+def rows(connection: sqlite3.Connection) -> Iterator[tuple[RoundRow, bytes]]:
+    """The committed rounds in order, each with its chain value."""
+    query = (
+        "SELECT round, version, users, status, checkpoints, participants, newcomers, chain FROM rounds "
+        "ORDER BY round"
+    )
+    for *fields, chain in connection.execute(query):
+        yield RoundRow(*fields), chain
+
+
+def build(path: Path, participation: Participation, header: dict[str, Any]) -> None:
+    """Make an empty ledger; the caller holds the writer lock.
+
+    Raises:
+        LedgerError: the header is not JSON.
+    """
     try:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+        text = json.dumps(header, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise LedgerError(f"header (run description) must be JSON with finite numbers: {error}.") from None
+    fields = (HEADER_VERSION, *astuple(participation), text)
+
+    def fill(connection: sqlite3.Connection) -> None:
         for statement in SCHEMA:
             connection.execute(statement)
-        connection.execute(
-            "INSERT INTO header VALUES (0, ?, ?, ?, ?, ?)",
-            (
-                FORMAT_VERSION,
-                participation.rounds,
-                participation.max_participations,
-                participation.min_separation,
-                text,
-            ),
-        )
-        connection.execute("COMMIT")
-    finally:
-        connection.close()
-    os.rename(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+        chain = _digest(b"header", LEDGER.version, *fields)
+        connection.execute("INSERT INTO header VALUES (0, ?, ?, ?, ?, ?, ?)", (*fields, chain))
+
+    LEDGER.build(path, fill)
 
 
-def read_header(connection: sqlite3.Connection, path: Path) -> tuple[Participation, dict[str, Any]]:
-    """The contract and the run description of an open ledger, after checking that it is one."""
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if application != APPLICATION_ID:
-        raise LedgerError(f"{path} is not a fedmf ledger: its application id is {application:#x}.")
-    if version != FORMAT_VERSION:
-        raise LedgerError(
-            f"ledger {path} has format version {version}; this fedmf reads version {FORMAT_VERSION}. "
-            "Use the fedmf version that wrote it."
-        )
+def read_header(connection: sqlite3.Connection, path: Path) -> tuple[Participation, dict[str, Any], bytes]:
+    """The contract, the run description and the chain value that rounds begin with.
+
+    Raises:
+        LedgerError: there is no header, or it is not as it was written.
+    """
     row = connection.execute(
-        "SELECT version, rounds, max_participations, min_separation, json FROM header"
+        "SELECT version, rounds, max_participations, min_separation, json, chain FROM header"
     ).fetchone()
-    if row is None or row[0] != FORMAT_VERSION:
+    if row is None or row[0] != HEADER_VERSION:
         raise LedgerError(f"{path} is not a whole fedmf ledger: its header is missing.")
-    return Participation(*row[1:4]), json.loads(row[4])
+    *fields, chain = row
+    if _digest(b"header", LEDGER.version, *fields) != chain:
+        raise LedgerError(f"the header of ledger {path} was altered: its chain value differs.")
+    return Participation(*fields[1:4]), json.loads(fields[4]), chain
+
+
+def _digest(kind: bytes, *parts: int | str | bytes) -> bytes:
+    """SHA-256 of parts, each preceded by its length, so that no two lists of parts read alike."""
+    pieces = [b"fedmf ledger 4 ", kind]
+    for part in parts:
+        content = part if isinstance(part, bytes) else str(part).encode()
+        pieces += len(content).to_bytes(8, "little"), content
+    return hashlib.sha256(b"".join(pieces)).digest()

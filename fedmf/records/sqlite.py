@@ -1,40 +1,111 @@
-"""SQLite files whose commits survive a power loss."""
+"""Records in SQLite files whose commits survive a power loss."""
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from fedmf.errors import LedgerError
+from fedmf.records.durable import sync_directory
 
-__all__ = ["connect", "one_line_errors"]
-
-
-@contextmanager
-def one_line_errors(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the operating system raise into a LedgerError of one line."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        reason = " ".join(str(error).split())
-        if reason == "file is not a database":
-            raise LedgerError(f"{path} is not a fedmf ledger: {reason}.") from None
-        raise LedgerError(
-            f"ledger {path} failed: {reason}. Nothing was recorded by this operation."
-        ) from error
-    except OSError as error:
-        raise LedgerError(f"ledger {path} failed: {error.strerror or error}.") from error
+__all__ = ["RecordKind"]
 
 
-def connect(path: Path, read_only: bool) -> sqlite3.Connection:
-    """A connection on which COMMIT returns only when the transaction would survive a power loss.
+@dataclass(frozen=True)
+class RecordKind:
+    """One kind of record in a SQLite file: what it is called, how it is recognised, what it raises.
+
+    Args:
+        name: what messages call it, such as "ledger".
+        application_id: four bytes that `file` and SQLite read as the application id of the file.
+        version: of the format. A file of another version is refused, never converted: see
+            docs/decisions/0011-record-formats.md.
+        error: raised with one line by everything here.
+        mode: permissions of a new file.
+    """
+
+    name: str
+    application_id: int
+    version: int
+    error: type[ValueError]
+    mode: int
+
+    @contextmanager
+    def one_line_errors(self, path: Path) -> Iterator[None]:
+        """Turn what SQLite and the operating system raise into an error of this kind."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            reason = " ".join(str(error).split())
+            if reason == "file is not a database":
+                raise self.error(f"{path} is not a fedmf {self.name}: {reason}.") from None
+            raise self.error(
+                f"{self.name} {path} failed: {reason}. Nothing was recorded by this operation."
+            ) from error
+        except OSError as error:
+            raise self.error(f"{self.name} {path} failed: {error.strerror or error}.") from error
+
+    def build(self, path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
+        """Make the file of a new record beside its place and move it there: it exists whole or not at all.
+
+        Args:
+            path: where; nobody else creates it meanwhile.
+            fill: creates tables and first rows, within one transaction.
+        """
+        temporary = path.with_name(path.name + ".new")
+        temporary.unlink(missing_ok=True)
+        temporary.touch(mode=self.mode)
+        connection = _connected(temporary, read_only=False)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(f"PRAGMA application_id={self.application_id}")
+            connection.execute(f"PRAGMA user_version={self.version}")
+            fill(connection)
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+        os.rename(temporary, path)
+        sync_directory(path.parent)
+
+    def open(self, path: Path, read_only: bool) -> sqlite3.Connection:
+        """A connection on which COMMIT returns only when the transaction would survive a power loss.
+
+        Raises:
+            ValueError: as `error`: a file of another kind or of another version, left as it was.
+        """
+        with self.one_line_errors(path):
+            connection = _connected(path, read_only)
+            try:
+                self._recognise(connection, path)
+                if not read_only:
+                    connection.execute("PRAGMA journal_mode=DELETE")
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def _recognise(self, connection: sqlite3.Connection, path: Path) -> None:
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if application != self.application_id:
+            raise self.error(f"{path} is not a fedmf {self.name}: its application id is {application:#x}.")
+        if version != self.version:
+            raise self.error(
+                f"{self.name} {path} has format version {version}; this fedmf reads version {self.version}. "
+                "Use the fedmf version that wrote it."
+            )
+
+
+def _connected(path: Path, read_only: bool) -> sqlite3.Connection:
+    """SQLite set up so that what is committed stays.
 
     A rollback journal with synchronous=EXTRA also flushes the directory after the journal is removed
     (FULL does not, so a power loss could bring the journal back and undo the commit), and leaves one
     file that is complete by itself, where write-ahead logging would leave the newest rounds in a second
-    file that copying the ledger can miss.
+    file that copying the record can miss.
 
     A reader opens the file for writing too if it may, because only then can SQLite roll back what a killed
     writer left half-done; query_only keeps it from writing anything else.
@@ -43,11 +114,7 @@ def connect(path: Path, read_only: bool) -> sqlite3.Connection:
     # A writer waits for a long reader rather than fail the run.
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=300.0)
     try:
-        for pragma in (
-            "synchronous=EXTRA",
-            "fullfsync=ON",
-            f"query_only={int(read_only)}",
-        ):
+        for pragma in ("synchronous=EXTRA", "fullfsync=ON", f"query_only={int(read_only)}"):
             connection.execute(f"PRAGMA {pragma}")
     except sqlite3.Error:
         connection.close()

@@ -43,15 +43,15 @@ def write_users(path: Path, header: RunHeader, ledger: Ledger) -> int:
     if path.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"the table of users must end in .csv or .parquet; got {path.name!r}.")
     with new_file(path) as file:
-        found = user_privacy(header, ledger)
+        spent = user_privacy(header, ledger)
         table = pa.table(
             {
-                "user": pa.array(found.users, pa.string()),
-                "participations": found.participations,
-                "first_round": found.first_round,
-                "last_round": found.last_round,
-                "sensitivity": found.sensitivity,
-                "epsilon": found.epsilon,
+                "user": pa.array(spent.users, pa.string()),
+                "participations": spent.participations,
+                "first_round": spent.first_round,
+                "last_round": spent.last_round,
+                "sensitivity": spent.sensitivity,
+                "epsilon": spent.epsilon,
             }
         )
         if path.suffix == ".csv":

@@ -16,7 +16,7 @@ import pytest
 from fedmf.errors import LedgerError, ParticipationViolation
 from fedmf.participation import Participation
 from fedmf.records.ledger import Ledger
-from fedmf.records.ledger_schema import SCHEMA
+from fedmf.records.ledger_schema import SCHEMA, rows
 
 CONTRACT = Participation(rounds=10_000, max_participations=1000, min_separation=3)
 
@@ -192,8 +192,8 @@ def newcomers(round_index: int, content: bytes) -> str:
 
 
 DOCTORED = {
-    "separation": (joins(2, 0), "rounds 0 and 2: b"),
-    "cap": (joins(3, 0) + joins(6, 0) + joins(8, 0), "rounds 0, 3, 6, 8: k|rounds 6 and 8: b"),
+    "separation": (joins(2, 0), "in round 0 and may not in round 2: b"),
+    "cap": (joins(3, 0) + joins(6, 0) + joins(8, 0), "in round 6 and may not in round 8: b"),
     "user added": (
         joins(5, 1) + "UPDATE rounds SET users = 0 WHERE round = 5",
         "round 5 was committed with 0 users and holds 1",
@@ -210,7 +210,7 @@ DOCTORED = {
     ),
     "round removed": ("DELETE FROM rounds WHERE round = 4", "round 4 is missing"),
     "round past the horizon": (
-        "INSERT INTO rounds VALUES (9, 0, 'empty', 'c', 'd', X'', X'')",
+        "INSERT INTO rounds VALUES (9, 1, 0, 'empty', '{}', X'', X'', X'')",
         "past the horizon",
     ),
     "empty round with users": ("UPDATE rounds SET status = 'empty' WHERE round = 0", "marked empty"),
@@ -221,6 +221,22 @@ DOCTORED = {
     "name without an end": (newcomers(1, b"b"), "newcomers of round 1 are damaged"),
     "name that is no text": (newcomers(1, b"\xff\0"), "newcomers of round 1 are damaged: not UTF-8"),
     "name removed": (newcomers(1, b""), "user key 1"),
+    "row of another version": ("UPDATE rounds SET version = 2 WHERE round = 3", "row of version 2"),
+    "another name": (newcomers(1, b"c\0"), "round 1 is not as it was committed"),
+    "another checkpoint": (
+        "UPDATE rounds SET checkpoints = replace(checkpoints, 'd', 'e') WHERE round = 6",
+        "round 6 is not as it was committed",
+    ),
+    "another status": ("UPDATE rounds SET status = 'empty' WHERE round = 5", "round 5 is not as"),
+    "another user": (joins(7, 0), "round 7 is not as it was committed"),
+    "two rounds exchanged": (
+        "UPDATE rounds SET participants = X'00000000' WHERE round = 1;"
+        "UPDATE rounds SET participants = X'01000000' WHERE round = 0;"
+        "UPDATE rounds SET newcomers = X'61006200' WHERE round = 0;"
+        "UPDATE rounds SET newcomers = X'' WHERE round = 1",
+        "round 0 is not as it was committed",
+    ),
+    "another chain value": ("UPDATE rounds SET chain = X'00' WHERE round = 8", "round 8 is not as it was"),
 }
 
 
@@ -240,6 +256,44 @@ def test_replay_finds_doctored_rows(tmp_path, case):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "column", ["json = '{\"epsilon\": 2.5}'", "rounds = 8", "min_separation = 2", "chain = X''"]
+)
+def test_an_altered_header_is_refused_when_opened(tmp_path, column):
+    path = tmp_path / "ledger.sqlite"
+    Ledger.create(path, SMALL, {"epsilon": 8.0}).close()
+    tamper(path, f"UPDATE header SET {column}")
+    with pytest.raises(LedgerError, match=r"the header of ledger .* was altered") as caught:
+        Ledger.open(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_chain_belongs_to_its_header(tmp_path):
+    """The same rounds under another description have other chain values: rows cannot be moved."""
+    chains = []
+    for name in ("a", "b"):
+        with Ledger.create(tmp_path / name, SMALL, {"run": name}) as ledger:
+            ledger.commit_round(0, ["ann"], "c", "d")
+            chains.append(ledger._last()[1])
+    assert len(chains[0]) == 32
+    assert chains[0] != chains[1]
+
+
+def test_a_row_with_a_fitting_chain_value_does_not_fit_the_next(tmp_path):
+    """Each value covers the one before: to change a row, all later rows must be changed too."""
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.create(path, SMALL, {}) as ledger:
+        for index in range(5):
+            ledger.commit_round(index, [], "c", "d")
+        committed = list(rows(ledger._connection))
+        header = ledger._header_chain
+    doctored = committed[2][0]._replace(status="empty")
+    value = doctored.chained(committed[1][1], header).hex()
+    tamper(path, f"UPDATE rounds SET status = 'empty', chain = X'{value}' WHERE round = 2")
+    with Ledger.open(path) as ledger, pytest.raises(LedgerError, match="round 3 is not as it was committed"):
+        ledger.replay()
+
+
 def test_replay_finds_a_cap_violation_alone(tmp_path):
     path = tmp_path / "ledger.sqlite"
     with Ledger.create(path, Participation(9, 2, 3), {}) as ledger:
@@ -248,7 +302,10 @@ def test_replay_finds_a_cap_violation_alone(tmp_path):
     tamper(path, joins(6, 0))
     with (
         Ledger.open(path, read_only=True) as ledger,
-        pytest.raises(ParticipationViolation, match="user 'a' took part in rounds 0, 3, 6: k"),
+        pytest.raises(
+            ParticipationViolation,
+            match="user 'a' took part 2 times, last in round 3, and may not in",
+        ),
     ):
         ledger.replay()
 

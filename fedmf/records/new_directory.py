@@ -1,0 +1,112 @@
+"""Directories that appear whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from fedmf.errors import ConfigError
+from fedmf.records.durable import sync_directory
+
+__all__ = ["create_directory"]
+
+_UNFINISHED: Final = ".unfinished"
+
+
+def create_directory(
+    path: Path,
+    what: str,
+    fill: Callable[[Path], object],
+    mode: int = 0o700,
+    error: type[ValueError] = ConfigError,
+) -> None:
+    """Make a directory with everything in it that belongs there from the start.
+
+    It is built beside its place and renamed. What a killed process left of such a building is removed by the
+    next one that builds for the same place; what another living process builds is left alone.
+
+    Args:
+        path: where; absent or an empty directory.
+        what: what messages call it, such as "state directory".
+        fill: writes the files into the directory it is given, durably.
+        mode: permissions of the directory.
+        error: raised with one line.
+
+    Raises:
+        ValueError: as `error`: the place is taken or cannot be written. Errors of `fill` that are not of the
+            operating system pass. In each case nothing is left behind.
+
+    Guarantees:
+        After a crash the directory is there whole, or there is none.
+
+    >>> place = Path(tempfile.mkdtemp()) / "run"
+    >>> create_directory(place, "output directory", lambda folder: (folder / "config").touch())
+    >>> [file.name for file in place.iterdir()], [entry.name for entry in place.parent.iterdir()]
+    (['config'], ['run'])
+    >>> create_directory(place, "output directory", lambda folder: None)
+    Traceback (most recent call last):
+        ...
+    fedmf.errors.ConfigError: output directory ... must be new or empty; it holds something else.
+    """
+    try:
+        if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
+            raise error(f"{what} {path} must be new or empty; it holds something else.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _building(path) as building:
+            fill(building)
+            os.chmod(building, mode)
+            sync_directory(building)
+            os.replace(building, path)
+            sync_directory(path.parent)
+    except OSError as failure:
+        raise error(f"{what} {path} cannot be created: {failure.strerror or failure}.") from None
+
+
+@contextmanager
+def _building(path: Path) -> Iterator[Path]:
+    """A directory beside `path`, locked while it is under construction and gone afterwards."""
+    prefix = f".{path.name}."
+    for left_over in path.parent.glob(f"{_literal(prefix)}*{_UNFINISHED}"):
+        with _locked(left_over) as free:
+            if free:
+                shutil.rmtree(left_over, ignore_errors=True)
+    while True:
+        building = Path(tempfile.mkdtemp(prefix=prefix, suffix=_UNFINISHED, dir=path.parent))
+        with _locked(building) as free:
+            if not free:  # somebody else has just taken it for a left-over
+                continue
+            try:
+                yield building
+            finally:
+                shutil.rmtree(building, ignore_errors=True)
+            return
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[bool]:
+    """Whether this process alone holds the directory, which is still there."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = directory.exists()
+        except BlockingIOError:
+            free = False
+        yield free
+    finally:
+        os.close(descriptor)
+
+
+def _literal(name: str) -> str:
+    """A name as a glob pattern that matches it alone."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

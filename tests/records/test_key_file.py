@@ -1,0 +1,115 @@
+"""The key file: for its owner only, durable, never written over, and refused when it is not what it was."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+from support.leaks import SECRET, chain_text, shows_secret
+
+from fedmf.errors import ConfigError
+from fedmf.noise import NoiseKey
+from fedmf.records.key_file import load_key, save_key
+
+KEY = NoiseKey(SECRET)
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    path = tmp_path / "noise.key"
+    save_key(path, KEY)
+    return path
+
+
+def test_a_key_file_round_trips(tmp_path):
+    for name, key in (("private", KEY), ("public", NoiseKey.from_seed(1))):
+        save_key(tmp_path / name, key)
+        assert load_key(tmp_path / name) == key
+        assert load_key(tmp_path / name, key.fingerprint).public is key.public
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o277])
+def test_the_file_is_for_its_owner_only_whatever_the_umask(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        save_key(tmp_path / "key", KEY)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+
+
+def test_a_key_is_never_overwritten(key_file, tmp_path):
+    with pytest.raises(FileExistsError):
+        save_key(key_file, NoiseKey.from_os())
+    assert load_key(key_file) == KEY
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError):
+        save_key(tmp_path / "link", KEY)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_file_and_directory_are_flushed(tmp_path, monkeypatch):
+    flushed, real = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (flushed.append(stat.S_IFMT(os.fstat(fd).st_mode)), real(fd)))
+    save_key(tmp_path / "key", KEY)
+    assert flushed == [stat.S_IFREG, stat.S_IFDIR]
+
+
+def test_a_failed_save_leaves_nothing_and_shows_nothing(tmp_path, monkeypatch):
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space") as caught:
+        save_key(tmp_path / "key", KEY)
+    assert not (tmp_path / "key").exists()
+    assert not shows_secret(chain_text(caught.value))
+
+
+def refused(path, message, fingerprint=None) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_key(path, fingerprint)
+    assert "\n" not in str(caught.value)
+    assert not shows_secret(chain_text(caught.value))
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o620, 0o602, 0o644, 0o601, 0o777])
+def test_a_file_open_to_others_is_refused(key_file, mode):
+    key_file.chmod(mode)
+    refused(key_file, rf"^cannot use noise key .* must be 0600; got {mode:04o}")
+
+
+def test_a_file_its_owner_may_only_read_is_accepted(key_file):
+    key_file.chmod(0o400)
+    assert load_key(key_file) == KEY
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: b"",
+        lambda text: text[:-2],
+        lambda text: text + b"\n",
+        lambda text: text.replace(b"version 1", b"version 2"),
+        lambda text: text.replace(b"key: 6", b"key: 7"),
+        lambda text: text.replace(b"kind: private", b"kind: secret"),
+        lambda text: text.replace(b"key: ", b"key: 00"),
+        lambda text: SECRET,
+        lambda text: SECRET.hex().encode(),
+        lambda text: text * 1000,
+    ],
+    ids=["empty", "cut", "longer", "version", "digit", "kind", "too-long", "raw", "bare-hex", "huge"],
+)
+def test_a_damaged_file_is_refused_without_showing_it(key_file, damage):
+    key_file.write_bytes(damage(key_file.read_bytes()))
+    refused(key_file, r"^file \(key\) must hold an intact 'fedmf noise key, version 1'; got something else")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    refused(tmp_path / "absent", r"^cannot use noise key .*absent: No such file or directory\.$")
+
+
+def test_the_key_of_another_run_is_refused(key_file):
+    other = NoiseKey.from_seed(1).fingerprint
+    refused(key_file, rf"^noise key .* is not the key of this run: .* {KEY.fingerprint}\.$", other)
