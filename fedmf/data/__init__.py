@@ -1,10 +1,12 @@
 """Federated datasets: who holds which examples."""
 
-from fedmf.data.dataset import FederatedDataset
-from fedmf.data.digit_images import digits
-from fedmf.data.hub import HubColumns, HubDataset, load_hub
+from typing import Final
+
+from fedmf.data.dataset import ExampleStructure, FederatedDataset, TensorStructure
+from fedmf.data.digit_images import Digits
+from fedmf.data.hub import Hub, HubDataset
 from fedmf.data.memory import InMemoryDataset
-from fedmf.data.partition_plan import PARTITIONS, PartitionPlan
+from fedmf.data.options import PARTITIONS, DatasetOptions, RowOptions, SpreadOptions
 from fedmf.data.partitions import (
     Partition,
     partition_by_dirichlet_sizes,
@@ -13,35 +15,43 @@ from fedmf.data.partitions import (
     partition_by_shards,
     partition_evenly,
 )
-from fedmf.data.prototype_images import prototypes
+from fedmf.data.prototype_images import Prototypes
 from fedmf.data.summary import PartitionSummary, summarise
-from fedmf.data.synthetic import SyntheticDataset
-from fedmf.data.table import HOLD_OUTS, table_dataset
-from fedmf.data.table_file import Table, read_table
+from fedmf.data.synthetic import Synthetic, SyntheticDataset
+from fedmf.data.table import Table
+from fedmf.data.table_file import TableRows, read_table
 from fedmf.data.user_ids import NumberedUsers
+from fedmf.values import by_kind
 
 __all__ = [
-    "HOLD_OUTS",
+    "DATASETS",
     "PARTITIONS",
+    "DatasetOptions",
+    "Digits",
+    "ExampleStructure",
     "FederatedDataset",
-    "HubColumns",
+    "Hub",
     "HubDataset",
     "InMemoryDataset",
     "NumberedUsers",
     "Partition",
-    "PartitionPlan",
     "PartitionSummary",
+    "Prototypes",
+    "RowOptions",
+    "SpreadOptions",
+    "Synthetic",
     "SyntheticDataset",
     "Table",
-    "digits",
-    "load_hub",
+    "TableRows",
+    "TensorStructure",
     "partition_by_dirichlet_sizes",
     "partition_by_label",
     "partition_by_power_law",
     "partition_by_shards",
     "partition_evenly",
-    "prototypes",
     "read_table",
     "summarise",
-    "table_dataset",
 ]
+
+#: What `[data]` may be, by kind.
+DATASETS: Final[dict[str, type[DatasetOptions]]] = by_kind(Digits, Synthetic, Prototypes, Table, Hub)

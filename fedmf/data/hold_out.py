@@ -28,13 +28,13 @@ def hold_out_examples(
     np.int64(2)
     """
     order = rng.permutation(owner.size)
-    kept = np.zeros(owner.size, dtype=bool)
-    kept[order[np.unique(owner[order], return_index=True)[1]]] = True
-    spare = order[~kept[order]]
+    last = np.zeros(owner.size, dtype=bool)
+    last[order[np.unique(owner[order], return_index=True)[1]]] = True
+    spare = order[~last[order]]
     wanted = round(fraction * owner.size)
     if not 1 <= wanted <= spare.size:
         raise ValueError(
-            f"test-fraction must hold out between 1 and {spare.size} of {owner.size} examples, so that every "
+            f"test_fraction must hold out between 1 and {spare.size} of {owner.size} examples, so that every "
             f"user keeps one; got {fraction}, which is {wanted}."
         )
     mask = np.zeros(owner.size, dtype=bool)
@@ -55,7 +55,7 @@ def hold_out_users(owner: NDArray[np.int64], fraction: float, rng: np.random.Gen
     wanted = round(fraction * users)
     if not 1 <= wanted < users:
         raise ValueError(
-            f"test-fraction must hold out between 1 and {users - 1} of {users} users; got {fraction}, "
+            f"test_fraction must hold out between 1 and {users - 1} of {users} users; got {fraction}, "
             f"which is {wanted}."
         )
     return np.isin(owner, rng.permutation(users)[:wanted])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 import torch
@@ -16,28 +16,13 @@ from torch import Tensor
 
 from fedmf.data.dataset import FederatedDataset
 from fedmf.data.hold_out import hold_out_examples
-from fedmf.data.partition_plan import PartitionPlan
+from fedmf.data.options import RowOptions
 from fedmf.data.partitions import Partition, check_users
 from fedmf.data.user_ids import NumberedUsers
 
-__all__ = ["HubColumns", "HubDataset", "load_hub"]
+__all__ = ["Hub", "HubDataset"]
 
 _MOST_TESTS: Final = 10_000
-
-
-@dataclass(frozen=True)
-class HubColumns:
-    """Which columns hold what.
-
-    Args:
-        features: images, or lists of numbers.
-        label: whole numbers, text or class labels.
-        user: whose example it is; "" for none.
-    """
-
-    features: str = "image"
-    label: str = "label"
-    user: str = ""
 
 
 class HubDataset(FederatedDataset):
@@ -92,61 +77,97 @@ class HubDataset(FederatedDataset):
         return moved
 
 
-def load_hub(
-    name: str,
-    plan: PartitionPlan | None,
-    columns: HubColumns,
-    *,
-    test_fraction: float = 0.2,
-    seed: int = 0,
-) -> HubDataset:
+@dataclass(frozen=True)
+class Hub(RowOptions):
     """A data set of the Hugging Face hub, or a folder in its format, spread over users.
 
-    The split "train" is spread. The test part is the split "test" or, without one, a random share of
-    "train" that leaves every user of the user column an example; at most 10,000 examples of it are used.
+    ``path`` is its name on the hub (which needs a network the first time) or that of a folder: Parquet files
+    named after their split, or what ``save_to_disk`` wrote. The split "train" is spread. The test part is
+    the split "test" or, without one, a random share of "train" that leaves every user of the user column an
+    example; at most 10,000 examples of it are used. The partitions iid and dirichlet are those of
+    flwr-datasets, with its random numbers.
 
     Args:
-        name: on the hub (needs a network the first time), or of a folder: Parquet files named after their
-            split, or what ``save_to_disk`` wrote.
-        plan: iid and dirichlet are those of flwr-datasets, with its random numbers; other kinds are those
-            of `PartitionPlan`. None keeps each example with the user its column names.
-        columns: which columns hold what.
-        test_fraction: share of "train" held out if there is no split "test".
-        seed: public seed of partition and test part.
+        feature_columns: the one column of images, or of lists of numbers.
 
-    Raises:
-        ValueError: the extra ``data`` is missing, the data set or a column is, or the partition is
-            impossible.
+    >>> Hub(path="ylecun/mnist", partition="shards").feature_columns
+    ('image',)
     """
-    splits = _loaded(name)
-    train = splits["train"]
-    for column in filter(None, (columns.features, columns.label, columns.user)):
-        if column not in train.column_names:
-            present = ", ".join(train.column_names)
-            raise ValueError(f"columns of {name} are {present}; got {column!r}.")
-    if plan is None and not columns.user:
-        raise ValueError("user-column must be named for partition natural; got none.")
-    rng = np.random.default_rng([seed, 0xF10E])
-    source = splits.get("test", train)
-    answers, known = _column(source, columns.label), _column(train, columns.label)
-    classes, ranks = np.unique(np.concatenate([known, answers]), return_inverse=True)
-    labels, test_labels = ranks[: known.size], ranks[known.size :]
-    kept, tests = np.arange(len(train)), np.arange(len(source))
-    if source is train:
-        owner = _column(train, columns.user).astype(str) if columns.user else np.zeros(len(train))
-        held = hold_out_examples(np.unique(owner, return_inverse=True)[1], test_fraction, rng)
-        kept, tests = np.flatnonzero(~held), np.flatnonzero(held)
-    tests = np.sort(rng.permutation(tests)[:_MOST_TESTS])
-    owned, user_ids = _spread(train, kept, labels, plan, columns, seed)
-    return HubDataset(
-        examples=train,
-        labels=labels,
-        owned=owned,
-        user_ids=user_ids,
-        test=(_decoded(source, tests, columns.features), torch.from_numpy(test_labels[tests])),
-        column=columns.features,
-        classes=classes.size,
-    )
+
+    kind: ClassVar[str] = "hub"
+    feature_columns: tuple[str, ...] = ("image",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.feature_columns) != 1:
+            raise ValueError(
+                f"feature_columns must name one column with dataset 'hub'; got {self.feature_columns!r}."
+            )
+
+    def load(self) -> HubDataset:
+        """See `DatasetOptions.load`."""
+        splits = _loaded(self.path)
+        train, features = splits["train"], self.feature_columns[0]
+        for column in filter(None, (features, self.label_column, self.user_column)):
+            if column not in train.column_names:
+                present = ", ".join(train.column_names)
+                raise ValueError(f"columns of {self.path} are {present}; got {column!r}.")
+        rng = np.random.default_rng([self.seed, 0xF10E])
+        source = splits.get("test", train)
+        answers, known = _column(source, self.label_column), _column(train, self.label_column)
+        classes, ranks = np.unique(np.concatenate([known, answers]), return_inverse=True)
+        labels, test_labels = ranks[: known.size], ranks[known.size :]
+        trained, tests = np.arange(len(train)), np.arange(len(source))
+        if source is train:
+            owner = _column(train, self.user_column).astype(str) if self.user_column else np.zeros(len(train))
+            held = hold_out_examples(np.unique(owner, return_inverse=True)[1], self.test_fraction, rng)
+            trained, tests = np.flatnonzero(~held), np.flatnonzero(held)
+        tests = np.sort(rng.permutation(tests)[:_MOST_TESTS])
+        owned, user_ids = self._spread(train, trained, labels)
+        return HubDataset(
+            examples=train,
+            labels=labels,
+            owned=owned,
+            user_ids=user_ids,
+            test=(_decoded(source, tests, features), torch.from_numpy(test_labels[tests])),
+            column=features,
+            classes=classes.size,
+        )
+
+    def _spread(
+        self, train: Any, rows: NDArray[np.int64], labels: NDArray[np.int64]
+    ) -> tuple[Partition, Sequence[str]]:
+        """Who owns which rows of ``train``, among these."""
+        from flwr_datasets import partitioner as flower
+
+        row, label = "row of fedmf", "label of fedmf"
+        partitioners = {
+            "natural": lambda: flower.NaturalIdPartitioner(self.user_column),
+            "iid": lambda: flower.IidPartitioner(self.users),
+            "dirichlet": lambda: flower.DirichletPartitioner(
+                self.users,
+                label,
+                self.dirichlet_alpha,
+                min_partition_size=1,
+                self_balancing=False,
+                seed=self.seed,
+            ),
+        }
+        if self.partition not in partitioners:
+            parts = self.split(labels[rows], np.random.default_rng([self.seed, 0xF10F]))
+            return Partition(rows[parts.order], parts.edges), NumberedUsers(self.users)
+        natural = self.partition == "natural"
+        if not natural:
+            check_users(self.users, rows.size)
+        chosen = partitioners[self.partition]()
+        light = train.select(rows).select_columns([self.user_column or self.label_column])
+        chosen.dataset = light.add_column(row, rows).add_column(label, labels[rows])
+        parts = [chosen.load_partition(u).select_columns([row])[:][row] for u in range(chosen.num_partitions)]
+        owned = Partition.of([np.sort(np.asarray(part, dtype=np.int64)) for part in parts])
+        if not natural:
+            return owned, NumberedUsers(self.users)
+        names = chosen.partition_id_to_natural_id
+        return owned, tuple(str(names[u]) for u in range(len(owned)))
 
 
 def _loaded(name: str) -> Any:
@@ -160,10 +181,10 @@ def _loaded(name: str) -> Any:
     except Exception as error:
         reason = " ".join(str(error).split())
         raise ValueError(
-            f"data-path must name a data set on the hub or a folder in its format; got {name!r}: {reason}"
+            f"path must name a data set on the hub or a folder in its format; got {name!r}: {reason}"
         ) from error
     if "train" not in splits:
-        raise ValueError(f"data-path must have a split 'train'; got {', '.join(map(str, splits))} in {name}.")
+        raise ValueError(f"path must have a split 'train'; got {', '.join(map(str, splits))} in {name}.")
     return splits
 
 
@@ -173,42 +194,6 @@ def _column(examples: Any, name: str) -> NDArray[Any]:
     if missing is not None:
         raise ValueError(f"row {missing + 1}: column {name!r} is missing.")
     return np.asarray(values)
-
-
-def _spread(
-    train: Any,
-    kept: NDArray[np.int64],
-    labels: NDArray[np.int64],
-    plan: PartitionPlan | None,
-    columns: HubColumns,
-    seed: int,
-) -> tuple[Partition, Sequence[str]]:
-    """Who owns which rows of ``train``, among those ``kept``."""
-    from flwr_datasets import partitioner as flower
-
-    rows, label = "row of fedmf", "label of fedmf"
-    partitioners = {
-        "iid": lambda p: flower.IidPartitioner(p.users),
-        "dirichlet": lambda p: flower.DirichletPartitioner(
-            p.users, label, p.dirichlet_alpha, min_partition_size=1, self_balancing=False, seed=seed
-        ),
-    }
-    if plan is None:
-        chosen = flower.NaturalIdPartitioner(columns.user)
-    elif plan.kind in partitioners:
-        check_users(plan.users, kept.size)
-        chosen = partitioners[plan.kind](plan)
-    else:
-        parts = plan.split(labels[kept], np.random.default_rng([seed, 0xF10F]))
-        return Partition(kept[parts.order], parts.edges), NumberedUsers(plan.users)
-    light = train.select(kept).select_columns([columns.user] if columns.user else [columns.label])
-    chosen.dataset = light.add_column(rows, kept).add_column(label, labels[kept])
-    parts = [chosen.load_partition(u).select_columns([rows])[:][rows] for u in range(chosen.num_partitions)]
-    owned = Partition.of([np.sort(np.asarray(part, dtype=np.int64)) for part in parts])
-    if plan is None:
-        names = chosen.partition_id_to_natural_id
-        return owned, tuple(str(names[u]) for u in range(len(owned)))
-    return owned, NumberedUsers(plan.users)
 
 
 def _decoded(examples: Any, rows: NDArray[np.int64], column: str) -> Tensor:
@@ -221,7 +206,7 @@ def _decoded(examples: Any, rows: NDArray[np.int64], column: str) -> Tensor:
         block = block[:, None] if block.ndim == 3 else np.moveaxis(block, -1, 1)
         return torch.from_numpy(np.ascontiguousarray(block, dtype=np.float32) / np.float32(255))
     if block.dtype.kind not in "iuf":
-        raise ValueError(f"feature-columns must hold images or numbers; got {block.dtype} in {column!r}.")
+        raise ValueError(f"feature_columns must hold images or numbers; got {block.dtype} in {column!r}.")
     block = block.astype(np.float32)
     if not np.isfinite(block).all():
         bad = int(rows[np.flatnonzero(~np.isfinite(block.reshape(len(rows), -1)).all(axis=1))[0]])

@@ -24,16 +24,17 @@ class InMemoryDataset(FederatedDataset):
     """Examples in two tensors, and for each user the rows it owns.
 
     Args:
-        features: shape (examples, …), float32.
-        labels: shape (examples,), int64.
+        features: shape (examples, …), of any real type.
+        labels: shape (examples, …), of any real type.
         owned: for each user the indices of its examples.
         user_ids: unique, stable names; user u is called ``user_ids[u]``.
         test_features: shape (tests, …).
-        test_labels: shape (tests,).
-        classes: number of classes.
+        test_labels: shape (tests, …).
+        classes: number of classes where labels are class numbers; 0 where they are anything else.
 
     Raises:
-        ValueError: ids that are not unique, or a user without examples.
+        ValueError: ids that are not unique, a user without examples, or users' examples of another shape or
+            type than those of the test part.
     """
 
     features: Tensor
@@ -42,7 +43,7 @@ class InMemoryDataset(FederatedDataset):
     user_ids: Sequence[str]
     test_features: Tensor
     test_labels: Tensor
-    classes: int
+    classes: int = 0
 
     def __post_init__(self) -> None:
         if len(self.owned) != len(self.user_ids) or len(self._index) != len(self.user_ids):
@@ -50,6 +51,15 @@ class InMemoryDataset(FederatedDataset):
                 f"user ids must be unique, one for each user; got {len(self.user_ids)} ids "
                 f"({len(self._index)} different) for {len(self.owned)} users."
             )
+        for name, users, tests in (
+            ("features", self.features, self.test_features),
+            ("labels", self.labels, self.test_labels),
+        ):
+            if (users.shape[1:], users.dtype) != (tests.shape[1:], tests.dtype):
+                raise ValueError(
+                    f"{name} must be like test_{name}, {tuple(tests.shape[1:])} {tests.dtype}; "
+                    f"got {tuple(users.shape[1:])} {users.dtype}."
+                )
         empty = np.flatnonzero(self._partition.sizes == 0)
         if empty.size:
             raise ValueError(

@@ -11,11 +11,13 @@ from typing import Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.data.sizes import apportion, pareto_quantiles
-
 __all__ = [
     "Partition",
+    "apportion",
+    "check_alpha",
+    "check_exponent",
     "check_users",
+    "pareto_quantiles",
     "partition_by_dirichlet_sizes",
     "partition_by_label",
     "partition_by_power_law",
@@ -124,7 +126,7 @@ def partition_by_shards(
     shards = users * shards_per_user
     if users < 1 or not 1 <= shards_per_user <= labels.size // users:
         raise ValueError(
-            f"users times shards-per-user must be at most {labels.size}, the number of training examples; "
+            f"users times shards_per_user must be at most {labels.size}, the number of training examples; "
             f"got {users} times {shards_per_user}."
         )
     shuffled = rng.permutation(labels.size)
@@ -181,4 +183,43 @@ def check_users(users: int, examples: int) -> None:
 def check_alpha(alpha: float) -> None:
     """Refuse a Dirichlet parameter that is not positive and finite."""
     if not (np.isfinite(alpha) and alpha > 0):
-        raise ValueError(f"α (dirichlet-alpha) must be positive and finite; got {alpha}.")
+        raise ValueError(f"α (dirichlet_alpha) must be positive and finite; got {alpha}.")
+
+
+def pareto_quantiles(levels: NDArray[np.float64], mean: float, exponent: float) -> NDArray[np.float64]:
+    """Quantiles of the Pareto law P(size > s) = (s₀/s)^a with s₀ = mean·(a − 1)/a.
+
+    Args:
+        levels: in [0, 1).
+        mean: mean of the law.
+        exponent: a > 1, the tail index; the smaller, the more unequal.
+
+    Raises:
+        ValueError: a is not above 1, where the law has no mean.
+
+    >>> pareto_quantiles(np.array([0.0, 0.75, 0.99]), mean=20, exponent=2.0).round(3).tolist()
+    [10.0, 20.0, 100.0]
+    """
+    check_exponent(exponent)
+    return mean * (exponent - 1) / exponent * (1 - levels) ** (-1 / exponent)
+
+
+def apportion(examples: int, shares: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Whole sizes that add up to ``examples``, near-proportional to ``shares``, and at least 1 each.
+
+    >>> apportion(10, np.array([0.7, 0.3, 0.0])).tolist()
+    [6, 3, 1]
+    """
+    users = shares.size
+    total = shares.sum()
+    exact = (examples - users) * (shares / total if total > 0 else np.full(users, 1 / users))
+    sizes = np.floor(exact).astype(np.int64)
+    left = examples - users - int(sizes.sum())
+    sizes[np.argsort(sizes - exact, kind="stable")[:left]] += 1
+    return sizes + 1
+
+
+def check_exponent(exponent: float) -> None:
+    """Refuse a tail index at which the Pareto law has no mean."""
+    if not (np.isfinite(exponent) and exponent > 1):
+        raise ValueError(f"a (size_exponent) must be above 1 and finite; got {exponent}.")

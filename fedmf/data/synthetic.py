@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Final, Self
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal, Self
 
 import numpy as np
 import torch
@@ -12,10 +13,12 @@ from torch import Tensor
 
 from fedmf.data.dataset import FederatedDataset
 from fedmf.data.keyed_draws import KeyedDraws, normals, quantile_levels, sixteen_bits
-from fedmf.data.sizes import pareto_quantiles
+from fedmf.data.options import DatasetOptions
+from fedmf.data.partitions import pareto_quantiles
 from fedmf.data.user_ids import NumberedUsers
+from fedmf.values import check_whole
 
-__all__ = ["SyntheticDataset"]
+__all__ = ["Synthetic", "SyntheticDataset"]
 
 #: Held-out users have numbers from here on, which no configuration reaches.
 _FIRST_TEST_USER: Final = 1 << 40
@@ -24,7 +27,8 @@ _MOST_TEST_USERS: Final = 500
 _BLOCK: Final = 256
 
 
-class SyntheticDataset(FederatedDataset):
+@dataclass(frozen=True)
+class Synthetic(DatasetOptions):
     """Linear-softmax labels on Gaussian features, with models and features that differ between users.
 
     User k belongs to one of s clusters c, uniformly, and draws
@@ -32,26 +36,17 @@ class SyntheticDataset(FederatedDataset):
         its features    x ~ N(v_k, Σ), v_k ~ N(B_k, I), B_k ~ N(0, β²), Σ = diag(j^−1.2),
         its labels      y = argmax(w_kᵀ(1, x) + 0.1·N(0, I)).
     LEAF has α = 0.1, β = 1 and two clusters; α = 0 with one cluster gives everybody the same model.
-
-    The examples of a user are computed when they are asked for, from ``seed`` and the user's number alone:
-    memory does not grow with the number of users, and user 7 is the same among 10 users as among 10⁶.
-    Test examples come from up to 500 users of their own.
+    Test examples come from users of their own, ``test_fraction`` times as many, at most 500.
 
     Args:
-        users: U.
-        examples_per_user: mean number of examples.
-        size_exponent: tail index a of the Pareto law of sizes (`pareto_quantiles`, rounded, at least 1,
-            at its 65,536 midpoint quantiles); infinity gives everybody ``examples_per_user``.
-        features: dimension of x.
-        classes: number of classes.
-        clusters: s.
+        partition: "iid" gives everybody ``examples_per_user``; "power-law" Pareto's law of sizes
+            (`pareto_quantiles`, rounded, at least 1, at its 65,536 midpoint quantiles).
+        examples_per_user: mean number of examples, at least 1.
+        features: dimension of x, at least 1.
+        classes: number of classes, at least 2.
+        clusters: s in 1..1000.
         alpha: α ≥ 0.
         beta: β ≥ 0.
-        test_fraction: held-out users as a share of U, at most 500 of them.
-        seed: public seed.
-
-    Raises:
-        ValueError: a parameter out of range.
 
     References:
         Caldas et al. (2018), "LEAF: A Benchmark for Federated Settings", dataset Synthetic, which
@@ -59,38 +54,60 @@ class SyntheticDataset(FederatedDataset):
         Networks", section 5.1. There the users' models share only a scalar mean, so that no model is
         better than chance on a new user; here, as in LEAF, they share Q.
 
-    >>> data = SyntheticDataset(users=1_000_000, examples_per_user=20)
+    >>> data = Synthetic(users=1_000_000, examples_per_user=20).load()
     >>> features, labels = data.examples(np.array([999_999, 5]))
     >>> features.shape, data.user_ids[5]
     (torch.Size([40, 60]), 'user-000005')
     """
 
-    def __init__(
-        self,
-        users: int,
-        examples_per_user: int = 20,
-        *,
-        size_exponent: float = float("inf"),
-        features: int = 60,
-        classes: int = 10,
-        clusters: int = 2,
-        alpha: float = 0.1,
-        beta: float = 1.0,
-        test_fraction: float = 0.2,
-        seed: int = 0,
-    ) -> None:
-        _check(examples_per_user, features, classes, clusters, alpha, beta)
-        self._ids = NumberedUsers(users)
+    kind: ClassVar[str] = "synthetic"
+    partition: Literal["iid", "power-law"] = "iid"
+    examples_per_user: int = 20
+    features: int = 60
+    classes: int = 10
+    clusters: int = 2
+    alpha: float = 0.1
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("examples_per_user", self.examples_per_user)
+        check_whole("features", self.features)
+        check_whole("classes", self.classes, 2)
+        check_whole("clusters", self.clusters, 1, 1000)
+        for label, value in (("α (alpha)", self.alpha), ("β (beta)", self.beta)):
+            if not (np.isfinite(value) and value >= 0):
+                raise ValueError(f"{label} must be zero or positive and finite; got {value}.")
+
+    def load(self) -> SyntheticDataset:
+        """See `DatasetOptions.load`."""
+        return SyntheticDataset(self)
+
+
+class SyntheticDataset(FederatedDataset):
+    """The users of `Synthetic`, who are computed when they are asked for.
+
+    A user is a function of ``seed`` and its number alone: memory does not grow with the number of users, and
+    user 7 is the same among 10 users as among 10⁶.
+
+    Args:
+        options: how many users of what law.
+    """
+
+    def __init__(self, options: Synthetic) -> None:
+        features, clusters, classes, seed = options.features, options.clusters, options.classes, options.seed
+        self._ids = NumberedUsers(options.users)
         self.user_ids, self.classes = self._ids, classes
-        self._features, self._clusters, self._alpha, self._beta = features, clusters, alpha, beta
-        self._sizes = _size_table(examples_per_user, size_exponent)
+        self._features, self._clusters = features, clusters
+        self._alpha, self._beta = options.alpha, options.beta
+        self._sizes = _size_table(options)
         self._size_draws, self._draws = KeyedDraws(seed, "sizes"), KeyedDraws(seed, "synthetic")
         rng = np.random.default_rng([seed, 0x1EAF])
         self._factors = rng.standard_normal((features + 1, clusters * classes))
         self._means = rng.standard_normal((clusters, 1)) + rng.standard_normal((clusters, clusters))
         self._scale = (np.arange(1, features + 1) ** -0.6).astype(np.float32)
         self._device = torch.device("cpu")
-        held_out = min(_MOST_TEST_USERS, max(1, round(test_fraction * users)))
+        held_out = min(_MOST_TEST_USERS, max(1, round(options.test_fraction * options.users)))
         self.test_features, self.test_labels = self.examples(np.arange(held_out) + _FIRST_TEST_USER)
 
     def index_of(self, user_id: str) -> int:
@@ -107,7 +124,7 @@ class SyntheticDataset(FederatedDataset):
         sizes = self.sizes(users)
         owner = np.repeat(np.arange(len(users)), sizes)
         place = np.arange(owner.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        taste, centre = self._own_laws(users)
+        taste, centre = self._taste_and_centre(users)
         features = np.empty((owner.size, self._features), dtype=np.float32)
         labels = np.empty(owner.size, dtype=np.int64)
         for first in range(0, owner.size, _BLOCK):
@@ -133,7 +150,7 @@ class SyntheticDataset(FederatedDataset):
         """Words in front of a user's examples: its cluster, then its own normal numbers."""
         return 1 + -(-(self._clusters + 1 + self._features) // 4)
 
-    def _own_laws(self, users: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+    def _taste_and_centre(self, users: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """μ_c + α·ε_k, shape (m, clusters), and v_k, shape (m, features)."""
         words = self._draws.words(
             users, np.broadcast_to(np.arange(self._head_words), (len(users), self._head_words))
@@ -157,18 +174,8 @@ class SyntheticDataset(FederatedDataset):
         return moved
 
 
-def _size_table(mean: int, exponent: float) -> NDArray[np.int64]:
-    levels = quantile_levels()
-    if exponent == float("inf"):
+def _size_table(options: Synthetic) -> NDArray[np.int64]:
+    levels, mean = quantile_levels(), options.examples_per_user
+    if options.partition == "iid":
         return np.full(levels.size, mean, dtype=np.int64)
-    return np.maximum(1, np.rint(pareto_quantiles(levels, mean, exponent))).astype(np.int64)
-
-
-def _check(examples: int, features: int, classes: int, clusters: int, alpha: float, beta: float) -> None:
-    counts = {"examples-per-user": examples, "features": features, "classes": classes, "clusters": clusters}
-    for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{name} must be at least 1; got {count}.")
-    for name, value in {"α (synthetic-alpha)": alpha, "β (synthetic-beta)": beta}.items():
-        if not (np.isfinite(value) and value >= 0):
-            raise ValueError(f"{name} must be zero or positive and finite; got {value}.")
+    return np.maximum(1, np.rint(pareto_quantiles(levels, mean, options.size_exponent))).astype(np.int64)

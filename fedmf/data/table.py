@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 import torch
@@ -11,67 +13,80 @@ from numpy.typing import NDArray
 
 from fedmf.data.hold_out import hold_out_examples, hold_out_users
 from fedmf.data.memory import InMemoryDataset
-from fedmf.data.partition_plan import PartitionPlan
+from fedmf.data.options import RowOptions
 from fedmf.data.partitions import Partition
-from fedmf.data.table_file import Table
+from fedmf.data.table_file import TableRows, read_table
 from fedmf.data.user_ids import NumberedUsers
+from fedmf.values import check_sizes
 
-__all__ = ["HOLD_OUTS", "table_dataset"]
+__all__ = ["Table"]
 
 HoldOut = Callable[[NDArray[np.int64], float, np.random.Generator], NDArray[np.bool_]]
 
-#: By name, as in configurations.
-HOLD_OUTS: Final[dict[str, HoldOut]] = {"examples": hold_out_examples, "users": hold_out_users}
+_HOLD_OUTS: Final[dict[str, HoldOut]] = {"examples": hold_out_examples, "users": hold_out_users}
 
 
-def table_dataset(
-    table: Table,
-    partition: PartitionPlan | None = None,
-    *,
-    hold_out: str = "examples",
-    test_fraction: float = 0.2,
-    seed: int = 0,
-) -> InMemoryDataset:
-    """Spread the rows of a table over users and hold some out.
+@dataclass(frozen=True)
+class Table(RowOptions):
+    """Rows of a CSV or Parquet file, or of all such files of a folder (`read_table`), spread over users.
+
+    Without feature columns all but label and user are features.
 
     Args:
-        table: see `read_table`.
-        partition: how rows are spread; None keeps each row with the user that its user column names.
+        input_shape: of one example; empty for vectors.
         hold_out: "examples" holds out rows at random and leaves every user of the user column one;
-            "users" holds out all rows of some users of the user column.
-        test_fraction: share of rows, or of users, that are held out, in (0, 1).
-        seed: public seed of the split.
+            "users" holds out all rows of some users of the user column, a share test_fraction of them.
 
-    Raises:
-        ValueError: the user column is needed and was not read, or the fraction holds out too little or
-            too much.
+    >>> Table(path="rows.csv", hold_out="users")
+    Traceback (most recent call last):
+    ValueError: user_column must be named with hold_out 'users'; got none.
     """
-    if len(table.classes) < 2:
-        raise ValueError(f"label-column must hold at least two labels; got {', '.join(table.classes)}.")
-    if table.users == ("",) and (partition is None or hold_out == "users"):
-        raise ValueError("user-column must be named for partition natural and for hold-out users; got none.")
-    if hold_out not in HOLD_OUTS:
-        raise ValueError(f"hold-out must be one of {', '.join(HOLD_OUTS)}; got {hold_out!r}.")
-    rng = np.random.default_rng([seed, 0x7AB1])
-    test = HOLD_OUTS[hold_out](table.owner, test_fraction, rng)
-    labels = table.labels[~test]
-    if partition is None:
-        owned, user_ids = _natural(table, ~test)
-    else:
-        owned, user_ids = partition.split(labels, rng), NumberedUsers(partition.users)
-    return InMemoryDataset(
-        features=torch.from_numpy(table.features[~test]),
-        labels=torch.from_numpy(labels),
-        owned=owned,
-        user_ids=user_ids,
-        test_features=torch.from_numpy(table.features[test]),
-        test_labels=torch.from_numpy(table.labels[test]),
-        classes=len(table.classes),
-    )
+
+    kind: ClassVar[str] = "table"
+    input_shape: tuple[int, ...] = ()
+    hold_out: Literal["examples", "users"] = "examples"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sizes("input_shape", self.input_shape)
+        if self.hold_out == "users" and not self.user_column:
+            raise ValueError("user_column must be named with hold_out 'users'; got none.")
+
+    def load(self) -> InMemoryDataset:
+        """See `DatasetOptions.load`."""
+        path = Path(self.path).expanduser()
+        return self.dataset_of(read_table(path, self.label_column, self.feature_columns, self.user_column))
+
+    def dataset_of(self, rows: TableRows) -> InMemoryDataset:
+        """Spread rows that were read over users and hold some out.
+
+        Raises:
+            ValueError: fewer than two labels, an input_shape that does not fit, or the fraction holds out
+                too little or too much.
+        """
+        if len(rows.classes) < 2:
+            raise ValueError(f"label_column must hold at least two labels; got {', '.join(rows.classes)}.")
+        rng = np.random.default_rng([self.seed, 0x7AB1])
+        test = _HOLD_OUTS[self.hold_out](rows.owner, self.test_fraction, rng)
+        labels = rows.labels[~test]
+        if self.partition == "natural":
+            owned, user_ids = _natural(rows, ~test)
+        else:
+            owned, user_ids = self.split(labels, rng), NumberedUsers(self.users)
+        dataset = InMemoryDataset(
+            features=torch.from_numpy(rows.features[~test]),
+            labels=torch.from_numpy(labels),
+            owned=owned,
+            user_ids=user_ids,
+            test_features=torch.from_numpy(rows.features[test]),
+            test_labels=torch.from_numpy(rows.labels[test]),
+            classes=len(rows.classes),
+        )
+        return dataset.reshaped(self.input_shape) if self.input_shape else dataset
 
 
-def _natural(table: Table, kept: NDArray[np.bool_]) -> tuple[Partition, tuple[str, ...]]:
-    owner = table.owner[kept]
+def _natural(rows: TableRows, trained: NDArray[np.bool_]) -> tuple[Partition, tuple[str, ...]]:
+    owner = rows.owner[trained]
     present, counts = np.unique(owner, return_counts=True)
     parts = Partition(np.argsort(owner, kind="stable"), np.cumsum([0, *counts]))
-    return parts, tuple(table.users[u] for u in present)
+    return parts, tuple(rows.users[u] for u in present)

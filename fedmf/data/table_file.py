@@ -13,14 +13,14 @@ import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
-__all__ = ["Table", "read_table"]
+__all__ = ["TableRows", "read_table"]
 
 _BATCH: Final = 65_536
 _SUFFIXES: Final = (".csv", ".parquet")
 
 
 @dataclass(frozen=True)
-class Table:
+class TableRows:
     """The rows of one or several files.
 
     Args:
@@ -38,7 +38,7 @@ class Table:
     users: tuple[str, ...]
 
 
-def read_table(path: Path, label: str, features: Sequence[str] = (), user: str = "") -> Table:
+def read_table(path: Path, label: str, features: Sequence[str] = (), user: str = "") -> TableRows:
     """Read a CSV or Parquet file, or all such files of a folder in the order of their names.
 
     Args:
@@ -64,20 +64,19 @@ def read_table(path: Path, label: str, features: Sequence[str] = (), user: str =
                 users.append(_names(file, first, batch, user))
             first += batch.num_rows
     if not parts or not sum(len(part) for part in parts):
-        raise ValueError(f"data-path must hold at least one row; got none in {path}.")
+        raise ValueError(f"path must hold at least one row; got none in {path}.")
     if len({part.shape[1] for part in parts}) > 1:
         raise ValueError(f"feature lists must be equally long in all files and rows of {path}; they are not.")
     classes, ranks = _ranked(labels)
     names, owner = _ranked(users, as_text=True) if users else (("",), np.zeros(len(ranks), dtype=np.int64))
-    return Table(np.concatenate(parts), ranks, classes, owner, names)
+    return TableRows(np.concatenate(parts), ranks, classes, owner, names)
 
 
 def _files(path: Path) -> list[Path]:
     files = sorted(f for f in path.iterdir() if f.suffix in _SUFFIXES) if path.is_dir() else [path]
     if not files or files[0].suffix not in _SUFFIXES or not files[0].is_file():
         raise ValueError(
-            f"data-path must name a {' or '.join(_SUFFIXES)} file that exists, or a folder with some; "
-            f"got {path}."
+            f"path must name a {' or '.join(_SUFFIXES)} file that exists, or a folder with some; got {path}."
         )
     return files
 
@@ -98,17 +97,17 @@ def _batches(file: Path, label: str, features: tuple[str, ...], user: str) -> It
             with csv.open_csv(file, convert_options=options) as reader:
                 yield from reader
     except (arrow.ArrowException, OSError) as error:
-        raise ValueError(f"data-path must be readable; got {file}: {' '.join(str(error).split())}") from None
+        raise ValueError(f"path must be readable; got {file}: {' '.join(str(error).split())}") from None
 
 
 def _columns(file: Path, present: list[str], label: str, features: tuple[str, ...], user: str) -> list[str]:
     named = [name for name in (label, user) if name]
     wanted = [*(features or (name for name in present if name not in named)), *named]
-    keys = {label: "label-column", user: "user-column"}
+    keys = {label: "label_column", user: "user_column"}
     for name in wanted:
         if present.count(name) != 1:
             raise ValueError(
-                f"{keys.get(name, 'feature-columns')} must name one column of {file}; got {name!r}, "
+                f"{keys.get(name, 'feature_columns')} must name one column of {file}; got {name!r}, "
                 f"which occurs {present.count(name)} times among {', '.join(present)}."
             )
     if len(set(wanted)) < len(wanted) or len(wanted) == len(named):
@@ -130,15 +129,15 @@ def _numbers(file: Path, first: int, batch: Any, label: str, user: str) -> NDArr
             continue
         _check_numeric(file, name, column.type)
         parts.append(column.cast(arrow.float64()).to_numpy(zero_copy_only=False)[:, None])
-    found = np.concatenate(parts, axis=1)
+    values = np.concatenate(parts, axis=1)
     with np.errstate(over="ignore"):
-        narrow = found.astype(np.float32)
+        narrow = values.astype(np.float32)
     bad = np.argwhere(~np.isfinite(narrow))
     if bad.size:
         row, place = bad[0]
-        name = columns[place] if len(columns) == found.shape[1] else columns[0]
+        name = columns[place] if len(columns) == values.shape[1] else columns[0]
         raise ValueError(
-            f"{file}, row {first + row}: column {name!r} must be finite; got {found[row, place]}."
+            f"{file}, row {first + row}: column {name!r} must be finite; got {values[row, place]}."
         )
     return narrow
 
@@ -146,7 +145,7 @@ def _numbers(file: Path, first: int, batch: Any, label: str, user: str) -> NDArr
 def _check_numeric(file: Path, name: str, kind: Any) -> None:
     tests = (arrow.types.is_integer, arrow.types.is_floating, arrow.types.is_boolean)
     if not any(test(kind) for test in tests):
-        raise ValueError(f"feature-columns must hold numbers; got column {name!r} of type {kind} in {file}.")
+        raise ValueError(f"feature_columns must hold numbers; got column {name!r} of type {kind} in {file}.")
 
 
 def _is_list(kind: Any) -> bool:

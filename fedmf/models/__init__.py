@@ -1,12 +1,14 @@
-"""Models by name, and any module as a flat vector."""
+"""Models by kind, and any module as a flat vector."""
 
-from fedmf.models.architectures import MODELS, build_model, cnn, mlp
+from fedmf.models.architectures import MODELS, Architecture, Cnn, Logistic, Mlp, mlp
 from fedmf.models.flat_model import FlatModel
 
 __all__ = [
     "MODELS",
+    "Architecture",
+    "Cnn",
     "FlatModel",
-    "build_model",
-    "cnn",
+    "Logistic",
+    "Mlp",
     "mlp",
 ]

@@ -1,4 +1,4 @@
-"""Local training of cohorts, datasets and partitions."""
+"""Tasks, and local training of cohorts."""
 
 from fedmf.training.clipping import (
     FRACTION_BITS,
@@ -10,22 +10,41 @@ from fedmf.training.clipping import (
     fixed_point_energies,
 )
 from fedmf.training.evaluation import ExampleTotals, evaluate_users
+from fedmf.training.kinds import classification, multi_label, next_token, regression, tagging
 from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalSGD
-from fedmf.training.task import Task, cross_entropy
+from fedmf.training.losses import cross_entropy
+from fedmf.training.made_up import seconds_of_training
+from fedmf.training.metrics import ACCURACY, F1, MAE, PERPLEXITY, RMSE, TOKEN_ACCURACY, Metric
+from fedmf.training.task import Task
+from fedmf.training.trial import preflight
 
 __all__ = [
+    "ACCURACY",
+    "F1",
     "FRACTION_BITS",
+    "MAE",
+    "PERPLEXITY",
+    "RMSE",
+    "TOKEN_ACCURACY",
     "ClippedSums",
     "ExampleTotals",
     "FixedPointPair",
     "FixedPointSum",
     "LocalSGD",
     "LocalTrainer",
+    "Metric",
     "Task",
+    "classification",
     "clip",
     "clip_to_fixed_point",
     "cross_entropy",
     "evaluate_users",
     "fixed_point_energies",
+    "multi_label",
+    "next_token",
+    "preflight",
+    "regression",
+    "seconds_of_training",
+    "tagging",
 ]

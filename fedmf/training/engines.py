@@ -3,98 +3,98 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Callable
-from typing import Literal
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
+from fedmf.training.failures import described
 from fedmf.training.gradients import (
+    Accumulation,
+    Batch,
     FunctionalGradient,
     Gradient,
     LayeredGradient,
     LoopGradient,
-    Loss,
     layers_of,
 )
+from fedmf.training.local_sgd import LocalEngine
+from fedmf.training.task import Task
 
-__all__ = ["LocalEngine", "make_gradient"]
+__all__ = ["GradientProgram", "gradient_program"]
 
-_log = logging.getLogger("fedmf")
-
-LocalEngine = Literal["auto", "vectorised", "loop"]
 _TRIED_USERS, _TRIED_WIDTH = 2, 3
 
 
-def make_gradient(
-    model: FlatModel, loss: Loss, engine: LocalEngine, features: Tensor, labels: Tensor
-) -> Callable[[], Gradient]:
-    """Choose how gradients are computed.
+@dataclass(frozen=True)
+class GradientProgram:
+    """How gradients are computed.
 
     Args:
-        model: the flat model.
-        loss: (outputs, labels) → per-example losses.
-        engine: "vectorised" trains users in groups: a chain of common layers by passes written out, any
-            other module by torch.func. "loop" trains one user after another. "auto" is vectorised, or the
-            loop for a module that torch.func cannot handle.
-        features: one example, shape (1, …), to try the module on.
-        labels: its label, shape (1,).
+        make: makes the gradient of one thread: torch.func works on the module itself, so each has a copy.
+        fallback: why users are trained one by one although groups were wished for; empty if they are not.
+    """
 
-    Returns:
-        Makes a gradient for one thread: torch.func works on the module itself, so each thread has a copy.
+    make: Callable[[], Gradient]
+    fallback: str = ""
+
+
+def gradient_program(task: Task, engine: LocalEngine) -> GradientProgram:
+    """Choose how gradients are computed; a module is tried on made-up examples.
+
+    Args:
+        task: model, loss and structure of examples.
+        engine: see `LocalSGD`.
 
     Raises:
-        ValueError: the module mixes examples, or engine is "vectorised" and torch.func cannot handle it.
+        ConfigError: the module mixes examples, or engine is "vectorised" and torch.func cannot handle it.
     """
-    _refuse_batch_statistics(model.module)
+    model, loss = task.model, task.loss
+    refuse_batch_statistics(model.module)
+    loop = lambda: LoopGradient(copied(model), loss)  # noqa: E731
+    functional = lambda: FunctionalGradient(copied(model), loss)  # noqa: E731
     if engine == "loop":
-        return lambda: LoopGradient(_own(model), loss)
-    layers = layers_of(model, features.device)
+        return GradientProgram(loop)
+    layers = layers_of(model, task.device)
     if layers is not None:
-        return lambda: LayeredGradient(layers, loss)
-    reason = _try(FunctionalGradient(_own(model), loss), model, features, labels)
-    if reason is None:
-        return lambda: FunctionalGradient(_own(model), loss)
-    if engine == "vectorised":
-        raise ValueError(
-            f"model must be one that torch.func can batch with local-engine 'vectorised'; got {reason}. "
-            "Use 'auto' or 'loop'."
-        )
-    _log.warning(
-        "users are trained one by one, which is slower: torch.func cannot batch the model (%s)", reason
-    )
-    return lambda: LoopGradient(_own(model), loss)
+        return GradientProgram(lambda: LayeredGradient(layers, loss))
+    try:
+        _try_groups(functional(), task)
+    except Exception as error:  # a module may raise anything
+        reason = described(error)
+        if engine == "vectorised":
+            raise ConfigError(
+                f"model must be one that torch.func can batch with engine 'vectorised'; got {reason}. "
+                "Use 'auto' or 'loop'."
+            ) from error
+        return GradientProgram(loop, fallback=reason)
+    return GradientProgram(functional)
 
 
-def _own(model: FlatModel) -> FlatModel:
+def copied(model: FlatModel) -> FlatModel:
+    """A model that shares nothing with another thread's."""
     return FlatModel(copy.deepcopy(model.module))
 
 
-def _try(gradient: Gradient, model: FlatModel, features: Tensor, labels: Tensor) -> str | None:
-    """Why the gradient cannot be computed, in one line; None if it can."""
-    rows = model.initial().to(features.device).repeat(_TRIED_USERS, 1)
-    shape = (_TRIED_USERS, _TRIED_WIDTH)
-    try:
-        gradient.accumulate(
-            rows,
-            features.expand(*shape, *features.shape[1:]),
-            labels.expand(*shape, *labels.shape[1:]),
-            torch.full(shape, 1.0 / _TRIED_WIDTH, device=features.device),
-            torch.empty_like(rows),
-            beta=0.0,
-            alpha=1.0,
-        )
-    except Exception as error:  # a module may raise anything
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
-    return None
+def _try_groups(gradient: Gradient, task: Task) -> None:
+    """Compute the gradients of a few users; what the module raises gets out."""
+    device, shape = task.device, (_TRIED_USERS, _TRIED_WIDTH)
+    rows = task.model.initial().to(device).repeat(_TRIED_USERS, 1)
+    features, labels = task.structure.sample(torch.Generator().manual_seed(0), shape)
+    batch = Batch(
+        features.to(device), labels.to(device), torch.full(shape, 1.0 / _TRIED_WIDTH, device=device)
+    )
+    gradient.accumulate(batch, Accumulation(rows, torch.empty_like(rows), beta=0.0, alpha=1.0))
 
 
-def _refuse_batch_statistics(module: nn.Module) -> None:
+def refuse_batch_statistics(module: nn.Module) -> None:
+    """ConfigError for a module in which one example changes another's outputs."""
     for name, part in module.named_modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
-            raise ValueError(
+            raise ConfigError(
                 f"model must treat examples one by one; got {type(part).__name__} {name!r}. The statistics "
                 "of a batch mix them, padding included: use GroupNorm or LayerNorm."
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.data import FederatedDataset
-from fedmf.models import FlatModel
-from fedmf.training.gradients import Loss
+from fedmf.training.task import Task
 
 __all__ = ["ExampleTotals", "evaluate_users"]
 
@@ -25,44 +24,40 @@ class ExampleTotals:
     """Sums over examples.
 
     Args:
-        loss: sum of the examples' losses.
-        correct: how many examples the model labels as they are labelled.
+        sums: by the name of a metric, ``loss`` included: the sums of its terms; see `Metric`.
         examples: how many there are.
     """
 
-    loss: float
-    correct: int
+    sums: Mapping[str, tuple[float, ...]]
     examples: int
 
 
 @torch.no_grad()
-def evaluate_users(
-    model: FlatModel, dataset: FederatedDataset, loss: Loss, parameters: Tensor, user_ids: Sequence[str]
-) -> ExampleTotals:
-    """Sum loss and correct labels over all examples of some users.
+def evaluate_users(task: Task, parameters: Tensor, user_ids: Sequence[str]) -> ExampleTotals:
+    """Sum loss and metrics over all examples of some users; `Task.values` makes metrics of the sums.
 
     The result has no differential privacy. Memory is that of 1024 examples and of one user.
 
     Args:
-        model: the flat model.
-        dataset: the users' examples; what is computed is computed where it lives.
-        loss: (outputs, labels) → per-example losses, shape (batch,).
+        task: what is computed is computed where its examples live.
         parameters: θ, shape (d,), float32.
         user_ids: at least one user.
 
     Raises:
         KeyError: an unknown user id.
     """
-    summed, correct, examples = 0.0, 0, 0
-    for users in _parts(dataset, dataset.indices(user_ids)):
-        owned_features, owned_labels = dataset.examples(users)
+    sums: dict[str, NDArray[np.float64]] = {}
+    examples = 0
+    for users in _parts(task.dataset, task.dataset.indices(user_ids)):
+        owned_features, owned_labels = task.dataset.examples(users)
         theta = parameters.to(owned_features.device)
         for features, labels in zip(owned_features.split(_ROWS), owned_labels.split(_ROWS), strict=True):
-            outputs = model.forward(theta, features)
-            summed += float(loss(outputs, labels).to(torch.float64).sum())
-            correct += int((outputs.argmax(dim=-1) == labels).sum())
-            examples += labels.numel()
-    return ExampleTotals(summed, correct, examples)
+            outputs = task.model.forward(theta, features)
+            parts = {metric.name: metric.sums(outputs, labels) for metric in task.metrics}
+            parts["loss"] = (float(task.loss(outputs, labels).to(torch.float64).sum()),)
+            sums = {name: sums.get(name, 0.0) + np.asarray(part) for name, part in parts.items()}
+            examples += len(labels)
+    return ExampleTotals({name: tuple(total.tolist()) for name, total in sums.items()}, examples)
 
 
 def _parts(dataset: FederatedDataset, users: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:

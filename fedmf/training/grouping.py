@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedmf.models import FlatModel
-from fedmf.training.gradients import Loss, aligned_empty
+from fedmf.training.gradients import Accumulation, Batch, aligned_empty
+from fedmf.training.task import Task
 from fedmf.training.workers import Workers, single_threaded_kernels
 
 __all__ = ["Grouping", "saved_bytes"]
@@ -24,45 +24,31 @@ class Grouping:
 
     Batched kernels may round differently from those for one user. On a processor users are therefore
     computed together only if that gives the same bits as each user alone. This is tried once for each number
-    of users and width, on random models that are the same in every process.
+    of users and width, on random models and made-up examples that are the same in every process.
 
     Args:
-        model: the flat model.
-        loss: per-example losses.
+        task: model, loss and structure of examples.
         workers: hold the gradients.
-        example: one example, shape (1, …); says where groups are trained.
-        classes: number of labels.
         most: users in the largest group; None derives it.
         exact: whether users are only computed together if no bit changes.
     """
 
-    def __init__(
-        self,
-        model: FlatModel,
-        loss: Loss,
-        workers: Workers,
-        example: Tensor,
-        classes: int,
-        most: int | None,
-        exact: bool,
-    ) -> None:
-        self.device = example.device
-        self._model, self._workers, self._classes, self._exact = model, workers, classes, exact
-        self._shape = example.shape[1:]
+    def __init__(self, task: Task, workers: Workers, most: int | None, exact: bool) -> None:
+        self._task, self._workers, self._exact = task, workers, exact
         self._same_bits: dict[tuple[int, int], bool] = {}
-        self.most = self._derived(loss, example) if most is None else most
+        self.most = self._derived() if most is None else most
         if self.most < 1:
             raise ValueError(f"group size must be at least 1; got {most}.")
 
-    def _derived(self, loss: Loss, example: Tensor) -> int:
+    def _derived(self) -> int:
         if self._workers.gradient.one_by_one:
             return 1
-        models = 4 * self._model.dimension
-        if self.device.type == "cpu":
+        models = 4 * self._task.model.dimension
+        if self._task.device.type == "cpu":
             return max(1, min(CACHE_BYTES // models, ENOUGH_USERS))
-        free, _ = torch.cuda.mem_get_info(self.device)
+        free, _ = torch.cuda.mem_get_info(self._task.device)
         # The model, its velocity and its gradient; what a step saves for its backward pass, twice over.
-        user = 3 * models + 2 * saved_bytes(self._model, loss, example)
+        user = 3 * models + 2 * saved_bytes(self._task)
         return max(1, min(int(MEMORY_SHARE * free) // user, 16 * ENOUGH_USERS))
 
     def parts(self, users: int, width: int) -> list[slice]:
@@ -81,29 +67,36 @@ class Grouping:
 
     def _try(self, users: int, width: int) -> bool:
         """Whether users get the same bits together and alone."""
+        structure, device = self._task.structure, self._task.device
         generator = torch.Generator().manual_seed(0)
-        initial = self._model.initial()
+        initial = self._task.model.initial()
         random = initial + 0.1 * torch.randn(users, initial.numel(), generator=generator)
-        features = torch.randn(users, width, *self._shape, generator=generator).to(self.device)
-        labels = torch.randint(self._classes, (users, width), generator=generator).to(self.device)
-        weights = torch.full((users, width), 1.0 / width, device=self.device)
+        features, labels = (part.to(device) for part in structure.sample(generator, (users, width)))
+        weights = torch.full((users, width), 1.0 / width, device=device)
+        batches = [Batch(features, labels, weights)]
+        if structure.features.bound is not None:  # words that repeat, as they do in texts
+            batches.append(Batch(features[:, :1].expand_as(features), labels, weights))
+        return all(self._same(random, batch) for batch in batches)
+
+    def _same(self, random: Tensor, batch: Batch) -> bool:
         stepped = []
         with torch.no_grad(), single_threaded_kernels():
-            for parts in ([slice(0, users)], [slice(u, u + 1) for u in range(users)]):
-                models = aligned_empty(features, *random.shape).copy_(random)
+            for parts in ([slice(0, len(random))], [slice(u, u + 1) for u in range(len(random))]):
+                models = aligned_empty(batch.weights, *random.shape).copy_(random)
                 for part in parts:
-                    batch = (features[part].clone(), labels[part].clone(), weights[part].clone())
+                    alone = Batch(*(x[part].clone() for x in (batch.features, batch.labels, batch.weights)))
                     self._workers.gradient.accumulate(
-                        models[part], *batch, models[part], beta=1.0, alpha=-1.0
+                        alone, Accumulation(models[part], models[part], beta=1.0, alpha=-1.0)
                     )
                 stepped.append(models.contiguous().view(torch.int32))
         return torch.equal(*stepped)
 
 
-def saved_bytes(model: FlatModel, loss: Loss, example: Tensor) -> int:
-    """Bytes that automatic differentiation keeps for one example, parameters left out."""
+def saved_bytes(task: Task) -> int:
+    """Bytes that automatic differentiation keeps for one made-up example, parameters left out."""
     saved: dict[int, int] = {}
-    point = model.initial().to(example.device).requires_grad_()
+    features, labels = task.structure.sample(torch.Generator().manual_seed(0), (1,))
+    point = task.model.initial().to(task.device).requires_grad_()
     skipped = {point.data_ptr()}
 
     def note(tensor: Tensor) -> Tensor:
@@ -113,5 +106,6 @@ def saved_bytes(model: FlatModel, loss: Loss, example: Tensor) -> int:
         return tensor
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        loss(model.forward(point, example), torch.zeros(1, dtype=torch.int64, device=example.device)).sum()
+        outputs = task.model.forward(point, features.to(task.device))
+        task.loss(outputs, labels.to(task.device)).sum()
     return sum(saved.values())

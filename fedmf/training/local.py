@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -11,17 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data import FederatedDataset
-from fedmf.models import FlatModel
 from fedmf.training.batches import Shape, StepRows, groups_of, step_rows
-from fedmf.training.engines import LocalEngine, make_gradient
-from fedmf.training.gradients import Loss, aligned_empty
+from fedmf.training.engines import gradient_program
+from fedmf.training.gradients import Accumulation, Batch, aligned_empty
 from fedmf.training.grouping import Grouping
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.shuffling import user_seed
+from fedmf.training.task import Task
 from fedmf.training.workers import Workers, single_threaded_kernels
 
 __all__ = ["LocalTrainer", "UpdateSum"]
+
+_log = logging.getLogger("fedmf")
 
 
 class UpdateSum(Protocol):
@@ -54,7 +56,7 @@ class _Group:
 class LocalTrainer:
     """Trains a set of users in groups, each group as one batched program.
 
-    Each user starts from the received parameters and runs ``plan`` on its own examples; users with fewer
+    Each user starts from the received parameters and runs ``local`` on its own examples; users with fewer
     examples are padded at weight zero, and stand still once they are done.
 
     Guarantees:
@@ -64,40 +66,26 @@ class LocalTrainer:
         Memory is that of a few groups, however many users there are.
 
     Args:
-        model: the flat model.
-        dataset: the users' examples.
-        plan: local SGD.
-        loss: (outputs, labels) → per-example losses, shape (batch,).
-        seed: public seed of the shuffling.
-        engine: how gradients are computed, see `make_gradient`.
+        task: users' examples, model and loss.
+        local: local SGD and its engine.
         group_size: most users in a group; by default what suits caches and memory.
 
     Raises:
-        ValueError: a model that mixes examples, or one that the engine cannot train.
+        ConfigError: a model that mixes examples, or one that the engine cannot train.
+        ValueError: a group size below 1.
     """
 
-    def __init__(
-        self,
-        model: FlatModel,
-        dataset: FederatedDataset,
-        plan: LocalSGD,
-        loss: Loss,
-        seed: int,
-        engine: LocalEngine = "auto",
-        group_size: int | None = None,
-    ) -> None:
-        self.model, self.dataset, self.plan, self.loss, self.seed = model, dataset, plan, loss, seed
-        features, labels = dataset.examples(np.zeros(1, dtype=np.int64))
-        exact = engine == "auto" and features.device.type == "cpu"
-        self._workers = Workers(make_gradient(model, loss, engine, features[:1], labels[:1]))
-        self._grouping = Grouping(
-            model, loss, self._workers, features[:1], dataset.classes, group_size, exact
-        )
-
-    @property
-    def device(self) -> torch.device:
-        """Where users are trained: where the dataset lives."""
-        return self._grouping.device
+    def __init__(self, task: Task, local: LocalSGD, group_size: int | None = None) -> None:
+        self.task, self.local = task, local
+        program = gradient_program(task, local.engine)
+        if program.fallback:
+            _log.warning(
+                "users are trained one by one, which is slower: torch.func cannot batch the model (%s)",
+                program.fallback,
+            )
+        exact = local.engine == "auto" and task.device.type == "cpu"
+        self._workers = Workers(program.make)
+        self._grouping = Grouping(task, self._workers, group_size, exact)
 
     def updates(self, parameters: Tensor, user_ids: Sequence[str], t: int) -> Tensor:
         """New minus received parameters of each user after local training in round t.
@@ -113,7 +101,7 @@ class LocalTrainer:
         Raises:
             KeyError: an unknown user id.
         """
-        origin = parameters.to(self.device)
+        origin = parameters.to(self.task.device)
         updates = origin.new_empty(len(user_ids), origin.numel())
         for group in self._groups(user_ids, t):
             with single_threaded_kernels():  # as `add_updates`: with more threads bits may differ
@@ -136,7 +124,7 @@ class LocalTrainer:
         Raises:
             KeyError: an unknown user id.
         """
-        origin = parameters.to(self.device)
+        origin = parameters.to(self.task.device)
         counted = np.zeros(len(user_ids), dtype=bool)
 
         def train(group: _Group, into: UpdateSum) -> None:
@@ -146,13 +134,14 @@ class LocalTrainer:
         return [user for user, counts in zip(user_ids, counted, strict=True) if counts]
 
     def _groups(self, user_ids: Sequence[str], t: int) -> Iterator[_Group]:
-        users = self.dataset.indices(user_ids)
-        sizes = self.dataset.sizes(users)
-        batch, epochs = self.plan.batch_size, self.plan.epochs
+        dataset, local = self.task.dataset, self.local
+        users = dataset.indices(user_ids)
+        sizes = dataset.sizes(users)
+        batch, epochs = local.batch_size, local.epochs
         workers = self._workers.count
         for shape, positions in groups_of(sizes, batch, epochs, self._grouping.most, workers):
-            seeds = np.array([user_seed(self.seed, t, str(user_ids[p])) for p in positions], dtype=np.uint64)
-            features, labels = self.dataset.examples(users[positions])
+            seeds = np.array([user_seed(local.seed, t, str(user_ids[p])) for p in positions], dtype=np.uint64)
+            features, labels = dataset.examples(users[positions])
             steps = step_rows(seeds, sizes[positions], batch, epochs, shape)
             yield _Group(positions, shape, features, labels, steps)
 
@@ -160,29 +149,25 @@ class LocalTrainer:
         """The models of the group's users after local training, shape (users, d)."""
         with torch.no_grad():
             models = aligned_empty(origin, group.positions.size, origin.numel()).copy_(origin)
-            velocity = None if self.plan.plain else aligned_empty(origin, *models.shape)
+            velocity = None if self.local.plain else aligned_empty(origin, *models.shape)
             for s, active in enumerate(group.steps.active):
                 rows = torch.from_numpy(group.steps.rows[s]).to(origin.device)
                 weights = torch.from_numpy(group.steps.weights[s]).to(origin.device)
                 for part in self._grouping.parts(int(active), group.shape.width):
-                    batch = group.features[rows[part]], group.labels[rows[part]], weights[part]
+                    batch = Batch(group.features[rows[part]], group.labels[rows[part]], weights[part])
                     moving = None if velocity is None else velocity[part]
                     self._step(models[part], origin, batch, moving, first=s == 0)
             return models
 
     def _step(
-        self,
-        models: Tensor,
-        origin: Tensor,
-        batch: tuple[Tensor, Tensor, Tensor],
-        velocity: Tensor | None,
-        first: bool,
+        self, models: Tensor, origin: Tensor, batch: Batch, velocity: Tensor | None, first: bool
     ) -> None:
-        plan, gradient = self.plan, self._workers.gradient
+        local, gradient = self.local, self._workers.gradient
         if velocity is None:
-            gradient.accumulate(models, *batch, models, beta=1.0, alpha=-plan.learning_rate)
+            gradient.accumulate(batch, Accumulation(models, models, beta=1.0, alpha=-local.learning_rate))
             return
-        gradient.accumulate(models, *batch, velocity, beta=0.0 if first else plan.momentum, alpha=1.0)
-        if plan.proximal:
-            velocity.add_(models - origin, alpha=plan.proximal)
-        models.add_(velocity, alpha=-plan.learning_rate)
+        beta = 0.0 if first else local.momentum
+        gradient.accumulate(batch, Accumulation(models, velocity, beta, alpha=1.0))
+        if local.proximal:
+            velocity.add_(models - origin, alpha=local.proximal)
+        models.add_(velocity, alpha=-local.learning_rate)

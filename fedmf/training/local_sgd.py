@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
 
-__all__ = ["LocalSGD"]
+from fedmf.values import Value, check_whole
+
+__all__ = ["LocalEngine", "LocalSGD"]
+
+LocalEngine = Literal["auto", "vectorised", "loop"]
 
 
 @dataclass(frozen=True)
-class LocalSGD:
+class LocalSGD(Value):
     """Epochs of minibatch SGD on a user's own examples.
 
     With g the gradient of the mean loss of a batch, θ the user's model, θ_t the one it received:
@@ -17,33 +22,47 @@ class LocalSGD:
         v ← β·v + g + μ·(θ − θ_t),        θ ← θ − η·v,        v = 0 at the start of a round.
 
     Args:
-        epochs: passes over the examples.
-        batch_size: examples in a step; the last of an epoch may have fewer.
-        learning_rate: η.
+        epochs: passes over the examples, at least 1.
+        batch_size: examples in a step, at least 1; the last of an epoch may have fewer.
+        learning_rate: η > 0.
         momentum: 0 ≤ β < 1.
         proximal: μ ≥ 0, the weight of FedProx's term μ/2·‖θ − θ_t‖²; 0 leaves it out.
+        engine: how gradients are computed. "vectorised" trains users in groups: a chain of common layers by
+            passes written out, any other module by torch.func. "loop" trains one user after another. "auto"
+            is vectorised, or the loop for a module that torch.func cannot handle.
+        seed: public seed of the order in which users go through their examples.
+
+    Raises:
+        ValueError: a field out of range.
 
     References:
         Li et al. (2020), "Federated Optimization in Heterogeneous Networks", algorithm 2.
     """
 
+    kind: ClassVar[str] = "sgd"
+
     epochs: int = 1
     batch_size: int = 8
-    learning_rate: float = 0.1
+    learning_rate: float = 0.5
     momentum: float = 0.0
     proximal: float = 0.0
+    engine: LocalEngine = "auto"
+    seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise ValueError(f"local-epochs must be at least 1; got {self.epochs}.")
-        if self.batch_size < 1:
-            raise ValueError(f"local-batch-size must be at least 1; got {self.batch_size}.")
+        check_whole("epochs", self.epochs)
+        check_whole("batch_size", self.batch_size)
+        check_whole("seed (of the order of examples)", self.seed, 0, 2**63 - 1)
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise ValueError(f"local-learning-rate must be positive and finite; got {self.learning_rate}.")
+            raise ValueError(f"learning_rate (η) must be positive and finite; got {self.learning_rate}.")
         if not 0.0 <= self.momentum < 1.0:
-            raise ValueError(f"β (local-momentum) must lie in [0, 1); got {self.momentum}.")
+            raise ValueError(f"momentum (β) must lie in [0, 1); got {self.momentum}.")
         if not (math.isfinite(self.proximal) and self.proximal >= 0):
-            raise ValueError(f"μ (local-proximal) must be finite and at least 0; got {self.proximal}.")
+            raise ValueError(f"proximal (μ) must be finite and at least 0; got {self.proximal}.")
+        if self.engine not in get_args(LocalEngine):
+            raise ValueError(
+                f"engine must be one of {', '.join(get_args(LocalEngine))}; got {self.engine!r}."
+            )
 
     @property
     def plain(self) -> bool:

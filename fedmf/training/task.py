@@ -1,50 +1,118 @@
-"""A task: the data, the model and the loss that a run trains."""
+"""A task: the data, the model, the loss and the metrics of what a run trains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from functools import cached_property, partial
+from typing import Any, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from fedmf.data import FederatedDataset
+from fedmf.data import ExampleStructure, FederatedDataset
 from fedmf.models import FlatModel
+from fedmf.training.gradients import Loss
+from fedmf.training.metrics import Metric
 
-__all__ = ["Task", "cross_entropy"]
+__all__ = ["Task"]
 
-
-def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Per-example cross-entropy of logits, shape (batch,)."""
-    return F.cross_entropy(outputs, labels, reduction="none")
+#: Columns that every table of metrics has.
+RESERVED = ("round", "loss", "epsilon")
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is learnt, from whom.
+    """What is learnt, from whom, and what it is judged by.
+
+    Whether it can be trained is seen by `preflight`, on examples made up by the structure.
 
     Args:
         dataset: users' examples and the central test part.
         model: the flat model; its template's parameters are θ_0.
-        loss: (outputs, labels) → per-example losses, shape (batch,).
+        loss: (outputs, labels) → per-example losses, shape (batch,); no example's loss depends on others.
+        metrics: what is reported beside the mean loss.
+        structure: what one example looks like; that of the test part is ``dataset.structure``.
+
+    Raises:
+        ValueError: metrics of one name, or named like another column of the table of metrics.
     """
 
     dataset: FederatedDataset
     model: FlatModel
-    loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
+    loss: Loss
+    metrics: tuple[Metric, ...]
+    structure: ExampleStructure
+
+    def __post_init__(self) -> None:
+        names = Counter([*RESERVED, *(metric.name for metric in self.metrics)])
+        (name, times), *_ = names.most_common(1)
+        if times > 1:
+            raise ValueError(
+                f"metrics must have names of their own, none of {', '.join(RESERVED)}; got {name!r}."
+            )
 
     def to(self, device: torch.device | str) -> Self:
         """The same task with its examples on ``device``."""
         return replace(self, dataset=self.dataset.to(device))
 
+    @property
+    def device(self) -> torch.device:
+        """Where the examples are, and users are trained."""
+        return self.dataset.test_features.device
+
     @torch.no_grad()
     def evaluate(self, parameters: Tensor) -> dict[str, float]:
-        """Mean loss and accuracy of θ on the central test part, which no user owns."""
-        outputs = self.model.forward(parameters, self.dataset.test_features)
+        """Mean loss, called ``loss``, and the metrics of θ on the central test part, which no user owns."""
         labels = self.dataset.test_labels
-        return {
-            "loss": float(self.loss(outputs, labels).mean()),
-            "accuracy": float((outputs.argmax(dim=-1) == labels).to(torch.float64).mean()),
-        }
+        outputs = self.model.forward(parameters, self.dataset.test_features)
+        metrics = {metric.name: metric.of(outputs, labels) for metric in self.metrics}
+        return {"loss": float(self.loss(outputs, labels).mean()), **metrics}
+
+    @cached_property
+    def term_lengths(self) -> dict[str, int]:
+        """How many sums of `ExampleTotals` belong to the loss and to each metric."""
+        features, labels = self.dataset.test_features[:1], self.dataset.test_labels[:1]
+        with torch.no_grad():
+            outputs = self.model.forward(self.model.initial().to(self.device), features)
+        return {"loss": 1} | {metric.name: len(metric.sums(outputs, labels)) for metric in self.metrics}
+
+    def values(self, sums: Mapping[str, tuple[float, ...]], examples: int) -> dict[str, float]:
+        """Mean loss and metrics from the sums of `ExampleTotals`, by name."""
+        metrics = {metric.name: metric.value(sums[metric.name], examples) for metric in self.metrics}
+        return {"loss": sums["loss"][0] / examples, **metrics}
+
+    def fingerprint(self) -> str:
+        """SHA-256 in hexadecimal of what makes a task this one, the same in every process.
+
+        It covers the structure, the users' ids in their order, the parameters' names, shapes and initial
+        values, and the qualified names of loss and metrics; neither examples nor the code behind the names.
+        """
+        digest = hashlib.sha256()
+        for part in self._identity():
+            digest.update(json.dumps(part).encode() + b"\n")
+        digest.update(self.model.initial().cpu().numpy().astype("<f4").tobytes())
+        return digest.hexdigest()
+
+    def _identity(self) -> Iterator[Any]:
+        yield "fedmf task 1"
+        yield [str(self.structure.features), str(self.structure.labels)]
+        yield [[name, list(p.shape)] for name, p in self.model.module.named_parameters()]
+        yield qualified_name(self.loss)
+        yield [
+            [metric.name, qualified_name(metric.terms), qualified_name(metric.value)]
+            for metric in self.metrics
+        ]
+        yield self.dataset.users
+        yield from self.dataset.user_ids
+
+
+def qualified_name(function: Callable[..., Any]) -> str:
+    """Module and name of a function; of what a partial calls, or of an object's class."""
+    if isinstance(function, partial):
+        return qualified_name(function.func)
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"

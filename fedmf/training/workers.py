@@ -28,16 +28,16 @@ class Workers:
 
     def __init__(self, make: Callable[[], Gradient]) -> None:
         self._make = make
-        self._own = threading.local()
+        self._of_thread = threading.local()
         self._pool: ThreadPoolExecutor | None = None
         self.count = torch.get_num_threads()
 
     @property
     def gradient(self) -> Gradient:
         """The gradient of the calling thread."""
-        if not hasattr(self._own, "gradient"):
-            self._own.gradient = self._make()
-        return self._own.gradient
+        if not hasattr(self._of_thread, "gradient"):
+            self._of_thread.gradient = self._make()
+        return self._of_thread.gradient
 
     def each(self, work: Callable[[Any, Any], None], items: Iterable[Any], total: Any) -> None:
         """Do ``work(item, sum)`` for all items; ``total`` is one worker's sum, the others are merged into it.

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from fedmf.models.flat_model import FlatModel
 from fedmf.training.gradients.alignment import aligned, aligned_empty
 from fedmf.training.gradients.convolutions import ConvolutionByProducts, ConvolutionByUser
-from fedmf.training.gradients.gradient import FunctionalGradient, LoopGradient
+from fedmf.training.gradients.gradient import Accumulation, Batch, FunctionalGradient, LoopGradient
 from fedmf.training.gradients.layered import LayeredGradient, layers_of
-from fedmf.training.task import cross_entropy
+from fedmf.training.losses import cross_entropy
 
 CPU, ELSEWHERE = torch.device("cpu"), torch.device("meta")
 # float32: products of a few hundred terms in another order.
@@ -113,7 +113,7 @@ def test_gradients_equal_those_of_the_module(name: str, way: str, beta: float, a
     before = torch.full_like(batch[0], torch.nan if beta == 0.0 else 0.7)
     target = before.clone()
     with torch.no_grad():
-        gradient.accumulate(*batch, target, beta, alpha)
+        gradient.accumulate(Batch(*batch[1:]), Accumulation(batch[0], target, beta, alpha))
     expected = alpha * expected_gradients(model, batch)
     if beta:
         expected += beta * before
@@ -126,7 +126,7 @@ def test_a_step_in_place_uses_the_old_parameters_throughout(name: str) -> None:
     expected = batch[0] - 0.5 * expected_gradients(model, batch)
     models = batch[0].clone()
     with torch.no_grad():
-        layered(model, CPU).accumulate(models, *batch[1:], models, beta=1.0, alpha=-0.5)
+        layered(model, CPU).accumulate(Batch(*batch[1:]), Accumulation(models, models, beta=1.0, alpha=-0.5))
     torch.testing.assert_close(models, expected, **TOLERANCE)
 
 

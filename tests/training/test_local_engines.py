@@ -18,10 +18,11 @@ from fedmf.training.clipping.fixed_point import FixedPointSum
 from fedmf.training.gradients.gradient import FunctionalGradient, LoopGradient
 from fedmf.training.gradients.layered import LayeredGradient
 from fedmf.training.grouping import saved_bytes
+from fedmf.training.kinds import classification
 from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.losses import cross_entropy
 from fedmf.training.shuffling import user_orders, user_seed
-from fedmf.training.task import cross_entropy
 from fedmf.training.workers import Workers
 
 SIZES = [1, 2, 3, 9, 17, 8, 4, 4, 30, 5, 12, 12]
@@ -49,7 +50,7 @@ def test_bits_do_not_depend_on_companions_groups_or_threads(name: str, plan: Loc
     dataset = cohort(SIZES)
     users = list(dataset.user_ids)
     alone = trainer_for(MODULES[name](), dataset, plan, group_size=1)
-    start = alone.model.initial() + 0.1
+    start = alone.task.model.initial() + 0.1
     expected = torch.cat([alone.updates(start, [user], ROUND) for user in users])
     for group_size in (None, 2, 5):
         trainer = trainer_for(MODULES[name](), dataset, plan, group_size=group_size)
@@ -76,8 +77,8 @@ def test_only_users_that_are_finite_are_in_the_sum() -> None:
     dataset = cohort([5, 9, 4])
     dataset.features[dataset.owned[1][0]] = torch.nan
     trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(1, 2, 0.1))
-    total = FixedPointSum(trainer.model.dimension, 1.0)
-    assert trainer.add_updates(trainer.model.initial(), ["u2", "u1", "u0"], 0, total) == ["u2", "u0"]
+    total = FixedPointSum(trainer.task.model.dimension, 1.0)
+    assert trainer.add_updates(trainer.task.model.initial(), ["u2", "u1", "u0"], 0, total) == ["u2", "u0"]
     assert total.users == 2
 
 
@@ -101,7 +102,7 @@ def test_a_sum_is_made_without_all_updates_at_once() -> None:
     dataset = cohort([4] * 23)
     trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(1, 4, 0.1), group_size=5)
     total = Recorder()
-    trainer.add_updates(trainer.model.initial(), dataset.user_ids, 0, total)
+    trainer.add_updates(trainer.task.model.initial(), dataset.user_ids, 0, total)
     assert sum(total.rows) == 23
     assert max(total.rows) <= 5
 
@@ -141,11 +142,9 @@ def test_a_module_that_cannot_be_batched_falls_back_to_the_loop(caplog: pytest.L
     assert "one by one" in record.getMessage()
     assert "\n" not in record.getMessage()
     loop = trainer_for(Branching(), dataset, plan, engine="loop")
-    start = trainer.model.initial()
+    start = trainer.task.model.initial()
     assert torch.equal(trainer.updates(start, ["u1", "u0"], 1), loop.updates(start, ["u1", "u0"], 1))
-    with pytest.raises(
-        ValueError, match=r"must be one that torch\.func can batch with local-engine 'vectorised'"
-    ):
+    with pytest.raises(ValueError, match=r"must be one that torch\.func can batch with engine 'vectorised'"):
         trainer_for(Branching(), dataset, plan, engine="vectorised")
 
 
@@ -224,10 +223,9 @@ def test_orders_are_permutations_and_uniform(examples: int) -> None:
 
 
 def test_saved_bytes_grow_with_the_activations_alone() -> None:
-    narrow, wide = (FlatModel(mlp(6, (units,), 4, seed=0)) for units in (10, 1000))
-    example = torch.zeros(1, 6)
-    assert 4 * 10 <= saved_bytes(narrow, cross_entropy, example) < 4 * 200
-    assert 4 * 1000 <= saved_bytes(wide, cross_entropy, example) < 4 * 4 * 1000
+    narrow, wide = (classification(cohort([1]), mlp(6, (units,), 4, seed=0)) for units in (10, 1000))
+    assert 4 * 10 <= saved_bytes(narrow) < 4 * 200
+    assert 4 * 1000 <= saved_bytes(wide) < 4 * 4 * 1000
 
 
 def test_loops_and_groups_agree_to_rounding() -> None:
@@ -236,7 +234,7 @@ def test_loops_and_groups_agree_to_rounding() -> None:
         trainer_for(MODULES["chain"](), dataset, PLAN, engine=engine)
         for engine in ("auto", "vectorised", "loop")
     ]
-    start = trainers[0].model.initial()
+    start = trainers[0].task.model.initial()
     first, *others = (trainer.updates(start, dataset.user_ids, ROUND) for trainer in trainers)
     for other in others:
         torch.testing.assert_close(other, first, rtol=2e-5, atol=2e-6)

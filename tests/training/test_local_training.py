@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 
 import pytest
@@ -10,12 +11,12 @@ import torch
 from support.training_cases import ROUND, Plain, cohort, plain_update, trainer_for
 from torch import Tensor, nn
 
-from fedmf.data.digit_images import digits
+from fedmf.data.digit_images import Digits
 from fedmf.models.architectures import mlp
-from fedmf.training.engines import LocalEngine
-from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.local_sgd import LocalEngine, LocalSGD
+from fedmf.training.losses import cross_entropy
 from fedmf.training.shuffling import user_orders
-from fedmf.training.task import cross_entropy
+from fedmf.values import by_kind, value_of
 
 # float32: a batched product adds in another order than a single one; a few hundred additions deep.
 TOLERANCE = 2e-5
@@ -45,7 +46,7 @@ def test_updates_equal_a_plain_loop(
     # "vectorised" stands for the general way here: the module hides what it is made of.
     trained = Plain(module) if engine == "vectorised" else module
     trainer = trainer_for(trained, dataset, plan, cross_entropy, engine, group_size)
-    updates = trainer.updates(trainer.model.initial(), dataset.user_ids, ROUND)
+    updates = trainer.updates(trainer.task.model.initial(), dataset.user_ids, ROUND)
     assert updates.dtype == torch.float32
     expected = torch.stack([plain_update(module, dataset, user, plan) for user in dataset.user_ids])
     assert (expected.norm(dim=1) > 1e-3).all()
@@ -54,11 +55,11 @@ def test_updates_equal_a_plain_loop(
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet"])
 def test_digits_updates_equal_a_plain_loop(partition: str) -> None:
-    dataset = digits(100, partition=partition, dirichlet_alpha=0.3, seed=4)
+    dataset = Digits(100, partition=partition, dirichlet_alpha=0.3, seed=4).load()  # type: ignore[arg-type]
     module, plan = mlp(64, (12,), 10, seed=1), LocalSGD(epochs=2, batch_size=5, learning_rate=0.4)
     trainer = trainer_for(module, dataset, plan)
     users = [dataset.user_ids[u] for u in (3, 99, 0, 41, 17)]
-    updates = trainer.updates(trainer.model.initial(), users, ROUND)
+    updates = trainer.updates(trainer.task.model.initial(), users, ROUND)
     expected = torch.stack([plain_update(module, dataset, user, plan) for user in users])
     torch.testing.assert_close(updates, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
@@ -80,7 +81,7 @@ class Scaled(nn.Module):
 def test_convolutions_and_scalar_parameters_train_too() -> None:
     dataset, module, plan = cohort([3, 9, 6]), Scaled(), LocalSGD(epochs=2, batch_size=4, learning_rate=0.2)
     trainer = trainer_for(module, dataset, plan)
-    updates = trainer.updates(trainer.model.initial(), dataset.user_ids, ROUND)
+    updates = trainer.updates(trainer.task.model.initial(), dataset.user_ids, ROUND)
     expected = torch.stack([plain_update(module, dataset, user, plan) for user in dataset.user_ids])
     torch.testing.assert_close(updates, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
@@ -88,20 +89,20 @@ def test_convolutions_and_scalar_parameters_train_too() -> None:
 def test_training_starts_from_the_received_parameters() -> None:
     dataset, module, plan = cohort([5, 9]), mlp(6, (), 4, seed=0), LocalSGD()
     trainer = trainer_for(module, dataset, plan)
-    received = trainer.model.initial() + 0.25
+    received = trainer.task.model.initial() + 0.25
     moved = copy.deepcopy(module)
     nn.utils.vector_to_parameters(received, moved.parameters())
     updates = trainer.updates(received, dataset.user_ids, ROUND)
     expected = torch.stack([plain_update(moved, dataset, user, plan) for user in dataset.user_ids])
     torch.testing.assert_close(updates, expected, rtol=TOLERANCE, atol=TOLERANCE)
-    assert torch.equal(nn.utils.parameters_to_vector(module.parameters()), trainer.model.initial())
-    assert torch.equal(received, trainer.model.initial() + 0.25)
+    assert torch.equal(nn.utils.parameters_to_vector(module.parameters()), trainer.task.model.initial())
+    assert torch.equal(received, trainer.task.model.initial() + 0.25)
 
 
 def test_a_users_update_does_not_depend_on_the_cohort_or_its_order() -> None:
     dataset = cohort([1, 2, 3, 9, 17, 8])
     trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(2, 4, 0.3))
-    start = trainer.model.initial()
+    start = trainer.task.model.initial()
     together = trainer.updates(start, dataset.user_ids, ROUND)
     backwards = trainer.updates(start, dataset.user_ids[::-1], ROUND).flip(0)
     alone = torch.cat([trainer.updates(start, [user], ROUND) for user in dataset.user_ids])
@@ -116,7 +117,7 @@ def test_one_users_broken_examples_do_not_reach_the_others(poison: float, row: i
     """Whoever owns the broken example, the updates of the other users stay what they were."""
     dataset = cohort([1, 2, 3, 6])
     trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(2, 2, 0.3))
-    start = trainer.model.initial()
+    start = trainer.task.model.initial()
     clean = trainer.updates(start, dataset.user_ids, ROUND)
     dataset.features[row] = poison
     broken = trainer.updates(start, dataset.user_ids, ROUND)
@@ -135,7 +136,7 @@ def test_a_user_that_is_done_stands_still() -> None:
     trainer = trainer_for(
         module, dataset, LocalSGD(1, 4, 1.0), lambda out, labels: (out[..., 0] - labels) ** 2
     )
-    start = torch.zeros(trainer.model.dimension)
+    start = torch.zeros(trainer.task.model.dimension)
     start[0] = 1e-2
     alone = trainer.updates(start, ["u0"], ROUND)
     assert torch.isfinite(alone).all()
@@ -157,28 +158,40 @@ def test_shuffling_depends_on_seed_round_and_user_alone() -> None:
 def test_rounds_shuffle_differently() -> None:
     dataset = cohort([12])
     trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(1, 2, 0.5))
-    start = trainer.model.initial()
+    start = trainer.task.model.initial()
     assert not torch.allclose(trainer.updates(start, ["u0"], 0), trainer.updates(start, ["u0"], 1))
 
 
 def test_nobody_and_strangers() -> None:
     dataset = cohort([3, 4])
     trainer = trainer_for(mlp(6, (), 4, seed=2), dataset, LocalSGD())
-    assert trainer.updates(trainer.model.initial(), [], 0).shape == (0, trainer.model.dimension)
+    assert trainer.updates(trainer.task.model.initial(), [], 0).shape == (0, trainer.task.model.dimension)
     with pytest.raises(KeyError, match="nobody"):
-        trainer.updates(trainer.model.initial(), ["u0", "nobody"], 0)
+        trainer.updates(trainer.task.model.initial(), ["u0", "nobody"], 0)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 8, 0.1), "local-epochs must be at least 1; got 0"),
-        ((1, 0, 0.1), "local-batch-size must be at least 1; got 0"),
-        ((1, 8, 0.0), "local-learning-rate must be positive and finite"),
-        ((1, 8, math.nan), "local-learning-rate must be positive and finite"),
-        ((1, 8, math.inf), "local-learning-rate must be positive and finite"),
+        ((0, 8, 0.1), r"epochs must be a whole number in 1\.\..*; got 0"),
+        ((1, 0, 0.1), r"batch_size must be a whole number in 1\.\..*; got 0"),
+        ((1, 8, 0.0), r"learning_rate \(η\) must be positive and finite"),
+        ((1, 8, math.nan), r"learning_rate \(η\) must be positive and finite"),
+        ((1, 8, math.inf), r"learning_rate \(η\) must be positive and finite"),
+        ((1, 8, 0.1, 1.0), r"momentum \(β\) must lie in \[0, 1\); got 1.0"),
+        ((1, 8, 0.1, 0.0, -1.0), r"proximal \(μ\) must be finite and at least 0; got -1.0"),
+        ((1, 8, 0.1, 0.0, 0.0, "fast"), "engine must be one of auto, vectorised, loop; got 'fast'"),
     ],
 )
-def test_impossible_plans_are_refused(arguments: tuple[int, int, float], message: str) -> None:
+def test_impossible_local_training_is_refused(arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LocalSGD(*arguments)
+
+
+def test_local_training_is_a_value_that_writes_itself_down() -> None:
+    local = LocalSGD(3, 4, 0.1 + 0.2, momentum=0.5, engine="loop", seed=9)
+    assert value_of(by_kind(LocalSGD), json.loads(json.dumps(local.to_dict()))) == local
+    assert LocalSGD().to_dict() == {
+        **{"kind": "sgd", "epochs": 1, "batch_size": 8, "learning_rate": 0.5, "momentum": 0.0},
+        **{"proximal": 0.0, "engine": "auto", "seed": 0},
+    }

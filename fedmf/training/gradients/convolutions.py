@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedmf.training.gradients.gradient import add_scaled
-from fedmf.training.gradients.layers import Accumulation, Layer
+from fedmf.training.gradients.gradient import Accumulation
+from fedmf.training.gradients.layers import Layer
 
 __all__ = ["ConvolutionByProducts", "ConvolutionByUser", "MaxPool", "channels_last"]
 
@@ -65,11 +65,9 @@ class ConvolutionByUser(_Convolution):
             outputs.append(F.conv2d(part, kernels, bias, self._stride, self._padding, self._dilation))
         return _stacked(outputs), inputs
 
-    def backward(
-        self, parameters: Tensor, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool
-    ) -> Tensor | None:
+    def backward(self, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool) -> Tensor | None:
         """See `Layer.backward`."""
-        weights, targets = self._view(parameters), self._view(into.target)
+        weights, targets = self._view(into.parameters), self._view(into.target)
         inputs = []
         for u, x in enumerate(saved):
             dx, kernels, bias = torch.ops.aten.convolution_backward(
@@ -86,9 +84,9 @@ class ConvolutionByUser(_Convolution):
                 [need_dx, True, self._has_bias],
             )
             inputs.append(dx)
-            add_scaled(targets[u], kernels, into.beta, into.alpha)
+            into.add(targets[u], kernels)
             if self._has_bias:
-                add_scaled(into.target[u, self._bias], bias, into.beta, into.alpha)
+                into.add(into.target[u, self._bias], bias)
         return _stacked(inputs) if need_dx else None
 
 
@@ -120,16 +118,14 @@ class ConvolutionByProducts(_Convolution):
         ]
         return y.unflatten(2, (batch, *size)).transpose(1, 2), (x.shape, columns)
 
-    def backward(
-        self, parameters: Tensor, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool
-    ) -> Tensor | None:
+    def backward(self, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool) -> Tensor | None:
         """See `Layer.backward`."""
         shape, columns = saved
         users, batch = shape[:2]
         outer = dy.transpose(1, 2).flatten(2)
         dx = None
         if need_dx:
-            patches = torch.bmm(self._view(parameters).flatten(2).mT, outer)
+            patches = torch.bmm(self._view(into.parameters).flatten(2).mT, outer)
             patches = patches.unflatten(2, (batch, -1)).transpose(1, 2).flatten(0, 1)
             dx = F.fold(
                 patches, shape[3:], self._kernels[2:], self._dilation, self._padding, self._stride
@@ -137,7 +133,7 @@ class ConvolutionByProducts(_Convolution):
         flat = into.target[:, self._weight].view(users, self._kernels[0], -1)
         flat.baddbmm_(outer, columns.mT, beta=into.beta, alpha=into.alpha)
         if self._has_bias:
-            add_scaled(into.target[:, self._bias], outer.sum(dim=2), into.beta, into.alpha)
+            into.add(into.target[:, self._bias], outer.sum(dim=2))
         return dx
 
 
@@ -161,9 +157,7 @@ class MaxPool(Layer):
         )
         return y.unflatten(0, x.shape[:2]), (flat, places)
 
-    def backward(
-        self, parameters: Tensor, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool
-    ) -> Tensor | None:
+    def backward(self, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool) -> Tensor | None:
         """See `Layer.backward`."""
         if not need_dx:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,10 +12,51 @@ from torch.func import functional_call, grad, vmap
 
 from fedmf.models import FlatModel
 
-__all__ = ["FunctionalGradient", "Gradient", "LoopGradient", "Loss"]
+__all__ = ["Accumulation", "Batch", "FunctionalGradient", "Gradient", "LoopGradient", "Loss", "flat_gradient"]
 
 #: (outputs, labels) → per-example losses, shape (batch,).
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The examples on which each user of a group takes one step, of any type and structure.
+
+    Args:
+        features: shape (users, width, …).
+        labels: shape (users, width, …).
+        weights: shape (users, width), float32; 0 for padding.
+    """
+
+    features: Tensor
+    labels: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Accumulation:
+    """target ← β·target + α·gradient, in place; with β = 0 the old target is not read.
+
+    Args:
+        parameters: where gradients are taken, shape (users, d), float32.
+        target: shape (users, d); may be ``parameters`` itself, which makes one step of SGD.
+        beta: weight of the old target.
+        alpha: weight of the gradient.
+    """
+
+    parameters: Tensor
+    target: Tensor
+    beta: float
+    alpha: float
+
+    def add(self, target: Tensor, gradient: Tensor) -> None:
+        """Do it to a part of the target, given as a view."""
+        if self.beta == 0.0:
+            torch.mul(gradient, self.alpha, out=target)
+            return
+        if self.beta != 1.0:
+            target.mul_(self.beta)
+        target.add_(gradient, alpha=self.alpha)
 
 
 class Gradient(ABC):
@@ -24,27 +66,8 @@ class Gradient(ABC):
     one_by_one: bool = False
 
     @abstractmethod
-    def accumulate(
-        self,
-        parameters: Tensor,
-        features: Tensor,
-        labels: Tensor,
-        weights: Tensor,
-        target: Tensor,
-        beta: float,
-        alpha: float,
-    ) -> None:
-        """target ← β·target + α·gradient, in place; with β = 0 the old target is not read.
-
-        Args:
-            parameters: shape (users, d), float32.
-            features: shape (users, width, …).
-            labels: shape (users, width).
-            weights: shape (users, width); 0 for padding.
-            target: shape (users, d); may be ``parameters`` itself, which makes one step of SGD.
-            beta: what is kept of the target.
-            alpha: weight of the gradient.
-        """
+    def accumulate(self, batch: Batch, into: Accumulation) -> None:
+        """Add the gradients of a step."""
 
 
 class FunctionalGradient(Gradient):
@@ -60,26 +83,16 @@ class FunctionalGradient(Gradient):
         outputs = functional_call(self._model.module, parameters, (features,))
         return (self._loss(outputs, labels) * weights).sum()
 
-    def accumulate(
-        self,
-        parameters: Tensor,
-        features: Tensor,
-        labels: Tensor,
-        weights: Tensor,
-        target: Tensor,
-        beta: float,
-        alpha: float,
-    ) -> None:
+    def accumulate(self, batch: Batch, into: Accumulation) -> None:
         """See `Gradient.accumulate`."""
-        if len(parameters) == 1:  # without the cost of batching
-            gradient = flat_gradient(
-                self._model, self._loss, parameters[0], features[0], labels[0], weights[0]
-            )
-            add_scaled(target[0], gradient, beta, alpha)
+        examples = batch.features, batch.labels, batch.weights
+        if len(into.parameters) == 1:  # without the cost of batching
+            user = (values[0] for values in examples)
+            into.add(into.target[0], flat_gradient(self._model, self._loss, into.parameters[0], *user))
             return
-        gradients = self._gradients(self._model.unflatten(parameters), features, labels, weights)
-        for name, view in self._model.unflatten(target).items():
-            add_scaled(view, gradients[name], beta, alpha)
+        gradients = self._gradients(self._model.unflatten(into.parameters), *examples)
+        for name, view in self._model.unflatten(into.target).items():
+            into.add(view, gradients[name])
 
 
 class LoopGradient(Gradient):
@@ -90,23 +103,12 @@ class LoopGradient(Gradient):
     def __init__(self, model: FlatModel, loss: Loss) -> None:
         self._model, self._loss = model, loss
 
-    def accumulate(
-        self,
-        parameters: Tensor,
-        features: Tensor,
-        labels: Tensor,
-        weights: Tensor,
-        target: Tensor,
-        beta: float,
-        alpha: float,
-    ) -> None:
+    def accumulate(self, batch: Batch, into: Accumulation) -> None:
         """See `Gradient.accumulate`."""
-        for u in range(len(parameters)):
-            real = weights[u] > 0
-            gradient = flat_gradient(
-                self._model, self._loss, parameters[u], features[u][real], labels[u][real], weights[u][real]
-            )
-            add_scaled(target[u], gradient, beta, alpha)
+        for u, parameters in enumerate(into.parameters):
+            real = batch.weights[u] > 0
+            user = (values[u][real] for values in (batch.features, batch.labels, batch.weights))
+            into.add(into.target[u], flat_gradient(self._model, self._loss, parameters, *user))
 
 
 def flat_gradient(
@@ -118,13 +120,3 @@ def flat_gradient(
         losses = loss(model.forward(point, features), labels)
         (gradient,) = torch.autograd.grad((losses * weights).sum(), point)
     return gradient
-
-
-def add_scaled(target: Tensor, gradient: Tensor, beta: float, alpha: float) -> None:
-    """target ← β·target + α·gradient; with β = 0 the old target is not read, so it may hold anything."""
-    if beta == 0.0:
-        torch.mul(gradient, alpha, out=target)
-        return
-    if beta != 1.0:
-        target.mul_(beta)
-    target.add_(gradient, alpha=alpha)

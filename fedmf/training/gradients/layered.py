@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from fedmf.models import FlatModel
 from fedmf.training.gradients.convolutions import ConvolutionByProducts, ConvolutionByUser, MaxPool
-from fedmf.training.gradients.gradient import Gradient, Loss
-from fedmf.training.gradients.layers import Accumulation, Flatten, Layer, Linear, ParameterFree, Rectifier
+from fedmf.training.gradients.gradient import Accumulation, Batch, Gradient, Loss
+from fedmf.training.gradients.layers import Flatten, Layer, Linear, ParameterFree, Rectifier
 
 __all__ = ["LayeredGradient", "layers_of"]
 
@@ -31,33 +31,23 @@ class LayeredGradient(Gradient):
         self._layers, self._loss = layers, loss
         self._first = next(i for i, layer in enumerate(layers) if layer.has_parameters)
 
-    def accumulate(
-        self,
-        parameters: Tensor,
-        features: Tensor,
-        labels: Tensor,
-        weights: Tensor,
-        target: Tensor,
-        beta: float,
-        alpha: float,
-    ) -> None:
+    def accumulate(self, batch: Batch, into: Accumulation) -> None:
         """See `Gradient.accumulate`."""
-        x, kept = features, []
+        x, saved = batch.features, []
         for layer in self._layers:
-            x, saved = layer.forward(parameters, x)
-            kept.append(saved)
-        dy: Tensor | None = self._loss_gradient(x, labels, weights)
-        into = Accumulation(target, beta, alpha)
+            x, needed = layer.forward(into.parameters, x)
+            saved.append(needed)
+        dy: Tensor | None = self._loss_gradient(x, batch)
         for i in range(len(self._layers) - 1, self._first - 1, -1):
             assert dy is not None
-            dy = self._layers[i].backward(parameters, kept.pop(), dy, into, need_dx=i > self._first)
+            dy = self._layers[i].backward(saved.pop(), dy, into, need_dx=i > self._first)
 
-    def _loss_gradient(self, outputs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    def _loss_gradient(self, outputs: Tensor, batch: Batch) -> Tensor:
         """∂(Σ w·loss)/∂outputs; losses are per example, so users need no separating."""
         with torch.enable_grad():
             flat = outputs.flatten(0, 1).detach().requires_grad_()
-            losses = self._loss(flat, labels.flatten(0, 1))
-            (gradient,) = torch.autograd.grad(losses, flat, weights.flatten())
+            losses = self._loss(flat, batch.labels.flatten(0, 1))
+            (gradient,) = torch.autograd.grad(losses, flat, batch.weights.flatten())
         return gradient.unflatten(0, outputs.shape[:2])
 
 

@@ -8,25 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from fedmf.training.gradients.alignment import aligned, aligned_empty
-from fedmf.training.gradients.gradient import add_scaled
+from fedmf.training.gradients.gradient import Accumulation
 
-__all__ = ["Accumulation", "Layer", "Linear", "ParameterFree", "Rectifier"]
-
-
-@dataclass(frozen=True, eq=False)
-class Accumulation:
-    """target ← β·target + α·gradient."""
-
-    target: Tensor
-    beta: float
-    alpha: float
+__all__ = ["Layer", "Linear", "ParameterFree", "Rectifier"]
 
 
 class Layer(ABC):
@@ -39,9 +29,7 @@ class Layer(ABC):
         """Outputs for the parameters of all layers, shape (users, d), and what `backward` will need."""
 
     @abstractmethod
-    def backward(
-        self, parameters: Tensor, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool
-    ) -> Tensor | None:
+    def backward(self, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool) -> Tensor | None:
         """Accumulate this layer's parameter gradients; returns the gradient of its inputs if needed."""
 
 
@@ -76,19 +64,17 @@ class Linear(Layer):
             torch.bmm(inputs, weight, out=y)
         return y.view(*x.shape[:-1], -1), x
 
-    def backward(
-        self, parameters: Tensor, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool
-    ) -> Tensor | None:
+    def backward(self, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool) -> Tensor | None:
         """See `Layer.backward`."""
         dy = aligned(dy)
         dy = dy.view(len(dy), -1, dy.shape[-1])
         x = saved.view(len(saved), -1, saved.shape[-1])
         dx = None
         if need_dx:  # before the parameters move: the target may be the parameters
-            dx = torch.bmm(dy, self._view(parameters), out=aligned_empty(x, *x.shape)).view(saved.shape)
+            dx = torch.bmm(dy, self._view(into.parameters), out=aligned_empty(x, *x.shape)).view(saved.shape)
         self._view(into.target).baddbmm_(dy.mT, x, beta=into.beta, alpha=into.alpha)
         if self._has_bias:
-            add_scaled(into.target[:, self._bias], dy.sum(dim=1), into.beta, into.alpha)
+            into.add(into.target[:, self._bias], dy.sum(dim=1))
         return dx
 
 
@@ -100,9 +86,7 @@ class Rectifier(Layer):
         y = torch.relu(x)
         return y, y
 
-    def backward(
-        self, parameters: Tensor, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool
-    ) -> Tensor | None:
+    def backward(self, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool) -> Tensor | None:
         """See `Layer.backward`."""
         return torch.ops.aten.threshold_backward(dy, saved, 0) if need_dx else None
 
@@ -124,9 +108,7 @@ class ParameterFree(Layer):
             outputs = self._function(inputs)
         return outputs.detach().unflatten(0, x.shape[:2]), (inputs, outputs)
 
-    def backward(
-        self, parameters: Tensor, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool
-    ) -> Tensor | None:
+    def backward(self, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool) -> Tensor | None:
         """See `Layer.backward`."""
         if not need_dx:
             return None
@@ -142,8 +124,6 @@ class Flatten(Layer):
         """See `Layer.forward`."""
         return x.reshape(*x.shape[:2], -1), x.shape
 
-    def backward(
-        self, parameters: Tensor, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool
-    ) -> Tensor | None:
+    def backward(self, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool) -> Tensor | None:
         """See `Layer.backward`."""
         return dy.reshape(saved) if need_dx else None

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.data.hub import HubColumns, load_hub
-from fedmf.data.partition_plan import PartitionPlan
+from fedmf.data.hub import Hub
 
-COLUMNS = HubColumns(user="writer")
 TRAIN, TEST = 120, 30
 
 
@@ -53,17 +51,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize(
-    "plan",
-    [
-        None,
-        *(PartitionPlan(5, kind) for kind in ("iid", "dirichlet", "dirichlet-sizes", "power-law", "shards")),
-    ],
-    ids=str,
+    "partition", ["natural", "iid", "dirichlet", "dirichlet-sizes", "power-law", "shards"]
 )
-def test_every_example_belongs_to_one_user_and_is_decoded_right(
-    folder: str, plan: PartitionPlan | None
-) -> None:
-    data = load_hub(folder, plan, COLUMNS, seed=3)
+def test_every_example_belongs_to_one_user_and_is_decoded_right(folder: str, partition: str) -> None:
+    options = Hub(5, partition, path=folder, user_column="writer", seed=3)  # type: ignore[arg-type]
+    data = options.load()
     raw = images(TRAIN, 0)
     pixels = torch.stack([torch.from_numpy(np.asarray(image).copy()) for image in raw[:]["image"]])
     expected = pixels.permute(0, 3, 1, 2).float() / 255
@@ -74,20 +66,22 @@ def test_every_example_belongs_to_one_user_and_is_decoded_right(
         assert torch.equal(features, expected[mine])
         assert labels.tolist() == np.asarray(raw[:]["label"])[mine].tolist()
         assert data.sizes(np.array([u])) == [len(mine)]
-        if plan is None:
+        if partition == "natural":
             assert {raw[:]["writer"][i] for i in mine} == {name}
     together = data.examples(np.array([3, 1]))[0]
     assert torch.equal(together, torch.cat([data.examples(np.array([u]))[0] for u in (3, 1)]))
     assert data.test_features.shape == (TEST, 3, 8, 6)
     assert sorted(data.test_labels.tolist()) == sorted(images(TEST, 1)[:]["label"])
-    assert (data.users, data.classes) == (7 if plan is None else 5, 4)
-    again = load_hub(folder, plan, COLUMNS, seed=3)
+    assert (data.users, data.classes) == (7 if partition == "natural" else 5, 4)
+    again = options.load()
     assert again._owned.order.tolist() == data._owned.order.tolist()
 
 
 def test_without_a_test_split_some_examples_are_held_out(tmp_path: Path) -> None:
     datasets.DatasetDict({"train": images(60, 2, channels=1)}).save_to_disk(tmp_path / "saved")
-    data = load_hub(str(tmp_path / "saved"), None, COLUMNS, test_fraction=0.25)
+    data = Hub(
+        path=str(tmp_path / "saved"), user_column="writer", partition="natural", test_fraction=0.25
+    ).load()
     assert data.test_features.shape == (15, 1, 8, 6)
     assert data.sizes(np.arange(7)).sum() == 45
     both = torch.cat([data.test_features, data.examples(np.arange(7))[0]])
@@ -105,22 +99,29 @@ GOOD = {"x": [[float(i), 1.0] for i in range(8)], "y": list("abababab"), "who": 
 @pytest.mark.parametrize(
     ("changes", "columns", "message"),
     [
-        ({}, HubColumns("z", "y"), "columns of .* are x, y, who; got 'z'"),
-        ({}, HubColumns("x", "y"), "user-column must be named for partition natural"),
-        ({}, HubColumns("y", "y", "who"), "must hold images or numbers; got .* in 'y'"),
-        ({"y": [*"abababa", None]}, HubColumns("x", "y", "who"), "row 8: column 'y' is missing"),
-        ({"who": [*"uvuvuvu", ""]}, HubColumns("x", "y", "who"), "row 8: column 'who' is missing"),
-        ({"x": [[1.0, float("nan")]] * 8}, HubColumns("x", "y", "who"), "column 'x' must be finite"),
-        ({"x": [[1.0], [1.0, 2.0]] * 4}, HubColumns("x", "y", "who"), "must have one shape"),
+        ({}, ("z", "y", "who"), "columns of .* are x, y, who; got 'z'"),
+        ({}, ("y", "y", "who"), "must hold images or numbers; got .* in 'y'"),
+        ({"y": [*"abababa", None]}, ("x", "y", "who"), "row 8: column 'y' is missing"),
+        ({"who": [*"uvuvuvu", ""]}, ("x", "y", "who"), "row 8: column 'who' is missing"),
+        ({"x": [[1.0, float("nan")]] * 8}, ("x", "y", "who"), "column 'x' must be finite"),
+        ({"x": [[1.0], [1.0, 2.0]] * 4}, ("x", "y", "who"), "must have one shape"),
     ],
 )
 def test_bad_data_are_one_line(
-    tmp_path: Path, changes: dict[str, list[Any]], columns: HubColumns, message: str
+    tmp_path: Path, changes: dict[str, list[Any]], columns: tuple[str, str, str], message: str
 ) -> None:
-    name = saved(tmp_path / "d", {**GOOD, **changes})
+    features, label, user = columns
+    options = Hub(
+        path=saved(tmp_path / "d", {**GOOD, **changes}),
+        feature_columns=(features,),
+        label_column=label,
+        user_column=user,
+        partition="natural",
+        test_fraction=0.5,
+    )
 
     def everything() -> None:
-        data = load_hub(name, None, columns, test_fraction=0.5)
+        data = options.load()
         data.examples(np.arange(data.users))
 
     with pytest.raises(ValueError, match=message) as caught:
@@ -131,7 +132,9 @@ def test_bad_data_are_one_line(
 def test_too_many_users_and_missing_folders_are_refused(tmp_path: Path) -> None:
     name = saved(tmp_path / "d", GOOD)
     with pytest.raises(ValueError, match=r"users must lie in 1\.\.4"):
-        load_hub(name, PartitionPlan(5), HubColumns("x", "y"), test_fraction=0.5)
+        Hub(5, path=name, feature_columns=("x",), label_column="y", test_fraction=0.5).load()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="data-path must name a data set on the hub or a folder"):
-        load_hub(str(tmp_path / "empty"), None, COLUMNS)
+    with pytest.raises(ValueError, match="path must name a data set on the hub or a folder"):
+        Hub(path=str(tmp_path / "empty")).load()
+    with pytest.raises(ValueError, match="feature_columns must name one column with dataset 'hub'"):
+        Hub(path="d", feature_columns=("x", "y"))

@@ -112,5 +112,8 @@ def test_mlp_shapes() -> None:
         *((5, 3), (5,)),
         *((2, 5), (2,)),
     ]
-    with pytest.raises(ValueError, match=r"hidden-units must be positive; got \(3, 0\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"hidden .* must be a tuple of positive whole numbers; got \(3, 0\)",
+    ):
         mlp(4, (3, 0), 2, seed=0)

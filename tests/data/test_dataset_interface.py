@@ -10,25 +10,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmf.data import digits, prototypes
+from fedmf.data import Digits, Prototypes, Synthetic
 from fedmf.data.dataset import FederatedDataset
-from fedmf.data.partition_plan import PartitionPlan
-from fedmf.data.synthetic import SyntheticDataset
 from fedmf.data.user_ids import NumberedUsers
 
 laws = settings(derandomize=True, max_examples=60, deadline=None, database=None)
 
 DATASETS: dict[str, Callable[[int], FederatedDataset]] = {
-    "digits": lambda seed: digits(30, seed=seed),
-    "digits-dirichlet": lambda seed: digits(30, partition="dirichlet", dirichlet_alpha=0.1, seed=seed),
-    "prototypes": lambda seed: prototypes(PartitionPlan(30), 4, shape=(1, 4, 5), seed=seed),
-    "prototypes-power-law": lambda seed: prototypes(
-        PartitionPlan(30, "power-law", size_exponent=1.2), 9, shape=(6,), classes=3, seed=seed
-    ),
-    "synthetic": lambda seed: SyntheticDataset(30, 7, seed=seed),
-    "synthetic-power-law": lambda seed: SyntheticDataset(
-        30, 90, size_exponent=1.3, features=5, classes=3, clusters=4, seed=seed
-    ),
+    "digits": lambda seed: Digits(30, seed=seed).load(),
+    "digits-dirichlet": lambda seed: Digits(30, partition="dirichlet", dirichlet_alpha=0.1, seed=seed).load(),
+    "prototypes": lambda seed: Prototypes(30, examples_per_user=4, input_shape=(1, 4, 5), seed=seed).load(),
+    "prototypes-power-law": lambda seed: Prototypes(
+        30, "power-law", size_exponent=1.2, examples_per_user=9, input_shape=(6,), classes=3, seed=seed
+    ).load(),
+    "synthetic": lambda seed: Synthetic(30, examples_per_user=7, seed=seed).load(),
+    "synthetic-power-law": lambda seed: Synthetic(
+        30, "power-law", 1.3, examples_per_user=90, features=5, classes=3, clusters=4, seed=seed
+    ).load(),
 }
 every_dataset = pytest.mark.parametrize("make", DATASETS.values(), ids=DATASETS)
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from fedmf.data.digit_images import digits
+from fedmf.data.digit_images import Digits
 from fedmf.data.memory import InMemoryDataset
 from fedmf.data.partitions import partition_by_label, partition_evenly
 from fedmf.models.architectures import mlp
-from fedmf.models.flat_model import FlatModel
-from fedmf.training.task import Task, cross_entropy
+from fedmf.training.kinds import classification
+from fedmf.training.losses import cross_entropy
 
 laws = settings(derandomize=True, max_examples=40, deadline=None, database=None)
 EXAMPLES = 1797
@@ -70,7 +70,7 @@ def test_extreme_alpha_still_partitions(alpha: float) -> None:
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, np.nan, np.inf])
 def test_impossible_alpha_is_refused(alpha: float) -> None:
-    with pytest.raises(ValueError, match=r"α \(dirichlet-alpha\) must be positive and finite"):
+    with pytest.raises(ValueError, match=r"α \(dirichlet_alpha\) must be positive and finite"):
         partition_by_label(np.zeros(4, dtype=np.int64), 2, alpha, np.random.default_rng(0))
 
 
@@ -80,7 +80,7 @@ def rows_of(features: torch.Tensor, labels: torch.Tensor) -> list[tuple[float, .
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet"])
 def test_digits_are_split_without_loss_or_overlap(partition: str) -> None:
-    dataset = digits(360, partition=partition, test_fraction=0.2, seed=3)
+    dataset = Digits(360, partition=partition, seed=3).load()  # type: ignore[arg-type]
     check_partition(dataset.owned, dataset.labels.numel(), 360)
     images, targets = load_digits(return_X_y=True)
     together = (
@@ -96,15 +96,15 @@ def test_digits_are_split_without_loss_or_overlap(partition: str) -> None:
 
 
 def test_user_names_are_stable_and_sort_like_their_numbers() -> None:
-    names = digits(101).user_ids
+    names = Digits(101).load().user_ids
     assert list(names[:2]) == ["user-000", "user-001"]
     assert list(names) == sorted(set(names))
-    assert digits(10).user_ids[-1] == "user-9"
+    assert Digits(10).load().user_ids[-1] == "user-9"
 
 
 def test_digits_are_a_pure_function_of_the_seed() -> None:
     def key(seed: int) -> str:
-        dataset = digits(20, seed=seed, partition="dirichlet")
+        dataset = Digits(20, seed=seed, partition="dirichlet").load()
         return str([part.tolist() for part in dataset.owned]) + str(dataset.test_labels.tolist())
 
     first = key(0)
@@ -114,29 +114,34 @@ def test_digits_are_a_pure_function_of_the_seed() -> None:
 
 
 def test_the_test_part_does_not_depend_on_the_partition() -> None:
-    parts = [digits(20, partition=name, seed=5).test_features for name in ("iid", "dirichlet")]
+    parts = [Digits(20, partition=name, seed=5).load().test_features for name in ("iid", "dirichlet")]
     assert torch.equal(*parts)
 
 
 @pytest.mark.parametrize(
     ("users", "keys", "message"),
     [
-        (0, {}, "users must lie in 1..1438, the number of training examples; got 0"),
+        (0, {}, r"U \(users\) must be a whole number in 1\.\.2147483647; got 0"),
         (1439, {}, "users must lie in 1..1438, the number of training examples; got 1439"),
         (5, {"partition": "sorted"}, "partition must be one of iid, dirichlet, .*; got 'sorted'"),
-        (5, {"test_fraction": 0.0}, r"test-fraction must lie in \(0, 1\); got 0.0"),
-        (5, {"test_fraction": 1.0}, r"test-fraction must lie in \(0, 1\); got 1.0"),
-        (5, {"test_fraction": 1e-4}, "test-fraction must hold out at least one of 1797 examples; got 0.0001"),
+        (5, {"partition": "natural"}, "partition must be one of iid, dirichlet, .*; got 'natural'"),
+        (5, {"shards_per_user": 0}, r"s \(shards_per_user\) must be a whole number in 1\.\."),
+        (5, {"seed": -1}, r"seed \(of the data\) must be a whole number in 0\.\..*; got -1"),
+        (5, {"input_shape": (8, 0)}, r"input_shape must be a tuple of positive whole numbers; got \(8, 0\)"),
+        (5, {"input_shape": (8, 9)}, "must multiply to the 64 entries"),
+        (5, {"test_fraction": 0.0}, r"test_fraction must lie in \(0, 1\); got 0.0"),
+        (5, {"test_fraction": 1.0}, r"test_fraction must lie in \(0, 1\); got 1.0"),
+        (5, {"test_fraction": 1e-4}, "test_fraction must hold out at least one of 1797 examples; got 0.0001"),
         (5, {"partition": "dirichlet", "dirichlet_alpha": 0.0}, "must be positive and finite"),
     ],
 )
 def test_impossible_digits_are_refused(users: int, keys: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        digits(users, **keys)  # type: ignore[arg-type]
+        Digits(users, **keys).load()  # type: ignore[arg-type]
 
 
 def test_every_user_can_own_a_single_example() -> None:
-    dataset = digits(1438)
+    dataset = Digits(1438).load()
     assert {part.size for part in dataset.owned} == {1}
 
 
@@ -170,12 +175,12 @@ def test_moving_to_a_device_moves_all_tensors() -> None:
     moved = tiny().to("meta")
     for name in ("features", "labels", "test_features", "test_labels"):
         assert getattr(moved, name).device.type == "meta"
-    assert Task(tiny(), FlatModel(mlp(2, (), 2, 0))).to("meta").dataset.features.device.type == "meta"
+    assert classification(tiny(), mlp(2, (), 2, 0)).to("meta").dataset.features.device.type == "meta"
 
 
 def test_evaluation_is_the_mean_over_the_test_part() -> None:
     """θ = identity weights, zero bias: logits equal the features; hand-computed loss and accuracy."""
-    task = Task(tiny(), FlatModel(mlp(2, (), 2, 0)))
+    task = classification(tiny(), mlp(2, (), 2, 0))
     result = task.evaluate(torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0, 0.0]))
     losses = [np.log(1 + np.exp(-1)), np.log(1 + np.exp(-1)), np.log(2), np.log(1 + np.exp(-1))]
     assert result["loss"] == pytest.approx(np.mean(losses), rel=1e-6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,9 +13,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedmf.data.keyed_draws import KeyedDraws, normals, sixteen_bits
-from fedmf.data.partition_plan import PartitionPlan
-from fedmf.data.prototype_images import prototypes
-from fedmf.data.synthetic import SyntheticDataset
+from fedmf.data.prototype_images import Prototypes
+from fedmf.data.synthetic import Synthetic
 
 laws = settings(derandomize=True, max_examples=30, deadline=None, database=None)
 
@@ -22,8 +23,8 @@ laws = settings(derandomize=True, max_examples=30, deadline=None, database=None)
 @given(st.lists(st.integers(0, 10**6 - 1), min_size=1, max_size=40), st.integers(0, 2**63 - 1))
 def test_a_user_is_a_function_of_seed_and_number(users: list[int], seed: int) -> None:
     """Alone or in a crowd, among a million or among just enough."""
-    crowd = SyntheticDataset(10**6, 5, size_exponent=1.2, features=9, classes=4, seed=seed)
-    few = SyntheticDataset(max(users) + 1, 5, size_exponent=1.2, features=9, classes=4, seed=seed)
+    law = Synthetic(10**6, "power-law", 1.2, examples_per_user=5, features=9, classes=4, seed=seed)
+    crowd, few = law.load(), replace(law, users=max(users) + 1).load()
     features, labels = crowd.examples(np.array(users))
     edges = np.cumsum([0, *crowd.sizes(np.array(users))])
     for i, user in enumerate(users):
@@ -33,7 +34,7 @@ def test_a_user_is_a_function_of_seed_and_number(users: list[int], seed: int) ->
 
 
 def test_a_million_users_keep_nothing() -> None:
-    few, many = SyntheticDataset(2_000), SyntheticDataset(2**31 - 1)
+    few, many = (Synthetic(users).load() for users in (2_000, 2**31 - 1))
     held = [{name: getattr(value, "nbytes", 0) for name, value in vars(data).items()} for data in (few, many)]
     assert held[0].keys() == held[1].keys()
     assert sum(held[1].values()) < 2**22
@@ -43,7 +44,7 @@ def test_a_million_users_keep_nothing() -> None:
 
 def test_features_have_the_stated_law() -> None:
     """One example of each of 20,000 users: coordinate j has variance 1 + β² + j^−1.2."""
-    data = SyntheticDataset(20_000, 1, features=6, beta=2.0, seed=3)
+    data = Synthetic(20_000, examples_per_user=1, features=6, beta=2.0, seed=3).load()
     x = data.examples(np.arange(20_000))[0].double().numpy()
     variance = 1 + 4 + np.arange(1, 7) ** -1.2
     for j in range(6):
@@ -54,7 +55,7 @@ def test_features_have_the_stated_law() -> None:
 
 
 def test_examples_of_a_user_share_its_centre() -> None:
-    data = SyntheticDataset(400, 50, features=4, seed=1)
+    data = Synthetic(400, examples_per_user=50, features=4, seed=1).load()
     x = data.examples(np.arange(400))[0].double().numpy().reshape(400, 50, 4)
     within = x.var(axis=1, ddof=1).mean(axis=0)
     # 19,600 degrees of freedom: a standard error of 1 %.
@@ -63,7 +64,9 @@ def test_examples_of_a_user_share_its_centre() -> None:
 
 def agreement(alpha: float, clusters: int) -> float:
     """Accuracy on held-out users of one logistic regression trained on everybody's examples."""
-    data = SyntheticDataset(300, 30, features=8, classes=3, clusters=clusters, alpha=alpha, seed=2)
+    data = Synthetic(
+        300, examples_per_user=30, features=8, classes=3, clusters=clusters, alpha=alpha, seed=2
+    ).load()
     x, y = data.examples(np.arange(300))
     model = torch.nn.Linear(8, 3)
     torch.nn.init.zeros_(model.weight)
@@ -87,32 +90,33 @@ def test_alpha_sets_how_much_users_models_differ() -> None:
 
 
 def test_sizes_follow_the_power_law() -> None:
-    data = SyntheticDataset(50_000, 20, size_exponent=2.0, seed=4)
+    data = Synthetic(50_000, "power-law", 2.0, seed=4).load()
     sizes = data.sizes(np.arange(50_000))
     assert sizes.min() == 10
     for size in (20, 40, 100):
         share = (sizes > size).mean()
         # P(size > s) = (10/s)², rounding included; 50,000 users err by at most 0.0022 a standard error.
         assert share == pytest.approx((10 / (size + 0.5)) ** 2, abs=6 * 0.0022)
-    assert set(SyntheticDataset(100, 7).sizes(np.arange(100)).tolist()) == {7}
+    assert set(Synthetic(100, examples_per_user=7).load().sizes(np.arange(100)).tolist()) == {7}
 
 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"users": 0}, "users must be at least 1; got 0"),
-        ({"examples_per_user": 0}, "examples-per-user must be at least 1; got 0"),
-        ({"features": 0}, "features must be at least 1; got 0"),
-        ({"classes": -1}, "classes must be at least 1; got -1"),
-        ({"clusters": 0}, "clusters must be at least 1; got 0"),
-        ({"alpha": -0.1}, r"α \(synthetic-alpha\) must be zero or positive and finite; got -0.1"),
-        ({"beta": float("nan")}, r"β \(synthetic-beta\) must be zero or positive and finite; got nan"),
-        ({"size_exponent": 1.0}, r"a \(size-exponent\) must be above 1"),
+        ({"users": 0}, "users.* must be a whole number in 1.*; got 0"),
+        ({"examples_per_user": 0}, "examples_per_user must be a whole number in 1.*; got 0"),
+        ({"features": 0}, "features must be a whole number in 1.*; got 0"),
+        ({"classes": -1}, "classes must be a whole number in 2.*; got -1"),
+        ({"clusters": 0}, "clusters must be a whole number in 1..1000; got 0"),
+        ({"alpha": -0.1}, r"α \(alpha\) must be zero or positive and finite; got -0.1"),
+        ({"beta": float("nan")}, r"β \(beta\) must be zero or positive and finite; got nan"),
+        ({"partition": "shards"}, "partition must be one of iid, power-law; got 'shards'"),
+        ({"size_exponent": 1.0}, r"a \(size_exponent\) must be above 1"),
     ],
 )
 def test_impossible_worlds_are_refused(keys: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SyntheticDataset(**{"users": 10, **keys})  # type: ignore[arg-type]
+        Synthetic(**{"users": 10, **keys})  # type: ignore[arg-type]
 
 
 def test_keyed_words_are_uniform_and_differ_by_user_counter_seed_and_purpose() -> None:
@@ -131,13 +135,13 @@ def test_keyed_words_are_uniform_and_differ_by_user_counter_seed_and_purpose() -
 
 
 def test_prototypes_are_classes_with_noise() -> None:
-    data = prototypes(PartitionPlan(50), 20, shape=(1, 28, 28), noise=0.5, seed=0)
+    data = Prototypes(50).load()
     assert data.features.shape == (1000, 1, 28, 28)
     assert data.test_labels.numel() == 200
     means = torch.stack([data.features[data.labels == c].mean(dim=0) for c in range(10)])
     residual = data.features - means[data.labels]
     # Class means over about 100 examples leave a factor √0.99 on the noise.
-    assert float(residual.std()) == pytest.approx(0.5, rel=0.01)
+    assert float(residual.std()) == pytest.approx(1.0, rel=0.01)
     assert float(means.std()) == pytest.approx(1.0, rel=0.05)
     distances = torch.cdist(data.test_features.flatten(1), means.flatten(1))
     assert torch.equal(distances.argmin(dim=1), data.test_labels)
@@ -145,17 +149,16 @@ def test_prototypes_are_classes_with_noise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("users", "examples", "keys", "message"),
+    ("fields", "message"),
     [
-        (0, 20, {}, "users must lie in 1..0"),
-        (10, 0, {}, "must be positive; got 0, 10"),
-        (10, 2, {"shape": (0, 3)}, r"must be positive; got 2, 10, \(0, 3\)"),
-        (10, 2, {"classes": 0}, "must be positive; got 2, 0"),
-        (10**6, 20, {}, "at most 8589934592 numbers in memory; got 15680000000"),
+        ({"users": 0}, "users.* must be a whole number in 1.*; got 0"),
+        ({"examples_per_user": 0}, "examples_per_user.* must be a whole number in 1.*; got 0"),
+        ({"input_shape": (0, 3)}, r"input_shape must be a tuple of .*; got \(0, 3\)"),
+        ({"input_shape": ()}, r"input_shape must be a tuple of 1 or more .*; got \(\)"),
+        ({"classes": 1}, "classes must be a whole number in 2.*; got 1"),
+        ({"users": 10**6}, "at most 8589934592 numbers in memory; got 15680000000"),
     ],
 )
-def test_impossible_prototypes_are_refused(
-    users: int, examples: int, keys: dict[str, object], message: str
-) -> None:
+def test_impossible_prototypes_are_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        prototypes(PartitionPlan(users), examples, **keys)  # type: ignore[arg-type]
+        Prototypes(**fields)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmf.data.hold_out import hold_out_examples, hold_out_users
-from fedmf.data.partition_plan import PartitionPlan
-from fedmf.data.table import table_dataset
-from fedmf.data.table_file import Table, read_table
+from fedmf.data.table import Table
+from fedmf.data.table_file import TableRows, read_table
 
 laws = settings(derandomize=True, max_examples=40, deadline=None, database=None)
 
@@ -94,12 +94,12 @@ def test_a_column_of_lists_holds_all_features(tmp_path: Path, kind: arrow.DataTy
         (CSV.replace("bo,9", "bo"), "must be readable; got .*Expected 4 columns, got 3"),
         (
             CSV.replace("who", "user"),
-            "user-column must name one column of .*; got 'who', which occurs 0 times",
+            "user_column must name one column of .*; got 'who', which occurs 0 times",
         ),
-        (CSV.replace("label", "y"), "label-column must name one column of .*; got 'label', which occurs 0"),
+        (CSV.replace("label", "y"), "label_column must name one column of .*; got 'label', which occurs 0"),
         (
             CSV.replace("who,a,b", "who,a,a"),
-            "feature-columns must name one column .* 'a', which occurs 2 times",
+            "feature_columns must name one column .* 'a', which occurs 2 times",
         ),
         ("who,label\nal,1\n", "features, label and user must be different columns"),
         ("who,a,label\n", "must hold at least one row; got none"),
@@ -137,11 +137,11 @@ def test_bad_parquet_is_one_line(tmp_path: Path, columns: dict[str, list[object]
 
 def test_what_is_not_there_or_not_a_table_is_refused(tmp_path: Path) -> None:
     written(tmp_path / "t.parquet", "not parquet")
-    with pytest.raises(ValueError, match="data-path must be readable"):
+    with pytest.raises(ValueError, match="path must be readable"):
         read_table(tmp_path / "t.parquet", "label")
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "none.csv", tmp_path / "empty", written(tmp_path / "t.txt", CSV)):
-        with pytest.raises(ValueError, match=r"data-path must name a \.csv or \.parquet file that exists"):
+        with pytest.raises(ValueError, match=r"path must name a \.csv or \.parquet file that exists"):
             read_table(path, "label")
 
 
@@ -157,38 +157,45 @@ def test_holding_out_leaves_every_owner_something_or_nothing(
         assert mask.sum() == round(fraction * owner.size)
         assert set(owner[~mask]) == set(range(users))
     else:
-        with pytest.raises(ValueError, match="test-fraction must hold out between 1 and"):
+        with pytest.raises(ValueError, match="test_fraction must hold out between 1 and"):
             hold_out_examples(owner, fraction, rng)
     if 1 <= round(fraction * users) < users:
         mask = hold_out_users(owner, fraction, rng)
         assert not set(owner[mask]) & set(owner[~mask])
         assert len(set(owner[mask])) == round(fraction * users)
     else:
-        with pytest.raises(ValueError, match="test-fraction must hold out between 1 and"):
+        with pytest.raises(ValueError, match="test_fraction must hold out between 1 and"):
             hold_out_users(owner, fraction, rng)
 
 
-def example_table(rows: int = 40, users: int = 8) -> Table:
+def example_table(rows: int = 40, users: int = 8) -> TableRows:
     rng = np.random.default_rng(0)
     owner = np.concatenate([np.arange(users), rng.integers(users, size=rows - users)])
     names = tuple(f"name {u}" for u in range(users))
-    return Table(
+    return TableRows(
         np.arange(rows, dtype=np.float32)[:, None], np.arange(rows) % 3, ("x", "y", "z"), owner, names
     )
 
 
 @pytest.mark.parametrize("hold_out", ["examples", "users"])
-@pytest.mark.parametrize("plan", [None, PartitionPlan(5), PartitionPlan(3, "shards")])
-def test_every_row_is_held_out_or_owned_once(hold_out: str, plan: PartitionPlan | None) -> None:
+@pytest.mark.parametrize(("users", "partition"), [(1, "natural"), (5, "iid"), (3, "shards")])
+def test_every_row_is_held_out_or_owned_once(hold_out: str, users: int, partition: str) -> None:
     table = example_table()
-    data = table_dataset(table, plan, hold_out=hold_out, test_fraction=0.25)
+    data = Table(
+        users,
+        partition,  # type: ignore[arg-type]
+        path="rows",
+        user_column="who",
+        hold_out=hold_out,  # type: ignore[arg-type]
+        test_fraction=0.25,
+    ).dataset_of(table)
     features, labels = data.examples(np.arange(data.users))
     rows = np.concatenate([features[:, 0].numpy(), data.test_features[:, 0].numpy()]).astype(int)
     assert sorted(rows.tolist()) == list(range(40))
     both = np.concatenate([labels.numpy(), data.test_labels.numpy()])
     assert np.array_equal(both, table.labels[rows])
     assert data.classes == 3
-    if plan is None:
+    if partition == "natural":
         for u, name in enumerate(data.user_ids):
             mine = data.examples(np.array([u]))[0][:, 0].numpy().astype(int)
             assert {table.users[o] for o in table.owner[mine]} == {name}
@@ -198,22 +205,34 @@ def test_every_row_is_held_out_or_owned_once(hold_out: str, plan: PartitionPlan 
         assert not set(table.owner[tested]) & set(table.owner[np.setdiff1d(np.arange(40), tested)])
 
 
-def test_missing_users_and_labels_are_refused() -> None:
-    table = example_table()
-    nobody = Table(table.features, table.labels, table.classes, np.zeros(40, dtype=np.int64), ("",))
-    for keys in ({}, {"partition": PartitionPlan(3), "hold_out": "users"}):
-        with pytest.raises(ValueError, match="user-column must be named"):
-            table_dataset(nobody, **keys)  # type: ignore[arg-type]
-    single = Table(table.features, np.zeros(40, dtype=np.int64), ("x",), table.owner, table.users)
-    with pytest.raises(ValueError, match="label-column must hold at least two labels; got x"):
-        table_dataset(single)
-    with pytest.raises(ValueError, match="hold-out must be one of examples, users; got 'rows'"):
-        table_dataset(table, hold_out="rows")
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"path": ""}, "path .* must name what dataset 'table' reads; got none"),
+        ({"partition": "natural"}, "user_column must be named with partition 'natural'"),
+        ({"hold_out": "users"}, "user_column must be named with hold_out 'users'"),
+        ({"hold_out": "rows"}, "hold_out must be one of examples, users; got 'rows'"),
+        ({"feature_columns": "ab"}, "feature_columns must be a tuple of different names; got 'ab'"),
+        ({"feature_columns": ("a", "a")}, "feature_columns must be a tuple of different names"),
+        ({"label_column": ""}, "label_column must be named; got none"),
+        ({"input_shape": (2, -1)}, "input_shape must be a tuple of positive whole numbers"),
+    ],
+)
+def test_impossible_options_are_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Table(**{"path": "rows", **fields})  # type: ignore[arg-type]
+
+
+def test_a_single_label_is_refused() -> None:
+    rows = replace(example_table(), labels=np.zeros(40, dtype=np.int64), classes=("x",))
+    with pytest.raises(ValueError, match="label_column must hold at least two labels; got x"):
+        Table(path="rows").dataset_of(rows)
 
 
 def test_images_are_reshaped_rows() -> None:
-    data = table_dataset(example_table())
-    assert data.reshaped((1, 1, 1)).examples(np.array([0]))[0].shape[1:] == (1, 1, 1)
+    options = Table(8, path="rows", input_shape=(1, 1, 1))
+    data = options.dataset_of(example_table())
+    assert data.examples(np.array([0]))[0].shape[1:] == (1, 1, 1)
     for shape in ((2, 1), (), (0,), (-1, -1)):
         with pytest.raises(ValueError, match="input-shape must multiply to the 1 entries of an example"):
             data.reshaped(shape)

@@ -1,0 +1,143 @@
+"""Options that data sets share: how many users, who owns what, what is held out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.data.dataset import FederatedDataset
+from fedmf.data.partitions import (
+    Partition,
+    check_alpha,
+    check_exponent,
+    partition_by_dirichlet_sizes,
+    partition_by_label,
+    partition_by_power_law,
+    partition_by_shards,
+    partition_evenly,
+)
+from fedmf.values import Value, check_choices, check_whole
+
+__all__ = ["PARTITIONS", "DatasetOptions", "RowOptions", "Spread", "SpreadOptions"]
+
+#: Partitions that need labels and a generator, no more.
+Spread = Literal["iid", "dirichlet", "dirichlet-sizes", "power-law", "shards"]
+
+
+@dataclass(frozen=True)
+class DatasetOptions(Value, ABC):
+    """A data set and its options; `load` makes or reads it.
+
+    Args:
+        users: U ≥ 1, number of users; of no meaning with partition "natural".
+        partition: who owns what: "iid" (equal sizes), "dirichlet" (label skew), "dirichlet-sizes",
+            "power-law" (few users own much), "shards" (few labels a user), or "natural" (each example stays
+            with the user that the user column names).
+        size_exponent: a > 1, tail index of the sizes of "power-law"; the smaller, the more unequal.
+        test_fraction: held-out share of the examples, in (0, 1).
+        seed: public seed of all that is drawn, 0 ≤ seed < 2⁶³.
+
+    Raises:
+        ValueError: a value is out of range.
+
+    Guarantees: equal values load equal data, to the bit.
+    """
+
+    users: int = 360
+    partition: Literal[Spread, "natural"] = "iid"
+    size_exponent: float = 2.0
+    test_fraction: float = 0.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_whole("U (users)", self.users)
+        check_whole("seed (of the data)", self.seed, 0, 2**63 - 1)
+        check_exponent(self.size_exponent)
+        if not 0 < self.test_fraction < 1:
+            raise ValueError(f"test_fraction must lie in (0, 1); got {self.test_fraction}.")
+
+    @abstractmethod
+    def load(self) -> FederatedDataset:
+        """Make or read the data.
+
+        Raises:
+            ValueError: the data cannot be read, or do not suit the options.
+        """
+
+
+@dataclass(frozen=True)
+class SpreadOptions(DatasetOptions):
+    """A data set whose examples are spread over users.
+
+    Args:
+        dirichlet_alpha: α > 0 of "dirichlet" and "dirichlet-sizes"; the smaller, the more unequal.
+        shards_per_user: s ≥ 1 of "shards".
+    """
+
+    dirichlet_alpha: float = 0.5
+    shards_per_user: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_alpha(self.dirichlet_alpha)
+        check_whole("s (shards_per_user)", self.shards_per_user)
+
+    def split(self, labels: NDArray[np.int64], rng: np.random.Generator) -> Partition:
+        """Spread the examples with these labels over the users; each user owns at least one.
+
+        Raises:
+            ValueError: more users than examples, or too many shards.
+        """
+        return PARTITIONS[self.partition](self, labels, rng)
+
+
+@dataclass(frozen=True)
+class RowOptions(SpreadOptions):
+    """A data set of rows with named columns.
+
+    Args:
+        path: where the rows are.
+        feature_columns: names of the feature columns.
+        label_column: name of the label column.
+        user_column: name of the column that says whose row it is; empty for none.
+    """
+
+    path: str = ""
+    feature_columns: tuple[str, ...] = ()
+    label_column: str = "label"
+    user_column: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.path:
+            raise ValueError(f"path (of the data) must name what dataset {self.kind!r} reads; got none.")
+        names = self.feature_columns
+        if not isinstance(names, tuple) or not all(names) or len(set(names)) < len(names):
+            raise ValueError(f"feature_columns must be a tuple of different names; got {names!r}.")
+        if any("," in name or name != name.strip() for name in names):
+            raise ValueError(
+                f"feature_columns must have no commas and no blanks at their ends, so that a configuration "
+                f"can list them; got {names!r}."
+            )
+        if not self.label_column:
+            raise ValueError("label_column must be named; got none.")
+        if self.partition == "natural" and not self.user_column:
+            raise ValueError("user_column must be named with partition 'natural'; got none.")
+
+
+#: By name; each gives every user at least one example.
+PARTITIONS: Final[dict[str, Callable[[SpreadOptions, NDArray[np.int64], np.random.Generator], Partition]]] = {
+    "iid": lambda o, labels, rng: partition_evenly(labels.size, o.users, rng),
+    "dirichlet": lambda o, labels, rng: partition_by_label(labels, o.users, o.dirichlet_alpha, rng),
+    "dirichlet-sizes": lambda o, labels, rng: partition_by_dirichlet_sizes(
+        labels.size, o.users, o.dirichlet_alpha, rng
+    ),
+    "power-law": lambda o, labels, rng: partition_by_power_law(labels.size, o.users, o.size_exponent, rng),
+    "shards": lambda o, labels, rng: partition_by_shards(labels, o.users, o.shards_per_user, rng),
+}

@@ -1,0 +1,25 @@
+"""What went wrong in a task's own code, in one line."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+__all__ = ["described"]
+
+#: Packages whose frames are not the task's own.
+LIBRARIES = frozenset({"fedmf", "functorch", "numpy", "torch", *sys.stdlib_module_names})
+MOST_CHARACTERS = 300
+
+
+def described(error: BaseException) -> str:
+    """Type, message and the deepest place in the task's own code, if it passed through any.
+
+    >>> described(ValueError("two\\nlines"))
+    'ValueError: two lines'
+    """
+    message = " ".join(str(error).split())[:MOST_CHARACTERS].rstrip(".")
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in LIBRARIES:
+            return f"{type(error).__name__}: {message} ({frame.f_code.co_filename}:{line})"
+    return f"{type(error).__name__}: {message}"

@@ -1,0 +1,83 @@
+"""Common kinds of tasks: each is a loss, its metrics and what labels look like."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import nn
+
+from fedmf.data import FederatedDataset
+from fedmf.models import FlatModel
+from fedmf.training.gradients import Loss
+from fedmf.training.losses import binary_cross_entropy, cross_entropy, squared_error, token_cross_entropy
+from fedmf.training.metrics import ACCURACY, F1, MAE, PERPLEXITY, RMSE, TOKEN_ACCURACY
+from fedmf.training.task import Task
+
+__all__ = ["classification", "multi_label", "next_token", "regression", "tagging"]
+
+Model = nn.Module | FlatModel
+
+
+def classification(dataset: FederatedDataset, model: Model, loss: Loss = cross_entropy) -> Task:
+    """One class number for each example; outputs are logits, shape (batch, classes).
+
+    Args:
+        dataset: labels have shape (examples,).
+        model: from features to logits.
+        loss: (outputs, labels) → per-example losses.
+    """
+    return Task(dataset, _flat(model), loss, (ACCURACY,), dataset.structure)
+
+
+def tagging(dataset: FederatedDataset, model: Model) -> Task:
+    """A class number for each position of an example; outputs are logits, shape (batch, …, classes).
+
+    Args:
+        dataset: labels have shape (examples, …); −100 is padding.
+        model: from features to logits.
+    """
+    return Task(dataset, _flat(model), token_cross_entropy, (TOKEN_ACCURACY,), dataset.structure)
+
+
+def next_token(dataset: FederatedDataset, model: Model, vocabulary: int) -> Task:
+    """The token that follows each position of a text; outputs are logits, shape (batch, T, vocabulary).
+
+    Args:
+        dataset: features are tokens, shape (examples, T), integers; labels the tokens that follow, −100
+            where none does.
+        model: from tokens to logits.
+        vocabulary: how many tokens there are; they are numbered from 0.
+    """
+    shapes = dataset.structure
+    structure = replace(
+        shapes,
+        features=replace(shapes.features, bound=vocabulary),
+        labels=replace(shapes.labels, bound=vocabulary),
+    )
+    return Task(dataset, _flat(model), token_cross_entropy, (PERPLEXITY, TOKEN_ACCURACY), structure)
+
+
+def regression(dataset: FederatedDataset, model: Model) -> Task:
+    """Real labels of any shape; outputs have as many numbers, and squared errors are minimised.
+
+    Args:
+        dataset: labels of a floating type, shape (examples, …).
+        model: from features to predictions.
+    """
+    return Task(dataset, _flat(model), squared_error, (MAE, RMSE), dataset.structure)
+
+
+def multi_label(dataset: FederatedDataset, model: Model) -> Task:
+    """Any number of labels for each example; outputs are logits, one for each label.
+
+    Args:
+        dataset: labels are 0.0 or 1.0, of a floating type, shape (examples, labels).
+        model: from features to logits.
+    """
+    shapes = dataset.structure
+    structure = replace(shapes, labels=replace(shapes.labels, bound=2))
+    return Task(dataset, _flat(model), binary_cross_entropy, (F1,), structure)
+
+
+def _flat(model: Model) -> FlatModel:
+    return model if isinstance(model, FlatModel) else FlatModel(model)

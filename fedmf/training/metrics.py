@@ -1,0 +1,133 @@
+"""What a model is judged by: values that are computed from sums over examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmf.training.losses import PADDING, position_losses
+
+__all__ = ["ACCURACY", "F1", "MAE", "PERPLEXITY", "RMSE", "TOKEN_ACCURACY", "Metric"]
+
+
+def mean(sums: Sequence[float], examples: int) -> float:
+    """S/n."""
+    return sums[0] / examples
+
+
+def ratio(sums: Sequence[float], examples: int) -> float:
+    """S_0/S_1, or NaN if nothing was counted."""
+    return sums[0] / sums[1] if sums[1] else math.nan
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A function of sums over examples, so that it can be computed in parts and by users apart.
+
+    With x_i the terms of example i and S = Σ_i x_i over n examples, the metric is value(S, n).
+
+    Args:
+        name: lower-case letters, digits and underscores; the column in tables of metrics.
+        terms: (outputs, labels) → x, shape (batch,) or (batch, k).
+        higher_is_better: whether a larger value is a better model.
+        clip_range: low < high; one user's value is clamped to it in private sums over users.
+        value: (S, n) → the metric, the same for all multiples (cS, cn); the mean of the first term if left
+            out.
+
+    Raises:
+        ValueError: an impossible name or range.
+
+    >>> ACCURACY.of(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([1, 1]))
+    0.5
+    """
+
+    name: str
+    terms: Callable[[Tensor, Tensor], Tensor]
+    higher_is_better: bool
+    clip_range: tuple[float, float] = (0.0, 1.0)
+    value: Callable[[Sequence[float], int], float] = mean
+
+    def __post_init__(self) -> None:
+        if not (self.name.isidentifier() and self.name.isascii() and self.name.islower()):
+            raise ValueError(
+                f"name (of a metric) must be lower-case letters, digits and underscores; got {self.name!r}."
+            )
+        low, high = self.clip_range
+        if not -math.inf < low < high < math.inf:
+            raise ValueError(
+                f"clip_range (of metric {self.name}) must be finite with low < high; got {self.clip_range}."
+            )
+
+    @property
+    def is_share(self) -> bool:
+        """Whether people read it in percent."""
+        return self.clip_range == (0.0, 1.0)
+
+    def sums(self, outputs: Tensor, labels: Tensor) -> tuple[float, ...]:
+        """S over these examples, in float64."""
+        terms = self.terms(outputs, labels).to(torch.float64)
+        return tuple(terms.reshape(len(labels), -1).sum(dim=0).tolist())
+
+    def of(self, outputs: Tensor, labels: Tensor) -> float:
+        """The metric over these examples."""
+        return self.value(self.sums(outputs, labels), len(labels))
+
+
+def _right(outputs: Tensor, labels: Tensor) -> Tensor:
+    return outputs.argmax(dim=-1) == labels
+
+
+def _right_positions(outputs: Tensor, labels: Tensor) -> Tensor:
+    real = labels != PADDING
+    return _per_example(_right(outputs, labels) & real, real)
+
+
+def _position_losses(outputs: Tensor, labels: Tensor) -> Tensor:
+    return _per_example(position_losses(outputs, labels), labels != PADDING)
+
+
+def _absolute_error(outputs: Tensor, labels: Tensor) -> Tensor:
+    return _per_example((outputs.reshape(labels.shape) - labels).abs()) / max(1, labels[0].numel())
+
+
+def _squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
+    return _per_example((outputs.reshape(labels.shape) - labels).square()) / max(1, labels[0].numel())
+
+
+def _agreement(outputs: Tensor, labels: Tensor) -> Tensor:
+    predicted, true = outputs > 0, labels > 0.5
+    return _per_example(2 * (predicted & true), predicted.int() + true.int())
+
+
+def _per_example(*entries: Tensor) -> Tensor:
+    """Sums over the entries of each example, shape (batch, k)."""
+    return torch.stack([part.reshape(len(part), -1).sum(dim=1) for part in entries], dim=1)
+
+
+def _root_mean(sums: Sequence[float], examples: int) -> float:
+    return math.sqrt(mean(sums, examples))
+
+
+def _exponential_ratio(sums: Sequence[float], examples: int) -> float:
+    per_position = ratio(sums, examples)
+    return math.exp(per_position) if not per_position > 700.0 else math.inf
+
+
+#: Share of examples whose label has the largest output.
+ACCURACY = Metric("accuracy", _right, higher_is_better=True)
+#: Share of positions, padding left out, whose label has the largest output.
+TOKEN_ACCURACY = Metric("token_accuracy", _right_positions, higher_is_better=True, value=ratio)
+#: exp of the mean cross-entropy of a position, padding left out.
+PERPLEXITY = Metric(
+    "perplexity", _position_losses, higher_is_better=False, clip_range=(1.0, 1000.0), value=_exponential_ratio
+)
+#: Mean absolute error.
+MAE = Metric("mae", _absolute_error, higher_is_better=False, clip_range=(0.0, 10.0))
+#: Root of the mean squared error.
+RMSE = Metric("rmse", _squared_error, higher_is_better=False, clip_range=(0.0, 10.0), value=_root_mean)
+#: F1 over all examples and labels together (micro average).
+F1 = Metric("f1", _agreement, higher_is_better=True, value=ratio)

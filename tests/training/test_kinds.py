@@ -1,0 +1,253 @@
+"""Classification, next-token, tagging, regression and multi-label tasks: trained by every engine, judged."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support.training_cases import KINDS, LENGTH, TOKENS, cohort, task_of_kind
+from torch import Tensor, nn
+
+from fedmf.data import ExampleStructure, TensorStructure
+from fedmf.models.architectures import mlp
+from fedmf.models.flat_model import FlatModel
+from fedmf.training import ExampleTotals, LocalSGD, LocalTrainer, Metric, Task, evaluate_users, preflight
+from fedmf.training.clipping import FixedPointSum
+from fedmf.training.gradients import Accumulation, Batch, Gradient
+from fedmf.training.grouping import Grouping
+from fedmf.training.kinds import classification, regression
+from fedmf.training.losses import PADDING, token_cross_entropy
+from fedmf.training.metrics import ACCURACY, F1, MAE, PERPLEXITY, RMSE, TOKEN_ACCURACY
+from fedmf.training.workers import Workers
+
+SIZES = [1, 2, 3, 9, 17, 8, 4, 4, 12, 5, 12, 12]
+LOCAL = LocalSGD(epochs=2, batch_size=4, learning_rate=0.3, momentum=0.5, seed=5)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@every_kind
+def test_grouped_users_have_the_bits_they_have_alone(kind: str) -> None:
+    task = task_of_kind(kind, SIZES)
+    users, start = task.dataset.user_ids, task.model.initial()
+    alone = LocalTrainer(task, LOCAL, group_size=1).updates(start, users, 0)
+    assert (alone.norm(dim=1) > 1e-3).all()
+    for group_size in (None, 3):
+        assert torch.equal(LocalTrainer(task, LOCAL, group_size).updates(start, users, 0), alone)
+
+
+class RoundsRepeatedWords(Gradient):
+    """Groups get other bits than a user alone, but only where a text says the same over and over."""
+
+    def accumulate(self, batch: Batch, into: Accumulation) -> None:
+        repeated = bool((batch.features == batch.features[:, :1]).all())
+        into.target.add_(1e-6 if repeated and len(into.target) > 1 else 0.0)
+
+
+@pytest.mark.parametrize(("kind", "together"), [("next token", False), ("regression", True)])
+def test_groups_of_texts_are_tried_with_words_that_repeat(kind: str, together: bool) -> None:
+    grouping = Grouping(task_of_kind(kind, SIZES), Workers(RoundsRepeatedWords), most=None, exact=True)
+    assert (grouping.parts(4, 8) == [slice(0, 4)]) == together
+
+
+@every_kind
+@pytest.mark.parametrize("engine", ["vectorised", "loop"])
+def test_engines_agree_to_rounding(kind: str, engine: str) -> None:
+    task = task_of_kind(kind, SIZES)
+    users, start = task.dataset.user_ids, task.model.initial()
+    expected = LocalTrainer(task, LOCAL).updates(start, users, 0)
+    other = LocalTrainer(task, replace(LOCAL, engine=engine)).updates(start, users, 0)  # type: ignore[arg-type]
+    torch.testing.assert_close(other, expected, rtol=2e-5, atol=2e-6)
+
+
+@every_kind
+def test_the_default_engine_learns_and_metrics_improve(kind: str) -> None:
+    task = task_of_kind(kind, [20] * 8)
+    parameters = task.model.initial()
+    before = task.evaluate(parameters)
+    trainer = LocalTrainer(task, LocalSGD(epochs=3, learning_rate=0.2))
+    for t in range(15):
+        total = FixedPointSum(task.model.dimension, 100.0)
+        assert trainer.add_updates(parameters, task.dataset.user_ids, t, total) == list(task.dataset.user_ids)
+        parameters = parameters + (total.total() / 8).to(torch.float32)
+    after = task.evaluate(parameters)
+    assert after["loss"] < before["loss"]
+    for metric in task.metrics:
+        gain = after[metric.name] - before[metric.name]
+        assert (gain > 0) == metric.higher_is_better, metric.name
+    assert set(after) == {"loss", *(metric.name for metric in task.metrics)}
+
+
+@every_kind
+@pytest.mark.parametrize("engine", ["auto", "vectorised", "loop"])
+def test_preflight_passes(kind: str, engine: str) -> None:
+    preflight(task_of_kind(kind, [3]), replace(LOCAL, engine=engine))  # type: ignore[arg-type]
+
+
+@every_kind
+def test_sums_of_users_make_the_metrics_of_their_examples(kind: str) -> None:
+    task = task_of_kind(kind, SIZES)
+    theta = task.model.initial()
+    totals = evaluate_users(task, theta, task.dataset.user_ids)
+    features, labels = task.dataset.examples(np.arange(len(SIZES)))
+    everything = replace(task.dataset, test_features=features, test_labels=labels)  # type: ignore[type-var]
+    expected = replace(task, dataset=everything).evaluate(theta)
+    assert totals.examples == sum(SIZES)
+    assert task.values(totals.sums, totals.examples) == pytest.approx(expected, rel=1e-5)
+
+
+@every_kind
+def test_no_users_example_is_looked_at(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = task_of_kind(kind, SIZES)
+    monkeypatch.setattr(type(task.dataset), "examples", lambda *_: pytest.fail("a user's examples were read"))
+    preflight(task, LOCAL)
+    LocalTrainer(task, LOCAL)
+    task.fingerprint()
+
+
+def test_metrics_by_hand() -> None:
+    logits = torch.tensor([[[2.0, 0.0], [0.0, 2.0]], [[0.0, 1.0], [5.0, 0.0]]])
+    tokens = torch.tensor([[0, 0], [1, PADDING]])
+    assert TOKEN_ACCURACY.of(logits, tokens) == pytest.approx(2 / 3)
+    losses = [math.log1p(math.exp(-2)), math.log1p(math.exp(2)), math.log1p(math.exp(-1))]
+    assert PERPLEXITY.of(logits, tokens) == pytest.approx(math.exp(sum(losses) / 3))
+    expected = torch.tensor([(losses[0] + losses[1]) / 2, losses[2]])
+    torch.testing.assert_close(token_cross_entropy(logits, tokens), expected)
+    assert ACCURACY.of(torch.eye(3), torch.tensor([0, 1, 0])) == pytest.approx(2 / 3)
+    predicted, true = torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+    assert MAE.of(predicted, true) == pytest.approx(5 / 4)
+    assert RMSE.of(predicted, true) == pytest.approx(math.sqrt(13 / 4))
+    assert MAE.of(torch.tensor([[1.0], [4.0]]), torch.tensor([1.0, 2.0])) == 1.0
+    assert F1.of(torch.tensor([[1.0, 1.0, -1.0]]), torch.tensor([[1.0, 0.0, 1.0]])) == 0.5
+    assert math.isnan(F1.of(torch.tensor([[-1.0]]), torch.tensor([[0.0]])))
+    assert PERPLEXITY.of(1e4 * logits, tokens) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": "F 1"}, "name .of a metric. must be lower-case letters, digits and underscores; got 'F 1'"),
+        ({"clip_range": (1.0, 1.0)}, "clip_range .of metric m. must be finite with low < high"),
+        ({"clip_range": (0.0, math.inf)}, "clip_range .of metric m. must be finite with low < high"),
+    ],
+)
+def test_impossible_metrics_are_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Metric(**{"name": "m", "terms": ACCURACY.terms, "higher_is_better": True, **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["loss", "epsilon", "round", "accuracy"])
+def test_metrics_of_a_task_have_names_of_their_own(name: str) -> None:
+    task = classification(cohort([1]), mlp(6, (), 4, 0))
+    with pytest.raises(ValueError, match=f"metrics must have names of their own, .* got '{name}'"):
+        replace(task, metrics=(ACCURACY, replace(ACCURACY, name=name)))
+
+
+def pinball(outputs: Tensor, labels: Tensor) -> Tensor:
+    """A kind that the package does not know, in one place."""
+    error = labels - outputs[:, 0]
+    return torch.maximum(0.9 * error, -0.1 * error)
+
+
+COVERAGE = Metric("coverage", lambda outputs, labels: labels <= outputs[:, 0], higher_is_better=True)
+
+
+def test_a_new_kind_is_one_expression() -> None:
+    dataset = task_of_kind("regression", SIZES).dataset
+    task = Task(dataset, FlatModel(mlp(6, (7,), 1, 2)), pinball, (COVERAGE,), dataset.structure)
+    preflight(task, LOCAL)
+    trainer = LocalTrainer(task, LOCAL)
+    assert torch.isfinite(trainer.updates(task.model.initial(), dataset.user_ids, 0)).all()
+    assert 0.0 <= task.evaluate(task.model.initial())["coverage"] <= 1.0
+
+
+def test_structures_of_the_kinds() -> None:
+    def structure(kind: str) -> tuple[str, str]:
+        task = task_of_kind(kind, SIZES)
+        return str(task.structure.features), str(task.structure.labels)
+
+    tokens = f"({LENGTH},) int64 below {TOKENS}"
+    assert structure("classification") == ("(6,) float32", "() int64 below 4")
+    assert structure("next token") == (tokens, tokens)
+    assert structure("tagging")[1] == f"({LENGTH},) int64 below 5"
+    assert structure("regression") == ("(6,) float32", "() float32")
+    assert structure("multi-label") == ("(6,) float32", "(3,) float32 below 2")
+
+
+def test_made_up_examples_are_as_declared() -> None:
+    structure = ExampleStructure(
+        TensorStructure((2, 3), torch.float16), TensorStructure((4,), torch.int32, bound=3)
+    )
+    features, labels = structure.sample(torch.Generator().manual_seed(1), (50, 2))
+    assert (features.shape, features.dtype) == ((50, 2, 2, 3), torch.float16)
+    assert (labels.shape, labels.dtype) == ((50, 2, 4), torch.int32)
+    assert set(labels.flatten().tolist()) == {0, 1, 2}
+    again = structure.sample(torch.Generator().manual_seed(1), (50, 2))
+    assert torch.equal(again[0], features)
+    assert torch.equal(again[1], labels)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((0,),), r"shape must consist of sizes of at least 1; got \(0,\)"),
+        (((), torch.int64), "bound .exclusive, of whole numbers. must be at least 1; got None"),
+        (((), torch.float32, 0), "bound .exclusive, of whole numbers. must be at least 1; got 0"),
+        (((), torch.complex64), r"dtype must be real; got torch\.complex64"),
+    ],
+)
+def test_impossible_structures_are_refused(arguments: tuple, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TensorStructure(*arguments)
+
+
+def test_users_examples_are_like_those_of_the_test_part() -> None:
+    dataset = cohort([2])
+    with pytest.raises(
+        ValueError, match=r"labels must be like test_labels, \(\) .*int64; got \(\) .*float32"
+    ):
+        replace(dataset, labels=dataset.labels.float())
+    with pytest.raises(ValueError, match=r"features must be like test_features, \(6,\) .*; got \(5,\)"):
+        replace(dataset, features=dataset.features[:, :5])
+
+
+PRINT_FINGERPRINT = """
+import sys
+sys.path.insert(0, "tests")
+from support.training_cases import task_of_kind
+print(task_of_kind("next token", [3, 4]).fingerprint())
+"""
+
+
+def test_fingerprints_tell_tasks_apart_and_are_the_same_in_every_process() -> None:
+    task = task_of_kind("next token", [3, 4])
+    again = subprocess.run(
+        [sys.executable, "-c", PRINT_FINGERPRINT], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert again.stdout.strip() == task.fingerprint()
+    assert len(task.fingerprint()) == 64
+    moved = FlatModel(nn.Sequential(nn.Identity(), task.model.module))
+    other = task_of_kind("tagging", [3, 4])
+    variants = {
+        "users": task_of_kind("next token", [3, 5, 1]),
+        "ids": replace(task, dataset=replace(task.dataset, user_ids=("u1", "u0"))),  # type: ignore[type-var]
+        "names": replace(task, model=moved),
+        "values": replace(task, model=task_of_kind("next token", [3, 4]).model),
+        "loss": replace(task, loss=ACCURACY.terms),
+        "metrics": replace(task, metrics=other.metrics),
+        "structure": replace(task, structure=other.structure),
+    }
+    with torch.no_grad():
+        next(variants["values"].model.module.parameters()).view(-1)[3] += 1e-3
+    prints = {name: variant.fingerprint() for name, variant in variants.items()}
+    assert len({task.fingerprint(), *prints.values()}) == len(prints) + 1
+
+
+def test_totals_are_sums_by_name() -> None:
+    task = regression(task_of_kind("regression", [2]).dataset, mlp(6, (), 1, 0))
+    totals = ExampleTotals({"loss": (8.0,), "mae": (4.0,), "rmse": (8.0,)}, 2)
+    assert task.values(totals.sums, totals.examples) == {"loss": 4.0, "mae": 2.0, "rmse": 2.0}

@@ -1,0 +1,102 @@
+"""Broken tasks and all engines: one line with the cause, before anything is spent; and what must pass."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+
+import pytest
+import torch
+from support.broken_tasks import (
+    BROKEN,
+    Scaled,
+    branching,
+    raising,
+    raising_loss,
+    with_loss,
+    with_model,
+)
+from torch import nn
+
+from fedmf.errors import ConfigError
+from fedmf.models.architectures import mlp
+from fedmf.training import LocalSGD, LocalTrainer, Task, preflight
+
+ENGINES = ("auto", "vectorised", "loop")
+every_engine = pytest.mark.parametrize("engine", ENGINES)
+
+
+@every_engine
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_task_is_refused_in_one_line_with_the_cause(
+    name: str, engine: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make, messages, has_cause = BROKEN[name]
+    task = make()
+    with pytest.raises(ConfigError) as refusal:
+        preflight(task, LocalSGD(engine=engine))  # type: ignore[arg-type]
+    line = str(refusal.value)
+    assert "\n" not in line
+    assert [message for message in messages if message not in line] == []
+    assert (refusal.value.__cause__ is not None) == has_cause
+    assert capfd.readouterr() == ("", "")
+
+
+@every_engine
+@pytest.mark.parametrize("make", [lambda: with_model(Scaled(raising)), lambda: with_loss(raising_loss)])
+def test_the_operator_sees_the_place_and_the_traceback(make: Callable[[], Task], engine: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        preflight(make(), LocalSGD(engine=engine))  # type: ignore[arg-type]
+    line = raising.__code__.co_firstlineno + 1
+    assert f"({raising.__code__.co_filename}:{line})" in str(refusal.value)
+    shown = "".join(traceback.format_exception(refusal.value))
+    assert f'"{raising.__code__.co_filename}", line {line}, in raising' in shown
+    assert "OSError: disk\non fire" in shown
+
+
+@pytest.mark.parametrize("engine", ["auto", "loop"])
+def test_a_model_that_cannot_be_batched_passes_where_it_can_be_trained(engine: str) -> None:
+    task = with_model(Scaled(branching))
+    local = LocalSGD(engine=engine)  # type: ignore[arg-type]
+    preflight(task, local)
+    updates = LocalTrainer(task, local).updates(task.model.initial(), ["u0", "u1"], 0)
+    assert (updates.norm(dim=1) > 0).all()
+
+
+def test_a_model_that_cannot_be_batched_is_refused_by_the_engine_that_batches() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        preflight(with_model(Scaled(branching)), LocalSGD(engine="vectorised"))
+    line = branching.__code__.co_firstlineno + 2
+    assert "model must be one that torch.func can batch with engine 'vectorised'; got RuntimeError" in str(
+        refusal.value
+    )
+    assert f"({raising.__code__.co_filename}:{line})" in str(refusal.value)
+    assert "Use 'auto' or 'loop'" in str(refusal.value)
+    assert isinstance(refusal.value.__cause__, RuntimeError)
+
+
+@every_engine
+def test_nothing_moves_and_nothing_is_said(
+    engine: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though dropout draws from the global generator, and one module cannot be batched."""
+    modules: list[nn.Module] = [mlp(6, (7,), 4, 0)]
+    if engine != "vectorised":  # which refuses these two, and says why
+        modules += [nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5)), Scaled(branching)]
+    for module in modules:
+        task = with_model(module)
+        before, state = task.model.initial(), torch.get_rng_state()
+        with caplog.at_level(logging.DEBUG):
+            preflight(task, LocalSGD(engine=engine))  # type: ignore[arg-type]
+        assert torch.equal(task.model.initial(), before)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert all(p.grad is None for p in module.parameters())
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
+
+
+def test_an_update_that_is_not_finite_is_refused() -> None:
+    task = with_loss(lambda outputs, labels: 1e6 * outputs[:, 0])
+    with pytest.raises(ConfigError, match="update of a user must be finite"):
+        preflight(task, LocalSGD(learning_rate=1e38))
