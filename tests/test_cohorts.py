@@ -9,15 +9,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedmf.cohorts.catalogue import cohort_schedule
+from fedmf.cohorts import COHORTS, Cohorts, CyclicCohorts, SampledCohorts
 from fedmf.cohorts.cohort import CohortSchedule
 from fedmf.cohorts.fixed import CyclicSchedule, RandomSchedule, cyclic_participation
+from fedmf.errors import ConfigError
 from fedmf.participation import Participation
+from fedmf.runs import run_of
 
 FALSE_ALARM = 1e-6
 laws = settings(derandomize=True, max_examples=150, deadline=None, database=None)
 
 SEEDS = st.integers(0, 2**32)
+FIXED = [CyclicSchedule, RandomSchedule]
 
 
 def all_cohorts(schedule: CohortSchedule) -> list[list[int]]:
@@ -101,13 +104,15 @@ def test_a_random_schedule_keeps_the_contract_or_is_refused(
 
 
 @laws
-@given(st.sampled_from(["cyclic", "random"]), st.integers(1, 6), st.integers(1, 8), st.integers(1, 40), SEEDS)
-def test_a_schedule_is_a_pure_function_of_its_arguments(name: str, m: int, b: int, n: int, seed: int) -> None:
+@given(st.sampled_from(FIXED), st.integers(1, 6), st.integers(1, 8), st.integers(1, 40), SEEDS)
+def test_a_schedule_is_a_pure_function_of_its_arguments(
+    drawn: type[CohortSchedule], m: int, b: int, n: int, seed: int
+) -> None:
     users = m * b + 5
     contract = Participation.as_many_as_fit(n, b)
-    first = cohort_schedule(name, users, m, contract, seed)
+    first = drawn(users, m, contract, seed)
     np.random.default_rng(0).normal(size=3)
-    second = cohort_schedule(name, users, m, contract, seed)
+    second = drawn(users, m, contract, seed)
     forwards = all_cohorts(first)
     assert forwards == [second.cohort(t).tolist() for t in reversed(range(n))][::-1]
     first.cohort(0)[:] = -1
@@ -126,10 +131,10 @@ def test_cyclic_participation_is_the_tightest_contract(m: int, users: int, n: in
     assert min(gaps, default=n) == contract.min_separation
 
 
-@pytest.mark.parametrize("name", ["cyclic", "random"])
-def test_seeds_give_different_orders(name: str) -> None:
+@pytest.mark.parametrize("drawn", FIXED)
+def test_seeds_give_different_orders(drawn: type[CohortSchedule]) -> None:
     contract = Participation.as_many_as_fit(40, 10)
-    different = {str(all_cohorts(cohort_schedule(name, 100, 5, contract, seed))) for seed in range(5)}
+    different = {str(all_cohorts(drawn(100, 5, contract, seed))) for seed in range(5)}
     assert len(different) == 5
 
 
@@ -180,7 +185,7 @@ def test_cyclic_orders_are_uniform() -> None:
     assert ((counts - expected) ** 2 / expected).sum() < chi_square_threshold(14)
 
 
-@pytest.mark.parametrize("schedule", [CyclicSchedule, RandomSchedule])
+@pytest.mark.parametrize("schedule", FIXED)
 @pytest.mark.parametrize("t", [-1, 9, 100])
 def test_rounds_outside_the_horizon_are_refused(schedule: type[CohortSchedule], t: int) -> None:
     with pytest.raises(IndexError, match=r"t \(round\) must lie in 0..8"):
@@ -195,7 +200,7 @@ def test_rounds_outside_the_horizon_are_refused(schedule: type[CohortSchedule], 
         (9, 2, (9, 1, 3), r"must allow n\*m = 18 participations; got k=1 for 9 users. Use k of at least 2"),
     ],
 )
-@pytest.mark.parametrize("schedule", [CyclicSchedule, RandomSchedule])
+@pytest.mark.parametrize("schedule", FIXED)
 def test_impossible_schedules_say_why(
     schedule: type[CohortSchedule], users: int, m: int, contract: tuple[int, int, int], message: str
 ) -> None:
@@ -213,9 +218,22 @@ def test_a_cap_that_a_random_order_breaks_is_refused_before_training() -> None:
         RandomSchedule(9, 3, contract, 0)
 
 
-def test_unknown_schedule_and_empty_cohorts() -> None:
-    with pytest.raises(ValueError, match=r"schedule must be one of cyclic, random, .*; got 'poisson'"):
-        cohort_schedule("poisson", 6, 2, Participation(9, 3, 3), 0)
+def test_unknown_cohorts_and_sizes_that_do_not_fit() -> None:
+    with pytest.raises(ConfigError, match=r"\[cohorts\] kind must be one of cyclic, .*; got 'poisson'"):
+        run_of({"cohorts.kind": "poisson"})
     for m in (0, 7):
         with pytest.raises(ValueError, match=rf"m \(cohort size\) must lie in 1..6, .*; got {m}"):
             cyclic_participation(6, m, 9)
+    with pytest.raises(ValueError, match=r"m \(cohort size\) must lie in 1..6, .*; got 7"):
+        CyclicCohorts(rounds=9, size=7).participation(6)
+
+
+@pytest.mark.parametrize("kind", COHORTS.values())
+def test_the_derived_contract_can_be_kept(kind: type[Cohorts]) -> None:
+    for users, size, rounds in ((1, 1, 1), (24, 6, 12), (25, 6, 12), (360, 36, 240), (50, 50, 9)):
+        cohorts = kind(rounds=rounds, size=size)
+        schedule = cohorts.schedule(users, cohorts.participation(users), secret_seed=5)
+        assert type(schedule) is kind.schedule_class
+        assert (schedule.users, schedule.cohort_size) == (users, size)
+        if not issubclass(kind, SampledCohorts):
+            check_contract(schedule)

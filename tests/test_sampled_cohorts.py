@@ -8,16 +8,16 @@ from math import log
 
 import numpy as np
 import pytest
+from support.small_runs import small_run
 
-from fedmf.cohorts.catalogue import SCHEDULES, cohort_schedule
+from fedmf.accounting import UserLevel, law_of
+from fedmf.cohorts import COHORTS, Cohorts, MinSeparatedCohorts, RandomCohorts, SampledCohorts
 from fedmf.cohorts.cohort import CohortSchedule
-from fedmf.cohorts.fixed import CyclicSchedule, RandomSchedule
-from fedmf.cohorts.sampled import BallsInBins, CyclicPoisson, MinSeparationSampling
+from fedmf.cohorts.sampled import CyclicPoisson, MinSeparationSampling, SampledSchedule
 from fedmf.errors import ConfigError
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
-from fedmf.runs.config import Config
-from fedmf.runs.plan import cohort_seed
+from fedmf.runs import Run, run_of
 
 FALSE_ALARM = 1e-6
 SAMPLED = ("cyclic-poisson", "balls-in-bins", "b-min-sep")
@@ -83,6 +83,12 @@ CASES: dict[str, tuple[int, int, int, float, Callable[[int, int, float], Law]]] 
 COHORT = 6_000
 
 
+def schedule_of(
+    name: str, users: int, cohort_size: int, contract: Participation, seed: int
+) -> CohortSchedule:
+    return COHORTS[name].schedule_class(users, cohort_size, contract, seed)
+
+
 def paths(schedule: CohortSchedule) -> list[Path]:
     found: list[list[int]] = [[] for _ in range(schedule.users)]
     for t in range(schedule.participation.rounds):
@@ -111,9 +117,7 @@ def rejects(seen: dict, law: dict, total: int) -> bool:
 def drawn(name: str) -> tuple[list[Path], Law, Law]:
     """Paths of all users, their law, and the law for a p that is a tenth too large."""
     n, b, ratio, p, law = CASES[name]
-    schedule = cohort_schedule(
-        name, COHORT * ratio, COHORT, Participation.as_many_as_fit(n, b), seed=2**200 + 11
-    )
+    schedule = schedule_of(name, COHORT * ratio, COHORT, Participation.as_many_as_fit(n, b), seed=2**200 + 11)
     if isinstance(schedule, CyclicPoisson | MinSeparationSampling):
         assert schedule.probability == pytest.approx(p, rel=1e-12)
     return paths(schedule), law(n, b, p), law(n, b, 1.1 * p)
@@ -171,7 +175,7 @@ def test_separation_and_cap_hold_for_many_shapes(name: str) -> None:
             if name == "balls-in-bins" and b != users // m:
                 continue
             contract = Participation.as_many_as_fit(n, b)
-            for path in paths(cohort_schedule(name, users, m, contract, seed=b)):
+            for path in paths(schedule_of(name, users, m, contract, seed=b)):
                 assert len(path) <= contract.max_participations
                 assert all(t - s >= b for s, t in itertools.pairwise(path))
 
@@ -189,12 +193,12 @@ def test_special_cases_of_min_separation_sampling() -> None:
 @pytest.mark.parametrize("name", SAMPLED)
 def test_a_schedule_is_a_function_of_its_seed(name: str) -> None:
     contract = Participation.as_many_as_fit(20, 4)
-    first, second = (cohort_schedule(name, 100, 25, contract, seed=5) for _ in range(2))
+    first, second = (schedule_of(name, 100, 25, contract, seed=5) for _ in range(2))
     forwards = [first.cohort(t).tolist() for t in range(20)]
     assert forwards == [second.cohort(t).tolist() for t in reversed(range(20))][::-1]
     first.cohort(0)[:] = -1
     assert first.cohort(0).tolist() == forwards[0]
-    others = {str(cohort_schedule(name, 100, 25, contract, seed).cohort(0).tolist()) for seed in range(8)}
+    others = {str(schedule_of(name, 100, 25, contract, seed).cohort(0).tolist()) for seed in range(8)}
     assert len(others) == 8
     for t in (-1, 20):
         with pytest.raises(IndexError, match=r"t \(round\) must lie in 0\.\.19"):
@@ -202,45 +206,45 @@ def test_a_schedule_is_a_function_of_its_seed(name: str) -> None:
 
 
 def test_the_seed_comes_from_the_key_and_not_from_the_configuration() -> None:
-    config = Config.from_mapping({"schedule": "b-min-sep", "seed": 3})
-    with pytest.raises(ValueError, match="needs the secret seed of its run"):
-        config.cohort_schedule()
-    seeds = [cohort_seed(NoiseKey.from_os()) for _ in range(4)]
+    with pytest.raises(
+        ConfigError, match=r"\[cohorts\] seed is a key of cyclic, random, not of kind 'b-min-sep'"
+    ):
+        run_of({"cohorts": {"kind": "b-min-sep", "seed": 3}})
+    seeds = [NoiseKey.from_os().cohort_seed() for _ in range(4)]
     assert len({seed >> 128 for seed in seeds} | {seed % 2**128 for seed in seeds}) == 8
-    one, two = (config.cohort_schedule(seed).cohort(0).tolist() for seed in seeds[:2])
-    assert one != two
-    fixed = Config.from_mapping({"schedule": "random"})
-    assert fixed.cohort_schedule(seeds[0]).cohort(0).tolist() == fixed.cohort_schedule().cohort(0).tolist()
+
+    def first(cohorts: Cohorts, secret_seed: int) -> list[int]:
+        return cohorts.schedule(360, cohorts.participation(360), secret_seed).cohort(0).tolist()
+
+    assert first(MinSeparatedCohorts(), seeds[0]) != first(MinSeparatedCohorts(), seeds[1])
+    assert first(RandomCohorts(), seeds[0]) == first(RandomCohorts(), seeds[1])
+    # The public seed of the data, which the other kinds follow, is not theirs.
+    private, other = (run_of({"data.seed": seed, "cohorts.kind": "b-min-sep"}).cohorts for seed in (3, 4))
+    assert private == other
+    assert run_of({"data.seed": 3, "cohorts.kind": "random"}).cohorts == RandomCohorts(seed=3)
 
 
-MATRIX = {
-    CyclicSchedule: {"none"},
-    RandomSchedule: {"none"},
-    CyclicPoisson: {"none", "cyclic-poisson"},
-    BallsInBins: {"none", "balls-in-bins"},
-    MinSeparationSampling: {"none", "b-min-sep"},
-}
+@pytest.mark.parametrize("kind", COHORTS)
+def test_only_a_sampler_amplifies_and_only_by_its_own_law(kind: str) -> None:
+    claim = UserLevel(amplified=True)
+    plan = small_run(schedule=kind, cohort_size=3, mechanism="identity").plan()
+    if kind in SAMPLED:
+        assert isinstance(Run(cohorts=COHORTS[kind](), privacy=claim).cohorts, SampledCohorts)
+        law = law_of(plan)
+        schedule = plan.cohorts.schedule(plan.users, plan.participation, secret_seed=9)
+        assert isinstance(schedule, SampledSchedule)
+        expected = (kind, plan.participation, schedule.probability)
+        assert (law.accountant, law.participation, law.probability) == expected
+    else:
+        with pytest.raises(ConfigError, match=rf"must be sampled for an amplified run; got '{kind}'\."):
+            Run(cohorts=COHORTS[kind](), privacy=claim)
+        with pytest.raises(ValueError, match=rf"must be drawn at random; got '{kind}'"):
+            law_of(plan)
 
 
-def test_a_schedule_refuses_accountants_that_assume_another_sampling() -> None:
-    accountants = sorted(set().union(*MATRIX.values()))
-    assert set(MATRIX) == set(SCHEDULES.values())
-    for schedule, fitting in MATRIX.items():
-        for accountant in accountants:
-            if accountant in fitting:
-                schedule.require_accountant(accountant)
-            else:
-                with pytest.raises(ValueError, match=rf"accountant .* with schedule '{schedule.name}'; got"):
-                    schedule.require_accountant(accountant)
-    assert {schedule for schedule in MATRIX if schedule.secret} == {
-        schedule for schedule, fitting in MATRIX.items() if len(fitting) > 1
-    }
-
-
-def test_the_configuration_asks_the_schedule() -> None:
-    with pytest.raises(ConfigError, match=r"accountant .* must be 'none' with schedule 'cyclic'"):
-        Config.from_mapping({"schedule": "cyclic", "accountant": "balls-in-bins"})
-    assert Config.from_mapping({"schedule": "balls-in-bins"}).accountant == "none"
+def test_sampling_alone_claims_nothing() -> None:
+    run = run_of({"cohorts.kind": "balls-in-bins"})
+    assert run.privacy == UserLevel(amplified=False)
 
 
 @pytest.mark.parametrize(
@@ -270,20 +274,22 @@ def test_impossible_samplings_say_why(
     name: str, contract: tuple[int, int, int], m: int, seed: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        cohort_schedule(name, 100, m, Participation(*contract), seed)
+        schedule_of(name, 100, m, Participation(*contract), seed)
 
 
 @pytest.mark.parametrize("name", SAMPLED)
 def test_what_the_configuration_derives_can_be_sampled(name: str) -> None:
-    for users, m, n, bands in itertools.product((1, 7, 360), (1, 6, 36), (1, 9, 240), (0, 1, 9)):
+    for users, m, n, bands in itertools.product((1, 7, 360), (1, 6, 36), (1, 9, 240), (None, 1, 9)):
         if m <= users:
-            values = {"users": users, "cohort-size": m, "rounds": n, "bands": bands, "schedule": name}
+            fixed = {} if bands is None else {"mechanism.bands": bands}
+            cohorts = {"kind": name, "size": m, "rounds": n}
             try:
-                config = Config.from_mapping(values)
+                run = run_of({"data.users": users, "cohorts": cohorts, **fixed})
             except ConfigError as error:
-                assert bands > n or bands * m > users, error  # noqa: PT017
+                too_wide = bands is not None and (bands > n or bands * m > users)
+                assert too_wide, error  # noqa: PT017
             else:
-                assert config.participation.max_participations == -(-n // config.participation.min_separation)
+                assert run.participation.max_participations == -(-n // run.participation.min_separation)
 
 
 def test_successive_gaps_are_independent() -> None:

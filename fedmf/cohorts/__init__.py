@@ -1,20 +1,34 @@
-"""Cohort schedules: which users are asked in which round, as a pure function of a seed."""
+"""Cohorts: which users are asked in which round, as a pure function of a seed."""
 
-from fedmf.cohorts.catalogue import SCHEDULES, cohort_schedule, contract_of
 from fedmf.cohorts.cohort import CohortSchedule
 from fedmf.cohorts.fixed import CyclicSchedule, RandomSchedule, cyclic_participation
+from fedmf.cohorts.kinds import (
+    COHORTS,
+    BallsInBinsCohorts,
+    Cohorts,
+    CyclicCohorts,
+    CyclicPoissonCohorts,
+    MinSeparatedCohorts,
+    RandomCohorts,
+    SampledCohorts,
+)
 from fedmf.cohorts.sampled import BallsInBins, CyclicPoisson, MinSeparationSampling, SampledSchedule
 
 __all__ = [
-    "SCHEDULES",
+    "COHORTS",
     "BallsInBins",
+    "BallsInBinsCohorts",
     "CohortSchedule",
+    "Cohorts",
+    "CyclicCohorts",
     "CyclicPoisson",
+    "CyclicPoissonCohorts",
     "CyclicSchedule",
+    "MinSeparatedCohorts",
     "MinSeparationSampling",
+    "RandomCohorts",
     "RandomSchedule",
+    "SampledCohorts",
     "SampledSchedule",
-    "cohort_schedule",
-    "contract_of",
     "cyclic_participation",
 ]

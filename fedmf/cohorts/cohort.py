@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +18,6 @@ class CohortSchedule(ABC):
     Guarantees: ``cohort(t)`` depends only on the constructor's arguments; no user appears twice in a
     round, within b rounds of itself, or more than k times.
     """
-
-    #: The name of the schedule in configurations.
-    name: ClassVar[str]
-    #: The only accountant, besides "none", whose assumptions this schedule meets.
-    accountant: ClassVar[str] = "none"
-    #: Whether the seed must be secret: no amplification survives a seed that an observer can guess.
-    secret: ClassVar[bool] = False
 
     def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
         """Check that the cohorts can exist at all.
@@ -50,32 +42,6 @@ class CohortSchedule(ABC):
         Raises:
             IndexError: t lies outside the horizon.
         """
-
-    @classmethod
-    def require_accountant(cls, accountant: str) -> None:
-        """Refuse an accountant whose assumptions this schedule does not meet.
-
-        "none" suits every schedule: the guarantee for a fixed schedule holds for each outcome of a random
-        one, whether or not it is known.
-
-        Raises:
-            ValueError: the accountant assumes another way of sampling.
-
-        >>> from fedmf.cohorts import BallsInBins, CyclicSchedule
-        >>> BallsInBins.require_accountant("balls-in-bins")
-        >>> CyclicSchedule.require_accountant("balls-in-bins")
-        Traceback (most recent call last):
-            ...
-        ValueError: accountant (of the sampling) must be 'none' with schedule 'cyclic'; got 'balls-in-bins'.
-        ...
-        """
-        fitting = dict.fromkeys(("none", cls.accountant))
-        if accountant not in fitting:
-            raise ValueError(
-                f"accountant (of the sampling) must be {' or '.join(map(repr, fitting))} with schedule "
-                f"{cls.name!r}; got {accountant!r}. It would claim amplification by sampling that does not "
-                "happen."
-            )
 
     def _check_round(self, t: int) -> None:
         if not 0 <= t < self.participation.rounds:

@@ -51,8 +51,6 @@ class CyclicSchedule(FixedSizeSchedule):
     True
     """
 
-    name = "cyclic"
-
     def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
         """See CohortSchedule."""
         super().__init__(users, cohort_size, participation, seed)
@@ -71,8 +69,6 @@ class RandomSchedule(FixedSizeSchedule):
     The whole schedule is drawn at construction, so that a cap k too tight for a random order is
     refused before any training. No amplification is claimed for it.
     """
-
-    name = "random"
 
     def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
         """See CohortSchedule."""

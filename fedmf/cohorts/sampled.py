@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,6 @@ class SampledSchedule(CohortSchedule):
     the cohorts must stay so.
     """
 
-    secret: ClassVar[bool] = True
     #: q, with which a user joins when it may: what the accountant of the schedule assumes.
     probability: float
 
@@ -49,13 +47,13 @@ class SampledSchedule(CohortSchedule):
         n, b = participation.rounds, participation.min_separation
         if cohort_size * b > users:
             raise ValueError(
-                f"m (cohort size) must be at most U/b with schedule {self.name!r}; got m={cohort_size} with "
+                f"m (cohort size) must be at most U/b for sampled cohorts; got m={cohort_size} with "
                 f"U={users} users and b={b}, where users join at most every {b}th round."
             )
         most = Participation.as_many_as_fit(n, b).max_participations
         if participation.max_participations != most:
             raise ValueError(
-                f"k (max_participations) must be {most} = ceil(n/b) with schedule {self.name!r}; got k="
+                f"k (max_participations) must be {most} = ceil(n/b) for sampled cohorts; got k="
                 f"{participation.max_participations}. A cap would change the sampling that the accountant "
                 "assumes."
             )
@@ -89,9 +87,6 @@ class CyclicPoisson(SampledSchedule):
     0.2
     """
 
-    name = "cyclic-poisson"
-    accountant = "cyclic-poisson"
-
     def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
         """See SampledSchedule."""
         super().__init__(users, cohort_size, participation, seed)
@@ -108,9 +103,9 @@ class CyclicPoisson(SampledSchedule):
         while last < group.size:
             gaps = self._geometric(f"round {t}, part {part}", batch, self.probability)
             # A gap beyond the group ends it; cutting it there keeps the sum far from 2^63.
-            found = last + np.cumsum(np.minimum(gaps, group.size) + 1)
-            positions.append(found)
-            last, part = int(found[-1]), part + 1
+            part_positions = last + np.cumsum(np.minimum(gaps, group.size) + 1)
+            positions.append(part_positions)
+            last, part = int(part_positions[-1]), part + 1
         chosen = np.concatenate(positions)
         return np.sort(group[chosen[chosen < group.size]])
 
@@ -128,9 +123,6 @@ class BallsInBins(SampledSchedule):
     True
     """
 
-    name = "balls-in-bins"
-    accountant = "balls-in-bins"
-
     def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
         """See SampledSchedule.
 
@@ -141,10 +133,8 @@ class BallsInBins(SampledSchedule):
         b = participation.min_separation
         if b != users // cohort_size:
             raise ValueError(
-                f"b (min_separation) must be floor(U/m) = {users // cohort_size} with schedule "
-                f"{self.name!r}; "
-                f"got b={b}. {b} bins make cohorts of {users / b:.4g} users on average, not "
-                f"m={cohort_size}."
+                f"b (min_separation) must be floor(U/m) = {users // cohort_size} for balls in bins; got "
+                f"b={b}. {b} bins make cohorts of {users / b:.4g} users on average, not m={cohort_size}."
             )
         self.probability = 1.0 / b
         bins = (self._words("bins", users) % np.uint64(b)).astype(np.int64)
@@ -177,9 +167,6 @@ class MinSeparationSampling(SampledSchedule):
     >>> round(schedule.probability, 6)   # q = m/(U − m(b−1))
     0.142857
     """
-
-    name = "b-min-sep"
-    accountant = "b-min-sep"
 
     def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
         """See SampledSchedule. Draws the whole schedule: 8 bytes for each participation."""

@@ -1,27 +1,52 @@
-"""Server optimizers: pure update rules over flat tensors with explicit state."""
+"""Server optimizers: pure update rules over flat tensors with explicit state, and their options."""
 
-from fedmf.optim.adam import ServerAdam
-from fedmf.optim.blocks import BLOCKS, Blocks
+from typing import Final
+
+from fedmf.optim.adam import Adam, AdamDebiased, JmeAdam, ServerAdam
+from fedmf.optim.adaptive import AdaptiveOptions, AdaptiveRule
+from fedmf.optim.blocks import BlockKind, Blocks
 from fedmf.optim.energies import Energies, ReleasedEnergies, SquaredRelease
-from fedmf.optim.fedopt import FedAdagrad, FedYogi
+from fedmf.optim.fedopt import FedAdagrad, FedYogi, ServerAdagrad, ServerYogi
+from fedmf.optim.fingerprint import fingerprint_of
 from fedmf.optim.move import Move
+from fedmf.optim.options import ChosenOptimizer, OptimizerOptions, OwnOptimizer, chosen
 from fedmf.optim.second_moment_weight import energy_weight, relative_energy_error
 from fedmf.optim.server_optimizer import RoundRelease, ServerOptimizer
-from fedmf.optim.sgd import ServerSGD
+from fedmf.optim.sgd import ServerSGD, Sgd
+from fedmf.values import by_kind
 
 __all__ = [
-    "BLOCKS",
+    "OPTIMIZERS",
+    "Adam",
+    "AdamDebiased",
+    "AdaptiveOptions",
+    "AdaptiveRule",
+    "BlockKind",
     "Blocks",
+    "ChosenOptimizer",
     "Energies",
     "FedAdagrad",
     "FedYogi",
+    "JmeAdam",
     "Move",
+    "OptimizerOptions",
+    "OwnOptimizer",
     "ReleasedEnergies",
     "RoundRelease",
+    "ServerAdagrad",
     "ServerAdam",
     "ServerOptimizer",
     "ServerSGD",
+    "ServerYogi",
+    "Sgd",
     "SquaredRelease",
+    "chosen",
     "energy_weight",
+    "fingerprint_of",
     "relative_energy_error",
 ]
+
+#: What `[optimizer]` may be, by kind.
+OPTIMIZERS: Final[dict[str, type[OptimizerOptions]]] = by_kind(
+    Sgd, FedAdagrad, FedYogi, Adam, AdamDebiased, JmeAdam
+)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedmf.accounting import SecondForm
-from fedmf.moments import SecondMoment
-from fedmf.optim.energies import Energies
-from fedmf.optim.move import Move
-from fedmf.optim.server_optimizer import RoundRelease
+from fedmf.optim.adaptive import AdaptiveOptions, AdaptiveRule
+from fedmf.optim.blocks import Blocks
+from fedmf.optim.energies import Energies, ReleasedEnergies, SquaredRelease
+from fedmf.optim.options import check_decay
+from fedmf.workload import ToeplitzWorkload, decaying
 
-__all__ = ["ServerAdam", "check_decay"]
+__all__ = ["Adam", "AdamDebiased", "JmeAdam", "ServerAdam"]
 
 
 @dataclass(frozen=True)
-class ServerAdam:
+class ServerAdam(AdaptiveRule):
     """Adam on the privatised mean update u, with one v for each block B:
 
         m ← β₁m + (1 − β₁)u,        v_B ← β₂v_B + (1 − β₂)q_B/|B|,
@@ -28,12 +29,9 @@ class ServerAdam:
 
     where v̄ is the mean of max(v̂, 0) over coordinates. ρ is an ε in units of the updates themselves: with
     ε = 0 the rule does not change when all updates are rescaled. With single coordinates and q = u² it is
-    Adam. Updates are new minus old parameters, so Δ is added.
+    Adam.
 
     Args:
-        move: learning rate, update clipping and weight decay.
-        energies: where q comes from: `SquaredRelease` or `ReleasedEnergies`.
-        beta1: 0 ≤ β₁ < 1; with 0 no m is kept.
         beta2: 0 ≤ β₂ < 1.
         epsilon: ε ≥ 0, in units of the updates.
         relative_epsilon: ρ ≥ 0.
@@ -47,61 +45,25 @@ class ServerAdam:
         tells.
     """
 
-    move: Move
-    energies: Energies
-    beta1: float = 0.9
     beta2: float = 0.99
     epsilon: float = 0.0
     relative_epsilon: float = 0.1
 
     def __post_init__(self) -> None:
-        check_decay("β₁ (server-beta1)", self.beta1)
-        check_decay("β₂ (server-beta2)", self.beta2)
-        for name, value in (("ε", self.epsilon), ("ρ", self.relative_epsilon)):
+        super().__post_init__()
+        check_decay("β₂ (beta2)", self.beta2)
+        for label, value in (("ε (epsilon)", self.epsilon), ("ρ (relative_epsilon)", self.relative_epsilon)):
             if not 0 <= value < math.inf:
-                raise ValueError(f"{name} (of server Adam) must be finite and >= 0; got {value}.")
+                raise ValueError(f"{label} must be finite and >= 0; got {value}.")
         if self.epsilon == self.relative_epsilon == 0:
-            raise ValueError("ε or ρ (of server Adam) must be positive; got 0 for both.")
+            raise ValueError("ε (epsilon) or ρ (relative_epsilon) must be positive; got 0 for both.")
 
     @property
-    def second_moment(self) -> SecondMoment | None:
-        """What must be released beside the mean."""
-        return self.energies.second_moment
+    def _initial_second(self) -> float:
+        return 0.0
 
-    @property
-    def second_form(self) -> SecondForm:
-        """How that is formed."""
-        return self.energies.second_form
-
-    def init(self, parameters: Tensor) -> dict[str, Tensor]:
-        """m = 0, shape (d,), if β₁ > 0, and v = 0, shape (blocks,).
-
-        Raises:
-            ValueError: the blocks do not cover the parameters.
-        """
-        covered, d = self.energies.blocks.dimension, parameters.numel()
-        if covered != d:
-            raise ValueError(f"blocks must cover d = {d} parameters; got {covered}.")
-        state = {"second": parameters.new_zeros(self.energies.blocks.count)}
-        return {"first": torch.zeros_like(parameters), **state} if self.beta1 > 0 else state
-
-    def step(
-        self, t: int, parameters: Tensor, release: RoundRelease, state: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `ServerOptimizer.step`.
-
-        Raises:
-            ValueError: the release lacks the second moment that the rule needs.
-        """
-        mean = release.mean.to(parameters.dtype)
-        first = mean
-        if self.beta1 > 0:
-            first = mean.mul(1 - self.beta1).add_(state["first"], alpha=self.beta1)
-        energies = self.energies.blocks.means(self.energies.of(release, mean))
-        second = energies.mul_(1 - self.beta2).add_(state["second"], alpha=self.beta2)
-        parameters = self.move(t, parameters, self._direction(t, first, second))
-        kept = {"first": first} if self.beta1 > 0 else {}
-        return parameters, {**kept, "second": second}
+    def _accumulate(self, second: Tensor, energies: Tensor) -> Tensor:
+        return energies.mul_(1 - self.beta2).add_(second, alpha=self.beta2)
 
     def _direction(self, t: int, first: Tensor, second: Tensor) -> Tensor:
         blocks = self.energies.blocks
@@ -114,11 +76,54 @@ class ServerAdam:
         return blocks.spread(inverse).mul_(first).div_(1 - self.beta1 ** (t + 1))
 
 
-def check_decay(label: str, decay: float) -> None:
-    """Refuse a decay outside [0, 1).
+@dataclass(frozen=True)
+class Adam(AdaptiveOptions):
+    """`ServerAdam` on squares of the noisy mean: its second moment is mostly the noise.
 
-    Raises:
-        ValueError: it is.
+    Args:
+        beta2: 0 ≤ β₂ < 1, decay of the second moment.
+        epsilon: ε ≥ 0, damping in units of the updates.
+        relative_epsilon: ρ ≥ 0, damping relative to the mean second moment; not 0 together with ε.
     """
-    if not 0 <= decay < 1:
-        raise ValueError(f"{label} must lie in [0, 1); got {decay}.")
+
+    kind: ClassVar[str] = "adam"
+    beta2: float = 0.99
+    epsilon: float = 0.0
+    relative_epsilon: float = 0.1
+
+    def build(self, shapes: Sequence[Sequence[int]], rounds: int) -> ServerAdam:
+        """See `ChosenOptimizer.build`."""
+        decays, damping = (self.beta1, self.beta2), (self.epsilon, self.relative_epsilon)
+        return ServerAdam(self.move(rounds), self.energies(shapes), *decays, *damping)
+
+    def second_workload(self, rounds: int) -> ToeplitzWorkload:
+        """Decaying sums, β₂."""
+        return decaying(self.beta2, rounds)
+
+
+@dataclass(frozen=True)
+class AdamDebiased(Adam):
+    """`Adam` with the known variance of the noise subtracted from the squares."""
+
+    kind: ClassVar[str] = "adam-debiased"
+
+    def energies(self, shapes: Sequence[Sequence[int]]) -> Energies:
+        """Squares of the noisy mean less the variance of their noise."""
+        return SquaredRelease(Blocks.of(shapes, self.blocks))
+
+
+@dataclass(frozen=True)
+class JmeAdam(Adam):
+    """`Adam` with a second moment that is released beside the mean, with noise of its own.
+
+    Args:
+        second_form: "per-user", the mean over users of their squares, or "squared-mean", the square of the
+            users' mean (`ReleasedEnergies`).
+    """
+
+    kind: ClassVar[str] = "jme-adam"
+    second_form: Literal["per-user", "squared-mean"] = "per-user"
+
+    def energies(self, shapes: Sequence[Sequence[int]]) -> Energies:
+        """Energies released with noise of their own."""
+        return ReleasedEnergies(Blocks.of(shapes, self.blocks), self.second_form)

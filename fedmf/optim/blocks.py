@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self, get_args
 
 import torch
 from torch import Tensor
 
 from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment
 
-__all__ = ["BLOCKS", "Blocks"]
+__all__ = ["BlockKind", "Blocks"]
 
-BLOCKS = ("coordinate", "channel", "tensor", "model")
+BlockKind = Literal["coordinate", "channel", "tensor", "model"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Blocks:
         if which == "channel":
             heads = [shape[0] if len(shape) > 1 else 1 for shape in shapes]
             return cls(tuple((head, count // head) for head, count in zip(heads, counts, strict=True)))
-        raise ValueError(f"second-moment-blocks must be one of {', '.join(BLOCKS)}; got {which!r}.")
+        raise ValueError(f"blocks must be one of {', '.join(get_args(BlockKind))}; got {which!r}.")
 
     @classmethod
     def of_sizes(cls, sizes: Sequence[int]) -> Self:

@@ -3,98 +3,52 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from fedmf.accounting import SecondForm
-from fedmf.moments import SecondMoment
-from fedmf.optim.adam import check_decay
-from fedmf.optim.energies import Energies
-from fedmf.optim.move import Move
-from fedmf.optim.server_optimizer import RoundRelease
+from fedmf.optim.adaptive import AdaptiveOptions, AdaptiveRule
+from fedmf.optim.options import check_decay
+from fedmf.workload import ToeplitzWorkload, decaying
 
-__all__ = ["FedAdagrad", "FedYogi"]
+__all__ = ["FedAdagrad", "FedYogi", "ServerAdagrad", "ServerYogi"]
 
 
 @dataclass(frozen=True)
-class _FedOpt(ABC):
-    """m ← β₁m + (1 − β₁)u, v_B from v_B and q_B/|B|, Δ = m/(√max(v, 0) + τ), v = τ² at first.
+class ServerAdagrad(AdaptiveRule):
+    """Δ = m/(√max(v, 0) + τ) with v ← v + q and v = τ² at first.
 
     Args:
-        move: learning rate, update clipping and weight decay.
-        energies: where q comes from.
-        beta1: 0 ≤ β₁ < 1; with 0 no m is kept.
         epsilon: τ > 0, the degree of adaptivity, in units of the updates.
-
-    Raises:
-        ValueError: a value is out of range.
 
     References:
         Reddi et al. (2021), "Adaptive federated optimization", Algorithm 2.
     """
 
-    move: Move
-    energies: Energies
-    beta1: float = 0.9
     epsilon: float = 1e-3
 
     def __post_init__(self) -> None:
-        check_decay("β₁ (server-beta1)", self.beta1)
+        super().__post_init__()
         if not 0 < self.epsilon < math.inf:
-            raise ValueError(f"τ (server-adam-epsilon) must be positive and finite; got {self.epsilon}.")
-
-    @abstractmethod
-    def _accumulate(self, second: Tensor, energies: Tensor) -> Tensor:
-        """v of the next round, freshly allocated."""
+            raise ValueError(f"τ (epsilon) must be positive and finite; got {self.epsilon}.")
 
     @property
-    def second_moment(self) -> SecondMoment | None:
-        """What must be released beside the mean."""
-        return self.energies.second_moment
-
-    @property
-    def second_form(self) -> SecondForm:
-        """How that is formed."""
-        return self.energies.second_form
-
-    def init(self, parameters: Tensor) -> dict[str, Tensor]:
-        """m = 0, shape (d,), if β₁ > 0, and v = τ², shape (blocks,)."""
-        state = {"second": parameters.new_full((self.energies.blocks.count,), self.epsilon**2)}
-        return {"first": torch.zeros_like(parameters), **state} if self.beta1 > 0 else state
-
-    def step(
-        self, t: int, parameters: Tensor, release: RoundRelease, state: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `ServerOptimizer.step`."""
-        mean, blocks = release.mean.to(parameters.dtype), self.energies.blocks
-        first = mean
-        if self.beta1 > 0:
-            first = mean.mul(1 - self.beta1).add_(state["first"], alpha=self.beta1)
-        second = self._accumulate(state["second"], blocks.means(self.energies.of(release, mean)))
-        inverse = second.clamp(min=0.0).sqrt_().add_(self.epsilon).reciprocal_()
-        parameters = self.move(t, parameters, blocks.spread(inverse).mul_(first))
-        kept = {"first": first} if self.beta1 > 0 else {}
-        return parameters, {**kept, "second": second}
-
-
-@final
-@dataclass(frozen=True)
-class FedAdagrad(_FedOpt):
-    """v ← v + q."""
+    def _initial_second(self) -> float:
+        return self.epsilon**2
 
     def _accumulate(self, second: Tensor, energies: Tensor) -> Tensor:
         return second + energies
 
+    def _direction(self, t: int, first: Tensor, second: Tensor) -> Tensor:
+        inverse = second.clamp(min=0.0).sqrt_().add_(self.epsilon).reciprocal_()
+        return self.energies.blocks.spread(inverse).mul_(first)
 
-@final
+
 @dataclass(frozen=True)
-class FedYogi(_FedOpt):
-    """v ← v − (1 − β₂)·q·sign(v − q).
+class ServerYogi(ServerAdagrad):
+    """The same with v ← v − (1 − β₂)·q·sign(v − q).
 
     Args:
         beta2: 0 ≤ β₂ < 1.
@@ -104,7 +58,45 @@ class FedYogi(_FedOpt):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_decay("β₂ (server-beta2)", self.beta2)
+        check_decay("β₂ (beta2)", self.beta2)
 
     def _accumulate(self, second: Tensor, energies: Tensor) -> Tensor:
         return second - (second - energies).sign_().mul_(energies).mul_(1 - self.beta2)
+
+
+@dataclass(frozen=True)
+class FedAdagrad(AdaptiveOptions):
+    """`ServerAdagrad`: steps shrink with the sum of all squared updates.
+
+    Args:
+        epsilon: τ > 0, the degree of adaptivity, in units of the updates.
+    """
+
+    kind: ClassVar[str] = "fedadagrad"
+    epsilon: float = 1e-3
+
+    def build(self, shapes: Sequence[Sequence[int]], rounds: int) -> ServerAdagrad:
+        """See `ChosenOptimizer.build`."""
+        return ServerAdagrad(self.move(rounds), self.energies(shapes), self.beta1, self.epsilon)
+
+
+@dataclass(frozen=True)
+class FedYogi(AdaptiveOptions):
+    """`ServerYogi`: Adam's rule with a second moment that changes slowly.
+
+    Args:
+        epsilon: τ > 0, the degree of adaptivity, in units of the updates.
+        beta2: 0 ≤ β₂ < 1, decay of the second moment.
+    """
+
+    kind: ClassVar[str] = "fedyogi"
+    epsilon: float = 1e-3
+    beta2: float = 0.99
+
+    def build(self, shapes: Sequence[Sequence[int]], rounds: int) -> ServerYogi:
+        """See `ChosenOptimizer.build`."""
+        return ServerYogi(self.move(rounds), self.energies(shapes), self.beta1, self.epsilon, self.beta2)
+
+    def second_workload(self, rounds: int) -> ToeplitzWorkload:
+        """Decaying sums, β₂."""
+        return decaying(self.beta2, rounds)

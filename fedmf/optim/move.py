@@ -40,14 +40,14 @@ class Move:
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"w (server weight decay) must be finite and >= 0; got {self.weight_decay}.")
+            raise ValueError(f"w (weight_decay) must be finite and >= 0; got {self.weight_decay}.")
         if self.weight_decay * self.schedule.peak > 1:
             raise ValueError(
-                f"w (server weight decay) must be at most 1/η = {1 / self.schedule.peak:g}; "
+                f"w (weight_decay) must be at most 1/η = {1 / self.schedule.peak:g}; "
                 f"got {self.weight_decay}. It would overshoot zero."
             )
         if not self.update_clip > 0:
-            raise ValueError(f"c (server update clip) must be positive; got {self.update_clip}.")
+            raise ValueError(f"c (update_clip) must be positive; got {self.update_clip}.")
 
     def __call__(self, t: int, parameters: Tensor, direction: Tensor) -> Tensor:
         """θ_{t+1}, freshly allocated.

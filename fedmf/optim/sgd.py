@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedmf.accounting import SecondForm
 from fedmf.optim.move import Move
+from fedmf.optim.options import OptimizerOptions, check_decay
 from fedmf.optim.server_optimizer import RoundRelease
+from fedmf.workload import ToeplitzWorkload, iterates
 
-__all__ = ["ServerSGD"]
+__all__ = ["ServerSGD", "Sgd"]
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,9 @@ class ServerSGD:
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.momentum < 1.0:
-            raise ValueError(f"β (server momentum) must lie in [0, 1); got {self.momentum}.")
+        check_decay("β (momentum)", self.momentum)
         if self.nesterov and self.momentum == 0.0:
-            raise ValueError("β (server momentum) must be positive for Nesterov momentum; got 0.")
+            raise ValueError("β (momentum) must be positive with nesterov; got 0.")
 
     @property
     def second_moment(self) -> None:
@@ -75,3 +77,25 @@ class ServerSGD:
         velocity = update.add(state["velocity"], alpha=self.momentum)
         direction = update.add(velocity, alpha=self.momentum) if self.nesterov else velocity
         return self.move(t, parameters, direction), {"velocity": velocity}
+
+
+@dataclass(frozen=True)
+class Sgd(OptimizerOptions):
+    """`ServerSGD`: steps along the update, with momentum.
+
+    Args:
+        momentum: 0 ≤ β < 1.
+        nesterov: whether the momentum is Nesterov's.
+    """
+
+    kind: ClassVar[str] = "sgd"
+    momentum: float = 0.9
+    nesterov: bool = False
+
+    def build(self, shapes: Sequence[Sequence[int]], rounds: int) -> ServerSGD:
+        """See `ChosenOptimizer.build`."""
+        return ServerSGD(self.move(rounds), self.momentum, self.nesterov)
+
+    def workload(self, rounds: int) -> ToeplitzWorkload:
+        """See `ChosenOptimizer.workload`; exact as `with_schedule` says."""
+        return iterates(self.rates(rounds), self.momentum, self.nesterov, self.weight_decay)

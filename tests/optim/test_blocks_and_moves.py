@@ -77,10 +77,10 @@ def test_decay_is_decoupled_from_the_clip() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weight_decay": -1.0}, r"w \(server weight decay\) must be finite and >= 0"),
+        ({"weight_decay": -1.0}, r"w \(weight_decay\) must be finite and >= 0"),
         ({"weight_decay": math.nan}, "must be finite"),
         ({"weight_decay": 2.5}, r"must be at most 1/η = 2; got 2.5. It would overshoot zero"),
-        ({"update_clip": 0.0}, r"c \(server update clip\) must be positive"),
+        ({"update_clip": 0.0}, r"c \(update_clip\) must be positive"),
         ({"update_clip": math.nan}, "must be positive"),
     ],
 )

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from support.small_runs import small_config
+from support.small_runs import linear_task, small_run
 from torch import Tensor
 
 from fedmf.accounting import SecondForm
-from fedmf.moments.second_moment import SecondMoment
-from fedmf.noise.key import NoiseKey
-from fedmf.optim.server_optimizer import RoundRelease, ServerOptimizer
-from fedmf.optim.sgd import ServerSGD
-from fedmf.runs.directory import RunDirectory
-from fedmf.runs.optimizer import server_optimizer
-from fedmf.runs.plan import plan_run
-from fedmf.runs.server import PrivateServer
+from fedmf.moments import SecondMoment
+from fedmf.optim import Move, RoundRelease, ServerOptimizer, ServerSGD
+from fedmf.workload import LearningRateSchedule
 
 DIMENSION = 5
 
@@ -63,15 +59,12 @@ class Watched:
 
 def shown(path: Path, **keys: object) -> tuple[list[RoundRelease], float]:
     """What the optimizer of a run without users was shown, and the noise level of the plan."""
-    config = small_config(**keys)
-    plan, optimizer = plan_run(config), Watched(server_optimizer(config, [(DIMENSION,)]))
-    key = NoiseKey.from_seed(7)
-    header = plan.header(key, DIMENSION).to_dict()
-    with RunDirectory.create(path, config, plan.participation, key, header) as directory:
-        server = PrivateServer(plan, directory, torch.zeros(DIMENSION), optimizer)
-        for _ in range(config.rounds):
-            server.release(server.new_sum(), [])
-    return optimizer.seen, plan.noise_std
+    optimizer = Watched(ServerSGD(Move(LearningRateSchedule("constant", 0.1, 12)), 0.9))
+    run = replace(small_run(linear_task(24, DIMENSION), **keys), optimizer=optimizer)
+    with run.start(path) as session:
+        for _ in range(session.server.horizon):
+            session.server.release(session.server.new_sum(), [])
+        return optimizer.seen, session.plan.noise_std
 
 
 def test_the_server_states_the_variance_of_each_round(tmp_path: Path) -> None:
@@ -89,6 +82,6 @@ def test_without_noise_the_variance_is_zero(tmp_path: Path) -> None:
 
 
 def test_plain_rules_need_no_second_moment() -> None:
-    optimizer = server_optimizer(small_config(), [(DIMENSION,)])
+    optimizer = small_run().optimizer_source.build([(DIMENSION,)], 12)
     assert isinstance(optimizer, ServerSGD)
     assert optimizer.second_moment is None

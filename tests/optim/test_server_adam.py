@@ -14,14 +14,14 @@ from support.dense_rules import adam_path, averages, by_torch, membership
 from fedmf.factorization.matrices.closed_form import identity, square_root
 from fedmf.factorization.matrices.strategy_matrix import Factorization
 from fedmf.factorization.mechanisms.catalogue import build
-from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.domain import Domain
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.source import GaussianSource
 from fedmf.optim.adam import ServerAdam
 from fedmf.optim.blocks import Blocks
 from fedmf.optim.energies import ReleasedEnergies, SquaredRelease
-from fedmf.optim.fedopt import FedAdagrad, FedYogi
+from fedmf.optim.fedopt import ServerAdagrad, ServerYogi
 from fedmf.optim.move import Move
 from fedmf.optim.server_optimizer import RoundRelease, ServerOptimizer
 from fedmf.participation import Participation
@@ -96,7 +96,7 @@ def test_weight_decay_is_that_of_adamw() -> None:
 
 def test_adagrad_is_that_of_torch() -> None:
     start, updates = data()
-    rule = FedAdagrad(Move(schedule()), SquaredRelease(SINGLE, debias=False), beta1=0.0, epsilon=0.01)
+    rule = ServerAdagrad(Move(schedule()), SquaredRelease(SINGLE, debias=False), beta1=0.0, epsilon=0.01)
     options = {"initial_accumulator_value": 1e-4, "eps": 0.01}
     compare(
         path_of(rule, start, plain(updates)),
@@ -107,7 +107,7 @@ def test_adagrad_is_that_of_torch() -> None:
 def test_yogi_follows_its_formula() -> None:
     """Reddi et al. (2021), Algorithm 2, coordinate by coordinate."""
     start, updates = data()
-    rule = FedYogi(Move(schedule()), SquaredRelease(SINGLE, debias=False), 0.9, 0.05, beta2=0.9)
+    rule = ServerYogi(Move(schedule()), SquaredRelease(SINGLE, debias=False), 0.9, 0.05, beta2=0.9)
     m, v, theta, expected = np.zeros(DIMENSION), np.full(DIMENSION, 0.0025), start.numpy().copy(), []
     for t, u in enumerate(updates.numpy()):
         m = 0.9 * m + 0.1 * u
@@ -258,8 +258,8 @@ def test_nothing_known_of_the_scale_means_no_step() -> None:
 RULES = {
     "adam": ServerAdam(Move(schedule(), 0.1, 0.5), SquaredRelease(CHOSEN)),
     "released": ServerAdam(Move(schedule(), 0.1, 0.5), ReleasedEnergies(CHOSEN)),
-    "adagrad": FedAdagrad(Move(schedule()), SquaredRelease(CHOSEN, debias=False)),
-    "yogi": FedYogi(Move(schedule()), SquaredRelease(CHOSEN, debias=False)),
+    "adagrad": ServerAdagrad(Move(schedule()), SquaredRelease(CHOSEN, debias=False)),
+    "yogi": ServerYogi(Move(schedule()), SquaredRelease(CHOSEN, debias=False)),
 }
 
 
@@ -292,12 +292,12 @@ def test_without_beta1_only_the_blocks_are_kept() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"beta1": 1.0}, r"β₁ \(server-beta1\) must lie in \[0, 1\)"),
-        ({"beta2": -0.1}, r"β₂ \(server-beta2\) must lie in \[0, 1\)"),
+        ({"beta1": 1.0}, r"β₁ \(beta1\) must lie in \[0, 1\)"),
+        ({"beta2": -0.1}, r"β₂ \(beta2\) must lie in \[0, 1\)"),
         ({"beta2": math.nan}, "must lie in"),
         ({"epsilon": -1.0}, "ε .* must be finite and >= 0"),
         ({"relative_epsilon": math.inf}, "ρ .* must be finite and >= 0"),
-        ({"relative_epsilon": 0.0}, "ε or ρ .* must be positive"),
+        ({"relative_epsilon": 0.0}, "ε .* or ρ .* must be positive"),
     ],
 )
 def test_values_out_of_range_are_refused(changes: dict[str, float], message: str) -> None:
@@ -316,4 +316,4 @@ def test_releases_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match=r"must hold 7 block energies; got 3"):
         rule.step(0, torch.zeros(DIMENSION), wrong, state)
     with pytest.raises(ValueError, match="must be positive and finite"):
-        FedYogi(Move(schedule()), SquaredRelease(CHOSEN), epsilon=0.0)
+        ServerYogi(Move(schedule()), SquaredRelease(CHOSEN), epsilon=0.0)

@@ -1,0 +1,193 @@
+"""Who takes part when, as a value: rounds, planned cohort size, contract, and how cohorts are drawn."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from fedmf.cohorts.cohort import CohortSchedule
+from fedmf.cohorts.fixed import CyclicSchedule, RandomSchedule, cyclic_participation
+from fedmf.cohorts.sampled import BallsInBins, CyclicPoisson, MinSeparationSampling, SampledSchedule
+from fedmf.participation import Participation
+from fedmf.values import Value, by_kind, check_whole
+
+__all__ = [
+    "COHORTS",
+    "BallsInBinsCohorts",
+    "Cohorts",
+    "CyclicCohorts",
+    "CyclicPoissonCohorts",
+    "MinSeparatedCohorts",
+    "RandomCohorts",
+    "SampledCohorts",
+]
+
+
+@dataclass(frozen=True)
+class Cohorts(Value, ABC):
+    """Who takes part when.
+
+    Args:
+        rounds: n, the horizon.
+        size: m, planned users a round: the fixed denominator of the mean update.
+        min_separation: b, least distance of two rounds of one user; derived from the others if unset.
+        max_participations: k, most rounds of one user; derived from the others if unset.
+
+    Raises:
+        ValueError: a value is not a positive whole number.
+    """
+
+    rounds: int = 240
+    size: int = 36
+    min_separation: int | None = None
+    max_participations: int | None = None
+
+    #: What draws the cohorts.
+    schedule_class: ClassVar[type[CohortSchedule]]
+
+    def __post_init__(self) -> None:
+        for symbol, name in (
+            ("n", "rounds"),
+            ("m", "size"),
+            ("b", "min_separation"),
+            ("k", "max_participations"),
+        ):
+            value = getattr(self, name)
+            if value is not None:
+                check_whole(f"{symbol} ({name})", value)
+
+    def participation(self, users: int, bands: int | None = None) -> Participation:
+        """The (n, k, b) contract, what is unset derived.
+
+        Args:
+            users: N.
+            bands: p of the mechanism, if it was fixed: the least b for which a banded C is amplified.
+
+        Raises:
+            ValueError: m > N, or (n, k, b) that do not fit together.
+        """
+        derived = cyclic_participation(users, self.size, self.rounds)
+        b = self.min_separation or self._separation(derived, users // self.size, bands)
+        k = self.max_participations or self._participations(derived, b)
+        return Participation(self.rounds, k, b)
+
+    def _separation(self, cyclic: Participation, turns: int, bands: int | None) -> int:
+        """b where none is given: by default the tightest that a cyclic order keeps."""
+        return cyclic.min_separation
+
+    def _participations(self, cyclic: Participation, min_separation: int) -> int:
+        """k where none is given: by default as many as fit."""
+        return Participation.as_many_as_fit(self.rounds, min_separation).max_participations
+
+    @abstractmethod
+    def schedule(self, users: int, contract: Participation, secret_seed: int) -> CohortSchedule:
+        """What draws the cohorts of a run.
+
+        Args:
+            users: N.
+            contract: (n, k, b), as `participation` gives it.
+            secret_seed: of the run's key; schedules whose seed is public do not use it.
+
+        Raises:
+            ValueError: cohorts of that size cannot keep the contract.
+        """
+
+
+@dataclass(frozen=True)
+class _SeededCohorts(Cohorts):
+    """Cohorts of a fixed size from a public seed, which protects nothing."""
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("seed (of the order of users)", self.seed, 0, 2**63 - 1)
+
+    def schedule(self, users: int, contract: Participation, secret_seed: int) -> CohortSchedule:
+        """See `Cohorts.schedule`."""
+        del secret_seed
+        return self.schedule_class(users, self.size, contract, self.seed)
+
+
+@dataclass(frozen=True)
+class CyclicCohorts(_SeededCohorts):
+    """Round and round through one random order of the users, m at a time.
+
+    Args:
+        seed: public seed of the order.
+    """
+
+    kind: ClassVar[str] = "cyclic"
+    schedule_class: ClassVar[type[CohortSchedule]] = CyclicSchedule
+
+    def _participations(self, cyclic: Participation, min_separation: int) -> int:
+        most = Participation.as_many_as_fit(self.rounds, min_separation).max_participations
+        return min(cyclic.max_participations, most)
+
+
+@dataclass(frozen=True)
+class RandomCohorts(_SeededCohorts):
+    """Every round draws m users from those that are eligible; no amplification is claimed for it.
+
+    Args:
+        seed: public seed of the draws.
+    """
+
+    kind: ClassVar[str] = "random"
+    schedule_class: ClassVar[type[CohortSchedule]] = RandomSchedule
+
+
+@dataclass(frozen=True)
+class SampledCohorts(Cohorts):
+    """Cohorts of random size from the run's secret key: amplification may be claimed for them."""
+
+    schedule_class: ClassVar[type[SampledSchedule]]
+
+    def schedule(self, users: int, contract: Participation, secret_seed: int) -> SampledSchedule:
+        """See `Cohorts.schedule`."""
+        return self.schedule_class(users, self.size, contract, secret_seed)
+
+    def probability(self, users: int, contract: Participation) -> float:
+        """q, with which a user joins when it may. It does not depend on the seed."""
+        return self.schedule(users, contract, secret_seed=0).probability
+
+
+@dataclass(frozen=True)
+class _SpacedCohorts(SampledCohorts):
+    """Sampling that needs room for chance: b is that of the bands, or half of what a cyclic order keeps."""
+
+    def _separation(self, cyclic: Participation, turns: int, bands: int | None) -> int:
+        return bands or max(1, turns // 2)
+
+
+@dataclass(frozen=True)
+class CyclicPoissonCohorts(_SpacedCohorts):
+    """b groups of users take turns; in its turn each member joins with probability m·b/N."""
+
+    kind: ClassVar[str] = "cyclic-poisson"
+    schedule_class: ClassVar[type[SampledSchedule]] = CyclicPoisson
+
+
+@dataclass(frozen=True)
+class BallsInBinsCohorts(SampledCohorts):
+    """Each user draws one of b = ⌊N/m⌋ bins, once, and joins the rounds of its bin."""
+
+    kind: ClassVar[str] = "balls-in-bins"
+    schedule_class: ClassVar[type[SampledSchedule]] = BallsInBins
+
+    def _separation(self, cyclic: Participation, turns: int, bands: int | None) -> int:
+        return turns
+
+
+@dataclass(frozen=True)
+class MinSeparatedCohorts(_SpacedCohorts):
+    """b-min-sep sampling: a user joins with probability q when it may, and then rests for b − 1 rounds."""
+
+    kind: ClassVar[str] = "b-min-sep"
+    schedule_class: ClassVar[type[SampledSchedule]] = MinSeparationSampling
+
+
+COHORTS: Final = by_kind(
+    CyclicCohorts, RandomCohorts, CyclicPoissonCohorts, BallsInBinsCohorts, MinSeparatedCohorts
+)

@@ -1,0 +1,119 @@
+"""What adaptive server optimizers share: a first moment, and a second moment for each block."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmf.accounting import SecondForm
+from fedmf.moments import SecondMoment
+from fedmf.optim.blocks import BlockKind, Blocks
+from fedmf.optim.energies import Energies, SquaredRelease
+from fedmf.optim.move import Move
+from fedmf.optim.options import OptimizerOptions, check_decay
+from fedmf.optim.server_optimizer import RoundRelease
+from fedmf.workload import ToeplitzWorkload, iterates
+
+__all__ = ["AdaptiveOptions", "AdaptiveRule"]
+
+
+@dataclass(frozen=True)
+class AdaptiveRule(ABC):
+    """m ← β₁m + (1 − β₁)u, v_B from v_B and q_B/|B|, and a direction from both.
+
+    Updates are new minus old parameters, so the direction is added.
+
+    Args:
+        move: learning rate, update clipping and weight decay.
+        energies: where q comes from: `SquaredRelease` or `ReleasedEnergies`.
+        beta1: 0 ≤ β₁ < 1; with 0 no m is kept.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    move: Move
+    energies: Energies
+    beta1: float = 0.9
+
+    def __post_init__(self) -> None:
+        check_decay("β₁ (beta1)", self.beta1)
+
+    @property
+    @abstractmethod
+    def _initial_second(self) -> float:
+        """v before round 0."""
+
+    @abstractmethod
+    def _accumulate(self, second: Tensor, energies: Tensor) -> Tensor:
+        """v of the next round, freshly allocated or in place of `energies`."""
+
+    @abstractmethod
+    def _direction(self, t: int, first: Tensor, second: Tensor) -> Tensor:
+        """Δ_t from m and v, freshly allocated."""
+
+    @property
+    def second_moment(self) -> SecondMoment | None:
+        """What must be released beside the mean."""
+        return self.energies.second_moment
+
+    @property
+    def second_form(self) -> SecondForm:
+        """How that is formed."""
+        return self.energies.second_form
+
+    def init(self, parameters: Tensor) -> dict[str, Tensor]:
+        """m = 0, shape (d,), if β₁ > 0, and v, shape (blocks,).
+
+        Raises:
+            ValueError: the blocks do not cover the parameters.
+        """
+        blocks, d = self.energies.blocks, parameters.numel()
+        if blocks.dimension != d:
+            raise ValueError(f"blocks must cover d = {d} parameters; got {blocks.dimension}.")
+        state = {"second": parameters.new_full((blocks.count,), self._initial_second)}
+        return {"first": torch.zeros_like(parameters), **state} if self.beta1 > 0 else state
+
+    def step(
+        self, t: int, parameters: Tensor, release: RoundRelease, state: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `ServerOptimizer.step`.
+
+        Raises:
+            ValueError: the release lacks the second moment that the rule needs.
+        """
+        mean = release.mean.to(parameters.dtype)
+        first = mean
+        if self.beta1 > 0:
+            first = mean.mul(1 - self.beta1).add_(state["first"], alpha=self.beta1)
+        energies = self.energies.blocks.means(self.energies.of(release, mean))
+        second = self._accumulate(state["second"], energies)
+        parameters = self.move(t, parameters, self._direction(t, first, second))
+        velocity = {"first": first} if self.beta1 > 0 else {}
+        return parameters, {**velocity, "second": second}
+
+
+@dataclass(frozen=True)
+class AdaptiveOptions(OptimizerOptions):
+    """An adaptive server optimizer.
+
+    Args:
+        beta1: 0 ≤ β₁ < 1, decay of the first moment.
+        blocks: which coordinates share a second moment: each its own ("coordinate"), those of an output
+            "channel", of a "tensor", or of the whole "model".
+    """
+
+    beta1: float = 0.9
+    blocks: BlockKind = "tensor"
+
+    def workload(self, rounds: int) -> ToeplitzWorkload:
+        """That of momentum β₁: v is taken as fixed, the correction of m for its start is left out."""
+        return iterates(self.rates(rounds), self.beta1, weight_decay=self.weight_decay)
+
+    def energies(self, shapes: Sequence[Sequence[int]]) -> Energies:
+        """Where the second moment comes from: squares of the noisy mean, as they are."""
+        return SquaredRelease(Blocks.of(shapes, self.blocks), debias=False)

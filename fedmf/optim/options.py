@@ -1,0 +1,122 @@
+"""Server optimizers before model and horizon are known: tables of options, or an object of one's own."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedmf.optim.move import Move
+from fedmf.optim.server_optimizer import ServerOptimizer
+from fedmf.values import Value, check_choices, check_whole
+from fedmf.workload import LearningRateSchedule, ScheduleKind, ToeplitzWorkload, prefix
+
+__all__ = ["ChosenOptimizer", "OptimizerOptions", "OwnOptimizer", "check_decay", "chosen"]
+
+
+class ChosenOptimizer(ABC):
+    """What a run needs to know of a server optimizer before it is built."""
+
+    @abstractmethod
+    def build(self, shapes: Sequence[Sequence[int]], rounds: int) -> ServerOptimizer:
+        """The update rule for a model and a horizon.
+
+        Args:
+            shapes: of the model's tensors in the order of the flat vector; blocks of second moments follow
+                them.
+            rounds: n, the horizon of the schedule.
+
+        Raises:
+            ValueError: the options do not suit them.
+        """
+
+    def workload(self, rounds: int) -> ToeplitzWorkload:
+        """A₁: how the noise of each round enters the models that are released; prefix sums by default."""
+        return prefix(rounds)
+
+    def second_workload(self, rounds: int) -> ToeplitzWorkload:
+        """A₂: how second moments are added up over rounds; prefix sums by default."""
+        return prefix(rounds)
+
+
+@dataclass(frozen=True)
+class OptimizerOptions(Value, ChosenOptimizer):
+    """A server optimizer with its options.
+
+    Args:
+        learning_rate: η > 0, the largest of the schedule.
+        schedule: "constant", or "linear" or "cosine" decay to zero at the horizon.
+        warmup: number of rounds, fewer than the run has, over which the rate rises to η.
+        weight_decay: w in [0, 1/η], decoupled: it sees neither noise nor second moments.
+        update_clip: c > 0, largest root mean square of an entry of a step's direction; None for none.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    learning_rate: float = 0.1
+    schedule: ScheduleKind = "constant"
+    warmup: int = 0
+    weight_decay: float = 0.0
+    update_clip: float | None = None
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_whole("w (warmup)", self.warmup, 0)
+        if self.update_clip == math.inf:
+            raise ValueError("c (update_clip) must be finite; got inf. Leave it out for no limit.")
+        # Each rule knows its own ranges: one for a model of one parameter refuses what any would.
+        self.build([(1,)], self.warmup + 1)
+
+    def rates(self, rounds: int) -> LearningRateSchedule:
+        """η_t over n rounds.
+
+        Raises:
+            ValueError: the warm-up does not end before the horizon.
+        """
+        return LearningRateSchedule(self.schedule, self.learning_rate, rounds, self.warmup)
+
+    def move(self, rounds: int) -> Move:
+        """From a direction to the next parameters."""
+        clip = math.inf if self.update_clip is None else self.update_clip
+        return Move(self.rates(rounds), self.weight_decay, clip)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnOptimizer(ChosenOptimizer):
+    """An update rule that is complete already.
+
+    Args:
+        rule: any object that has what `ServerOptimizer` asks for. With a method ``workload(rounds)`` or
+            ``second_workload(rounds)`` it names its own A₁ or A₂.
+    """
+
+    rule: ServerOptimizer
+
+    def build(self, shapes: Sequence[Sequence[int]], rounds: int) -> ServerOptimizer:
+        """The rule itself."""
+        return self.rule
+
+    def workload(self, rounds: int) -> ToeplitzWorkload:
+        """The rule's own A₁, or prefix sums."""
+        return getattr(self.rule, "workload", super().workload)(rounds)
+
+    def second_workload(self, rounds: int) -> ToeplitzWorkload:
+        """The rule's own A₂, or prefix sums."""
+        return getattr(self.rule, "second_workload", super().second_workload)(rounds)
+
+
+def chosen(optimizer: ChosenOptimizer | ServerOptimizer) -> ChosenOptimizer:
+    """Options as they are; an update rule of one's own as `OwnOptimizer`."""
+    return optimizer if isinstance(optimizer, ChosenOptimizer) else OwnOptimizer(optimizer)
+
+
+def check_decay(label: str, decay: float) -> None:
+    """Refuse a decay outside [0, 1).
+
+    Raises:
+        ValueError: it is.
+    """
+    if not 0 <= decay < 1:
+        raise ValueError(f"{label} must lie in [0, 1); got {decay}.")

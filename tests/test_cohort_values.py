@@ -1,0 +1,126 @@
+"""Cohorts as values: the contract that each kind derives, its seed, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedmf.cohorts import COHORTS, Cohorts, CyclicCohorts, SampledCohorts
+from fedmf.participation import Participation
+from fedmf.values import value_of
+
+#: By kind: (users, size, rounds, bands), (b, k) as given, (n, k, b) as runs of header format 3 derived it.
+CONTRACTS = {
+    "cyclic": [
+        ((24, 3, 9, None), (None, None), (9, 2, 8)),
+        ((24, 1, 9, None), (None, None), (9, 1, 9)),
+        ((360, 6, 240, None), (None, None), (240, 4, 60)),
+        ((360, 1, 1, None), (None, None), (1, 1, 1)),
+        ((1, 1, 1, 1), (None, None), (1, 1, 1)),
+        ((360, 3, 240, 9), (None, None), (240, 2, 120)),
+        ((360, 36, 12, 4), (1, None), (12, 2, 1)),
+        ((1000, 1, 9, 1), (None, 1), (9, 1, 9)),
+        ((360, 6, 240, 9), (5, 3), (240, 3, 5)),
+    ],
+    "random": [
+        ((1000, 1, 9, None), (None, None), (9, 1, 9)),
+        ((1000, 36, 12, None), (None, None), (12, 1, 12)),
+        ((1000, 1, 1, None), (None, None), (1, 1, 1)),
+        ((360, 36, 240, None), (None, None), (240, 24, 10)),
+        ((360, 3, 9, 4), (None, None), (9, 1, 9)),
+        ((360, 36, 1, 4), (None, None), (1, 1, 1)),
+        ((1000, 6, 1, 1), (3, None), (1, 1, 3)),
+        ((24, 1, 12, None), (None, 1), (12, 1, 12)),
+        ((7, 1, 9, 1), (3, 2), (9, 2, 3)),
+    ],
+    "cyclic-poisson": [
+        ((360, 36, 1, None), (None, None), (1, 1, 5)),
+        ((1000, 3, 9, None), (None, None), (9, 1, 166)),
+        ((360, 3, 1, None), (None, None), (1, 1, 60)),
+        ((1000, 6, 12, None), (None, None), (12, 1, 83)),
+        ((24, 6, 9, 4), (None, None), (9, 3, 4)),
+        ((360, 36, 9, 1), (None, None), (9, 9, 1)),
+        ((360, 6, 12, None), (1, None), (12, 12, 1)),
+        ((24, 1, 240, 4), (None, 1), (240, 1, 4)),
+        ((7, 3, 240, None), (1, 3), (240, 3, 1)),
+    ],
+    "balls-in-bins": [
+        ((1000, 36, 240, None), (None, None), (240, 9, 27)),
+        ((7, 1, 1, None), (None, None), (1, 1, 7)),
+        ((1, 1, 9, None), (None, None), (9, 9, 1)),
+        ((1000, 3, 1, None), (None, None), (1, 1, 333)),
+        ((360, 1, 12, 4), (None, None), (12, 1, 360)),
+        ((24, 6, 240, 1), (None, None), (240, 60, 4)),
+        ((1000, 3, 1, 1), (1, None), (1, 1, 1)),
+        ((1000, 6, 240, 9), (None, 2), (240, 2, 166)),
+        ((1000, 3, 12, 1), (5, 3), (12, 3, 5)),
+    ],
+    "b-min-sep": [
+        ((360, 3, 12, None), (None, None), (12, 1, 60)),
+        ((1000, 1, 12, None), (None, None), (12, 1, 500)),
+        ((7, 3, 12, None), (None, None), (12, 12, 1)),
+        ((1000, 6, 9, None), (None, None), (9, 1, 83)),
+        ((7, 6, 1, 9), (None, None), (1, 1, 9)),
+        ((360, 1, 9, 9), (None, None), (9, 1, 9)),
+        ((360, 36, 240, 9), (1, None), (240, 240, 1)),
+        ((24, 3, 9, 9), (None, 1), (9, 1, 9)),
+        ((24, 1, 12, 1), (3, 1), (12, 1, 3)),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "given", "contract"),
+    [(kind, *case) for kind, cases in CONTRACTS.items() for case in cases],
+)
+def test_contracts_are_those_that_recorded_runs_have(
+    kind: str,
+    sizes: tuple[int, int, int, int | None],
+    given: tuple[int | None, int | None],
+    contract: tuple[int, int, int],
+) -> None:
+    """What a kind leaves unset is derived as before, so that a run of the same keys has the same noise."""
+    users, size, rounds, bands = sizes
+    b, k = given
+    cohorts = COHORTS[kind](rounds=rounds, size=size, min_separation=b, max_participations=k)
+    assert cohorts.participation(users, bands) == Participation(*contract)
+    assert value_of(COHORTS, cohorts.to_dict()) == cohorts
+
+
+@pytest.mark.parametrize("kind", COHORTS.values())
+def test_sampled_cohorts_follow_the_secret_seed_and_the_others_their_own(kind: type[Cohorts]) -> None:
+    def drawn(secret_seed: int, **own: int) -> list[list[int]]:
+        cohorts = kind(rounds=12, size=6, **own)
+        schedule = cohorts.schedule(48, cohorts.participation(48), secret_seed)
+        return [schedule.cohort(t).tolist() for t in range(12)]
+
+    sampled = issubclass(kind, SampledCohorts)
+    assert (drawn(1) == drawn(2)) is not sampled
+    if sampled:
+        with pytest.raises(TypeError, match="seed"):
+            drawn(1, seed=1)
+    else:
+        assert drawn(1, seed=1) != drawn(1, seed=2)
+
+
+@pytest.mark.parametrize("kind", COHORTS.values())
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        ("rounds", r"n \(rounds\)"),
+        ("size", r"m \(size\)"),
+        ("min_separation", r"b \(min_separation\)"),
+        ("max_participations", r"k \(max_participations\)"),
+    ],
+)
+@pytest.mark.parametrize("value", [0, -1, 2**31, 2.5, True])
+def test_cohorts_refuse_what_is_no_positive_whole_number(
+    kind: type[Cohorts], field: str, name: str, value: object
+) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} must be a whole number in 1\.\..*; got {value!r}\.$"):
+        kind(**{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 0.5])
+def test_public_seeds_out_of_range_are_refused(seed: float) -> None:
+    with pytest.raises(ValueError, match=r"^seed \(of the order of users\) must be a whole number in 0\.\."):
+        CyclicCohorts(seed=seed)  # type: ignore[arg-type]
