@@ -14,12 +14,12 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: help run test lint types unit format clean
+.PHONY: help run test lint types unit format tables clean
 
 help:
 	@echo "make run    train the private digits model (configs/digits.toml)"
 	@echo "make test   lint, types and every test"
-	@echo "make format / lint / types / unit / clean"
+	@echo "make tables / format / lint / types / unit / clean"
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -50,6 +50,10 @@ test: lint types unit
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The keys in pyproject.toml and docs/configuration.md, from the values themselves.
+tables: $(STAMP)
+	$(BIN)/python -m fedmf.runs.tables.reference
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache build dist

@@ -1,1 +1,83 @@
-"""User-level differentially private federated learning with correlated noise."""
+"""User-level differentially private federated learning with correlated noise, and private moments of streams.
+
+A run is one value:
+
+    import fedmf
+
+    run = fedmf.Run(
+        task=fedmf.Classification(fedmf.Digits(users=360), fedmf.Mlp(hidden_units=(32,))),
+        cohorts=fedmf.CyclicCohorts(rounds=240, size=36),
+        privacy=fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=0.3),
+        mechanism="banded-toeplitz",
+    )
+    result = run.simulate("runs/digits")
+    print(result.statement.render_text())
+
+Each value may be one of yours: a `Task` for any model and loss, a `Factorization` for the strategy matrix, an
+object with ``init`` and ``step`` for the server optimizer. `design` compares mechanisms before anything is
+trained, `account` says what a run really gave, `MomentStream` releases running means and covariances.
+The rooms behind this face: fedmf.factorization, fedmf.accounting, fedmf.noise, fedmf.moments, fedmf.training,
+fedmf.optim, fedmf.runs, fedmf.streaming, fedmf.flower.
+"""
+
+from typing import TYPE_CHECKING
+
+from fedmf.lazy import lazily
+from fedmf.version import __version__
+
+if TYPE_CHECKING:
+    from fedmf.accounting import NoPrivacy, PrivacyStatement, UserLevel, design
+    from fedmf.cohorts import BallsInBinsCohorts, CyclicCohorts
+    from fedmf.data import Digits, InMemoryDataset
+    from fedmf.factorization import NamedMechanism
+    from fedmf.models import Mlp
+    from fedmf.moments import MomentStream
+    from fedmf.optim import JmeAdam, Sgd
+    from fedmf.participation import Participation
+    from fedmf.runs import Classification, Execution, NoiseMechanism, Run, account, load_run
+    from fedmf.training import LocalSGD, Task
+else:
+    _MODULES = {
+        "fedmf.accounting": ("NoPrivacy", "PrivacyStatement", "UserLevel", "design"),
+        "fedmf.cohorts": ("BallsInBinsCohorts", "CyclicCohorts"),
+        "fedmf.data": ("Digits", "InMemoryDataset"),
+        "fedmf.factorization": ("NamedMechanism",),
+        "fedmf.models": ("Mlp",),
+        "fedmf.moments": ("MomentStream",),
+        "fedmf.optim": ("JmeAdam", "Sgd"),
+        "fedmf.participation": ("Participation",),
+        "fedmf.runs": ("Classification", "Execution", "NoiseMechanism", "Run", "account", "load_run"),
+        "fedmf.training": ("LocalSGD", "Task"),
+    }
+    __getattr__ = lazily(__name__, {name: room for room, names in _MODULES.items() for name in names})
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+__all__ = [
+    "BallsInBinsCohorts",
+    "Classification",
+    "CyclicCohorts",
+    "Digits",
+    "Execution",
+    "InMemoryDataset",
+    "JmeAdam",
+    "LocalSGD",
+    "Mlp",
+    "MomentStream",
+    "NamedMechanism",
+    "NoPrivacy",
+    "NoiseMechanism",
+    "Participation",
+    "PrivacyStatement",
+    "Run",
+    "Sgd",
+    "Task",
+    "UserLevel",
+    "__version__",
+    "account",
+    "design",
+    "load_run",
+]

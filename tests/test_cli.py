@@ -2,16 +2,19 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.small_runs import small_config
+from support.command_line import one_line
+from support.small_runs import small_run
 
 from fedmf.cli.app import run
-from fedmf.factorization.mechanisms.catalogue import names
+from fedmf.runs import load_run
+from fedmf.runs.tables import render_toml
 
 REQUIRED_STATEMENT = {
     "unit", "adjacency", "mechanism", "params", "rounds", "max_participations", "min_separation",
@@ -22,17 +25,8 @@ REQUIRED_STATEMENT = {
 
 
 def write_config(path: Path, **overrides: object) -> Path:
-    settings = small_config(mechanism="bisr", bands=4, **overrides)
-    path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.to_flat().items()))
+    path.write_text(render_toml(small_run(**{"mechanism": "bisr", "bands": 4, **overrides})))
     return path
-
-
-def one_line(capsys: pytest.CaptureFixture[str]) -> str:
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1, captured.err
-    assert captured.err.startswith("fedmf: ")
-    return captured.err
 
 
 @pytest.fixture(scope="module")
@@ -110,26 +104,30 @@ def test_account_repeats_the_statement_from_disk(finished: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("epsilonn=1", "unknown configuration key 'epsilonn'; did you mean 'epsilon'?"),
-        ("clip_nrom=1", "did you mean 'clip-norm'?"),
-        ("epsilon=0", "epsilon"),
-        ("epsilon=-1", "epsilon"),
-        ("epsilon=nan", "epsilon"),
-        ("delta=0", "delta"),
-        ("delta=1", "delta"),
-        ("clip-norm=0", "clip-norm"),
-        ("clip-norm=inf", "clip-norm"),
-        ("max-participations=9", "k (max_participations)"),
-        ("min-separation=40", "eligible"),
-        ("cohort-size=25", "eligible"),
-        ("mechanism=bisrr", "bisr"),
-        ("mechanism-params=gamma=2", "gamma"),
-        ("mechanism-params=lambda", "name=number"),
-        ("bands=13", "bands (p)"),
-        ("rounds=0", "rounds"),
-        ("users=99999", "training examples"),
-        ("dataset=cifar", "dataset"),
-        ("private=1", "private"),
+        (
+            "privacy.epsilonn=1",
+            "unknown configuration key 'privacy.epsilonn'; did you mean 'privacy.epsilon'?",
+        ),
+        ("clip_nrom=1", "did you mean 'privacy.clip-norm'?"),
+        ("privacy.epsilon=0", "epsilon"),
+        ("privacy.epsilon=-1", "epsilon"),
+        ("privacy.epsilon=inf", "epsilon"),
+        ("privacy.epsilon=nan", "epsilon"),
+        ("privacy.delta=0", "delta"),
+        ("privacy.delta=1", "delta"),
+        ("privacy.clip-norm=0", "ζ (clip_norm) must be positive"),
+        ("privacy.clip-norm=inf", "ζ (clip_norm) must be positive and finite"),
+        ("cohorts.max-participations=9", "k (max_participations)"),
+        ("cohorts.min-separation=40", "eligible"),
+        ("cohorts.size=25", "eligible"),
+        ("mechanism.kind=bisrr", "bisr"),
+        ("mechanism.gamma=2", "gamma"),
+        ("mechanism.bands=four", "[mechanism] bands must be a number; got 'four'"),
+        ("mechanism.bands=13", "bands (p)"),
+        ("cohorts.rounds=0", "rounds"),
+        ("data.users=99999", "training examples"),
+        ("data.kind=cifar", "[data] kind must be one of digits"),
+        ("privacy.kind=nothing", "[privacy] kind must be one of user-level, none; got 'nothing'"),
         ("=3", "key=value"),
         ("rounds", "key=value"),
     ],
@@ -155,12 +153,15 @@ def test_bad_files_are_one_line(finished: Path, tmp_path: Path, capsys: pytest.C
         (["simulate", str(tmp_path / "none.toml")], "cannot read configuration"),
         (["simulate", str(tmp_path)], "cannot read configuration"),
         (["simulate"], "needs CONFIG.toml"),
-        (["simulate", good, "--out", str(finished)], "belongs to another run; resume it with --resume"),
-        (["simulate", good, "--out", str(tmp_path / "other")], "is not empty"),
-        (["simulate", good, "--out", str(tmp_path / "bad.toml" / "x")], "cannot create output directory"),
+        (["simulate", good, "--out", str(finished)], "holds another run; resume it, or use another place"),
+        (["simulate", good, "--out", str(tmp_path / "other")], "must be new or empty; it holds something"),
+        (["simulate", good, "--out", str(tmp_path / "bad.toml" / "x")], "cannot be created"),
         (["simulate", good, "--out", "x", "--resume", "y"], "give one of them"),
         (["simulate", "--resume", str(tmp_path / "other")], "is not a run directory"),
-        (["simulate", good, "--resume", str(finished), "--set", "epsilon=3"], "its epsilon is 8.0, not 3.0"),
+        (
+            ["simulate", good, "--resume", str(finished), "--set", "privacy.epsilon=3"],
+            "its privacy.epsilon is 8.0, not 3.0",
+        ),
         (["simulate", good, "--engine", "gpu"], "--engine"),
         (["account", str(tmp_path / "other")], "is not a run directory"),
         (["account", str(tmp_path / "none")], "is not a run directory"),
@@ -187,7 +188,7 @@ def test_cuda_without_a_gpu_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
 def test_an_unwritable_place_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = write_config(tmp_path / "run.toml")
     assert run(["simulate", str(config), "--out", "/proc/fedmf/run"]) == 2
-    assert "cannot create output directory" in one_line(capsys)
+    assert "output directory /proc/fedmf/run cannot be created: " in one_line(capsys)
 
 
 def test_a_run_without_noise_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,132 +200,41 @@ def test_a_run_without_noise_says_so(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "No privacy" in capsys.readouterr().out
 
 
-DESIGN = ["design", "--rounds", "100", "--max-participations", "5", "--min-separation", "20"]
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("fedmf 0.1.0\n", "")
+    done = subprocess.run([sys.executable, "-m", "fedmf", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "fedmf 0.1.0\n", "")
 
 
-def test_design_json_keeps_the_order_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    options = [
-        "--mechanism",
-        "bisr",
-        "--mechanism",
-        "identity",
-        "--bands",
-        "4",
-        "--epsilon",
-        "2",
-        "--delta",
-        "1e-5",
-        "--json",
-    ]
-    assert run([*DESIGN, *options]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["mechanism"] for row in rows] == ["bisr", "identity"]
-    fields = {"mechanism", "params", "sensitivity", "sensitivity_kind", "rmse", "max_se", "noise_multiplier",
-              "epsilon", "delta", "memory_vectors"}  # fmt: skip
-    assert all(row.keys() >= fields for row in rows)
-
-
-def test_design_without_a_mechanism_ranks_all(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*DESIGN, "--json"]) == 0
-    errors = [row["rmse"] for row in json.loads(capsys.readouterr().out)]
-    assert len(errors) >= 11
-    assert errors == sorted(errors)
-    assert run(DESIGN) == 0
-    assert "banded-toeplitz" in capsys.readouterr().out
-
-
-def test_design_draws_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--mechanism", "bisr", "--mechanism", "bsr", "--workload", "window:10"]
-    assert run([*DESIGN, *options, "--plot", str(tmp_path / "a.png")]) == 0
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    assert "window:10" in capsys.readouterr().out
-    for file, message in (("a.doc", "must end in"), ("none/a.png", "folder that exists")):
-        assert run([*DESIGN, *options, "--plot", str(tmp_path / file)]) == 2
-        assert message in one_line(capsys)
-
-
-def test_design_without_matplotlib_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_dry_run_says_what_a_run_promises_and_costs_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fedmf.cli.design_plot.find_spec", lambda name: None)
-    assert run([*DESIGN, "--plot", str(tmp_path / "a.png")]) == 2
-    assert "needs matplotlib" in one_line(capsys)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--epsilon", "0", "--delta", "1e-5"],
-        ["--memory-vectors", "-1"],
-        ["--mechanism", "square-root", "--workload", "exponential:2"],
-        *(["--epsilon", epsilon, "--delta", "1e-5"] for epsilon in ("-1", "nan", "inf")),
-        *(["--epsilon", "1", "--delta", delta] for delta in ("0", "1", "-1", "nan", "2")),
-        ["--epsilon", "1"],
-        ["--mechanism", "bisrr"],
-        ["--mechanism", "cgd", "--param", "lambda=1"],
-        ["--mechanism", "cgd", "--param", "gamma=0.5"],
-        ["--param", "lambda"],
-        ["--mechanism", "bisr", "--bands", "101"],
-        ["--max-participations", "6"],
-        ["--workload", "median"],
-        ["--sampling", "lottery"],
-    ],
-)
-def test_design_refuses_bad_input_in_one_line(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*DESIGN, *options, "--json"]) == 2
-    one_line(capsys)
-
-
-OUT_OF_RANGE = [
-    *(((100, 5, 20), [name, "--bands", "101"], "between 1 and n=100; got 101")
-      for name in ("bsr", "bisr", "banded", "banded-toeplitz", "banded-inverse", "normalized-bisr")),
-    ((100, 5, 20), ["bisr", "--bands", "0"], "between 1 and n=100; got 0"),
-    *(((100, 5, 20), [name, "--param", f"gamma={value}"], "gamma (exponent) must be in (0, 1]")
-      for name in ("bifr", "bfr") for value in (0, -1, 1.5)),
-    ((100, 5, 20), ["bifr", "--param", "gamma=nan"], "finite"),
-    *(((100, 5, 20), [name, "--param", f"lambda={value}"], "must be in [0, 1)")
-      for name in ("cgd", "normalized-cgd") for value in (1, 1.5, -0.1)),
-    ((100, 5, 20), ["nu-ftrl", "--param", "nu=2"], "(0, 1]"),
-    ((100, 5, 20), ["blt", "--param", "buffers=11"], "between 1 and 10; got 11"),
-    ((100, 5, 20), ["kary-tree", "--param", "arity=1"], "at least 2"),
-    ((100, 5, 20), ["bisr", "--param", "stamps=101"], "between 1 and 100"),
-    ((100, 5, 20), ["banded-toeplitz", "--param", "taper=20"], "between 0 and 19"),
-    ((100, 4, 40), ["bisr"], "With b=40 at most k=3"),
-    *(((100_000, 5, 20_000), [name], "at most 2048 for dense; got 100000. Use banded-toeplitz")
-      for name in ("dense", "normalized-dense")),
-    *(((100_000, 5, 20_000), [name], "between 1 and 4096 for a tree; got 100000. Use banded-toeplitz")
-      for name in ("tree", "kary-tree", "normalized-tree", "normalized-kary-tree")),
-    ((3000, 1, 3000), ["banded", "--workload", "window:30"], "at most 2048 for a banded C and this workload; "
-     "got 3000. Use banded-toeplitz"),
-    ((20_000, 10, 10), ["banded", "--bands", "20"], "at most b=10 for a banded C of more than 10240 rounds; "
-     "got 20. The sensitivity could not be bounded: use p <= b, or banded-toeplitz"),
-    *(((100, 5, 20), [name, "--bands", str(p)], f"between 1 and n=100; got {p}")
-      for name in ("one-parameter", "shifted-root", "banded", "banded-toeplitz", "banded-inverse")
-      for p in (0, -3)),
-    *(((100, 5, 20), [name, "--param", f"c={value}"], "c (")
-      for name in ("one-parameter", "shifted-root") for value in (-5, "nan", "inf")),
-    *(((100, 5, 20), [name, "--param", "stamps=10", "--bands", "30"], "between 1 and n=10; got 30")
-      for name in ("bisr", "bsr", "banded", "banded-toeplitz", "banded-inverse")),
-    ((100, 5, 20), ["tree", "--param", "full=2"], "0 (online) or 1 (full); got 2"),
-    ((100, 0, 20), ["bisr"], "k (max_participations) must be an integer of at least 1; got 0"),
-    ((100, 5, 0), ["bisr"], "b (min_separation) must be an integer of at least 1; got 0"),
-    ((0, 5, 20), ["bisr"], "n (rounds) must be an integer of at least 1; got 0"),
-    *(((10**8, 10, 10**6), [name], "n (rounds) must be at most 10000000; got 100000000. No mechanism")
-      for name in names()),
-    *(((10**6, 10, 10**4), [name], f"for {name}; got 1000000. Use bisr or banded-toeplitz")
-      for name in ("blt", "banded", "banded-inverse", "normalized-blt", "normalized-bisr")),
-    ((50_000, 2, 20_000), ["banded", "--bands", "64"], "n*p (coefficients) must be at most 2097152"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("contract", "options", "message"), OUT_OF_RANGE)
-def test_design_names_the_limit_and_what_scales(
-    contract: tuple[int, int, int], options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sizes = zip(("--rounds", "--max-participations", "--min-separation"), contract, strict=True)
-    request = [str(part) for pair in sizes for part in pair]
-    assert run(["design", *request, "--mechanism", *options, "--json"]) == 2
-    assert message in one_line(capsys)
+    config = write_config(tmp_path / "run.toml", mechanism="bsr")
+    before = config.read_bytes()
+    monkeypatch.chdir(tmp_path)
+    assert run(["simulate", str(config), "--dry-run"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    shown = dict(re.split(r"  +", line, maxsplit=1) for line in captured.out.splitlines())
+    plan = load_run(config).plan()
+    assert shown["epsilon"] == "8 at delta 1e-05, zero-out adjacency"
+    assert shown["participation"] == "12 rounds, at most 3 a user, 4 apart; 6 of 24 users a round"
+    multiplier, std = plan.noise_multiplier, plan.noise_std
+    assert shown["noise"] == f"multiplier {multiplier:.6g}, standard deviation {std:.6g}"
+    assert shown["sensitivity"] == f"{plan.sensitivity.value:.6g} (exact)"
+    assert re.fullmatch(r"[\d.]+ MiB: 3 stored vectors", shown["memory of noise"])
+    assert re.fullmatch(
+        r"[\d,]+ ms: local training [\d,]+ on made-up users, noise [\d.,]+", shown["time of a round"]
+    )
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.toml"]
+    assert config.read_bytes() == before
+    assert run(["simulate", str(config), "--dry-run", "--set", "mechanism.bands=13"]) == 2
+    assert "bands (p)" in one_line(capsys)
+    config = write_config(tmp_path / "run.toml", private=False)
+    assert run(["simulate", str(config), "--dry-run"]) == 0
+    assert re.search(r"^epsilon +infinite: no noise$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_help_teaches_and_imports_nothing_heavy() -> None:
@@ -334,10 +244,11 @@ def test_help_teaches_and_imports_nothing_heavy() -> None:
         "assert not heavy, heavy\nsys.exit(code)"
     )
     environment = {**os.environ, "COLUMNS": "120"}
+    cgd = ["--mechanism", "cgd", "--param", "lambda=0.9"]
     for arguments in (
         ["--help"],
         ["simulate", "--help"],
-        [*DESIGN, "--mechanism", "cgd", "--param", "lambda=0.9"],
+        [*["design", "--rounds", "100", "--max-participations", "5", "--min-separation", "20"], *cgd],
     ):
         done = subprocess.run(
             [sys.executable, "-c", program, *arguments],

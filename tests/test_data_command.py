@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 
 from fedmf.cli.app import run
-from fedmf.data.digit_images import digits
+from fedmf.data.digit_images import Digits
 from fedmf.data.summary import summarise
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> str:
     path = tmp_path / "run.toml"
-    path.write_text('users = 40\ncohort-size = 4\nrounds = 8\npartition = "dirichlet"\n')
+    path.write_text('[data]\nusers = 40\npartition = "dirichlet"\n\n[cohorts]\nsize = 4\nrounds = 8\n')
     return str(path)
 
 
 def test_numbers_are_those_of_the_data(config: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["data", config, "--set", "dirichlet-alpha=0.05", "--json"]) == 0
+    assert run(["data", config, "--set", "data.dirichlet-alpha=0.05", "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
-    data = digits(40, partition="dirichlet", dirichlet_alpha=0.05)
+    data = Digits(40, partition="dirichlet", dirichlet_alpha=0.05).load()
     shares = [np.bincount(data.labels[part], minlength=10) / len(part) for part in data.owned]
     entropies = [-sum(p * np.log2(p) for p in share if p > 0) for share in shares]
     assert row["entropy_of_users"] == pytest.approx(np.mean(entropies))
@@ -47,9 +47,9 @@ def test_the_table_and_the_picture(config: str, tmp_path: Path, capsys: pytest.C
     [
         (["--output", "picture.txt"], "--output (file) must end in"),
         (["--output", "nowhere/picture.png"], "--output (file) must lie in a folder"),
-        (["--set", "users=99999"], "number of training examples"),
-        (["--set", "dataset=cifar"], "dataset is invalid"),
-        (["--set", "model=cnn"], "model cnn needs examples of shape"),
+        (["--set", "data.users=99999"], "number of training examples"),
+        (["--set", "data.kind=cifar"], "[data] kind must be one of digits, "),
+        (["--set", "model.kind=cnn"], "model cnn needs examples of shape"),
     ],
 )
 def test_bad_requests_are_one_line(
@@ -62,6 +62,6 @@ def test_bad_requests_are_one_line(
 
 
 def test_labels_of_some_users_stand_for_all() -> None:
-    summary = summarise(digits(50), most_users=7)
+    summary = summarise(Digits(50).load(), most_users=7)
     assert summary.label_counts.shape == (7, 10)
     assert summary.sizes.sum() == 1438

@@ -1,16 +1,20 @@
 """The same app and configuration under ``flwr run``: the Simulation Engine, and a network on loopback."""
 
 import json
+import math
+import pickle
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
 from support.flower_network import flower_environment, flwr_run, flwr_run_simulation, superlink, supernodes
-from support.small_runs import run_small, small_config
+from support.small_runs import run_small, small_run
 
 from fedmf.records.checkpoint import load_checkpoint
 from fedmf.records.ledger import Ledger
-from fedmf.runs.config import Config
+from fedmf.runs import Run, dotted_keys
+from fedmf.runs.tables import render_toml
 
 PROJECT = Path(__file__).parents[1]
 
@@ -26,16 +30,16 @@ def app_dir(tmp_path: Path) -> Path:
     return target
 
 
-def check_run(run_dir: Path, config: Config) -> None:
+def check_run(run_dir: Path, run: Run) -> None:
     """The ledger replays, the statement holds, nobody was counted twice."""
     statement = json.loads((run_dir / "statement.json").read_text())
-    assert statement["rounds_released"] == config.rounds
+    assert statement["rounds_released"] == run.cohorts.rounds
     assert statement["epsilon_realised"] <= statement["epsilon_planned"]
     with Ledger.open(run_dir / "ledger.sqlite", read_only=True) as ledger:
         found = ledger.replay()
         pairs = list(ledger.participations())
-    assert found.rounds == config.rounds
-    assert len(pairs) == len(set(pairs)) == config.rounds * config.cohort_size
+    assert found.rounds == run.cohorts.rounds
+    assert len(pairs) == len(set(pairs)) == run.cohorts.rounds * run.cohorts.size
 
 
 def final_model(run_dir: Path):
@@ -44,33 +48,40 @@ def final_model(run_dir: Path):
     return load_checkpoint(run_dir / "checkpoints" / name, digest)[0].numpy()
 
 
+def test_the_listed_keys_equal_themselves_in_another_process() -> None:
+    """Flower's Ray engine refuses a run config that has changed, as a NaN has once it was pickled."""
+    listed = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert listed["privacy"]["epsilon"] == -math.inf
+    assert pickle.loads(pickle.dumps(listed)) == listed
+
+
 @pytest.mark.xdist_group("flower")
 def test_flwr_run_on_the_simulation_engine(app_dir: Path, tmp_path: Path) -> None:
-    config = small_config(
+    run = small_run(
         mechanism="bisr", bands=4, rounds=4, output_dir=str(tmp_path / "run"), workers=2, round_timeout=120.0
     )
     env = flower_environment(tmp_path)
-    run = flwr_run_simulation(app_dir, env, nodes=2, run_config=config.to_flat(), timeout=240)
-    assert run.ok, run.details + run.output[-3000:]
-    check_run(tmp_path / "run", config)
+    done = flwr_run_simulation(app_dir, env, nodes=2, run_config=dotted_keys(run), timeout=240)
+    assert done.ok, done.details + done.output[-3000:]
+    check_run(tmp_path / "run", run)
     assert (tmp_path / "run" / "learning-curve.png").exists()
-    same = run_small(tmp_path / "same", config)
+    same = run_small(tmp_path / "same", run)
     # Ray's workers may sum a user's training in another order; models have entries of size about 1.
     assert abs(final_model(tmp_path / "run") - same).max() <= 2e-6
 
 
 @pytest.mark.xdist_group("flower")
 def test_flwr_run_on_a_superlink_with_three_supernodes(app_dir: Path, tmp_path: Path) -> None:
-    config = small_config(
+    run = small_run(
         mechanism="bisr", bands=2, rounds=2, users=6, cohort_size=3, messages="per-user",
         output_dir=str(tmp_path / "run"), round_timeout=120.0,
     )  # fmt: skip
     env = flower_environment(tmp_path)
     with superlink(env, tmp_path / "net") as link, supernodes(env, link, 3):
-        run = flwr_run(app_dir, env, link.name, config.to_flat(), timeout=300)
-    assert run.ok, run.details + run.output[-3000:]
-    check_run(tmp_path / "run", config)
-    same = run_small(tmp_path / "same", config)
+        done = flwr_run(app_dir, env, link.name, dotted_keys(run), timeout=300)
+    assert done.ok, done.details + done.output[-3000:]
+    check_run(tmp_path / "run", run)
+    same = run_small(tmp_path / "same", run)
     assert abs(final_model(tmp_path / "run") - same).max() <= 2e-6
 
 
@@ -80,9 +91,9 @@ def test_ray_engine_gives_the_same_model(tmp_path: Path) -> None:
     import subprocess
     import sys
 
-    config = small_config(mechanism="bisr", bands=4, rounds=4, workers=2)
+    run = small_run(mechanism="bisr", bands=4, rounds=4, workers=2)
     path = tmp_path / "run.toml"
-    path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.to_flat().items()))
+    path.write_text(render_toml(run))
     command = [
         sys.executable,
         "-m",
@@ -96,5 +107,5 @@ def test_ray_engine_gives_the_same_model(tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    check_run(tmp_path / "ray", config)
-    assert abs(final_model(tmp_path / "ray") - run_small(tmp_path / "same", config)).max() <= 2e-6
+    check_run(tmp_path / "ray", run)
+    assert abs(final_model(tmp_path / "ray") - run_small(tmp_path / "same", run)).max() <= 2e-6

@@ -14,7 +14,8 @@ from support import oracles
 
 from fedmf.accounting.comparison import design
 from fedmf.cli.app import run
-from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.mechanisms.catalogue import build, names_to_compare
+from fedmf.factorization.mechanisms.choice import GivenFactorization, NamedMechanism
 from fedmf.participation import Participation
 from fedmf.workload.parse import parse_workload
 
@@ -40,6 +41,7 @@ def test_rows_are_json_with_every_field():
 CONTRACT_NAMES = [
     "identity", "square-root", "bsr", "bisr", "bifr", "bfr", "cgd", "nu-ftrl", "one-parameter",
     "optimal-diagonal", "banded", "banded-toeplitz", "banded-inverse", "blt", "dense", "tree", "kary-tree",
+    "shifted-root", "robust", "quadratic-lti", "strongly-convex-lti",
 ]  # fmt: skip
 
 
@@ -111,14 +113,12 @@ def test_long_horizons_compare_without_normalisation():
     n = 5000
     rows = design(Participation(n, 1, n), ["identity", "cgd"])
     assert all(math.isfinite(row["rmse"]) for row in rows)
-    from fedmf.accounting.comparison import _comparison
-
-    assert not [name for name in _comparison(n) if name.startswith("normalized-")]
-    assert "banded-toeplitz" in _comparison(n)
-    assert not {"dense", "banded"} & set(_comparison(n))
-    assert "banded-toeplitz" in _comparison(10**6)
-    assert "banded-toeplitz" not in _comparison(10**6 + 1)
-    assert "normalized-cgd" in _comparison(100)
+    assert not [name for name in names_to_compare(n) if name.startswith("normalized-")]
+    assert "banded-toeplitz" in names_to_compare(n)
+    assert not {"dense", "banded"} & set(names_to_compare(n))
+    assert "banded-toeplitz" in names_to_compare(10**6)
+    assert "banded-toeplitz" not in names_to_compare(10**6 + 1)
+    assert "normalized-cgd" in names_to_compare(100)
 
 
 @pytest.mark.parametrize("workload", ["prefix", "exponential:0.9", "window:5", "average", "momentum:0.8"])
@@ -197,3 +197,26 @@ def test_importing_design_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_factorization_of_ones_own_stands_beside_names():
+    """Its row is that of the same coefficients by name, whatever is said of other mechanisms."""
+    C = build("bsr", SMALL, bands=5).factorization
+    asked = [GivenFactorization(C, "mine"), "bsr", NamedMechanism("bsr", {"bands": 5})]
+    mine, *same = design(SMALL, asked, 2.0, 1e-6, bands=5)
+    assert (mine["mechanism"], mine["params"]) == ("mine", {})
+    for row in same:
+        assert {**row, "mechanism": "mine", "params": {}} == mine
+    (row,) = design(SMALL, [GivenFactorization(C)], 4.0, 1e-4, sampling="cyclic-poisson")
+    (named,) = design(SMALL, ["bsr"], 4.0, 1e-4, bands=5, sampling="cyclic-poisson")
+    assert {**named, "mechanism": "own", "params": {}} == row
+    with pytest.raises(ValueError, match="at least 4 for own with n=48; got 2"):
+        design(SMALL, [GivenFactorization(C)], memory_vectors=2)
+    with pytest.raises(ValueError, match="that of the given C, 48; got 40"):
+        design(Participation(40, 2, 12), [GivenFactorization(C)])
+
+
+def test_mechanisms_made_for_something_else_are_not_compared_unasked():
+    special = {"robust", "quadratic-lti", "strongly-convex-lti"}
+    for n in (1, 100, 10**6):
+        assert not special & {name.removeprefix("normalized-") for name in names_to_compare(n)}

@@ -6,34 +6,38 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.small_runs import run_small, small_config
+from support.small_runs import linear_task, run_small, schedule_of, small_run
 from torch import nn
 
 from fedmf.data.memory import InMemoryDataset
-from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.domain import Domain
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.source import GaussianSource
-from fedmf.runs.config import Config
-from fedmf.runs.tasks import task_of
+from fedmf.optim import Sgd
+from fedmf.runs import Run
 from fedmf.training.shuffling import user_orders
 
-KEYS = {"mechanism": "bisr", "bands": 4, "server_momentum": 0.9, "local_batch_size": 16}
+KEYS = {
+    "mechanism": "bisr",
+    "bands": 4,
+    "server_momentum": 0.9,
+    "local_batch_size": 16,
+}
 
 #: float32 models with entries of size about 1 after 12 rounds; summation orders inside one user's training
 #: may differ between batched and single programs.
 TOLERANCE = 2e-6
 
 
-def reference_loop(config: Config) -> np.ndarray:
+def reference_loop(run: Run) -> np.ndarray:
     """Training as a textbook would write it: one user after another, dense C⁻¹, torch.optim on both sides."""
-    task = task_of(config)
+    task, local, optimizer = run.task_source.build(), run.local, run.optimizer
+    assert isinstance(optimizer, Sgd)
     dataset = task.dataset
     assert isinstance(dataset, InMemoryDataset)
     model = task.model.module
-    server = torch.optim.SGD(
-        model.parameters(), lr=config.server_learning_rate, momentum=config.server_momentum
-    )
-    n, m, k, b = config.rounds, config.cohort_size, 3, 4
+    server = torch.optim.SGD(model.parameters(), lr=optimizer.learning_rate, momentum=optimizer.momentum)
+    n, m, k, b = run.cohorts.rounds, run.cohorts.size, 3, 4
     correlation = np.zeros((n, n))
     c = [1.0]
     for j in range(1, 4):
@@ -45,25 +49,25 @@ def reference_loop(config: Config) -> np.ndarray:
     sensitivity = np.linalg.norm(sum(strategy[:, j * b] for j in range(k)))
     sigma = 0.600229  # σ(8, 1e-5) of the analytic Gaussian mechanism, Balle and Wang (2018)
     d = sum(p.numel() for p in model.parameters())
-    source = GaussianSource(NoiseKey.from_seed(config.noise_seed), d, Domain.TRAINING)
+    source = GaussianSource(NoiseKey.from_seed(run.privacy.noise_seed), d, Domain.TRAINING)
     z = torch.stack([source.block(t, 0, d) for t in range(n)]).numpy()
-    noise = config.clip_norm * sigma * sensitivity * (correlation @ z)
-    schedule = config.cohort_schedule()
+    noise = run.privacy.clip_norm * sigma * sensitivity * (correlation @ z)
+    schedule = schedule_of(run)
     for t in range(n):
         start = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
         total = torch.zeros(d, dtype=torch.float64)
         for u in schedule.cohort(t):
             nn.utils.vector_to_parameters(start.clone(), model.parameters())
-            local = torch.optim.SGD(model.parameters(), lr=config.local_learning_rate)
+            user = torch.optim.SGD(model.parameters(), lr=local.learning_rate)
             owned = dataset.owned[u]
-            (order,) = owned[user_orders(config.seed, t, str(dataset.user_ids[u]), owned.size, epochs=1)]
-            for i in range(0, order.size, config.local_batch_size):
-                rows = order[i : i + config.local_batch_size]
-                local.zero_grad()
+            (order,) = owned[user_orders(local.seed, t, str(dataset.user_ids[u]), owned.size, epochs=1)]
+            for i in range(0, order.size, local.batch_size):
+                rows = order[i : i + local.batch_size]
+                user.zero_grad()
                 nn.functional.cross_entropy(model(dataset.features[rows]), dataset.labels[rows]).backward()
-                local.step()
+                user.step()
             update = (nn.utils.parameters_to_vector(model.parameters()).detach() - start).to(torch.float64)
-            total += update * min(1.0, config.clip_norm / float(update.norm()))
+            total += update * min(1.0, run.privacy.clip_norm / float(update.norm()))
         mean = (total + torch.from_numpy(noise[t])) / m
         nn.utils.vector_to_parameters(start.clone(), model.parameters())
         offset = 0
@@ -76,34 +80,32 @@ def reference_loop(config: Config) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def slices(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
-    return run_small(tmp_path_factory.mktemp("slices") / "run", small_config(**KEYS))
+    return run_small(tmp_path_factory.mktemp("slices") / "run", small_run(**KEYS))
 
 
 def test_a_plain_loop_gives_the_same_model(slices: np.ndarray) -> None:
     # σ is given to six digits: 1e-6 of a noise of norm about 1 a round.
-    np.testing.assert_allclose(reference_loop(small_config(**KEYS)), slices, atol=2e-5)
-    assert np.abs(slices - task_of(small_config(**KEYS)).model.initial().numpy()).max() > 0.1
+    np.testing.assert_allclose(reference_loop(small_run(**KEYS)), slices, atol=2e-5)
+    assert np.abs(slices - small_run(**KEYS).task_source.build().model.initial().numpy()).max() > 0.1
 
 
 def test_per_user_messages_give_the_same_model(slices: np.ndarray, tmp_path: Path) -> None:
-    per_user = run_small(tmp_path / "run", small_config(**KEYS, messages="per-user"))
+    per_user = run_small(tmp_path / "run", small_run(**KEYS, messages="per-user"))
     np.testing.assert_allclose(per_user, slices, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("workers", [2, 4])
 def test_several_nodes_give_the_same_model(workers: int, slices: np.ndarray, tmp_path: Path) -> None:
     """The same bits: a user's update does not depend on who is trained beside it, and sums are exact."""
-    split = run_small(tmp_path / "run", small_config(**KEYS, workers=workers))
+    split = run_small(tmp_path / "run", small_run(**KEYS, workers=workers))
     assert np.array_equal(split, slices)
 
 
 def test_equal_updates_give_bit_identical_models_in_any_order_and_grouping(tmp_path: Path) -> None:
     """With updates that are the same bits on every path, the integer sum makes the models the same bits."""
-    from support.small_runs import linear_task
-
     task = linear_task(24, 300)
     models = [
-        run_small(tmp_path / str(i), small_config(**{**KEYS, "local_batch_size": 1}, **keys), task)
+        run_small(tmp_path / str(i), small_run(task, **{**KEYS, "local_batch_size": 1}, **keys))
         for i, keys in enumerate(
             [
                 {},
@@ -122,6 +124,6 @@ def test_equal_updates_give_bit_identical_models_in_any_order_and_grouping(tmp_p
 
 
 def test_dirichlet_and_random_schedules_run_too(tmp_path: Path) -> None:
-    config = small_config(partition="dirichlet", schedule="random", min_separation=3, **KEYS)
-    model = run_small(tmp_path / "run", config)
+    run = small_run(partition="dirichlet", schedule="random", min_separation=3, **KEYS)
+    model = run_small(tmp_path / "run", run)
     assert np.isfinite(model).all()

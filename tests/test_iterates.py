@@ -82,7 +82,7 @@ def test_names_say_the_same(text: str, expected: object) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("prefix*step", "server-schedule must be one of constant, linear, cosine; got 'step'"),
+        ("prefix*step", "schedule .* must be one of constant, linear, cosine; got 'step'"),
         ("prefix*cosine:x", "has no such schedule"),
         ("prefix*cosine:30", r"w \(warm-up rounds\) must lie in 0..29"),
         ("sum*cosine", "must be one of prefix"),

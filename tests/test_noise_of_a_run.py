@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from support.small_runs import Recorder, client_for, linear_task, run_small, small_config
+from support.small_runs import Recorder, client_for, linear_task, run_small, small_run
 
 from fedmf.runs import session as session_module
 
@@ -29,8 +29,8 @@ FALSE_ALARM = 1e-6
 def increments(path: Path, **keys: object) -> np.ndarray:
     """Released model differences θ_{t+1} − θ_t, shape (n, d), as clients saw them."""
     recorder = Recorder()
-    config = small_config(server_momentum=0.0, server_learning_rate=1.0, **keys)
-    final = run_small(path, config, TASK, lambda s: client_for(s, recorder))
+    run = small_run(TASK, server_momentum=0.0, server_learning_rate=1.0, **keys)
+    final = run_small(path, run, lambda s: client_for(s, recorder))
     models = [recorder.models[t] for t in range(ROUNDS)] + [final]
     return np.diff(np.stack(models).astype(np.float64), axis=0)
 
@@ -106,7 +106,7 @@ MECHANISMS = [
     {"mechanism": "identity"},
     {"mechanism": "bsr", "bands": 4},
     {"mechanism": "bisr", "bands": 4},
-    {"mechanism": "normalized-cgd", "mechanism_params": "lambda=0.8"},
+    {"mechanism": "normalized-cgd", "lambda": 0.8},
     {"mechanism": "optimal-diagonal"},
 ]
 

@@ -10,11 +10,11 @@ import dp_accounting
 import numpy as np
 import pytest
 from scipy import stats
-from support.pair_runs import RecordedPair, optimizing_with
-from support.small_runs import linear_task, run_small, small_config
+from support.pair_runs import RecordedPair, pair_run
+from support.small_runs import linear_task, run_small
 
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment
-from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.domain import Domain
 from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.source import GaussianSource
 from fedmf.records.ledger import Ledger
@@ -27,10 +27,10 @@ KEYS = {"mechanism": "bsr", "bands": 4, "second_workload": "exponential:0.5"}
 FORMS = ("per-user", "squared-mean")
 
 
-def pair_run(path: Path, form: str, **keys: object) -> tuple[np.ndarray, np.ndarray]:
+def released_pair(path: Path, form: str, **keys: object) -> tuple[np.ndarray, np.ndarray]:
     """What a run released: means, shape (n, d), and second moments, shape (n, d)."""
-    with optimizing_with(RecordedPair(DiagonalMoment(DIMENSION), form)) as optimizer:  # type: ignore[arg-type]
-        run_small(path, small_config(**{**KEYS, **keys}), TASK)
+    optimizer = RecordedPair(DiagonalMoment(DIMENSION), form)  # type: ignore[arg-type]
+    run_small(path, pair_run(optimizer, TASK, **{**KEYS, **keys}))
     return optimizer.means(), optimizer.seconds()
 
 
@@ -71,7 +71,7 @@ def rejects(noises: tuple[np.ndarray, np.ndarray], statement: dict) -> bool:
 @pytest.fixture(scope="module")
 def twins(tmp_path_factory) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     folder = tmp_path_factory.mktemp("twins")
-    return {form: pair_run(folder / form, form, private=False) for form in FORMS}
+    return {form: released_pair(folder / form, form, private=False) for form in FORMS}
 
 
 def noise_of(released: tuple[np.ndarray, np.ndarray], twin: tuple[np.ndarray, np.ndarray]):  # type: ignore[no-untyped-def]
@@ -81,7 +81,7 @@ def noise_of(released: tuple[np.ndarray, np.ndarray], twin: tuple[np.ndarray, np
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 @pytest.mark.parametrize("form", FORMS)
 def test_both_noises_are_what_the_statement_says(form: str, adjacency: str, twins, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    released = pair_run(tmp_path / "run", form, adjacency=adjacency)
+    released = released_pair(tmp_path / "run", form, adjacency=adjacency)
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     assert statement["second_moment"]["form"] == form
     assert statement["second_moment"]["features"] == DIMENSION
@@ -91,8 +91,8 @@ def test_both_noises_are_what_the_statement_says(form: str, adjacency: str, twin
 @pytest.mark.parametrize("form", FORMS)
 def test_without_noise_the_second_moment_is_that_of_the_clipped_updates(form: str, tmp_path: Path) -> None:
     task = linear_task(24, 9)
-    with optimizing_with(RecordedPair(BlockEnergies([2, 7]), form)) as optimizer:  # type: ignore[arg-type]
-        run_small(tmp_path / "run", small_config(**KEYS, private=False), task)
+    optimizer = RecordedPair(BlockEnergies([2, 7]), form)  # type: ignore[arg-type]
+    run_small(tmp_path / "run", pair_run(optimizer, task, **KEYS, private=False))
     x = task.dataset.features.double().numpy()
     x = -0.3 * x / np.linalg.norm(x, axis=1, keepdims=True)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
@@ -115,7 +115,7 @@ def test_noise_of_the_wrong_scale_is_rejected(
         add(self, out, scale * (factor if self.source.domain is domain else 1.0))
 
     monkeypatch.setattr(NoiseStream, "add_", wrong)
-    released = pair_run(tmp_path / "run", "per-user")
+    released = released_pair(tmp_path / "run", "per-user")
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     assert rejects(noise_of(released, twins["per-user"]), statement)
 
@@ -123,7 +123,7 @@ def test_noise_of_the_wrong_scale_is_rejected(
 def test_one_noise_for_both_streams_is_rejected(twins, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     shared = partial(_source_of, domain=Domain.TRAINING)
     monkeypatch.setattr(second_moment, "GaussianSource", shared)
-    released = pair_run(tmp_path / "run", "per-user")
+    released = released_pair(tmp_path / "run", "per-user")
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     assert rejects(noise_of(released, twins["per-user"]), statement)
 
@@ -169,8 +169,8 @@ def worst_epsilon(statement: dict) -> float:
 def test_the_stated_epsilon_is_that_of_the_worst_pattern(form: str, adjacency: str, tmp_path: Path) -> None:
     """Every pattern enumerated; the bands are not longer than b, so that the bound is attained."""
     task = linear_task(24, 12)
-    with optimizing_with(RecordedPair(BlockEnergies([5, 7]), form)):  # type: ignore[arg-type]
-        run_small(tmp_path / "run", small_config(**KEYS, adjacency=adjacency), task)
+    optimizer = RecordedPair(BlockEnergies([5, 7]), form)  # type: ignore[arg-type]
+    run_small(tmp_path / "run", pair_run(optimizer, task, **KEYS, adjacency=adjacency))
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     assert statement["epsilon_planned"] == pytest.approx(8.0, rel=1e-6)
     assert worst_epsilon(statement) == pytest.approx(8.0, rel=1e-3)

@@ -1,15 +1,18 @@
 """Flower's Ray engine: any number of workers gives the same model, bit for bit."""
 
-import json
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small_runs import small_config
+from support.small_runs import small_run
 
-from fedmf.flower.ray import backend_config
+from fedmf.factorization import Toeplitz
+from fedmf.flower.ray import backend_config, client_app_of, worker_items
+from fedmf.runs import run_of
+from fedmf.runs.tables import render_toml
 
 #: Users of unequal size, so that longest-first cuts cohorts differently for each number of workers.
 KEYS = {"rounds": 4, "mechanism": "bisr", "bands": 2, "server_momentum": 0.9, "local_batch_size": 16}
@@ -18,8 +21,8 @@ KEYS = {"rounds": 4, "mechanism": "bisr", "bands": 2, "server_momentum": 0.9, "l
 def _model(path: Path, engine: str, workers: int) -> np.ndarray:
     """The final model of a run by the command; Ray leaves its marks on a process, so each has its own."""
     config = path.with_suffix(".toml")
-    settings = small_config(**KEYS, workers=workers, partition="dirichlet", dirichlet_alpha=0.3)
-    config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.to_flat().items()))
+    run = small_run(**KEYS, workers=workers, partition="dirichlet", dirichlet_alpha=0.3)
+    config.write_text(render_toml(run))
     command = [sys.executable, "-m", "fedmf", "simulate", str(config), "--engine", engine, "--out", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -33,6 +36,14 @@ def test_one_two_and_four_workers_give_the_same_bits(tmp_path: Path) -> None:
     assert np.array_equal(models[0], models[1])
     assert np.array_equal(models[0], models[2])
     assert np.array_equal(models[0], _model(tmp_path / "inprocess", "inprocess", 1))
+
+
+def test_workers_need_not_know_a_given_matrix() -> None:
+    given = dataclasses.replace(small_run(**KEYS), mechanism=Toeplitz([1.0, 0.5], KEYS["rounds"]))
+    assert client_app_of(given) is not None
+    read = run_of(dict(worker_items(given)))
+    for name in ("task", "privacy", "optimizer", "local", "execution"):
+        assert read.to_dict()[name] == given.to_dict()[name]
 
 
 @pytest.mark.parametrize(
@@ -49,9 +60,9 @@ def test_one_two_and_four_workers_give_the_same_bits(tmp_path: Path) -> None:
     ids=str,
 )
 def test_what_actors_reserve(keys: dict, init: dict, resources: dict) -> None:
-    found = backend_config(small_config(**keys))
-    assert found["client_resources"] == resources
-    assert {name: found["init_args"].get(name) for name in ("num_cpus", "address")} == {
+    reserved = backend_config(small_run(**keys).execution)
+    assert reserved["client_resources"] == resources
+    assert {name: reserved["init_args"].get(name) for name in ("num_cpus", "address")} == {
         "num_cpus": None,
         "address": None,
         **init,

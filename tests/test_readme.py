@@ -36,7 +36,7 @@ def test_the_commands_run(
     commands = re.findall(r"^\$ fedmf (.*)$", README, re.MULTILINE)
     assert len(commands) >= 4
     for command in commands:
-        short = ["--set", "rounds=20"] if command.startswith("simulate") else []
+        short = ["--set", "cohorts.rounds=20"] if command.startswith("simulate") else []
         assert run([*shlex.split(command), *short]) == 0, (command, capsys.readouterr().err)
 
 

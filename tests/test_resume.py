@@ -9,22 +9,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import Message
-from support.small_runs import client_for, run_small, small_config, watched
+from support.small_runs import client_for, run_small, small_run, watched
 
 from fedmf.errors import ConfigError
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.records import durable
 from fedmf.records.ledger import Ledger
-from fedmf.runs.config import Config
-from fedmf.runs.session import Session
+from fedmf.runs import Session
+from fedmf.runs.tables import render_toml
 
-CONFIG = small_config(mechanism="bsr", bands=4, server_momentum=0.9)
+RUN = small_run(mechanism="bsr", bands=4, server_momentum=0.9)
 
 
 def _die(*_: object) -> None:
@@ -41,7 +42,7 @@ def _run_logged(path: Path, log: Path, patch: Callable[[Session], None] = lambda
         with log.open("a") as file:
             file.write(line + "\n")
 
-    opened = Session.resume(path, CONFIG) if path.exists() else Session.start(path, CONFIG)
+    opened = RUN.resume(path) if path.exists() else RUN.start(path)
     with opened as session:
         patch(session)
         run_on_grid(session, InProcessGrid(watched(client_for(session), note)))
@@ -98,7 +99,7 @@ POINTS = [
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
-    return run_small(tmp_path_factory.mktemp("whole") / "run", CONFIG)
+    return run_small(tmp_path_factory.mktemp("whole") / "run", RUN)
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with threads: they are idle
@@ -110,16 +111,16 @@ def test_killed_at_every_point_of_a_release(uninterrupted: np.ndarray, tmp_path:
         )
         assert status == -signal.SIGKILL, where
     assert _in_child(lambda: _run_logged(path, log)) == 0
-    with Session.resume(path, CONFIG) as session:
-        assert session.server.t == CONFIG.rounds
+    with RUN.resume(path) as session:
+        assert session.server.t == RUN.cohorts.rounds
         assert np.array_equal(session.server.parameters.numpy(), uninterrupted)
-        assert session.directory.ledger.replay().rounds == CONFIG.rounds
-        assert sorted(session.metrics) == list(range(CONFIG.rounds + 1))
+        assert session.directory.ledger.replay().rounds == RUN.cohorts.rounds
+        assert sorted(session.metrics) == list(range(RUN.cohorts.rounds + 1))
     seen: dict[int, set[str]] = {}
     for line in log.read_text().splitlines():
         entry = json.loads(line)
         seen.setdefault(entry["round"], set()).add(entry["sha"])
-    assert set(seen) == set(range(CONFIG.rounds))
+    assert set(seen) == set(range(RUN.cohorts.rounds))
     # One model a round, ever: a row of noise was never used for two different releases.
     assert all(len(models) == 1 for models in seen.values())
 
@@ -127,8 +128,8 @@ def test_killed_at_every_point_of_a_release(uninterrupted: np.ndarray, tmp_path:
 def test_kill_9_of_the_command_and_resume(tmp_path: Path) -> None:
     rng = random.Random(5)
     config = tmp_path / "run.toml"
-    settings = small_config(rounds=60, mechanism="bisr", bands=4, noise_seed=11)
-    config.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in settings.to_flat().items()))
+    run = small_run(rounds=60, mechanism="bisr", bands=4, noise_seed=11)
+    config.write_text(render_toml(run))
     command = [sys.executable, "-m", "fedmf", "simulate", str(config)]
     subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, capture_output=True, timeout=120)
     killed = 0
@@ -163,14 +164,14 @@ def _rounds(path: Path) -> int:
 
 
 def test_another_configuration_is_refused(tmp_path: Path) -> None:
-    run_small(tmp_path / "run", CONFIG)
-    other = Config.from_mapping({**CONFIG.to_flat(), "epsilon": 4.0})
-    with pytest.raises(ConfigError, match=r"its epsilon is 8\.0, not 4\.0"):
-        Session.resume(tmp_path / "run", other)
+    run_small(tmp_path / "run", RUN)
+    other = replace(RUN, privacy=replace(RUN.privacy, epsilon=4.0))
+    with pytest.raises(ConfigError, match=r"its privacy\.epsilon is 8\.0, not 4\.0"):
+        other.resume(tmp_path / "run")
 
 
 def test_a_finished_run_resumes_to_itself(uninterrupted: np.ndarray, tmp_path: Path) -> None:
-    run_small(tmp_path / "run", CONFIG)
+    run_small(tmp_path / "run", RUN)
     before = (tmp_path / "run" / "statement.json").read_bytes()
     with Session.resume(tmp_path / "run") as session:
         run_on_grid(session, InProcessGrid(client_for(session)))
@@ -181,18 +182,18 @@ def test_a_finished_run_resumes_to_itself(uninterrupted: np.ndarray, tmp_path: P
 def test_two_processes_cannot_run_the_same_directory(tmp_path: Path) -> None:
     from fedmf.errors import LedgerError
 
-    with Session.start(tmp_path / "run", CONFIG), pytest.raises(LedgerError, match="another process"):
-        Session.resume(tmp_path / "run", CONFIG)
+    with RUN.start(tmp_path / "run"), pytest.raises(LedgerError, match="another process"):
+        RUN.resume(tmp_path / "run")
 
 
 def test_a_changed_checkpoint_is_refused(tmp_path: Path) -> None:
-    run_small(tmp_path / "run", CONFIG)
+    run_small(tmp_path / "run", RUN)
     (file,) = (tmp_path / "run" / "checkpoints").iterdir()
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(bytes(content))
     with pytest.raises(ValueError, match="not the one the ledger committed"):
-        Session.resume(tmp_path / "run", CONFIG)
+        RUN.resume(tmp_path / "run")
 
 
 def test_a_full_disk_releases_nothing_and_the_run_goes_on_after(
@@ -200,7 +201,7 @@ def test_a_full_disk_releases_nothing_and_the_run_goes_on_after(
 ) -> None:
     path = tmp_path / "run"
     fsync = os.fsync
-    with Session.start(path, CONFIG) as session:
+    with RUN.start(path) as session:
         calls = iter(range(10**6))
 
         def full(descriptor: int) -> None:
@@ -213,8 +214,8 @@ def test_a_full_disk_releases_nothing_and_the_run_goes_on_after(
             run_on_grid(session, InProcessGrid(client_for(session)))
         monkeypatch.undo()
         stopped = session.server.t
-    assert 0 < stopped < CONFIG.rounds
-    with Session.resume(path, CONFIG) as session:
+    assert 0 < stopped < RUN.cohorts.rounds
+    with RUN.resume(path) as session:
         assert session.server.t == stopped
         run_on_grid(session, InProcessGrid(client_for(session)))
         assert np.array_equal(session.server.parameters.numpy(), uninterrupted)

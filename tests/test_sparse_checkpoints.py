@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.small_runs import client_for, linear_task, run_small, small_config
+from support.small_runs import client_for, linear_task, run_small, small_run
 
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
-from fedmf.runs.session import Session
+from fedmf.runs import Session
 
 #: Updates do not depend on the model and the server has no momentum, so the model is a sum over its rounds.
 TASK = linear_task(24, 40)
-CONFIG = small_config(mechanism="bsr", bands=4, server_momentum=0.0, checkpoint_every=5)
+RUN = small_run(TASK, mechanism="bsr", bands=4, server_momentum=0.0, checkpoint_every=5)
 
 
 def _in_child(body: Callable[[], None]) -> int:
@@ -36,7 +36,7 @@ def _in_child(body: Callable[[], None]) -> int:
 
 def _run_until(path: Path, log: Path, t: int, where: str) -> None:
     """Start or resume; die at a point of the release of round t; log what was released before that."""
-    opened = Session.resume(path, CONFIG, TASK) if path.exists() else Session.start(path, CONFIG, TASK)
+    opened = RUN.resume(path) if path.exists() else RUN.start(path)
     with opened as session:
         release, commit_round = session.server.release, session.directory.ledger.commit_round
 
@@ -63,7 +63,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     """What each round of an uninterrupted run adds to the model, shape (rounds, d)."""
     path = tmp_path_factory.mktemp("whole") / "run"
     models = [np.zeros(40)]
-    with Session.start(path, CONFIG, TASK) as session:
+    with RUN.start(path) as session:
         run_on_grid(
             session,
             InProcessGrid(client_for(session)),
@@ -91,16 +91,16 @@ def test_killed_between_checkpoints_loses_work_and_repeats_nothing(
     lost: set[int] = set()
     for t, where, rounds in kills:
         assert _in_child(lambda t=t, where=where: _run_until(path, log, t, where)) == -signal.SIGKILL
-        with Session.resume(path, CONFIG, TASK) as session:
+        with RUN.resume(path) as session:
             assert session.server.t == t + (where == "after")
             assert session.server.lost == rounds
         lost |= set(rounds)
     assert _in_child(lambda: _run_until(path, log, -1, "never")) == 0
 
-    kept = [t for t in range(CONFIG.rounds) if t not in lost]
-    with Session.resume(path, CONFIG, TASK) as session:
+    kept = [t for t in range(RUN.cohorts.rounds) if t not in lost]
+    with RUN.resume(path) as session:
         model = session.server.parameters.numpy()
-        assert session.directory.ledger.replay().rounds == CONFIG.rounds
+        assert session.directory.ledger.replay().rounds == RUN.cohorts.rounds
         assert session.server.lost == range(0)
     # Row t of the noise went into round t or, where the round was lost, nowhere: float32 sums of 12 rounds.
     np.testing.assert_allclose(model, steps[kept].sum(axis=0), atol=2e-6)
@@ -111,8 +111,8 @@ def test_killed_between_checkpoints_loses_work_and_repeats_nothing(
 
 def test_the_model_is_that_of_a_run_that_keeps_every_round(tmp_path: Path) -> None:
     keys = {"mechanism": "blt", "server_momentum": 0.9}
-    sparse = run_small(tmp_path / "sparse", small_config(**keys, checkpoint_every=7), TASK)
-    assert np.array_equal(sparse, run_small(tmp_path / "every", small_config(**keys), TASK))
+    sparse = run_small(tmp_path / "sparse", small_run(TASK, **keys, checkpoint_every=7))
+    assert np.array_equal(sparse, run_small(tmp_path / "every", small_run(TASK, **keys)))
     assert [file.name for file in (tmp_path / "sparse" / "checkpoints").iterdir()] == [
         "after-round-0000012.npz"
     ]
@@ -120,12 +120,12 @@ def test_the_model_is_that_of_a_run_that_keeps_every_round(tmp_path: Path) -> No
 
 def test_noise_of_the_rounds_after_an_interruption_is_that_of_their_rows(tmp_path: Path) -> None:
     """Feedback streams need the rows that were lost: they are made again inside, and added to nothing."""
-    config = small_config(mechanism="banded-toeplitz", bands=4, server_momentum=0.0, checkpoint_every=6)
+    run = small_run(TASK, mechanism="banded-toeplitz", bands=4, server_momentum=0.0, checkpoint_every=6)
     moves = {}
     for name, stop in (("whole", 12), ("parts", 4)):
-        with Session.start(tmp_path / name, config, TASK) as session:
+        with run.start(tmp_path / name) as session:
             moves[name] = _noise_steps(session, stop)
-    with Session.resume(tmp_path / "parts", task=TASK) as session:
+    with run.resume(tmp_path / "parts") as session:
         assert session.server.lost == range(0, 4)
         rest = _noise_steps(session, 8)
     # Models differ in what was added before; each step is a float32 difference of entries below 4.
@@ -142,7 +142,7 @@ def _noise_steps(session: Session, rounds: int) -> list[torch.Tensor]:
 
 
 def test_an_older_checkpoint_than_the_ledger_names_is_refused(tmp_path: Path) -> None:
-    with Session.start(tmp_path / "run", CONFIG, TASK) as session:
+    with RUN.start(tmp_path / "run") as session:
         _noise_steps(session, 5)
         (file,) = (tmp_path / "run" / "checkpoints").iterdir()
         old = file.read_bytes()
@@ -150,4 +150,4 @@ def test_an_older_checkpoint_than_the_ledger_names_is_refused(tmp_path: Path) ->
     (file,) = (tmp_path / "run" / "checkpoints").iterdir()
     file.write_bytes(old)
     with pytest.raises(ValueError, match="not the one the ledger committed"):
-        Session.resume(tmp_path / "run", CONFIG, TASK)
+        RUN.resume(tmp_path / "run")

@@ -14,6 +14,8 @@ from fedmf.accounting.gaussian import (
     gaussian_sigma,
 )
 from fedmf.accounting.patterns import PatternTable
+from fedmf.accounting.plan import Plan
+from fedmf.accounting.privacy import PRIVACY, NoPrivacy, Privacy, UserLevel
 from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_privacy
 from fedmf.accounting.recorded import ParticipationSummary
 from fedmf.accounting.release import PairRelease, RunRelease, SecondForm, SecondStream, SumRelease
@@ -23,20 +25,26 @@ from fedmf.accounting.statement import (
     PrivacyStatement,
     RunHeader,
     build_statement,
+    detection_limit,
+    law_of,
+    render_document,
     render_page,
-    sampling_claim,
     user_privacy,
 )
 
 __all__ = [
     "OPERATING_SYSTEM_KEY",
+    "PRIVACY",
     "PUBLIC_KEY",
     "CohortLaw",
     "EpsilonBin",
     "LeakageBound",
+    "NoPrivacy",
     "PairRelease",
     "ParticipationSummary",
     "PatternTable",
+    "Plan",
+    "Privacy",
     "PrivacyStatement",
     "RealisedPrivacy",
     "RunAmplification",
@@ -45,6 +53,7 @@ __all__ = [
     "SecondForm",
     "SecondStream",
     "SumRelease",
+    "UserLevel",
     "adjacency_factor",
     "amplified_run",
     "build_statement",
@@ -52,14 +61,16 @@ __all__ = [
     "certified_sigma",
     "check_sampling",
     "design",
+    "detection_limit",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",
     "gaussian_rho",
     "gaussian_sigma",
+    "law_of",
     "leakage_bound",
     "realised_privacy",
+    "render_document",
     "render_page",
-    "sampling_claim",
     "user_privacy",
 ]

@@ -117,14 +117,14 @@ def _best_threshold(inside: NDArray[np.float64], outside: NDArray[np.float64], f
     """Of a hundred quantiles of the pooled values the one with the best bound on this half."""
     candidates = np.quantile(np.concatenate([inside, outside]), np.linspace(0, 1, 101))
     inside, outside = np.sort(inside), np.sort(outside)
-    found = []
+    mu_bounds = []
     for threshold in candidates:
         negatives = int(np.searchsorted(inside, threshold))
         positives = outside.size - int(np.searchsorted(outside, threshold))
-        found.append(
+        mu_bounds.append(
             _mu(
                 binomial_upper(positives, outside.size, failure),
                 binomial_upper(negatives, inside.size, failure),
             )
         )
-    return float(candidates[int(np.argmax(found))])
+    return float(candidates[int(np.argmax(mu_bounds))])

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from fedmf.accounting.amplification import check_sampling
 from fedmf.accounting.gaussian import adjacency_factor, gaussian_sigma
 from fedmf.factorization import (
     Mechanism,
+    MechanismChoice,
+    NamedMechanism,
     Sensitivity,
     accepted_parameters,
     build,
     check_rounds,
     errors,
-    names,
+    form_of,
+    names_to_compare,
     optional_parameters,
     stated_sensitivity,
 )
@@ -23,25 +27,20 @@ from fedmf.workload import ToeplitzWorkload, parse_workload
 
 __all__ = ["design"]
 
-# Beyond these horizons a comparison leaves out what takes minutes; by name `check_horizon` allows more.
-_LARGEST_NORMALIZED = 4096
-_LARGEST = {
-    "banded-toeplitz": 1_000_000,
-    "banded-inverse": 16_384,
-    "blt": 16_384,
-    "banded": 1024,
-    "dense": 512,
-    "tree": 1024,
-    "kary-tree": 1024,
-}
 # A coordinate of one round on one 2.5 GHz core, measured with simulations/benchmarks/noise.py.
 _NANOSECONDS_PER_DRAW = 10.0
 _NANOSECONDS_PER_STORED = 2.0
+# What decides how many vectors are kept, and by how much it may exceed their number: p bands keep p − 1.
+_SIZES = {"bands": 1, "buffers": 0}
+
+_NO_CLOSED_FORM = "its noise has no closed form to search by."
+
+_Row = dict[str, Any]
 
 
 def design(
     participation: Participation,
-    mechanisms: Sequence[str] | None = None,
+    mechanisms: Sequence[str | MechanismChoice] | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
     adjacency: str = "zero-out",
@@ -56,13 +55,13 @@ def design(
 
     Args:
         participation: (n, k, b).
-        mechanisms: names; the rows keep their order. Without any, all that scale to the horizon are compared
-            and the rows are sorted by RMSE, best first.
+        mechanisms: names or choices, as `GivenFactorization(C)`; the rows keep their order. Without any, all
+            that scale to the horizon are compared and the rows are sorted by RMSE, best first.
         epsilon: ε of the budget; give both ε and δ or neither.
         delta: δ of the budget.
         adjacency: "zero-out" or "replace-one".
-        bands: p for the mechanisms that take it.
-        params: lambda, gamma, nu, c for the mechanisms that take them; those not given are optimised.
+        bands: p for the names that take it.
+        params: by symbol, for the names that take them; those not given are optimised.
         workload: as `fedmf.workload.parse_workload` reads it: "prefix", "momentum:β", "prefix*linear", … .
         memory_vectors: at most so many d-vectors kept between rounds; a mechanism that would keep more gets
             fewer bands or buffers if it has any, is left out of a comparison otherwise.
@@ -102,165 +101,179 @@ def design(
     if memory_vectors is not None and memory_vectors < 0:
         raise ValueError(f"memory_vectors (limit) must be at least 0; got {memory_vectors}.")
     check_sampling(sampling, adjacency)
-    if sampling != "none" and (epsilon is None or memory_vectors is not None):
-        needs = "epsilon and delta" if epsilon is None else "no limit on memory_vectors"
-        raise ValueError(f"sampling {sampling} needs {needs}; its noise has no closed form to search by.")
-    sigma = None if epsilon is None or delta is None else gaussian_sigma(epsilon, delta)
-    budget = {"noise_multiplier": sigma, "epsilon": epsilon, "delta": delta, "adjacency": adjacency}
-    factor = adjacency_factor(adjacency)
-    chosen = _comparison(participation.rounds) if mechanisms is None else list(mechanisms)
-    if mechanisms is None and sampling != "none":
-        chosen = [name for name in chosen if not name.startswith("normalized-")]
     check_rounds(participation.rounds)
-    queries = parse_workload(workload, participation.rounds)
-    given = _distributed(chosen, {**({} if bands is None else {"bands": bands}), **(params or {})})
+    factor, queries = adjacency_factor(adjacency), parse_workload(workload, participation.rounds)
+    plan = _Plan(participation, queries, adjacency, factor, memory_vectors)
+    row_of = plan.row_without_budget
+    if epsilon is not None and delta is not None:
+        row_of = plan.row_within(epsilon, delta, sampling)
+    elif sampling != "none":
+        raise ValueError(f"sampling {sampling} needs epsilon and delta; {_NO_CLOSED_FORM}")
+    asked: Sequence[str | MechanismChoice] = mechanisms or _compared(participation.rounds, sampling)
+    compare = not mechanisms
     rows, refused = [], []
-    for name, own in zip(chosen, given, strict=True):
+    given = {**({} if bands is None else {"bands": bands}), **(params or {})}
+    for choice in _choices(asked, given, participation.rounds):
         if progress is not None:
-            progress(name)
+            progress(choice.name)
         try:
-            if sampling == "none":
-                row = _within(memory_vectors, name, participation, queries, own)
-            else:
-                assert epsilon is not None
-                assert delta is not None
-                row = _amplified(name, participation, queries, own, sampling, epsilon, delta)
+            rows.append(row_of(choice))
         except ValueError as refusal:
             # What a comparison was asked to fix must be possible; what it tries by itself need not be.
-            if mechanisms is not None or own:
+            if not compare or choice.params:
                 raise
             refused.append(refusal)
-            continue
-        noise = factor * (1.0 if sigma is None else sigma)
-        if sampling == "none":
-            std = None if sigma is None else noise * row["sensitivity"]
-            row.update(budget, rmse=row["rmse"] * noise, max_se=row["max_se"] * noise)
-            row.update(sampling=sampling, noise_std=std, noise_std_error=0.0)
-        else:
-            row = {**budget, **row}
-        rows.append(row)
     if not rows:
         raise refused[0]
-    return sorted(rows, key=lambda row: row["rmse"]) if mechanisms is None else rows
+    return sorted(rows, key=lambda row: row["rmse"]) if compare else rows
 
 
-def _comparison(rounds: int) -> list[str]:
-    """Every name that scales to the horizon; normalised diagonal matrices are the identity again."""
-    skipped = {"normalized-identity", "normalized-optimal-diagonal"}
-    if rounds > _LARGEST_NORMALIZED:
-        skipped |= {name for name in names() if name.startswith("normalized-")}
-    slow = {name for name, largest in _LARGEST.items() if rounds > largest}
-    return [name for name in names() if name not in skipped and name.removeprefix("normalized-") not in slow]
+def _compared(rounds: int, sampling: str) -> list[str]:
+    """Every name that scales to the horizon; no normalised forms where a row takes minutes."""
+    names = names_to_compare(rounds)
+    return names if sampling == "none" else [name for name in names if form_of(name).family.name == name]
 
 
-def _distributed(chosen: Sequence[str], params: Mapping[str, float | int]) -> list[dict[str, float | int]]:
-    """Each mechanism's own share of the parameters; every parameter must have a taker."""
-    accepted = [accepted_parameters(name) for name in chosen]
-    optional = [optional_parameters(name) for name in chosen]
+def _choices(
+    asked: Sequence[str | MechanismChoice], params: Mapping[str, float | int], rounds: int
+) -> list[MechanismChoice]:
+    """Names with their share of the parameters; every parameter must have a taker."""
+    accepted = {name: accepted_parameters(name) for name in asked if isinstance(name, str)}
+    taken = {name: (*accepted[name], *optional_parameters(name)) for name in accepted}
     for symbol, value in params.items():
-        if not any(symbol in own for own in (*accepted, *optional)):
+        if not any(symbol in symbols for symbols in taken.values()):
             takes = "; ".join(
-                f"{name} takes {', '.join(own) or 'none'}" for name, own in zip(chosen, accepted, strict=True)
+                f"{name} takes {', '.join(symbols) or 'none'}" for name, symbols in accepted.items()
             )
             raise ValueError(
                 f"{symbol} (parameter) must be one that a mechanism takes; got {symbol}={value}. {takes}."
             )
-    return [
-        {key: value for key, value in params.items() if key in (*own, *more)}
-        for own, more in zip(accepted, optional, strict=True)
-    ]
+    choices: list[MechanismChoice] = []
+    for name in asked:
+        if isinstance(name, str):
+            share = {symbol: params[symbol] for symbol in params if symbol in taken[name]}
+            choices.append(NamedMechanism(name, form_of(name).checked(share, rounds)))
+        else:
+            choices.append(name)
+    return choices
 
 
-def _within(
-    limit: int | None,
-    name: str,
-    participation: Participation,
-    queries: ToeplitzWorkload,
-    params: Mapping[str, float | int],
-) -> dict[str, Any]:
-    """The row of a mechanism, with fewer bands or buffers where it would keep more vectors than the limit."""
-    accepted = accepted_parameters(name)
-    sizes = {"bands": 1, "buffers": 0}
-    size = next((symbol for symbol in sizes if symbol in accepted and symbol not in params), None)
-    if limit is None:
-        return _row(name, participation, queries, params)
-    own = dict(params)
-    # Optimising wide bands only to refuse them would take long.
-    if size == "bands" and limit + 1 < participation.min_separation and _keeps_bands(name, participation):
-        own["bands"] = limit + 1
-    row = _row(name, participation, queries, own)
-    if row["memory_vectors"] > limit and size and limit + sizes[size] >= 1:
-        row = _row(name, participation, queries, {**params, size: limit + sizes[size]})
-    if row["memory_vectors"] > limit:
-        raise ValueError(
-            f"memory_vectors (limit) must be at least {row['memory_vectors']} for {name} with n="
-            f"{participation.rounds}; got {limit}. bisr, bifr, cgd and nu-ftrl keep none."
-        )
-    return row
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """What every row of a comparison shares."""
 
+    participation: Participation
+    queries: ToeplitzWorkload
+    adjacency: str
+    factor: int
+    memory_vectors: int | None
 
-def _keeps_bands(name: str, participation: Participation) -> bool:
-    """Whether two bands make this mechanism keep a vector, rather than regenerate one."""
-    small = Participation(min(4, participation.rounds), 1, 1)
-    return small.rounds > 1 and build(name, small, bands=2).factorization.recurrence().memory_vectors > 0
+    def row_without_budget(self, choice: MechanismChoice) -> _Row:
+        """σ left out."""
+        row = self.row(choice)
+        return {
+            **row,
+            **self.scaled(row, self.factor),
+            **self.budget(None, None, None),
+            "sampling": "none",
+            "noise_std": None,
+            "noise_std_error": 0.0,
+        }
 
+    def row_within(self, epsilon: float, delta: float, sampling: str) -> Callable[[MechanismChoice], _Row]:
+        """The rows of a budget under a sampling assumption, noise included."""
+        if sampling != "none" and self.memory_vectors is not None:
+            raise ValueError(f"sampling {sampling} needs no limit on memory_vectors; {_NO_CLOSED_FORM}")
+        sigma = gaussian_sigma(epsilon, delta)
 
-def _amplified(
-    name: str,
-    participation: Participation,
-    queries: ToeplitzWorkload,
-    params: Mapping[str, float | int],
-    sampling: str,
-    epsilon: float,
-    delta: float,
-) -> dict[str, Any]:
-    """The row of a mechanism under a sampling assumption, noise included."""
-    from fedmf.accounting.amplification import amplified_mechanism
+        def plain(choice: MechanismChoice) -> _Row:
+            row, noise = self.row(choice), self.factor * sigma
+            return {
+                **row,
+                **self.scaled(row, noise),
+                **self.budget(sigma, epsilon, delta),
+                "sampling": sampling,
+                "noise_std": noise * row["sensitivity"],
+                "noise_std_error": 0.0,
+            }
 
-    mechanism, noise = amplified_mechanism(
-        name, participation, queries, cast(Any, sampling), epsilon, delta, params
-    )
-    stated = Sensitivity(noise.sensitivity, "exact", f"one user under {sampling}")
-    return {
-        **_described(mechanism, participation, queries, stated, noise.noise_multiplier),
-        "noise_multiplier": noise.noise_multiplier,
-        "sampling": sampling,
-        "noise_std": noise.noise_std,
-        "noise_std_error": noise.standard_error,
-    }
+        def amplified(choice: MechanismChoice) -> _Row:
+            from fedmf.accounting.amplification import amplified_mechanism
 
+            mechanism, noise = amplified_mechanism(
+                choice, self.participation, self.queries, cast(Any, sampling), epsilon, delta
+            )
+            stated = Sensitivity(noise.sensitivity, "exact", f"one user under {sampling}")
+            return {
+                **self.described(mechanism, stated, noise.noise_multiplier),
+                **self.budget(noise.noise_multiplier, epsilon, delta),
+                "sampling": sampling,
+                "noise_std": noise.noise_std,
+                "noise_std_error": noise.standard_error,
+            }
 
-def _row(
-    name: str, participation: Participation, queries: ToeplitzWorkload, params: Mapping[str, float | int]
-) -> dict[str, Any]:
-    mechanism = build(name, participation, queries, params=params)
-    stated = stated_sensitivity(mechanism.factorization, participation)
-    return _described(mechanism, participation, queries, stated, 1.0)
+        return plain if sampling == "none" else amplified
 
+    def budget(self, sigma: float | None, epsilon: float | None, delta: float | None) -> _Row:
+        return {
+            "noise_multiplier": sigma,
+            "epsilon": epsilon,
+            "delta": delta,
+            "adjacency": self.adjacency,
+        }
 
-def _described(
-    mechanism: Mechanism,
-    participation: Participation,
-    queries: ToeplitzWorkload,
-    stated: Sensitivity,
-    sigma: float,
-) -> dict[str, Any]:
-    error = errors(mechanism.factorization, queries, stated, sigma)
-    stream = mechanism.factorization.recurrence()
-    return {
-        "mechanism": mechanism.name,
-        "params": mechanism.params,
-        "sensitivity": stated.value,
-        "sensitivity_kind": stated.kind,
-        "sensitivity_case": stated.case,
-        "rmse": error.rmse,
-        "max_se": error.max_se,
-        "workload": queries.name,
-        "rounds": participation.rounds,
-        "max_participations": participation.max_participations,
-        "min_separation": participation.min_separation,
-        "memory_vectors": stream.memory_vectors,
-        "regenerated_vectors": stream.regenerated_vectors,
-        "nanoseconds_per_coordinate": _NANOSECONDS_PER_DRAW * (1 + stream.mean_regenerated_vectors)
-        + _NANOSECONDS_PER_STORED * stream.memory_vectors,
-    }
+    @staticmethod
+    def scaled(row: _Row, noise: float) -> _Row:
+        return {error: row[error] * noise for error in ("rmse", "max_se")}
+
+    def row(self, choice: MechanismChoice) -> _Row:
+        """Of a mechanism, with fewer bands or buffers where it would keep more vectors than the limit."""
+        limit = self.memory_vectors
+        if limit is None:
+            return self.unlimited_row(choice)
+        size = next((free.symbol for free in choice.free if free.symbol in _SIZES), None)
+        first = choice
+        # Optimising wide bands only to refuse them would take long.
+        if size == "bands" and limit + 1 < self.participation.min_separation and self.keeps_bands(choice):
+            first = choice.fixing({"bands": limit + 1})
+        row = self.unlimited_row(first)
+        if row["memory_vectors"] > limit and size and limit + _SIZES[size] >= 1:
+            row = self.unlimited_row(choice.fixing({size: limit + _SIZES[size]}))
+        if row["memory_vectors"] > limit:
+            raise ValueError(
+                f"memory_vectors (limit) must be at least {row['memory_vectors']} for {choice.name} with n="
+                f"{self.participation.rounds}; got {limit}. bisr, bifr, cgd and nu-ftrl keep none."
+            )
+        return row
+
+    def keeps_bands(self, choice: MechanismChoice) -> bool:
+        """Whether two bands make this mechanism keep a vector, rather than regenerate one."""
+        small = Participation(min(4, self.participation.rounds), 1, 1)
+        if small.rounds == 1:
+            return False
+        return build(choice.name, small, bands=2).factorization.recurrence().memory_vectors > 0
+
+    def unlimited_row(self, choice: MechanismChoice) -> _Row:
+        mechanism = choice.build(self.participation, self.queries)
+        return self.described(mechanism, stated_sensitivity(mechanism.factorization, self.participation), 1.0)
+
+    def described(self, mechanism: Mechanism, stated: Sensitivity, sigma: float) -> _Row:
+        error = errors(mechanism.factorization, self.queries, stated, sigma)
+        stream = mechanism.factorization.recurrence()
+        return {
+            "mechanism": mechanism.name,
+            "params": mechanism.params,
+            "sensitivity": stated.value,
+            "sensitivity_kind": stated.kind,
+            "sensitivity_case": stated.case,
+            "rmse": error.rmse,
+            "max_se": error.max_se,
+            "workload": self.queries.name,
+            "rounds": self.participation.rounds,
+            "max_participations": self.participation.max_participations,
+            "min_separation": self.participation.min_separation,
+            "memory_vectors": stream.memory_vectors,
+            "regenerated_vectors": stream.regenerated_vectors,
+            "nanoseconds_per_coordinate": _NANOSECONDS_PER_DRAW * (1 + stream.mean_regenerated_vectors)
+            + _NANOSECONDS_PER_STORED * stream.memory_vectors,
+        }

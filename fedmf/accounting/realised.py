@@ -153,12 +153,12 @@ def _quantiles(
     shifts, counts = shifts[present], counts[present]
     order = np.argsort(shifts)
     reached = np.cumsum(counts[order])
-    found: dict[float, float] = {}
+    epsilons: dict[float, float] = {}
     for q in QUANTILES:
         needed = max(1, math.ceil(q * int(reached[-1]) - 1e-9))
         shift = float(shifts[order][np.searchsorted(reached, needed)])
-        found[q] = _epsilon(shift, noise, delta, certified=q == 1.0)
-    return found
+        epsilons[q] = _epsilon(shift, noise, delta, certified=q == 1.0)
+    return epsilons
 
 
 def _histogram(
@@ -195,9 +195,9 @@ def _spent(
     """(sensitivity of each pattern, users that share it, a worst pattern)."""
     values, counts, worst, top = [np.empty(0)], [np.empty(0, dtype=np.int64)], (), -1.0
     for patterns, users in table.groups.values():
-        found = release.of_equal_length(patterns, released_rounds)
-        values.append(found)
+        sensitivities = release.of_equal_length(patterns, released_rounds)
+        values.append(sensitivities)
         counts.append(users)
-        if found.max() > top:
-            top, worst = float(found.max()), tuple(patterns[int(found.argmax())].tolist())
+        if sensitivities.max() > top:
+            top, worst = float(sensitivities.max()), tuple(patterns[int(sensitivities.argmax())].tolist())
     return np.concatenate(values), np.concatenate(counts), worst

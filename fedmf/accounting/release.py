@@ -85,10 +85,10 @@ class RunRelease(ABC):
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for user, pattern in enumerate(patterns):
             groups[len(pattern)].append(user)
-        found = np.zeros(len(patterns))
+        sensitivities = np.zeros(len(patterns))
         for users in groups.values():
-            found[users] = self.of_equal_length(np.asarray([patterns[user] for user in users]))
-        return found
+            sensitivities[users] = self.of_equal_length(np.asarray([patterns[user] for user in users]))
+        return sensitivities
 
 
 @final
@@ -232,12 +232,12 @@ class PairRelease(RunRelease):
         if self.second.form == "joint-clip":
             return stated_sensitivity(self.first, participation)
         second, weight, users = self.second.factorization, *self._reach
-        found = joint_sensitivity(self.first, second, participation, weight, users)
+        sensitivity = joint_sensitivity(self.first, second, participation, weight, users)
         slack = self._rounding
         if not slack:
-            return Sensitivity(found.value / self._factor, found.kind, found.case)
-        value = found.value / self._factor + slack * stated_sensitivity(second, participation).value
-        return Sensitivity(value, "upper_bound", f"{found.case}; rounding of features added")
+            return Sensitivity(sensitivity.value / self._factor, sensitivity.kind, sensitivity.case)
+        value = sensitivity.value / self._factor + slack * stated_sensitivity(second, participation).value
+        return Sensitivity(value, "upper_bound", f"{sensitivity.case}; rounding of features added")
 
     def of_equal_length(
         self, rows: NDArray[np.integer], released_rounds: int | None = None
@@ -246,11 +246,13 @@ class PairRelease(RunRelease):
         if self.second.form == "joint-clip":
             return equal_length_sensitivities(self.first, rows, released_rounds)
         second, weight, users = self.second.factorization, *self._reach
-        found = equal_length_joint_sensitivities(self.first, second, rows, weight, users, released_rounds)
-        found /= self._factor
+        sensitivities = equal_length_joint_sensitivities(
+            self.first, second, rows, weight, users, released_rounds
+        )
+        sensitivities /= self._factor
         if slack := self._rounding:
-            found += slack * equal_length_sensitivities(second, rows, released_rounds)
-        return found
+            sensitivities += slack * equal_length_sensitivities(second, rows, released_rounds)
+        return sensitivities
 
     @property
     def _reach(self) -> tuple[float, UserRange]:

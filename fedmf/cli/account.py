@@ -35,16 +35,14 @@ def account(
     Replays the participation ledger, checks every row against the (n, k, b) contract, and computes each
     user's exact ε from the rounds in which that user took part. Files that exist are never replaced.
     """
-    from fedmf.accounting import RunHeader, build_statement
-    from fedmf.records import Ledger, require_free
-    from fedmf.runs import LEDGER, read_config
+    from fedmf.accounting import build_statement
+    from fedmf.records import require_free
+    from fedmf.runs import opened_record
 
     for path in (page, users):
         if path is not None:
             require_free(path)
-    read_config(run_dir)
-    with Ledger.open(run_dir / LEDGER, read_only=True) as ledger, ledger.snapshot():
-        header = RunHeader.from_dict(ledger.header)
+    with opened_record(run_dir) as (header, ledger):
         statement = build_statement(header, ledger)
         if users is not None:
             _write_users(users, header, ledger)
@@ -77,7 +75,7 @@ def _show_users(statement: PrivacyStatement) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    bins = statement.epsilon_realised_histogram
+    bins = statement.realised.histogram
     if not bins:
         return
     table = Table(title="Users by realised ε (worst user last)", title_justify="left")
@@ -88,8 +86,7 @@ def _show_users(statement: PrivacyStatement) -> None:
         bar = "█" * math.ceil(30 * entry.users / most)
         table.add_row(f"{entry.low:.4g}", f"{entry.high:.4g}", f"{entry.users:,}", bar)
     Console().print(table)
-    rounds = ", ".join(map(str, statement.realised_worst_pattern))
+    rounds = ", ".join(map(str, statement.realised.worst_pattern))
     typer.echo(
-        f"{statement.realised_patterns:,} different patterns; a worst user joined the rounds {rounds} "
-        f"(from 0)."
+        f"{statement.patterns:,} different patterns; a worst user joined the rounds {rounds} (from 0)."
     )

@@ -29,13 +29,19 @@ application.command("audit")(audit.audit)
 application.command("stream")(stream.stream)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedmf {__version__}")
+        raise typer.Exit()
+
+
 @application.callback()
 def _options(
-    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and exit.", is_eager=True, callback=_show_version
+    ),
 ) -> None:
-    if version:
-        typer.echo(__version__)
-        raise typer.Exit()
+    """Options of the program itself."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

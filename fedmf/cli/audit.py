@@ -14,7 +14,7 @@ __all__ = ["audit"]
 def audit(
     config: Path = typer.Argument(..., metavar="CONFIG.toml", help="Run configuration; data are not used."),
     assignments: list[str] = typer.Option(
-        [], "--set", metavar="KEY=VALUE", help="Override a key, e.g. --set rounds=12. Repeatable."
+        [], "--set", metavar="KEY=VALUE", help="Override a key, e.g. --set cohorts.rounds=12. Repeatable."
     ),
     canaries: int = typer.Option(2000, help="Canary users in each run; also the dimension of its model."),
     runs: int = typer.Option(1, help="Independent runs of the mechanism."),
@@ -28,31 +28,35 @@ def audit(
     pattern. A bound above the claim proves that something is wrong (exit code 1); one below it proves
     nothing, but mistakes of scale show.
 
-    Example: fedmf audit configs/digits.toml --set rounds=24 --set cohort-size=36
+    Example: fedmf audit configs/digits.toml --set cohorts.rounds=24
     """
     from rich.console import Console
     from rich.progress import Progress
 
     from fedmf.runs import audit as run_audit
-    from fedmf.runs import load_config, parse_assignments
+    from fedmf.runs import load_run, parse_assignments
 
-    settings = load_config(config, parse_assignments(assignments))
+    run = load_run(config, parse_assignments(assignments))
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("auditing", total=runs * settings.rounds)
-        found = run_audit(settings, canaries, runs, confidence, seed, lambda: progress.advance(bar))
+        bar = progress.add_task("auditing", total=runs * run.cohorts.rounds)
+        audited = run_audit(run, canaries, runs, confidence, seed, lambda: progress.advance(bar))
     if as_json:
-        typer.echo(json.dumps({**dataclasses.asdict(found), "refuted": found.refuted}, indent=2))
+        typer.echo(json.dumps({**dataclasses.asdict(audited), "refuted": audited.refuted}, indent=2))
     else:
-        bound = found.bound
+        bound = audited.bound
         typer.echo(
-            f"claimed   ε = {found.epsilon_claimed:.4g} at δ = {found.delta:g}, as μ-GDP "
-            f"{found.mu_claimed:.4g}\n"
+            f"claimed   ε = {audited.epsilon_claimed:.4g} at δ = {audited.delta:g}, as μ-GDP "
+            f"{audited.mu_claimed:.4g}\n"
             f"measured  ε ≥ {bound.epsilon_gdp:.4g} (as μ-GDP {bound.mu:.4g}), confidence "
-            f"{found.confidence:g}\n"
+            f"{audited.confidence:g}\n"
             f"          ε ≥ {bound.epsilon:.4g} without assuming a Gaussian trade-off\n"
             f"          {bound.false_positives} of {bound.absent} absent and {bound.false_negatives} of "
             f"{bound.present} present canaries were judged wrongly\n"
-            + ("REFUTED: the mechanism leaks more than it claims." if found.refuted else "no contradiction.")
+            + (
+                "REFUTED: the mechanism leaks more than it claims."
+                if audited.refuted
+                else "no contradiction."
+            )
         )
-    if found.refuted:
+    if audited.refuted:
         raise typer.Exit(1)

@@ -24,15 +24,15 @@ def data(
 ) -> None:
     """Show how the examples of a configuration are spread over its users.
 
-    Example: fedmf data configs/digits.toml --set partition=dirichlet --output partition.png
+    Example: fedmf data configs/digits.toml --set data.partition=dirichlet --output partition.png
     """
     from fedmf.cli.design_plot import check_picture
     from fedmf.data import summarise
-    from fedmf.runs import load_config, parse_assignments, task_of
+    from fedmf.runs import load_run, parse_assignments
 
     if output is not None:
         check_picture("--output", output)
-    task = task_of(load_config(config, parse_assignments(assignments)))
+    task = load_run(config, parse_assignments(assignments)).task_source.build()
     summary = summarise(task.dataset)
     row = {**summary.row(), "model_parameters": task.model.dimension}
     if output is not None:

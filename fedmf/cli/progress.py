@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 if TYPE_CHECKING:
     from fedmf.flower import RoundReport
     from fedmf.runs import Session
+    from fedmf.training import Metric
 
 __all__ = ["RunView"]
 
@@ -61,7 +62,7 @@ class RunView:
         self._refused += len(report.rejected)
         if row is not None:
             self._row = row
-        text = _describe(self._row)
+        text = "" if self._row is None else self._describe(self._row)
         self._progress.update(self._bar, completed=report.t + 1, description=text)
         every = max(1, self._horizon // 10)
         if not self._console.is_terminal and ((report.t + 1) % every == 0 or report.t + 1 == self._horizon):
@@ -73,17 +74,21 @@ class RunView:
         if self._refused:
             self._console.print(f"{self._refused} client replies were refused; see the log.", highlight=False)
         row = session.metrics[max(session.metrics)]
-        accuracy = f"{100 * row['accuracy']:.1f} %"
-        print(f"Test accuracy {accuracy}, loss {row['loss']:.4f} after {session.server.t} rounds.\n")
+        print(f"Test {self._describe(row, epsilon=False)} after {session.server.t} rounds.\n")
         print(session.statement().render_text())
         print(f"Run directory: {session.directory.path}")
 
+    def _describe(self, row: Mapping[str, Any], epsilon: bool = True) -> str:
+        """Loss and metrics by name, shares in percent, and ε so far."""
+        texts = [f"loss {row['loss']:.4f}", *(_shown(m, row[m.name]) for m in self._session.task.metrics)]
+        if epsilon:
+            texts.append("no privacy" if row["epsilon"] is None else f"ε so far {row['epsilon']:.3f}")
+        return "  ".join(texts)
 
-def _describe(row: Mapping[str, Any] | None) -> str:
-    if row is None:
-        return ""
-    epsilon = "no privacy" if row["epsilon"] is None else f"ε so far {row['epsilon']:.3f}"
-    return f"loss {row['loss']:.4f}  accuracy {100 * row['accuracy']:.1f} %  {epsilon}"
+
+def _shown(metric: Metric, value: float) -> str:
+    name = metric.name.replace("_", " ")
+    return f"{name} {100 * value:.1f} %" if metric.is_share else f"{name} {value:.4g}"
 
 
 def _brief(params: Mapping[str, float | int]) -> str:

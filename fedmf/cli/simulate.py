@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from fedmf.cli.progress import RunView
-    from fedmf.runs import Session
+    from fedmf.runs import Run, Session
 
 __all__ = ["simulate"]
 
@@ -34,20 +34,27 @@ def simulate(
     config: Path | None = typer.Argument(
         None,
         metavar="CONFIG.toml",
-        help="Run configuration (flat TOML; docs/configuration.md lists all keys).",
+        help="Run configuration (TOML tables; docs/configuration.md lists all keys).",
     ),
     assignments: list[str] = typer.Option(
-        [], "--set", metavar="KEY=VALUE", help="Override a key, e.g. --set epsilon=2. Repeatable."
+        [], "--set", metavar="KEY=VALUE", help="Override a key, e.g. --set privacy.epsilon=2. Repeatable."
     ),
     engine: Engine = typer.Option(
         Engine.inprocess, help="inprocess: this process. ray: Flower's simulation engine."
     ),
     device: Device = typer.Option(Device.cpu, help="Device of local training and aggregation."),
     out: Path | None = typer.Option(
-        None, "--out", metavar="DIR", help="Run directory to create [default: runs/CONFIG-TIME]."
+        None,
+        "--out",
+        metavar="DIR",
+        help="Run directory to create.",
+        show_default="runs/CONFIG-TIME",
     ),
     resume: Path | None = typer.Option(
         None, "--resume", metavar="DIR", help="Continue the stopped run in DIR where its ledger ends."
+    ),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="Say epsilon, noise, memory and time a round; start nothing."
     ),
 ) -> None:
     """Train with user-level differential privacy and correlated noise.
@@ -56,30 +63,45 @@ def simulate(
     learning curve and privacy statement. A run that was stopped in any way, kill -9 included, continues
     with --resume and ends with the same model, bit for bit.
 
-    Example: fedmf simulate configs/digits.toml --set mechanism=cgd --set epsilon=2
+    Example: fedmf simulate configs/digits.toml --set mechanism.kind=cgd --set privacy.epsilon=2
     """
-    from fedmf.cli.progress import RunView
     from fedmf.errors import ConfigError
-    from fedmf.runs import Session, load_config, parse_assignments, read_config
+    from fedmf.runs import Run, Session, dotted_keys, load_run, parse_assignments, run_of
 
-    if (config is None) == (resume is None) and config is None:
-        raise ConfigError("simulate needs CONFIG.toml, or --resume DIR to continue a stopped run.")
+    overrides = parse_assignments(assignments)
     if resume is not None and out is not None:
         raise ConfigError("--out names a new run directory and --resume an existing one; give one of them.")
-    overrides = parse_assignments(assignments)
     if config is not None:
-        settings = load_config(config, overrides)
+        run = load_run(config, overrides)
+    elif resume is not None:
+        stored = Run.load(resume)
+        run = run_of({**dotted_keys(stored), **overrides}) if overrides else stored
     else:
-        assert resume is not None
-        settings = type(read_config(resume)).from_mapping({**read_config(resume).to_flat(), **overrides})
-    if resume is not None:
-        session = Session.resume(resume, settings, device=device.value)
+        raise ConfigError("simulate needs CONFIG.toml, or --resume DIR to continue a stopped run.")
+    if dry_run:
+        _show_plan(run)
+    elif resume is not None:
+        _carry_out(Session.resume(resume, run, device.value), engine)
     else:
-        session = Session.start(out or _place(settings.output_dir, config), settings, device=device.value)
+        place = out or _place(run.execution.output_dir, config)
+        _carry_out(Session.start(place, run, device.value), engine)
+
+
+def _carry_out(session: Session, engine: Engine) -> None:
+    from fedmf.cli.progress import RunView
+
     with session:
         with RunView(session) as view:
             _run(session, engine, view)
         view.conclude()
+
+
+def _show_plan(run: Run) -> None:
+    """What a run would promise and cost, without starting it."""
+    from fedmf.runs import dry_run
+
+    for name, value in dry_run(run).items():
+        typer.echo(f"{name:<22} {value}")
 
 
 def _place(configured: str, config: Path | None) -> Path:

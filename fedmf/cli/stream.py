@@ -19,15 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["stream"]
 
 
-class Method(StrEnum):
-    """How both moments are made private."""
-
-    jme = "jme"
-    ime = "ime"
-    cs = "cs"
-    pp = "pp"
-
-
 class InputFormat(StrEnum):
     """How rows are written."""
 
@@ -46,7 +37,7 @@ class OnLong(StrEnum):
 def stream(
     source: str = typer.Option(..., "--input", metavar="FILE", help="Rows; - for standard input."),
     norm_bound: float = typer.Option(
-        ..., "--norm-bound", metavar="Z", help="ζ, the largest norm of a row; longer ones are clipped."
+        ..., "--norm-bound", metavar="Z", help="ζ, the largest norm of a row; see --on-long for longer ones."
     ),
     epsilon: float = typer.Option(..., "--epsilon", metavar="E", help="Privacy budget ε."),
     delta: float = typer.Option(..., "--delta", metavar="D", help="Privacy budget δ."),
@@ -66,48 +57,73 @@ def stream(
         None,
         "--rounds",
         metavar="N",
-        help="n, the horizon. Default: the rows of FILE, whose number is then public.",
+        help="n, the most steps there will be. Default: the rows of FILE, whose number is then public.",
     ),
     workload: list[str] = typer.Option(
         ["average"],
         metavar="A",
-        help="prefix, exponential:β, window:w, average or momentum:β; twice for the two moments.",
+        help="What is released: prefix, exponential:β, window:w, average or momentum:β; twice for the two "
+        "moments.",
     ),
-    method: Method = typer.Option(Method.jme, help="How both moments are made private."),
+    method: str = typer.Option(
+        "jme",
+        metavar="M",
+        help="How both moments are made private: jme (joint), ime (apart), cs (as one vector) or pp (squares "
+        "of private rows).",
+    ),
     second: str = typer.Option(
-        "full", metavar="S", help="Second moment: full, diagonal, energy, or block sizes such as 2,3."
+        "full",
+        metavar="S",
+        help="Second moment: full (d×d), diagonal, energy (one number), or sizes of blocks such as 2,3.",
     ),
     user_column: str | None = typer.Option(
         None, "--user-column", metavar="NAME", help="Column of user ids. Default: every row is another user."
     ),
     max_participations: int | None = typer.Option(
-        None, "--max-participations", metavar="K", help="k, most rows of any user. Default: 1."
+        None, "--max-participations", metavar="K", help="k, the most rows of one user that count. Default: 1."
     ),
     min_separation: int | None = typer.Option(
-        None, "--min-separation", metavar="B", help="b, least distance of two rows of a user. Default: n."
+        None,
+        "--min-separation",
+        metavar="B",
+        help="b, the least number of steps between two rows of one user. Default: n.",
     ),
-    adjacency: AdjacencyName = typer.Option(AdjacencyName.zero_out, help="Neighbouring relation."),
+    adjacency: AdjacencyName = typer.Option(
+        AdjacencyName.zero_out, help="What one user's rows become in the other world."
+    ),
     mechanism: list[str] = typer.Option(
-        ["banded-toeplitz"], "--mechanism", metavar="NAME", help="C; twice for the two moments."
+        ["banded-toeplitz"],
+        "--mechanism",
+        metavar="NAME",
+        help="C, a name that fedmf design lists; twice for the two moments.",
     ),
     bands: int | None = typer.Option(
-        None, "--bands", metavar="P", help="p, number of bands. Default: 32 at most."
+        None, "--bands", metavar="P", help="p, number of bands of C. Default: b, 32 at most."
     ),
-    param: list[str] = typer.Option([], "--param", metavar="KEY=VALUE", help="Fix a parameter of C."),
+    param: list[str] = typer.Option([], "--param", metavar="KEY=VALUE", help="Another parameter of C."),
     weight: float | None = typer.Option(
-        None, "--weight", metavar="L", help="λ of jme (share α of ime, scale τ of cs)."
+        None,
+        "--weight",
+        metavar="L",
+        help="How noise is divided between the moments: λ of jme, share α of ime, scale τ of cs.",
     ),
     columns: str | None = typer.Option(
         None, "--columns", metavar="A,B", help="Columns of numbers. Default: all but the user's."
     ),
     input_format: InputFormat | None = typer.Option(
-        None, "--input-format", help="Default: by the name or the first byte."
+        None, "--input-format", help="Default: by the ending of FILE, else by its first byte."
     ),
-    on_long: OnLong = typer.Option(OnLong.clip, help="Rows longer than the norm bound."),
+    on_long: OnLong = typer.Option(
+        OnLong.clip, help="What happens to rows longer than ζ; refused ones count as unreadable."
+    ),
     skip_bad_rows: bool = typer.Option(
-        False, "--skip-bad-rows", help="Let rows that cannot be read count as zero vectors."
+        False,
+        "--skip-bad-rows",
+        help="Let unreadable rows count as zero vectors. Default: stop before the first.",
     ),
-    every: int = typer.Option(1, "--every", metavar="R", help="Release steps R, 2R, … and n only."),
+    every: int = typer.Option(
+        1, "--every", metavar="R", help="Release steps R, 2R, … and n alone; the noise is the same."
+    ),
     from_row: int = typer.Option(
         1, "--from-row", metavar="I", help="Which row of the stream the input begins with."
     ),
@@ -118,7 +134,7 @@ def stream(
     """Release private running means and covariances, a step for each row.
 
     With --state, a stream that was stopped in any way, kill -9 included, goes on with the same command and
-    ends with the same output, bit for bit.
+    ends with the same output, bit for bit; the privacy statement is in that directory too.
 
     Example: fedmf stream --input rows.csv --norm-bound 1 --epsilon 8 --delta 1e-5 --output moments.parquet
     """
@@ -133,7 +149,7 @@ def stream(
         max_participations=max_participations,
         min_separation=min_separation,
         workloads=tuple(workload),
-        method=method.value,
+        method=method,
         mechanisms=tuple(mechanism),
         bands=bands,
         params=parse_parameters(param),

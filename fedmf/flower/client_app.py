@@ -18,8 +18,8 @@ from fedmf.flower.messages import (
     slice_reply,
     user_reply,
 )
-from fedmf.runs import Config, clipped_sums, task_of
-from fedmf.training import ClippedSums, FixedPointSum, LocalSGD, LocalTrainer, Task, evaluate_users
+from fedmf.runs import Scalar, clipped_sums, run_of
+from fedmf.training import ClippedSums, FixedPointSum, LocalTrainer, evaluate_users
 
 __all__ = ["app", "make_client_app"]
 
@@ -37,7 +37,7 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, ClippedS
     @client_app.query()
     def query(message: Message, context: Context) -> Message:
         trainer, _ = trainer_of(context)
-        users = trainer.dataset.user_ids
+        users = trainer.task.dataset.user_ids
         if asks_for_roster(message):
             return roster_reply(message, users)
         part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
@@ -48,47 +48,31 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, ClippedS
         trainer, sums = trainer_of(context)
         request = read_request(message)
         if request.as_slice:
-            total = sums.empty(trainer.device)
+            total = sums.empty(trainer.task.device)
             included = trainer.add_updates(request.parameters, request.users, request.t, total)
             return slice_reply(message, request.t, included, total.parts)
         (user,) = request.users
-        own = FixedPointSum(sums.dimension, sums.clip_norm, trainer.device)
-        own.add_updates(trainer.updates(request.parameters, [user], request.t))
-        return user_reply(message, request.t, user, own.total().to(torch.float32))
+        clipped = FixedPointSum(sums.dimension, sums.clip_norm, trainer.task.device)
+        clipped.add_updates(trainer.updates(request.parameters, [user], request.t))
+        return user_reply(message, request.t, user, clipped.total().to(torch.float32))
 
     @client_app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         trainer, _ = trainer_of(context)
         request = read_request(message)
-        totals = evaluate_users(
-            trainer.model, trainer.dataset, trainer.loss, request.parameters, request.users
-        )
+        totals = evaluate_users(trainer.task, request.parameters, request.users)
         return evaluation_reply(message, request.t, request.users, totals)
 
     return client_app
 
 
-def local_trainer(config: Config, task: Task) -> LocalTrainer:
-    """The local trainer that a configuration describes."""
-    plan = LocalSGD(
-        config.local_epochs,
-        config.local_batch_size,
-        config.local_learning_rate,
-        config.local_momentum,
-        config.local_proximal,
-    )
-    return LocalTrainer(task.model, task.dataset, plan, task.loss, config.seed, config.local_engine)
-
-
 @lru_cache(maxsize=2)
-def cached_trainer(
-    items: tuple[tuple[str, str | int | float | bool], ...],
-) -> tuple[LocalTrainer, ClippedSums]:
+def cached_trainer(items: tuple[tuple[str, Scalar], ...]) -> tuple[LocalTrainer, ClippedSums]:
     """The trainer and sums of a configuration's sorted items, built once in each worker process."""
-    config = Config.from_mapping(dict(items))
+    run = run_of(dict(items))
     # Ray shows an actor only the GPU it reserved, which is then the first.
-    task = task_of(config).to("cuda" if config.worker_gpus > 0 else "cpu")
-    return local_trainer(config, task), clipped_sums(config, task.model.shapes)
+    task = run.task_source.build().to("cuda" if run.execution.worker_gpus > 0 else "cpu")
+    return LocalTrainer(task, run.local), clipped_sums(run, task)
 
 
 def _trainer_from_run_config(context: Context) -> tuple[LocalTrainer, ClippedSums]:

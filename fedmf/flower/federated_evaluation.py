@@ -9,17 +9,16 @@ from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDic
 from torch import Tensor
 
 from fedmf.flower.messages import RejectedReply, check_header, request_content
-from fedmf.runs import FEDERATED_ACCURACY, FEDERATED_LOSS
-from fedmf.training import ExampleTotals
+from fedmf.runs import not_private
+from fedmf.training import ACCURACY, ExampleTotals, Task
 
 __all__ = ["CohortEvaluation", "evaluation_reply", "read_evaluation_reply"]
 
-_METRICS, _CONFIG = "metrics", "config"
-_LOSS, _CORRECT, _EXAMPLES = "loss-sum", "correct", "examples"
+_METRICS, _CONFIG, _EXAMPLES = "metrics", "config", "examples"
 
 
 class CohortEvaluation:
-    """Mean loss and accuracy of a released model over the users whose updates are in it.
+    """Mean loss and metrics of a released model over the users whose updates are in it.
 
     Both are computed without noise from users' own examples, so they protect nobody and no ε counts them.
     Nobody is asked who is not on record as a participant of the round.
@@ -27,14 +26,21 @@ class CohortEvaluation:
     Args:
         due: whether the model after so many rounds is evaluated.
         examples_of: the public number of examples that users own together: the weight of their answer.
+        task: its metrics are computed beside the loss.
 
     Attributes:
         metrics: of the last round; empty if it was not due or nobody gave a valid answer.
         rejected: one line for each answer of the last round that was refused.
     """
 
-    def __init__(self, due: Callable[[int], bool], examples_of: Callable[[Sequence[str]], int]) -> None:
-        self._due, self._examples_of = due, examples_of
+    def __init__(
+        self,
+        due: Callable[[int], bool],
+        examples_of: Callable[[Sequence[str]], int],
+        task: Task,
+    ) -> None:
+        self._due, self._examples_of, self._task = due, examples_of, task
+        self._lengths = task.term_lengths
         self._awaited: dict[int, set[str]] = {}
         self.metrics: dict[str, float] = {}
         self.rejected: list[str] = []
@@ -72,59 +78,85 @@ class CohortEvaluation:
             node = reply.metadata.src_node_id
             awaited = self._awaited.get(node, set())
             try:
-                found, users = read_evaluation_reply(reply, t=t, asked=awaited, examples_of=self._examples_of)
+                part, users = read_evaluation_reply(
+                    reply, t=t, asked=awaited, examples_of=self._examples_of, lengths=self._lengths
+                )
+                _check_possible(part, self._task)
             except RejectedReply as reason:
                 self.rejected.append(f"evaluation, node {node}: {reason}")
                 continue
-            totals.append(found)
+            totals.append(part)
             awaited.difference_update(users)
         self._awaited = {}
-        self.metrics = _means(totals)
+        self.metrics = _values(totals, self._task)
         return self.metrics
 
 
-def _means(totals: Sequence[ExampleTotals]) -> dict[str, float]:
-    """Means over examples; each sum is divided before they are added, so that none overflows."""
+def _values(totals: Sequence[ExampleTotals], task: Task) -> dict[str, float]:
+    """Loss and metrics over all examples; sums are divided before they are added: none overflows."""
     examples = sum(part.examples for part in totals)
     if not examples:
         return {}
-    return {
-        FEDERATED_LOSS: sum(part.loss / examples for part in totals),
-        FEDERATED_ACCURACY: sum(part.correct for part in totals) / examples,
+    shares = {
+        name: tuple(sum(part.sums[name][i] / examples for part in totals) for i in range(length))
+        for name, length in task.term_lengths.items()
     }
+    return {not_private(name): value for name, value in task.values(shares, 1).items()}
+
+
+def _check_possible(totals: ExampleTotals, task: Task) -> None:
+    """Refuse sums of which no metric can be made, such as a negative one of squares, or impossible counts."""
+    if ACCURACY in task.metrics and not 0 <= totals.sums[ACCURACY.name][0] <= totals.examples:
+        (correct,) = totals.sums[ACCURACY.name]
+        raise RejectedReply(f"accuracy must be a sum in 0..{totals.examples}; got {correct!r}")
+    try:
+        task.values(totals.sums, totals.examples)
+    except (ArithmeticError, ValueError) as error:
+        raise RejectedReply(f"sums must be those of examples; got {dict(totals.sums)}: {error}") from None
 
 
 def evaluation_reply(request: Message, t: int, users: Sequence[str], totals: ExampleTotals) -> Message:
     """A node's answer: sums over the examples of its users."""
     config = ConfigRecord({"round": t, "users": list(users)})
-    metrics = MetricRecord(
-        {_LOSS: totals.loss, _CORRECT: totals.correct, _EXAMPLES: totals.examples},
-    )
+    sums = {name: list(terms) for name, terms in totals.sums.items()}
+    metrics = MetricRecord({**sums, _EXAMPLES: totals.examples})
     return Message(RecordDict({_METRICS: metrics, _CONFIG: config}), reply_to=request)
 
 
 def read_evaluation_reply(
-    reply: Message, *, t: int, asked: Collection[str], examples_of: Callable[[Sequence[str]], int]
+    reply: Message,
+    *,
+    t: int,
+    asked: Collection[str],
+    examples_of: Callable[[Sequence[str]], int],
+    lengths: Mapping[str, int],
 ) -> tuple[ExampleTotals, tuple[str, ...]]:
     """The sums of an answer and whose examples they are over.
 
     Raises:
-        RejectedReply: an error, another round, users that were not asked or nobody, a number that is missing,
-            of another type or not finite, another number of examples than the users own, or more correct
-            ones than there are.
+        RejectedReply: an error, another round, users that were not asked or nobody, another number of
+            examples than the users own, or sums that are missing, of another type or length, or not finite.
     """
     users = check_header(reply, t, asked)
     if not users:
         raise RejectedReply("evaluation must be of at least one user; got none")
     if _METRICS not in reply.content.metric_records:
         raise RejectedReply("reply has no metric record")
-    found = reply.content.metric_records[_METRICS]
-    loss, correct, examples = found.get(_LOSS), found.get(_CORRECT), found.get(_EXAMPLES)
-    if not isinstance(loss, float) or not math.isfinite(loss):
-        raise RejectedReply(f"{_LOSS} must be a finite real number; got {loss!r}")
-    owned = examples_of(users)
+    record = reply.content.metric_records[_METRICS]
+    owned, examples = examples_of(users), record.get(_EXAMPLES)
     if type(examples) is not int or examples != owned:
         raise RejectedReply(f"{_EXAMPLES} must be the {owned} that the users own; got {examples!r}")
-    if type(correct) is not int or not 0 <= correct <= examples:
-        raise RejectedReply(f"{_CORRECT} must be an integer in 0..{examples}; got {correct!r}")
-    return ExampleTotals(loss, correct, examples), users
+    sums = {name: _sums(record, name, length) for name, length in lengths.items()}
+    return ExampleTotals(sums, examples), users
+
+
+def _sums(record: MetricRecord, name: str, length: int) -> tuple[float, ...]:
+    """Finite real numbers of a reply, as many as there should be."""
+    terms = record.get(name)
+    if (
+        not isinstance(terms, list)
+        or len(terms) != length
+        or not all(isinstance(term, float) and math.isfinite(term) for term in terms)
+    ):
+        raise RejectedReply(f"{name} must be a list of {length} finite real numbers; got {terms!r}")
+    return tuple(terms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterable, Iterator
 
 from flwr.app import Context, Message, RecordDict
@@ -13,6 +14,8 @@ from flwr.supercore.run import Run
 from fedmf.flower.compat import claim_task_identity, client_error, empty_run, set_message_id
 
 __all__ = ["InProcessGrid"]
+
+_log = logging.getLogger("fedmf")
 
 #: Flower draws node ids from all of 64 bits; ids that are no int64 here keep everybody prepared for them.
 _FIRST_NODE = 2**63 + 1000
@@ -52,6 +55,7 @@ class InProcessGrid(Grid):
             for i in range(nodes)
         }
         self._pending: dict[str, Message] = {}
+        self._failures: set[str] = set()
         self._ids = itertools.count(1)
 
     def set_run(self, run: Run) -> None:
@@ -100,10 +104,18 @@ class InProcessGrid(Grid):
         """See Grid.send_and_receive; ``timeout`` does not apply to calls in this process."""
         return list(self.pull_messages(self.push_messages(messages)))
 
+    def _log_failure(self, error: Exception) -> None:
+        """Where a client failed, for the operator: with its traceback the first time."""
+        signature = f"{type(error).__name__}: {error}"
+        fresh = signature not in self._failures
+        self._failures.add(signature)
+        _log.error("client app failed: %s", signature, exc_info=error if fresh else None)
+
     def _answer(self, request: Message) -> Message:
         try:
             reply = self._client_app(request, self._contexts[request.metadata.dst_node_id])
         except Exception as error:  # a client's failure must never stop the server
+            self._log_failure(error)
             reply = client_error(error, request)
         set_message_id(reply, f"reply-{next(self._ids)}")
         return reply

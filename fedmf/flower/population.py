@@ -104,10 +104,10 @@ class Population(Assignment):
         return [self._roster[index] for index in np.flatnonzero(self._slot == _DISPUTED).tolist()]
 
     def _register(self, node: int, users: Sequence[str], alive: set[int], place: dict[str, int]) -> None:
-        found = np.fromiter((place.get(user, -1) for user in users), dtype=np.int64, count=len(users))
-        if strangers := np.count_nonzero(found < 0):
+        roster_places = np.fromiter((place.get(user, -1) for user in users), dtype=np.int64, count=len(users))
+        if strangers := np.count_nonzero(roster_places < 0):
             self._report(f"node {node} claims {strangers} users that are not on the roster; ignored")
-        claimed = np.unique(found[found >= 0])
+        claimed = np.unique(roster_places[roster_places >= 0])
         owners = self._slot[claimed]
         living = [slot for slot, other in enumerate(self._nodes) if other in alive]
         contested = np.isin(owners, living)

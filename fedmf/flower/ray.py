@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import logging
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from flwr.app import ConfigRecordValues, Context
 from flwr.clientapp import ClientApp
@@ -15,9 +14,9 @@ from flwr.serverapp import Grid, ServerApp
 from fedmf.errors import ConfigError
 from fedmf.flower.client_app import cached_trainer, make_client_app
 from fedmf.flower.simulation import Observer, run_on_grid, worker_pool
-from fedmf.runs import Config, Session
+from fedmf.runs import Execution, Run, Scalar, Session, dotted_keys
 
-__all__ = ["backend_config", "run_on_ray"]
+__all__ = ["backend_config", "run_on_ray", "worker_items"]
 
 
 def run_on_ray(session: Session, observer: Observer = lambda _report, _row: None) -> None:
@@ -43,31 +42,46 @@ def run_on_ray(session: Session, observer: Observer = lambda _report, _row: None
 
     run_simulation(
         server_app,
-        client_app_of(session.config.to_flat()),
-        num_supernodes=session.config.workers,
-        backend_config=backend_config(session.config),
+        client_app_of(session.run),
+        num_supernodes=session.run.execution.workers,
+        backend_config=backend_config(session.run.execution),
     )
     session.draw()
 
 
-def backend_config(config: Config) -> dict[str, dict[str, ConfigRecordValues]]:
+def backend_config(execution: Execution) -> dict[str, dict[str, ConfigRecordValues]]:
     """Where Ray runs and what each actor reserves there.
 
     A cluster brings its own resources. On this machine Ray is told that there are as many CPUs as the actors
     ask for, so that all slices of a round are at work at the same time.
     """
     init: dict[str, ConfigRecordValues] = {"logging_level": "ERROR", "log_to_driver": False}
-    if config.ray_address:
-        init["address"] = config.ray_address
+    if execution.ray_address:
+        init["address"] = execution.ray_address
     else:
-        init["num_cpus"] = math.ceil(config.workers * config.worker_cpus)
+        init["num_cpus"] = math.ceil(execution.workers * execution.worker_cpus)
     return {
         "init_args": init,
-        "client_resources": {"num_cpus": config.worker_cpus, "num_gpus": config.worker_gpus},
+        "client_resources": {"num_cpus": execution.worker_cpus, "num_gpus": execution.worker_gpus},
     }
 
 
-def client_app_of(values: Mapping[str, Any]) -> ClientApp:
-    """A client app that carries its configuration: small enough to be pickled with every message."""
-    items = tuple(sorted(Config.from_mapping(values).to_flat().items()))
+def client_app_of(run: Run) -> ClientApp:
+    """A client app that carries its configuration: small enough to be pickled with every message.
+
+    Raises:
+        ConfigError: task or optimizer were given as objects, which other processes cannot build.
+    """
+    for name, given in zip(("task", "optimizer"), run.given_objects, strict=True):
+        if given is not None:
+            raise ConfigError(
+                f"{name} must be given by name to run on Ray; got an object of type {type(given).__name__}. "
+                "Its workers are processes that build it themselves: name a function, or run in process."
+            )
+    items = worker_items(run)
     return make_client_app(lambda _: cached_trainer(items))
+
+
+def worker_items(run: Run) -> tuple[tuple[str, Scalar], ...]:
+    """The configuration of a run's workers: without C, which may be an object, since they add no noise."""
+    return tuple(sorted(dotted_keys(dataclasses.replace(run, mechanism="identity")).items()))

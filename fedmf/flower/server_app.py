@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedmf.errors import ConfigError
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
-from fedmf.runs import Config, Session
+from fedmf.runs import Execution, run_of
 
 __all__ = ["app", "run_directory"]
 
@@ -25,9 +25,9 @@ _log = logging.getLogger("flwr")
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Start or resume the run that the run config describes."""
-    config = Config.from_mapping(context.run_config)
-    path = run_directory(config, context.run_id)
-    opened = Session.resume(path, config) if config.resume else Session.start(path, config)
+    run = run_of(context.run_config)
+    path = run_directory(run.execution, context.run_id)
+    opened = run.resume(path) if run.execution.resume else run.start(path)
     with opened as session:
         _log.info("fedmf: run directory %s", path)
         run_on_grid(session, grid, _log_round)
@@ -36,28 +36,23 @@ def main(grid: Grid, context: Context) -> None:
             _log.info("%s", line)
 
 
-def run_directory(config: Config, run_id: int) -> Path:
-    """Where the run lives: ``output-dir``, absolute because Flower chooses the working directory.
+def run_directory(execution: Execution, run_id: int) -> Path:
+    """Where the run lives: ``output_dir``, absolute because Flower chooses the working directory.
 
     Raises:
-        ConfigError: ``output-dir`` is relative, or ``resume`` is set without it.
+        ConfigError: ``output_dir`` is relative, or ``resume`` is set without it.
     """
-    if not config.output_dir:
-        if config.resume:
-            raise ConfigError("output-dir must name the run to resume; got an empty string.")
+    if not execution.output_dir:
+        if execution.resume:
+            raise ConfigError("output_dir must name the run to resume; got an empty string.")
         return Path.home() / ".fedmf" / "runs" / f"flower-{run_id}"
-    path = Path(config.output_dir).expanduser()
+    path = Path(execution.output_dir).expanduser()
     if not path.is_absolute():
-        raise ConfigError(f"output-dir must be absolute under flwr run; got {config.output_dir!r}.")
+        raise ConfigError(f"output_dir must be absolute under flwr run; got {execution.output_dir!r}.")
     return path
 
 
 def _log_round(report: RoundReport, row: Mapping[str, Any] | None) -> None:
     if row is not None:
-        _log.info(
-            "fedmf: round %d, loss %.4f, accuracy %.3f, epsilon so far %s",
-            report.t + 1,
-            row["loss"],
-            row["accuracy"],
-            row["epsilon"],
-        )
+        numbers = ", ".join(f"{name} {value:.4g}" for name, value in row.items() if value is not None)
+        _log.info("fedmf: round %d, %s", report.t + 1, numbers)

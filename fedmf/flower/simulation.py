@@ -8,13 +8,14 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from fedmf.flower.client_app import local_trainer, make_client_app
+from fedmf.flower.client_app import make_client_app
 from fedmf.flower.federated_evaluation import CohortEvaluation
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.pool import WorkerPool
 from fedmf.flower.population import Assignment
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport
 from fedmf.runs import Session
+from fedmf.training import LocalTrainer
 
 __all__ = ["Observer", "run_in_process", "run_on_grid", "worker_pool"]
 
@@ -44,20 +45,20 @@ def run_on_grid(
     def on_round(report: RoundReport) -> None:
         observer(report, session.evaluate(report.federated))
 
-    config = session.config
+    execution = session.run.execution
     evaluation = None
-    if config.federated_evaluation:
+    if execution.federated_evaluation:
         _log.warning(
-            "federated-evaluation: loss and accuracy on users' own examples are computed without noise. They "
+            "federated evaluation: metrics on users' own examples are computed without noise. They "
             "are not private and no epsilon counts them: do not publish them."
         )
-        evaluation = CohortEvaluation(session.evaluation_due, session.examples_of)
+        evaluation = CohortEvaluation(session.evaluation_due, session.examples_of, session.task)
     strategy = CorrelatedNoiseStrategy(
         session.server,
         session.cohort_schedule(),
         session.task.dataset.user_ids,
-        messages=config.messages,
-        timeout=config.round_timeout,
+        messages=execution.messages,
+        timeout=execution.round_timeout,
         on_round=on_round,
         admit=session.admit,
         assignment=assignment,
@@ -77,8 +78,8 @@ def worker_pool(session: Session) -> WorkerPool:
 
 def run_in_process(session: Session, observer: Observer = lambda _report, _row: None) -> None:
     """Run a session with all client apps in this process: the fastest engine on one machine."""
-    trainer = local_trainer(session.config, session.task)
+    trainer = LocalTrainer(session.task, session.run.local)
     client_app = make_client_app(lambda _: (trainer, session.sums))
-    grid = InProcessGrid(client_app, nodes=session.config.workers)
+    grid = InProcessGrid(client_app, nodes=session.run.execution.workers)
     run_on_grid(session, grid, observer, worker_pool(session))
     session.draw()

@@ -188,9 +188,9 @@ class CorrelatedNoiseStrategy(Strategy):
         """Mean loss and accuracy over the users evaluated, without noise; None if there are none."""
         if self._evaluation is None:
             return None
-        found = self._evaluation.collect(server_round - 1, replies)
+        metrics = self._evaluation.collect(server_round - 1, replies)
         self._rejected += self._evaluation.rejected
-        return MetricRecord({**found}) if found else None
+        return MetricRecord({**metrics}) if metrics else None
 
     def summary(self) -> None:
         """Log what will run."""

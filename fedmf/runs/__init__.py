@@ -1,30 +1,40 @@
-"""Run configuration, run directory, the private server and the session that holds them together."""
+"""A run as one value, the tables that describe it, and the session that carries it out."""
 
-from fedmf.runs.canary_audit import audit
-from fedmf.runs.config import Config, load_config, parse_assignments
-from fedmf.runs.directory import LEDGER, RunDirectory, read_config
-from fedmf.runs.optimizer import clipped_sums
-from fedmf.runs.outputs import FEDERATED_ACCURACY, FEDERATED_LOSS
-from fedmf.runs.plan import Plan, cohort_seed, plan_run
-from fedmf.runs.server import PrivateServer
+from fedmf.runs.canary_audit import Audit, audit
+from fedmf.runs.cost_estimate import dry_run
+from fedmf.runs.directory import LEDGER, RunDirectory, account, opened_record, read_header
+from fedmf.runs.execution import Execution
+from fedmf.runs.given import TaskSource
+from fedmf.runs.mechanism import NoiseMechanism
+from fedmf.runs.named_tasks import Classification, FunctionTask
+from fedmf.runs.outputs import not_private
+from fedmf.runs.run import Run
+from fedmf.runs.server import PrivateServer, clipped_sums
 from fedmf.runs.session import Session
-from fedmf.runs.tasks import task_of
+from fedmf.runs.tables import Scalar, dotted_keys, load_run, parse_assignments, run_of
 
 __all__ = [
-    "FEDERATED_ACCURACY",
-    "FEDERATED_LOSS",
     "LEDGER",
-    "Config",
-    "Plan",
+    "Audit",
+    "Classification",
+    "Execution",
+    "FunctionTask",
+    "NoiseMechanism",
     "PrivateServer",
+    "Run",
     "RunDirectory",
+    "Scalar",
     "Session",
+    "TaskSource",
+    "account",
     "audit",
     "clipped_sums",
-    "cohort_seed",
-    "load_config",
+    "dotted_keys",
+    "dry_run",
+    "load_run",
+    "not_private",
+    "opened_record",
     "parse_assignments",
-    "plan_run",
-    "read_config",
-    "task_of",
+    "read_header",
+    "run_of",
 ]

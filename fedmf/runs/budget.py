@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedmf.accounting import adjacency_factor, gaussian_sigma
+from fedmf.accounting import Plan, adjacency_factor, gaussian_sigma
 from fedmf.errors import ConfigError
 from fedmf.records import Ledger
-from fedmf.runs.plan import Plan
 
 __all__ = ["UserBudgets", "check_names", "read_budgets"]
 
@@ -35,8 +34,8 @@ def read_budgets(path: Path) -> dict[str, float]:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())
         raise ConfigError(f"cannot read user budgets {path}: {reason}.") from None
     if set(table.columns) != {"user", "epsilon"}:
-        found = ", ".join(map(str, table.columns))
-        raise ConfigError(f"user budgets {path} must have the columns user, epsilon; got {found}.")
+        columns = ", ".join(map(str, table.columns))
+        raise ConfigError(f"user budgets {path} must have the columns user, epsilon; got {columns}.")
     budgets: dict[str, float] = {}
     for user, value in zip(table["user"], table["epsilon"], strict=True):
         try:
@@ -64,7 +63,7 @@ def check_names(budgets: Iterable[str], users: Iterable[str]) -> None:
     strangers = set(budgets).difference(users)
     if strangers:
         raise ConfigError(
-            f"user-budgets must name users of the run; got {min(strangers)!r} and "
+            f"user_budgets must name users of the run; got {min(strangers)!r} and "
             f"{len(strangers) - 1} others that are not. A user who is named wrongly would have no budget."
         )
 
@@ -88,8 +87,8 @@ class UserBudgets:
 
     def __init__(self, plan: Plan, budgets: Mapping[str, float], ledger: Ledger) -> None:
         self._release, self._ledger = plan.release, ledger
-        scale = plan.noise_std / (plan.config.clip_norm * adjacency_factor(plan.config.adjacency))
-        delta = plan.config.delta
+        scale = plan.noise_std / (plan.privacy.clip_norm * adjacency_factor(plan.privacy.adjacency))
+        delta = plan.privacy.delta
         limits = {
             epsilon: 0.0 if epsilon == 0 else scale / gaussian_sigma(epsilon, delta)
             for epsilon in set(budgets.values())

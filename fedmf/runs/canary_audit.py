@@ -12,17 +12,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.accounting import LeakageBound, SecondForm, gaussian_mu, leakage_bound
+from fedmf.accounting import LeakageBound, SecondForm, UserLevel, gaussian_mu, leakage_bound
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization
 from fedmf.moments import SecondMoment
 from fedmf.noise import NoiseKey
 from fedmf.optim import RoundRelease
 from fedmf.participation import Participation
-from fedmf.runs.config import Config
 from fedmf.runs.directory import RunDirectory
-from fedmf.runs.optimizer import server_optimizer
-from fedmf.runs.plan import plan_run
+from fedmf.runs.planning import plan_run
+from fedmf.runs.run import Run
 from fedmf.runs.server import PrivateServer
 
 __all__ = ["Audit", "audit", "worst_canary"]
@@ -59,14 +58,14 @@ class Audit:
 
 
 def audit(
-    config: Config,
+    run: Run,
     canaries: int = 2000,
-    runs: int = 1,
+    repeats: int = 1,
     confidence: float = 0.99,
     seed: int | None = None,
     on_round: Callable[[], None] = lambda: None,
 ) -> Audit:
-    """Run the mechanism of a configuration on canary users and bound its leakage from below.
+    """Run the mechanism of a run on canary users and bound its leakage from below.
 
     Each run is the private server of a real run (plan, clip, exact sum, noise stream, optimizer step,
     ledger) on a model of dimension d = number of canaries. Canary i tosses a coin. If it falls heads the
@@ -79,27 +78,29 @@ def audit(
     alone, which makes the audit weaker but no less sound.
 
     Args:
-        config: mechanism, participation and budget; its data set is not used, nor the optimizer's rule.
-        canaries: d, canaries in each run.
-        runs: independent runs, each with a key of its own.
+        run: mechanism, participation and budget; its data set is not used, nor the optimizer's rule.
+        canaries: d, canaries in each repetition.
+        repeats: independent repetitions, each with a key of its own.
         confidence: of the lower bound.
-        seed: of coins and, if the configuration has a noise seed, an offset to it; None tosses unseeded
-        coins. on_round: called after each round of each run.
+        seed: of coins and, if the run has a noise seed, an offset to it; None tosses unseeded coins.
+        on_round: called after each round of each repetition.
 
     Raises:
         ConfigError: a run without noise, or numbers out of range.
     """
-    if not config.private:
-        raise ConfigError("private must be true for an audit: a run without noise claims nothing.")
-    if canaries < 16 or runs < 1:
+    privacy = run.privacy
+    if not isinstance(privacy, UserLevel):
+        raise ConfigError("privacy must be that of users for an audit: a run without noise claims nothing.")
+    if canaries < 16 or repeats < 1:
         raise ConfigError(
-            f"canaries must be at least 16 and runs at least 1; got {canaries} canaries and {runs} runs."
+            f"canaries must be at least 16 and repeats at least 1; got {canaries} canaries and {repeats} "
+            "repeats."
         )
-    configured = server_optimizer(config, [(canaries,)])
+    configured = run.optimizer_source.build([(canaries,)], run.cohorts.rounds)
     optimizer = _Summed(configured.second_moment, configured.second_form)
-    plan = plan_run(config, optimizer)
+    plan = plan_run(run, optimizer, canaries)
     C = plan.mechanism.factorization
-    pattern, signs = worst_canary(C, config.participation)
+    pattern, signs = worst_canary(C, plan.participation)
     signal = np.zeros(C.rounds)
     signal[list(pattern)] = signs
     dense = C.materialize()
@@ -107,31 +108,32 @@ def audit(
     weights = dense.T @ shift / np.linalg.norm(shift)
     coins = np.random.default_rng(seed)
     inside, outside = [], []
-    for run in range(runs):
+    for repeat in range(repeats):
         heads = coins.random(canaries) < 0.5
         key = (
             NoiseKey.from_os()
-            if config.noise_seed < 0
-            else NoiseKey.from_seed(config.noise_seed + (seed or 0) * runs + run)
+            if privacy.noise_seed is None
+            else NoiseKey.from_seed(privacy.noise_seed + (seed or 0) * repeats + repeat)
         )
-        with tempfile.TemporaryDirectory() as folder:
-            header = plan.header(key, canaries).to_dict()
-            with RunDirectory.create(
-                Path(folder) / "run", config, plan.participation, key, header
-            ) as directory:
-                server = PrivateServer(plan, directory, torch.zeros(canaries), optimizer)
-                statistic = _observe(server, heads, dict(zip(pattern, signs, strict=True)), weights, on_round)
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            RunDirectory.create(Path(folder) / "run", run, plan, key, canaries) as directory,
+        ):
+            storage = run.noise.storage
+            server = PrivateServer(plan, directory, torch.zeros(canaries), optimizer, storage=storage)
+            statistic = _observe(server, heads, dict(zip(pattern, signs, strict=True)), weights, on_round)
         inside.append(statistic[heads])
         outside.append(statistic[~heads])
-    bound = leakage_bound(np.concatenate(inside), np.concatenate(outside), config.delta, confidence)
+    bound = leakage_bound(np.concatenate(inside), np.concatenate(outside), privacy.delta, confidence)
+    known = plan.known_epsilon_after(plan.participation.rounds)
     return Audit(
         bound=bound,
         mu_claimed=gaussian_mu(plan.noise_multiplier),
-        epsilon_claimed=plan.known_epsilon_after(config.rounds) if plan.amplification else config.epsilon,
-        delta=config.delta,
+        epsilon_claimed=privacy.epsilon if plan.amplification is None else known,
+        delta=privacy.delta,
         confidence=confidence,
         pattern=pattern,
-        canaries=canaries * runs,
+        canaries=canaries * repeats,
     )
 
 
@@ -166,9 +168,9 @@ def worst_canary(
         columns = C.columns(np.array(pattern))
         _, vectors = np.linalg.eigh(columns.T @ columns)
         signs = np.where(vectors[:, -1] * np.sign(vectors[:, -1].sum() or 1.0) < 0, -1.0, 1.0)
-        found = float(np.linalg.norm(columns @ signs))
-        if found > best[0] * (1 + 1e-12):
-            best = (found, pattern, signs)
+        norm = float(np.linalg.norm(columns @ signs))
+        if norm > best[0] * (1 + 1e-12):
+            best = (norm, pattern, signs)
     return best[1], best[2]
 
 
@@ -180,9 +182,9 @@ def _observe(
     on_round: Callable[[], None],
 ) -> NDArray[np.float64]:
     """Run to the horizon; the statistic of each canary from the models that were released."""
-    config = server.plan.config
+    plan = server.plan
     names = [f"canary-{i}" for i in range(heads.size)]
-    replaced = config.adjacency == "replace-one"
+    replaced = plan.privacy.adjacency == "replace-one"
     present = np.arange(heads.size) if replaced else np.flatnonzero(heads)
     statistic, before = np.zeros(heads.size), server.parameters.double().numpy()
     for t in range(server.horizon):
@@ -191,12 +193,12 @@ def _observe(
             # A block of rows at a time: the dense matrix of all updates has d² entries.
             for block in np.array_split(present, max(1, present.size // 32)):
                 rows = torch.zeros(block.size, heads.size, dtype=torch.float64)
-                size = _EXCESS * config.clip_norm * signs[t] * np.where(heads[block], 1.0, -1.0)
+                size = _EXCESS * plan.privacy.clip_norm * signs[t] * np.where(heads[block], 1.0, -1.0)
                 rows[torch.arange(block.size), torch.from_numpy(block)] = torch.from_numpy(size)
                 total.add_updates(rows)
             users = [names[i] for i in present]
         after = server.release(total, users).double().numpy()
-        statistic += weights[t] * (after - before) * config.cohort_size
+        statistic += weights[t] * (after - before) * plan.cohorts.size
         before = after
         on_round()
     return statistic

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import tomli_w
 from torch import Tensor
 
+from fedmf.accounting import Plan, PrivacyStatement, RunHeader, UserLevel, build_statement
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
-from fedmf.participation import Participation
-from fedmf.records import Ledger, load_checkpoint, save_checkpoint, sync_directory, write_durably
-from fedmf.runs.config import Config
+from fedmf.records import (
+    Ledger,
+    create_directory,
+    load_checkpoint,
+    load_key,
+    save_checkpoint,
+    save_key,
+    write_durably,
+)
+from fedmf.runs.run import Run
+from fedmf.runs.tables import render_toml
 
-__all__ = ["RunDirectory", "read_config"]
+__all__ = ["RunDirectory", "account", "header_of", "opened_record", "read_header"]
 
 CONFIG, KEY, LEDGER, CHECKPOINTS = "config.toml", "noise.key", "ledger.sqlite", "checkpoints"
 #: The budgets of users as they were when the run began; a resumed run uses these.
@@ -37,47 +42,39 @@ class RunDirectory:
         renamed. After a crash, :meth:`restore` returns exactly the last state that was committed.
     """
 
-    def __init__(self, path: Path, config: Config, key: NoiseKey, ledger: Ledger) -> None:
-        self.path, self.config, self.key, self.ledger = path, config, key, ledger
-        self._kept: Sequence[str] = ()
+    def __init__(self, path: Path, header: RunHeader, key: NoiseKey, ledger: Ledger) -> None:
+        self.path, self.header, self.key, self.ledger = path, header, key, ledger
+        self._checkpoint: Sequence[str] = ()
 
     @classmethod
-    def create(
-        cls,
-        path: Path,
-        config: Config,
-        participation: Participation,
-        key: NoiseKey,
-        header: Mapping[str, Any],
-    ) -> Self:
-        """Create the directory of a new run.
+    def create(cls, path: Path, run: Run, plan: Plan, key: NoiseKey, dimension: int) -> Self:
+        """Create the directory of a new run; ``config.toml`` and the ledger's header are rendered from it.
+
+        Args:
+            path: where; must not exist, or be empty.
+            run: what to run.
+            plan: made for it.
+            key: of its noise.
+            dimension: d, the number of model parameters.
 
         Raises:
             ConfigError: the place is taken or cannot be written.
+            ValueError: the plan was made for another run.
         """
-        path = path.resolve()
-        try:
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
-                hint = "resume it with --resume" if (path / LEDGER).exists() else "choose another directory"
-                raise ConfigError(f"output directory {path} is not empty: it belongs to another run; {hint}.")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            building = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-        except OSError as error:
-            raise ConfigError(f"cannot create output directory {path}: {error.strerror}.") from None
-        try:
+        path, header = path.resolve(), header_of(run, plan, key, dimension)
+        if os.path.exists(path / LEDGER):  # False for an impossible name, which is refused below
+            raise ConfigError(f"output directory {path} holds another run; resume it, or use another place.")
+        budgets = run.privacy.user_budgets if isinstance(run.privacy, UserLevel) else ""
+
+        def fill(building: Path) -> None:
             (building / CHECKPOINTS).mkdir()
-            write_durably(building / CONFIG, tomli_w.dumps(config.to_flat()).encode())
-            if config.user_budgets:
-                write_durably(building / BUDGETS, Path(config.user_budgets).expanduser().read_bytes())
-            key.save(building / KEY)
-            Ledger.create(building / LEDGER, participation, header).close()
-            os.chmod(building, 0o755)
-            os.replace(building, path)
-            sync_directory(path.parent)
-        except OSError as error:
-            raise ConfigError(f"cannot create output directory {path}: {error.strerror}.") from None
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
+            write_durably(building / CONFIG, render_toml(run).encode())
+            if budgets:
+                write_durably(building / BUDGETS, Path(budgets).expanduser().read_bytes())
+            save_key(building / KEY, key)
+            Ledger.create(building / LEDGER, plan.participation, header.to_dict()).close()
+
+        create_directory(path, "output directory", fill, mode=0o755)
         return cls.open(path)
 
     @classmethod
@@ -88,10 +85,11 @@ class RunDirectory:
             ConfigError, LedgerError, ValueError: not a run directory, damaged, or held by another process.
         """
         path = path.resolve()
-        config = read_config(path)
+        _require_run(path)
         ledger = Ledger.open(path / LEDGER)
         try:
-            return cls(path, config, _load_key(path / KEY, ledger.header), ledger)
+            header = RunHeader.from_dict(ledger.header)
+            return cls(path, header, load_key(path / KEY, header.key_fingerprint), ledger)
         except BaseException:
             ledger.close()
             raise
@@ -115,13 +113,13 @@ class RunDirectory:
         committed = self.ledger.checkpoint()
         if committed is None:
             return None
-        t, *self._kept = committed
-        name, digest = self._kept
+        t, *self._checkpoint = committed
+        name, digest = self._checkpoint
         return t + 1, *load_checkpoint(self.path / CHECKPOINTS / name, digest)
 
     def keep_initial(self, parameters: Tensor, state: Mapping[str, Tensor], noise: Mapping[str, Any]) -> None:
         """Write the state before round 0, for a run whose first rounds are committed without theirs."""
-        self._kept = self._write(0, parameters, state, noise)
+        self._checkpoint = self._write(0, parameters, state, noise)
 
     def commit(
         self,
@@ -132,13 +130,13 @@ class RunDirectory:
         noise: Mapping[str, Any],
     ) -> None:
         """Make round t (0-based) final: write its state, then the ledger row that makes it count."""
-        kept = self._write(t + 1, parameters, state, noise)
-        self._commit_round(t, users, kept)
-        self._kept = kept
+        checkpoint = self._write(t + 1, parameters, state, noise)
+        self._commit_round(t, users, checkpoint)
+        self._checkpoint = checkpoint
         # The round counts from here on: a file that cannot be tidied away must not make it look failed.
         with contextlib.suppress(OSError):
             for old in (self.path / CHECKPOINTS).iterdir():
-                if old.name != kept[0]:
+                if old.name != checkpoint[0]:
                     old.unlink(missing_ok=True)
 
     def commit_row(self, t: int, users: Sequence[str]) -> None:
@@ -147,7 +145,7 @@ class RunDirectory:
         A run that is interrupted before the next `commit` goes on with round t + 1 from the last state kept:
         the round's work is lost, never repeated.
         """
-        self._commit_round(t, users, self._kept)
+        self._commit_round(t, users, self._checkpoint)
 
     def _write(
         self, rounds: int, parameters: Tensor, state: Mapping[str, Tensor], noise: Mapping[str, Any]
@@ -161,32 +159,57 @@ class RunDirectory:
             ) from None
         return name, digest
 
-    def _commit_round(self, t: int, users: Sequence[str], kept: Sequence[str]) -> None:
-        name, digest = kept
+    def _commit_round(self, t: int, users: Sequence[str], checkpoint: Sequence[str]) -> None:
+        name, digest = checkpoint
         self.ledger.commit_round(t, users, name, digest, "released" if users else "empty")
 
 
-def _load_key(path: Path, header: Mapping[str, Any]) -> NoiseKey:
-    try:
-        key = NoiseKey.load(path)
-    except OSError as error:
-        raise ConfigError(f"cannot use noise key {path}: {error.strerror or error}.") from None
-    recorded = header.get("key_fingerprint")
-    if recorded is not None and recorded != key.fingerprint:
-        raise ConfigError(
-            f"noise key {path} is not the key of this run: its fingerprint is {key.fingerprint}."
-        )
-    return key
+def header_of(run: Run, plan: Plan, key: NoiseKey, dimension: int) -> RunHeader:
+    """What the ledger must remember to account for the run and to continue it exactly."""
+    return RunHeader(
+        run=run.to_dict(),
+        plan=plan,
+        dimension=dimension,
+        key_fingerprint=key.fingerprint if run.is_private else None,
+        key_public=key.public,
+        clipped_by="server" if run.execution.messages == "per-user" else "workers",
+        not_private=("federated evaluation",) if run.execution.federated_evaluation else (),
+    )
 
 
-def read_config(path: Path) -> Config:
-    """The configuration stored in a run directory.
+def read_header(path: Path) -> RunHeader:
+    """The header that a run directory's ledger keeps.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: it is not a run directory.
+        LedgerError, ValueError: a damaged ledger, or one of another format.
     """
-    try:
-        values = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise ConfigError(f"{path} is not a run directory: it has no readable {CONFIG}.") from None
-    return Config.from_mapping(values)
+    with opened_record(path) as (header, _):
+        return header
+
+
+def _require_run(path: Path) -> None:
+    if not (path / LEDGER).is_file():
+        raise ConfigError(f"{path} is not a run directory: it has no {LEDGER}.")
+
+
+def account(path: str | Path) -> PrivacyStatement:
+    """What a run promised and what it really gave, from its directory alone.
+
+    Args:
+        path: of a finished, running or stopped run.
+
+    Raises:
+        ConfigError: it is not a run directory.
+        LedgerError: its records are damaged or contradict each other.
+    """
+    with opened_record(Path(path)) as (header, ledger):
+        return build_statement(header, ledger)
+
+
+@contextlib.contextmanager
+def opened_record(path: Path) -> Iterator[tuple[RunHeader, Ledger]]:
+    """A run's header and its ledger for reading, all reads of the same rounds."""
+    _require_run(path)
+    with Ledger.open(path / LEDGER, read_only=True) as ledger, ledger.snapshot():
+        yield RunHeader.from_dict(ledger.header), ledger

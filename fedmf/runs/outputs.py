@@ -10,57 +10,78 @@ from typing import Any
 
 from fedmf.accounting import PrivacyStatement, render_page
 from fedmf.records import write_durably
+from fedmf.training import Metric, Task
 
 __all__ = [
-    "FEDERATED_ACCURACY",
-    "FEDERATED_LOSS",
     "METRICS",
     "PICTURE",
     "STATEMENT",
     "STATEMENT_PAGE",
     "STATEMENT_TEXT",
     "draw_learning_curve",
+    "metric_columns",
+    "not_private",
     "write_metrics",
     "write_statement",
 ]
 
 METRICS, PICTURE = "metrics.parquet", "learning-curve.png"
-#: Columns of the metrics table that say what they are: computed from users' own examples, without noise.
-FEDERATED_LOSS, FEDERATED_ACCURACY = "federated_loss_not_private", "federated_accuracy_not_private"
 STATEMENT, STATEMENT_TEXT, STATEMENT_PAGE = "statement.json", "statement.txt", "statement.html"
+
+
+def not_private(metric: str) -> str:
+    """The column that says what it is: a metric of users' own examples, without noise.
+
+    >>> not_private("accuracy")
+    'federated_accuracy_not_private'
+    """
+    return f"federated_{metric}_not_private"
+
+
+def metric_columns(task: Task, federated: bool) -> list[str]:
+    """The columns of a run's metrics table, in their order."""
+    names = ["loss", *(metric.name for metric in task.metrics)]
+    return [*names, "epsilon", *(not_private(name) for name in names if federated)]
 
 
 def write_statement(path: Path, statement: PrivacyStatement) -> None:
     """Write the privacy statement for programs, for a terminal and for print."""
-    statement.write(path / STATEMENT)
+    write_durably(path / STATEMENT, statement.to_json().encode())
     write_durably(path / STATEMENT_TEXT, statement.render_text().encode())
     write_durably(path / STATEMENT_PAGE, render_page(statement.to_dict()).encode())
 
 
-def write_metrics(path: Path, rows: Mapping[int, Mapping[str, Any]], further: Sequence[str] = ()) -> None:
-    """Write ``metrics.parquet``: a row per evaluated round with round, loss, accuracy and epsilon.
+def write_metrics(path: Path, rows: Mapping[int, Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Write ``metrics.parquet``: a row per evaluated round with round, loss, the task's metrics and epsilon.
 
     ``round`` counts released rounds, so round 0 is the initial model. epsilon is what the worst allowed
-    user has spent by then (`Plan.epsilon_after`); it is missing in a run without privacy. ``further`` names
-    columns that follow; they are missing in rows that do not have them.
+    user has spent by then (`Plan.epsilon_after`); it is missing in a run without privacy, as is whatever a
+    row does not have.
     """
     import pandas as pd
 
-    columns = ("round", "loss", "accuracy", "epsilon", *further)
     table = pd.DataFrame(
         [
-            {"round": t, **{name: row.get(name, math.nan) for name in columns[1:]}}
+            {"round": t, **{name: row.get(name, math.nan) for name in columns}}
             for t, row in sorted(rows.items())
         ],
-        columns=list(columns),
-    ).astype({"round": "int64", **dict.fromkeys(columns[1:], "float64")})
+        columns=["round", *columns],
+    ).astype({"round": "int64", **dict.fromkeys(columns, "float64")})
     buffer = io.BytesIO()
     table.to_parquet(buffer, index=False)
     write_durably(path / METRICS, buffer.getvalue())
 
 
-def draw_learning_curve(path: Path, rows: Mapping[int, Mapping[str, Any]], title: str) -> bool:
-    """Draw test accuracy and loss, and ε spent, against rounds into ``learning-curve.png``.
+def draw_learning_curve(
+    path: Path, rows: Mapping[int, Mapping[str, Any]], title: str, metrics: Sequence[Metric]
+) -> bool:
+    """Draw a test metric (or the loss) and ε spent against rounds into ``learning-curve.png``.
+
+    Args:
+        path: the run directory.
+        rows: of the metrics table by released rounds.
+        title: of the picture.
+        metrics: the first is drawn; the loss where there is none.
 
     Returns:
         False if matplotlib (the extra ``report``) is not installed; nothing is drawn then.
@@ -70,14 +91,16 @@ def draw_learning_curve(path: Path, rows: Mapping[int, Mapping[str, Any]], title
         from matplotlib.figure import Figure
     except ImportError:
         return False
-    rounds = sorted(rows)
+    rounds, name = sorted(rows), metrics[0].name if metrics else "loss"
+    share = bool(metrics) and metrics[0].is_share
+    label, scale = (f"test {name} (%)", 100.0) if share else (f"test {name}", 1.0)
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    axes.plot(
-        rounds, [100 * rows[t]["accuracy"] for t in rounds], color="tab:blue", label="test accuracy (%)"
-    )
-    axes.set(xlabel="rounds released", ylabel="test accuracy (%)", ylim=(0, 100), title=title)
+    axes.plot(rounds, [scale * rows[t].get(name, math.nan) for t in rounds], color="tab:blue", label=label)
+    axes.set(xlabel="rounds released", ylabel=label, title=title)
+    if share:
+        axes.set(ylim=(0, 100))
     axes.grid(alpha=0.3)
     epsilons = [math.nan if rows[t].get("epsilon") is None else rows[t]["epsilon"] for t in rounds]
     if any(math.isfinite(epsilon) and epsilon > 0 for epsilon in epsilons):

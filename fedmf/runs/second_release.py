@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmf.accounting import SecondForm
+from fedmf.accounting import Plan, SecondForm
 from fedmf.moments import SecondMoment
 from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStream
-from fedmf.runs.plan import Plan
 from fedmf.training import (
     FRACTION_BITS,
     FixedPointPair,
@@ -31,7 +30,8 @@ class SecondMomentRelease:
         q_t = (F_t + τ₂·[C₂⁻¹z']_t) / m,
 
     where F_t is Σ_u features(x_u) ("per-user"), or m times the features of the mean of the x_u, projected
-    onto the ball of radius ζ ("squared-mean"); z' is independent of the noise of the sums.
+    onto the ball of radius ζ ("squared-mean"); z' is independent of the noise of the sums. Where rounding
+    what is stored makes the noise of the sums F times as large, so is this (`RoundedRelease`).
 
     Args:
         plan: of a run with a second stream.
@@ -54,34 +54,37 @@ class SecondMomentRelease:
     ) -> None:
         planned = plan.second
         if planned is None or (planned.form, planned.features) != (form, second_moment.size):
-            found = "none" if planned is None else f"{planned.features} of form {planned.form!r}"
+            expected = "none" if planned is None else f"{planned.features} of form {planned.form!r}"
             raise ValueError(
-                f"second moment (of the optimizer) must be the planned one ({found}); got "
+                f"second moment (of the optimizer) must be the planned one ({expected}); got "
                 f"{second_moment.size} features of form {form!r}. Plan the run with its optimizer."
             )
         self._plan, self._moment, self._form = plan, second_moment, planned.form
         self._row_variances = planned.factorization.noise_row_variances()
         source = GaussianSource(key, second_moment.size, Domain.SECOND_MOMENT)
         inverse = planned.factorization.recurrence()
-        self.noise = NoiseStream(source, inverse, plan.participation.rounds, device=device)
+        self.noise = NoiseStream(
+            source, inverse, plan.participation.rounds, inflation=plan.inflation, device=device
+        )
 
     def release(self, t: int, total: FixedPointSum) -> tuple[Tensor, float]:
         """q_t, float64 of shape (m,), and the variance of the noise in each of its entries."""
-        m, std = self._plan.config.cohort_size, self._plan.second_noise_std
+        m, std = self._plan.cohorts.size, self._plan.second_noise_std
         noisy = self._features(total)
         self.noise.seek(t)
         if std > 0:
             self.noise.add_(noisy, std)
         else:
             self.noise.skip()
-        return noisy / m, (std / m) ** 2 * float(self._row_variances[t])
+        variance = (std * self._plan.inflation / m) ** 2 * float(self._row_variances[t])
+        return noisy / m, variance
 
     def _features(self, total: FixedPointSum) -> Tensor:
         """F_t without noise."""
         if self._form == "per-user":
             assert isinstance(total, FixedPointPair)
             return total.second_total()
-        m, zeta = self._plan.config.cohort_size, self._plan.config.clip_norm
+        m, zeta = self._plan.cohorts.size, self._plan.privacy.clip_norm
         point, _ = clip_to_fixed_point((total.total() / m)[None], zeta)
         features = fixed_point_energies(point, self._moment)[0].to(torch.float64)
         return features * (m * zeta**2 * 2.0**-FRACTION_BITS)

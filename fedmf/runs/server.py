@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmf.noise import BlockedNoise, Domain, GaussianSource, NoiseKey
+from fedmf.accounting import Plan
+from fedmf.noise import BlockedNoise, Domain, GaussianSource, NoiseKey, NoiseStorage
 from fedmf.optim import RoundRelease, ServerOptimizer
 from fedmf.runs.directory import RunDirectory
-from fedmf.runs.optimizer import sums_for
-from fedmf.runs.plan import Plan
+from fedmf.runs.run import Run
 from fedmf.runs.second_release import SecondMomentRelease
-from fedmf.training import FixedPointSum
+from fedmf.training import ClippedSums, FixedPointSum, Task
 
-__all__ = ["BudgetExhaustedError", "PrivateServer"]
+__all__ = ["BudgetExhaustedError", "PrivateServer", "clipped_sums", "sums_for"]
 
 
 class BudgetExhaustedError(RuntimeError):
-    """The round would take a user that the contract allows past max-epsilon."""
+    """The round would take a user that the contract allows past max_epsilon."""
 
 
 class PrivateServer:
@@ -40,6 +40,8 @@ class PrivateServer:
         initial: θ_0, shape (d,), float32.
         optimizer: the update rule; it sees the noisy mean and the variance of its noise.
         device: where sum, noise and model live.
+        checkpoint_every: rounds between states kept.
+        storage: what the noise of the sums keeps between rounds, and in which precision.
 
     Raises:
         ValueError: the checkpoint was written with other noise than this plan and key make, or the plan has
@@ -64,12 +66,14 @@ class PrivateServer:
         initial: Tensor,
         optimizer: ServerOptimizer,
         device: torch.device | str = "cpu",
+        checkpoint_every: int = 1,
+        storage: NoiseStorage | None = None,
     ) -> None:
         self.plan, self.directory, self.device = plan, directory, torch.device(device)
-        self._optimizer = optimizer
+        self._optimizer, self._checkpoint_every = optimizer, checkpoint_every
         self._row_variances = plan.mechanism.factorization.noise_row_variances()
-        self._noise = self._noise_stream(directory.key, initial.numel())
-        self.sums = sums_for(optimizer, initial.numel(), plan.config.clip_norm)
+        self._noise = self._noise_stream(directory.key, initial.numel(), storage or NoiseStorage())
+        self.sums = sums_for(optimizer, initial.numel(), plan.privacy.clip_norm)
         moment = optimizer.second_moment
         self._second = (
             None
@@ -82,7 +86,7 @@ class PrivateServer:
             self.lost = range(0)
             self.parameters = initial.to(self.device)
             self._state = self._optimizer.init(self.parameters)
-            if plan.config.checkpoint_every > 1:
+            if checkpoint_every > 1:
                 directory.keep_initial(self.parameters, self._state, self._noise_state())
         else:
             self.t, parameters, state, noise = restored
@@ -91,14 +95,21 @@ class PrivateServer:
             self.parameters = parameters.to(self.device)
             self._state = {name: value.to(self.device) for name, value in state.items()}
 
-    def _noise_stream(self, key: NoiseKey, dimension: int) -> BlockedNoise:
+    def _noise_stream(self, key: NoiseKey, dimension: int, storage: NoiseStorage) -> BlockedNoise:
         source = GaussianSource(key, dimension, Domain.TRAINING)
         inverse = self.plan.mechanism.factorization.recurrence()
-        return BlockedNoise(source, inverse, self.plan.participation.rounds, device=self.device)
+        return BlockedNoise(
+            source,
+            inverse,
+            self.plan.participation.rounds,
+            storage=storage,
+            inflation=self.plan.inflation,
+            device=self.device,
+        )
 
     def _lost_rounds(self, saved: Mapping[str, Any]) -> range:
         """The rounds that were released after the state at hand was kept: spent, and not in the model."""
-        first, every = int(saved["t"]), self.plan.config.checkpoint_every
+        first, every = int(saved["t"]), self._checkpoint_every
         if not self.t - every < first <= self.t:
             expected = f"{self.t}" if every == 1 else f"in {max(0, self.t - every + 1)}..{self.t}"
             raise ValueError(
@@ -143,7 +154,7 @@ class PrivateServer:
 
         Raises:
             ValueError: the sum holds another number of updates than users are listed; nothing is released.
-            BudgetExhaustedError: the round would exceed max-epsilon; nothing is released.
+            BudgetExhaustedError: the round would exceed max_epsilon; nothing is released.
             HorizonExceededError: all rounds are spent.
             ParticipationViolation: a user may not take part in this round; nothing is released.
             LedgerError: the disk failed; nothing is released.
@@ -154,7 +165,7 @@ class PrivateServer:
             )
         if self.plan.allowed_rounds <= self.t < self.plan.participation.rounds:
             raise BudgetExhaustedError(
-                f"t (round) must be below {self.plan.allowed_rounds} to keep max-epsilon; got {self.t}. "
+                f"t (round) must be below {self.plan.allowed_rounds} to keep max_epsilon; got {self.t}. "
                 "Nothing was released."
             )
         released = self._release_of(total)
@@ -165,7 +176,7 @@ class PrivateServer:
 
     def _release_of(self, total: FixedPointSum) -> RoundRelease:
         """What the optimizer sees of round t: sums and noise, divided by m."""
-        m, std = self.plan.config.cohort_size, self.plan.noise_std
+        m, std = self.plan.cohorts.size, self.plan.noise_std
         mean = torch.empty_like(self.parameters)
         self._noise.seek(self.t)
         for part, noise in self._noise.blocks():
@@ -175,7 +186,7 @@ class PrivateServer:
             else:
                 noise.skip()
             mean[part] = noisy.div_(m)
-        variance = (std / m) ** 2 * float(self._row_variances[self.t])
+        variance = (std * self.plan.inflation / m) ** 2 * float(self._row_variances[self.t])
         second = (None, None) if self._second is None else self._second.release(self.t, total)
         return RoundRelease(mean, variance, *second)
 
@@ -188,7 +199,19 @@ class PrivateServer:
         """Make the round final; its state is kept if it is due or nothing may follow."""
         released = self.t + 1
         last = released in (self.plan.allowed_rounds, self.horizon)
-        if last or released % self.plan.config.checkpoint_every == 0:
+        if last or released % self._checkpoint_every == 0:
             self.directory.commit(self.t, users, parameters, state, self._noise_state())
         else:
             self.directory.commit_row(self.t, users)
+
+
+def sums_for(optimizer: ServerOptimizer, dimension: int, clip_norm: float) -> ClippedSums:
+    """What to sum over users for an optimizer: updates, and the features of each where it needs them."""
+    summed = optimizer.second_form == "per-user"
+    return ClippedSums(dimension, clip_norm, optimizer.second_moment if summed else None)
+
+
+def clipped_sums(run: Run, task: Task) -> ClippedSums:
+    """What the workers of a run clip and sum."""
+    optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
+    return sums_for(optimizer, task.model.dimension, run.privacy.clip_norm)

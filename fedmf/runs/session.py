@@ -9,108 +9,113 @@ from typing import Any, Self
 
 import torch
 
-from fedmf.accounting import PrivacyStatement, RunHeader, build_statement
+from fedmf.accounting import Plan, PrivacyStatement, UserLevel, build_statement
 from fedmf.cohorts import CohortSchedule
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
+from fedmf.optim import ServerOptimizer
 from fedmf.runs.budget import UserBudgets, check_names, read_budgets
-from fedmf.runs.config import Config
-from fedmf.runs.directory import BUDGETS, RunDirectory
-from fedmf.runs.optimizer import server_optimizer
+from fedmf.runs.directory import BUDGETS, RunDirectory, read_header
 from fedmf.runs.outputs import (
-    FEDERATED_ACCURACY,
-    FEDERATED_LOSS,
     draw_learning_curve,
+    metric_columns,
     write_metrics,
     write_statement,
 )
-from fedmf.runs.plan import Plan, cohort_seed, plan_run
+from fedmf.runs.planning import plan_run
+from fedmf.runs.run import Run
 from fedmf.runs.server import PrivateServer
-from fedmf.runs.tasks import task_of
-from fedmf.training import Task
+from fedmf.training import Task, preflight
 
 __all__ = ["Session"]
 
 
 class Session:
-    """Configuration, task, plan, directory and private server of one run, opened together.
+    """Run, task, plan, directory and private server, opened together.
 
-    Use :meth:`start` for a new run and :meth:`resume` for one that was stopped.
+    Use :meth:`start` for a new run and :meth:`resume` for one that was stopped, or `Run.start`, `Run.resume`.
     """
 
-    def __init__(self, task: Task, plan: Plan, directory: RunDirectory, device: str) -> None:
-        self.task, self.plan, self.directory = task.to(device), plan, directory
-        self.config = directory.config
-        optimizer = server_optimizer(self.config, task.model.shapes)
-        self.server = PrivateServer(plan, directory, task.model.initial(), optimizer, device)
+    def __init__(
+        self, run: Run, task: Task, optimizer: ServerOptimizer, directory: RunDirectory, device: str
+    ) -> None:
+        self.run, self.task, self.directory = run, task.to(device), directory
+        self.plan: Plan = directory.header.plan
+        every = run.execution.checkpoint_every
+        self.server = PrivateServer(
+            self.plan, directory, task.model.initial(), optimizer, device, every, run.noise.storage
+        )
         self.sums = self.server.sums
         self._budgets = None
-        if self.config.user_budgets:
-            self._budgets = UserBudgets(plan, read_budgets(directory.path / BUDGETS), directory.ledger)
+        if isinstance(run.privacy, UserLevel) and run.privacy.user_budgets:
+            self._budgets = UserBudgets(self.plan, read_budgets(directory.path / BUDGETS), directory.ledger)
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
         self.evaluate()
 
     @classmethod
-    def start(cls, path: Path, config: Config, task: Task | None = None, device: str = "cpu") -> Self:
+    def start(cls, path: Path, run: Run, device: str = "cpu") -> Self:
         """Plan a run, create its directory and draw its noise key.
 
         Args:
             path: the run directory; must not exist, or be empty.
-            config: what to run.
-            task: data and model; default: those the configuration names.
+            run: what to run.
             device: "cpu" or "cuda".
 
         Raises:
-            ConfigError: the configuration cannot be run or the place cannot be used.
+            ConfigError: the run cannot be executed or the place cannot be used; nothing is left there.
         """
         check_device(device)
-        task = task or task_of(config)
-        if task.dataset.users != config.users:
-            raise ConfigError(f"users must be the task's {task.dataset.users}; got {config.users}.")
-        plan = plan_run(config, server_optimizer(config, task.model.shapes))
-        if config.user_budgets:
-            budgets = read_budgets(Path(config.user_budgets).expanduser())
+        task = run.task_source.build()
+        if task.dataset.users != run.task_source.users:
+            raise ConfigError(f"users must be the task's {task.dataset.users}; got {run.task_source.users}.")
+        preflight(task, run.local, run.privacy.clip_norm)
+        optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
+        plan = plan_run(run, optimizer, task.model.dimension)
+        if isinstance(run.privacy, UserLevel) and run.privacy.user_budgets:
+            budgets = read_budgets(Path(run.privacy.user_budgets).expanduser())
             check_names(budgets, task.dataset.user_ids)
-        key = NoiseKey.from_os() if config.noise_seed < 0 else NoiseKey.from_seed(config.noise_seed)
-        header = plan.header(key, task.model.dimension).to_dict()
-        return cls._opened(
-            RunDirectory.create(path, config, plan.participation, key, header), plan, task, device
-        )
+        seed = run.privacy.noise_seed
+        key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
+        directory = RunDirectory.create(path, run, plan, key, task.model.dimension)
+        return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
-    def resume(
-        cls, path: Path, config: Config | None = None, task: Task | None = None, device: str = "cpu"
-    ) -> Self:
+    def resume(cls, path: Path, run: Run | None = None, device: str = "cpu") -> Self:
         """Open a stopped run where its ledger ends.
 
         Args:
             path: its directory.
-            config: if given, must describe the same computation as the stored one.
-            task: as for ``start``.
+            run: if given, must compute the same as the stored one; needed where objects of the user's own
+                are in it.
             device: as for ``start``.
 
         Raises:
-            ConfigError: not a run directory, or that of another configuration.
+            ConfigError: not a run directory, or that of another run.
             LedgerError: a damaged ledger, or another process is running it.
         """
         check_device(device)
-        directory = RunDirectory.open(path)
-        try:
-            if config is not None and not config.computes_the_same_as(directory.config):
+        stored = read_header(path).run
+        if run is None:
+            run = Run.from_dict(stored)
+        else:
+            task, optimizer = run.given_objects
+            recorded = Run.from_dict(stored, task, optimizer)
+            difference = recorded.difference(run)
+            if difference is not None:
                 raise ConfigError(
-                    f"{path} holds another run: {directory.config.difference(config)}. "
-                    "A run is resumed with its own configuration."
+                    f"{path} holds another run: {difference}. A run is resumed with its own values."
                 )
-            plan = Plan.from_header(directory.config, directory.ledger.header)
-            return cls(task or task_of(directory.config), plan, directory, device)
-        except BaseException:
-            directory.close()
-            raise
+            run = recorded
+        task = run.task_source.build()
+        optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
+        return cls._opened(run, task, optimizer, RunDirectory.open(path), device)
 
     @classmethod
-    def _opened(cls, directory: RunDirectory, plan: Plan, task: Task, device: str) -> Self:
+    def _opened(
+        cls, run: Run, task: Task, optimizer: ServerOptimizer, directory: RunDirectory, device: str
+    ) -> Self:
         try:
-            return cls(task, plan, directory, device)
+            return cls(run, task, optimizer, directory, device)
         except BaseException:
             directory.close()
             raise
@@ -123,7 +128,8 @@ class Session:
 
     def cohort_schedule(self) -> CohortSchedule:
         """Who is asked in which round; random cohorts follow from the run's key, also on resuming."""
-        return self.config.cohort_schedule(cohort_seed(self.directory.key))
+        seed = self.directory.key.cohort_seed()
+        return self.run.cohorts.schedule(self.plan.users, self.plan.participation, seed)
 
     def admit(self, t: int, users: Sequence[str]) -> list[str]:
         """Those of round t's cohort that may be asked: the others would exceed their own budget."""
@@ -131,7 +137,8 @@ class Session:
 
     def evaluation_due(self, t: int) -> bool:
         """Whether the model after t rounds is evaluated."""
-        return t % self.config.evaluate_every == 0 or t in (self.plan.allowed_rounds, self.server.horizon)
+        every = self.run.execution.evaluate_every
+        return t % every == 0 or t in (self.plan.allowed_rounds, self.server.horizon)
 
     def examples_of(self, users: Sequence[str]) -> int:
         """How many examples these users own together, which is public."""
@@ -142,7 +149,7 @@ class Session:
         """Evaluate the released model if this round is due and not yet evaluated; returns its metrics.
 
         Args:
-            federated: what a federated evaluation of the same model found; it goes into the same row.
+            federated: what a federated evaluation of the same model computed; it goes into the same row.
         """
         t = self.server.t
         if self.evaluation_due(t) and t not in self.metrics:
@@ -158,24 +165,19 @@ class Session:
 
     def statement(self) -> PrivacyStatement:
         """The privacy statement of what was released so far, computed from the ledger's rows."""
-        ledger = self.directory.ledger
-        return build_statement(RunHeader.from_dict(ledger.header), ledger)
+        return build_statement(self.directory.header, self.directory.ledger)
 
     def write_reports(self) -> None:
         """Write metrics table and privacy statement into the run directory."""
-        further = (FEDERATED_LOSS, FEDERATED_ACCURACY) if self.config.federated_evaluation else ()
-        write_metrics(self.directory.path, self.metrics, further)
+        columns = metric_columns(self.task, self.run.execution.federated_evaluation)
+        write_metrics(self.directory.path, self.metrics, columns)
         write_statement(self.directory.path, self.statement())
 
     def draw(self) -> None:
         """Draw the learning curve into the run directory, if matplotlib is installed."""
-        config = self.config
-        title = (
-            f"{config.dataset}: {self.plan.mechanism.name}, ε = {config.epsilon:g}"
-            if config.private
-            else "no noise"
-        )
-        draw_learning_curve(self.directory.path, self.metrics, title)
+        epsilon = self.run.privacy.requested_epsilon
+        title = "no noise" if epsilon is None else f"{self.plan.mechanism.name}, ε = {epsilon:g}"
+        draw_learning_curve(self.directory.path, self.metrics, title, self.task.metrics[:1])
 
 
 def check_device(device: str) -> None:

@@ -10,6 +10,7 @@ from fedmf.accounting.amplification.sampling import Sampling, amplified_noise_of
 from fedmf.accounting.amplification.search import amplified_mechanism
 from fedmf.cli.app import run
 from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.factorization.mechanisms.choice import NamedMechanism
 from fedmf.factorization.objectives.error import query_variances
 from fedmf.participation import Participation
 from fedmf.workload.toeplitz import prefix
@@ -27,7 +28,9 @@ def error_at(name: str, sampling: Sampling, epsilon: float, **params: float) -> 
 
 
 def found_by_search(name: str, sampling: Sampling, epsilon: float) -> tuple[float, dict[str, float]]:
-    mechanism, noise = amplified_mechanism(name, CONTRACT, prefix(24), sampling, epsilon, 1e-5, {})
+    mechanism, noise = amplified_mechanism(
+        NamedMechanism(name), CONTRACT, prefix(24), sampling, epsilon, 1e-5
+    )
     rmse = math.sqrt(query_variances(mechanism.factorization, prefix(24)).mean()) * noise.noise_std
     return rmse, dict(mechanism.params)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import tomllib
@@ -12,53 +11,23 @@ from pathlib import Path
 import dp_accounting
 import numpy as np
 import pytest
+from support.headers import DELTA, FACTORIZATION, PLANNED, make_header, read, record
 
+from fedmf.accounting import NoPrivacy, RunHeader, build_statement
 from fedmf.accounting import release as release_module
-from fedmf.accounting.statement import privacy_statement as statement_module
-from fedmf.accounting.statement.header import RunHeader
-from fedmf.accounting.statement.privacy_statement import build_statement
 from fedmf.errors import LedgerError
-from fedmf.factorization.matrices.toeplitz import InverseToeplitz
-from fedmf.factorization.sensitivity.stated import Sensitivity, stated_sensitivity
+from fedmf.factorization import InverseToeplitz, Mechanism, Sensitivity
 from fedmf.participation import Participation
-from fedmf.records.ledger import Ledger
+from fedmf.records import Ledger
+from fedmf.records import durable as durable_module
+from fedmf.runs.outputs import write_statement
 from fedmf.version import __version__
 
-CONTRACT = Participation(rounds=6, max_participations=2, min_separation=3)
-FACTORIZATION = InverseToeplitz([1.0, -0.8], 6)
-PLANNED = stated_sensitivity(FACTORIZATION, CONTRACT)
-DELTA = 1e-5
-
-REQUIRED = """unit adjacency mechanism params rounds rounds_released max_participations min_separation
-realised_max_participations realised_min_separation sampling users cohort_size clip_norm noise_multiplier
-sensitivity sensitivity_kind sensitivity_case noise_std delta epsilon_planned epsilon_realised
-epsilon_realised_quantiles mu_planned rho_planned noise_key noise_key_public trust assumptions not_covered
-secret software stated_by"""
-
-
-def make_header(**changes) -> RunHeader:
-    values = {
-        "participation": CONTRACT,
-        "users": 5,
-        "cohort_size": 2,
-        "clip_norm": 0.5,
-        "adjacency": "zero-out",
-        "mechanism": "cgd",
-        "params": {"lambda": 0.8},
-        "factorization": FACTORIZATION.to_dict(),
-        "sensitivity": PLANNED.value,
-        "sensitivity_kind": PLANNED.kind,
-        "sensitivity_case": PLANNED.case,
-        "noise_multiplier": 0.7,
-        "delta": DELTA,
-        "epsilon": 7.0,
-        "message_mode": "per-user",
-        "key_fingerprint": "ab12",
-        "key_public": False,
-        "dimension": 1000,
-        "config": {"rounds": 6, "epsilon": 7.0},
-    }
-    return RunHeader(**{**values, **changes})
+REQUIRED = """unit user_namespace adjacency mechanism params rounds rounds_released max_participations
+min_separation realised_max_participations realised_min_separation sampling users cohort_size clip_norm
+noise_multiplier sensitivity sensitivity_kind sensitivity_case noise_std delta epsilon_planned
+epsilon_realised epsilon_realised_quantiles mu_planned rho_planned noise_key noise_key_public trust
+assumptions not_covered secret software stated_by"""
 
 
 @pytest.fixture
@@ -66,63 +35,54 @@ def path(tmp_path):
     return tmp_path / "ledger.sqlite"
 
 
-def record(path, header: RunHeader, cohorts) -> None:
-    with Ledger.create(path, header.participation, header.to_dict()) as ledger:
-        for index, users in enumerate(cohorts):
-            ledger.commit_round(index, users, "c", "d", "released" if users else "empty")
-
-
-def read(path):
-    with Ledger.open(path, read_only=True) as ledger:
-        return build_statement(RunHeader.from_dict(ledger.header), ledger)
-
-
 def epsilon_of(rounds, released, header: RunHeader) -> float:
     """From the dense matrix, the absolute noise and the absolute shift of one user."""
-    factor = {"zero-out": 1, "replace-one": 2}[header.adjacency]
+    privacy, plan = header.plan.privacy, header.plan
+    factor = {"zero-out": 1, "replace-one": 2}[privacy.adjacency]
     shift = np.linalg.norm(FACTORIZATION.materialize()[:released][:, rounds].sum(axis=1))
-    absolute_noise = header.clip_norm * header.noise_multiplier * header.sensitivity * factor
-    return dp_accounting.get_epsilon_gaussian(absolute_noise / (factor * header.clip_norm * shift), DELTA)
+    absolute_noise = privacy.clip_norm * plan.noise_multiplier * plan.sensitivity.value * factor
+    return dp_accounting.get_epsilon_gaussian(absolute_noise / (factor * privacy.clip_norm * shift), DELTA)
 
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_whole_run(path, adjacency):
     header = make_header(adjacency=adjacency)
     record(path, header, [["a", "b"], ["c"], [], ["a"], ["c"], []])
-    found = read(path)
-    assert found.epsilon_planned == pytest.approx(dp_accounting.get_epsilon_gaussian(0.7, DELTA), rel=1e-9)
-    assert found.epsilon_planned_so_far is None
-    assert found.epsilon_realised == pytest.approx(epsilon_of([0, 3], 6, header), rel=1e-9)
-    assert found.epsilon_realised == pytest.approx(found.epsilon_planned, rel=1e-9)
+    found = read(path).to_dict()
+    assert found["epsilon_planned"] == pytest.approx(dp_accounting.get_epsilon_gaussian(0.7, DELTA), rel=1e-9)
+    assert found["epsilon_planned_so_far"] is None
+    assert found["epsilon_realised"] == pytest.approx(epsilon_of([0, 3], 6, header), rel=1e-9)
+    assert found["epsilon_realised"] == pytest.approx(found["epsilon_planned"], rel=1e-9)
     # Quantiles of the sorted users: two never joined, then b, c, a.
-    assert found.epsilon_realised_quantiles["0.25"] == 0.0
-    assert found.epsilon_realised_quantiles["0.5"] == pytest.approx(epsilon_of([0], 6, header), rel=1e-9)
-    assert found.epsilon_realised_quantiles["0.75"] == pytest.approx(epsilon_of([1, 4], 6, header), rel=1e-9)
+    quantiles = found["epsilon_realised_quantiles"]
+    assert quantiles["0.25"] == 0.0
+    assert quantiles["0.5"] == pytest.approx(epsilon_of([0], 6, header), rel=1e-9)
+    assert quantiles["0.75"] == pytest.approx(epsilon_of([1, 4], 6, header), rel=1e-9)
     factor = 2 if adjacency == "replace-one" else 1
-    assert found.noise_std == pytest.approx(0.5 * 0.7 * PLANNED.value * factor, rel=1e-12)
-    assert found.mu_planned == pytest.approx(1 / 0.7)
-    assert found.rho_planned == pytest.approx(1 / (2 * 0.49))
-    assert (found.rounds, found.rounds_released, found.rounds_empty) == (6, 6, 2)
-    assert (found.realised_max_participations, found.realised_min_separation) == (2, 3)
-    assert (found.users, found.users_participated) == (5, 3)
-    assert (found.unit, found.adjacency) == ("user", adjacency)
-    assert found.trust == "server re-clips every user's update"
-    assert found.noise_key == "ab12 (operating system randomness)"
-    assert found.noise_key_public is False
-    assert not any("which round" in secret for secret in found.secret)
+    assert found["noise_std"] == pytest.approx(0.5 * 0.7 * PLANNED.value * factor, rel=1e-12)
+    assert found["mu_planned"] == pytest.approx(1 / 0.7)
+    assert found["rho_planned"] == pytest.approx(1 / (2 * 0.49))
+    assert (found["rounds"], found["rounds_released"], found["rounds_empty"]) == (6, 6, 2)
+    assert (found["realised_max_participations"], found["realised_min_separation"]) == (2, 3)
+    assert (found["users"], found["users_participated"]) == (5, 3)
+    assert (found["unit"], found["adjacency"]) == ("user", adjacency)
+    assert found["trust"] == "server re-clips every user's update"
+    assert found["noise_key"] == "ab12 (operating system randomness)"
+    assert found["noise_key_public"] is False
+    assert not any("which round" in secret for secret in found["secret"])
 
 
 def test_run_that_stopped_early(path):
-    header = make_header(message_mode="slice", key_public=True)
+    header = make_header(clipped_by="workers", key_public=True)
     record(path, header, [["a"], ["b"], ["c"], ["a"]])
-    found = read(path)
+    found = read(path).to_dict()
     allowed = max(epsilon_of(rounds, 4, header) for rounds in ([0, 3], [0], [1], [2], [3]))
-    assert found.epsilon_planned_so_far == pytest.approx(allowed, rel=1e-9)
-    assert found.epsilon_realised == pytest.approx(epsilon_of([0, 3], 4, header), rel=1e-9)
-    assert found.epsilon_realised < found.epsilon_planned
-    assert found.trust == "workers clip; the server trusts the slice sums"
-    assert found.noise_key == "ab12 (public seed: simulation only, gives no privacy)"
-    assert "Simulation only, no privacy" in found.render_text().splitlines()[0]
+    assert found["epsilon_planned_so_far"] == pytest.approx(allowed, rel=1e-9)
+    assert found["epsilon_realised"] == pytest.approx(epsilon_of([0, 3], 4, header), rel=1e-9)
+    assert found["epsilon_realised"] < found["epsilon_planned"]
+    assert found["trust"] == "workers clip; the server trusts the slice sums"
+    assert found["noise_key"] == "ab12 (public seed: simulation only, gives no privacy)"
+    assert "Simulation only, no privacy" in read(path).render_text().splitlines()[0]
 
 
 @pytest.mark.parametrize("released", [4, 6])
@@ -130,66 +90,75 @@ def test_realised_is_what_was_recorded_and_not_what_was_allowed(path, released):
     """Users who joined once spend less than the contract allows, at the end and on the way."""
     header = make_header()
     record(path, header, [["a"], ["b"], [], ["c"], [], []][:released])
-    found = read(path)
+    found = read(path).to_dict()
     worst = max(epsilon_of([t], released, header) for t in (0, 1, 3))
-    assert found.epsilon_realised == pytest.approx(worst, rel=1e-9)
-    assert found.epsilon_realised < 0.8 * epsilon_of([0, 3], released, header)
-    assert found.epsilon_realised_quantiles["1"] == pytest.approx(worst, rel=1e-9)
-    assert found.mu_realised < 0.9 * found.mu_planned
-    assert found.rho_realised == pytest.approx(found.mu_realised**2 / 2)
-    assert found.epsilon_realised_histogram[-1].high == pytest.approx(worst, rel=1e-9)
-    assert found.realised_worst_pattern == (0,)
+    assert found["epsilon_realised"] == pytest.approx(worst, rel=1e-9)
+    assert found["epsilon_realised"] < 0.8 * epsilon_of([0, 3], released, header)
+    assert found["epsilon_realised_quantiles"]["1"] == pytest.approx(worst, rel=1e-9)
+    assert found["mu_realised"] < 0.9 * found["mu_planned"]
+    assert found["rho_realised"] == pytest.approx(found["mu_realised"] ** 2 / 2)
+    assert found["epsilon_realised_histogram"][-1]["high"] == pytest.approx(worst, rel=1e-9)
+    assert found["realised_worst_pattern"] == [0]
 
 
 def test_before_the_first_round(path):
     record(path, make_header(), [])
-    found = read(path)
-    assert (found.epsilon_realised, found.epsilon_planned_so_far, found.rounds_released) == (0.0, 0.0, 0)
-    assert found.realised_min_separation is None
+    found = read(path).to_dict()
+    assert (found["epsilon_realised"], found["epsilon_planned_so_far"], found["rounds_released"]) == (
+        0.0,
+        0.0,
+        0,
+    )
+    assert found["realised_min_separation"] is None
 
 
 @pytest.mark.parametrize("cohorts", [[], [["a"]], [["a"], [], [], ["a"], [], []]])
 def test_run_without_privacy(path, cohorts):
-    record(path, make_header(noise_multiplier=0.0, epsilon=None, key_fingerprint=None), cohorts)
-    found = read(path)
-    assert found.epsilon_planned is None
-    assert found.mu_planned is None
-    assert found.epsilon_realised is (None if cohorts else found.epsilon_realised)
-    assert found.noise_key == "none: no noise was added"
-    assert found.noise_key_public is None
-    assert found.render_text().startswith("No privacy: this run added no noise.")
-    json.loads(found.to_json())
+    record(path, make_header(noise_multiplier=0.0, privacy=NoPrivacy(), key_fingerprint=None), cohorts)
+    found = read(path).to_dict()
+    assert found["epsilon_planned"] is None
+    assert found["mu_planned"] is None
+    assert found["epsilon_realised"] is (None if cohorts else found["epsilon_realised"])
+    assert found["noise_key"] == "none: no noise was added"
+    assert found["noise_key_public"] is None
+    assert read(path).render_text().startswith("No privacy: this run added no noise.")
+    assert json.loads(read(path).to_json()) == found
 
 
 def test_required_fields_and_strict_json(path, tmp_path):
-    record(path, make_header(), [["a"], ["b"]])
-    found = read(path)
+    record(path, make_header(user_namespace="hospital 3"), [["a"], ["b"]])
+    statement = read(path)
     target = tmp_path / "statement.json"
     target.write_text("old")
-    found.write(target)
+    write_statement(tmp_path, statement)
     loaded = json.loads(target.read_text(), parse_constant=pytest.fail)
-    assert loaded == json.loads(json.dumps(found.to_dict()))
+    assert loaded == json.loads(json.dumps(statement.to_dict()))
     assert set(REQUIRED.split()) <= loaded.keys()
+    assert loaded["user_namespace"] == "hospital 3"
     assert len(loaded["not_covered"]) >= 5
     assert sum(bin["users"] for bin in loaded["epsilon_realised_histogram"]) == 5
+    assert (tmp_path / "statement.txt").read_text() == statement.render_text()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [
         "ledger.sqlite",
         "ledger.sqlite.lock",
+        "statement.html",
         "statement.json",
+        "statement.txt",
     ]
 
 
 def test_failed_write_keeps_the_old_statement(path, tmp_path, monkeypatch):
     record(path, make_header(), [["a"]])
+    statement = read(path)
     target = tmp_path / "statement.json"
     target.write_text("old")
 
     def refuse(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr(statement_module.os, "fsync", refuse)
+    monkeypatch.setattr(durable_module.os, "fsync", refuse)
     with pytest.raises(OSError, match="no space"):
-        read(path).write(target)
+        write_statement(tmp_path, statement)
     assert target.read_text() == "old"
     assert not (tmp_path / "statement.json.partial").exists()
 
@@ -197,19 +166,19 @@ def test_failed_write_keeps_the_old_statement(path, tmp_path, monkeypatch):
 def test_text_says_what_matters(path):
     record(path, make_header(), [["a", "b"], ["c"], [], ["a"]])
     text = read(path).render_text()
-    found = read(path)
-    assert f"({found.epsilon_planned:.6g}, 1e-05)-differential privacy under zero-out adjacency" in text
+    found = read(path).to_dict()
+    assert f"({found['epsilon_planned']:.6g}, 1e-05)-differential privacy under zero-out adjacency" in text
     for part in (
-        f"{found.epsilon_realised:.6g} (worst user)",
+        f"{found['epsilon_realised']:.6g} (worst user)",
         "4 of 6 released, 1 of them empty",
         "cgd (lambda=0.8)",
-        f"mu = {found.mu_planned:.6g} planned, {found.mu_realised:.6g} realised",
-        f"rho = {found.mu_planned**2 / 2:.6g} planned, {found.mu_realised**2 / 2:.6g} realised",
+        f"mu = {found['mu_planned']:.6g} planned, {found['mu_realised']:.6g} realised",
+        f"rho = {found['mu_planned'] ** 2 / 2:.6g} planned, {found['mu_realised'] ** 2 / 2:.6g} realised",
         "none: fixed schedule, no amplification claimed",
         "3 of 5 took part",
-        *found.not_covered,
-        *found.assumptions,
-        *found.secret,
+        *found["not_covered"],
+        *found["assumptions"],
+        *found["secret"],
         "fedmf 0.1.0",
     ):
         assert part in text
@@ -217,22 +186,36 @@ def test_text_says_what_matters(path):
 
 def test_the_statement_names_the_software_of_the_run_and_its_own(path):
     record(path, make_header(software="fedmf 0.0.9"), [["a"]])
-    found = read(path)
-    assert found.software == "fedmf 0.0.9"
-    assert found.stated_by == f"fedmf {version('fedmf')}"
+    found = read(path).to_dict()
+    assert found["software"] == "fedmf 0.0.9"
+    assert found["stated_by"] == f"fedmf {version('fedmf')}"
     project = Path(__file__).parents[2] / "pyproject.toml"
     assert tomllib.loads(project.read_text())["project"]["version"] == __version__
 
 
 def test_header_round_trips_through_json():
-    header = make_header(delta=1e-7 / 3)
-    assert RunHeader.from_dict(json.loads(json.dumps(header.to_dict()))) == header
+    header = make_header(delta=1e-7 / 3, not_private=("federated evaluation",), inflation=1.25)
+    again = RunHeader.from_dict(json.loads(json.dumps(header.to_dict())))
+    assert again.to_dict() == header.to_dict()
+    assert again.plan.privacy == header.plan.privacy
+    assert again.plan.cohorts == header.plan.cohorts
+    assert again.plan.noise_std == header.plan.noise_std
+    dense = again.plan.mechanism.factorization.materialize()
+    assert np.array_equal(dense, FACTORIZATION.materialize())
 
 
 def test_header_refuses_other_fields():
     values = make_header().to_dict()
-    with pytest.raises(ValueError, match="missing: delta; unknown: detla"):
-        RunHeader.from_dict({**{k: v for k, v in values.items() if k != "delta"}, "detla": 1})
+    with pytest.raises(ValueError, match="missing: clipped_by; unknown: cliped_by"):
+        RunHeader.from_dict({**{k: v for k, v in values.items() if k != "clipped_by"}, "cliped_by": 1})
+    with pytest.raises(ValueError, match="must have format 4; got 3"):
+        RunHeader.from_dict({**values, "format": 3})
+    privacy = {k: v for k, v in values["run"]["privacy"].items() if k != "delta"}
+    with pytest.raises(ValueError, match="differing: delta, detla"):
+        RunHeader.from_dict({**values, "run": {**values["run"], "privacy": {**privacy, "detla": 1}}})
+    for plan in ({"detla": 1}, {"users": None}):
+        with pytest.raises(ValueError, match=r"must have the fields of this version; .*detla|N \(users\)"):
+            RunHeader.from_dict({**values, "plan": {**values["plan"], **plan}})
 
 
 @pytest.mark.parametrize(
@@ -240,27 +223,36 @@ def test_header_refuses_other_fields():
     [
         ("users", 0),
         ("users", True),
-        ("cohort_size", 6),
         ("clip_norm", 0.0),
         ("clip_norm", math.nan),
-        ("sensitivity", math.inf),
+        ("sensitivity_value", math.inf),
+        ("sensitivity_value", 0.0),
         ("noise_multiplier", -1.0),
         ("noise_multiplier", math.nan),
+        ("inflation", 0.99),
+        ("inflation", math.inf),
         ("delta", 1.0),
         ("epsilon", 0.0),
         ("adjacency", "add"),
-        ("message_mode", "both"),
+        ("clipped_by", "both"),
         ("sensitivity_kind", "guess"),
         ("dimension", 0),
     ],
 )
 def test_header_validates(field, value):
-    with pytest.raises(ValueError, match=rf"{field}.* must .*; got"):
+    with pytest.raises(
+        ValueError, match=rf"{field.partition('_value')[0].partition('_kind')[0]}.* must .*; got"
+    ):
         make_header(**{field: value})
 
 
+def test_a_cohort_is_no_larger_than_the_users():
+    with pytest.raises(ValueError, match=r"N \(users\) must be an integer of at least m=6; got 5"):
+        make_header(cohort_size=6)
+
+
 def test_understated_sensitivity_is_found(path):
-    header = make_header(sensitivity=PLANNED.value * 0.99)
+    header = make_header(sensitivity_value=PLANNED.value * 0.99)
     record(path, header, [["a"]])
     with pytest.raises(LedgerError, match=r"below the .* of its factorization"):
         read(path)
@@ -268,7 +260,7 @@ def test_understated_sensitivity_is_found(path):
 
 def test_realised_above_planned_is_refused(path, monkeypatch):
     """Even if the planned sensitivity were computed wrongly, the recorded users would show it."""
-    header = make_header(sensitivity=PLANNED.value * 0.99)
+    header = make_header(sensitivity_value=PLANNED.value * 0.99)
     record(path, header, [["a"], [], [], ["a"], [], []])
     wrong = Sensitivity(PLANNED.value * 0.99, "exact", "doctored")
     monkeypatch.setattr(release_module, "stated_sensitivity", lambda *_: wrong)
@@ -277,17 +269,15 @@ def test_realised_above_planned_is_refused(path, monkeypatch):
 
 
 def test_header_and_ledger_must_agree(path):
-    header = make_header()
-    record(path, header, [["a", "b"], ["c", "d"]])
+    record(path, make_header(), [["a", "b"], ["c", "d"]])
     with Ledger.open(path, read_only=True) as ledger:
-        looser = dataclasses.replace(header, participation=Participation(6, 1, 3))
         with pytest.raises(LedgerError, match="the header plans"):
-            build_statement(looser, ledger)
+            build_statement(make_header(participation=Participation(6, 1, 3)), ledger)
         with pytest.raises(LedgerError, match="holds 4 users; the header says there are 3"):
-            build_statement(dataclasses.replace(header, users=3), ledger)
-        shorter = InverseToeplitz([1.0, -0.8], 5).to_dict()
+            build_statement(make_header(users=3), ledger)
+        shorter = Mechanism("cgd", {}, InverseToeplitz([1.0, -0.8], 5))
         with pytest.raises(LedgerError, match="n=5 rounds"):
-            build_statement(dataclasses.replace(header, factorization=shorter), ledger)
+            build_statement(make_header(mechanism=shorter), ledger)
 
 
 def test_disagreeing_accountants_make_no_statement(path, monkeypatch):

@@ -12,19 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from support.headers import FACTORIZATION, make_header, read, record
 
-from fedmf.accounting.statement.header import RunHeader
-from fedmf.accounting.statement.page import render_page
+from fedmf.accounting import NoPrivacy, render_page
 from fedmf.accounting.statement.plain import detection_limit, plain_words
-from fedmf.accounting.statement.privacy_statement import build_statement
-from fedmf.factorization.matrices.toeplitz import InverseToeplitz
-from fedmf.factorization.sensitivity.stated import stated_sensitivity
-from fedmf.participation import Participation
-from fedmf.records.ledger import Ledger
+from fedmf.factorization import Mechanism
 
-CONTRACT = Participation(rounds=6, max_participations=2, min_separation=3)
-FACTORIZATION = InverseToeplitz([1.0, -0.8], 6)
-PLANNED = stated_sensitivity(FACTORIZATION, CONTRACT)
 COHORTS = [["ann-7f3", "bob-7f3"], ["eve-7f3"], [], ["ann-7f3"], ["eve-7f3"], []]
 HOSTILE = (
     "</td></style><script>alert(1)</script><img src=x onerror=alert(2)> \" onload='x' {{ 7*7 }} {% raw %}"
@@ -67,33 +60,9 @@ class Page(HTMLParser):
 
 
 def statement(folder: Path, cohorts: list[list[str]] = COHORTS, **changes: object) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "participation": CONTRACT,
-        "users": 5,
-        "cohort_size": 2,
-        "clip_norm": 0.5,
-        "adjacency": "zero-out",
-        "mechanism": "cgd",
-        "params": {"lambda": 0.8},
-        "factorization": FACTORIZATION.to_dict(),
-        "sensitivity": PLANNED.value,
-        "sensitivity_kind": PLANNED.kind,
-        "sensitivity_case": PLANNED.case,
-        "noise_multiplier": 0.7,
-        "delta": 1e-5,
-        "epsilon": 7.0,
-        "message_mode": "per-user",
-        "key_fingerprint": "ab12",
-        "key_public": False,
-        "dimension": 1000,
-        "config": {"rounds": 6, "epsilon": 7.0},
-    }
-    header = RunHeader(**{**values, **changes})
     folder.mkdir(exist_ok=True)
-    with Ledger.create(folder / "ledger.sqlite", CONTRACT, header.to_dict()) as ledger:
-        for index, users in enumerate(cohorts):
-            ledger.commit_round(index, users, "c", "d", "released" if users else "empty")
-        return build_statement(header, ledger).to_dict()
+    record(folder / "ledger.sqlite", make_header(**changes), cohorts)
+    return read(folder / "ledger.sqlite").to_dict()
 
 
 def test_the_page_says_everything_that_the_statement_must(tmp_path: Path) -> None:
@@ -150,19 +119,17 @@ def test_hostile_strings_stay_text(tmp_path: Path) -> None:
     hostile = statement(
         tmp_path / "hostile",
         [[f"{HOSTILE} {u}" for u in users] for users in COHORTS],
-        mechanism=HOSTILE,
-        params={HOSTILE: 0.8},
+        mechanism=Mechanism(HOSTILE, {HOSTILE: 0.8}, FACTORIZATION),
         sensitivity_case=HOSTILE,
         key_fingerprint=HOSTILE,
-        sampling=HOSTILE,
+        user_namespace=HOSTILE,
         software=HOSTILE,
-        config={HOSTILE: HOSTILE},
     )
     page = Page(render_page(hostile))
     harmless = Page(render_page(statement(tmp_path / "harmless")))
     assert page.tags == harmless.tags
     shown = " ".join(HOSTILE.split())
-    assert page.text.count(shown) == 7  # mechanism, parameter, case, key, sampling, software twice
+    assert page.text.count(shown) == 6  # mechanism, parameter, case, key, software twice
     again = Page(render_page(json.loads(json.dumps(hostile))))
     assert again.pieces == page.pieces
 
@@ -192,7 +159,7 @@ def test_no_single_user_is_in_the_page(tmp_path: Path) -> None:
     ("changes", "cohorts", "parts"),
     [
         (
-            {"noise_multiplier": 0.0, "epsilon": None},
+            {"noise_multiplier": 0.0, "privacy": NoPrivacy()},
             COHORTS,
             ["No privacy: this run added no noise.", "It protects nobody."],
         ),

@@ -12,21 +12,15 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from support.headers import DELTA, make_header, read, record
 
+from fedmf.accounting import NoPrivacy, RunHeader, gaussian_epsilon, user_privacy
 from fedmf.accounting.gaussian import many as gaussian_many
-from fedmf.accounting.gaussian.calibration import gaussian_epsilon
 from fedmf.accounting.gaussian.many import gaussian_epsilons
-from fedmf.accounting.statement.header import RunHeader
-from fedmf.accounting.statement.per_user import user_privacy
-from fedmf.accounting.statement.privacy_statement import build_statement
 from fedmf.errors import ConfigError
-from fedmf.factorization.matrices.toeplitz import InverseToeplitz
-from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.factorization import InverseToeplitz
 from fedmf.participation import Participation
-from fedmf.records.ledger import Ledger
-from fedmf.records.user_table import PRIVATE, write_users
-
-DELTA = 1e-5
+from fedmf.records import PRIVATE, Ledger, write_users
 
 
 def exact_log_delta(mu: float, epsilon: float) -> mpmath.mpf:
@@ -86,29 +80,7 @@ IDS = ["007", "NA", 'quo"te', "com,ma", "=1+1", "new\nline", "ünï", " ", "null
 
 def recorded(path: Path, released: int = 40, users: int = 300, **changes: Any) -> RunHeader:
     """A ledger of random histories that keep the contract; a user's history may occur many times."""
-    planned = stated_sensitivity(FACTORIZATION, CONTRACT)
-    values: dict[str, Any] = {
-        "participation": CONTRACT,
-        "users": users + 5,
-        "cohort_size": 20,
-        "clip_norm": 0.5,
-        "adjacency": "zero-out",
-        "mechanism": "cgd",
-        "params": {"lambda": 0.8},
-        "factorization": FACTORIZATION.to_dict(),
-        "sensitivity": planned.value,
-        "sensitivity_kind": planned.kind,
-        "sensitivity_case": planned.case,
-        "noise_multiplier": 0.7,
-        "delta": DELTA,
-        "epsilon": 7.0,
-        "message_mode": "per-user",
-        "key_fingerprint": "ab12",
-        "key_public": False,
-        "dimension": 1000,
-        "config": {},
-    }
-    header = RunHeader(**{**values, **changes})
+    header = make_header(CONTRACT, FACTORIZATION, 20, users=users + 5, **changes)
     rng = np.random.default_rng(5)
     cohorts: list[list[str]] = [[] for _ in range(released)]
     for user in range(users):
@@ -117,9 +89,7 @@ def recorded(path: Path, released: int = 40, users: int = 300, **changes: Any) -
             if t < released:
                 cohorts[t].append(IDS[user] if user < len(IDS) else f"user-{user}")
             t += 7 + int(rng.integers(0, 3))
-    with Ledger.create(path, CONTRACT, header.to_dict()) as ledger:
-        for index, cohort in enumerate(cohorts):
-            ledger.commit_round(index, cohort, "c", "d", "released" if cohort else "empty")
+    record(path, header, cohorts)
     return header
 
 
@@ -129,14 +99,15 @@ def test_each_user_gets_what_its_own_rounds_cost(adjacency: str, released: int, 
     """From the dense matrix and the absolute noise, user by user."""
     header = recorded(tmp_path / "ledger", released, adjacency=adjacency)
     factor = {"zero-out": 1, "replace-one": 2}[adjacency]
-    noise = header.clip_norm * header.noise_multiplier * header.sensitivity * factor
+    plan, clip_norm = header.plan, header.plan.privacy.clip_norm
+    noise = clip_norm * plan.noise_multiplier * plan.sensitivity.value * factor
     dense = FACTORIZATION.materialize()[:released]
     with Ledger.open(tmp_path / "ledger", read_only=True) as ledger:
         history: dict[str, list[int]] = {}
         for t, user in ledger.participations():
             history.setdefault(user, []).append(t)
         found = user_privacy(header, ledger)
-        statement = build_statement(header, ledger)
+    statement = read(tmp_path / "ledger").to_dict()
     assert sorted(found.users) == sorted(history)
     assert {"007", "new\nline"} <= set(found.users)
     for row, user in enumerate(found.users):
@@ -145,14 +116,14 @@ def test_each_user_gets_what_its_own_rounds_cost(adjacency: str, released: int, 
         assert found.participations[row] == len(rounds)
         assert (found.first_round[row], found.last_round[row]) == (rounds[0], rounds[-1])
         assert found.sensitivity[row] == pytest.approx(shift, rel=1e-12)
-        expected = gaussian_epsilon(noise / (factor * header.clip_norm * shift), DELTA)
+        expected = gaussian_epsilon(noise / (factor * clip_norm * shift), DELTA)
         assert found.epsilon[row] == pytest.approx(expected, rel=2e-9)
-    assert found.epsilon.max() == pytest.approx(statement.epsilon_realised, rel=1e-8)
-    assert len(found.users) == statement.users_participated
+    assert found.epsilon.max() == pytest.approx(statement["epsilon_realised"], rel=1e-8)
+    assert len(found.users) == statement["users_participated"]
 
 
 def test_without_noise_or_rounds(tmp_path: Path) -> None:
-    header = recorded(tmp_path / "free", noise_multiplier=0.0, epsilon=None)
+    header = recorded(tmp_path / "free", noise_multiplier=0.0, privacy=NoPrivacy())
     with Ledger.open(tmp_path / "free", read_only=True) as ledger:
         assert np.isinf(user_privacy(header, ledger).epsilon).all()
     header = recorded(tmp_path / "none", released=0)

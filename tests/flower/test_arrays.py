@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
-from support.small_runs import client_for, linear_task, run_small, small_config
+from support.small_runs import client_for, linear_task, run_small, small_run
 
 from fedmf.flower.arrays import TensorArray, array_record, tensor_of
 from fedmf.flower.messages import read_request
@@ -67,6 +67,6 @@ def test_training_in_place_does_not_reach_the_servers_model(tmp_path: Path) -> N
 
         return outer
 
-    config = small_config(workers=2)
-    honest = run_small(tmp_path / "honest", config, task)
-    assert np.array_equal(run_small(tmp_path / "vandal", config, task, vandal), honest)
+    run = small_run(task, workers=2)
+    honest = run_small(tmp_path / "honest", run)
+    assert np.array_equal(run_small(tmp_path / "vandal", run, vandal), honest)

@@ -2,7 +2,6 @@
 
 import logging
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,51 +9,26 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from support.small_runs import client_for, run_small, small_config
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from support.small_runs import answering, client_for, run_small, schedule_of, small_run
 
-from fedmf.accounting.statement.words import FEDERATED_EVALUATION
+from fedmf.accounting.statement.words import NOT_PRIVATE
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport
-from fedmf.runs.config import Config
-from fedmf.runs.outputs import FEDERATED_ACCURACY, FEDERATED_LOSS, METRICS
-from fedmf.runs.session import Session
-from fedmf.runs.tasks import task_of
+from fedmf.runs import Run, not_private
+from fedmf.runs.outputs import METRICS
 
 #: Users of unequal size, with noise, momentum and a checkpoint's worth of state.
 KEYS = {"mechanism": "bisr", "bands": 4, "partition": "dirichlet-sizes", "evaluate_every": 5}
 DUE = [5, 10, 12]
-TASK = task_of(small_config(**KEYS))
+TASK = small_run(**KEYS).task_source.build()
 SECOND_NODE = 2**63 + 1001
+FEDERATED_LOSS, FEDERATED_ACCURACY = not_private("loss"), not_private("accuracy")
 
 
-def config_with(**changes: object) -> Config:
-    return small_config(**{**KEYS, "federated_evaluation": True, **changes})
-
-
-def answering(
-    inner: ClientApp,
-    evaluate: Callable[[Message, Message], Message] = lambda _, reply: reply,
-    train: Callable[[Message, Message], Message] = lambda _, reply: reply,
-) -> ClientApp:
-    """A client app whose replies pass through ``evaluate(request, reply)`` and ``train(request, reply)``."""
-    outer = ClientApp()
-
-    @outer.evaluate()
-    def _evaluate(message: Message, context: Context) -> Message:
-        return evaluate(message, inner(message, context))
-
-    @outer.train()
-    def _train(message: Message, context: Context) -> Message:
-        return train(message, inner(message, context))
-
-    @outer.query()
-    def _query(message: Message, context: Context) -> Message:
-        return inner(message, context)
-
-    return outer
+def run_with(**changes: object) -> Run:
+    return small_run(**{**KEYS, "federated_evaluation": True, **changes})
 
 
 def by_hand(parameters: np.ndarray, users: list[int]) -> tuple[float, float]:
@@ -77,9 +51,9 @@ def metrics_of(path: Path) -> pd.DataFrame:
 def test_the_numbers_are_means_over_the_examples_of_the_rounds_users(
     messages: str, workers: int, tmp_path: Path
 ) -> None:
-    config = config_with(messages=messages, workers=workers)
+    run = run_with(messages=messages, workers=workers)
     models: dict[int, np.ndarray] = {}
-    with Session.start(tmp_path / "run", config) as session:
+    with run.start(tmp_path / "run") as session:
         run_on_grid(
             session,
             InProcessGrid(client_for(session), nodes=workers),
@@ -89,7 +63,7 @@ def test_the_numbers_are_means_over_the_examples_of_the_rounds_users(
     assert list(table.index) == [0, *DUE]
     assert math.isnan(table[FEDERATED_LOSS][0])
     for number in DUE:
-        loss, accuracy = by_hand(models[number], config.cohort_schedule().cohort(number - 1).tolist())
+        loss, accuracy = by_hand(models[number], schedule_of(run).cohort(number - 1).tolist())
         assert table[FEDERATED_LOSS][number] == pytest.approx(loss, rel=1e-5)  # float32 outputs
         assert table[FEDERATED_ACCURACY][number] == pytest.approx(accuracy, abs=1e-12)
         assert table[FEDERATED_LOSS][number] != pytest.approx(table["loss"][number], rel=1e-3)
@@ -104,16 +78,16 @@ def test_the_model_is_the_same_with_and_without(messages: str, tmp_path: Path) -
         asked.append(int(request.content.config_records["config"]["round"]) + 1)
         return reply
 
-    def run(name: str, config: Config) -> tuple[bytes, list, dict, pd.DataFrame]:
-        with Session.start(tmp_path / name, config) as session:
-            run_on_grid(session, InProcessGrid(answering(client_for(session), note)))
+    def carry_out(name: str, run: Run) -> tuple[bytes, list, dict, pd.DataFrame]:
+        with run.start(tmp_path / name) as session:
+            run_on_grid(session, InProcessGrid(answering(client_for(session), evaluate=note)))
             ledger = session.directory.ledger
             model, noise = session.server.parameters.numpy().tobytes(), session.server._noise_state()
             return model, list(ledger.participations()), noise, metrics_of(tmp_path / name)
 
-    plain = run("without", small_config(**KEYS, messages=messages))
+    plain = carry_out("without", small_run(**KEYS, messages=messages))
     assert asked == []
-    evaluated = run("with", config_with(messages=messages))
+    evaluated = carry_out("with", run_with(messages=messages))
     assert asked == DUE
     assert evaluated[:2] == plain[:2]
     assert str(evaluated[2]) == str(plain[2])
@@ -127,7 +101,7 @@ def _answer(request: Message, users: list | None = None, t: int | None = None, *
     asked = request.content.config_records["config"]
     names = list(asked["users"])  # type: ignore[arg-type]
     owned = int(TASK.dataset.sizes(TASK.dataset.indices(names)).sum())
-    values = {"loss-sum": 1.0, "correct": 1, "examples": owned, **metrics}
+    values = {"loss": [1.0], "accuracy": [1.0], "examples": owned, **metrics}
     content = {
         "metrics": MetricRecord({name: value for name, value in values.items() if value is not None}),  # type: ignore[arg-type]
         "config": ConfigRecord(
@@ -155,16 +129,19 @@ BAD = {
     "raises": _fail,
     "no metrics": _without_metrics,
     "no header": _without_config,
-    "NaN": lambda q, _: _answer(q, **{"loss-sum": math.nan}),
-    "infinite": lambda q, _: _answer(q, **{"loss-sum": -math.inf}),
-    "loss is an integer": lambda q, _: _answer(q, **{"loss-sum": 10**400}),
-    "loss is a list": lambda q, _: _answer(q, **{"loss-sum": [1.0, 2.0]}),
-    "no loss": lambda q, _: _answer(q, **{"loss-sum": None}),
-    "more correct than examples": lambda q, _: _answer(q, correct=10**6),
-    "fewer than none correct": lambda q, _: _answer(q, correct=-1),
-    "half correct": lambda q, _: _answer(q, correct=0.5),
+    "NaN": lambda q, _: _answer(q, loss=[math.nan]),
+    "infinite": lambda q, _: _answer(q, loss=[-math.inf]),
+    "loss is an integer": lambda q, _: _answer(q, loss=10**400),
+    "losses are integers": lambda q, _: _answer(q, loss=[1]),
+    "loss is a number": lambda q, _: _answer(q, loss=1.0),
+    "two losses": lambda q, _: _answer(q, loss=[1.0, 2.0]),
+    "no loss": lambda q, _: _answer(q, loss=None),
+    "more correct than examples": lambda q, _: _answer(q, accuracy=[1e6]),
+    "fewer than none correct": lambda q, _: _answer(q, accuracy=[-1.0]),
+    "correct is an integer": lambda q, _: _answer(q, accuracy=[1]),
+    "no accuracy": lambda q, _: _answer(q, accuracy=None),
     "too many examples": lambda q, _: _answer(q, examples=2**62),
-    "no examples": lambda q, _: _answer(q, examples=0, correct=0),
+    "no examples": lambda q, _: _answer(q, examples=0, accuracy=[0.0]),
     "another round": lambda q, _: _answer(q, t=99),
     "nobody": lambda q, _: _answer(q, users=[]),
     "strangers": lambda q, _: _answer(q, users=["u999"]),
@@ -174,7 +151,7 @@ BAD = {
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return run_small(tmp_path_factory.mktemp("plain") / "run", small_config(**KEYS, workers=2)).tobytes()
+    return run_small(tmp_path_factory.mktemp("plain") / "run", small_run(**KEYS, workers=2)).tobytes()
 
 
 @pytest.mark.parametrize("kind", BAD)
@@ -183,15 +160,15 @@ def test_a_bad_answer_is_left_out_and_the_run_goes_on(kind: str, plain: bytes, t
         return BAD[kind](request, reply) if reply.metadata.src_node_id == SECOND_NODE else reply
 
     reports: list[RoundReport] = []
-    config = config_with(workers=2)
+    run = run_with(workers=2)
     models: list[np.ndarray] = []
-    with Session.start(tmp_path / "run", config) as session:
+    with run.start(tmp_path / "run") as session:
 
         def note(report: RoundReport, _: object) -> None:
             reports.append(report)
             models.append(session.server.parameters.numpy().copy())
 
-        run_on_grid(session, InProcessGrid(answering(client_for(session), tamper), nodes=2), note)
+        run_on_grid(session, InProcessGrid(answering(client_for(session), evaluate=tamper), nodes=2), note)
     assert models[-1].tobytes() == plain
     table = metrics_of(tmp_path / "run")
     for report, model in zip(reports, models, strict=True):
@@ -199,14 +176,16 @@ def test_a_bad_answer_is_left_out_and_the_run_goes_on(kind: str, plain: bytes, t
         assert len(report.rejected) == due
         assert all("evaluation, node" in line for line in report.rejected)
         if due:
-            honest = [u for u in config.cohort_schedule().cohort(report.t).tolist() if u % 2 == 0]
+            honest = [u for u in schedule_of(run).cohort(report.t).tolist() if u % 2 == 0]
             assert table[FEDERATED_LOSS][report.t + 1] == pytest.approx(by_hand(model, honest)[0], rel=1e-5)
 
 
 def test_without_one_valid_answer_the_columns_are_empty(plain: bytes, tmp_path: Path) -> None:
-    huge = lambda q, _: _answer(q, **{"loss-sum": math.nan})  # noqa: E731
+    huge = lambda q, _: _answer(q, loss=[math.nan])  # noqa: E731
     model = run_small(
-        tmp_path / "run", config_with(workers=2), client=lambda session: answering(client_for(session), huge)
+        tmp_path / "run",
+        run_with(workers=2),
+        client=lambda s: answering(client_for(s), evaluate=huge),
     )
     assert model.tobytes() == plain
     table = metrics_of(tmp_path / "run")
@@ -217,9 +196,11 @@ def test_without_one_valid_answer_the_columns_are_empty(plain: bytes, tmp_path: 
 
 def test_the_largest_finite_losses_do_not_overflow(tmp_path: Path) -> None:
     largest = float(np.finfo(np.float64).max)
-    huge = lambda q, _: _answer(q, **{"loss-sum": largest})  # noqa: E731
+    huge = lambda q, _: _answer(q, loss=[largest])  # noqa: E731
     run_small(
-        tmp_path / "run", config_with(workers=2), client=lambda session: answering(client_for(session), huge)
+        tmp_path / "run",
+        run_with(workers=2),
+        client=lambda s: answering(client_for(s), evaluate=huge),
     )
     assert np.isfinite(metrics_of(tmp_path / "run")[FEDERATED_LOSS][DUE]).all()
 
@@ -237,8 +218,8 @@ def test_only_users_whose_updates_are_in_the_model_are_evaluated(tmp_path: Path)
 
     run_small(
         tmp_path / "run",
-        config_with(workers=2, evaluate_every=1),
-        client=lambda session: answering(client_for(session), note, train),
+        run_with(workers=2, evaluate_every=1),
+        client=lambda session: answering(client_for(session), train, evaluate=note),
     )
     assert asked == set(TASK.dataset.user_ids[0::2])
 
@@ -249,10 +230,10 @@ def test_a_run_stopped_in_an_evaluation_is_resumed_to_the_same_model(plain: byte
             raise KeyboardInterrupt
         return reply
 
-    config = config_with(workers=2)
-    with Session.start(tmp_path / "run", config) as session, pytest.raises(KeyboardInterrupt):
-        run_on_grid(session, InProcessGrid(answering(client_for(session), stop), nodes=2))
-    with Session.resume(tmp_path / "run", config) as session:
+    run = run_with(workers=2)
+    with run.start(tmp_path / "run") as session, pytest.raises(KeyboardInterrupt):
+        run_on_grid(session, InProcessGrid(answering(client_for(session), evaluate=stop), nodes=2))
+    with run.resume(tmp_path / "run") as session:
         assert session.server.t == 5
         run_on_grid(session, InProcessGrid(client_for(session), nodes=2))
         assert session.server.parameters.numpy().tobytes() == plain
@@ -265,17 +246,18 @@ def test_a_run_stopped_in_an_evaluation_is_resumed_to_the_same_model(plain: byte
 def test_statement_and_log_say_that_it_is_not_private(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    said = NOT_PRIVATE["federated evaluation"]
     for wanted in (False, True):
-        config = small_config(**KEYS, federated_evaluation=wanted)
+        run = small_run(**KEYS, federated_evaluation=wanted)
         caplog.clear()
         with caplog.at_level(logging.WARNING, "fedmf"):
-            run_small(tmp_path / str(wanted), config)
+            run_small(tmp_path / str(wanted), run)
         assert sum("not private" in line for line in caplog.messages) == wanted
-        with Session.resume(tmp_path / str(wanted), config) as session:
-            statement = session.statement()
-        assert (FEDERATED_EVALUATION in statement.not_covered) == wanted
-        assert ("federated evaluation" in " ".join(statement.not_covered)) == wanted
-        assert (FEDERATED_EVALUATION in statement.render_text()) == wanted
+        with run.resume(tmp_path / str(wanted)) as session:
+            statement, text = session.statement().to_dict(), session.statement().render_text()
+        assert (said in statement["not_covered"]) == wanted
+        assert ("federated evaluation" in " ".join(statement["not_covered"])) == wanted
+        assert (said in text) == wanted
 
 
 def test_flowers_own_loop_reports_it(tmp_path: Path) -> None:
@@ -284,21 +266,21 @@ def test_flowers_own_loop_reports_it(tmp_path: Path) -> None:
     from fedmf.flower.federated_evaluation import CohortEvaluation
     from fedmf.flower.population import Population
 
-    config = config_with(rounds=5, evaluate_every=4)
-    with Session.start(tmp_path / "run", config) as session:
+    run = run_with(rounds=5, evaluate_every=4)
+    with run.start(tmp_path / "run") as session:
         users = session.task.dataset.user_ids
         assignment = Population(users)
         strategy = CorrelatedNoiseStrategy(
             session.server,
-            config.cohort_schedule(),
+            schedule_of(run),
             users,
             assignment=assignment,
-            evaluation=CohortEvaluation(session.evaluation_due, session.examples_of),
+            evaluation=CohortEvaluation(session.evaluation_due, session.examples_of, session.task),
         )
         grid = InProcessGrid(client_for(session))
         assignment.gather(grid, 5.0)
-        result = Strategy.start(strategy, grid, strategy.initial_arrays(), num_rounds=config.rounds)
-        last = by_hand(session.server.parameters.numpy(), config.cohort_schedule().cohort(4).tolist())
+        result = Strategy.start(strategy, grid, strategy.initial_arrays(), num_rounds=run.cohorts.rounds)
+        last = by_hand(session.server.parameters.numpy(), schedule_of(run).cohort(4).tolist())
     found = result.evaluate_metrics_clientapp
     assert sorted(found) == [4, 5]
     assert found[5][FEDERATED_LOSS] == pytest.approx(last[0], rel=1e-5)

@@ -7,13 +7,20 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pytest
 from flwr.app import Message
-from support.small_runs import client_for, linear_task, reply_with, run_small, small_config, tampering
+from support.small_runs import (
+    client_for,
+    linear_task,
+    reply_with,
+    run_small,
+    schedule_of,
+    small_run,
+    tampering,
+)
 
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
 from fedmf.records.ledger import Ledger
-from fedmf.runs.session import Session
 
 DIMENSION = 50
 TASK = linear_task(24, DIMENSION)
@@ -43,7 +50,7 @@ BAD_USER_REPLIES = {
 @pytest.mark.parametrize("kind", BAD_USER_REPLIES)
 def test_bad_replies_of_one_user_count_as_zero_and_use_up_the_noise_row(kind: str, tmp_path) -> None:
     victim = "u003"
-    config = small_config(messages="per-user", server_momentum=0.0, server_learning_rate=1.0)
+    run = small_run(TASK, messages="per-user", server_momentum=0.0, server_learning_rate=1.0)
 
     def tamper(request: Message, reply: Message) -> Message:
         mine = request.content.config_records["config"]["users"] == [victim]
@@ -51,17 +58,17 @@ def test_bad_replies_of_one_user_count_as_zero_and_use_up_the_noise_row(kind: st
 
     reports: list[RoundReport] = []
     bad = run_small(
-        tmp_path / "bad", config, TASK, lambda s: tampering(client_for(s), tamper), on_report=reports.append
+        tmp_path / "bad", run, lambda s: tampering(client_for(s), tamper), on_report=reports.append
     )
-    good = run_small(tmp_path / "good", config, TASK)
+    good = run_small(tmp_path / "good", run)
     with Ledger.open(tmp_path / "bad" / "ledger.sqlite", read_only=True) as ledger:
         taken = list(ledger.participations())
-        assert ledger.last_round() == config.rounds - 1
+        assert ledger.last_round() == run.cohorts.rounds - 1
     assert victim not in {user for _, user in taken}
     assert sum(len(report.rejected) for report in reports) == 3
     # All noise rows are the same as in the good run, so exactly the victim's clipped updates are missing.
-    x = -TASK.dataset.features[3].numpy() * config.local_learning_rate
-    missing = 3 * x / np.linalg.norm(x) * config.clip_norm / config.cohort_size
+    x = -TASK.dataset.features[3].numpy() * run.local.learning_rate
+    missing = 3 * x / np.linalg.norm(x) * run.privacy.clip_norm / run.cohorts.size
     np.testing.assert_allclose(good - bad, missing, atol=1e-5)  # float32 models of size about 1
 
 
@@ -81,28 +88,28 @@ def test_a_bad_slice_is_refused_as_a_whole(kind: str, tmp_path) -> None:
         return BAD_SLICES[kind](request, reply) if reply.metadata.src_node_id == 2**63 + 1001 else reply
 
     reports: list[RoundReport] = []
-    config = small_config(workers=2)
-    run_small(tmp_path / "run", config, TASK, lambda s: tampering(client_for(s), tamper), reports.append)
+    run = small_run(TASK, workers=2)
+    run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), tamper), reports.append)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
         users = {user for _, user in ledger.participations()}
-        assert ledger.last_round() == config.rounds - 1
+        assert ledger.last_round() == run.cohorts.rounds - 1
     assert users == set(TASK.dataset.user_ids[0::2])
     assert all(len(report.rejected) == 1 for report in reports)
 
 
 def test_replies_over_the_clip_norm_are_clipped_again_by_the_server(tmp_path) -> None:
-    config = small_config(messages="per-user", private=False, server_momentum=0.0, server_learning_rate=1.0)
+    run = small_run(TASK, messages="per-user", private=False, server_momentum=0.0, server_learning_rate=1.0)
     huge = np.zeros(DIMENSION, np.float32)
     huge[0] = 1e30
     client = lambda s: tampering(client_for(s), lambda q, r: reply_with(q, r, array=("update", huge)))  # noqa: E731
-    model = run_small(tmp_path / "run", config, TASK, client)
+    model = run_small(tmp_path / "run", run, client)
     expected = np.zeros(DIMENSION)
-    expected[0] = config.rounds * config.clip_norm
+    expected[0] = run.cohorts.rounds * run.privacy.clip_norm
     np.testing.assert_allclose(model, expected, rtol=1e-6)
 
 
 def test_a_user_that_replies_twice_counts_once(tmp_path) -> None:
-    config = small_config(messages="per-user", private=False)
+    run = small_run(TASK, messages="per-user", private=False)
 
     class Echo(InProcessGrid):
         def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
@@ -110,10 +117,10 @@ def test_a_user_that_replies_twice_counts_once(tmp_path) -> None:
                 yield reply
                 yield reply
 
-    with Session.start(tmp_path / "echo", config, TASK) as session:
+    with run.start(tmp_path / "echo") as session:
         run_on_grid(session, Echo(client_for(session)))
         echoed = session.server.parameters.numpy().copy()
-    assert np.array_equal(echoed, run_small(tmp_path / "plain", config, TASK))
+    assert np.array_equal(echoed, run_small(tmp_path / "plain", run))
 
 
 def test_a_node_cannot_answer_for_one_of_its_users_twice(tmp_path) -> None:
@@ -123,11 +130,11 @@ def test_a_node_cannot_answer_for_one_of_its_users_twice(tmp_path) -> None:
         mine = request.content.config_records["config"]["users"] == ["u003"]
         return reply_with(request, reply, users=["u010"]) if mine else reply
 
-    config = small_config(messages="per-user", schedule="random", min_separation=1, max_participations=12)
-    together = [t for t in range(12) if {3, 10} <= set(config.cohort_schedule().cohort(t).tolist())]
+    run = small_run(TASK, messages="per-user", schedule="random", min_separation=1, max_participations=12)
+    together = [t for t in range(12) if {3, 10} <= set(schedule_of(run).cohort(t).tolist())]
     assert together
     reports: list[RoundReport] = []
-    run_small(tmp_path / "run", config, TASK, lambda s: tampering(client_for(s), tamper), reports.append)
+    run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), tamper), reports.append)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
         assert ledger.replay().rounds == 12
     assert all(len(reports[t].rejected) == 1 and reports[t].included == 5 for t in together)
@@ -151,10 +158,10 @@ class LateGrid(InProcessGrid):
 
 
 def test_late_replies_are_not_waited_for_and_never_enter_a_later_round(tmp_path) -> None:
-    config = small_config(messages="per-user", private=False, round_timeout=0.3)
+    run = small_run(TASK, messages="per-user", private=False, round_timeout=0.3)
     reports: list[RoundReport] = []
     begun = time.monotonic()
-    with Session.start(tmp_path / "late", config, TASK) as session:
+    with run.start(tmp_path / "late") as session:
         run_on_grid(session, LateGrid(client_for(session)), lambda report, _: reports.append(report))
         ledger = session.directory.ledger
         assert [report.included for report in reports] == [6, 0] + [6] * 10
@@ -164,25 +171,25 @@ def test_late_replies_are_not_waited_for_and_never_enter_a_later_round(tmp_path)
 
 
 def test_a_run_in_which_nobody_ever_replies_stops_and_can_be_resumed(tmp_path) -> None:
-    config = small_config(messages="per-user")
+    run = small_run(TASK, messages="per-user")
     with (
-        Session.start(tmp_path / "run", config, TASK) as session,
+        run.start(tmp_path / "run") as session,
         pytest.raises(RuntimeError, match="no user's update arrived in 3 rounds in a row"),
     ):
         run_on_grid(session, InProcessGrid(tampering(client_for(session), _raise)))
-    with Session.resume(tmp_path / "run", config, TASK) as session:
+    with run.resume(tmp_path / "run") as session:
         assert session.server.t == 3
         run_on_grid(session, InProcessGrid(client_for(session)))
-        assert session.server.t == config.rounds
-        assert session.statement().rounds_empty == 3
+        assert session.server.t == run.cohorts.rounds
+        assert session.statement().to_dict()["rounds_empty"] == 3
 
 
 def test_more_rounds_than_the_horizon_are_refused(tmp_path) -> None:
     from fedmf.flower.strategy import CorrelatedNoiseStrategy
 
-    config = small_config()
-    with Session.start(tmp_path / "run", config, TASK) as session:
-        strategy = CorrelatedNoiseStrategy(session.server, config.cohort_schedule(), TASK.dataset.user_ids)
+    run = small_run(TASK)
+    with run.start(tmp_path / "run") as session:
+        strategy = CorrelatedNoiseStrategy(session.server, schedule_of(run), TASK.dataset.user_ids)
         with pytest.raises(ValueError, match="at most the horizon n=12; got 13"):
             strategy.start(InProcessGrid(client_for(session)), num_rounds=13)
         run_on_grid(session, InProcessGrid(client_for(session)))
@@ -197,21 +204,21 @@ def test_the_standard_flower_loop_gives_the_same_model(tmp_path) -> None:
     from fedmf.flower.population import Population
     from fedmf.flower.strategy import CorrelatedNoiseStrategy
 
-    config = small_config(messages="per-user")
-    with Session.start(tmp_path / "flower", config, TASK) as session:
+    run = small_run(TASK, messages="per-user")
+    with run.start(tmp_path / "flower") as session:
         strategy = CorrelatedNoiseStrategy(
-            session.server, config.cohort_schedule(), TASK.dataset.user_ids, messages="per-user"
+            session.server, schedule_of(run), TASK.dataset.user_ids, messages="per-user"
         )
         grid = InProcessGrid(client_for(session))
         strategy._assignment = Population(TASK.dataset.user_ids)
         strategy._assignment.gather(grid, 5.0)
-        Strategy.start(strategy, grid, strategy.initial_arrays(), num_rounds=config.rounds)
+        Strategy.start(strategy, grid, strategy.initial_arrays(), num_rounds=run.cohorts.rounds)
         model = session.server.parameters.numpy().copy()
-    assert np.array_equal(model, run_small(tmp_path / "ours", config, TASK))
+    assert np.array_equal(model, run_small(tmp_path / "ours", run))
 
 
 def test_cohorts_do_not_depend_on_what_clients_do(tmp_path) -> None:
-    config = small_config()
-    asked = [config.cohort_schedule().cohort(t).tolist() for t in range(config.rounds)]
+    run = small_run(TASK)
+    asked = [schedule_of(run).cohort(t).tolist() for t in range(run.cohorts.rounds)]
     assert all(len(cohort) == 6 for cohort in asked)
     assert sorted(itertools.chain(*asked[:4])) == list(range(24))

@@ -8,30 +8,31 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tomli_w
 from scipy import stats
 from support.pair_runs import RecordedPair
+from support.small_runs import dotted
 
-import fedmf.runs.canary_audit as audit_module
+from fedmf.accounting import plan as plan_module
 from fedmf.accounting import release as release_module
 from fedmf.accounting.audit_bound import binomial_upper, leakage_bound
-from fedmf.cli.app import run
+from fedmf.cli.app import run as run_command
 from fedmf.errors import ConfigError
 from fedmf.factorization.matrices.toeplitz import InverseToeplitz, Toeplitz
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.moments.second_moment import DiagonalMoment
 from fedmf.participation import Participation
-from fedmf.runs import plan as plan_module
-from fedmf.runs.canary_audit import audit, worst_canary
-from fedmf.runs.config import Config
+from fedmf.runs import Run, audit, run_of
+from fedmf.runs import server as server_module
+from fedmf.runs.canary_audit import worst_canary
+from fedmf.runs.tables import render_toml
 from fedmf.training.clipping import fixed_point
 
-TINY = {"users": 8, "rounds": 3, "cohort-size": 4, "noise-seed": 7, "mechanism": "bisr", "bands": 2}
+TINY = {"users": 8, "rounds": 3, "cohort_size": 4, "noise_seed": 7, "mechanism": "bisr", "bands": 2}
 CANARIES, RUNS = 500, 2
 
 
-def config(**changes: object) -> Config:
-    return Config.from_mapping({**TINY, **{key.replace("_", "-"): value for key, value in changes.items()}})
+def tiny(**changes: object) -> Run:
+    return run_of(dotted(**{**TINY, **changes}))
 
 
 def understate(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
@@ -46,7 +47,7 @@ def understate(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
 
 def test_a_correct_mechanism_is_never_accused() -> None:
     """20 of 20 seeds at confidence 0.95: a seed fails with chance below 0.05, in fact some 0.003."""
-    found = [audit(config(), CANARIES, RUNS, 0.95, seed) for seed in range(20)]
+    found = [audit(tiny(), CANARIES, RUNS, 0.95, seed) for seed in range(20)]
     assert sum(result.bound.mu > result.mu_claimed for result in found) == 0
     assert min(result.bound.mu for result in found) > 0.5 * found[0].mu_claimed, "the audit is too weak"
 
@@ -54,7 +55,7 @@ def test_a_correct_mechanism_is_never_accused() -> None:
 def test_noise_too_small_by_half_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sensitivity is broken by 1.5, and so σ: at least 19 of 20 seeds see it."""
     understate(monkeypatch, 1.5)
-    found = [audit(config(), CANARIES, RUNS, 0.95, seed) for seed in range(20)]
+    found = [audit(tiny(), CANARIES, RUNS, 0.95, seed) for seed in range(20)]
     assert sum(result.bound.epsilon_gdp > result.epsilon_claimed for result in found) >= 19
     assert sum(result.refuted for result in found) >= 19
 
@@ -63,8 +64,8 @@ def test_noise_too_small_by_half_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_pair_is_audited_by_its_sums(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The noise covers both moments, so half of it is seen through the sums alone; the right one is not."""
     pair = RecordedPair(DiagonalMoment(CANARIES), form)  # type: ignore[arg-type]
-    monkeypatch.setattr(audit_module, "server_optimizer", lambda *_: pair)
-    right = [audit(config(), CANARIES, RUNS, 0.95, seed) for seed in range(5)]
+    run = dataclasses.replace(tiny(), optimizer=pair)
+    right = [audit(run, CANARIES, RUNS, 0.95, seed) for seed in range(5)]
     assert not any(found.refuted for found in right)
     assert min(found.bound.mu for found in right) > 0.2 * right[0].mu_claimed
     true = release_module.joint_sensitivity
@@ -74,11 +75,11 @@ def test_a_pair_is_audited_by_its_sums(form: str, monkeypatch: pytest.MonkeyPatc
         return dataclasses.replace(found, value=found.value / 4)
 
     monkeypatch.setattr(release_module, "joint_sensitivity", wrong)
-    assert all(audit(config(), CANARIES, RUNS, 0.95, seed).refuted for seed in range(5))
+    assert all(audit(run, CANARIES, RUNS, 0.95, seed).refuted for seed in range(5))
 
 
 def test_replace_one_needs_its_factor(monkeypatch: pytest.MonkeyPatch) -> None:
-    replaced = config(adjacency="replace-one")
+    replaced = tiny(adjacency="replace-one")
     assert not audit(replaced, CANARIES, RUNS, 0.95, 0).refuted
     monkeypatch.setattr(plan_module, "adjacency_factor", lambda _: 1)
     assert audit(replaced, CANARIES, RUNS, 0.95, 0).refuted
@@ -93,7 +94,21 @@ def test_a_clip_that_clips_too_late_is_caught(monkeypatch: pytest.MonkeyPatch) -
         return integers + integers // 2, finite
 
     monkeypatch.setattr(fixed_point, "clip_to_fixed_point", late)
-    assert audit(config(), CANARIES, RUNS, 0.95, 0).refuted
+    assert audit(tiny(), CANARIES, RUNS, 0.95, 0).refuted
+
+
+def test_noise_is_stored_as_the_run_stores_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Past noise that is kept in float32 is rounded in the audit too."""
+    stored, true = [], server_module.BlockedNoise
+
+    def noted(*arguments, storage, **others):
+        stored.append(storage.dtype)
+        return true(*arguments, storage=storage, **others)
+
+    monkeypatch.setattr(server_module, "BlockedNoise", noted)
+    rounded = tiny(mechanism="banded-toeplitz", **{"storage-dtype": "float32"})
+    assert not audit(rounded, CANARIES, RUNS, 0.95, 0).refuted
+    assert stored == ["float32"] * RUNS
 
 
 def test_the_worst_canary_attains_the_sensitivity() -> None:
@@ -132,10 +147,10 @@ def test_the_bound_holds_with_its_confidence_on_gaussians() -> None:
 
 
 def test_bad_requests() -> None:
-    with pytest.raises(ConfigError, match="private must be true"):
-        audit(config(private=False), 100)
+    with pytest.raises(ConfigError, match="a run without noise claims nothing"):
+        audit(tiny(private=False), 100)
     with pytest.raises(ConfigError, match="canaries must be at least 16"):
-        audit(config(), 3)
+        audit(tiny(), 3)
     with pytest.raises(ValueError, match="confidence"):
         leakage_bound(np.zeros(9), np.zeros(9), 1e-5, 1.0)
     with pytest.raises(ValueError, match="at least 4 each"):
@@ -144,12 +159,12 @@ def test_bad_requests() -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "config.toml"
-    path.write_text(tomli_w.dumps(TINY))
+    path.write_text(render_toml(tiny()))
     arguments = ["audit", str(path), "--canaries", "400", "--seed", "1"]
-    assert run([*arguments, "--json"]) == 0
+    assert run_command([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["refuted"] is False
     assert found["canaries"] == 400
     understate(monkeypatch, 3.0)
-    assert run(arguments) == 1
+    assert run_command(arguments) == 1
     assert "REFUTED" in capsys.readouterr().out

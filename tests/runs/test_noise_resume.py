@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.small_runs import linear_task, small_config
+from support.small_runs import linear_task, small_run
 from torch import Tensor
 
 from fedmf.errors import ConfigError
@@ -33,21 +33,21 @@ def release(session: Session, rounds: int) -> list[Tensor]:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("stop", [1, 5, 11])
 def test_resumed_rounds_add_the_same_noise(tmp_path: Path, form: str, stop: int) -> None:
-    config = small_config(**FORMS[form])
-    with Session.start(tmp_path / "whole", config, TASK) as session:
-        expected = release(session, config.rounds)
-    with Session.start(tmp_path / "parts", config, TASK) as session:
+    run = small_run(TASK, **FORMS[form])
+    with Session.start(tmp_path / "whole", run) as session:
+        expected = release(session, run.cohorts.rounds)
+    with Session.start(tmp_path / "parts", run) as session:
         first = release(session, stop)
-    with Session.resume(tmp_path / "parts", task=TASK) as session:
-        rest = release(session, config.rounds - stop)
+    with Session.resume(tmp_path / "parts", run) as session:
+        rest = release(session, run.cohorts.rounds - stop)
         with pytest.raises(HorizonExceededError):
             release(session, 1)
     assert all(torch.equal(a, b) for a, b in zip([*first, *rest], expected, strict=True))
 
 
 def test_checkpoints_hold_the_position_and_no_noise(tmp_path: Path) -> None:
-    config = small_config(**FORMS["kept outputs"])
-    with Session.start(tmp_path / "run", config, TASK) as session:
+    run = small_run(TASK, **FORMS["kept outputs"])
+    with Session.start(tmp_path / "run", run) as session:
         release(session, 3)
         restored = session.directory.restore()
         assert restored is not None
@@ -69,7 +69,8 @@ def test_checkpoints_hold_the_position_and_no_noise(tmp_path: Path) -> None:
 def test_a_checkpoint_of_other_noise_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], message: str
 ) -> None:
-    with Session.start(tmp_path / "run", small_config(**FORMS["kept outputs"]), TASK) as session:
+    run = small_run(TASK, **FORMS["kept outputs"])
+    with Session.start(tmp_path / "run", run) as session:
         release(session, 3)
     real = RunDirectory.restore
 
@@ -80,21 +81,21 @@ def test_a_checkpoint_of_other_noise_is_refused(
 
     monkeypatch.setattr(RunDirectory, "restore", other)
     with pytest.raises((ValueError, HorizonExceededError), match=message):
-        Session.resume(tmp_path / "run", task=TASK)
+        Session.resume(tmp_path / "run", run)
 
 
 def test_a_round_that_fails_to_commit_has_the_same_noise_when_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the difference of the two attempts would show part of the noise."""
-    config = small_config(**FORMS["kept outputs"])
-    with Session.start(tmp_path / "whole", config, TASK) as session:
+    run = small_run(TASK, **FORMS["kept outputs"])
+    with Session.start(tmp_path / "whole", run) as session:
         expected = release(session, 4)
 
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    with Session.start(tmp_path / "run", config, TASK) as session:
+    with Session.start(tmp_path / "run", run) as session:
         release(session, 2)
         for _ in range(2):
             with monkeypatch.context() as patched:

@@ -9,22 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.small_runs import linear_task, run_small, small_config
+from support.small_runs import linear_task, run_small, small_run
 
-from fedmf.accounting.gaussian.calibration import certified_sigma
-from fedmf.factorization.mechanisms.catalogue import build
-from fedmf.factorization.sensitivity.stated import stated_sensitivity
-from fedmf.optim.adam import ServerAdam
-from fedmf.optim.blocks import Blocks
-from fedmf.optim.energies import ReleasedEnergies, SquaredRelease
-from fedmf.optim.fedopt import FedAdagrad, FedYogi
-from fedmf.optim.move import Move
-from fedmf.optim.sgd import ServerSGD
-from fedmf.runs.optimizer import server_optimizer
-from fedmf.runs.plan import plan_run
-from fedmf.runs.workloads import run_workload, second_workload
-from fedmf.workload.parse import parse_workload
-from fedmf.workload.schedule import LearningRateSchedule
+from fedmf.accounting import certified_sigma
+from fedmf.factorization import build, stated_sensitivity
+from fedmf.optim import (
+    Blocks,
+    Move,
+    ReleasedEnergies,
+    ServerAdagrad,
+    ServerAdam,
+    ServerSGD,
+    ServerYogi,
+    SquaredRelease,
+)
+from fedmf.runs.planning import plan_run
+from fedmf.workload import LearningRateSchedule, parse_workload
 
 SHAPES = [(4, 3), (4,)]
 TENSORS = Blocks.of(SHAPES, "tensor")
@@ -46,11 +46,11 @@ PLAIN = Move(LearningRateSchedule("constant", 0.1, 12))
         ),
         (
             {"server_optimizer": "fedadagrad", "server_epsilon": 0.01, "server_beta1": 0.5},
-            FedAdagrad(PLAIN, SquaredRelease(TENSORS, debias=False), 0.5, 0.01),
+            ServerAdagrad(PLAIN, SquaredRelease(TENSORS, debias=False), 0.5, 0.01),
         ),
         (
             {"server_optimizer": "fedyogi", "server_epsilon": 0.01, "server_beta2": 0.9},
-            FedYogi(PLAIN, SquaredRelease(TENSORS, debias=False), 0.9, 0.01, beta2=0.9),
+            ServerYogi(PLAIN, SquaredRelease(TENSORS, debias=False), 0.9, 0.01, beta2=0.9),
         ),
         (
             {"server_optimizer": "adam", "second_moment_blocks": "coordinate"},
@@ -75,7 +75,7 @@ PLAIN = Move(LearningRateSchedule("constant", 0.1, 12))
     ],
 )
 def test_keys_name_a_rule(keys: dict[str, object], expected: object) -> None:
-    assert server_optimizer(small_config(**keys), SHAPES) == expected
+    assert small_run(**keys).optimizer_source.build(SHAPES, 12) == expected
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,11 @@ def test_keys_name_a_rule(keys: dict[str, object], expected: object) -> None:
     ],
 )
 def test_the_matrix_is_made_for_the_workload(keys: dict[str, object], expected: str) -> None:
-    config = small_config(mechanism="banded-toeplitz", **keys)
-    assert run_workload(config).name == expected
-    part = config.participation
+    run = small_run(mechanism="banded-toeplitz", **keys)
+    assert run.workload.name == expected
+    part = run.participation
     wanted = build("banded-toeplitz", part, parse_workload(expected, 12)).factorization
-    plan = plan_run(config)
+    plan = run.plan()
     np.testing.assert_allclose(plan.mechanism.factorization.materialize(), wanted.materialize(), rtol=1e-9)
 
 
@@ -109,22 +109,22 @@ def test_the_matrix_is_made_for_the_workload(keys: dict[str, object], expected: 
     ],
 )
 def test_the_second_workload_follows_beta2(keys: dict[str, object], expected: str) -> None:
-    assert second_workload(small_config(**keys)).name == expected
+    assert small_run(server_optimizer="jme-adam", **keys).second_workload.name == expected
 
 
 @pytest.mark.parametrize("form", ["per-user", "squared-mean"])
 def test_few_blocks_cost_little(form: str) -> None:
     """ν = ρ/√(1 + ρ²) with ρ for a block that holds an even share; the squared mean has 2ρ."""
-    config = small_config(server_optimizer="jme-adam", mechanism="bsr", bands=4, second_moment=form)
-    plan = plan_run(config, server_optimizer(config, SHAPES))
+    run = small_run(server_optimizer="jme-adam", mechanism="bsr", bands=4, second_moment=form)
+    plan = plan_run(run, run.optimizer_source.build(SHAPES, 12), 16)
     assert plan.second is not None
     sens = [
-        stated_sensitivity(C, config.participation).value
+        stated_sensitivity(C, run.participation).value
         for C in (plan.mechanism.factorization, plan.second.factorization)
     ]
     rho = certified_sigma(8.0, 1e-5) * sens[1] * 2 / 6 * (2 if form == "squared-mean" else 1)
     factor = 4 if form == "squared-mean" else 1
-    nu = factor * plan.second.weight * config.clip_norm**2 * (sens[1] / sens[0]) ** 2
+    nu = factor * plan.second.weight * run.privacy.clip_norm**2 * (sens[1] / sens[0]) ** 2
     assert nu == pytest.approx(rho / math.hypot(1, rho))
     assert plan.sensitivity.value == pytest.approx(sens[0] * math.sqrt(1 + nu))
 
@@ -132,8 +132,8 @@ def test_few_blocks_cost_little(form: str) -> None:
 @pytest.mark.parametrize("name", ["sgd", "fedadagrad", "fedyogi", "adam", "adam-debiased", "jme-adam"])
 def test_runs_end_with_the_promised_epsilon(name: str, tmp_path: Path) -> None:
     keys = {"server_epsilon": 0.01} if name.startswith("fed") else {}
-    config = small_config(server_optimizer=name, mechanism="bsr", bands=4, **keys)
-    final = run_small(tmp_path / "run", config, linear_task(24, 40))
+    run = small_run(linear_task(24, 40), server_optimizer=name, mechanism="bsr", bands=4, **keys)
+    final = run_small(tmp_path / "run", run)
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     assert statement["epsilon_realised"] <= statement["epsilon_planned"] <= 8.0 * (1 + 1e-6)
     assert torch.isfinite(torch.as_tensor(final)).all()

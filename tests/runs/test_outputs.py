@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +14,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from support.small_runs import linear_task
 
-from fedmf.runs.outputs import METRICS, PICTURE, draw_learning_curve, write_metrics
+from fedmf.runs.outputs import (
+    METRICS,
+    PICTURE,
+    draw_learning_curve,
+    metric_columns,
+    not_private,
+    write_metrics,
+)
+from fedmf.training.metrics import ACCURACY, MAE, RMSE, Metric
 
 ROWS: dict[int, dict[str, Any]] = {
     2: {"loss": 1.0, "accuracy": 0.75, "epsilon": 3.5, "seconds": 9},
@@ -23,8 +33,11 @@ ROWS: dict[int, dict[str, Any]] = {
 }
 
 
+TASK = linear_task(2, 3)
+
+
 def table(path: Path, rows: Mapping[int, Mapping[str, Any]]) -> pd.DataFrame:
-    write_metrics(path, rows)
+    write_metrics(path, rows, metric_columns(TASK, federated=False))
     return pd.read_parquet(path / METRICS)
 
 
@@ -48,6 +61,19 @@ def test_the_types_do_not_depend_on_the_rows(tmp_path: Path, rows: dict[int, dic
     assert read["epsilon"].isna().all()
 
 
+def test_metrics_have_the_columns_of_their_task_and_those_of_users_say_what_they_are(tmp_path: Path) -> None:
+    assert not_private("accuracy") == "federated_accuracy_not_private"
+    regression = dataclasses.replace(TASK, metrics=(MAE, RMSE))
+    named = metric_columns(regression, federated=True)
+    users = ["federated_loss_not_private", "federated_mae_not_private", "federated_rmse_not_private"]
+    assert named == ["loss", "mae", "rmse", "epsilon", *users]
+    row = {"loss": 1.0, "mae": 0.5, "epsilon": 2.0, "federated_mae_not_private": 0.25}
+    write_metrics(tmp_path, {0: row}, named)
+    (read,) = pd.read_parquet(tmp_path / METRICS).to_dict("records")
+    assert {name: value for name, value in read.items() if not math.isnan(value)} == {"round": 0, **row}
+    assert list(read) == ["round", *named]
+
+
 @pytest.mark.parametrize(
     "epsilons",
     [(0.0, 2.0, 3.5), (0.0, None, None), (None, None, None), (0.0, math.inf, math.inf), (None, 1.0, 2.0)],
@@ -65,7 +91,7 @@ def test_epsilon_is_drawn_exactly_where_some_was_spent(
 
     monkeypatch.setattr(Figure, "savefig", noted)
     rows = {t: {**ROWS[t], "epsilon": epsilon} for t, epsilon in enumerate(epsilons)}
-    assert draw_learning_curve(tmp_path, rows, "title")
+    assert draw_learning_curve(tmp_path, rows, "title", (ACCURACY,))
     (figure,) = drawn
     labels = [axes.get_ylabel() for axes in figure.axes]
     spent = any(epsilon is not None and 0 < epsilon < math.inf for epsilon in epsilons)
@@ -75,7 +101,29 @@ def test_epsilon_is_drawn_exactly_where_some_was_spent(
     assert matplotlib.pyplot.get_fignums() == []
 
 
+@pytest.mark.parametrize(
+    ("metrics", "label", "values"),
+    [((MAE,), "test mae", [4.0, 2.0, 1.0]), ((), "test loss", [2.5, 1.5, 0.5])],
+    ids=["a metric that is no share", "no metric"],
+)
+def test_what_is_no_share_is_drawn_as_it_is(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    metrics: tuple[Metric, ...],
+    label: str,
+    values: list[float],
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    rows = {t: {"mae": 4.0 / 2**t, "loss": 2.5 - t, "epsilon": None} for t in range(3)}
+    assert draw_learning_curve(tmp_path, rows, "title", metrics)
+    (figure,) = drawn
+    (axes,) = figure.axes
+    assert axes.get_ylabel() == label
+    assert axes.get_lines()[0].get_ydata().tolist() == values
+
+
 def test_without_matplotlib_nothing_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    assert not draw_learning_curve(tmp_path, ROWS, "title")
+    assert not draw_learning_curve(tmp_path, ROWS, "title", (ACCURACY,))
     assert list(tmp_path.iterdir()) == []

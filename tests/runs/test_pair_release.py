@@ -1,39 +1,33 @@
-"""The pair as implemented, from a client's message to what the optimizer is shown: sensitivity, hostile
-workers, resuming, both kinds of message, refusals."""
+"""The pair as implemented, from a client's message to what the optimizer is shown.
+
+Sensitivity, weight, the variance of its noise, refusals.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
-from pathlib import Path
 from types import SimpleNamespace
 
-import dp_accounting
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Message, MessageType
+from flwr.app import Message, MessageType
 from numpy.typing import NDArray
-from support.pair_runs import RecordedPair, optimizing_with
-from support.small_runs import client_for, linear_task, run_small, small_config, tampering
+from support.pair_runs import RecordedPair, pair_run
+from support.small_runs import small_run
 
-from fedmf.accounting.release import PairRelease, SecondStream
+from fedmf.accounting import PairRelease, Plan, SecondStream
 from fedmf.errors import ConfigError
 from fedmf.factorization.matrices.toeplitz import Toeplitz
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.flower.compat import claim_task_identity
-from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.messages import read_slice_reply, request_content, slice_reply
-from fedmf.flower.simulation import run_on_grid
-from fedmf.flower.strategy import RoundReport
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, SecondMoment
 from fedmf.noise.key import NoiseKey
-from fedmf.records.ledger import Ledger
 from fedmf.runs import second_release as second_moment_module
-from fedmf.runs.plan import Plan, plan_run
+from fedmf.runs.planning import plan_run
 from fedmf.runs.server import PrivateServer
-from fedmf.runs.session import Session
 
 Matrix = NDArray[np.float64]
 N, ZETA = 5, 0.3
@@ -50,7 +44,7 @@ FORMS = ("per-user", "squared-mean")
 
 def plan_of(moment: SecondMoment, form: str, **keys: object) -> tuple[Plan, RecordedPair]:
     optimizer = RecordedPair(moment, form)  # type: ignore[arg-type]
-    return plan_run(small_config(**{**KEYS, **keys}), optimizer), optimizer
+    return plan_run(pair_run(optimizer, **{**KEYS, **keys}), optimizer, moment.dimension), optimizer
 
 
 def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple[Matrix, Matrix]:
@@ -77,7 +71,7 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
 
 def spread(plan: Plan, one: tuple[Matrix, Matrix], other: tuple[Matrix, Matrix]) -> float:
     """√(‖C₁D‖² + λ‖C₂E‖²) of two runs with the same noise, which cancels, over the stated sensitivity."""
-    m, second = plan.config.cohort_size, plan.second
+    m, second = plan.cohorts.size, plan.second
     assert second is not None
     C_1, C_2 = plan.mechanism.factorization.materialize(), second.factorization.materialize()
     first = np.sum((C_1 @ (one[0] - other[0]) * m) ** 2)
@@ -102,7 +96,7 @@ def worst_found(moment: SecondMoment, form: str, adjacency: str, **keys: object)
     search in all its rounds. Other users make the mean as long as it can be.
     """
     plan, optimizer = plan_of(moment, form, adjacency=adjacency, **keys)
-    d, m = moment.dimension, plan.config.cohort_size
+    d, m = moment.dimension, plan.cohorts.size
     rng = np.random.default_rng(0)
     others = (
         np.tile(np.eye(d)[0] * 9.0, (m - 1, 1)) if form == "squared-mean" else rng.normal(size=(m - 1, d))
@@ -196,116 +190,22 @@ def test_with_equal_matrices_the_second_moment_is_free_under_replacement() -> No
     assert pair.stated(plan.participation).kind == "upper_bound"
 
 
-DIMENSION = 30
-TASK = linear_task(24, DIMENSION)
-BLOCKS = BlockEnergies([10, 20])
-UNIT = 2**40
-
-
-def with_parts(request: Message, reply: Message, **parts: NDArray[np.generic]) -> Message:
-    arrays = {name: array.numpy() for name, array in reply.content.array_records["arrays"].items()}
-    sent = {name: value for name, value in {**arrays, **parts}.items() if value is not None}
-    reply.content["arrays"] = ArrayRecord({name: Array(value) for name, value in sent.items()})
-    return Message(reply.content, reply_to=request)
-
-
-BAD_SLICES = {
-    "no second": ({"second": None}, "no array 'second'"),
-    "negative": ({"second": np.array([-1, UNIT])}, "sums of squares; got -1"),
-    "too much energy": ({"second": np.array([4 * UNIT, 3 * UNIT])}, "add up to at most"),
-    "overflow": ({"second": np.array([2**63 - 1, 2**63 - 1])}, "add up to at most"),
-    "short": ({"second": np.array([1])}, r"shape \(2,\)"),
-    "floats": ({"second": np.array([0.5, 0.5])}, "must be int64"),
-    "inflated sum": ({"sum": np.full(DIMENSION, 2**45)}, "norm at most"),
-}
-
-
-@pytest.mark.parametrize("kind", BAD_SLICES)
-def test_a_hostile_slice_is_refused_whole_and_uses_up_both_rows_of_noise(kind: str, tmp_path: Path) -> None:
-    config = small_config(workers=2, second_workload="exponential:0.5")
-    spoilt: list[set[str]] = []
-    reports: list[RoundReport] = []
-
-    def tamper(request: Message, reply: Message) -> Message:
-        users = set(request.content.config_records["config"]["users"])  # type: ignore[arg-type]
-        if request.content.config_records["config"]["round"] != 3 or spoilt:
-            return reply
-        spoilt.append(users)
-        return with_parts(request, reply, **BAD_SLICES[kind][0])  # type: ignore[arg-type]
-
-    with optimizing_with(RecordedPair(BLOCKS)) as bad:
-        run_small(tmp_path / "bad", config, TASK, lambda s: tampering(client_for(s), tamper), reports.append)
-    (refused,) = [line for report in reports for line in report.rejected]
-    assert re.search(BAD_SLICES[kind][1], refused)
-    with optimizing_with(RecordedPair(BLOCKS)) as good:
-        run_small(tmp_path / "good", config, TASK)
-    with Ledger.open(tmp_path / "bad" / "ledger.sqlite", read_only=True) as ledger:
-        assert not spoilt[0] & set(ledger.participants(3))
-    x = TASK.dataset.features.double().numpy()
-    x = 0.3 * x / np.linalg.norm(x, axis=1, keepdims=True)
-    gone = x[[int(user[1:]) for user in spoilt[0]]]
-    missing = np.array([np.sum(gone[:, :10] ** 2), np.sum(gone[:, 10:] ** 2)]) / 6
-    difference = good.seconds() - bad.seconds()
-    np.testing.assert_allclose(difference[3], missing, atol=1e-7)
-    # The same noise all the time; updates lose bits of float32 to the size of the model.
-    np.testing.assert_allclose(np.delete(difference, 3, axis=0), 0.0, atol=1e-8)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_both_kinds_of_message_release_the_same_pair(form: str, tmp_path: Path) -> None:
-    found = []
-    for messages in ("slice", "per-user"):
-        with optimizing_with(RecordedPair(BLOCKS, form)) as optimizer:  # type: ignore[arg-type]
-            config = small_config(messages=messages, workers=2, second_workload="exponential:0.5")
-            run_small(tmp_path / messages, config, TASK)
-        found.append((optimizer.means(), optimizer.seconds()))
-    for by_slice, by_user in zip(*found, strict=True):
-        np.testing.assert_allclose(by_slice, by_user, atol=1e-7)  # single updates are float32
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_resumed_run_releases_the_same_bits(form: str, tmp_path: Path) -> None:
-    config = small_config(mechanism="banded-toeplitz", bands=4, second_workload="exponential:0.5")
-    with optimizing_with(RecordedPair(BLOCKS, form)) as whole:  # type: ignore[arg-type]
-        final = run_small(tmp_path / "whole", config, TASK)
-    with optimizing_with(RecordedPair(BLOCKS, form)) as halves:  # type: ignore[arg-type]
-        with Session.start(tmp_path / "halves", config, TASK) as session:
-            session.plan.__dict__["allowed_rounds"] = 5
-            run_on_grid(session, InProcessGrid(client_for(session)))
-        with Session.resume(tmp_path / "halves", config, TASK) as session:
-            assert session.server.t == 5
-            run_on_grid(session, InProcessGrid(client_for(session)))
-            again = session.server.parameters.numpy()
-    assert np.array_equal(final, again)
-    assert np.array_equal(whole.seconds(), halves.seconds())
-    assert np.array_equal(whole.means(), halves.means())
-    with (
-        optimizing_with(RecordedPair(BlockEnergies([15, 15]), form)),  # type: ignore[arg-type]
-        Session.resume(tmp_path / "halves", config, TASK) as session,
-    ):
-        assert session.server.t == 12
-
-
-def test_other_features_or_noise_than_planned_are_refused(tmp_path: Path) -> None:
-    config = small_config(second_workload="exponential:0.5")
-    with optimizing_with(RecordedPair(BLOCKS)):
-        run_small(tmp_path / "run", config, TASK)
-    with (
-        optimizing_with(RecordedPair(BLOCKS, "squared-mean")),
-        pytest.raises(ValueError, match=r"second moment \(of the optimizer\) must be the planned one"),
-    ):
-        Session.resume(tmp_path / "run", config, TASK)
-    plan, optimizer = plan_of(DiagonalMoment(2), "per-user")
-    alone = plan_run(plan.config)
+def test_other_features_or_noise_than_planned_are_refused() -> None:
+    plan, _ = plan_of(DiagonalMoment(2), "per-user")
+    for moment, form in ((DiagonalMoment(2), "squared-mean"), (BlockEnergies([2]), "per-user")):
+        other = RecordedPair(moment, form)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"second moment \(of the optimizer\) must be the planned one"):
+            released(plan, other, [np.zeros((1, 2))])
+    alone = small_run(**KEYS).plan()
     with pytest.raises(ValueError, match=r"planned one \(none\)"):
-        released(alone, optimizer, [np.zeros((1, 2))])
+        released(alone, RecordedPair(DiagonalMoment(2)), [np.zeros((1, 2))])
 
 
 @pytest.mark.parametrize(
     ("keys", "moment", "form", "message"),
     [
         (
-            {"schedule": "balls-in-bins", "accountant": "balls-in-bins"},
+            {"schedule": "balls-in-bins", "amplified": True},
             DiagonalMoment(2),
             "per-user",
             "No theorem",
@@ -343,35 +243,6 @@ def test_the_chosen_weight_has_the_least_predicted_error(form: str, adjacency: s
         return 7 * tau**2 * costs[0] + 2 * tau**2 / (second.weight * ZETA**2) * costs[1]
 
     assert all(error(1.0) <= error(scale) * (1 + 1e-9) for scale in np.geomspace(0.1, 10, 41))
-
-
-def test_budgets_of_single_users_and_of_the_run_count_both_streams(tmp_path: Path) -> None:
-    """ε so far of the pair exceeds what the sums alone would show; a budget between stops a user earlier."""
-    table = tmp_path / "budgets.csv"
-    table.write_text("user,epsilon\nu000,5.0\n", encoding="utf-8")
-    config = small_config(
-        second_workload="exponential:0.5", user_budgets=str(table), second_moment_importance=5.0
-    )
-    with optimizing_with(RecordedPair(BLOCKS)) as optimizer:
-        run_small(tmp_path / "run", config, TASK)
-        plan = plan_run(config, optimizer)
-    with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
-        joined = [t for t, user in ledger.participations() if user == "u000"]
-        others = [t for t, user in ledger.participations() if user == "u001"]
-    assert plan.second is not None
-    C_1, C_2 = plan.mechanism.factorization.materialize(), plan.second.factorization.materialize()
-
-    def epsilon(rounds: list[int]) -> float:
-        p = np.sum(C_1[:, rounds].sum(axis=1) ** 2) * (0.3 / plan.noise_std) ** 2
-        q = np.sum(C_2[:, rounds].sum(axis=1) ** 2) * (0.09 / plan.second_noise_std) ** 2
-        return dp_accounting.get_epsilon_gaussian(1 / np.sqrt(p + q), config.delta)
-
-    assert len(others) == 3
-    assert 0 < len(joined) < 3
-    assert epsilon(joined) <= 5.0 < epsilon(sorted([*joined, max(joined) + 4]))
-    assert plan.epsilon_after(12) == pytest.approx(8.0, rel=1e-6)
-    spent = [plan.epsilon_after(t) for t in range(13)]
-    assert spent == sorted(spent)
 
 
 @pytest.mark.parametrize("form", FORMS)

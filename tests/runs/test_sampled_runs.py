@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small_runs import client_for, run_small, small_config
+from support.small_runs import client_for, run_small, small_run
 
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
@@ -20,9 +20,9 @@ SAMPLED = ("cyclic-poisson", "balls-in-bins", "b-min-sep")
 
 @pytest.mark.parametrize("schedule", SAMPLED)
 def test_a_run_records_its_cohorts_and_claims_no_amplification(schedule: str, tmp_path: Path) -> None:
-    config = small_config(schedule=schedule, cohort_size=3, mechanism="bsr", bands=4)
+    run = small_run(schedule=schedule, cohort_size=3, mechanism="bsr", bands=4)
     reports: list[RoundReport] = []
-    run_small(tmp_path / "run", config, on_report=reports.append)
+    run_small(tmp_path / "run", run, on_report=reports.append)
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     assert statement["sampling"] == f"none: {schedule} cohorts, no amplification claimed"
     assert statement["cohort_size"] == 3
@@ -31,16 +31,16 @@ def test_a_run_records_its_cohorts_and_claims_no_amplification(schedule: str, tm
     with Session.resume(tmp_path / "run") as session:
         drawn = session.cohort_schedule()
         ids = session.task.dataset.user_ids
-        expected = [(t, ids[u]) for t in range(config.rounds) for u in drawn.cohort(t)]
+        expected = [(t, ids[u]) for t in range(run.cohorts.rounds) for u in drawn.cohort(t)]
         assert sorted(session.directory.ledger.participations()) == sorted(expected)
-    assert [report.asked for report in reports] == [len(drawn.cohort(t)) for t in range(config.rounds)]
+    assert [report.asked for report in reports] == [len(drawn.cohort(t)) for t in range(run.cohorts.rounds)]
     assert [report.included for report in reports] == [report.asked for report in reports]
 
 
 @pytest.mark.parametrize("schedule", SAMPLED)
 def test_a_resumed_run_draws_the_same_cohorts(schedule: str, tmp_path: Path) -> None:
-    config = small_config(schedule=schedule, cohort_size=3, mechanism="identity")
-    whole = run_small(tmp_path / "whole", config)
+    run = small_run(schedule=schedule, cohort_size=3, mechanism="identity")
+    whole = run_small(tmp_path / "whole", run)
 
     class Stop(Exception):
         pass
@@ -49,27 +49,27 @@ def test_a_resumed_run_draws_the_same_cohorts(schedule: str, tmp_path: Path) -> 
         if report.t == 4:
             raise Stop
 
-    with pytest.raises(Stop), Session.start(tmp_path / "run", config) as session:
+    with pytest.raises(Stop), Session.start(tmp_path / "run", run) as session:
         run_on_grid(session, InProcessGrid(client_for(session)), stop)
-    with Session.resume(tmp_path / "run", config) as session:
+    with Session.resume(tmp_path / "run", run) as session:
         run_on_grid(session, InProcessGrid(client_for(session)))
         assert np.array_equal(session.server.parameters.numpy(), whole)
 
 
 def test_private_runs_of_one_configuration_draw_different_cohorts(tmp_path: Path) -> None:
-    config = small_config(schedule="b-min-sep", cohort_size=3, noise_seed=-1)
+    run = small_run(schedule="b-min-sep", cohort_size=3, noise_seed=-1)
     cohorts = []
     for name in ("a", "b"):
-        with Session.start(tmp_path / name, config) as session:
+        with Session.start(tmp_path / name, run) as session:
             schedule = session.cohort_schedule()
-            cohorts.append([schedule.cohort(t).tolist() for t in range(config.rounds)])
+            cohorts.append([schedule.cohort(t).tolist() for t in range(run.cohorts.rounds)])
     assert cohorts[0] != cohorts[1]
 
 
 def test_empty_cohorts_are_released_and_do_not_stop_the_run(tmp_path: Path) -> None:
     """One user in twenty-four on average: three empty rounds in a row are nothing unusual."""
-    config = small_config(schedule="b-min-sep", cohort_size=1, min_separation=1, rounds=30, noise_seed=2)
-    run_small(tmp_path / "run", config)
+    run = small_run(schedule="b-min-sep", cohort_size=1, min_separation=1, rounds=30, noise_seed=2)
+    run_small(tmp_path / "run", run)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
         found = ledger.replay()
         asked = {t for t, _ in ledger.participations()}

@@ -35,8 +35,8 @@ def machine_code(name: str, out: str, stored: str, arch: int) -> dict[str, Any]:
 
 
 def cost(out: str, rounds: int) -> dict[str, float]:
-    """Instructions per normal of `accumulate`, by pipe."""
-    spent = instructions.cost(compiled("accumulate", out, "fp32", 90), rounds, 4)
+    """Instructions per normal of `add_row`, by pipe."""
+    spent = instructions.cost(compiled("add_row", out, "fp32", 90), rounds, 4)
     return {"instructions": spent.instructions, **spent.pipes}
 
 

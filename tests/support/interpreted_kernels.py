@@ -12,15 +12,15 @@ import triton.language as tl
 from numba import vectorize
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
 
+from fedmf.noise.domain import Domain
 from fedmf.noise.kernels import gpu_kernels
 from fedmf.noise.kernels.gpu import TritonKernels
-from fedmf.noise.kernels.layout import Domain
 from fedmf.noise.kernels.transform import fma
 from fedmf.noise.key import NoiseKey
 
 words = gpu_kernels._keystream
 narrow = gpu_kernels._narrow
-accumulate = gpu_kernels.accumulate
+add_row = gpu_kernels.add_row
 
 
 @vectorize("float64(float64, float64, float64)")
@@ -42,9 +42,9 @@ class Interpreted(TritonKernels):
         pass
 
 
-def run(secret: bytes, method: str, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Call a pass and return its tensors as it leaves them."""
-    getattr(Interpreted(NoiseKey(secret), Domain.TRAINING, torch.device("cpu")), method)(**arguments)
+def run(secret: bytes, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Make a pass and return its tensors as it leaves them."""
+    Interpreted(NoiseKey(secret), Domain.TRAINING, torch.device("cpu")).add_(**arguments)
     return {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
 
 
@@ -92,7 +92,7 @@ def to_bfloat16(values: torch.Tensor) -> torch.Tensor:
 def _displaced(
     out, back, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS: tl.constexpr
 ):
-    accumulate(out - back, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS)
+    add_row(out - back, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS)
 
 
 def tile_of_long_vector(secret: bytes, t: int, tile: int) -> torch.Tensor:
@@ -107,7 +107,7 @@ def tile_of_long_vector(secret: bytes, t: int, tile: int) -> torch.Tensor:
         set_grid_idx=lambda x, y, z: place(x + tile, y, z),
     ):
         _displaced[(1,)](
-            out, tile * size, (tile + 1) * size, 0, kernels._table([t], [1.0]), 1, 0, 1,
+            out, tile * size, (tile + 1) * size, 0, kernels._table([t], [1.0], [], [1.0]), 1, 0, 1,
             *kernels.key.secret_words().view(np.int32).tolist(), BLOCKS=gpu_kernels.BLOCKS,
         )  # fmt: skip
     return out

@@ -1,25 +1,36 @@
 """Runs whose optimizer needs a second moment and writes down everything it is shown."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-import pytest
 from torch import Tensor
 
 from fedmf.accounting import SecondForm
-from fedmf.moments.second_moment import SecondMoment
-from fedmf.optim.server_optimizer import RoundRelease
-from fedmf.runs import session as session_module
+from fedmf.moments import SecondMoment
+from fedmf.optim import RoundRelease
+from fedmf.runs import Run
+from fedmf.training import Task
+from fedmf.workload import ToeplitzWorkload, exponential
+from support.small_runs import small_run
 
 
 class RecordedPair:
-    """θ ← θ + u; keeps each round's release."""
+    """θ ← θ + u; keeps each round's release. Its second moments are averaged with decay 0.99."""
 
     def __init__(self, second_moment: SecondMoment | None, second_form: SecondForm = "per-user") -> None:
         self.second_moment: SecondMoment | None = second_moment
         self.second_form: SecondForm = second_form
         self.seen: list[RoundRelease] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What it has seen is no part of what it is: a resumed run takes it for the same optimizer."""
+        return {"second_moment": self.second_moment, "second_form": self.second_form}
+
+    def second_workload(self, rounds: int) -> ToeplitzWorkload:
+        """A₂."""
+        return exponential(0.99, rounds)
 
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
         return {}
@@ -39,9 +50,6 @@ class RecordedPair:
         return np.stack([release.second.numpy() for release in self.seen if release.second is not None])
 
 
-@contextmanager
-def optimizing_with(optimizer: RecordedPair) -> Iterator[RecordedPair]:
-    """Sessions opened inside use this optimizer, whatever their configuration says."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session_module, "server_optimizer", lambda *_: optimizer)
-        yield optimizer
+def pair_run(optimizer: RecordedPair, task: Task | None = None, **named: object) -> Run:
+    """The small run with this optimizer, and a task of its own if one is given."""
+    return replace(small_run(task, **named), optimizer=optimizer)

@@ -1,5 +1,6 @@
 """Small runs for tests: tasks with known updates, sessions in a temporary directory, a recording client."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,32 +10,81 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
+from fedmf.cohorts import CohortSchedule
 from fedmf.data.memory import InMemoryDataset
-from fedmf.flower.client_app import local_trainer, make_client_app
+from fedmf.flower.client_app import make_client_app
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
-from fedmf.models.flat_model import FlatModel
-from fedmf.runs.config import Config
-from fedmf.runs.session import Session
-from fedmf.training.task import Task
+from fedmf.runs import Run, Session, run_of
+from fedmf.training import LocalTrainer, Task, classification, regression
+
+#: (request, reply) → the reply that is sent.
+Tamper = Callable[[Message, Message], Message]
 
 #: A run of seconds: 24 users, cohorts of 6, 12 rounds, so k = 3 and b = 4.
 SMALL = {
     "users": 24,
     "rounds": 12,
-    "cohort-size": 6,
-    "noise-seed": 7,
-    "hidden-units": 8,
-    "local-batch-size": 32,
+    "cohort_size": 6,
+    "noise_seed": 7,
+    "hidden_units": 8,
+    "local_batch_size": 32,
 }
 
 
-def small_config(**overrides: object) -> Config:
-    """The small run with some keys replaced; underscores stand for dashes."""
-    return Config.from_mapping(
-        {**SMALL, **{key.replace("_", "-"): value for key, value in overrides.items()}}
-    )
+def _table(name: str, keys: str, prefix: str = "") -> dict[str, str]:
+    return {prefix + key: f"{name}.{key}" for key in keys.split()}
+
+
+#: What tests call keys: one word where a configuration has a table and a key.
+KEYS = {
+    "dataset": "data.kind",
+    "data_path": "data.path",
+    **_table("data", "users partition dirichlet_alpha size_exponent shards_per_user test_fraction seed"),
+    **_table("data", "feature_columns label_column user_column hold_out input_shape"),
+    **_table("data", "examples_per_user features classes clusters"),
+    "model": "model.kind",
+    "hidden_units": "model.hidden_units",
+    "schedule": "cohorts.kind",
+    "cohort_size": "cohorts.size",
+    **_table("cohorts", "rounds min_separation max_participations"),
+    **_table("privacy", "epsilon delta adjacency clip_norm noise_seed max_epsilon user_budgets amplified"),
+    "mechanism": "mechanism.kind",
+    **_table("mechanism", "bands workload second_workload second_moment_importance storage_dtype"),
+    "server_optimizer": "optimizer.kind",
+    "second_moment": "optimizer.second_form",
+    "second_moment_blocks": "optimizer.blocks",
+    **_table("optimizer", "learning_rate momentum nesterov schedule warmup weight_decay", "server_"),
+    **_table("optimizer", "update_clip beta1 beta2 epsilon relative_epsilon", "server_"),
+    **_table("local", "epochs batch_size learning_rate momentum proximal engine", "local_"),
+    **_table("execution", "messages workers worker_cpus worker_gpus ray_address round_timeout"),
+    **_table("execution", "evaluate_every federated_evaluation checkpoint_every output_dir resume"),
+}
+
+
+def dotted(**named: object) -> dict[str, object]:
+    """Table keys of what tests call by one word; ``private=False`` is a run without noise."""
+    keys: dict[str, object] = {}
+    for name, value in named.items():
+        if name == "private":
+            keys["privacy.kind"] = "user-level" if value else "none"
+        elif name in KEYS:
+            keys[KEYS[name].replace("_", "-")] = value
+        else:
+            keys[f"mechanism.{name}"] = value
+    return keys
+
+
+def small_run(task: Task | None = None, **named: object) -> Run:
+    """The small run with some keys replaced, and a task of its own if one is given."""
+    run = run_of(dotted(**{**SMALL, **named}))
+    return run if task is None else dataclasses.replace(run, task=task)
+
+
+def schedule_of(run: Run) -> CohortSchedule:
+    """The cohorts of a run whose seed is public."""
+    return run.cohorts.schedule(run.task_source.users, run.participation, secret_seed=0)
 
 
 def linear_task(users: int, dimension: int, seed: int = 0) -> Task:
@@ -53,11 +103,26 @@ def linear_task(users: int, dimension: int, seed: int = 0) -> Task:
         test_labels=torch.zeros(2, dtype=torch.int64),
         classes=1,
     )
-    return Task(dataset, FlatModel(model), _output_as_loss)
+    return classification(dataset, model, _output_as_loss)
 
 
 def _output_as_loss(outputs: Tensor, labels: Tensor) -> Tensor:
     return outputs[..., 0]
+
+
+def linear_regression(users: int, features: int, seed: int = 0) -> Task:
+    """Users with one to three examples each, labels that are a noisy linear function, a linear model."""
+    rng = np.random.default_rng(seed)
+    sizes = 1 + np.arange(users) % 3
+    rows = np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])
+    x = torch.from_numpy(rng.standard_normal((sizes.sum() + 5, features)).astype(np.float32))
+    y = x[:, :1] - 0.5 * x[:, 1:2] + torch.from_numpy(rng.normal(0, 0.1, (len(x), 1)).astype(np.float32))
+    names = tuple(f"u{u:03d}" for u in range(users))
+    model = nn.Linear(features, 1)
+    with torch.no_grad():
+        model.weight.zero_()
+        model.bias.zero_()
+    return regression(InMemoryDataset(x[:-5], y[:-5], tuple(rows), names, x[-5:], y[-5:]), model)
 
 
 class Recorder:
@@ -74,7 +139,7 @@ class Recorder:
 
 def client_for(session: Session, recorder: Recorder | None = None) -> ClientApp:
     """The client app of a session, optionally watched."""
-    trainer = local_trainer(session.config, session.task)
+    trainer = LocalTrainer(session.task, session.run.local)
     inner = make_client_app(lambda _: (trainer, session.sums))
     return inner if recorder is None else watched(inner, recorder.note)
 
@@ -95,19 +160,30 @@ def watched(inner: ClientApp, before: Callable[[Message], None]) -> ClientApp:
     return outer
 
 
-def tampering(inner: ClientApp, tamper: Callable[[Message, Message], Message]) -> ClientApp:
-    """A client app whose train replies pass through ``tamper(request, reply)``."""
+def answering(
+    inner: ClientApp, train: Tamper = lambda _, reply: reply, evaluate: Tamper = lambda _, reply: reply
+) -> ClientApp:
+    """A client app whose replies pass through ``train(request, reply)`` and ``evaluate(request, reply)``."""
     outer = ClientApp()
 
     @outer.train()
-    def train(message: Message, context: Context) -> Message:
-        return tamper(message, inner(message, context))
+    def _train(message: Message, context: Context) -> Message:
+        return train(message, inner(message, context))
+
+    @outer.evaluate()
+    def _evaluate(message: Message, context: Context) -> Message:
+        return evaluate(message, inner(message, context))
 
     @outer.query()
-    def query(message: Message, context: Context) -> Message:
+    def _query(message: Message, context: Context) -> Message:
         return inner(message, context)
 
     return outer
+
+
+def tampering(inner: ClientApp, tamper: Tamper) -> ClientApp:
+    """A client app whose train replies pass through ``tamper(request, reply)``."""
+    return answering(inner, train=tamper)
 
 
 def reply_with(request: Message, reply: Message, **changes: object) -> Message:
@@ -125,13 +201,12 @@ def reply_with(request: Message, reply: Message, **changes: object) -> Message:
 
 def run_small(
     path: Path,
-    config: Config,
-    task: Task | None = None,
+    run: Run,
     client: Callable[[Session], ClientApp] = client_for,
     on_report: Callable[[RoundReport], None] = lambda _: None,
 ) -> np.ndarray:
     """Run to the horizon on the in-process grid; returns the final model."""
-    with Session.start(path, config, task) as session:
-        grid = InProcessGrid(client(session), nodes=config.workers)
+    with run.start(path) as session:
+        grid = InProcessGrid(client(session), nodes=run.execution.workers)
         run_on_grid(session, grid, lambda report, _row: on_report(report))
         return session.server.parameters.numpy().copy()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmf.accounting.amplification.bins_add_proposal import AddProposal
-from fedmf.accounting.amplification.bins_proposal import RemoveProposal, log_sum_exp
+from fedmf.accounting.amplification.bins_add_proposal import BinsAddProposal
+from fedmf.accounting.amplification.bins_proposal import BinsRemoveProposal, log_sum_exp
 from fedmf.accounting.amplification.domain import NegativeEntriesError
 from fedmf.accounting.amplification.monte_carlo import Proposal, Side
 from fedmf.factorization import Factorization
@@ -95,7 +95,7 @@ class BallsInBinsPair:
 
     def proposal(self, noise: float, epsilon: float, side: Side) -> Proposal:
         """The proposal for a side; see `bins_proposal` and `bins_add_proposal`."""
-        kind = RemoveProposal if side == "remove" else AddProposal
+        kind = BinsRemoveProposal if side == "remove" else BinsAddProposal
         return kind.of(self.means, noise, epsilon)
 
     def losses(self, state: Matrix, noise: float) -> Matrix:

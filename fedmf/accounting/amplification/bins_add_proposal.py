@@ -12,14 +12,14 @@ from fedmf.accounting.amplification.bins_proposal import log_sum_exp
 from fedmf.accounting.amplification.monte_carlo import Draws, log_largest_gain
 from fedmf.typing import Matrix, Vector
 
-__all__ = ["AddProposal"]
+__all__ = ["BinsAddProposal"]
 
 _SHARE_SHIFTED = 0.2
 _FIXED_POINT_STEPS = 8
 
 
 @dataclass(frozen=True, eq=False)
-class AddProposal:
+class BinsAddProposal:
     """Two normals for δ of Q against P.
 
     L is convex: with g = ∇L(y₀) and h = ε + L(y₀) − <g, y₀> every y with L = −ε − u has <g, y> ≤ −h − u. The
@@ -44,7 +44,7 @@ class AddProposal:
     log_bound: float
 
     @classmethod
-    def of(cls, unscaled: Matrix, noise: float, epsilon: float) -> AddProposal:
+    def of(cls, unscaled: Matrix, noise: float, epsilon: float) -> BinsAddProposal:
         """The proposal for these means, noise s and ε."""
         means = unscaled / noise
         shift, log_weight = _nearest(means, epsilon)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fedmf.accounting.amplification.monte_carlo import Draws
 from fedmf.typing import Matrix, Vector
 
-__all__ = ["RemoveProposal", "log_sum_exp"]
+__all__ = ["BinsRemoveProposal", "log_sum_exp"]
 
 
 _SHARE_POINTS, _SHARE_TILTED, _SHARE_GROWN = 0.45, 0.15, 0.40
@@ -47,7 +47,7 @@ def log_sum_exp(values: Matrix) -> Vector:
 
 
 @dataclass(frozen=True, eq=False)
-class RemoveProposal:
+class BinsRemoveProposal:
     """The mixture for δ of P against Q.
 
     Args:
@@ -71,7 +71,7 @@ class RemoveProposal:
     log_normalizer: float
 
     @classmethod
-    def of(cls, unscaled: Matrix, noise: float, epsilon: float) -> RemoveProposal:
+    def of(cls, unscaled: Matrix, noise: float, epsilon: float) -> BinsRemoveProposal:
         """The proposal for these means, noise s and ε."""
         means = unscaled / noise
         gram = np.maximum(means @ means.T, 0.0)
@@ -210,13 +210,13 @@ def _steepest_growth(gram: Matrix, epsilon: float) -> Vector:
     that goes on while log μ(K) < ε has |J| > c for all these c, and any further factors of
     Ω(J)·e^{−(|J|−1)ε} = Π_K μ(K)·e^{−ε} are below 1. The same holds at length 256.
     """
-    found: list[float] = []
-    while len(found) < _LONGEST - 1:
-        level = float(log_sum_exp((len(found) + 1) * gram).max()) - math.log(len(gram))
+    growths: list[float] = []
+    while len(growths) < _LONGEST - 1:
+        level = float(log_sum_exp((len(growths) + 1) * gram).max()) - math.log(len(gram))
         if level >= epsilon:
             break
-        found.append(level)
-    return np.array(found)
+        growths.append(level)
+    return np.array(growths)
 
 
 def _spacing(gram: Matrix) -> int:

@@ -170,7 +170,7 @@ def _affordable(
 
 
 def check_run(
-    found: RunAmplification, law: CohortLaw, factorization: Factorization, noise: float, epsilon: float,
+    claim: RunAmplification, law: CohortLaw, factorization: Factorization, noise: float, epsilon: float,
     delta: float,
 ) -> None:  # fmt: skip
     """Recompute δ(noise, ε) and refuse a run that was calibrated for other cohorts, C or noise.
@@ -181,7 +181,7 @@ def check_run(
     Raises:
         ValueError: δ(noise, ε) exceeds δ.
     """
-    if found.method == "none needed":
+    if claim.method == "none needed":
         return
     if law.accountant == "cyclic-poisson":
         longest, steps = law.steps(factorization)

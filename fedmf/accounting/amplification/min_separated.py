@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedmf.accounting.amplification.domain import NegativeEntriesError
 from fedmf.accounting.amplification.monte_carlo import Proposal, Side
 from fedmf.accounting.amplification.separated_law import SeparatedLaw
-from fedmf.accounting.amplification.separated_proposal import AddProposal, RemoveProposal
+from fedmf.accounting.amplification.separated_proposal import SeparatedAddProposal, SeparatedRemoveProposal
 from fedmf.factorization import Factorization
 from fedmf.participation import Participation
 from fedmf.typing import Matrix
@@ -88,7 +88,7 @@ class MinSeparatedPair:
 
     def proposal(self, noise: float, epsilon: float, side: Side) -> Proposal:
         """The proposal for a side; see `separated_proposal`."""
-        kind = RemoveProposal if side == "remove" else AddProposal
+        kind = SeparatedRemoveProposal if side == "remove" else SeparatedAddProposal
         return kind.of(self.law, noise, epsilon)
 
     def losses(self, state: Matrix, noise: float) -> NDArray[np.float64]:

@@ -78,9 +78,9 @@ def amplified_noise(
     Raises:
         ValueError: ε or δ is out of range.
     """
-    found, slope = _root_of_both(pair, epsilon, delta, _MIDDLE, seed, start)
-    final = estimate(pair, found, epsilon, relative_error, max_samples, seed + 1)
-    value = found * math.exp((math.log(delta) - math.log(final.delta)) / slope)
+    noise, slope = _root_of_both(pair, epsilon, delta, _MIDDLE, seed, start)
+    final = estimate(pair, noise, epsilon, relative_error, max_samples, seed + 1)
+    value = noise * math.exp((math.log(delta) - math.log(final.delta)) / slope)
     return Calibrated(value, value * final.relative_error / abs(slope), final)
 
 
@@ -121,8 +121,8 @@ def amplified_epsilon(
     high = gaussian_epsilon(noise / pair.largest_norm, delta)
 
     def log_delta(epsilon: float, samples: float, at: int) -> float:
-        found = estimate(pair, noise, epsilon, samples, max_samples, seed + at)
-        return math.log(max(found.delta, 1e-300))
+        delta_estimate = estimate(pair, noise, epsilon, samples, max_samples, seed + at)
+        return math.log(max(delta_estimate.delta, 1e-300))
 
     low, target = 0.0, math.log(delta)
     if log_delta(0.0, 0.03, 0) <= target:
@@ -210,9 +210,9 @@ def confident_noise(
     z = -float(ndtri(failure / (2 * _ATTEMPTS)))
 
     def limit(noise: float, fresh: int) -> float:
-        found = estimate(pair, noise, epsilon, relative_error, max_samples, fresh)
-        worst = max(relative_error, found.relative_error)
-        return max(found.interval(z)[1], found.other * (1.0 + z * worst))
+        delta_estimate = estimate(pair, noise, epsilon, relative_error, max_samples, fresh)
+        worst = max(relative_error, delta_estimate.relative_error)
+        return max(delta_estimate.interval(z)[1], delta_estimate.other * (1.0 + z * worst))
 
     return _enough(pair, epsilon, delta - failure, limit, seed)
 
@@ -234,11 +234,11 @@ def _enough(
     slope = rough.estimate.relative_error * rough.value / rough.standard_error
     noise, ceiling = rough.value, pair.largest_norm * gaussian_sigma(epsilon, target)
     for attempt in range(1, _ATTEMPTS + 1):
-        found = limit(noise, seed + 1000 * attempt)
-        if found <= target:
-            return noise, found
+        upper_limit = limit(noise, seed + 1000 * attempt)
+        if upper_limit <= target:
+            return noise, upper_limit
         # The limit exceeds the estimate by what the samples cannot resolve: aim a little lower than that.
-        noise *= math.exp((1.1 * math.log(found / target) + 0.02) / slope)
+        noise *= math.exp((1.1 * math.log(upper_limit / target) + 0.02) / slope)
         if noise >= ceiling:
             # No better than the noise without amplification, which needs no draws.
             return ceiling, target
@@ -252,12 +252,12 @@ def _root_of_both(
 ) -> tuple[float, float]:
     """The larger root of both sides in s, and d log δ / d log s there."""
     start = start or pair.largest_norm * gaussian_sigma(epsilon, delta)
-    found, slope = _solve(pair, start, epsilon, delta, "remove", draws, seed)
-    if pair.proposal(found, epsilon, "add").log_bound > math.log(delta):
-        other, _ = _step(pair, found, epsilon, delta, "add", draws, seed)
-        if other > found:
-            return _solve(pair, found, epsilon, delta, "add", draws, seed)
-    return found, slope
+    root, slope = _solve(pair, start, epsilon, delta, "remove", draws, seed)
+    if pair.proposal(root, epsilon, "add").log_bound > math.log(delta):
+        other, _ = _step(pair, root, epsilon, delta, "add", draws, seed)
+        if other > root:
+            return _solve(pair, root, epsilon, delta, "add", draws, seed)
+    return root, slope
 
 
 def _solve(

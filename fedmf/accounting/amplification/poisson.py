@@ -83,8 +83,8 @@ def _search(
 
     def gap(noise_multiplier: float) -> float:
         composed = _composed(noise_multiplier, probability, steps, coarser)
-        found = composed.get_delta_for_epsilon(epsilon)
-        return math.log(max(float(found), 1e-300) / delta)
+        composed_delta = composed.get_delta_for_epsilon(epsilon)
+        return math.log(max(float(composed_delta), 1e-300) / delta)
 
     high, above = start, gap(start)
     while above > 0:

@@ -126,8 +126,8 @@ def amplified_noise_of(
         longest = math.sqrt(float(np.max(factorization.gram_diagonal(0))))
         return AmplifiedNoise(longest * poisson_noise_multiplier(epsilon, delta, q, steps), 0.0, longest)
     pair = monte_carlo_pair(sampling, factorization, participation)
-    found = amplified_noise(pair, epsilon, delta, relative_error, max_samples)
-    return AmplifiedNoise(found.value, found.standard_error, pair.largest_norm)
+    calibrated = amplified_noise(pair, epsilon, delta, relative_error, max_samples)
+    return AmplifiedNoise(calibrated.value, calibrated.standard_error, pair.largest_norm)
 
 
 def approximate_noise_std(

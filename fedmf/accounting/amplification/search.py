@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from fedmf.accounting.amplification.domain import NegativeEntriesError
 from fedmf.accounting.amplification.sampling import (
@@ -12,108 +12,96 @@ from fedmf.accounting.amplification.sampling import (
     amplified_noise_of,
     approximate_noise_std,
 )
-from fedmf.factorization import (
-    FAMILIES,
-    Mechanism,
-    accepted_parameters,
-    build,
-    minimize_on_interval,
-    query_variances,
-)
+from fedmf.factorization import Accuracy, DesignRequest, Mechanism, MechanismChoice, chosen, query_variances
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload
 
 __all__ = ["amplified_mechanism"]
 
-_GRID = 6
-_TOLERANCE = 0.05
+_SEARCH, _COARSE_SEARCH = Accuracy(6, 0.05), Accuracy(6, 0.5)
 _ACCURACY = 0.02
 _ACCURATE_SAMPLES = 2**17
 
 
 def amplified_mechanism(
-    name: str,
+    choice: MechanismChoice,
     participation: Participation,
     workload: ToeplitzWorkload,
     sampling: Sampling,
     epsilon: float,
     delta: float,
-    params: Mapping[str, float | int],
 ) -> tuple[Mechanism, AmplifiedNoise]:
-    """The mechanism and its noise; bands and the real parameters lambda, gamma, nu and c are searched.
+    """The mechanism and its noise; bands and the real parameters that are not given are searched.
 
     Bands are powers of two or the most that the sampling allows, wider or narrower while the error falls.
-    Parameters with a few integer values, and the coefficients of optimised strategies, are chosen as without
+    Other integer parameters, and the coefficients of optimised strategies, are chosen as without
     amplification: for one participation with cyclic Poisson and b-min-sep sampling, for the contract with
     Balls-in-Bins.
 
     Args:
-        name: of the mechanism.
+        choice: of the mechanism, with the parameters that are not to be searched.
         participation: (n, k, b).
         workload: A of n rounds.
         sampling: how users come to rounds.
         epsilon: ε > 0.
         delta: δ in (0, 1).
-        params: those not to be searched.
 
     Raises:
         ValueError: the accountant does not cover the mechanism, or a parameter is wrong.
     """
     n, k, b = participation.rounds, participation.max_participations, participation.min_separation
     contract = participation if sampling == "balls-in-bins" else Participation(n, 1, n)
+    widest = min(b if sampling == "balls-in-bins" else n // k, n)
+    latest: float | None = None
 
-    def make(own: Mapping[str, float | int]) -> Mechanism:
-        return build(name, contract, workload, params={**params, **own})
-
-    last: float | None = None
-
-    def error(own: Mapping[str, float | int]) -> float:
-        nonlocal last
-        strategy = make(own).factorization
+    def error(candidate: MechanismChoice) -> float:
+        nonlocal latest
+        strategy = candidate.build(contract, workload).factorization
         try:
-            last = approximate_noise_std(sampling, strategy, participation, epsilon, delta, last)
+            latest = approximate_noise_std(sampling, strategy, participation, epsilon, delta, latest)
         except NegativeEntriesError:  # as 1/i + c has for c < −1/p
             return math.inf
-        return math.sqrt(float(query_variances(strategy, workload).mean())) * last
+        return math.sqrt(float(query_variances(strategy, workload).mean())) * latest
 
-    def best_value(own: dict[str, float | int], tolerance: float) -> tuple[float, dict[str, float | int]]:
-        parameter = FAMILIES[name.removeprefix("normalized-")].parameter
-        if parameter is None or parameter.choices or parameter.symbol in params:
-            return error(own), own
-        p = int(own.get("bands", params.get("bands", 1)))
-        low, high = parameter.interval(n, p)
-        if low == high:
-            return error(own), own
+    def completed(candidate: MechanismChoice, accuracy: Accuracy) -> tuple[MechanismChoice, float]:
+        """The real parameters chosen one after the other, and the error."""
+        least, request = math.inf, DesignRequest(contract, workload)
+        real = [free for free in candidate.free if not free.parameter.integer]
+        for free in real:
 
-        def at(u: float) -> dict[str, float | int]:
-            return {**own, parameter.symbol: parameter.value(u, p)}
+            def judged(value: float, base: MechanismChoice = candidate, symbol: str = free.symbol) -> float:
+                return error(base.fixing({symbol: value}))
 
-        u, found = minimize_on_interval(lambda u: error(at(u)), low, high, _GRID, tolerance)
-        return found, at(u)
+            value, least = chosen(free, request, candidate.params, judged, accuracy)
+            candidate = candidate.fixing({free.symbol: value})
+        return candidate, least if real else error(candidate)
 
-    accepted = accepted_parameters(name)
-    widest = b if sampling == "balls-in-bins" else n // k
-    own: dict[str, float | int] = {}
-    if "bands" in accepted and "bands" not in params:
-        own = {"bands": _best_bands(lambda p: best_value({"bands": p}, 10 * _TOLERANCE)[0], min(widest, n))}
-    if any(symbol not in (*params, "bands") for symbol in accepted):
-        own = best_value(own, _TOLERANCE)[1]
-    mechanism = make(own)
-    found = amplified_noise_of(
+    if any(free.symbol == "bands" for free in choice.free):
+        choice = choice.fixing(
+            {
+                "bands": _best_bands(
+                    lambda p: completed(choice.fixing({"bands": p}), _COARSE_SEARCH)[1], widest
+                )
+            }
+        )
+    if choice.free:
+        choice, _ = completed(choice, _SEARCH)
+    mechanism = choice.build(contract, workload)
+    noise = amplified_noise_of(
         sampling, mechanism.factorization, participation, epsilon, delta, _ACCURACY, _ACCURATE_SAMPLES
     )
-    return mechanism, found
+    return mechanism, noise
 
 
 def _best_bands(error: Callable[[int], float], widest: int) -> int:
     """Powers of two and the widest: uphill from the middle while the error falls, else downhill."""
     choices = sorted({*(2**i for i in range(widest.bit_length())), widest})
     at = len(choices) // 2
-    best = error(choices[at])
+    least = error(choices[at])
     for step in (1, -1):
         moved = False
-        while 0 <= at + step < len(choices) and (found := error(choices[at + step])) < best:
-            at, best, moved = at + step, found, True
+        while 0 <= at + step < len(choices) and (next_error := error(choices[at + step])) < least:
+            at, least, moved = at + step, next_error, True
         if moved:
             break
     return choices[at]

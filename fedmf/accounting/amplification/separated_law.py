@@ -69,29 +69,29 @@ class SeparatedLaw:
         """Dense pieces of C: first round t and the rows t, … of the columns t, …, t + block − 1."""
         p, n = self.columns.shape
         width = max(p, _BLOCK)
-        found = []
+        blocks = []
         for start in range(0, n, width):
             count = min(width, n - start)
             block = np.zeros((min(count + p - 1, n - start), count))
             for j in range(min(p, len(block))):
                 inside = min(count, len(block) - j)
                 block[np.arange(inside) + j, np.arange(inside)] = self.columns[j, start : start + inside]
-            found.append((start, block))
-        return found
+            blocks.append((start, block))
+        return blocks
 
     def correlations(self, y: Matrix) -> Matrix:
         """<c_t, y> for every round t; y and the result have shape (n, N)."""
-        found = np.empty_like(y)
+        correlations = np.empty_like(y)
         for start, block in self._blocks:
-            found[start : start + block.shape[1]] = block.T @ y[start : start + len(block)]
-        return found
+            correlations[start : start + block.shape[1]] = block.T @ y[start : start + len(block)]
+        return correlations
 
     def mean_of(self, pattern: NDArray[np.bool_]) -> Matrix:
         """Σ_{t∈π} c_t; patterns and the result have shape (n, N)."""
-        found = np.zeros(pattern.shape)
+        means = np.zeros(pattern.shape)
         for start, block in self._blocks:
-            found[start : start + len(block)] += block @ pattern[start : start + block.shape[1]].astype(float)
-        return found
+            means[start : start + len(block)] += block @ pattern[start : start + block.shape[1]].astype(float)
+        return means
 
     def patterns(self, rng: np.random.Generator, count: int) -> NDArray[np.bool_]:
         """Patterns of the sampler, shape (n, count)."""

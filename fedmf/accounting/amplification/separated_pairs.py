@@ -105,7 +105,7 @@ class AttractedPairs:
 def _attractions(law: SeparatedLaw) -> Matrix:
     columns, n = law.columns, law.rounds
     p = len(columns)
-    found = np.zeros((n, law.separation + 1))
+    attractions = np.zeros((n, law.separation + 1))
     for lag in range(min(p, n)):
-        found[lag:, lag] = np.einsum("jt,jt->t", columns[: p - lag, lag:], columns[lag:, : n - lag])
-    return found
+        attractions[lag:, lag] = np.einsum("jt,jt->t", columns[: p - lag, lag:], columns[lag:, : n - lag])
+    return attractions

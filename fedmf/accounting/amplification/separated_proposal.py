@@ -13,7 +13,7 @@ from fedmf.accounting.amplification.separated_law import SeparatedLaw, WeightedP
 from fedmf.accounting.amplification.separated_pairs import AttractedPairs
 from fedmf.typing import Matrix, Vector
 
-__all__ = ["AddProposal", "RemoveProposal"]
+__all__ = ["SeparatedAddProposal", "SeparatedRemoveProposal"]
 
 _SHARE_PAIRS, _SHARE_GROWN = 0.15, 0.45
 _LONGEST = 64
@@ -26,7 +26,7 @@ _FEWEST = 15.0
 
 
 @dataclass(frozen=True, eq=False)
-class RemoveProposal:
+class SeparatedRemoveProposal:
     """The mixture for δ of P against Q of three parts, with Q's density N:
 
     * N·e^{2L}/Z₂, normals around the sums of two patterns (`separated_pairs`); it bounds the weights;
@@ -55,20 +55,20 @@ class RemoveProposal:
     grown: float
 
     @classmethod
-    def of(cls, law: SeparatedLaw, noise: float, epsilon: float) -> RemoveProposal:
+    def of(cls, law: SeparatedLaw, noise: float, epsilon: float) -> SeparatedRemoveProposal:
         """κ and the odds with the smallest second moment in a pilot, whose draws serve all of them."""
         pairs = AttractedPairs.of(law, noise)
         first = cls(law, pairs, noise, epsilon, law.likelier(_ODDS[1]), _STRETCHES[2], 0.0)
-        found, effective, score = first._improved()
+        proposal, effective, score = first._improved()
         if effective < _FEWEST:
-            found, _, score = replace(first, stretch=_STRETCHES[-1], grown=_SHARE_GROWN)._improved()
+            proposal, _, score = replace(first, stretch=_STRETCHES[-1], grown=_SHARE_GROWN)._improved()
         # Where even the largest κ is too small, the score is not to be believed.
-        enough = score < _GOOD_ENOUGH and found.stretch < _STRETCHES[-1]
-        return replace(found, grown=0.0 if enough else _SHARE_GROWN)
+        enough = score < _GOOD_ENOUGH and proposal.stretch < _STRETCHES[-1]
+        return replace(proposal, grown=0.0 if enough else _SHARE_GROWN)
 
-    def _improved(self) -> tuple[RemoveProposal, float, float]:
+    def _improved(self) -> tuple[SeparatedRemoveProposal, float, float]:
         """The best without a third part, how many of its draws count, and E(contribution²)/δ² of the best."""
-        law, best, found = self.law, math.inf, self
+        law, best, best_proposal = self.law, math.inf, self
         draws = self.draw(np.random.default_rng(0), _PILOT)
         losses = law.weighted(self._exponents(draws.state, 1.0)).log_total
         excess = -np.expm1(np.minimum(self.epsilon - losses, 0.0))
@@ -83,9 +83,9 @@ class RemoveProposal:
                 log_density = candidate._cheap(losses, candidate.likelier.weighted(exponents).log_total)
                 second = float(np.logaddexp.reduce(wanted - log_density + weights)) - math.log(_PILOT)
                 if second < best:
-                    best, found = second, candidate
+                    best, best_proposal = second, candidate
         hits = min(effective, float((excess > 0).sum()))
-        return found, hits, math.exp(min(best - 2 * mean, 700.0))
+        return best_proposal, hits, math.exp(min(best - 2 * mean, 700.0))
 
     @property
     def log_bound(self) -> float:
@@ -144,16 +144,16 @@ class RemoveProposal:
         while active.size and length[active[0]] < _LONGEST:
             attracted = law.weighted(law.correlations(total[:, active]) / self.noise**2)
             going = attracted.log_total < self.epsilon
-            active, kept = active[going], np.flatnonzero(going)
-            log_omega[active] += attracted.log_total[kept]
-            new = attracted.draw(rng, kept) if posterior is None else posterior.draw(rng, sets[active])
+            active, positions = active[going], np.flatnonzero(going)
+            log_omega[active] += attracted.log_total[positions]
+            new = attracted.draw(rng, positions) if posterior is None else posterior.draw(rng, sets[active])
             total[:, active] += law.mean_of(new)
             length[active] += 1
         return total, length, log_omega
 
 
 @dataclass(frozen=True, eq=False)
-class AddProposal:
+class SeparatedAddProposal:
     """One Gaussian at −κ·m̄, m̄ the mean of P, for δ of Q against P.
 
     By Jensen L ≥ <y, m̄> − a/2 with a = E|m|² over P, so where L = −ε − u, u ≥ 0, the weight
@@ -173,7 +173,7 @@ class AddProposal:
     log_bound: float
 
     @classmethod
-    def of(cls, law: SeparatedLaw, noise: float, epsilon: float) -> AddProposal:
+    def of(cls, law: SeparatedLaw, noise: float, epsilon: float) -> SeparatedAddProposal:
         """The proposal in units of the noise."""
         everyone = np.ones((law.rounds, 1), dtype=bool)
         mean = law.mean_of(everyone)[:, 0] * law.rate / noise

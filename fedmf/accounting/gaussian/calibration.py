@@ -191,10 +191,10 @@ def certified_epsilon(sigma: float, delta: float) -> float:
     >>> round(certified_epsilon(0.60023, 1e-5), 3)
     8.0
     """
-    own = gaussian_epsilon(sigma, delta)
+    epsilon = gaussian_epsilon(sigma, delta)
     from dp_accounting import get_epsilon_gaussian
 
-    return _agreed("ε", own, float(get_epsilon_gaussian(sigma, delta)))
+    return _agreed("ε", epsilon, float(get_epsilon_gaussian(sigma, delta)))
 
 
 def certified_sigma(epsilon: float, delta: float) -> float:
@@ -210,19 +210,19 @@ def certified_sigma(epsilon: float, delta: float) -> float:
     >>> round(certified_sigma(8.0, 1e-5), 5)
     0.60023
     """
-    own = gaussian_sigma(epsilon, delta)
+    sigma = gaussian_sigma(epsilon, delta)
     from dp_accounting import get_sigma_gaussian
 
-    return _agreed("σ", own, float(get_sigma_gaussian(epsilon, delta)))
+    return _agreed("σ", sigma, float(get_sigma_gaussian(epsilon, delta)))
 
 
-def _agreed(symbol: str, own: float, other: float) -> float:
-    if not abs(own - other) <= _AGREEMENT * abs(other) + _AGREEMENT_ABSOLUTE:
+def _agreed(symbol: str, fedmf_value: float, other: float) -> float:
+    if not abs(fedmf_value - other) <= _AGREEMENT * abs(other) + _AGREEMENT_ABSOLUTE:
         raise RuntimeError(
-            f"The two accountants disagree on {symbol}: fedmf computes {own!r}, dp_accounting {other!r}. "
-            "No privacy statement can be made from either."
+            f"The two accountants disagree on {symbol}: fedmf computes {fedmf_value!r}, "
+            f"dp_accounting {other!r}. No privacy statement can be made from either."
         )
-    return max(own, other)
+    return max(fedmf_value, other)
 
 
 def _smallest(accept: Callable[[float], bool]) -> float:

@@ -61,11 +61,11 @@ def _of_distinct(mu: Array, delta: float) -> Array:
         return np.array([_single(value, delta) for value in mu.tolist()])
     nodes = mu[np.linspace(0, mu.size - 1, _FEW).round().astype(int)]
     exact = np.array([_single(value, delta) for value in nodes.tolist()])
-    found = np.interp(mu, nodes, exact)
+    epsilons = np.interp(mu, nodes, exact)
     for start in range(0, mu.size, _CHUNK):
         part = slice(start, start + _CHUNK)
-        found[part] = _improved(mu[part], found[part], delta)
-    return found
+        epsilons[part] = _improved(mu[part], epsilons[part], delta)
+    return epsilons
 
 
 def _single(mu: float, delta: float) -> float:
@@ -75,17 +75,17 @@ def _single(mu: float, delta: float) -> float:
 def _improved(mu: Array, epsilon: Array, delta: float) -> Array:
     target = float(np.log(delta))
     with np.errstate(all="ignore"):
-        found = epsilon
+        improved_epsilon = epsilon
         for _ in range(_STEPS):
-            log_delta, slope = _log_delta(mu, found)
-            found = np.maximum(found + (log_delta - target) / slope, 0.0)
-        found = found * (1.0 + 0.01 * _TIGHT) + 1e-14
-        private = _surely_private(mu, found, target)
-        loose = _surely_private(mu, found * (1.0 - _TIGHT) - 1e-13, target)
+            log_delta, slope = _log_delta(mu, improved_epsilon)
+            improved_epsilon = np.maximum(improved_epsilon + (log_delta - target) / slope, 0.0)
+        improved_epsilon = improved_epsilon * (1.0 + 0.01 * _TIGHT) + 1e-14
+        private = _surely_private(mu, improved_epsilon, target)
+        loose = _surely_private(mu, improved_epsilon * (1.0 - _TIGHT) - 1e-13, target)
         failed = np.flatnonzero(~(private & ~loose))
     for index in failed.tolist():
-        found[index] = _single(float(mu[index]), delta)
-    return found
+        improved_epsilon[index] = _single(float(mu[index]), delta)
+    return improved_epsilon
 
 
 def _surely_private(mu: Array, epsilon: Array, target: float) -> NDArray[np.bool_]:

@@ -1,8 +1,10 @@
 """The privacy statement of a run: its record, its figures, its words."""
 
-from fedmf.accounting.statement.header import RunHeader, sampling_claim
-from fedmf.accounting.statement.page import render_page
+from fedmf.accounting.statement.amplified_claim import law_of
+from fedmf.accounting.statement.header import RunHeader
+from fedmf.accounting.statement.page import render_document, render_page
 from fedmf.accounting.statement.per_user import user_privacy
+from fedmf.accounting.statement.plain import detection_limit
 from fedmf.accounting.statement.privacy_statement import PrivacyStatement, build_statement
 from fedmf.accounting.statement.words import OPERATING_SYSTEM_KEY, PUBLIC_KEY
 
@@ -12,7 +14,9 @@ __all__ = [
     "PrivacyStatement",
     "RunHeader",
     "build_statement",
+    "detection_limit",
+    "law_of",
+    "render_document",
     "render_page",
-    "sampling_claim",
     "user_privacy",
 ]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedmf.accounting.statement.plain import plain_words
 from fedmf.accounting.statement.template import TEMPLATE
 from fedmf.accounting.statement.text import LISTS, facts, headline, number
 
-__all__ = ["render_page"]
+__all__ = ["render_document", "render_page"]
 
 _WIDTH, _HEIGHT, _FLOOR, _TOP = 480, 130, 112, 18
 _GREEN, _RED = "#2e7d4f", "#b03a2e"
@@ -26,18 +26,14 @@ def render_page(statement: Mapping[str, Any]) -> str:
         It tells nothing about a single user but the worst user's ε, and depends on participation only
         through the figures that the text of the statement has, quantiles and counts.
     """
-    from jinja2 import Environment, StrictUndefined
-
     s = statement
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    protects = s["epsilon_planned"] is not None and not s["noise_key_public"]
-    return environment.from_string(TEMPLATE).render(
-        colour=_GREEN if protects else _RED,
-        headline=headline(s),
-        plain=plain_words(s),
-        rows=facts(s),
+    return render_document(
+        s["epsilon_planned"] is not None and not s["noise_key_public"],
+        headline(s),
+        plain_words(s),
+        facts(s),
+        [(title, s[name]) for title, name in LISTS],
+        f"Run by {s['software']}; statement computed from its ledger by {s['stated_by']}.",
         chart=_chart(s),
         users=f"{s['users']:,}",
         quantiles=[
@@ -45,9 +41,45 @@ def render_page(statement: Mapping[str, Any]) -> str:
             for share, epsilon in s["epsilon_realised_quantiles"].items()
             if float(share) > 0
         ],
-        lists=[(title, s[name]) for title, name in LISTS],
-        software=s["software"],
-        stated_by=s["stated_by"],
+    )
+
+
+def render_document(
+    protects: bool,
+    headline: str,
+    plain: Sequence[str],
+    rows: Sequence[tuple[str, str]],
+    lists: Sequence[tuple[str, Sequence[str]]],
+    footer: str,
+    **spread: Any,
+) -> str:
+    """A privacy statement of any kind as a page.
+
+    Args:
+        protects: whether there is a guarantee; the colour beside the headline.
+        headline: the guarantee in one sentence.
+        plain: what it means, paragraph by paragraph.
+        rows: (name, value) of what it says in numbers.
+        lists: (title, entries): assumptions and the like.
+        footer: who states it.
+        spread: chart, users and quantiles, where ε differs from user to user.
+
+    Guarantees:
+        As `render_page`: it loads nothing, runs nothing, and escapes everything.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(TEMPLATE).render(
+        colour=_GREEN if protects else _RED,
+        headline=headline,
+        plain=plain,
+        rows=rows,
+        lists=lists,
+        footer=footer,
+        **{"chart": None, **spread},
     )
 
 

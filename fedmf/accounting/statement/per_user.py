@@ -53,10 +53,11 @@ def user_privacy(header: RunHeader, ledger: ParticipationRecord) -> UserPrivacy:
     released = 0 if last is None else last + 1
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     lengths = np.diff(starts, append=keys.size)
-    spent = _sensitivities(header.release, rounds, starts, lengths, released)
-    if header.noise_multiplier > 0:
-        mu = spent * (adjacency_factor(header.adjacency) / header.relative_noise_std)
-        epsilon = gaussian_epsilons(mu, header.delta)
+    spent = _sensitivities(header.plan.release, rounds, starts, lengths, released)
+    plan = header.plan
+    if plan.noise_multiplier > 0:
+        mu = spent * (adjacency_factor(plan.privacy.adjacency) / plan.relative_noise_std)
+        epsilon = gaussian_epsilons(mu, plan.privacy.delta)
     else:
         epsilon = np.full(spent.size, np.inf)
     return UserPrivacy(users, lengths, rounds[starts], rounds[starts + lengths - 1], spent, epsilon)
@@ -70,9 +71,9 @@ def _sensitivities(
     released: int,
 ) -> NDArray[np.float64]:
     """Of each user's pattern over the released rows; equal patterns are computed once."""
-    found = np.zeros(starts.size)
+    sensitivities = np.zeros(starts.size)
     for length in np.unique(lengths).tolist():
         users = np.flatnonzero(lengths == length)
         patterns, which = distinct_patterns(rounds[starts[users][:, None] + np.arange(length)])
-        found[users] = release.of_equal_length(patterns, released)[which]
-    return found
+        sensitivities[users] = release.of_equal_length(patterns, released)[which]
+    return sensitivities

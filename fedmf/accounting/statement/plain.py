@@ -74,11 +74,11 @@ def _odds(s: Mapping[str, Any]) -> str:
             ", unless the observer knows who took part in which round: then the factor is at most "
             f"{_factor(s['epsilon_planned_known_cohorts'])}."
         )
-    found = 100 * detection_limit(s["mu_planned"])
+    detected_percent = 100 * detection_limit(s["mu_planned"])
     return (
         f"{text} A test between the two worlds that raises a false alarm in {100 * _FALSE_ALARM:g} % of "
-        f"cases detects the user's contribution in at most {found:.3g} % of cases, even if it knows the "
-        "rounds."
+        f"cases detects the user's contribution in at most {detected_percent:.3g} % of cases, even "
+        "if it knows the rounds."
     )
 
 

@@ -92,7 +92,7 @@ fill="#1c2733">{{ tick.label }}</text>
 {% endfor %}
 </ul>
 {% endfor %}
-<footer>Run by {{ software }}; statement computed from its ledger by {{ stated_by }}.</footer>
+<footer>{{ footer }}</footer>
 </body>
 </html>
 """

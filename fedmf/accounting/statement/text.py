@@ -110,12 +110,12 @@ def _second_moment(second: Mapping[str, Any]) -> str:
     )
 
 
-def _accountant(found: Mapping[str, Any]) -> str:
+def _accountant(amplification: Mapping[str, Any]) -> str:
     """How sure the amplified ε is."""
-    text = f"{found['accountant']}, {found['method']}"
-    if found["failure"]:
-        text += f", wrong with probability {found['failure']:g} at most, which delta includes"
-        if found["method"] == "normal interval":
+    text = f"{amplification['accountant']}, {amplification['method']}"
+    if amplification["failure"]:
+        text += f", wrong with probability {amplification['failure']:g} at most, which delta includes"
+        if amplification["method"] == "normal interval":
             text += " (by the normal approximation)"
     return text
 

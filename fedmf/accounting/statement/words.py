@@ -6,8 +6,8 @@ from typing import Final
 
 __all__ = [
     "ASSUMPTIONS",
-    "FEDERATED_EVALUATION",
     "NOT_COVERED",
+    "NOT_PRIVATE",
     "OPERATING_SYSTEM_KEY",
     "PUBLIC_KEY",
     "SECRECY",
@@ -19,14 +19,17 @@ __all__ = [
 OPERATING_SYSTEM_KEY: Final = "operating system randomness"
 PUBLIC_KEY: Final = "public seed: simulation only, gives no privacy"
 TRUST: Final = {
-    "per-user": "server re-clips every user's update",
-    "slice": "workers clip; the server trusts the slice sums",
+    "server": "server re-clips every user's update",
+    "workers": "workers clip; the server trusts the slice sums",
 }
-FEDERATED_EVALUATION: Final = (
-    "federated evaluation: this run computed loss and accuracy on its users' own examples without noise; no "
-    "epsilon counts them, they depend on who took part in which round, and publishing them is outside the "
-    "guarantee"
-)
+#: What a run may show that is not private, by the name that its header gives it.
+NOT_PRIVATE: Final = {
+    "federated evaluation": (
+        "federated evaluation: this run computed metrics on its users' own examples without noise; no "
+        "epsilon counts them, they depend on who took part in which round, and publishing them is outside "
+        "the guarantee"
+    ),
+}
 NOT_COVERED: Final = (
     "evaluation metrics on held-out data are computed without noise: test users have no protection",
     "hyper-parameter search: each further run on the same users adds to what they lose",

@@ -1,0 +1,44 @@
+"""An own strategy matrix, an own optimizer and an own task in one run: python own_parts.py RUN_DIR.
+
+Kill it at any time and start it again: it goes on where its ledger ends.
+"""
+
+import dataclasses
+import sys
+
+import torch
+
+import fedmf
+from fedmf.factorization import Scenarios, robust_toeplitz
+from fedmf.training import regression
+
+
+class SignMomentum:
+    second_moment, second_form = None, "per-user"  # it needs the mean update and nothing else
+
+    def init(self, parameters):
+        return {"momentum": torch.zeros_like(parameters)}
+
+    def step(self, t, parameters, release, state):
+        momentum = 0.8 * state["momentum"] + 0.2 * release.mean.to(parameters.dtype)
+        return parameters + 0.003 * momentum.sign(), {"momentum": momentum}
+
+
+def ink():
+    images = fedmf.Digits(users=120).load()
+    seen = {name: getattr(images, name)[:, :32] for name in ("features", "test_features")}
+    asked = {"labels": images.features.mean(dim=1), "test_labels": images.test_features.mean(dim=1)}
+    torch.manual_seed(0)
+    return regression(dataclasses.replace(images, classes=0, **seen, **asked), torch.nn.Linear(32, 1))
+
+
+run = fedmf.Run(
+    task=ink(),  # how much ink is in a digit, from its upper half
+    cohorts=fedmf.CyclicCohorts(rounds=60, size=12),
+    mechanism=robust_toeplitz(8, Scenarios.separations(60, [8, 9, 10], 6)),
+    optimizer=SignMomentum(),
+)
+
+if __name__ == "__main__":
+    result = run.simulate(sys.argv[1])
+    print(result.statement.render_text(), result.metrics[60])

@@ -1,0 +1,217 @@
+"""The plan of a run: a mechanism with its calibrated noise, and what it spends as rounds are released."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+from fedmf.accounting.amplification import RunAmplification
+from fedmf.accounting.gaussian import adjacency_factor, gaussian_epsilon
+from fedmf.accounting.privacy import Privacy, UserLevel
+from fedmf.accounting.release import (
+    PairRelease,
+    RunRelease,
+    SecondStream,
+    SumRelease,
+)
+from fedmf.accounting.rounded_release import RoundedRelease
+from fedmf.cohorts import Cohorts
+from fedmf.factorization import Mechanism, Sensitivity, factorization_from_dict
+from fedmf.participation import Participation
+
+__all__ = ["Plan"]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A mechanism with its calibrated noise.
+
+    The z that are streamed through C⁻¹ into the sum have standard deviation ζ·σ·sensitivity·(adjacency
+    factor); those of a second stream have that over √λ.
+
+    Args:
+        privacy: what was asked for.
+        cohorts: who takes part when.
+        users: N, how many users can take part.
+        participation: the (n, k, b) contract.
+        mechanism: name, parameters and factorization C.
+        sensitivity: of `release` under the contract, exact or an upper bound, per unit clip norm and unit of
+            `adjacency_factor`; sens_{k,b}(C) of a single stream.
+        noise_multiplier: σ ≥ 0 for sensitivity 1; 0 in a run without privacy.
+        amplification: how the noise was calibrated for secret cohorts; None where nothing is claimed.
+        second: the stream of second moments; None where the optimizer needs sums alone.
+        inflation: F ≥ 1, by which the streamed noise is larger than what is accounted for, because what is
+            stored of it is rounded; see `RoundedRelease`.
+
+    Raises:
+        ValueError: a value out of its range, or a claim that no theorem covers.
+    """
+
+    privacy: Privacy
+    cohorts: Cohorts
+    users: int
+    participation: Participation
+    mechanism: Mechanism
+    sensitivity: Sensitivity
+    noise_multiplier: float
+    amplification: RunAmplification | None = None
+    second: SecondStream | None = None
+    inflation: float = 1.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.users, bool) or not isinstance(self.users, int) or self.users < self.cohorts.size:
+            raise ValueError(
+                f"N (users) must be an integer of at least m={self.cohorts.size}; got {self.users!r}."
+            )
+        if not 0 < self.sensitivity.value < math.inf:
+            raise ValueError(
+                f"sens (sensitivity) must be positive and finite; got {self.sensitivity.value!r}."
+            )
+        if self.sensitivity.kind not in ("exact", "upper_bound"):
+            raise ValueError(
+                f"kind (of the sensitivity) must be 'exact' or 'upper_bound'; got {self.sensitivity.kind!r}."
+            )
+        if not 0 <= self.noise_multiplier < math.inf:
+            raise ValueError(
+                f"σ (noise_multiplier) must be finite and non-negative; got {self.noise_multiplier!r}."
+            )
+        if not 1 <= self.inflation < math.inf:
+            raise ValueError(f"F (inflation) must be finite and at least 1; got {self.inflation!r}.")
+        if self.inflation > 1 and self.amplification is not None:
+            raise ValueError(
+                f"F (inflation) must be 1 with amplification; got {self.inflation!r}. No theorem covers "
+                "rounded noise: store it in float64."
+            )
+        amplified = isinstance(self.privacy, UserLevel) and self.privacy.amplified
+        if amplified != (self.amplification is not None):
+            raise ValueError("amplification must be recorded exactly where the privacy asked for counts it.")
+        if self.second is not None and self.amplification is not None:
+            raise ValueError("amplification must be None with a second stream: no theorem covers the pair.")
+
+    @property
+    def release(self) -> RunRelease:
+        """What the run releases, as far as privacy is concerned: the sums, or the pair of streams."""
+        C = self.mechanism.factorization
+        exact: RunRelease = SumRelease(C)
+        if self.second is not None:
+            exact = PairRelease(
+                C, self.second, self.privacy.clip_norm, self.privacy.adjacency, self.cohorts.size
+            )
+        return exact if self.inflation == 1 else RoundedRelease(exact, self.inflation, self.sensitivity.value)
+
+    @property
+    def relative_noise_std(self) -> float:
+        """Standard deviation of the streamed z per unit clip norm: σ·sensitivity·(adjacency factor)."""
+        return self.noise_multiplier * self.sensitivity.value * adjacency_factor(self.privacy.adjacency)
+
+    @property
+    def noise_std(self) -> float:
+        """τ₁, absolute standard deviation of the z that enter the sum."""
+        factor = adjacency_factor(self.privacy.adjacency)
+        return self.privacy.clip_norm * self.noise_multiplier * self.sensitivity.value * factor
+
+    @property
+    def second_noise_std(self) -> float:
+        """τ₂ = τ₁/√λ, that of the z that enter m times the second moment; 0 without one."""
+        return 0.0 if self.second is None else self.noise_std / math.sqrt(self.second.weight)
+
+    def spent_sensitivity(self, rounds: int) -> float:
+        """The sensitivity of what the first ``rounds`` rounds release: that of the leading block of C."""
+        k, b = self.participation.max_participations, self.participation.min_separation
+        block = Participation(rounds, min(k, Participation.as_many_as_fit(rounds, b).max_participations), b)
+        return self.release.leading(rounds).stated(block).value
+
+    @cached_property
+    def _epsilons(self) -> dict[int, float]:
+        return {0: 0.0}
+
+    def known_epsilon_after(self, rounds: int) -> float:
+        """ε spent by the worst allowed user once ``rounds`` rounds are released; infinite without noise.
+
+        Against an observer who knows in which rounds each user took part: never amplified. It never exceeds
+        that of the whole run.
+        """
+        if self.noise_multiplier == 0 and rounds > 0:
+            return math.inf
+        if rounds not in self._epsilons:
+            spent = min(self.spent_sensitivity(rounds), self.sensitivity.value)
+            noise = self.noise_multiplier * self.sensitivity.value
+            self._epsilons[rounds] = gaussian_epsilon(noise / spent, self.privacy.delta)
+        return self._epsilons[rounds]
+
+    def epsilon_after(self, rounds: int) -> float:
+        """The same while cohorts stay secret: at most ε where amplification is claimed."""
+        known, asked = self.known_epsilon_after(rounds), self.privacy.requested_epsilon
+        return known if self.amplification is None or asked is None else min(known, asked)
+
+    @cached_property
+    def allowed_rounds(self) -> int:
+        """How many rounds may be released: all n, or as many as keep every user within ``max_epsilon``.
+
+        It depends on the plan alone, so that stopping there reveals nothing.
+        """
+        limit = self.privacy.max_epsilon if isinstance(self.privacy, UserLevel) else None
+        n = self.participation.rounds
+        if limit is None or self.epsilon_after(n) <= limit:
+            return n
+        return bisect_right(range(n + 1), limit, key=self.epsilon_after) - 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a record keeps beside privacy and cohorts, JSON-able; floats survive JSON bit for bit.
+
+        A round is a list of streams: the sums of updates, then second moments if there are any.
+        """
+        updates = {
+            "stream": "updates",
+            "mechanism": self.mechanism.name,
+            "params": dict(self.mechanism.params),
+            "factorization": self.mechanism.factorization.to_dict(),
+        }
+        second = [] if self.second is None else [{"stream": "second moments", **self.second.to_dict()}]
+        return {
+            "users": self.users,
+            "participation": dataclasses.asdict(self.participation),
+            "streams": [updates, *second],
+            "sensitivity": dataclasses.asdict(self.sensitivity),
+            "noise_multiplier": self.noise_multiplier,
+            "inflation": self.inflation,
+            "amplification": None if self.amplification is None else self.amplification.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, privacy: Privacy, cohorts: Cohorts, values: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote.
+
+        The factorization is the recorded one, never fitted again: another machine's optimiser could end
+        at slightly different coefficients, and the noise would no longer fit the rounds released.
+
+        Raises:
+            ValueError: a field is missing, unknown or out of its range.
+        """
+        try:
+            given = dict(values)
+            streams = [dict(stream) for stream in given.pop("streams")]
+            named = [stream.pop("stream") for stream in streams]
+            if named not in (["updates"], ["updates", "second moments"]):
+                raise ValueError(f"streams (of a round) must be updates and second moments; got {named}.")
+            first, amplification = streams[0], given.pop("amplification")
+            return cls(
+                privacy,
+                cohorts,
+                participation=Participation(**given.pop("participation")),
+                mechanism=Mechanism(
+                    first["mechanism"], first["params"], factorization_from_dict(first["factorization"])
+                ),
+                sensitivity=Sensitivity(**given.pop("sensitivity")),
+                amplification=None if amplification is None else RunAmplification.from_dict(amplification),
+                second=None if len(streams) == 1 else SecondStream.from_dict(streams[1]),
+                **given,
+            )
+        except (KeyError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(f"plan (of a run) must have the fields of this version; {reason}.") from None

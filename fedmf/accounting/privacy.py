@@ -1,0 +1,109 @@
+"""What is promised to whom: the privacy of a run as it is asked for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal
+
+from fedmf.participation import Adjacency
+from fedmf.values import Value, by_kind
+
+__all__ = ["PRIVACY", "NoPrivacy", "Privacy", "UserLevel"]
+
+
+@dataclass(frozen=True)
+class Privacy(Value):
+    """What every run must say, whether or not it adds noise.
+
+    Args:
+        clip_norm: ζ > 0, bound on the ℓ₂ norm of one user's update.
+        delta: δ in (0, 1).
+        adjacency: neighbouring relation. "zero-out": a user's updates become zero. "replace-one": they become
+            any others within the clip norm.
+        noise_seed: public seed of noise and cohorts: reproducible, no privacy; if unset, they follow from a
+            secret key of the operating system.
+        user_namespace: what user ids are ids of. Runs that name the same namespace concern the same people.
+
+    Raises:
+        ValueError: a value out of its range.
+    """
+
+    clip_norm: float = 0.3
+    delta: float = 1e-5
+    adjacency: Adjacency = "zero-out"
+    noise_seed: int | None = None
+    user_namespace: str = ""
+
+    #: What is protected.
+    unit: ClassVar[Literal["user"]] = "user"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.clip_norm < math.inf:
+            raise ValueError(f"ζ (clip_norm) must be positive and finite; got {self.clip_norm!r}.")
+        if not 0 < self.delta < 1:
+            raise ValueError(f"δ (delta) must lie strictly between 0 and 1; got {self.delta!r}.")
+        if self.adjacency not in ("zero-out", "replace-one"):
+            raise ValueError(f"adjacency must be 'zero-out' or 'replace-one'; got {self.adjacency!r}.")
+        if self.noise_seed is not None and self.noise_seed < 0:
+            raise ValueError(f"noise_seed must be at least 0; got {self.noise_seed}.")
+
+    @property
+    def requested_epsilon(self) -> float | None:
+        """The ε that is asked for; None for a run without noise."""
+        return None
+
+
+@dataclass(frozen=True)
+class UserLevel(Privacy):
+    """(ε, δ)-differential privacy of each user, with everything the user contributes to any round.
+
+    Args:
+        epsilon: ε > 0 for the whole run.
+        amplified: whether the secrecy of sampled cohorts is counted: less noise at the same ε, which then
+            holds only against those who do not know who took part when.
+        max_epsilon: stop before any allowed user spends more than this; no such limit if unset.
+        user_budgets: CSV or Parquet file with the columns user, epsilon; empty for none.
+    """
+
+    kind: ClassVar[str] = "user-level"
+    epsilon: float = 8.0
+    amplified: bool = False
+    max_epsilon: float | None = None
+    user_budgets: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for symbol, value in (("ε (epsilon)", self.epsilon), ("max_epsilon", self.max_epsilon)):
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{symbol} must be positive and finite; got {value!r}.")
+        if self.amplified and self.adjacency != "zero-out":
+            raise ValueError(
+                f"adjacency must be 'zero-out' for an amplified run; got {self.adjacency!r}. Its accountant "
+                "compares a sampled user with no user."
+            )
+        if self.amplified and self.user_budgets:
+            raise ValueError(
+                f"user_budgets must be empty for an amplified run; got {self.user_budgets!r}. Leaving users "
+                "out changes the sampling that the accountant assumes."
+            )
+        if self.amplified and self.max_epsilon is not None:
+            raise ValueError(
+                f"max_epsilon must be unset for an amplified run; got {self.max_epsilon:g}. The amplified "
+                "epsilon is known for the whole run only: ask for it with epsilon."
+            )
+
+    @property
+    def requested_epsilon(self) -> float:
+        """ε."""
+        return self.epsilon
+
+
+@dataclass(frozen=True)
+class NoPrivacy(Privacy):
+    """No noise and no privacy: the same run for comparison. Updates are clipped all the same."""
+
+    kind: ClassVar[str] = "none"
+
+
+PRIVACY: Final = by_kind(UserLevel, NoPrivacy)

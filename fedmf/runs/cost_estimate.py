@@ -1,0 +1,69 @@
+"""What a run would promise and cost, from its plan and made-up examples: no user's data are trained on."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+
+from fedmf.noise import BlockedNoise, Domain, GaussianSource, NoiseKey
+from fedmf.runs.planning import plan_run
+from fedmf.runs.run import Run
+from fedmf.training import preflight, seconds_of_training
+
+__all__ = ["dry_run"]
+
+_ROUNDS = 3
+
+
+def dry_run(run: Run, device: str = "cpu") -> dict[str, str]:
+    """Privacy, noise, memory and time of a round, for people.
+
+    Users of the declared structure, with as many examples as real ones own, are made up and trained; a few
+    rows of noise are made under a key that is thrown away. Nothing is written.
+
+    Args:
+        run: what would be run.
+        device: "cpu" or "cuda".
+
+    Raises:
+        ConfigError: the run cannot be executed.
+    """
+    task = run.task_source.build().to(device)
+    preflight(task, run.local, run.privacy.clip_norm)
+    model, n = task.model, run.cohorts.rounds
+    plan = plan_run(run, run.optimizer_source.build(model.shapes, n), model.dimension)
+    source = GaussianSource(NoiseKey.from_os(), model.dimension, Domain.TRAINING)
+    inverse = plan.mechanism.factorization.recurrence()
+    noise = BlockedNoise(
+        source, inverse, n, storage=run.noise.storage, inflation=plan.inflation, device=torch.device(device)
+    )
+    rows = [_seconds_of_a_row(noise, model.dimension, device) for _ in range(min(_ROUNDS, n))]
+    training = seconds_of_training(task, run.local, run.cohorts.size, run.privacy.clip_norm)
+    known, epsilon = plan.known_epsilon_after(n), plan.epsilon_after(n)
+    promised = f"{epsilon:.6g} at delta {plan.privacy.delta:g}, {plan.privacy.adjacency} adjacency"
+    if plan.amplification is not None:
+        promised += f" while cohorts stay secret; {known:.6g} against whoever knows them"
+    contract, size = plan.participation, 4 if run.noise.storage.dtype == "float32" else 8
+    return {
+        "epsilon": promised if run.is_private else "infinite: no noise",
+        "participation": f"{n} rounds, at most {contract.max_participations} a user, "
+        f"{contract.min_separation} apart; {run.cohorts.size} of {plan.users} users a round",
+        "mechanism": f"{plan.mechanism.name} {dict(plan.mechanism.params)}".replace("'", ""),
+        "sensitivity": f"{plan.sensitivity.value:.6g} ({plan.sensitivity.kind.replace('_', ' ')})",
+        "noise": f"multiplier {plan.noise_multiplier:.6g}, standard deviation {plan.noise_std:.6g}",
+        "model": f"{model.dimension:,} parameters",
+        "memory of noise": f"{size * inverse.memory_vectors * model.dimension / 2**20:,.1f} MiB: "
+        f"{inverse.memory_vectors} stored vectors",
+        "time of a round": f"{1e3 * (training + statistics.median(rows)):,.0f} ms: local training "
+        f"{1e3 * training:,.0f} on made-up users, noise {1e3 * statistics.median(rows):,.1f}",
+    }
+
+
+def _seconds_of_a_row(noise: BlockedNoise, dimension: int, device: str) -> float:
+    total = torch.zeros(dimension, dtype=torch.float64, device=device)
+    begun = time.perf_counter()
+    for part, block in noise.blocks():
+        block.add_(total[part], 1.0)
+    return time.perf_counter() - begun

@@ -1,0 +1,63 @@
+"""How a run is executed: messages, workers, limits, and what is kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from fedmf.values import Value
+
+__all__ = ["Execution"]
+
+
+@dataclass(frozen=True)
+class Execution(Value):
+    """How a run is executed, on any engine.
+
+    Args:
+        messages: "slice": one message a worker with many users, which it clips and sums. "per-user": one
+            message a user; the server clips again.
+        workers: how many slices a cohort is cut into; with Ray, actors.
+        worker_cpus: CPUs that each Ray actor reserves.
+        worker_gpus: GPUs that each Ray actor reserves; above 0 it trains on one.
+        ray_address: of a Ray cluster; empty starts one on this machine.
+        round_timeout: seconds to wait for the replies of a round.
+        evaluate_every: rounds between evaluations on the central test part.
+        federated_evaluation: evaluate on the users' own examples as well, without noise: not private.
+        checkpoint_every: rounds between checkpoints; the work of the rounds since the last is lost when a run
+            is interrupted, their privacy is spent.
+        output_dir: run directory; absolute under ``flwr run``.
+        resume: under ``flwr run``, go on with the run in ``output_dir``.
+
+    Raises:
+        ValueError: a value out of its range.
+    """
+
+    kind: ClassVar[str] = "flower"
+    messages: Literal["slice", "per-user"] = "slice"
+    workers: int = 1
+    worker_cpus: float = 1.0
+    worker_gpus: float = 0.0
+    ray_address: str = ""
+    round_timeout: float = 600.0
+    evaluate_every: int = 1
+    federated_evaluation: bool = False
+    checkpoint_every: int = 1
+    output_dir: str = ""
+    resume: bool = False
+
+    #: Fields in which two processes of one run may differ: they say where it is, not what it computes.
+    PLACE: ClassVar[frozenset[str]] = frozenset({"output_dir", "resume"})
+
+    def __post_init__(self) -> None:
+        if self.messages not in ("slice", "per-user"):
+            raise ValueError(f"messages must be 'slice' or 'per-user'; got {self.messages!r}.")
+        for name in ("workers", "evaluate_every", "checkpoint_every"):
+            if not 1 <= getattr(self, name) < 2**31:
+                raise ValueError(f"{name} must be an integer in 1..2^31-1; got {getattr(self, name)!r}.")
+        for name in ("worker_cpus", "round_timeout"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be positive and finite; got {getattr(self, name)!r}.")
+        if not 0 <= self.worker_gpus < math.inf:
+            raise ValueError(f"worker_gpus must be finite and at least 0; got {self.worker_gpus!r}.")

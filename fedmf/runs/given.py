@@ -1,0 +1,107 @@
+"""Objects of a user's own in a run: recorded by name and fingerprint, asked for again on resuming."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Protocol
+
+from fedmf.errors import ConfigError
+from fedmf.optim import ChosenOptimizer, OwnOptimizer, ServerOptimizer, chosen, fingerprint_of
+from fedmf.training import Task
+from fedmf.values import Value
+
+__all__ = ["GIVEN", "GivenTask", "TaskSource", "recorded_optimizer", "same_optimizer", "same_task"]
+
+#: The kind of what was given as an object.
+GIVEN: Final = "given"
+
+
+class TaskSource(Protocol):
+    """What a task comes from."""
+
+    @property
+    def users(self) -> int:
+        """N, declared before any data are read."""
+        ...
+
+    def build(self) -> Task:
+        """Load the data and build the model."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a record keeps of it."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class GivenTask:
+    """A task that was given as an object.
+
+    Args:
+        task: data, model, loss and metrics.
+    """
+
+    task: Task
+    kind: ClassVar[str] = GIVEN
+
+    @property
+    def users(self) -> int:
+        """N."""
+        return self.task.dataset.users
+
+    def build(self) -> Task:
+        """The object."""
+        return self.task
+
+    def to_dict(self) -> dict[str, Any]:
+        """Qualified name of the model and fingerprint of the task."""
+        model = type(self.task.model.module)
+        name = f"{model.__module__}.{model.__qualname__}"
+        return {"kind": self.kind, "name": name, "fingerprint": self.task.fingerprint()}
+
+
+def recorded_optimizer(optimizer: ChosenOptimizer) -> dict[str, Any]:
+    """What a record keeps of an optimizer: its options, or qualified name and fingerprint of an object."""
+    if isinstance(optimizer, Value):
+        return optimizer.to_dict()
+    name, fingerprint = fingerprint_of(optimizer.rule if isinstance(optimizer, OwnOptimizer) else optimizer)
+    return {"kind": GIVEN, "name": name, "fingerprint": fingerprint}
+
+
+def same_task(recorded: Mapping[str, Any], task: Task | None) -> Task:
+    """The task given, after a check that it is the one that a run was started with.
+
+    Raises:
+        ConfigError: none is given, or one with another name or fingerprint.
+    """
+    if task is None:
+        raise _missing("task", recorded)
+    _check_same("task", recorded, GivenTask(task).to_dict())
+    return task
+
+
+def same_optimizer(
+    recorded: Mapping[str, Any], optimizer: ChosenOptimizer | ServerOptimizer | None
+) -> ChosenOptimizer | ServerOptimizer:
+    """The same for an optimizer."""
+    if optimizer is None:
+        raise _missing("optimizer", recorded)
+    _check_same("optimizer", recorded, recorded_optimizer(chosen(optimizer)))
+    return optimizer
+
+
+def _missing(what: str, recorded: Mapping[str, Any]) -> ConfigError:
+    return ConfigError(
+        f"this run's {what} was given as an object ({recorded['name']}): pass the same one again, "
+        f"Run.load(path, {what}=...)."
+    )
+
+
+def _check_same(what: str, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for name in ("name", "fingerprint"):
+        if now[name] != recorded[name]:
+            raise ConfigError(
+                f"{what} must be the one that the run was started with; its {name} was {recorded[name]!r}, "
+                f"now {now[name]!r}."
+            )

@@ -1,0 +1,90 @@
+"""The mechanism of a run: which strategy matrices, made for which workloads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from fedmf.factorization import (
+    Factorization,
+    GivenFactorization,
+    MechanismChoice,
+    NamedMechanism,
+    mechanism_choice_from_dict,
+)
+from fedmf.noise import NoiseStorage
+
+__all__ = ["NoiseMechanism", "noise_mechanism"]
+
+_AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class NoiseMechanism:
+    """The strategy matrices of a run.
+
+    Args:
+        choice: C by name and parameters, or a factorization.
+        workload: A₁ that a named C is made for; "auto" for what the optimizer releases.
+        second_workload: A₂ of a second moment; "auto" for the optimizer's average.
+        second_moment_importance: w ≥ 0; above 0 the balance of both noises, and whether they share one
+            matrix, minimise the predicted error with the second moment's weighted by w.
+        storage: in which precision and how much memory past noise is kept.
+
+    Raises:
+        ValueError: w is out of range.
+    """
+
+    choice: MechanismChoice = field(default_factory=lambda: NamedMechanism("banded-toeplitz"))
+    workload: str = "prefix"
+    second_workload: str = _AUTO
+    second_moment_importance: float = 0.0
+    storage: NoiseStorage = field(default_factory=NoiseStorage)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.second_moment_importance < math.inf:
+            raise ValueError(
+                f"w (second_moment_importance) must be finite and at least 0; got "
+                f"{self.second_moment_importance!r}."
+            )
+
+    @property
+    def bands(self) -> int | None:
+        """p where it was fixed by name."""
+        fixed = self.choice.params.get("bands") if isinstance(self.choice, NamedMechanism) else None
+        return None if fixed is None else int(fixed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The choice and how it is used, JSON-able."""
+        return {
+            "choice": self.choice.to_dict(),
+            "workload": self.workload,
+            "second_workload": self.second_workload,
+            "second_moment_importance": self.second_moment_importance,
+            "storage": self.storage.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote."""
+        storage = {name: value for name, value in values["storage"].items() if name != "kind"}
+        return cls(
+            **{
+                **values,
+                "choice": mechanism_choice_from_dict(values["choice"]),
+                "storage": NoiseStorage(**storage),
+            }
+        )
+
+
+def noise_mechanism(given: NoiseMechanism | MechanismChoice | Factorization | str) -> NoiseMechanism:
+    """What a run's mechanism may be given as: the whole value, a choice, a factorization, or a name."""
+    if isinstance(given, NoiseMechanism):
+        return given
+    if isinstance(given, str):
+        return NoiseMechanism(NamedMechanism(given))
+    if isinstance(given, Factorization):
+        return NoiseMechanism(GivenFactorization(given))
+    return NoiseMechanism(given)

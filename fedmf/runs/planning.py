@@ -1,0 +1,112 @@
+"""From a run to its plan: the factorization, and the noise that its privacy needs."""
+
+from __future__ import annotations
+
+import secrets
+
+from fedmf.accounting import (
+    CohortLaw,
+    PairRelease,
+    Plan,
+    RunAmplification,
+    RunRelease,
+    SecondStream,
+    SumRelease,
+    UserLevel,
+    amplified_run,
+    certified_sigma,
+)
+from fedmf.cohorts import SampledCohorts
+from fedmf.errors import ConfigError
+from fedmf.factorization import Mechanism, Sensitivity
+from fedmf.optim import ServerOptimizer
+from fedmf.runs.pair_plan import paired_streams
+from fedmf.runs.run import Run
+
+__all__ = ["plan_run"]
+
+
+def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
+    """Build the factorization and calibrate its noise.
+
+    Args:
+        run: what is asked for.
+        optimizer: the server's, which says whether a second moment must be released beside the sums.
+        dimension: d, which matters where stored noise is rounded.
+
+    Raises:
+        ConfigError: a mechanism that cannot be built, or that the accountant does not cover.
+    """
+    contract, privacy = run.participation, run.privacy
+    try:
+        mechanism, second = _streams(run, optimizer)
+        release: RunRelease = SumRelease(mechanism.factorization)
+        if second is not None:
+            release = PairRelease(
+                mechanism.factorization, second, privacy.clip_norm, privacy.adjacency, run.cohorts.size
+            )
+        sensitivity = release.stated(contract)
+        noise_multiplier, amplification = _calibrated(run, mechanism, sensitivity)
+        plan = Plan(
+            privacy,
+            run.cohorts,
+            run.task_source.users,
+            contract,
+            mechanism,
+            sensitivity,
+            noise_multiplier,
+            amplification,
+            second,
+            _inflation(run, mechanism, noise_multiplier * sensitivity.value, dimension),
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if isinstance(privacy, UserLevel) and plan.allowed_rounds == 0:
+        raise ConfigError(
+            f"max_epsilon must allow at least one round; got {privacy.max_epsilon:g}, and the first costs "
+            f"{plan.epsilon_after(1):.4g}. Lower epsilon, which makes the noise larger."
+        )
+    return plan
+
+
+def _streams(run: Run, optimizer: ServerOptimizer) -> tuple[Mechanism, SecondStream | None]:
+    """C, or C₁ and the second stream."""
+    if optimizer.second_moment is not None:
+        return paired_streams(run, optimizer.second_moment, optimizer.second_form)
+    return run.noise.choice.build(run.participation, run.workload), None
+
+
+def _inflation(run: Run, mechanism: Mechanism, relative_noise: float, dimension: int) -> float:
+    """F, by which rounding what is stored makes the noise larger; 1 where nothing is rounded."""
+    storage, C = run.noise.storage, mechanism.factorization
+    if relative_noise == 0 or storage.dtype == "float64":
+        return 1.0
+    alone = SumRelease(C).stated(run.participation).value
+    return storage.inflation(C.recurrence(), run.participation, dimension, relative_noise / alone)
+
+
+def _calibrated(
+    run: Run, mechanism: Mechanism, sensitivity: Sensitivity
+) -> tuple[float, RunAmplification | None]:
+    """σ for sensitivity 1 that gives ε, and how it was found.
+
+    Without amplification it is the Gaussian mechanism at the worst pattern that (k, b) allows, which holds
+    for every outcome of a random schedule. An amplified run uses the rates of the very schedule that will
+    draw its cohorts; the accountant's random numbers are new for every run unless it has a noise seed.
+    """
+    privacy, cohorts = run.privacy, run.cohorts
+    if not isinstance(privacy, UserLevel):
+        return 0.0, None
+    if not (privacy.amplified and isinstance(cohorts, SampledCohorts)):
+        return certified_sigma(privacy.epsilon, privacy.delta), None
+    law = CohortLaw(
+        cohorts.kind, run.participation, cohorts.probability(run.task_source.users, run.participation)
+    )
+    seed = secrets.randbits(63) if privacy.noise_seed is None else privacy.noise_seed
+    try:
+        noise, claim = amplified_run(
+            law, mechanism.factorization, sensitivity.value, privacy.epsilon, privacy.delta, seed
+        )
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(f"the accountant of {cohorts.kind} cannot calibrate this run: {error}") from None
+    return noise / sensitivity.value, claim

@@ -1,0 +1,313 @@
+"""A run as one value: everything that decides what it computes, validated once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from torch import Tensor
+
+from fedmf.accounting import PRIVACY, NoPrivacy, Plan, Privacy, PrivacyStatement, UserLevel
+from fedmf.cohorts import COHORTS, Cohorts, CyclicCohorts, SampledCohorts
+from fedmf.data import DATASETS
+from fedmf.errors import ConfigError
+from fedmf.factorization import Factorization, MechanismChoice
+from fedmf.models import MODELS
+from fedmf.optim import OPTIMIZERS, ChosenOptimizer, OwnOptimizer, ServerOptimizer, Sgd, chosen
+from fedmf.participation import Participation
+from fedmf.runs.execution import Execution
+from fedmf.runs.given import (
+    GIVEN,
+    GivenTask,
+    TaskSource,
+    recorded_optimizer,
+    same_optimizer,
+    same_task,
+)
+from fedmf.runs.mechanism import NoiseMechanism, noise_mechanism
+from fedmf.runs.named_tasks import Classification, FunctionTask
+from fedmf.training import LocalSGD, Task
+from fedmf.values import by_kind, dotted, value_of
+from fedmf.workload import ToeplitzWorkload, parse_workload
+
+if TYPE_CHECKING:
+    from fedmf.runs.session import Session
+
+__all__ = ["Observer", "Run", "RunResult"]
+
+_LOCAL: Final = by_kind(LocalSGD)
+_EXECUTION: Final = by_kind(Execution)
+_FUNCTION_TASK: Final = by_kind(FunctionTask)
+
+
+#: Called after each round with its report and, if the round was evaluated, its metrics.
+Observer = Callable[[Any, Mapping[str, Any] | None], None]
+
+
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """What a finished run leaves.
+
+    Args:
+        path: its directory.
+        parameters: the released model, shape (d,), in the order of the module's parameters.
+        metrics: by released rounds.
+        statement: of its privacy.
+    """
+
+    path: Path
+    parameters: Tensor
+    metrics: Mapping[int, Mapping[str, Any]]
+    statement: PrivacyStatement
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Private federated training, described whole.
+
+    A configuration file, the command line, a Flower run config and Python are four ways to make one. What a
+    run records is rendered from it.
+
+    Args:
+        task: what is learnt, from whom: a `Task`, or one by name.
+        cohorts: who takes part when.
+        privacy: what is promised to whom, or `NoPrivacy`.
+        mechanism: the strategy matrix: a name, a factorization, a choice with parameters, or the whole value
+            with its workloads.
+        optimizer: what the server does with the private mean update: by name, or any object with
+            ``init`` and ``step`` (`ServerOptimizer`), whose state is part of every commit.
+        local: what users do with the model.
+        execution: messages, workers, limits.
+
+    Raises:
+        ConfigError: values that do not fit together.
+
+    >>> run = Run(cohorts=CyclicCohorts(rounds=24), mechanism="bisr")
+    >>> run.participation
+    Participation(rounds=24, max_participations=3, min_separation=10)
+    >>> Run.from_dict(run.to_dict()).difference(run) is None
+    True
+    """
+
+    task: TaskSource | Task = field(default_factory=Classification)
+    cohorts: Cohorts = field(default_factory=CyclicCohorts)
+    privacy: Privacy = field(default_factory=UserLevel)
+    mechanism: NoiseMechanism | MechanismChoice | Factorization | str = "banded-toeplitz"
+    optimizer: ChosenOptimizer | ServerOptimizer = field(default_factory=Sgd)
+    local: LocalSGD = field(default_factory=LocalSGD)
+    execution: Execution = field(default_factory=Execution)
+
+    def __post_init__(self) -> None:
+        try:
+            self._check()
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+
+    def _check(self) -> None:
+        n, bands = self.cohorts.rounds, self.noise.bands
+        if bands is not None and bands > n:
+            raise ValueError(f"bands (p) must be at most rounds n={n}; got {bands}.")
+        amplified = isinstance(self.privacy, UserLevel) and self.privacy.amplified
+        if amplified and not isinstance(self.cohorts, SampledCohorts):
+            raise ValueError(
+                f"cohorts must be sampled for an amplified run; got {self.cohorts.kind!r}. It would claim "
+                "amplification by sampling that does not happen."
+            )
+        self.cohorts.schedule(self.task_source.users, self.participation, secret_seed=0)  # only to check it
+        self.optimizer_source.workload(n)  # only to check that its schedule fits the horizon
+        for workload in (self.workload, self.second_workload):
+            if workload.rounds != n:
+                raise ValueError(f"A (workload) must have n={n} rounds; got {workload.rounds}.")
+
+    @cached_property
+    def task_source(self) -> TaskSource:
+        """Where the task comes from."""
+        return GivenTask(self.task) if isinstance(self.task, Task) else self.task
+
+    @cached_property
+    def optimizer_source(self) -> ChosenOptimizer:
+        """The optimizer before the model is known."""
+        return chosen(self.optimizer)
+
+    @cached_property
+    def noise(self) -> NoiseMechanism:
+        """The mechanism with its workloads."""
+        return noise_mechanism(self.mechanism)
+
+    @cached_property
+    def participation(self) -> Participation:
+        """The (n, k, b) contract; what the cohorts leave unset is derived."""
+        return self.cohorts.participation(self.task_source.users, self.noise.bands)
+
+    @cached_property
+    def workload(self) -> ToeplitzWorkload:
+        """A₁."""
+        return self._workload(self.noise.workload, self.optimizer_source.workload)
+
+    @cached_property
+    def second_workload(self) -> ToeplitzWorkload:
+        """A₂."""
+        return self._workload(self.noise.second_workload, self.optimizer_source.second_workload)
+
+    def _workload(self, name: str, released: Callable[[int], ToeplitzWorkload]) -> ToeplitzWorkload:
+        rounds = self.cohorts.rounds
+        return released(rounds) if name == "auto" else parse_workload(name, rounds)
+
+    @property
+    def given_objects(self) -> tuple[Task | None, ServerOptimizer | None]:
+        """Task and optimizer, where they were given as objects of the user's own."""
+        made = self.optimizer_source
+        task = self.task if isinstance(self.task, Task) else None
+        return task, made.rule if isinstance(made, OwnOptimizer) else None
+
+    @property
+    def is_private(self) -> bool:
+        """Whether noise is added."""
+        return not isinstance(self.privacy, NoPrivacy)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Each value's own kind and fields, JSON-able: enough to rebuild the run.
+
+        Objects of a user's own are recorded by qualified name and fingerprint, factorizations by their
+        coefficients.
+        """
+        return {
+            "task": self.task_source.to_dict(),
+            "cohorts": self.cohorts.to_dict(),
+            "privacy": self.privacy.to_dict(),
+            "mechanism": self.noise.to_dict(),
+            "optimizer": recorded_optimizer(self.optimizer_source),
+            "local": self.local.to_dict(),
+            "execution": self.execution.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(
+        cls, values: Mapping[str, Any], task: Task | None = None, optimizer: ServerOptimizer | None = None
+    ) -> Self:
+        """Read what `to_dict` wrote.
+
+        Args:
+            values: a recorded run.
+            task: the task, where it was given as an object.
+            optimizer: likewise.
+
+        Raises:
+            ConfigError: an object of the user's own is missing or another one.
+            ValueError: values of another version, or out of range.
+        """
+        return cls(
+            task=_task_of(values["task"], task),
+            cohorts=value_of(COHORTS, values["cohorts"]),
+            privacy=value_of(PRIVACY, values["privacy"]),
+            mechanism=NoiseMechanism.from_dict(values["mechanism"]),
+            optimizer=_optimizer_of(values["optimizer"], optimizer),
+            local=value_of(_LOCAL, values["local"]),
+            execution=value_of(_EXECUTION, values["execution"]),
+        )
+
+    def difference(self, other: Run) -> str | None:
+        """One line naming the first value in which two runs differ in what they compute; None if in none."""
+        mine, theirs = dotted(self.to_dict()), dotted(other.to_dict())
+        for name in sorted(mine.keys() | theirs.keys()):
+            if name.removeprefix("execution.") in Execution.PLACE:
+                continue
+            if mine.get(name) != theirs.get(name):
+                return f"its {name} is {mine.get(name)!r}, not {theirs.get(name)!r}"
+        return None
+
+    def plan(self) -> Plan:
+        """The calibrated mechanism. Builds the task, since the model decides the dimension.
+
+        Raises:
+            ConfigError: a mechanism that cannot be built or that the accountant does not cover.
+        """
+        from fedmf.runs.planning import plan_run
+
+        model = self.task_source.build().model
+        optimizer = self.optimizer_source.build(model.shapes, self.cohorts.rounds)
+        return plan_run(self, optimizer, model.dimension)
+
+    def start(self, path: str | Path, device: str = "cpu") -> Session:
+        """Plan the run, create its directory, draw its key: a session at round 0.
+
+        Args:
+            path: the run directory; must not exist, or be empty.
+            device: "cpu" or "cuda".
+
+        Raises:
+            ConfigError: the run cannot be executed, or the place cannot be used; nothing is left there.
+        """
+        from fedmf.runs.session import Session
+
+        return Session.start(Path(path), self, device)
+
+    def resume(self, path: str | Path, device: str = "cpu") -> Session:
+        """Open a stopped run of this value where its ledger ends.
+
+        Raises:
+            ConfigError: not a run directory, or that of another run.
+            LedgerError: a damaged ledger, or another process is running it.
+        """
+        from fedmf.runs.session import Session
+
+        return Session.resume(Path(path), self, device)
+
+    def simulate(self, path: str | Path, device: str = "cpu", observer: Observer | None = None) -> RunResult:
+        """Carry the run out in this process, to its horizon: start it, or go on if it was stopped there.
+
+        Args:
+            path: the run directory.
+            device: "cpu" or "cuda".
+            observer: called after each round with its report and, if it was evaluated, its metrics.
+
+        Raises:
+            ConfigError: the run cannot be executed, or the place holds something else.
+        """
+        from fedmf.flower import run_in_process  # the one look upwards: this value is the composition root
+
+        opened = self.resume if (Path(path) / "ledger.sqlite").is_file() else self.start
+        with opened(path, device) as session:
+            run_in_process(session, observer or (lambda _report, _row: None))
+            parameters = session.server.parameters.detach().clone()
+            return RunResult(Path(path), parameters, session.metrics, session.statement())
+
+    @classmethod
+    def load(
+        cls, path: str | Path, task: Task | None = None, optimizer: ServerOptimizer | None = None
+    ) -> Self:
+        """The run that a directory holds, rebuilt from its header.
+
+        Args:
+            path: its directory.
+            task: the task, where it was given as an object.
+            optimizer: likewise.
+
+        Raises:
+            ConfigError: not a run directory, or an object of the user's own is missing or another one.
+        """
+        from fedmf.runs.directory import read_header
+
+        return cls.from_dict(read_header(Path(path)).run, task, optimizer)
+
+
+def _task_of(recorded: Mapping[str, Any], task: Task | None) -> TaskSource | Task:
+    kind = recorded.get("kind")
+    if kind == GIVEN:
+        return same_task(recorded, task)
+    if kind == Classification.kind:
+        return Classification(value_of(DATASETS, recorded["data"]), value_of(MODELS, recorded["model"]))
+    return value_of(_FUNCTION_TASK, recorded)
+
+
+def _optimizer_of(
+    recorded: Mapping[str, Any], optimizer: ServerOptimizer | None
+) -> ChosenOptimizer | ServerOptimizer:
+    if recorded.get("kind") == GIVEN:
+        return same_optimizer(recorded, optimizer)
+    return value_of(OPTIMIZERS, recorded)

@@ -1,0 +1,27 @@
+"""Configuration tables: the same values as text, and what is generated from them."""
+
+from fedmf.runs.tables.configuration import (
+    TABLES,
+    dotted_keys,
+    keys,
+    load_run,
+    parse_assignments,
+    render_toml,
+    run_of,
+    tables_of,
+)
+from fedmf.runs.tables.value_table import Key, Scalar, ValueTable
+
+__all__ = [
+    "TABLES",
+    "Key",
+    "Scalar",
+    "ValueTable",
+    "dotted_keys",
+    "keys",
+    "load_run",
+    "parse_assignments",
+    "render_toml",
+    "run_of",
+    "tables_of",
+]

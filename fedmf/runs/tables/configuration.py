@@ -1,0 +1,230 @@
+"""Configuration tables and the run that they are: one TOML file for every engine.
+
+A table is a value of the run; ``kind`` picks its class, the other keys are its fields in kebab-case. Flower
+flattens tables to dotted keys, takes text, numbers and truth values only, knows the listed keys alone and
+injects every default: so the listed keys are the union over all kinds, and ``""``, ``-1`` and ``-inf`` stand
+for a key that is not set.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import tomli_w
+
+from fedmf.accounting import PRIVACY
+from fedmf.cohorts import COHORTS
+from fedmf.data import DATASETS
+from fedmf.errors import ConfigError
+from fedmf.models import MODELS
+from fedmf.optim import OPTIMIZERS
+from fedmf.runs.execution import Execution
+from fedmf.runs.given import GIVEN, GivenTask, recorded_optimizer
+from fedmf.runs.named_tasks import Classification, FunctionTask
+from fedmf.runs.run import Run
+from fedmf.runs.tables.mechanism_table import MechanismTable
+from fedmf.runs.tables.value_table import ConfigurationTable, Key, Scalar, ValueTable
+from fedmf.training import LocalSGD
+from fedmf.values import Value, by_kind, dotted
+
+__all__ = [
+    "TABLES",
+    "dotted_keys",
+    "keys",
+    "load_run",
+    "parse_assignments",
+    "render_toml",
+    "run_of",
+    "tables_of",
+]
+
+_CLASSIFICATION: Final = "classification"
+
+
+@dataclass(frozen=True)
+class _NamedByKind(Value):
+    """The task that [data] and [model] make."""
+
+    kind: ClassVar[str] = _CLASSIFICATION
+
+
+TABLES: Final[dict[str, ConfigurationTable]] = {
+    "task": ValueTable("task", {_CLASSIFICATION: _NamedByKind, FunctionTask.kind: FunctionTask}),
+    "data": ValueTable("data", DATASETS),
+    "model": ValueTable("model", MODELS),
+    "cohorts": ValueTable("cohorts", COHORTS),
+    "privacy": ValueTable("privacy", PRIVACY),
+    "mechanism": MechanismTable("mechanism"),
+    "optimizer": ValueTable("optimizer", OPTIMIZERS),
+    "local": ValueTable("local", by_kind(LocalSGD)),
+    "execution": ValueTable("execution", by_kind(Execution)),
+}
+#: Public seeds that follow the seed of the data unless they are set.
+_SEEDED: Final = ("model", "cohorts", "local")
+
+
+def keys() -> Iterator[Key]:
+    """Every key that a configuration may have, table by table."""
+    for table in TABLES.values():
+        yield from table.keys()
+
+
+def run_of(values: Mapping[str, Any]) -> Run:
+    """The run that tables describe.
+
+    Args:
+        values: nested tables, dotted keys, or both.
+
+    Raises:
+        ConfigError: an unknown key (naming the nearest known one), or a value out of range.
+    """
+    known = {key.dotted: key for key in keys()}
+    _refuse_given(dotted(values))
+    _refuse_unknown(dotted(values), known)
+    given = {name: value for name, value in dotted(values).items() if known[name].is_set(value)}
+    for name, value in given.items():
+        if not isinstance(value, Scalar):
+            table, _, key = name.partition(".")
+            raise ConfigError(f"[{table}] {key} must be text, a number or a truth value; got {value!r}.")
+    by_table: dict[str, dict[str, Any]] = {name: {} for name in TABLES}
+    for name, value in given.items():
+        table, _, key = name.partition(".")
+        by_table[table][key] = value
+    if "seed" in by_table["data"]:
+        for table in _SEEDED:
+            if TABLES[table].takes(by_table[table].get("kind"), "seed"):
+                by_table[table].setdefault("seed", by_table["data"]["seed"])
+    task = TABLES["task"].parse(by_table["task"])
+    if isinstance(task, _NamedByKind):
+        data, model = (TABLES[name].parse(by_table[name]) for name in ("data", "model"))
+        task = Classification(data, model)
+    elif unused := [name for name in given if name.startswith(("data.", "model."))]:
+        table, _, key = unused[0].partition(".")
+        raise ConfigError(
+            f"[{table}] {key} must be left out with task {task.kind!r}, which brings its own data and model; "
+            f"got {given[unused[0]]!r}."
+        )
+    others = ("cohorts", "privacy", "mechanism", "optimizer", "local", "execution")
+    return Run(task, **{name: TABLES[name].parse(by_table[name]) for name in others})
+
+
+def _refuse_given(dotted: Mapping[str, Any]) -> None:
+    for table in TABLES:
+        if dotted.get(f"{table}.kind") == GIVEN:
+            raise ConfigError(
+                f"[{table}] was given as an object ({dotted.get(f'{table}.name')}), which no configuration "
+                "describes. Make the run in Python; Run.load rebuilds it from its directory."
+            )
+
+
+def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
+    """The tables that describe a run, every key that is set.
+
+    Objects of a user's own have no key: their table says ``kind = "given"`` and their recorded name.
+    """
+    tables: dict[str, dict[str, Scalar]] = {}
+    task = run.task_source
+    if isinstance(task, Classification):
+        tables["task"] = {"kind": task.kind}
+        tables["data"], tables["model"] = TABLES["data"].render(task.data), TABLES["model"].render(task.model)
+    else:
+        tables["task"] = (
+            _given(task.to_dict()) if isinstance(task, GivenTask) else TABLES["task"].render(task)
+        )
+    values = {
+        "cohorts": run.cohorts,
+        "privacy": run.privacy,
+        "mechanism": run.noise,
+        "local": run.local,
+        "execution": run.execution,
+    }
+    tables |= {name: TABLES[name].render(value) for name, value in values.items()}
+    recorded = recorded_optimizer(run.optimizer_source)
+    named = recorded["kind"] in OPTIMIZERS
+    tables["optimizer"] = TABLES["optimizer"].render(run.optimizer_source) if named else _given(recorded)
+    return tables
+
+
+def _given(recorded: Mapping[str, Any]) -> dict[str, Scalar]:
+    return {"kind": recorded["kind"], "name": recorded["name"]}
+
+
+def dotted_keys(run: Run) -> dict[str, Scalar]:
+    """The tables of a run by dotted key, as Flower passes them on."""
+    return dotted(tables_of(run))
+
+
+def render_toml(run: Run) -> str:
+    """The run as a configuration file."""
+    return tomli_w.dumps(tables_of(run))
+
+
+def load_run(path: Path, overrides: Mapping[str, Any] | None = None) -> Run:
+    """Read a TOML file and apply overrides by dotted key.
+
+    An override of a table's ``kind`` leaves out what only the file's kind has.
+
+    Raises:
+        ConfigError: unreadable, not TOML, or not a valid configuration.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read configuration {path}: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    return run_of({**_for_kinds(dotted(values), overrides or {}), **(overrides or {})})
+
+
+def _for_kinds(written: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a file without those of a kind that an override replaces by one that does not have them."""
+
+    def replaced(name: str) -> bool:
+        table, _, key = name.partition(".")
+        kind = f"{table}.kind"
+        if table not in TABLES or kind not in overrides:
+            return False
+        return TABLES[table].takes(written.get(kind), key) and not TABLES[table].takes(overrides[kind], key)
+
+    return {name: value for name, value in written.items() if not replaced(name)}
+
+
+def parse_assignments(assignments: list[str]) -> dict[str, Any]:
+    """``table.key=value`` pairs with TOML values; a bare word is text.
+
+    >>> parse_assignments(["privacy.epsilon=2", "mechanism.kind=cgd", "mechanism.lambda=0.9"])
+    {'privacy.epsilon': 2, 'mechanism.kind': 'cgd', 'mechanism.lambda': 0.9}
+    """
+    parsed: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set takes table.key=value; got {assignment!r}.")
+        try:
+            lines = tomllib.loads(f"value = {value}")
+        except ValueError:
+            lines = {"value": value.strip()}
+        if set(lines) != {"value"}:
+            raise ConfigError(f"--set takes one table.key=value; got {assignment!r}.")
+        parsed[key.strip()] = lines["value"]
+    return parsed
+
+
+def _refuse_unknown(given: Mapping[str, Any], known: Mapping[str, Key]) -> None:
+    for name in given:
+        if name in known:
+            continue
+        last = {dotted.partition(".")[2]: dotted for dotted in known}
+        kebab = name.replace("_", "-")
+        key = kebab.rpartition(".")[2]
+        near = [kebab] if kebab in known else [one for one in known if one.partition(".")[2] == key]
+        near = near or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+        near = near or [last[other] for other in difflib.get_close_matches(key, last, n=1)]
+        meant = " or ".join(map(repr, near))
+        hint = f"; did you mean {meant}?" if near else "; see docs/configuration.md for all keys"
+        raise ConfigError(f"unknown configuration key {name!r}{hint}")

@@ -1,0 +1,147 @@
+"""What a run or its header may claim of secret cohorts: only what they drew, and enough noise for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from support.amplified_runs import ACCOUNTANTS, keys
+from support.small_runs import run_small, small_run
+
+from fedmf.accounting import RunHeader, build_statement
+from fedmf.errors import ConfigError, LedgerError
+from fedmf.records import Ledger
+
+
+def changed(header: Mapping[str, Any], place: str, value: object) -> dict[str, Any]:
+    """A copy of a header with one field replaced, by dotted name."""
+    copy = json.loads(json.dumps(header))
+    *tables, name = place.split(".")
+    table = copy
+    for part in tables:
+        table = table[part]
+    table[name] = value
+    return copy
+
+
+@pytest.fixture(scope="module", params=ACCOUNTANTS)
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
+    """The ledger of a finished run; its own header has a statement."""
+    path = tmp_path_factory.mktemp(request.param) / "run"
+    run_small(path, small_run(**keys(request.param)))
+    with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
+        build_statement(RunHeader.from_dict(ledger.header), ledger)
+        yield ledger
+
+
+def test_too_little_noise_is_found_in_the_header(recorded: Ledger) -> None:
+    less = 0.85 * recorded.header["plan"]["noise_multiplier"]
+    header = RunHeader.from_dict(changed(recorded.header, "plan.noise_multiplier", less))
+    with pytest.raises(LedgerError, match=r"the header's amplification does not hold: noise .* must give"):
+        build_statement(header, recorded)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (
+            "plan.amplification.probability",
+            0.01,
+            r"must be those of the cohorts, '.*' and 0\.\d+; got .* 0\.01",
+        ),
+        ("plan.amplification.accountant", "none", r"must be those of the cohorts, .*; got 'none'"),
+        ("plan.amplification.accountant", "poisson", r"must be those of the cohorts, .*; got 'poisson'"),
+        ("run.cohorts.size", 1, r"must be those of the cohorts|must be floor\(U/m\)"),
+    ],
+)
+def test_a_header_that_claims_other_sampling_than_its_run_drew_is_refused(
+    recorded: Ledger, place: str, value: object, message: str
+) -> None:
+    """Less frequent participation would make the same noise look enough."""
+    header = RunHeader.from_dict(changed(recorded.header, place, value))
+    with pytest.raises(LedgerError, match=rf"header's amplification does not hold: .*{message}"):
+        build_statement(header, recorded)
+
+
+@pytest.mark.parametrize("kind", ["cyclic", "random"])
+def test_a_header_whose_cohorts_are_not_random_is_refused(recorded: Ledger, kind: str) -> None:
+    cohorts = {**recorded.header["run"]["cohorts"], "kind": kind, "seed": 0}
+    header = RunHeader.from_dict(changed(recorded.header, "run.cohorts", cohorts))
+    with pytest.raises(LedgerError, match=rf"does not hold: cohorts must be drawn at random; got '{kind}'"):
+        build_statement(header, recorded)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("run.cohorts.kind", "lottery", r"kind must be one of .*; got 'lottery'"),
+        ("run.privacy.adjacency", "replace-one", r"adjacency must be 'zero-out' for an amplified run"),
+        ("run.privacy.amplified", False, r"amplification must be recorded exactly where the privacy"),
+        ("plan.amplification", None, r"amplification must be recorded exactly where the privacy"),
+        ("plan.inflation", 1.5, r"F \(inflation\) must be 1 with amplification"),
+    ],
+)
+def test_a_header_that_contradicts_itself_is_no_header(
+    recorded: Ledger, place: str, value: object, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        RunHeader.from_dict(changed(recorded.header, place, value))
+
+
+def test_the_accountant_of_another_sampler_is_refused_in_the_header(recorded: Ledger) -> None:
+    own = recorded.header["plan"]["amplification"]["accountant"]
+    for other in set(ACCOUNTANTS) - {own}:
+        header = changed(recorded.header, "plan.amplification.accountant", other)
+        with pytest.raises(LedgerError, match=f"must be those of the cohorts, '{own}' .*; got '{other}'"):
+            build_statement(RunHeader.from_dict(header), recorded)
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schedule": "cyclic"}, r"cohorts must be sampled for an amplified run; got 'cyclic'"),
+        ({"schedule": "random"}, r"cohorts must be sampled for an amplified run; got 'random'"),
+        ({"adjacency": "replace-one"}, r"adjacency must be 'zero-out' for an amplified run"),
+        ({"user_budgets": "budgets.csv"}, r"user_budgets must be empty for an amplified run"),
+        ({"max_epsilon": 1.0}, r"max_epsilon must be unset for an amplified run; got 1\."),
+        (
+            {"private": False, "epsilon": None},
+            r"amplified is a key of user-level, not of kind 'none'\. .* --set privacy\.amplified=false\.",
+        ),
+        ({"max_participations": 2}, r"k \(max_participations\) must be 3"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_an_accountant_does_not_cover_is_refused(
+    accountant: str, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        small_run(**keys(accountant, **changes))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("accountant", "changes", "message"),
+    [
+        ("cyclic-poisson", {"bands": 5}, r"p \(bands\) must be at most b=4 .*; got 5"),
+        ("b-min-sep", {"bands": 5}, r"p \(bands\) must be at most b=4 .*; got 5"),
+        ("cyclic-poisson", {"mechanism": "square-root", "bands": None}, r"p \(bands\) must be at most b=4"),
+        ("cyclic-poisson", {"storage-dtype": "float32"}, r"F \(inflation\) must be 1 with .* rounded noise"),
+        ("balls-in-bins", {"server_optimizer": "jme-adam"}, r"amplified must be false for .* second moment"),
+        (
+            "balls-in-bins",
+            {"mechanism": "cgd", "bands": None, "lambda": -0.5},
+            r"C \(strategy\) must have no negative|lambda",
+        ),
+    ],
+    ids=range(6),
+)
+def test_mechanisms_that_an_accountant_does_not_cover_are_refused(
+    accountant: str, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        small_run(**keys(accountant, **changes)).plan()
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,248 @@
+"""Run directories that exist: one holder, one key, and the last committed state."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from support.directories import DIMENSION, RUN, commit, create, fail, planned, same
+
+from fedmf.accounting import NoPrivacy
+from fedmf.accounting.statement import header as header_module
+from fedmf.errors import ConfigError, LedgerError, ParticipationViolation
+from fedmf.noise.key import NoiseKey
+from fedmf.records import durable
+from fedmf.records.key_file import save_key
+from fedmf.records.ledger import Ledger
+from fedmf.runs import Run
+from fedmf.runs.directory import CHECKPOINTS, CONFIG, KEY, RunDirectory
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[RunDirectory]:
+    """A new run in ``tmp_path/run``."""
+    with create(tmp_path / "run") as directory:
+        yield directory
+
+
+def test_a_second_holder_in_this_process_is_refused(opened: RunDirectory) -> None:
+    with pytest.raises(LedgerError):
+        RunDirectory.open(opened.path)
+    commit(opened, 0, 1.0)
+    opened.close()
+    RunDirectory.open(opened.path).close()
+
+
+def test_a_second_process_is_refused_and_reading_is_not(opened: RunDirectory) -> None:
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from fedmf.records.ledger import Ledger\n"
+        "from fedmf.runs.directory import LEDGER, RunDirectory\n"
+        "path = Path(sys.argv[1])\n"
+        "print(Ledger.open(path / LEDGER, read_only=True).last_round())\n"
+        "try:\n"
+        "    RunDirectory.open(path)\n"
+        "except ValueError as error:\n"
+        "    print(type(error).__name__)\n"
+    )
+    commit(opened, 0, 1.0)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(opened.path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout.split() == ["0", "LedgerError"]
+
+
+def test_opening_refuses_what_is_not_a_run(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    for name in ("absent", "empty", "file"):
+        with pytest.raises(ConfigError, match=rf"{name} is not a run directory: it has no ledger.sqlite"):
+            RunDirectory.open(tmp_path / name)
+
+
+@pytest.mark.parametrize("content", [b"epsilon =", b"\xff", b"[privacy]\nepsilon = 80.0\n"])
+def test_the_configuration_file_is_a_rendering_that_nothing_reads_again(
+    opened: RunDirectory, content: bytes
+) -> None:
+    """Else a run could go on with another plan than the one its ledger accounts for."""
+    header = opened.header
+    opened.close()
+    (opened.path / CONFIG).write_bytes(content)
+    with RunDirectory.open(opened.path) as again:
+        assert same(again.header, header)
+    assert Run.load(opened.path).difference(RUN) is None
+
+
+def test_opening_refuses_a_header_of_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(header_module, "_FORMAT", 3)
+        create(tmp_path / "run").close()
+    with pytest.raises(ValueError, match=r"must have format 4; got 3\. Use the fedmf version that wrote it"):
+        RunDirectory.open(tmp_path / "run")
+    with pytest.raises(ValueError, match="must have format 4"):
+        Run.load(tmp_path / "run")
+
+
+def replace_key(path: Path, key: NoiseKey) -> None:
+    (path / KEY).unlink()
+    save_key(path / KEY, key)
+
+
+def test_opening_refuses_another_runs_key_and_frees_the_lock(opened: RunDirectory) -> None:
+    """Going on with another key would add noise that does not cancel, at the cost of privacy."""
+    key = opened.key
+    opened.close()
+    replace_key(opened.path, NoiseKey.from_os())
+    with pytest.raises(ConfigError, match=r"is not the key of this run: its fingerprint is [0-9a-f]{16}"):
+        RunDirectory.open(opened.path)
+    replace_key(opened.path, key)
+    RunDirectory.open(opened.path).close()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
+def test_opening_refuses_a_key_that_others_can_read(opened: RunDirectory, mode: int) -> None:
+    opened.close()
+    os.chmod(opened.path / KEY, mode)
+    with pytest.raises(ConfigError, match=r"cannot use noise key .* must be 0600"):
+        RunDirectory.open(opened.path)
+
+
+def test_opening_refuses_a_missing_or_damaged_key(opened: RunDirectory) -> None:
+    opened.close()
+    text = (opened.path / KEY).read_text()
+    (opened.path / KEY).write_text(text[:-3])
+    with pytest.raises(ValueError, match="Restore it from a copy"):
+        RunDirectory.open(opened.path)
+    (opened.path / KEY).unlink()
+    with pytest.raises(ConfigError, match=r"cannot use noise key .*: No such file"):
+        RunDirectory.open(opened.path)
+
+
+def test_no_error_shows_the_key(opened: RunDirectory) -> None:
+    opened.close()
+    secret = (opened.path / KEY).read_text().rsplit("key: ", 1)[1].strip()
+    replace_key(opened.path, NoiseKey.from_seed(1))
+    with pytest.raises(ConfigError) as caught:
+        RunDirectory.open(opened.path)
+    assert secret not in str(caught.value)
+    assert secret not in (opened.path / CONFIG).read_text()
+
+
+def test_restoring_returns_the_last_committed_state(opened: RunDirectory) -> None:
+    for t in range(3):
+        commit(opened, t, t + 0.5)
+        restored = opened.restore()
+        assert restored is not None
+        rounds, parameters, state, noise = restored
+        assert rounds == t + 1
+        assert noise == {"t": t + 1}
+        assert torch.equal(parameters, torch.full((3,), t + 0.5))
+        assert torch.equal(state["velocity"], torch.full((3,), -t - 0.5))
+        assert len(os.listdir(opened.path / CHECKPOINTS)) == 1
+    opened.close()
+    with RunDirectory.open(opened.path) as again:
+        restored = again.restore()
+        assert restored is not None
+        assert restored[0] == 3
+        assert torch.equal(restored[1], torch.full((3,), 2.5))
+
+
+def test_a_crash_between_checkpoint_and_ledger_goes_back_to_the_committed_round(
+    opened: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> None:
+        raise SystemExit
+
+    commit(opened, 0, 0.5)
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "commit_round", crash)
+        with pytest.raises(SystemExit):
+            commit(opened, 1, 1.5)
+    assert len(os.listdir(opened.path / CHECKPOINTS)) == 2
+    opened.close()
+    with RunDirectory.open(opened.path) as again:
+        restored = again.restore()
+        assert restored is not None
+        assert (restored[0], restored[1][0].item()) == (1, 0.5)
+        commit(again, 1, 7.5)
+        restored = again.restore()
+        assert restored is not None
+        assert (restored[0], restored[1][0].item()) == (2, 7.5)
+        assert len(os.listdir(again.path / CHECKPOINTS)) == 1
+
+
+def test_a_disk_that_fails_before_the_commit_releases_nothing(
+    opened: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(opened, 0, 0.5)
+    with monkeypatch.context() as patched:
+        patched.setattr(durable.os, "fsync", fail)
+        with pytest.raises(
+            ConfigError, match=r"cannot write checkpoint of round 2: .*; nothing was released"
+        ):
+            commit(opened, 1, 1.5)
+    assert opened.ledger.last_round() == 0
+    commit(opened, 1, 2.5)
+    restored = opened.restore()
+    assert restored is not None
+    assert restored[1][0].item() == 2.5
+
+
+def test_a_disk_that_fails_after_the_commit_does_not_make_the_round_look_failed(
+    opened: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the server would release the same round a second time, with other contents."""
+    commit(opened, 0, 0.5)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", fail)
+        commit(opened, 1, 1.5)
+    assert opened.ledger.last_round() == 1
+    commit(opened, 2, 2.5)
+    assert len(os.listdir(opened.path / CHECKPOINTS)) == 1
+
+
+def test_a_round_that_breaks_the_contract_is_not_committed(opened: RunDirectory) -> None:
+    commit(opened, 0, 0.5)
+    with pytest.raises(ParticipationViolation):
+        opened.commit(1, ["u0"], torch.ones(3), {}, {"t": 1})
+    restored = opened.restore()
+    assert restored is not None
+    assert (restored[0], restored[1][0].item()) == (1, 0.5)
+
+
+def test_a_round_in_which_nobody_took_part_counts(opened: RunDirectory) -> None:
+    opened.commit(0, [], torch.ones(3), {}, {"t": 1})
+    restored = opened.restore()
+    assert restored is not None
+    assert restored[0] == 1
+    assert opened.ledger.last_round() == 0
+    assert opened.ledger.pattern_counts() == {}
+
+
+def test_a_checkpoint_swapped_on_disk_is_refused(opened: RunDirectory, tmp_path: Path) -> None:
+    commit(opened, 0, 0.5)
+    (name,) = os.listdir(opened.path / CHECKPOINTS)
+    with create(tmp_path / "other") as other:
+        commit(other, 0, 99.0)
+        shutil.copy(other.path / CHECKPOINTS / name, opened.path / CHECKPOINTS / name)
+    with pytest.raises(ValueError, match="is not the one the ledger committed"):
+        opened.restore()
+
+
+def test_runs_without_privacy_are_not_bound_to_a_key(tmp_path: Path) -> None:
+    run = dataclasses.replace(RUN, privacy=NoPrivacy())
+    RunDirectory.create(tmp_path / "run", run, planned(run), NoiseKey.from_os(), DIMENSION).close()
+    replace_key(tmp_path / "run", NoiseKey.from_os())
+    RunDirectory.open(tmp_path / "run").close()

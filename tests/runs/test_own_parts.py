@@ -1,0 +1,143 @@
+"""A run with an own factorization, optimizer and task: trained, killed, resumed, accounted for."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+import fedmf
+from fedmf.accounting import RunHeader
+from fedmf.errors import ConfigError, LedgerError
+from fedmf.factorization import Toeplitz
+from fedmf.records import Ledger
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+EXAMPLE = DOCS / "examples/own_parts.py"
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("own_parts", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_shows_the_program() -> None:
+    page, program = (DOCS / "python.md").read_text(), EXAMPLE.read_text()
+    (shown,) = re.findall(r"<!-- examples/own_parts.py -->\n```python\n(.*?)```", page, flags=re.DOTALL)
+    assert shown.strip() in program
+
+
+def released(path: Path) -> int:
+    """Rounds on record; 0 while there is no ledger."""
+    try:
+        with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
+            last = ledger.last_round()
+    except LedgerError:
+        return 0
+    return 0 if last is None else last + 1
+
+
+def test_killed_and_started_again(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    command = [sys.executable, str(EXAMPLE), str(path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) as process:
+        while released(path) < 5 and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    at = released(path)
+    assert 5 <= at < 60
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert "60 of 60 released" in done.stdout
+    check_records(path)
+
+
+def check_records(path: Path) -> None:
+    """Header, config.toml and statement say the same."""
+    with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
+        header = RunHeader.from_dict(ledger.header)
+    tables = tomllib.loads((path / "config.toml").read_text())
+    statement, run = fedmf.account(path).to_dict(), header.run
+    for table in ("cohorts", "privacy", "local", "execution"):
+        for key, value in tables[table].items():
+            assert run[table][key.replace("-", "_")] == value, (table, key)
+    assert (statement["epsilon_requested"], statement["delta"]) == (8.0, 1e-5)
+    assert (statement["rounds"], statement["cohort_size"]) == (60, 12)
+    assert statement["clip_norm"] == run["privacy"]["clip_norm"] == tables["privacy"]["clip-norm"]
+    assert statement["mechanism"] == tables["mechanism"]["name"] == "own"
+    for name in ("task", "optimizer"):
+        assert tables[name] == {"kind": "given", "name": run[name]["name"]}
+    assert header.plan.mechanism.factorization.to_dict() == run["mechanism"]["choice"]["factorization"]
+    (checkpoint,) = (path / "checkpoints").iterdir()
+    with np.load(checkpoint) as arrays:
+        assert arrays["optimizer.momentum"].shape == (header.dimension,) == (33,)
+
+
+class Stopped(Exception):
+    """Raised in the middle of a run."""
+
+
+def test_resumed_bit_for_bit_and_only_with_the_same_parts(example: ModuleType, tmp_path: Path) -> None:
+    run = dataclasses.replace(example.run, privacy=fedmf.UserLevel(noise_seed=3))
+    whole = run.simulate(tmp_path / "whole")
+
+    def stop(report: object, _row: object) -> None:
+        if report.t == 20:  # type: ignore[attr-defined]
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        run.simulate(tmp_path / "stopped", observer=stop)
+    assert released(tmp_path / "stopped") == 21
+    with pytest.raises(ConfigError, match=r"task was given as an object .*Linear.*Run\.load\(path, task="):
+        fedmf.Run.load(tmp_path / "stopped")
+    with pytest.raises(ConfigError, match=r"optimizer was given as an object \(own_parts\.SignMomentum\)"):
+        fedmf.Run.load(tmp_path / "stopped", task=example.ink())
+    other = dataclasses.replace(run, optimizer=fedmf.Sgd())
+    with pytest.raises(ConfigError, match="optimizer"):
+        other.resume(tmp_path / "stopped")
+    smaller = dataclasses.replace(run, mechanism=Toeplitz([1.0, 0.5], 60))
+    with pytest.raises(ConfigError, match=r"its mechanism\.choice\.factorization\.coefficients is"):
+        smaller.resume(tmp_path / "stopped")
+    renamed = dataclasses.replace(example.ink().dataset, user_ids=[f"x{u}" for u in range(120)])
+    with pytest.raises(ConfigError, match=r"task must be the one that the run was .* its fingerprint"):
+        dataclasses.replace(run, task=dataclasses.replace(example.ink(), dataset=renamed)).resume(
+            tmp_path / "stopped"
+        )
+    again = run.simulate(tmp_path / "stopped")
+    assert torch.equal(again.parameters, whole.parameters)
+    assert again.metrics == whole.metrics
+    assert again.statement.to_dict() == whole.statement.to_dict()
+
+
+class Dishonest(Toeplitz):
+    """Claims to be half as sensitive as its coefficients are."""
+
+    def column_sum(self, indices: object) -> np.ndarray:
+        return 0.5 * super().column_sum(indices)  # type: ignore[arg-type]
+
+    def gram_diagonal(self, gap: int) -> np.ndarray:
+        return 0.25 * super().gram_diagonal(gap)
+
+
+def test_what_an_object_says_of_its_sensitivity_is_not_trusted(example: ModuleType) -> None:
+    honest = dataclasses.replace(example.run, mechanism=Toeplitz([1.0, 0.5, 0.25], 60)).plan()
+    claimed = dataclasses.replace(example.run, mechanism=Dishonest([1.0, 0.5, 0.25], 60)).plan()
+    assert claimed.sensitivity == honest.sensitivity
+    assert claimed.noise_std == honest.noise_std

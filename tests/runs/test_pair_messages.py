@@ -1,0 +1,148 @@
+"""The pair in whole runs: hostile workers, both kinds of message, resuming, budgets of single users."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import dp_accounting
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message
+from numpy.typing import NDArray
+from support.pair_runs import RecordedPair, pair_run
+from support.small_runs import client_for, linear_task, run_small, tampering
+
+from fedmf.errors import ConfigError
+from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.simulation import run_on_grid
+from fedmf.flower.strategy import RoundReport
+from fedmf.moments import BlockEnergies
+from fedmf.records import Ledger
+
+FORMS = ("per-user", "squared-mean")
+DIMENSION = 30
+TASK = linear_task(24, DIMENSION)
+BLOCKS = BlockEnergies([10, 20])
+UNIT = 2**40
+
+
+def with_parts(request: Message, reply: Message, **parts: NDArray[np.generic]) -> Message:
+    arrays = {name: array.numpy() for name, array in reply.content.array_records["arrays"].items()}
+    sent = {name: value for name, value in {**arrays, **parts}.items() if value is not None}
+    reply.content["arrays"] = ArrayRecord({name: Array(value) for name, value in sent.items()})
+    return Message(reply.content, reply_to=request)
+
+
+BAD_SLICES = {
+    "no second": ({"second": None}, "no array 'second'"),
+    "negative": ({"second": np.array([-1, UNIT])}, "sums of squares; got -1"),
+    "too much energy": ({"second": np.array([4 * UNIT, 3 * UNIT])}, "add up to at most"),
+    "overflow": ({"second": np.array([2**63 - 1, 2**63 - 1])}, "add up to at most"),
+    "short": ({"second": np.array([1])}, r"shape \(2,\)"),
+    "floats": ({"second": np.array([0.5, 0.5])}, "must be int64"),
+    "inflated sum": ({"sum": np.full(DIMENSION, 2**45)}, "norm at most"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_SLICES)
+def test_a_hostile_slice_is_refused_whole_and_uses_up_both_rows_of_noise(kind: str, tmp_path: Path) -> None:
+    keys = {"workers": 2, "second_workload": "exponential:0.5"}
+    spoilt: list[set[str]] = []
+    reports: list[RoundReport] = []
+
+    def tamper(request: Message, reply: Message) -> Message:
+        users = set(request.content.config_records["config"]["users"])  # type: ignore[arg-type]
+        if request.content.config_records["config"]["round"] != 3 or spoilt:
+            return reply
+        spoilt.append(users)
+        return with_parts(request, reply, **BAD_SLICES[kind][0])  # type: ignore[arg-type]
+
+    bad, good = RecordedPair(BLOCKS), RecordedPair(BLOCKS)
+    spoiling = pair_run(bad, TASK, **keys)
+    run_small(tmp_path / "bad", spoiling, lambda s: tampering(client_for(s), tamper), reports.append)
+    (refused,) = [line for report in reports for line in report.rejected]
+    assert re.search(BAD_SLICES[kind][1], refused)
+    run_small(tmp_path / "good", pair_run(good, TASK, **keys))
+    with Ledger.open(tmp_path / "bad" / "ledger.sqlite", read_only=True) as ledger:
+        assert not spoilt[0] & set(ledger.participants(3))
+    x = TASK.dataset.features.double().numpy()
+    x = 0.3 * x / np.linalg.norm(x, axis=1, keepdims=True)
+    gone = x[[int(user[1:]) for user in spoilt[0]]]
+    missing = np.array([np.sum(gone[:, :10] ** 2), np.sum(gone[:, 10:] ** 2)]) / 6
+    difference = good.seconds() - bad.seconds()
+    np.testing.assert_allclose(difference[3], missing, atol=1e-7)
+    # The same noise all the time; updates lose bits of float32 to the size of the model.
+    np.testing.assert_allclose(np.delete(difference, 3, axis=0), 0.0, atol=1e-8)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_both_kinds_of_message_release_the_same_pair(form: str, tmp_path: Path) -> None:
+    found = []
+    for messages in ("slice", "per-user"):
+        optimizer = RecordedPair(BLOCKS, form)  # type: ignore[arg-type]
+        keys = {"messages": messages, "workers": 2, "second_workload": "exponential:0.5"}
+        run_small(tmp_path / messages, pair_run(optimizer, TASK, **keys))
+        found.append((optimizer.means(), optimizer.seconds()))
+    for by_slice, by_user in zip(*found, strict=True):
+        np.testing.assert_allclose(by_slice, by_user, atol=1e-7)  # single updates are float32
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_resumed_run_releases_the_same_bits(form: str, tmp_path: Path) -> None:
+    keys = {"mechanism": "banded-toeplitz", "bands": 4, "second_workload": "exponential:0.5"}
+    whole, halves = (RecordedPair(BLOCKS, form) for _ in range(2))  # type: ignore[arg-type]
+    final = run_small(tmp_path / "whole", pair_run(whole, TASK, **keys))
+    run = pair_run(halves, TASK, **keys)
+    with run.start(tmp_path / "halves") as session:
+        session.plan.__dict__["allowed_rounds"] = 5
+        run_on_grid(session, InProcessGrid(client_for(session)))
+    with run.resume(tmp_path / "halves") as session:
+        assert session.server.t == 5
+        run_on_grid(session, InProcessGrid(client_for(session)))
+        again = session.server.parameters.numpy()
+    assert np.array_equal(final, again)
+    assert np.array_equal(whole.seconds(), halves.seconds())
+    assert np.array_equal(whole.means(), halves.means())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_run_is_resumed_with_its_own_second_moment_only(form: str, tmp_path: Path) -> None:
+    """Other blocks of the same number, or another form, would be calibrated all the same."""
+    run = pair_run(RecordedPair(BLOCKS, form), TASK, second_workload="exponential:0.5")  # type: ignore[arg-type]
+    run_small(tmp_path / "run", run)
+    for moment, other in ((BlockEnergies([15, 15]), form), (BLOCKS, *(set(FORMS) - {form}))):
+        changed = replace(run, optimizer=RecordedPair(moment, other))  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="optimizer must be the one that the run was started with"):
+            changed.resume(tmp_path / "run")
+    with run.resume(tmp_path / "run") as session:
+        assert session.server.t == 12
+
+
+def test_budgets_of_single_users_and_of_the_run_count_both_streams(tmp_path: Path) -> None:
+    """ε so far of the pair exceeds what the sums alone would show; a budget between stops a user earlier."""
+    table = tmp_path / "budgets.csv"
+    table.write_text("user,epsilon\nu000,5.0\n", encoding="utf-8")
+    optimizer = RecordedPair(BLOCKS)
+    keys = {"second_workload": "exponential:0.5", "second_moment_importance": 5.0}
+    run = pair_run(optimizer, TASK, **keys, user_budgets=str(table))
+    run_small(tmp_path / "run", run)
+    plan = run.plan()
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
+        joined = [t for t, user in ledger.participations() if user == "u000"]
+        others = [t for t, user in ledger.participations() if user == "u001"]
+    assert plan.second is not None
+    C_1, C_2 = plan.mechanism.factorization.materialize(), plan.second.factorization.materialize()
+
+    def epsilon(rounds: list[int]) -> float:
+        p = np.sum(C_1[:, rounds].sum(axis=1) ** 2) * (0.3 / plan.noise_std) ** 2
+        q = np.sum(C_2[:, rounds].sum(axis=1) ** 2) * (0.09 / plan.second_noise_std) ** 2
+        return dp_accounting.get_epsilon_gaussian(1 / np.sqrt(p + q), run.privacy.delta)
+
+    assert len(others) == 3
+    assert 0 < len(joined) < 3
+    assert epsilon(joined) <= 5.0 < epsilon(sorted([*joined, max(joined) + 4]))
+    assert plan.epsilon_after(12) == pytest.approx(8.0, rel=1e-6)
+    spent = [plan.epsilon_after(t) for t in range(13)]
+    assert spent == sorted(spent)

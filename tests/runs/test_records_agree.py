@@ -1,0 +1,145 @@
+"""Configuration file, header and statement agree with each other: all are rendered from one run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.pair_runs import RecordedPair, pair_run
+from support.small_runs import linear_task
+
+from fedmf import Run
+from fedmf.accounting import NoPrivacy, UserLevel
+from fedmf.cohorts import CyclicCohorts, MinSeparatedCohorts, RandomCohorts
+from fedmf.data import Digits
+from fedmf.errors import ConfigError
+from fedmf.factorization import NamedMechanism, Toeplitz
+from fedmf.models import Mlp
+from fedmf.moments import DiagonalMoment
+from fedmf.noise import NoiseStorage
+from fedmf.optim import Adam
+from fedmf.runs import Classification, Execution, NoiseMechanism, account, load_run, read_header
+from fedmf.runs.directory import CONFIG
+from fedmf.runs.outputs import STATEMENT, STATEMENT_TEXT
+from fedmf.runs.tables import tables_of
+from fedmf.training import LocalSGD
+
+TASK = linear_task(24, 6)
+NAMED = Run(
+    task=Classification(Digits(users=24, seed=5), Mlp(hidden_units=(8,))),
+    cohorts=RandomCohorts(rounds=12, size=4, min_separation=2, seed=9),
+    privacy=UserLevel(epsilon=2.5, clip_norm=0.7, delta=1e-6, adjacency="replace-one", max_epsilon=2.0),
+    mechanism=NoiseMechanism(
+        NamedMechanism("banded-toeplitz", {"bands": 3}), "momentum:0.9", storage=NoiseStorage(dtype="float32")
+    ),
+    optimizer=Adam(learning_rate=0.01),
+    local=LocalSGD(epochs=2),
+    execution=Execution(messages="per-user", evaluate_every=5),
+)
+CYCLIC = CyclicCohorts(rounds=12, size=6)
+RUNS = {
+    "values by name": NAMED,
+    "without noise": dataclasses.replace(NAMED, privacy=NoPrivacy(clip_norm=0.7, noise_seed=3)),
+    "public noise": dataclasses.replace(NAMED, privacy=UserLevel(noise_seed=3)),
+    "a task and a factorization": Run(
+        task=TASK, cohorts=CYCLIC, privacy=UserLevel(epsilon=3.0), mechanism=Toeplitz([1.0, 0.5, 0.25], 12)
+    ),
+    "an optimizer with a second moment": pair_run(RecordedPair(DiagonalMoment(6)), TASK, noise_seed=-1),
+    "secret cohorts": Run(
+        task=TASK,
+        cohorts=MinSeparatedCohorts(rounds=12, size=3, min_separation=4),
+        privacy=UserLevel(epsilon=1.0, delta=1e-2, amplified=True),
+        mechanism=NamedMechanism("bsr", {"bands": 4}),
+    ),
+}
+
+
+def recorded(path: Path, run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tables and statement of a run that released three rounds, from their files."""
+    with run.start(path) as session:
+        for _ in range(3):
+            session.server.release(session.server.new_sum(), [])
+        session.write_reports()
+    return tomllib.loads((path / CONFIG).read_text()), json.loads((path / STATEMENT).read_text())
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_configuration_header_and_statement_say_the_same(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "run"
+    tables, statement = recorded(path, run)
+    header = read_header(path)
+    plan = header.plan
+
+    assert header.run == run.to_dict()
+    assert (plan.privacy, plan.cohorts) == (run.privacy, run.cohorts)
+    assert (plan.users, plan.participation) == (run.task_source.users, run.participation)
+    assert tables == tables_of(run)
+
+    privacy, cohorts = tables["privacy"], tables["cohorts"]
+    assert statement["epsilon_requested"] == privacy.get("epsilon")
+    assert statement["noise_key_public"] == (("noise-seed" in privacy) if run.is_private else None)
+    for name, value in {
+        "clip_norm": privacy["clip-norm"],
+        "delta": privacy["delta"],
+        "adjacency": privacy["adjacency"],
+        "rounds": cohorts["rounds"],
+        "cohort_size": cohorts["size"],
+        "users": run.task_source.users,
+        **dataclasses.asdict(plan.participation),
+        "dimension": header.dimension,
+        "mechanism": mechanism_named(tables) if run.is_private else "none",
+        "noise_std": plan.noise_std,
+    }.items():
+        assert statement[name] == value, name
+    kind = "fixed schedule" if cohorts["kind"] == "cyclic" else f"{cohorts['kind']} cohorts"
+    assert kind in statement["sampling"]
+    assert (statement["amplification"] is not None) == privacy.get("amplified", False)
+    assert ("server" in statement["trust"].split()[0]) == (tables["execution"]["messages"] == "per-user")
+    if run.is_private:
+        assert statement["epsilon_planned"] == pytest.approx(privacy["epsilon"], rel=1e-6)
+        assert (
+            f"({statement['epsilon_planned']:.6g}, {privacy['delta']:g})"
+            in (path / STATEMENT_TEXT).read_text()
+        )
+
+
+def mechanism_named(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    table = tables["mechanism"]
+    return table["name"] if table["kind"] == "given" else table["kind"]
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_the_records_alone_give_the_same_run_and_statement(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "run"
+    _, statement = recorded(path, run)
+    assert account(path).to_dict() == statement
+    task, optimizer = run.given_objects
+    assert Run.load(path, task, optimizer).difference(run) is None
+    before = read_header(path).to_dict()
+    with run.resume(path) as session:
+        assert session.directory.header.to_dict() == before
+        assert session.run.to_dict() == run.to_dict()
+        assert session.statement().to_dict() == statement
+    given = [part for part in (task, optimizer) if part is not None]
+    if given:
+        with pytest.raises(ConfigError, match=r"was given as an object \(.*\): pass the same one again"):
+            Run.load(path)
+        with pytest.raises(ConfigError, match=r"^\[task\] was given as an object \(.*\), which no con"):
+            load_run(path / CONFIG)
+    else:
+        assert load_run(path / CONFIG).difference(run) is None
+
+
+def test_a_record_has_no_second_place_for_what_was_promised(tmp_path: Path) -> None:
+    """The plan in a header is read with the run's own privacy and cohorts: no copies can disagree."""
+    path = tmp_path / "run"
+    recorded(path, NAMED)
+    values = read_header(path).to_dict()
+    assert not {"privacy", "cohorts"} & values["plan"].keys()
+    flat = json.dumps({name: value for name, value in values.items() if name != "run"})
+    assert not any(word in flat for word in ("epsilon", "clip_norm", "delta", "adjacency"))

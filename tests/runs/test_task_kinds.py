@@ -1,0 +1,90 @@
+"""Whole runs of every kind of task, and of broken ones, which leave nothing behind."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from support.broken_tasks import BROKEN
+from support.training_cases import KINDS, task_of_kind
+
+import fedmf
+from fedmf.errors import ConfigError
+
+ENGINES = ("auto", "vectorised", "loop")
+METRICS = {
+    "classification": ["accuracy"],
+    "tokens": ["perplexity", "token_accuracy"],
+    "tagging": ["token_accuracy"],
+    "regression": ["mae", "rmse"],
+    "multi-label": ["f1"],
+}
+ROUNDS = 12
+
+
+def run_of_task(task: fedmf.Task, engine: str = "auto") -> fedmf.Run:
+    users = task.dataset.users
+    return fedmf.Run(
+        task,
+        fedmf.CyclicCohorts(rounds=ROUNDS, size=max(1, users // 2)),
+        fedmf.UserLevel(clip_norm=1.0, epsilon=200.0, noise_seed=0),
+        "identity",
+        local=fedmf.LocalSGD(engine=engine, learning_rate=0.1, epochs=2),  # type: ignore[arg-type]
+    )
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """What the loop says of modules that torch.func cannot batch is not of interest here."""
+    logging.getLogger("fedmf").setLevel(logging.ERROR)
+    yield
+    logging.getLogger("fedmf").setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_task_is_trained_with_the_default_engine(kind: str, tmp_path: Path) -> None:
+    task = task_of_kind(kind, [5, 9, 3, 7, 8, 4])
+    run = run_of_task(task)
+    result = run.simulate(tmp_path / "run")
+    assert result.metrics[ROUNDS]["loss"] < result.metrics[0]["loss"]
+    names = [metric.name for metric in task.metrics]
+    table = pd.read_parquet(tmp_path / "run/metrics.parquet")
+    assert list(table.columns) == ["round", "loss", *names, "epsilon"]
+    assert table[["loss", *names]].notna().all(axis=None)
+    assert result.statement.to_dict()["rounds_released"] == ROUNDS
+    assert (tmp_path / "run/learning-curve.png").stat().st_size > 5000
+    again = fedmf.Run.load(tmp_path / "run", task=task)
+    assert again.difference(run) is None
+    grouped = replace(run, local=replace(run.local, engine="loop")).simulate(tmp_path / "loop")
+    torch.testing.assert_close(grouped.parameters, result.parameters, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_task_leaves_nothing(broken: str, engine: str, tmp_path: Path) -> None:
+    make, parts, _ = BROKEN[broken]
+    task = make()
+    run = run_of_task(task, engine)
+    with pytest.raises(ConfigError) as refusal:
+        run.start(tmp_path / "run")
+    message = str(refusal.value)
+    assert "\n" not in message
+    assert all(part in message for part in parts), message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_that_one_engine_cannot_train_is_refused_for_that_engine_alone(tmp_path: Path) -> None:
+    from support.broken_tasks import Scaled, branching, with_model
+
+    task = with_model(Scaled(branching))
+    with pytest.raises(ConfigError, match=r"engine 'vectorised'; got .*data-dependent|torch\.func"):
+        run_of_task(task, "vectorised").start(tmp_path / "no")
+    assert list(tmp_path.iterdir()) == []
+    for engine in ("auto", "loop"):
+        result = run_of_task(task, engine).simulate(tmp_path / engine)
+        assert len(result.metrics) == ROUNDS + 1

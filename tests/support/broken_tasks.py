@@ -1,0 +1,185 @@
+"""Tasks that must be refused before anything is spent: what is wrong, and what the one line says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedmf.models.architectures import mlp
+from fedmf.models.flat_model import FlatModel
+from fedmf.training import Metric, Task, classification
+from fedmf.training.metrics import ACCURACY
+from support.training_cases import cohort
+
+
+def healthy() -> Task:
+    return classification(cohort([3, 4]), mlp(6, (7,), 4, seed=2))
+
+
+def with_model(module: nn.Module) -> Task:
+    return replace(healthy(), model=FlatModel(module))
+
+
+def with_loss(loss: Callable[[Tensor, Tensor], Tensor]) -> Task:
+    return replace(healthy(), loss=loss)
+
+
+def with_float_labels() -> Task:
+    dataset = cohort([3, 4])
+    labels = {name: getattr(dataset, name).float() for name in ("labels", "test_labels")}
+    return classification(replace(dataset, **labels), mlp(6, (), 4, 0))  # type: ignore[arg-type]
+
+
+class Scaled(nn.Module):
+    """A linear layer whose outputs pass through a function, so that no engine looks inside."""
+
+    def __init__(self, after: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.inner, self.after = nn.Linear(6, 4), after
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.after(self.inner(features))
+
+
+def raising(_: Tensor) -> Tensor:
+    raise OSError("disk\non fire")
+
+
+def raising_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    return raising(outputs)
+
+
+def branching(outputs: Tensor) -> Tensor:
+    """The path depends on the numbers, which torch.func cannot batch."""
+    return 2 * outputs if outputs.sum().item() > 0 else outputs
+
+
+def centred(outputs: Tensor, labels: Tensor) -> Tensor:
+    losses = F.cross_entropy(outputs, labels, reduction="none")
+    return losses - losses.mean()
+
+
+def unusable(outputs: Tensor, labels: Tensor) -> Tensor:
+    return outputs[:, 9] - labels
+
+
+def redeclared(part: str, **changes: object) -> Task:
+    task = healthy()
+    declared = replace(getattr(task.structure, part), **changes)
+    return replace(task, structure=replace(task.structure, **{part: declared}))
+
+
+def beyond() -> Task:
+    dataset = cohort([3])
+    return classification(replace(dataset, test_labels=torch.tensor([4])), mlp(6, (), 4, 0))
+
+
+CROSS_ENTROPY = "loss must take outputs (5, 4) float32 and declared labels"
+#: Task, what the one line must say, and whether the cause is an exception of the task's own code.
+BROKEN: dict[str, tuple[Callable[[], Task], tuple[str, ...], bool]] = {
+    "features of the wrong shape": (
+        lambda: with_model(mlp(5, (7,), 4, seed=0)),
+        ("model must take the declared features, (6,) float32; got RuntimeError: mat1 and mat2 shapes",),
+        True,
+    ),
+    "labels of the wrong type": (
+        with_float_labels,
+        (f"{CROSS_ENTROPY} () float32 below 4; got RuntimeError: expected", "Float"),
+        True,
+    ),
+    "more classes than outputs": (
+        lambda: classification(cohort([3], classes=9), mlp(6, (), 4, 0)),
+        (f"{CROSS_ENTROPY} () int64 below 9; got IndexError: Target 8 is out of bounds",),
+        True,
+    ),
+    "a loss that is a scalar": (
+        lambda: with_loss(F.cross_entropy),
+        ("loss must return one number for each example, shape (5,); got () float32",),
+        False,
+    ),
+    "a loss of several numbers an example": (
+        lambda: with_loss(lambda outputs, labels: outputs.square()),
+        ("loss must return one number for each example, shape (5,); got (5, 4) float32",),
+        False,
+    ),
+    "a loss that is always NaN": (
+        lambda: with_loss(lambda outputs, labels: torch.log(-1 - outputs[:, 0].square())),
+        ("loss must be finite; got nan for every made-up example",),
+        False,
+    ),
+    "a gradient that is NaN": (
+        lambda: with_loss(lambda outputs, labels: (0 * outputs[:, 0]).sqrt()),
+        ("gradient of the loss must be finite; got one that is not for made-up examples",),
+        False,
+    ),
+    "a loss that mixes examples": (
+        lambda: with_loss(centred),
+        ("loss must treat examples one by one; got another loss for an example among others",),
+        False,
+    ),
+    "a loss that does not depend on the model": (
+        lambda: with_loss(lambda outputs, labels: labels.float()),
+        ("loss must be differentiable in the parameters; got RuntimeError: element 0 of tensors does not",),
+        True,
+    ),
+    "an exception in the model": (
+        lambda: with_model(Scaled(raising)),
+        ("model must take the declared features, (6,) float32; got OSError: disk on fire (/",),
+        True,
+    ),
+    "an exception in the loss": (
+        lambda: with_loss(raising_loss),
+        (f"{CROSS_ENTROPY} () int64 below 4; got OSError: disk on fire", "broken_tasks.py:"),
+        True,
+    ),
+    "a model that forgets examples": (
+        lambda: with_model(Scaled(lambda outputs: outputs.mean(dim=0))),
+        ("model must return one row for each of 5 examples; got (4,) float32",),
+        False,
+    ),
+    "a model that drops the dimension of a single example": (
+        lambda: replace(
+            classification(cohort([3], classes=1), Scaled(lambda outputs: outputs[:, :1].squeeze())),
+            loss=lambda outputs, labels: (outputs - labels).square(),
+        ),
+        ("model must return one row for each of 1 examples; got () float32",),
+        False,
+    ),
+    "a model that returns no tensor": (
+        lambda: with_model(Scaled(lambda outputs: (outputs,))),  # type: ignore[arg-type,return-value]
+        ("model must return one row for each of 5 examples; got tuple",),
+        False,
+    ),
+    "statistics of a batch": (
+        lambda: with_model(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, track_running_stats=False))),
+        ("model must treat examples one by one; got BatchNorm1d '1'. The statistics of a batch mix them",),
+        False,
+    ),
+    "outputs that a metric cannot use": (
+        lambda: replace(healthy(), metrics=(ACCURACY, Metric("gap", unusable, higher_is_better=False))),
+        (
+            "metric gap must be a number computed from outputs (5, 4) float32; got IndexError: index 9 is",
+            "broken_tasks.py:",
+        ),
+        True,
+    ),
+    "features declared of another shape": (
+        lambda: redeclared("features", shape=(5,)),
+        ("test_features must be as the task's structure declares, (5,) float32; got (6,) float32.",),
+        False,
+    ),
+    "labels declared of another type": (
+        lambda: redeclared("labels", dtype=torch.int32),
+        ("test_labels must be as the task's structure declares, () int32 below 4; got () int64 below 1.",),
+        False,
+    ),
+    "labels beyond the declared bound": (
+        lambda: replace(beyond(), structure=healthy().structure),
+        ("test_labels must be as the task's structure declares, () int64 below 4; got () int64 below 5.",),
+        False,
+    ),
+}

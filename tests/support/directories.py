@@ -1,0 +1,42 @@
+"""A run directory of a small run, without a session: made, filled, and made to fail."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import torch
+
+from fedmf.accounting import Plan, RunHeader
+from fedmf.noise.key import NoiseKey
+from fedmf.runs import Run
+from fedmf.runs.directory import RunDirectory
+from fedmf.runs.planning import plan_run
+from support.small_runs import small_run
+
+DIMENSION = 3
+RUN = small_run(users=4, cohort_size=2, rounds=6, epsilon=3.0, noise_seed=-1)
+
+
+def planned(run: Run = RUN) -> Plan:
+    return plan_run(run, run.optimizer_source.build([(DIMENSION,)], run.cohorts.rounds), DIMENSION)
+
+
+PLAN, RECORDED = planned(), RUN.to_dict()
+
+
+def create(path: Path, key: NoiseKey | None = None) -> RunDirectory:
+    return RunDirectory.create(path, RUN, PLAN, key or NoiseKey.from_os(), DIMENSION)
+
+
+def commit(opened: RunDirectory, t: int, value: float) -> None:
+    users = [f"u{(2 * t) % 4}", f"u{(2 * t + 1) % 4}"]
+    opened.commit(t, users, torch.full((3,), value), {"velocity": torch.full((3,), -value)}, {"t": t + 1})
+
+
+def fail(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def same(first: RunHeader, second: RunHeader) -> bool:
+    return first.to_dict() == second.to_dict()

@@ -1,0 +1,75 @@
+"""Headers of runs that were never run, and their ledgers: what a statement is computed from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedmf.accounting import Plan, PrivacyStatement, RunHeader, UserLevel, build_statement
+from fedmf.cohorts import CyclicCohorts
+from fedmf.factorization import Factorization, InverseToeplitz, Mechanism, stated_sensitivity
+from fedmf.participation import Participation
+from fedmf.records import Ledger
+
+CONTRACT = Participation(rounds=6, max_participations=2, min_separation=3)
+FACTORIZATION = InverseToeplitz([1.0, -0.8], 6)
+PLANNED = stated_sensitivity(FACTORIZATION, CONTRACT)
+DELTA = 1e-5
+
+
+def make_header(
+    contract: Participation = CONTRACT,
+    factorization: Factorization = FACTORIZATION,
+    cohort_size: int = 2,
+    **changes: Any,
+) -> RunHeader:
+    """The header of a run with ε = 7 and σ = 0.7.
+
+    Args:
+        contract: (n, k, b).
+        factorization: C.
+        cohort_size: m.
+        changes: fields of the plan, of its privacy, of its sensitivity ("sensitivity_value") or of the
+            header.
+    """
+    privacy = changes.pop("privacy", UserLevel(clip_norm=0.5, delta=DELTA, epsilon=7.0))
+    sensitivity = stated_sensitivity(factorization, contract)
+    values: dict[str, Any] = {
+        "privacy": dataclasses.replace(privacy, **_taken(changes, privacy)),
+        "cohorts": CyclicCohorts(rounds=contract.rounds, size=cohort_size),
+        "users": 5,
+        "participation": contract,
+        "mechanism": Mechanism("cgd", {"lambda": 0.8}, factorization),
+        "sensitivity": dataclasses.replace(sensitivity, **_taken(changes, sensitivity, "sensitivity_")),
+        "noise_multiplier": 0.7,
+    }
+    plan = Plan(**{**values, **_taken(changes, Plan)})
+    header: dict[str, Any] = {
+        "run": {"privacy": plan.privacy.to_dict(), "cohorts": plan.cohorts.to_dict()},
+        "dimension": 1000,
+        "key_fingerprint": "ab12",
+        "key_public": False,
+        "clipped_by": "server",
+    }
+    return RunHeader(**{**header, "plan": plan, **changes})
+
+
+def _taken(changes: dict[str, Any], value: Any, prefix: str = "") -> dict[str, Any]:
+    """Those changes that are fields of a value; they are taken away from the others."""
+    names = [field.name for field in dataclasses.fields(value) if prefix + field.name in changes]
+    return {name: changes.pop(prefix + name) for name in names}
+
+
+def record(path: Path, header: RunHeader, cohorts: Iterable[Sequence[str]]) -> None:
+    """A ledger whose rounds had these users."""
+    with Ledger.create(path, header.plan.participation, header.to_dict()) as ledger:
+        for index, users in enumerate(cohorts):
+            ledger.commit_round(index, list(users), "c", "d", "released" if users else "empty")
+
+
+def read(path: Path) -> PrivacyStatement:
+    """The statement of a ledger, from disk alone."""
+    with Ledger.open(path, read_only=True) as ledger:
+        return build_statement(RunHeader.from_dict(ledger.header), ledger)

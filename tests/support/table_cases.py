@@ -1,0 +1,162 @@
+"""Every key of a configuration with values inside and outside its range, and what else it needs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fedmf.factorization import names
+from fedmf.runs.tables import Key, keys
+
+KEYS: dict[str, Key] = {key.dotted: key for key in keys()}
+OF_TYPE = {kind: [name for name, key in KEYS.items() if key.type is kind] for kind in (bool, int, float, str)}
+
+#: What a kind needs beside its name.
+NEEDED: dict[tuple[str, str], dict[str, Any]] = {
+    ("data", "table"): {"data.path": "rows.csv"},
+    ("data", "hub"): {"data.path": "cifar10"},
+    ("task", "function"): {"task.function": "tasks:make"},
+}
+#: What a value of a key needs.
+COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
+    ("data.hold-out", "users"): {"data.user-column": "who"},
+    ("data.partition", "natural"): {"data.kind": "table", "data.path": "rows.csv", "data.user-column": "who"},
+    ("privacy.amplified", True): {"cohorts.kind": "balls-in-bins"},
+    ("optimizer.epsilon", 0.0): {"optimizer.kind": "adam"},
+    ("optimizer.epsilon", 1e9): {"optimizer.kind": "adam"},
+    ("optimizer.relative-epsilon", 0.0): {"optimizer.epsilon": 0.5},
+}
+
+#: Numbers that a key takes, and numbers that it refuses (what stands for "not set" is neither).
+RANGES: dict[str, tuple[list[Any], list[Any]]] = {
+    "task.users": ([360, 10**6], [0, -2, 2**31]),
+    "task.task-seed": ([0, 10**30], []),
+    "data.users": ([360, 10**6], [0, -2, 2**31, 10**30]),
+    "data.size-exponent": ([1.001, 50.0], [1.0, 0.0, -2.0]),
+    "data.test-fraction": ([0.01, 0.99], [0.0, 1.0, -0.1]),
+    "data.seed": ([0, 2**63 - 1], [-2, 2**63]),
+    "data.dirichlet-alpha": ([1e-9, 1e9], [0.0, -1.0]),
+    "data.shards-per-user": ([1, 5], [0, -2, 2**31]),
+    "data.examples-per-user": ([1, 10**6], [0, -2, 2**31]),
+    "data.features": ([1, 10**6], [0, -2, 2**31]),
+    "data.classes": ([2, 10**6], [1, 0, -2, 2**31]),
+    "data.clusters": ([1, 1000], [0, -2, 1001]),
+    "data.alpha": ([0.0, 1e6], [-0.1]),
+    "data.beta": ([0.0, 1e6], [-0.1]),
+    "model.seed": ([0, 2**63 - 1], [-2, 2**63]),
+    "cohorts.rounds": ([1, 10**6], [0, -2, 2**31]),
+    "cohorts.size": ([1, 360], [0, -2, 361, 2**31]),
+    "cohorts.min-separation": ([1, 10], [0, -2, 11, 241]),
+    "cohorts.max-participations": ([24], [0, -2, 23, 25, 10**30]),
+    "cohorts.seed": ([0, 2**63 - 1], [-2, 2**63]),
+    "privacy.clip-norm": ([1e-9, 1e9], [0.0, -0.3]),
+    "privacy.delta": ([1e-300, 0.99], [0.0, 1.0, -1e-5]),
+    "privacy.noise-seed": ([0, 10**30], [-2]),
+    "privacy.epsilon": ([1e-3, 1e3], [0.0, -1.0]),
+    "privacy.max-epsilon": ([1e-3, 4.0], [0.0, -1.0]),
+    "mechanism.bands": ([1, 240], [0, -2, 241, 10**30]),
+    # Which parameters suit a mechanism and n is found when it is built.
+    "mechanism.gamma": ([0.5, 1.0], [math.inf]),
+    "mechanism.lambda": ([0.5, 0.99], [math.inf]),
+    "mechanism.nu": ([0.25, 1.0], [math.inf]),
+    "mechanism.c": ([-0.5, 1.0], [math.inf]),
+    "mechanism.full": ([0, 1], [-2, 2]),
+    "mechanism.arity": ([2, 10], [0, 1, -2]),
+    "mechanism.buffers": ([1, 10], [0, -2, 11]),
+    "mechanism.lower": ([1, 10], [0, -2]),
+    "mechanism.upper": ([1, 10], [0, -2]),
+    "mechanism.worst": ([0, 1], [-2, 2]),
+    "mechanism.smoothness": ([1e-9, 1e9], [0.0, -1.0]),
+    "mechanism.eta": ([1e-9, 1e9], [0.0, -1.0]),
+    "mechanism.mu": ([1e-9, 1e9], [0.0, -1.0]),
+    "mechanism.eigenvalues": ([1, 4096], [0, -2, 4097]),
+    "mechanism.lags": ([0, 32], [-2, 33]),
+    "mechanism.variance": ([0.0, 1e9], [math.inf]),
+    "mechanism.stamps": ([1, 10], [0, -2]),
+    "mechanism.taper": ([0, 10], [-2]),
+    "mechanism.second-moment-importance": ([0.0, 1e9], [-1.0]),
+    "mechanism.storage-memory-limit": ([0, 2**40], [-2]),
+    "optimizer.learning-rate": ([1e-9, 1e9], [0.0, -0.3]),
+    "optimizer.warmup": ([0, 239], [-2, 240]),
+    "optimizer.weight-decay": ([0.0, 9.9], [-0.1, 10.1]),
+    "optimizer.update-clip": ([1e-9, 1e9], [0.0, -1.0]),
+    "optimizer.momentum": ([0.0, 0.999], [1.0, -0.1]),
+    "optimizer.beta1": ([0.0, 0.999], [1.0, -0.1]),
+    "optimizer.beta2": ([0.0, 0.999], [1.0, -0.1]),
+    "optimizer.epsilon": ([0.0, 1e9], [-1e-9]),
+    "optimizer.relative-epsilon": ([0.0, 1e9], [-1e-9]),
+    "local.epochs": ([1, 100], [0, -2, 2**31]),
+    "local.batch-size": ([1, 10**6], [0, -2, 2**31]),
+    "local.learning-rate": ([1e-9, 1e9], [0.0, -0.3]),
+    "local.momentum": ([0.0, 0.999], [1.0, -0.1]),
+    "local.proximal": ([0.0, 1e9], [-0.1]),
+    "local.seed": ([0, 2**63 - 1], [-2, 2**63]),
+    "execution.workers": ([1, 100], [0, -2, 2**31]),
+    "execution.worker-cpus": ([0.25, 8.0], [0.0, -1.0, math.inf]),
+    "execution.worker-gpus": ([0.0, 0.5, 2.0], [-0.1, math.inf]),
+    "execution.round-timeout": ([0.1, 1e6], [0.0, -1.0]),
+    "execution.evaluate-every": ([1, 10**6], [0, -2, 2**31]),
+    "execution.checkpoint-every": ([1, 10**6], [0, -2, 2**31]),
+}
+
+#: Texts that a key takes; choices are in `CHOICES`.
+TEXTS: dict[str, list[str]] = {
+    "task.function": ["tasks:make", "a.b_1:C"],
+    "task.options": ["x", 'a "b"\n\\c é'],
+    "data.input-shape": ["64", "1,8,8"],
+    "data.path": ["rows.csv", 'a "b"/é'],
+    "data.feature-columns": ["a,b", "none", "größe"],
+    "data.label-column": ["y", "a,b"],
+    "data.user-column": ["who"],
+    "model.hidden-units": ["8,4", "64", "none"],
+    "privacy.user-namespace": ["hospital 3"],
+    "privacy.user-budgets": ["budgets.csv"],
+    "mechanism.workload": ["auto", "window:3", "prefix*cosine"],
+    "mechanism.second-workload": ["prefix", "exponential:0.5"],
+    "execution.ray-address": ["auto", "ray://head:10001"],
+    "execution.output-dir": ["/tmp/x", 'a "b"\n\\c é'],
+}
+#: Texts that a key chooses from.
+CHOICES: dict[str, list[str]] = {
+    "task.kind": ["classification", "function"],
+    "data.kind": ["digits", "synthetic", "prototypes", "table", "hub"],
+    "data.partition": ["iid", "dirichlet", "dirichlet-sizes", "power-law", "shards"],
+    "data.hold-out": ["examples", "users"],
+    "model.kind": ["mlp", "cnn", "logistic"],
+    "cohorts.kind": ["cyclic", "random", "cyclic-poisson", "balls-in-bins", "b-min-sep"],
+    "privacy.kind": ["user-level", "none"],
+    "privacy.adjacency": ["zero-out", "replace-one"],
+    "mechanism.kind": names(),
+    "mechanism.storage-policy": ["auto", "regenerate", "buffer"],
+    "mechanism.storage-dtype": ["float64", "float32"],
+    "optimizer.kind": ["sgd", "fedadagrad", "fedyogi", "adam", "adam-debiased", "jme-adam"],
+    "optimizer.schedule": ["constant", "linear", "cosine"],
+    "optimizer.blocks": ["coordinate", "channel", "tensor", "model"],
+    "optimizer.second-form": ["per-user", "squared-mean"],
+    "local.engine": ["auto", "vectorised", "loop"],
+    "execution.messages": ["slice", "per-user"],
+}
+
+
+def needed(name: str, value: Any = None) -> dict[str, Any]:
+    """Other keys with which a key can take a value: the first kind that has it, and what that kind needs.
+
+    Args:
+        name: the dotted key.
+        value: what it is set to.
+    """
+    table, _, key = name.partition(".")
+    kinds = [kind for kind in KEYS[name].defaults if (f"{table}.kind" in KEYS and kind)]
+    own = {f"{table}.kind": kinds[0]} if kinds and kinds[0] in CHOICES[f"{table}.kind"] else {}
+    own |= COMPANIONS.get((name, value), {})
+    kind = value if key == "kind" else own.get(f"{table}.kind")
+    return {**NEEDED.get((table, str(kind)), {}), **own}
+
+
+def accepted(name: str) -> list[Any]:
+    """Values that a key takes."""
+    if KEYS[name].type is bool:
+        return [False, True]
+    if KEYS[name].type is str:
+        return [*TEXTS.get(name, []), *CHOICES.get(name, [])]
+    return RANGES[name][0]
