@@ -2,13 +2,25 @@
 
 from fedmf.moments.baselines import cs, ime, pp
 from fedmf.moments.density import GaussianEstimate, gaussian_estimate, mean_noise_variances
-from fedmf.moments.mechanism import MomentMechanism, best_weight, default_weight, jme
+from fedmf.moments.mechanism import MomentMechanism, MomentMethod, MomentWeight, jme
+from fedmf.moments.methods import METHODS, mechanism_from_dict
 from fedmf.moments.moment_stream import MomentBlock, MomentRelease, MomentStream
 from fedmf.moments.pair_design import Goal, JointDesign, best_pair, joint_design
 from fedmf.moments.running import MatrixWorkload
-from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, Projected, SecondMoment
+from fedmf.moments.second_moment import (
+    SECOND_MOMENTS,
+    BlockEnergies,
+    DiagonalMoment,
+    FullMatrix,
+    Projected,
+    SecondMoment,
+    second_moment_named,
+)
+from fedmf.moments.weights import best_weight, default_weight
 
 __all__ = [
+    "METHODS",
+    "SECOND_MOMENTS",
     "BlockEnergies",
     "DiagonalMoment",
     "FullMatrix",
@@ -18,8 +30,10 @@ __all__ = [
     "MatrixWorkload",
     "MomentBlock",
     "MomentMechanism",
+    "MomentMethod",
     "MomentRelease",
     "MomentStream",
+    "MomentWeight",
     "Projected",
     "SecondMoment",
     "best_pair",
@@ -31,5 +45,7 @@ __all__ = [
     "jme",
     "joint_design",
     "mean_noise_variances",
+    "mechanism_from_dict",
     "pp",
+    "second_moment_named",
 ]

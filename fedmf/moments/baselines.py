@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Final
 
-from fedmf.factorization import Factorization, Sensitivity, UserRange, stated_sensitivity
-from fedmf.moments.mechanism import MomentMechanism, checked_multiplier, separate_sensitivities
+from fedmf.factorization import (
+    Factorization,
+    Sensitivity,
+    UserRange,
+    stated_sensitivity,
+)
+from fedmf.moments.mechanism import (
+    MomentMechanism,
+    MomentMethod,
+    MomentWeight,
+    checked_multiplier,
+    separate_sensitivities,
+)
 from fedmf.participation import Participation
 
-__all__ = ["cs", "ime", "pp"]
+__all__ = ["CS", "IME", "PP", "cs", "ime", "pp"]
 
 
 def ime(
@@ -37,13 +49,12 @@ def ime(
         Kalinin, Upadhyay and Lampert (2025), Algorithm 4, with the split of its proof.
     """
     sigma = checked_multiplier(noise_multiplier)
-    if not 0 < share < 1:
-        raise ValueError(f"alpha (share of the first moment) must be in (0, 1); got {share}.")
+    _ALPHA.checked(share)
     s1, s2 = separate_sensitivities(first, second, participation, users)
     exact = s1.kind == s2.kind == "exact"
     stated = Sensitivity(s1.value, "exact" if exact else "upper_bound", "each moment on its own")
     tau_1, tau_2 = s1.value * sigma / math.sqrt(share), s2.value * sigma / math.sqrt(1 - share)
-    return MomentMechanism("ime", first, second, tau_1, tau_2, participation, users, sigma, stated, share)
+    return MomentMechanism(IME, first, second, tau_1, tau_2, participation, users, sigma, stated, share)
 
 
 def cs(
@@ -69,15 +80,14 @@ def cs(
         Kalinin, Upadhyay and Lampert (2025), Algorithm 5, with the norm of C that it leaves out.
     """
     sigma = checked_multiplier(noise_multiplier)
-    if not 0 < scale < math.inf:
-        raise ValueError(f"tau (scale of the second moment) must be positive; got {scale}.")
-    own = stated_sensitivity(factorization, participation)
+    _TAU.checked(scale)
+    alone = stated_sensitivity(factorization, participation)
     zeta = users.norm_bound
     norm = math.sqrt(zeta**2 + scale * zeta**4) * (2 if users.adjacency == "replace-one" else 1)
-    s = replace(own, value=own.value * norm)
+    s = replace(alone, value=alone.value * norm)
     std = s.value * sigma
     return MomentMechanism(
-        "cs",
+        CS,
         factorization,
         factorization,
         std,
@@ -110,8 +120,53 @@ def pp(
         Kalinin, Upadhyay and Lampert (2025), Algorithm 6, corrected as docs/errata.md tells.
     """
     sigma = checked_multiplier(noise_multiplier)
-    own = stated_sensitivity(factorization, participation)
+    alone = stated_sensitivity(factorization, participation)
     reach = users.norm_bound * (2 if users.adjacency == "replace-one" else 1)
-    s = replace(own, value=own.value * reach)
-    name = "pp-debiased" if debias else "pp"
-    return MomentMechanism(name, factorization, None, s.value * sigma, None, participation, users, sigma, s)
+    s = replace(alone, value=alone.value * reach)
+    std = s.value * sigma
+    return MomentMechanism(
+        PP, factorization, None, std, None, participation, users, sigma, s, debiased=debias
+    )
+
+
+def _split_multiplier(made: MomentMechanism, participation: Participation) -> float:
+    second, second_std = made.second_noise
+    s1, s2 = separate_sensitivities(made.first, second, participation, made.users)
+    return 1 / math.hypot(s1.value / made.first_std, s2.value / second_std)
+
+
+def _single_multiplier(made: MomentMechanism, participation: Participation) -> float:
+    planned = stated_sensitivity(made.first, made.participation).value
+    return made.noise_multiplier * planned / stated_sensitivity(made.first, participation).value
+
+
+_ALPHA: Final = MomentWeight("alpha", "share of the first moment", 1.0, "1/2", lambda *_: 0.5)
+_TAU: Final = MomentWeight(
+    "tau",
+    "scale of the second moment",
+    math.inf,
+    "1/zeta^2",
+    lambda first, second, participation, users: users.norm_bound**-2,
+)
+#: Independent Moment Estimation.
+IME: Final = MomentMethod("ime", "a mechanism for each moment", 2, True, _ALPHA, ime, _split_multiplier)
+#: Concatenate and split.
+CS: Final = MomentMethod(
+    "cs",
+    "both moments as one vector",
+    1,
+    True,
+    _TAU,
+    lambda first, second, *rest: cs(first, *rest),
+    _single_multiplier,
+)
+#: Post-processing; streams take the form without bias.
+PP: Final = MomentMethod(
+    "pp",
+    "squares of private rows, less their bias",
+    1,
+    False,
+    None,
+    lambda first, second, participation, users, sigma, weight: pp(first, participation, users, sigma),
+    _single_multiplier,
+)

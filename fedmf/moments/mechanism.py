@@ -6,30 +6,126 @@ standard deviations τ₁ (of Z₁) and τ₂ (of Z₂); post-processing has no 
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
+from typing import Any, Final
 
 from fedmf.factorization import (
     Factorization,
     Sensitivity,
     UserRange,
-    free_weight,
     joint_sensitivity,
     stated_sensitivity,
 )
+from fedmf.moments.weights import default_weight
 from fedmf.participation import Participation
 
 __all__ = [
+    "JME",
     "MomentMechanism",
-    "best_weight",
+    "MomentMethod",
+    "MomentWeight",
     "checked_multiplier",
-    "default_weight",
     "jme",
     "separate_sensitivities",
 ]
+
+
+@dataclass(frozen=True)
+class MomentWeight:
+    """The number by which a method divides noise between the two moments.
+
+    Args:
+        symbol: as the papers call it.
+        meaning: in words.
+        below: what it must be less than; it must be positive too.
+        usual: the default in words.
+        default: of C₁, C₂, (n, k, b) and the users.
+    """
+
+    symbol: str
+    meaning: str
+    below: float
+    usual: str
+    default: Callable[[Factorization, Factorization, Participation, UserRange], float]
+
+    def checked(self, value: float) -> float:
+        """The value, or a refusal where it is out of range."""
+        if not 0 < value < self.below:
+            limit = "positive" if math.isinf(self.below) else f"in (0, {self.below:g})"
+            raise ValueError(f"{self.symbol} ({self.meaning}) must be {limit}; got {value}.")
+        return value
+
+
+@dataclass(frozen=True)
+class MomentMethod:
+    """A way to make both moments private, whole: what it takes, how it is made, what it guarantees.
+
+    Args:
+        name: as on the command line.
+        summary: in one line.
+        matrices: how many different strategy matrices it can take, 1 or 2.
+        second_noise: whether the second moment has a noise of its own.
+        weight: how noise is divided between the moments; None where there is nothing to divide.
+        build: of C₁, C₂, (n, k, b), users, σ and the weight.
+        multiplier: σ of a mechanism towards users of another contract (`MomentMechanism.multiplier_under`).
+    """
+
+    name: str
+    summary: str
+    matrices: int
+    second_noise: bool
+    weight: MomentWeight | None
+    build: Callable[..., MomentMechanism] = dataclasses.field(repr=False)
+    multiplier: Callable[[MomentMechanism, Participation], float] = dataclasses.field(repr=False)
+
+    def check(self, matrices: int, weight: float | None) -> None:
+        """Refuse what the method does not take.
+
+        Args:
+            matrices: how many strategy matrices are given.
+            weight: the weight asked for, if any.
+
+        Raises:
+            ValueError: too many matrices, or a weight that is out of range or has no meaning here.
+        """
+        if not 1 <= matrices <= 2:
+            raise ValueError(f"mechanism must be given once, or twice for the two moments; got {matrices}.")
+        if matrices > self.matrices:
+            raise ValueError(f"mechanism must be one for method {self.name}; got two.")
+        if weight is None:
+            return
+        if self.weight is None:
+            raise ValueError(f"weight must be left out for method {self.name}, which has no second noise.")
+        self.weight.checked(weight)
+
+    def mechanism(
+        self,
+        strategies: Sequence[Factorization],
+        participation: Participation,
+        users: UserRange,
+        noise_multiplier: float,
+        weight: float | None = None,
+    ) -> MomentMechanism:
+        """The method for these matrices.
+
+        Args:
+            strategies: C₁ and C₂, or one for both.
+            participation: (n, k, b).
+            users: ζ, dimension class and adjacency.
+            noise_multiplier: σ > 0.
+            weight: None for the default.
+
+        Raises:
+            ValueError: a value out of range, or one that the method does not take.
+        """
+        self.check(len(strategies), weight)
+        first, second = strategies[0], strategies[-1]
+        if self.weight is not None and weight is None:
+            weight = self.weight.default(first, second, participation, users)
+        return self.build(first, second, participation, users, noise_multiplier, weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,19 +133,23 @@ class MomentMechanism:
     """How the two moments of a stream are made private.
 
     Args:
-        name: "jme", "ime", "cs", "pp" or "pp-debiased".
+        method: which way.
         first: C₁.
-        second: C₂; None for post-processing.
+        second: C₂; None where the second moment has no noise of its own.
         first_std: τ₁, the absolute standard deviation of the entries of Z₁ (units of x).
-        second_std: τ₂, that of Z₂ (units of x²); None for post-processing.
+        second_std: τ₂, that of Z₂ (units of x²); None without Z₂.
         participation: (n, k, b).
         users: ζ, dimension class, adjacency.
         noise_multiplier: σ; the pair of releases is σ-Gaussian: as private as N(0, σ²) on sensitivity 1.
         sensitivity: s, or that of the first moment where only it is released; exact or a labelled bound.
         weight: λ of JME, the share α of IME, τ of CS; None for post-processing.
+        debiased: whether squares of private rows lose their known bias.
+
+    Raises:
+        ValueError: C₂, τ₂ and the weight are not those that the method has.
     """
 
-    name: str
+    method: MomentMethod
     first: Factorization
     second: Factorization | None
     first_std: float
@@ -59,30 +159,64 @@ class MomentMechanism:
     noise_multiplier: float
     sensitivity: Sensitivity
     weight: float | None = None
+    debiased: bool = False
+
+    def __post_init__(self) -> None:
+        wanted = self.method.second_noise
+        given = self.second is not None, self.second_std is not None
+        if given != (wanted, wanted) or (self.weight is not None) != (self.method.weight is not None):
+            raise ValueError(
+                f"C_2, tau_2 and the weight (second moment) must be those of method {self.method.name}."
+            )
+
+    @property
+    def name(self) -> str:
+        """Of the method: "jme", "ime", "cs", "pp" or "pp-debiased"."""
+        return f"{self.method.name}-debiased" if self.debiased else self.method.name
 
     @property
     def rounds(self) -> int:
         """n."""
         return self.participation.rounds
 
+    @property
+    def second_noise(self) -> tuple[Factorization, float]:
+        """C₂ and τ₂.
+
+        Raises:
+            ValueError: the second moment has no noise of its own.
+        """
+        if self.second is None or self.second_std is None:
+            raise ValueError(
+                f"C_2 (second strategy) must exist; got {self.name}, which squares private rows. "
+                "Its errors are those of theory.second_moment_errors_by_squaring."
+            )
+        return self.second, self.second_std
+
     def multiplier_under(self, participation: Participation) -> float:
         """σ towards users who took part as this contract says: the levels τ₁, τ₂ over their own sensitivity.
 
         A stricter contract than the planned one (fewer participations, further apart) gives a larger σ.
         """
-        first, second, users = self.first, self.second, self.users
-        if self.name == "jme":
-            assert second is not None
-            assert self.weight is not None
-            s = joint_sensitivity(first, second, participation, self.weight, users).value
-            return self.first_std / s
-        if self.name == "ime":
-            assert second is not None
-            assert self.second_std is not None
-            s1, s2 = separate_sensitivities(first, second, participation, users)
-            return 1 / math.hypot(s1.value / self.first_std, s2.value / self.second_std)
-        planned = stated_sensitivity(first, self.participation).value
-        return self.noise_multiplier * planned / stated_sensitivity(first, participation).value
+        return self.method.multiplier(self, participation)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able dict with every digit; `mechanism_from_dict` reads it."""
+        shared = self.second is self.first
+        return {
+            "method": self.method.name,
+            "debiased": self.debiased,
+            "first": self.first.to_dict(),
+            "second": None if self.second is None or shared else self.second.to_dict(),
+            "shared": shared,
+            "first_std": self.first_std,
+            "second_std": self.second_std,
+            "participation": dataclasses.asdict(self.participation),
+            "users": dataclasses.asdict(self.users),
+            "noise_multiplier": self.noise_multiplier,
+            "sensitivity": dataclasses.asdict(self.sensitivity),
+            "weight": self.weight,
+        }
 
 
 def jme(
@@ -117,75 +251,12 @@ def jme(
     """
     sigma = checked_multiplier(noise_multiplier)
     chosen = default_weight(first, second, participation, users) if weight is None else weight
-    if not 0 < chosen < math.inf:
-        raise ValueError(f"lambda (weight of the second moment) must be positive; got {weight}.")
+    _LAMBDA.checked(chosen)
     s = joint_sensitivity(first, second, participation, chosen, users)
     std = s.value * sigma
     return MomentMechanism(
-        "jme", first, second, std, std / math.sqrt(chosen), participation, users, sigma, s, chosen
+        JME, first, second, std, std / math.sqrt(chosen), participation, users, sigma, s, chosen
     )
-
-
-def default_weight(
-    first: Factorization, second: Factorization, participation: Participation, users: UserRange
-) -> float:
-    """λ: the largest that is free for equal matrices (replace-one), or equal shares (zero-out).
-
-    With R = sens(C₁)²/(ζ² sens(C₂)²): free_weight·R for replace-one. Under zero-out nothing is free,
-    s² = ζ² sens(C₁)² + λζ⁴ sens(C₂)² at most, and λ = R gives each moment half of it.
-    """
-    ratio = stated_sensitivity(first, participation).value / stated_sensitivity(second, participation).value
-    free = free_weight(users.dimension) if users.adjacency == "replace-one" else 1.0
-    return free * (ratio / users.norm_bound) ** 2
-
-
-def best_weight(
-    first: Factorization,
-    second: Factorization,
-    participation: Participation,
-    users: UserRange,
-    first_cost: float,
-    second_cost: float,
-) -> float:
-    """λ that minimises s(λ)²·(first_cost + second_cost/λ), the weighted sum of the two expected errors.
-
-    Args:
-        first: C₁.
-        second: C₂.
-        participation: (n, k, b).
-        users: ζ, dimension class and adjacency.
-        first_cost: w₁·d·‖A₁C₁⁻¹‖_F², say: error of the first moment at τ₁ = 1, times its importance.
-        second_cost: the same of the second at τ₂ = 1.
-
-    Raises:
-        ValueError: a cost is not positive.
-
-    >>> from fedmf.factorization import identity
-    >>> C, p = identity(4), Participation(4, 1, 4)
-    >>> round(best_weight(C, C, p, UserRange(1.0, 2, "zero-out"), 1.0, 4.0), 4)
-    2.0
-    """
-    from scipy.optimize import minimize_scalar
-
-    if not (first_cost > 0 and second_cost > 0):
-        raise ValueError(
-            f"costs (of the two moments) must be positive; got {first_cost}, {second_cost}. "
-            "A moment that does not matter needs no noise of its own: release the other alone."
-        )
-    start = math.log(default_weight(first, second, participation, users))
-
-    def error(log_weight: float) -> float:
-        weight = math.exp(log_weight)
-        s = joint_sensitivity(first, second, participation, weight, users).value
-        return 2 * math.log(s) + math.log(first_cost + second_cost / weight)
-
-    # The flat part of r_d ends in a kink, so look on a grid first.
-    grid = start + np.linspace(-16, 16, 65)
-    near = grid[int(np.argmin([error(at) for at in grid]))]
-    found: Any = minimize_scalar(
-        error, bounds=(near - 0.5, near + 0.5), method="bounded", options={"xatol": 1e-10}
-    )
-    return math.exp(min((start, near, float(found.x)), key=error))
 
 
 def separate_sensitivities(
@@ -206,3 +277,19 @@ def checked_multiplier(sigma: float) -> float:
     if not 0 < sigma < math.inf:
         raise ValueError(f"sigma (noise multiplier) must be positive and finite; got {sigma}.")
     return sigma
+
+
+def _joint_multiplier(made: MomentMechanism, participation: Participation) -> float:
+    second, second_std = made.second_noise
+    # λ = (τ₁/τ₂)², which the mechanism has with every digit.
+    weight = (made.first_std / second_std) ** 2 if made.weight is None else made.weight
+    return made.first_std / joint_sensitivity(made.first, second, participation, weight, made.users).value
+
+
+_LAMBDA: Final = MomentWeight(
+    "lambda", "weight of the second moment", math.inf, "the largest that costs nothing", default_weight
+)
+#: Joint Moment Estimation.
+JME: Final = MomentMethod(
+    "jme", "Joint Moment Estimation: one sensitivity for both", 2, True, _LAMBDA, jme, _joint_multiplier
+)

@@ -109,12 +109,13 @@ class MomentStream:
         self.first_workload, self.second_workload = first_workload, second_workload
         self._running_first = RunningWorkload(first_workload, second_moment.dimension)
         self._running_second = RunningWorkload(second_workload, second_moment.size)
-        n, first, second = mechanism.rounds, mechanism.first, mechanism.second
+        n, first = mechanism.rounds, mechanism.first
         self._first_noise = _noise(key, first, second_moment.dimension, Domain.FIRST_MOMENT, n)
-        self._second_noise = None
-        if second is not None:
+        self._second_noise, self._second_std = None, 0.0
+        if mechanism.method.second_noise:
+            second, self._second_std = mechanism.second_noise
             self._second_noise = _noise(key, second, second_moment.size, Domain.SECOND_MOMENT, n)
-        self._bias_rows = first.noise_row_variances() if mechanism.name == "pp-debiased" else None
+        self._bias_rows = first.noise_row_variances() if mechanism.debiased else None
         self._t = 0
         self._whole = True  # False while a step is under way
 
@@ -140,9 +141,8 @@ class MomentStream:
         if self._second_noise is None:
             second = self._squared(first[None])[0]
         else:
-            assert self.mechanism.second_std is not None
             second = self.second_moment.features(rows)
-            self._second_noise.add_(second, self.mechanism.second_std)
+            self._second_noise.add_(second, self._second_std)
         released = self._running_first.update(first), self._running_second.update(second)
         self._t, self._whole = self._t + 1, True
         return MomentRelease(self._t, released[0], self.second_moment.unpack(released[1]))
@@ -166,9 +166,8 @@ class MomentStream:
         self._check_horizon(steps)
         second, self._whole = None, False
         if self._second_noise is not None:
-            assert self.mechanism.second_std is not None
             second = self.second_moment.features_of_each(first)
-            self._second_noise.add_rows_(second, self.mechanism.second_std)
+            self._second_noise.add_rows_(second, self._second_std)
         self._first_noise.add_rows_(first, self.mechanism.first_std)
         if second is None:
             second = self._squared(first)

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from fedmf.factorization import Factorization, UserRange, build, query_variances, stated_sensitivity
-from fedmf.moments.mechanism import MomentMechanism, best_weight, jme
+from fedmf.moments.mechanism import MomentMechanism, jme
+from fedmf.moments.weights import best_weight
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload
 
@@ -140,7 +141,7 @@ def best_pair(
     >>> index
     1
     """
-    found: list[tuple[float, int, MomentMechanism]] = []
+    tried: list[tuple[float, int, MomentMechanism]] = []
     for index, (C_1, C_2) in enumerate(pairs):
         costs = [
             goal.importance * goal.noises * float(query_variances(C, goal.workload).sum())
@@ -148,9 +149,9 @@ def best_pair(
         ]
         weight = best_weight(C_1, C_2, participation, users, *costs)
         made = jme(C_1, C_2, participation, users, noise_multiplier, weight)
-        assert made.second_std is not None
-        found.append((costs[0] * made.first_std**2 + costs[1] * made.second_std**2, index, made))
-    error, index, best = min(found, key=lambda entry: entry[:2])
+        _, second_std = made.second_noise
+        tried.append((costs[0] * made.first_std**2 + costs[1] * second_std**2, index, made))
+    error, index, best = min(tried, key=lambda entry: entry[:2])
     return index, best, error
 
 
@@ -181,5 +182,5 @@ def _least_error(
     grid = np.linspace(-20, 20, 401) + 0.5 * np.log(costs[1] * zeta**2 / costs[0])
     near = grid[int(np.argmin([log_error(at) for at in grid]))]
     around = (near - 0.1, near + 0.1)
-    found: Any = minimize_scalar(log_error, bounds=around, method="bounded", options={"xatol": 1e-12})
-    return float(zeta**2 * sigma**2 * np.exp(min(log_error(near), float(found.fun))))
+    minimum: Any = minimize_scalar(log_error, bounds=around, method="bounded", options={"xatol": 1e-12})
+    return float(zeta**2 * sigma**2 * np.exp(min(log_error(near), float(minimum.fun))))

@@ -166,18 +166,18 @@ class RunningWorkload:
         if not past:
             return
         lags = [(int(lag), float(self._den[lag])) for lag in np.flatnonzero(self._den[1:]) + 1]
-        rows, kept = out.cpu().numpy(), self._outputs.cpu().numpy()
+        rows, outputs = out.cpu().numpy(), self._outputs.cpu().numpy()
         for t, row in enumerate(rows, start=self._t):
             for lag, weight in lags:
-                earlier = kept[(t - lag) % past]
+                earlier = outputs[(t - lag) % past]
                 if weight == -1.0:
                     row += earlier
                 else:
                     row -= earlier * weight
-            kept[t % past] = row
+            outputs[t % past] = row
         if out.device.type != "cpu":
             out.copy_(torch.from_numpy(rows))
-            self._outputs.copy_(torch.from_numpy(kept))
+            self._outputs.copy_(torch.from_numpy(outputs))
 
     def state_dict(self) -> dict[str, Any]:
         """t and the vectors kept, which are private outputs; `load_state_dict` continues exactly."""

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, final
 
 import torch
 
-__all__ = ["BlockEnergies", "DiagonalMoment", "FullMatrix", "Projected", "SecondMoment"]
+__all__ = [
+    "SECOND_MOMENTS",
+    "BlockEnergies",
+    "DiagonalMoment",
+    "FullMatrix",
+    "Projected",
+    "SecondMoment",
+    "second_moment_named",
+]
 
 #: Norms this much over 1, as float32 rounding makes them, are divided out instead of refused.
 _ROUNDING = 1e-6
@@ -26,6 +34,8 @@ class SecondMoment(ABC):
     dimension: int
     #: How many numbers are released.
     size: int
+    #: Whether running averages of it and of x give a covariance, or its diagonal.
+    gives_covariance = False
 
     @property
     def sensitivity_dimension(self) -> int:
@@ -41,8 +51,23 @@ class SecondMoment(ABC):
         return torch.stack([self.features(row[None]) for row in x]) if len(x) else x.new_empty(0, self.size)
 
     def unpack(self, released: torch.Tensor) -> torch.Tensor:
-        """The released features in the shape a user expects."""
+        """The released features, shape (…, size), in the shape a user expects."""
         return released
+
+    def covariances(self, means: torch.Tensor, seconds: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        """Ŝ − μ̂⊗μ̂ + v·I, the unbiased covariance, or its diagonal.
+
+        Args:
+            means: μ̂, shape (rows, d).
+            seconds: Ŝ, unpacked.
+            noise: v, the variance of a coordinate of μ̂, shape (rows,).
+
+        Raises:
+            ValueError: this second moment does not hold what it takes.
+        """
+        raise ValueError(
+            f"S (second moment) must hold the square of each coordinate; got {type(self).__name__}."
+        )
 
     @abstractmethod
     def of_isotropic_noise(self) -> torch.Tensor:
@@ -60,6 +85,8 @@ class FullMatrix(SecondMoment):
     tensor([[1., 2.],
             [2., 4.]])
     """
+
+    gives_covariance = True
 
     def __init__(self, dimension: int) -> None:
         self.dimension = _dimension(dimension)
@@ -82,9 +109,15 @@ class FullMatrix(SecondMoment):
         return (x[:, rows] * x[:, columns]).mul_(self._scale.to(x.dtype))
 
     def unpack(self, released: torch.Tensor) -> torch.Tensor:
-        """The symmetric d×d matrix."""
+        """The symmetric matrices, shape (…, d, d)."""
         values = released / self._scale.to(released.dtype)
-        return values.index_select(0, self._place).view(self.dimension, self.dimension)
+        shape = (*released.shape[:-1], self.dimension, self.dimension)
+        return values.index_select(-1, self._place).view(shape)
+
+    def covariances(self, means: torch.Tensor, seconds: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        """See `SecondMoment.covariances`; shape (rows, d, d)."""
+        identity = torch.eye(self.dimension, dtype=seconds.dtype)
+        return seconds - means[:, :, None] * means[:, None, :] + noise[:, None, None] * identity
 
     def of_isotropic_noise(self) -> torch.Tensor:
         """The identity matrix, packed."""
@@ -99,6 +132,8 @@ class DiagonalMoment(SecondMoment):
     tensor([1., 4.])
     """
 
+    gives_covariance = True
+
     def __init__(self, dimension: int) -> None:
         self.dimension = self.size = _dimension(dimension)
 
@@ -109,6 +144,10 @@ class DiagonalMoment(SecondMoment):
     def features_of_each(self, x: torch.Tensor) -> torch.Tensor:
         """See `SecondMoment.features_of_each`."""
         return x * x
+
+    def covariances(self, means: torch.Tensor, seconds: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        """See `SecondMoment.covariances`; variances, shape (rows, d)."""
+        return seconds - means * means + noise[:, None]
 
     def of_isotropic_noise(self) -> torch.Tensor:
         """Ones."""
@@ -203,3 +242,35 @@ def _dimension(dimension: int) -> int:
     if isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1:
         raise ValueError(f"d (dimension) must be an integer of at least 1; got {dimension!r}.")
     return dimension
+
+
+#: Second moments of all d coordinates by name.
+SECOND_MOMENTS: Final[Mapping[str, Callable[[int], SecondMoment]]] = {
+    "full": FullMatrix,
+    "diagonal": DiagonalMoment,
+    "energy": lambda dimension: BlockEnergies([dimension]),
+}
+
+
+def second_moment_named(name: str, dimension: int) -> SecondMoment:
+    """The second moment of a name, or of block sizes such as "2,3".
+
+    Args:
+        name: one of `SECOND_MOMENTS`, or sizes of consecutive blocks that sum to d.
+        dimension: d.
+
+    Raises:
+        ValueError: no such name, or sizes with another sum.
+
+    >>> second_moment_named("2,3", 5).size
+    2
+    """
+    if name in SECOND_MOMENTS:
+        return SECOND_MOMENTS[name](dimension)
+    sizes = [int(size) if size.strip().isdecimal() else 0 for size in name.split(",")]
+    if min(sizes) < 1 or sum(sizes) != dimension:
+        raise ValueError(
+            f"second (moment) must be {', '.join(SECOND_MOMENTS)} or block sizes that sum to "
+            f"d = {dimension}, such as 2,3; got {name!r}."
+        )
+    return BlockEnergies(sizes)

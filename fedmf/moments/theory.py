@@ -52,11 +52,8 @@ def second_moment_errors(mechanism: MomentMechanism, workload: Array, noises: in
     References:
         Kalinin, Upadhyay and Lampert (2025), equation (4).
     """
-    if mechanism.second is None or mechanism.second_std is None:
-        raise ValueError(
-            f"C_2 (second strategy) must exist; got {mechanism.name}. Use second_moment_errors_by_squaring."
-        )
-    return noises * mechanism.second_std**2 * _row_squares(workload, mechanism.second)
+    second, second_std = mechanism.second_noise
+    return noises * second_std**2 * _row_squares(workload, second)
 
 
 def second_moment_errors_by_squaring(

@@ -1,15 +1,17 @@
 """Private moments of a stream of rows as a job: reading, admission, durable state, output and statement."""
 
 from fedmf.streaming.outputs import open_output
+from fedmf.streaming.position import Position
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.session import open_reader, open_run
-from fedmf.streaming.state import Position, StateError, StreamState
-from fedmf.streaming.statements import render_statement, stream_statement
-from fedmf.streaming.stream_plan import METHODS, Settings, StreamPlan, plan_stream
+from fedmf.streaming.settings import Settings
+from fedmf.streaming.state import StateError, StreamState
+from fedmf.streaming.statement_text import render_statement
+from fedmf.streaming.statements import stream_statement
+from fedmf.streaming.stream_plan import StreamPlan, plan_stream
 
 __all__ = [
-    "METHODS",
     "Handling",
     "InputError",
     "Layout",

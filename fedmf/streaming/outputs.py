@@ -8,12 +8,14 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, BinaryIO, Final, final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from fedmf.moments import DiagonalMoment, FullMatrix, mean_noise_variances
+from fedmf.moments import mean_noise_variances
+from fedmf.records import replace_durably
 from fedmf.streaming.stream_plan import StreamPlan
 from fedmf.typing import Array
 
@@ -26,12 +28,10 @@ class Renderer:
     """The fields of a release from its numbers; elementwise, so that no release depends on its neighbours."""
 
     def __init__(self, plan: StreamPlan) -> None:
-        self._plan, self._d = plan, plan.layout.dimension
-        self._matrix = isinstance(plan.second_moment, FullMatrix)
-        self._covariance = plan.averages and isinstance(plan.second_moment, FullMatrix | DiagonalMoment)
+        self._plan, self._moment = plan, plan.second_moment
         self._variances = None
-        if self._covariance:
-            self._variances = mean_noise_variances(plan.mechanism, plan.workloads[0]).numpy()
+        if plan.averages and plan.second_moment.gives_covariance:
+            self._variances = mean_noise_variances(plan.mechanism, plan.workloads[0])
 
     def fields(self, record: int, releases: Array) -> dict[str, NDArray[Any]]:
         """t, first, second and for running averages mean and covariance, each with a row per release.
@@ -40,21 +40,18 @@ class Renderer:
             record: number of the first release, from 0.
             releases: first and packed second moments, shape (releases, width).
         """
-        d = self._d
-        steps = np.array([self._plan.step_of(record + i) for i in range(len(releases))], dtype=np.int64)
-        first = releases[:, :d]
-        second = self._unpacked(releases[:, d:])
-        found: dict[str, NDArray[Any]] = {"t": steps, "first": first, "second": second}
+        d = self._plan.layout.dimension
+        steps = torch.tensor(
+            [self._plan.step_of(record + i) for i in range(len(releases))], dtype=torch.int64
+        )
+        first = torch.from_numpy(releases[:, :d])
+        second = self._moment.unpack(torch.from_numpy(releases[:, d:]))
+        fields = {"t": steps, "first": first, "second": second}
         if self._plan.averages:
-            found["mean"] = first
+            fields["mean"] = first
         if self._variances is not None:
-            noise = self._variances[steps - 1]
-            if self._matrix:
-                squares = first[:, :, None] * first[:, None, :]
-                found["covariance"] = second - squares + noise[:, None, None] * np.eye(d)
-            else:
-                found["covariance"] = second - first * first + noise[:, None]
-        return found
+            fields["covariance"] = self._moment.covariances(first, second, self._variances[steps - 1])
+        return {name: values.numpy() for name, values in fields.items()}
 
     def lines(self, record: int, releases: Array) -> bytes:
         """JSON lines of the releases."""
@@ -63,17 +60,6 @@ class Renderer:
         dump = json.JSONEncoder(allow_nan=False, check_circular=False).encode
         rows = (dump(dict(zip(fields, row, strict=True))) for row in zip(*columns, strict=True))
         return "".join(row + "\n" for row in rows).encode()
-
-    def _unpacked(self, packed: Array) -> Array:
-        if not self._matrix:
-            return packed
-        d = self._d
-        rows, columns = np.triu_indices(d)
-        values = np.where(rows == columns, packed, packed / np.sqrt(2.0))
-        matrices = np.empty((len(packed), d, d))
-        matrices[:, rows, columns] = values
-        matrices[:, columns, rows] = values
-        return matrices
 
 
 class Output(ABC):
@@ -183,19 +169,18 @@ class ParquetFile(Output):
         """Write the file beside its place and move it there."""
         from pyarrow import parquet
 
-        partial = self._path.with_name(self._path.name + ".partial")
         table = _table(renderer.fields(0, releases(0, 0)))
         group = max(1, _GROUP_BYTES // (8 * sum(_numbers(values) for values in _shapes(renderer, releases))))
-        with open(partial, "wb") as file:
+
+        def write(file: BinaryIO) -> None:
             with parquet.ParquetWriter(
                 file, table.schema, compression="zstd", use_dictionary=False
             ) as writer:
                 for start in range(0, records, group):
                     stop = min(start + group, records)
                     writer.write_table(_table(renderer.fields(start, releases(start, stop))), group)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, self._path)
+
+        replace_durably(self._path, write)
 
 
 def open_output(path: Path | None, fresh: bool) -> Output:
@@ -235,9 +220,9 @@ def _nested(values: NDArray[Any]) -> Any:
     """An Arrow array with a list for every axis after the first."""
     import pyarrow as arrow
 
-    found = arrow.array(np.ascontiguousarray(values).reshape(-1))
+    nested = arrow.array(np.ascontiguousarray(values).reshape(-1))
     for axis in range(values.ndim - 1, 0, -1):
         count = _numbers(values.shape[:axis])
         offsets = np.arange(count + 1, dtype=np.int32) * values.shape[axis]
-        found = arrow.ListArray.from_arrays(arrow.array(offsets, arrow.int32()), found)
-    return found
+        nested = arrow.ListArray.from_arrays(arrow.array(offsets, arrow.int32()), nested)
+    return nested

@@ -110,9 +110,9 @@ class ParquetReader(RowReader):
             for place, name in enumerate(layout.columns):
                 column = batch.column(place)
                 _mark(faults, column.is_null().to_numpy(zero_copy_only=False), f"column {name!r} is missing")
-                found = column.cast(arrow.float64(), safe=False).to_numpy(zero_copy_only=False)
-                columns.append(found)
-                _mark(faults, ~np.isfinite(found), f"column {name!r} must be finite")
+                numbers = column.cast(arrow.float64(), safe=False).to_numpy(zero_copy_only=False)
+                columns.append(numbers)
+                _mark(faults, ~np.isfinite(numbers), f"column {name!r} must be finite")
             values = np.stack(columns, axis=1).astype(np.float64)
         users = None
         if layout.user is not None:
@@ -134,8 +134,8 @@ class ParquetReader(RowReader):
         flat = inner.cast(arrow.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
         values[lengths == d] = flat.reshape(-1, d)
         for i in np.flatnonzero(lengths != d).tolist():
-            found = "nothing" if lengths[i] < 0 else str(lengths[i])
-            faults[i] = f"must have {d} numbers; got {found}"
+            count = "nothing" if lengths[i] < 0 else str(lengths[i])
+            faults[i] = f"must have {d} numbers; got {count}"
         _mark(faults, ~np.isfinite(values).all(axis=1), f"column {self.layout.columns[0]!r} must be finite")
         return values
 
@@ -146,10 +146,10 @@ class ParquetReader(RowReader):
             return int(kind.list_size)
         with self._readable():
             first = next(self._file.iter_batches(1, columns=self._columns), None)
-        found = None if first is None else first.column(0)[0].as_py()
-        if not found:
+        row = None if first is None else first.column(0)[0].as_py()
+        if not row:
             raise InputError("row 1 must hold numbers; got none." if first is not None else _EMPTY)
-        return len(found)
+        return len(row)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:

@@ -92,7 +92,7 @@ def numbers_of(values: Sequence[object], names: Sequence[str]) -> list[float] | 
     >>> numbers_of([1, 0.5], ["a", "b"]), numbers_of([1, True], ["a", "b"])
     ([1.0, 0.5], "column 'b' must be a number")
     """
-    found = []
+    numbers = []
     for value, name in zip(values, names, strict=True):
         if isinstance(value, bool) or not isinstance(value, int | float):
             return f"column {name!r} must be a number"
@@ -102,8 +102,8 @@ def numbers_of(values: Sequence[object], names: Sequence[str]) -> list[float] | 
             number = math.inf
         if not math.isfinite(number):
             return f"column {name!r} must be finite"
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers
 
 
 def wanted_columns(names: Sequence[str], columns: Sequence[str] | None, user: str | None) -> list[str]:
@@ -112,8 +112,8 @@ def wanted_columns(names: Sequence[str], columns: Sequence[str] | None, user: st
     asked = [*wanted, *([] if user is None else [user])]
     for name in asked:
         if names.count(name) != 1:
-            found = "is missing" if name not in names else "appears twice"
-            raise InputError(f"column {name!r} {found}; the input has {', '.join(map(repr, names))}.")
+            fault = "is missing" if name not in names else "appears twice"
+            raise InputError(f"column {name!r} {fault}; the input has {', '.join(map(repr, names))}.")
     if not wanted or len(set(asked)) != len(asked):
         raise InputError(f"columns must be at least one, all different, and not the user's; got {asked}.")
     return wanted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedmf.records import Histories, UserRow
 from fedmf.streaming.clipping import clip_rows
 from fedmf.streaming.outputs import Output, Renderer
+from fedmf.streaming.position import Position
 from fedmf.streaming.rows import InputError, RowBlock, RowReader
-from fedmf.streaming.state import OPERATOR, STATEMENT, Position, StreamState, write_json
+from fedmf.streaming.state import StreamState
 from fedmf.streaming.statements import stream_statement
-from fedmf.streaming.stream_plan import StreamPlan
-from fedmf.streaming.users import UserHistories
 
 __all__ = ["Handling", "StreamRun"]
 
@@ -44,8 +44,7 @@ class StreamRun:
     """One process's part of a stream.
 
     Args:
-        plan: of the stream.
-        state: open for writing.
+        state: open for writing; it holds the plan.
         output: where releases go.
         handling: of rows that do not fit.
         progress: called with (t, n) after each commit.
@@ -58,23 +57,21 @@ class StreamRun:
 
     def __init__(
         self,
-        plan: StreamPlan,
         state: StreamState,
         output: Output,
         handling: Handling | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        self.plan, self.state, self.output = plan, state, output
+        self.plan, self.state, self.output = state.plan, state, output
         self.handling = handling or Handling()
         self._progress = progress or (lambda step, rounds: None)
-        state.use(plan.width)
-        self._renderer = Renderer(plan)
-        self._stream = plan.stream(state.key)
+        self._renderer = Renderer(self.plan)
+        self._stream = self.plan.stream(state.key)
         if (saved := state.stream_state()) is not None:
             self._stream.load_state_dict(saved)
         position = state.position
-        participation = plan.mechanism.participation
-        self.users = UserHistories(participation, state.users(), position.separation)
+        participation = self.plan.mechanism.participation
+        self.users = Histories.from_rows(participation, state.users(), position.separation)
         same = output.name == position.output
         if not (output.begin(position.written if same else 0) and same):
             position = replace(position, emitted=0, written=0)
@@ -87,7 +84,7 @@ class StreamRun:
     def __exit__(self, *_: object) -> None:
         self.output.close()
         with contextlib.suppress(OSError):
-            write_json(self.state.path / OPERATOR, self.position.counts(), mode=0o600)
+            self.state.write_counts()
 
     @property
     def position(self) -> Position:
@@ -121,8 +118,8 @@ class StreamRun:
             self._take(block, reader)
         if self.done and count_late:
             late = 0
-            while found := reader.skip(1 << 16):
-                late += found
+            while passed := reader.skip(1 << 16):
+                late += passed
             if late:
                 at = self.position
                 self._commit(replace(at, row=at.row + late, refused_late=at.refused_late + late, digest=""))
@@ -135,7 +132,7 @@ class StreamRun:
         self._written, self._emitted = self.output.flush(), self.position.records
         self._commit(self.position)
         statement = stream_statement(self.plan, self.position, self.users, self.state.key)
-        write_json(self.state.path / STATEMENT, statement)
+        self.state.write_statement(statement)
         return statement
 
     def _find_place(self, reader: RowReader) -> None:
@@ -145,13 +142,13 @@ class StreamRun:
             raise InputError(f"row {row + 1} must come next; the input begins with row {first_row}.")
         if first_row == row + 1:
             return
-        passed = row - first_row
-        found = reader.skip(passed)
-        last = reader.read(1) if found == passed else None
+        before = row - first_row
+        passed = reader.skip(before)
+        last = reader.read(1) if passed == before else None
         if last is None:
             raise InputError(
                 f"input must have the {row} rows that were dealt with before; it ends with row "
-                f"{first_row + found - 1}. Give it whole again, or say with --from-row where it begins."
+                f"{first_row + passed - 1}. Give it whole again, or say with --from-row where it begins."
             )
         if self.position.digest and self._digest(last, 0) != self.position.digest:
             raise InputError(
@@ -187,11 +184,12 @@ class StreamRun:
                     refused_late=before.refused_late + late,
                 ),
                 releases,
+                self._changed(block, steps),
             )
         if stop < len(block):
             raise InputError(
                 f"{reader.where(block.first + stop)} {faults[stop]}. The {before.row + stop} rows before it "
-                "are done. Mend it and go on with the same command and --state, or add --skip-bad-rows."
+                "are done. Correct it and give the same command with --state again, or add --skip-bad-rows."
             )
 
     def _admit(self, block: RowBlock, faults: dict[int, str]) -> tuple[list[int], int, int, int]:
@@ -223,7 +221,18 @@ class StreamRun:
         due = (steps % self.plan.settings.every == 0) | (steps == self.plan.rounds)
         return torch.cat([block.first, block.second], dim=1).numpy()[due], int(steps[-1])
 
-    def _commit(self, position: Position, releases: NDArray[np.float64] | None = None) -> None:
+    def _changed(self, block: RowBlock, steps: list[int]) -> list[UserRow]:
+        """The histories of the users who took a step in a block."""
+        users = block.users
+        took = set() if users is None else {user for i in steps if (user := users[i]) is not None}
+        return [self.users.row(user) for user in sorted(took)]
+
+    def _commit(
+        self,
+        position: Position,
+        releases: NDArray[np.float64] | None = None,
+        changed: Sequence[UserRow] = (),
+    ) -> None:
         """First the output of earlier commits is made durable, then this one, then its output is written."""
         self._written = self.output.flush()
         position = replace(
@@ -233,10 +242,10 @@ class StreamRun:
             output=self.output.name,
             separation=self.users.min_separation,
         )
-        found = np.empty((0, self.plan.width)) if releases is None else releases
+        fresh = np.empty((0, self.plan.width)) if releases is None else releases
         state = self._stream.state_dict(kept_vectors=True)
-        self.state.commit(position, found, state, self.users.changes())
-        self._catch_up(found)
+        self.state.commit(position, fresh, state, changed)
+        self._catch_up(fresh)
         self._progress(position.step, self.plan.rounds)
 
     def _catch_up(self, fresh: NDArray[np.float64] | None = None) -> None:

@@ -13,8 +13,9 @@ from fedmf.streaming.lines import Lines
 from fedmf.streaming.outputs import open_output
 from fedmf.streaming.rows import InputError, Layout, RowReader
 from fedmf.streaming.run import Handling, StreamRun
+from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StateError, StreamState
-from fedmf.streaming.stream_plan import Settings, StreamPlan, plan_stream
+from fedmf.streaming.stream_plan import plan_stream
 from fedmf.streaming.text_rows import CsvReader, JsonLinesReader
 
 __all__ = ["FORMATS", "open_reader", "open_run"]
@@ -122,23 +123,21 @@ def open_run(
             plan = plan_stream(settings, reader.layout, _horizon(settings, source, file_format))
             key = NoiseKey.from_os() if settings.seed is None else NoiseKey.from_seed(settings.seed)
             with (
-                StreamState.create(directory, plan.to_dict(), key) as state,
-                _run(plan, state, output, handling, progress) as run,
+                StreamState.create(directory, plan, key) as state,
+                _run(state, output, handling, progress) as run,
             ):
                 yield run, reader
         return
     with state:
-        plan = StreamPlan.from_dict(state.plan)
-        _check_same(plan.settings, settings, directory)
+        _check_same(state.plan.settings, settings, directory)
         with (
-            open_reader(source, settings, file_format, plan.layout, first_row) as reader,
-            _run(plan, state, output, handling, progress) as run,
+            open_reader(source, settings, file_format, state.plan.layout, first_row) as reader,
+            _run(state, output, handling, progress) as run,
         ):
             yield run, reader
 
 
 def _run(
-    plan: StreamPlan,
     state: StreamState,
     output: Path | None,
     handling: Handling | None,
@@ -146,7 +145,7 @@ def _run(
 ) -> StreamRun:
     name = "-" if output is None else str(output.absolute())
     place = open_output(output, fresh=state.position.output not in ("", name))
-    return StreamRun(plan, state, place, handling, progress)
+    return StreamRun(state, place, handling, progress)
 
 
 def _horizon(settings: Settings, source: Path | None, file_format: str | None) -> int:
@@ -154,8 +153,8 @@ def _horizon(settings: Settings, source: Path | None, file_format: str | None) -
         return settings.rounds
     total = 0
     with open_reader(source, settings, file_format) as reader:
-        while found := reader.skip(1 << 16):
-            total += found
+        while passed := reader.skip(1 << 16):
+            total += passed
     if not total:
         raise InputError("input must have rows; got an empty one.")
     return total

@@ -12,7 +12,7 @@ from fedmf.factorization.matrices.closed_form import bisr, identity, square_root
 from fedmf.factorization.matrices.strategy_matrix import Factorization
 from fedmf.factorization.sensitivity.joint import UserRange
 from fedmf.moments.baselines import cs, ime, pp
-from fedmf.moments.mechanism import best_weight, jme
+from fedmf.moments.mechanism import jme
 from fedmf.moments.moment_stream import MomentStream
 from fedmf.moments.running import MatrixWorkload, RunningWorkload
 from fedmf.moments.second_moment import (
@@ -22,6 +22,7 @@ from fedmf.moments.second_moment import (
     Projected,
     SecondMoment,
 )
+from fedmf.moments.weights import best_weight
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 from fedmf.workload.parse import parse_workload

@@ -16,7 +16,7 @@ from fedmf.streaming.lines import Lines
 from fedmf.streaming.parquet_rows import ParquetReader
 from fedmf.streaming.rows import InputError, RowReader
 from fedmf.streaming.session import open_reader
-from fedmf.streaming.stream_plan import Settings
+from fedmf.streaming.settings import Settings
 from fedmf.streaming.text_rows import CsvReader, JsonLinesReader
 
 CSV = (

@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 from fedmf.cli.app import run
+from fedmf.moments import METHODS, SECOND_MOMENTS
 
 BUDGET = ["--norm-bound", "1", "--epsilon", "8", "--delta", "1e-5"]
 REQUIRED = {
     "unit", "adjacency", "mechanism", "params", "rounds", "max_participations", "min_separation",
     "realised_max_participations", "realised_min_separation", "sampling", "users", "clip_norm",
     "noise_multiplier", "sensitivity", "sensitivity_kind", "delta", "epsilon_planned", "epsilon_realised",
-    "not_covered",
+    "not_covered", "secret", "software", "stated_by", "mu_planned", "mu_realised", "rho_planned",
+    "rho_realised", "noise_key_public",
 }  # fmt: skip
 
 
@@ -63,6 +65,12 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
     # Another stream has another key and so another noise.
     assert stream(*command[:-3], "other.jsonl", "--state", "fresh") == 0
     assert (folder / "other.jsonl").read_bytes() != before
+
+
+def test_help_names_every_method_and_second_moment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["stream", "--help"]) == 0
+    words = set(re.findall(r"[\w-]+", capsys.readouterr().out))
+    assert {*METHODS, *SECOND_MOMENTS} <= words
 
 
 def test_standard_output_and_a_public_seed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

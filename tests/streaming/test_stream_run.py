@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import json
 import random
+import re
+import sqlite3
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,8 @@ import pytest
 import torch
 from pyarrow import parquet
 
+from fedmf.errors import ConfigError
+from fedmf.factorization import Toeplitz, identity
 from fedmf.factorization.mechanisms.catalogue import build
 from fedmf.factorization.sensitivity.joint import UserRange
 from fedmf.moments.density import gaussian_estimate, mean_noise_variances
@@ -23,12 +29,15 @@ from fedmf.moments.second_moment import FullMatrix
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 from fedmf.streaming.clipping import clip_rows
+from fedmf.streaming.packing import pack_state, unpack_state
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.session import open_run
-from fedmf.streaming.state import StateError, StreamState, pack_state, unpack_state
-from fedmf.streaming.stream_plan import Settings, StreamPlan, plan_stream
-from fedmf.streaming.users import UserHistories
+from fedmf.streaming.settings import Settings
+from fedmf.streaming.state import StateError, StreamState
+from fedmf.streaming.statement_text import plain_words, render_statement, render_statement_page
+from fedmf.streaming.stream_plan import plan_stream
+from fedmf.version import SOFTWARE
 from fedmf.workload.toeplitz import average
 
 N, D = 30, 3
@@ -152,11 +161,12 @@ class Kept:
 def test_output_does_not_depend_on_what_comes_together(tmp_path: Path, more: dict[str, Any]) -> None:
     x, outputs = sample(), []
     plan = plan_stream(Settings(**BUDGET, rounds=N, **more), Pieces(x, None, 0).layout, N)
-    again = StreamPlan.from_dict(json.loads(json.dumps(plan.to_dict())))
     for seed in range(3):
         output: Any = Kept()
-        with StreamState.create(tmp_path / str(seed), plan.to_dict(), NoiseKey.from_seed(5)) as state:
-            run = StreamRun(again if seed else plan, state, output)
+        with StreamState.create(tmp_path / str(seed), plan, NoiseKey.from_seed(5)) as state:
+            if not seed:
+                state.plan = plan  # as it was made; the others use what was written down
+            run = StreamRun(state, output)
             run.feed(Pieces(x, None, seed))
             statement = run.conclude()
         outputs.append(output.content)
@@ -166,6 +176,101 @@ def test_output_does_not_depend_on_what_comes_together(tmp_path: Path, more: dic
     assert steps == sorted({*range(every, N + 1, every), N})
     assert statement["sensitivity_kind"] in ("exact", "upper_bound")
     assert statement["epsilon_planned"] == pytest.approx(8.0, rel=1e-9)
+
+
+def test_given_factorizations_are_streamed_and_resumed(tmp_path: Path) -> None:
+    """Objects that no name makes: kept by coefficients, with the releases of the same matrix by name."""
+    x = sample()
+    by_name = Settings(**BUDGET, rounds=N, mechanisms=("bsr",), bands=4)
+    source = write_rows(tmp_path / "rows.csv", x)
+    outputs, statements = [], []
+    C = build("bsr", Participation(N, 1, N), average(N), bands=4).factorization
+    given = Settings(**BUDGET, rounds=N, mechanisms=(C,))
+    for name, settings in (("named", by_name), ("given", given), ("both", replace(given, mechanisms=(C, C)))):
+        folder = tmp_path / name
+        folder.mkdir()
+        run_once(folder, settings, write_rows(folder / "part.csv", x[:12]))
+        statements.append(run_once(folder, settings, source))
+        outputs.append((folder / "out.jsonl").read_bytes())
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert [s["mechanism"] for s in statements] == ["bsr", "given toeplitz", "given toeplitz"]
+    assert [s["second_mechanism"] for s in statements] == ["bsr", "given toeplitz", "given toeplitz"]
+    assert statements[0]["sensitivity"] == statements[1]["sensitivity"]
+    other = Toeplitz([1.0, 0.25], N)
+    with pytest.raises(StateError, match=r"^mechanisms must be"):
+        run_once(tmp_path / "given", Settings(**BUDGET, rounds=N, mechanisms=(other,)), source)
+    pair = tmp_path / "pair"
+    pair.mkdir()
+    mixed = Settings(**BUDGET, rounds=N, mechanisms=(other, "bsr"), bands=4, workloads=("prefix",))
+    statement = run_once(pair, mixed, source)
+    assert (statement["mechanism"], statement["second_mechanism"]) == ("given toeplitz", "bsr")
+    assert (statement["params"], statement["second_params"]) == ({}, {"bands": 4})
+
+
+def test_each_moment_gets_the_matrix_of_its_workload() -> None:
+    """One name and two workloads are two matrices; one name, or one object, for one workload is one."""
+    layout = Layout(("a", "b"), False, 2, None)
+    settings = Settings(**BUDGET, mechanisms=("banded-toeplitz",), workloads=("prefix", "average"), bands=4)
+    both = plan_stream(settings, layout, N).mechanism
+    alone = plan_stream(replace(settings, workloads=("average",)), layout, N).mechanism
+    assert both.second is not None
+    assert both.second.to_dict() == alone.first.to_dict() != both.first.to_dict()
+    assert alone.second is alone.first
+    given = plan_stream(replace(settings, mechanisms=(identity(N),), bands=None), layout, N).mechanism
+    assert given.second is given.first
+
+
+def test_a_given_factorization_must_fit(tmp_path: Path) -> None:
+    layout = Layout(("a", "b"), False, 2, None)
+    with pytest.raises(ValueError, match=r"C \(mechanism\) must have n = 30 rounds, .*; got 31"):
+        plan_stream(Settings(**BUDGET, mechanisms=(identity(N + 1),)), layout, N)
+    with pytest.raises(ValueError, match=r"bands \(parameter\) is none of given toeplitz"):
+        plan_stream(Settings(**BUDGET, mechanisms=(identity(N),), bands=3), layout, N)
+
+
+def test_the_statement_says_what_must_stay_secret_and_who_states_it(tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "rows.csv", sample(), [f"u{i % 20}" for i in range(N)])
+    contract: dict[str, Any] = {"user_column": "user", "max_participations": 3, "min_separation": 10}
+    statement = run_once(tmp_path, Settings(**BUDGET, **contract), source)
+    written = json.loads((tmp_path / "state/statement.json").read_text())
+    assert written == {name: value for name, value in statement.items() if name != "counts"}
+    assert written["software"] == written["stated_by"] == SOFTWARE
+    assert written["noise_key_public"] is True
+    assert any("noise.key" in text for text in written["secret"])
+    assert written["mu_planned"] == pytest.approx(1 / written["noise_multiplier"], rel=1e-12)
+    assert 0 < written["mu_realised"] < written["mu_planned"]
+    for name in ("planned", "realised"):
+        assert written[f"rho_{name}"] == pytest.approx(written[f"mu_{name}"] ** 2 / 2, rel=1e-12)
+    text = (tmp_path / "state/statement.txt").read_text()
+    assert text == render_statement(written)
+    for part in ("mu = ", "rho = ", SOFTWARE, "Must stay secret:", *written["secret"]):
+        assert part in text
+    page = (tmp_path / "state/statement.html").read_text()
+    assert page == render_statement_page(written)
+    shown = re.sub("<[^>]*>", " ", html.unescape(page))
+    for part in (text.splitlines()[0], *plain_words(written), *written["secret"], *written["not_covered"]):
+        assert part in shown
+    assert "<svg" not in page
+    assert "ledger" not in page
+    hostile = render_statement_page({**written, "mechanism": "<script>x</script>"})
+    assert "<script" not in hostile
+    modes = {"json": 0o644, "txt": 0o644, "html": 0o644}
+    names = {f"statement.{suffix}": mode for suffix, mode in modes.items()} | {"operator.json": 0o600}
+    for name, mode in names.items():
+        assert (tmp_path / "state" / name).stat().st_mode & 0o777 & ~mode == 0
+
+
+def test_states_of_other_formats_are_refused(begun: Path) -> None:
+    for pragma, message in (
+        ("user_version=1", "stream state .* has format version 1; this fedmf reads version 2"),
+        ("application_id=1", "is not a fedmf stream state: its application id is 0x1"),
+    ):
+        connection = sqlite3.connect(begun / "state/state.sqlite")
+        connection.execute(f"PRAGMA {pragma}")
+        connection.close()
+        with pytest.raises(StateError, match=message) as caught:
+            StreamState.open(begun / "state")
+        assert "\n" not in str(caught.value)
 
 
 def test_json_lines_and_parquet_hold_the_same(tmp_path: Path) -> None:
@@ -229,22 +334,6 @@ def test_users_beyond_their_contract_are_refused(tmp_path: Path, seed: int) -> N
     alone = Settings(**BUDGET, rounds=N, max_participations=k, min_separation=b, bands=4)
     run_once(folder, alone, write_rows(folder / "rows.csv", x[indices]))
     assert (folder / "out.jsonl").read_bytes() == outputs[0]
-
-
-def test_histories_continue_from_what_was_kept() -> None:
-    part, rng = Participation(40, 3, 3), random.Random(0)
-    whole, parts = UserHistories(part), UserHistories(part)
-    kept: dict[str, tuple[str, int, int]] = {}
-    for step in range(1, 41):
-        user = f"u{rng.randint(0, 9)}"
-        assert whole.admits(user, step) == parts.admits(user, step)
-        if whole.admits(user, step):
-            whole.record(user, step)
-            parts.record(user, step)
-        kept |= {row[0]: row for row in parts.changes()}
-        parts = UserHistories(part, kept.values(), parts.min_separation)
-    assert parts.min_separation == whole.min_separation
-    assert parts.max_participations == whole.max_participations == 3
 
 
 def test_realised_epsilon_is_that_of_the_recorded_contract(tmp_path: Path) -> None:
@@ -369,16 +458,17 @@ def test_lost_and_moved_outputs_are_made_again(begun: Path) -> None:
 def test_a_directory_in_use_or_of_something_else_is_refused(begun: Path) -> None:
     settings = Settings(**BUDGET, rounds=N)
     with (
-        StreamState.open(begun / "state"),
-        pytest.raises(ValueError, match="another process"),
+        StreamState.open(begun / "state") as state,
+        pytest.raises(StateError, match=r"stream state .* is being written by another process"),
     ):
         run_once(begun, settings, begun / "rows.csv")
+    plan = state.plan
     (begun / "mine").mkdir()
     (begun / "mine/file").touch()
     with pytest.raises(StateError, match="new or empty"):
-        StreamState.create(begun / "mine", {}, NoiseKey.from_seed(0))
+        StreamState.create(begun / "mine", plan, NoiseKey.from_seed(0))
     (begun / "state/noise.key").chmod(0o644)
-    with pytest.raises(StateError, match="0600"):
+    with pytest.raises(ConfigError, match="0600"):
         run_once(begun, settings, begun / "rows.csv")
     assert (begun / "state").stat().st_mode & 0o077 == 0
 

@@ -1,0 +1,45 @@
+"""How far a private stream is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Position"]
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a stream is, as of a commit.
+
+    Args:
+        step: t, steps taken.
+        row: rows of the input that were dealt with; step ≤ row.
+        records: releases.
+        emitted: how many of them were safely in the output before this commit.
+        written: bytes of the output that hold those.
+        output: which output.
+        digest: keyed digest of the last row.
+        separation: least distance between two steps of a user so far.
+        clipped: rows that were longer than ζ.
+        zeroed: unreadable rows that counted as zero vectors.
+        refused_users: rows of users beyond (k, b).
+        refused_late: rows beyond the horizon.
+    """
+
+    step: int = 0
+    row: int = 0
+    records: int = 0
+    emitted: int = 0
+    written: int = 0
+    output: str = ""
+    digest: str = ""
+    separation: int | None = None
+    clipped: int = 0
+    zeroed: int = 0
+    refused_users: int = 0
+    refused_late: int = 0
+
+    def counts(self) -> dict[str, int]:
+        """What only the operator may see."""
+        names = ("row", "step", "clipped", "zeroed", "refused_users", "refused_late")
+        return {"rows" if n == "row" else "steps" if n == "step" else n: getattr(self, n) for n in names}

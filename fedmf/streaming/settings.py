@@ -1,0 +1,97 @@
+"""What the operator of a private stream asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from fedmf.factorization import Factorization, factorization_from_dict
+from fedmf.moments import METHODS
+
+__all__ = ["DEFAULT_MECHANISM", "Settings"]
+
+DEFAULT_MECHANISM: Final = "banded-toeplitz"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the operator asked for, as far as it shapes noise and releases.
+
+    Args:
+        norm_bound: ζ.
+        epsilon: ε.
+        delta: δ.
+        rounds: n; None for the number of rows of the input.
+        user_column: name of the column of user ids; None: every row is another user.
+        max_participations: k; None for 1.
+        min_separation: b; None for n.
+        workloads: A₁ and A₂ by name, or one for both.
+        method: a name of `fedmf.moments.METHODS`.
+        mechanisms: C₁ and C₂, or one for both: names of mechanisms, or factorizations of n rounds as objects.
+        bands: p, for mechanisms that take it.
+        params: other parameters of mechanisms.
+        second: a name of `fedmf.moments.SECOND_MOMENTS`, or the sizes of blocks, "2,3".
+        weight: how the method divides noise between the moments, λ of jme say; None for its default.
+        adjacency: "zero-out" or "replace-one".
+        columns: names of the numbers; None for all.
+        every: R; steps R, 2R, … and n are released.
+        seed: for a public key; None for one from the operating system.
+
+    Raises:
+        ValueError: a value out of its range.
+    """
+
+    norm_bound: float
+    epsilon: float
+    delta: float
+    rounds: int | None = None
+    user_column: str | None = None
+    max_participations: int | None = None
+    min_separation: int | None = None
+    workloads: tuple[str, ...] = ("average",)
+    method: str = "jme"
+    mechanisms: tuple[str | Factorization, ...] = (DEFAULT_MECHANISM,)
+    bands: int | None = None
+    params: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    second: str = "full"
+    weight: float | None = None
+    adjacency: str = "zero-out"
+    columns: tuple[str, ...] | None = None
+    every: int = 1
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}.")
+        METHODS[self.method].check(len(self.mechanisms), self.weight)
+        if not 1 <= len(self.workloads) <= 2:
+            raise ValueError(
+                f"workload must be given once, or twice for the two moments; got {len(self.workloads)}."
+            )
+        if self.every < 1:
+            raise ValueError(f"R (every) must be at least 1; got {self.every}.")
+        if self.rounds is not None and self.rounds < 1:
+            raise ValueError(f"n (rounds) must be at least 1; got {self.rounds}.")
+        if self.min_separation is not None and self.user_column is None and self.max_participations is None:
+            raise ValueError("b (min_separation) needs k (max_participations) or a user column; got neither.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able dict with every digit of coefficients that were given."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        lists = {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
+        given = [choice if isinstance(choice, str) else choice.to_dict() for choice in self.mechanisms]
+        return {**fields, **lists, "mechanisms": given, "params": dict(self.params)}
+
+    @classmethod
+    def from_dict(cls, description: Mapping[str, Any]) -> Self:
+        """What `to_dict` wrote."""
+        fields = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in description.items()
+        }
+        chosen = (
+            choice if isinstance(choice, str) else factorization_from_dict(choice)
+            for choice in description["mechanisms"]
+        )
+        return cls(**{**fields, "mechanisms": tuple(chosen)})

@@ -1,0 +1,143 @@
+"""The privacy statement of a stream as text a person reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fedmf.accounting import detection_limit, render_document
+
+__all__ = ["facts", "headline", "plain_words", "render_statement", "render_statement_page"]
+
+#: The lists of a statement, by heading.
+_LISTS: Final = (
+    ("Assumes", "assumptions"),
+    ("Does not cover", "not_covered"),
+    ("Must stay secret", "secret"),
+)
+_OTHER_WORLD: Final = {
+    "zero-out": "all of that user's rows had been zero",
+    "replace-one": "that user had given any other rows within the norm bound",
+}
+
+
+def render_statement(statement: Mapping[str, Any]) -> str:
+    """Lay out what `stream_statement` gave as plain lines, most important first."""
+    rows = facts(statement)
+    width = max(len(name) for name, _ in rows)
+    lines = [headline(statement), "", *(f"  {name:<{width}}  {value}" for name, value in rows)]
+    for title, name in _LISTS:
+        lines += ["", f"{title}:", *(f"  - {text}" for text in statement[name])]
+    return "\n".join(lines) + "\n"
+
+
+def render_statement_page(statement: Mapping[str, Any]) -> str:
+    """The same as a self-contained HTML page."""
+    return render_document(
+        not statement["noise_key_public"],
+        headline(statement),
+        plain_words(statement),
+        facts(statement),
+        [(title, statement[name]) for title, name in _LISTS],
+        f"Stream begun by {statement['software']}; statement computed from its state by "
+        f"{statement['stated_by']}.",
+    )
+
+
+def plain_words(statement: Mapping[str, Any]) -> list[str]:
+    """What a statement means, as paragraphs for readers who know no mathematics."""
+    s = statement
+    odds = f"e^{s['epsilon_planned']:.4g}"
+    if s["epsilon_planned"] <= 300:
+        odds += f" = {math.exp(s['epsilon_planned']):.4g}"
+    paragraphs = [
+        f"Protected is each user, with all rows the user gave in any of the {s['rounds']} steps, not a "
+        "single row. Two worlds are compared: the one that was, and one in which "
+        f"{_OTHER_WORLD[s['adjacency']]}.",
+        "Whatever an observer of all releases concludes, however much else is known about that user and all "
+        "others, the probability of that conclusion differs between the two worlds at most by the factor "
+        f"{odds}, plus {s['delta']:g}. A test between the two worlds that raises a false alarm in 5 % of "
+        f"cases detects the user's rows in at most {100 * detection_limit(s['mu_planned']):.3g} % of cases.",
+        "The planned figures hold whatever the rows are. The realised ones say what the recorded "
+        "participation allows at most; they hold only if who takes part when does not depend on the data.",
+    ]
+    if s["noise_key_public"]:
+        paragraphs.insert(
+            0,
+            "The noise of this stream follows from a public seed: anyone can compute and subtract it, so it "
+            "protects nobody. What follows is what the same stream with a secret key would give.",
+        )
+    return paragraphs
+
+
+def headline(statement: Mapping[str, Any]) -> str:
+    """The guarantee in one sentence."""
+    text = (
+        f"Every user has ({statement['epsilon_planned']:.6g}, {statement['delta']:g})-differential privacy "
+        f"under {statement['adjacency']} adjacency."
+    )
+    if statement["noise_key_public"]:
+        return "Simulation only, no privacy (public noise seed). With a secret key: " + text
+    return text
+
+
+def facts(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(name, value) of everything a statement says in numbers, most important first."""
+    s = statement
+    realised = s["realised_max_participations"]
+    return [
+        ("epsilon planned", f"{s['epsilon_planned']:.6g} for all {s['rounds']} steps"),
+        ("epsilon realised", f"{s['epsilon_realised']:.6g} at most, by the participation recorded"),
+        ("delta", f"{s['delta']:g}"),
+        ("as Gaussian DP", f"mu = {s['mu_planned']:.6g} planned, {s['mu_realised']:.6g} realised"),
+        ("as zCDP", f"rho = {s['rho_planned']:.6g} planned, {s['rho_realised']:.6g} realised"),
+        ("unit", f"{s['unit']}, {s['adjacency']} adjacency"),
+        ("method", f"{s['method']}, {_strategies(s)}"),
+        ("released", f"{_workloads(s)}, second moment {s['second_moment']}, d = {s['dimension']}"),
+        ("steps", f"{s['steps']} of {s['rounds']} ({s['rounds_source']}), {s['releases']} released"),
+        ("participations", _pair(f"at most {s['max_participations']}", realised)),
+        ("separation", _pair(f"at least {s['min_separation']}", s["realised_min_separation"])),
+        ("norm bound", f"{s['clip_norm']:.6g}"),
+        ("noise multiplier", f"{s['noise_multiplier']:.6g} per unit sensitivity"),
+        (
+            "sensitivity",
+            f"{s['sensitivity']:.6g} ({s['sensitivity_kind'].replace('_', ' ')}: {s['sensitivity_case']})",
+        ),
+        ("noise", _levels(s)),
+        ("noise key", s["noise_key"]),
+        ("software", _software(s)),
+    ]
+
+
+def _strategies(s: Mapping[str, Any]) -> str:
+    first = _named(s["mechanism"], s["params"])
+    if s["second_mechanism"] is None:
+        return first
+    second = _named(s["second_mechanism"], s["second_params"])
+    return first if second == first else f"{first}; second {second}"
+
+
+def _workloads(s: Mapping[str, Any]) -> str:
+    first, second = s["workload"], s["second_workload"]
+    return first if first == second else f"{first}, {second}"
+
+
+def _software(s: Mapping[str, Any]) -> str:
+    begun, stated = s["software"], s["stated_by"]
+    return begun if begun == stated else f"begun by {begun}, stated by {stated}"
+
+
+def _named(name: str, params: Mapping[str, float]) -> str:
+    given = ", ".join(f"{symbol}={value:g}" for symbol, value in params.items())
+    return f"{name} ({given})" if given else name
+
+
+def _pair(planned: str, realised: int | None) -> str:
+    return f"{planned} planned, {'none' if realised is None else realised} realised"
+
+
+def _levels(s: Mapping[str, Any]) -> str:
+    text = f"standard deviation {s['first_std']:.6g} on the first moment"
+    second = "" if s["second_std"] is None else f", {s['second_std']:.6g} on the second"
+    return text + second + ", before correlation"

@@ -1,0 +1,85 @@
+"""Methods and second moments by name: complete values that say what they take."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from fedmf.factorization import UserRange, build, identity, square_root
+from fedmf.moments.baselines import cs, ime, pp
+from fedmf.moments.mechanism import MomentMechanism, jme
+from fedmf.moments.methods import METHODS, mechanism_from_dict
+from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, second_moment_named
+from fedmf.participation import Participation
+
+PART, USERS, SIGMA = Participation(16, 2, 8), UserRange(0.5, 3), 0.7
+C, D = square_root(16), build("bsr", PART, bands=4).factorization
+BY_HAND = {
+    "jme": (jme(C, D, PART, USERS, SIGMA), jme(C, D, PART, USERS, SIGMA, 0.3)),
+    "ime": (ime(C, D, PART, USERS, SIGMA), ime(C, D, PART, USERS, SIGMA, share=0.3)),
+    "cs": (cs(C, PART, USERS, SIGMA, scale=4.0), cs(C, PART, USERS, SIGMA, scale=0.3)),
+    "pp": (pp(C, PART, USERS, SIGMA),),
+}
+FIELDS = ("name", "first_std", "second_std", "noise_multiplier", "sensitivity", "weight", "debiased")
+
+
+def same(one: MomentMechanism, other: MomentMechanism) -> bool:
+    return all(getattr(one, name) == getattr(other, name) for name in FIELDS)
+
+
+def test_every_method_is_tried_here() -> None:
+    assert METHODS.keys() == BY_HAND.keys()
+    assert [name for name, method in METHODS.items() if method.name != name or not method.summary] == []
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_method_makes_what_its_function_makes(name: str) -> None:
+    method = METHODS[name]
+    strategies = [C, D][: method.matrices]
+    for weight, made in zip((None, 0.3), BY_HAND[name], strict=False):
+        assert same(method.mechanism(strategies, PART, USERS, SIGMA, weight), made)
+        again = mechanism_from_dict(json.loads(json.dumps(made.to_dict())))
+        assert same(again, made)
+        assert (again.second is again.first) == (made.second is made.first)
+        stricter = Participation(16, 1, 16)
+        assert again.multiplier_under(stricter) == made.multiplier_under(stricter) > SIGMA
+        assert made.multiplier_under(PART) == pytest.approx(SIGMA, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_method_refuses_what_it_does_not_take(name: str) -> None:
+    method = METHODS[name]
+    with pytest.raises(ValueError, match="once, or twice"):
+        method.check(3, None)
+    if method.matrices == 1:
+        with pytest.raises(ValueError, match=f"must be one for method {name}; got two"):
+            method.mechanism([C, D], PART, USERS, SIGMA)
+    for weight in (0.0, -1.0, float("nan"), float("inf"), 1.0):
+        if weight == 1.0 and name in ("jme", "cs"):
+            method.check(1, weight)
+            continue
+        with pytest.raises(ValueError, match=r"must be (left out|positive|in)"):
+            method.check(1, weight)
+
+
+def test_a_mechanism_has_what_its_method_has() -> None:
+    made = jme(C, D, PART, USERS, SIGMA)
+    for change in ({"second": None}, {"second_std": None}, {"weight": None}, {"method": METHODS["pp"]}):
+        with pytest.raises(ValueError, match="must be those of method"):
+            dataclasses.replace(made, **change)
+    with pytest.raises(ValueError, match="C_2"):
+        _ = pp(identity(16), PART, USERS, SIGMA).second_noise
+
+
+def test_second_moments_by_name() -> None:
+    assert isinstance(second_moment_named("full", 3), FullMatrix)
+    assert isinstance(second_moment_named("diagonal", 3), DiagonalMoment)
+    assert second_moment_named("energy", 3).size == 1
+    blocks = second_moment_named("1, 2", 3)
+    assert isinstance(blocks, BlockEnergies)
+    assert blocks.sizes.tolist() == [1, 2]
+    for name in ("3,1", "0,3", "-1,4", "2,", "", "magic", "1.5,1.5", "³"):
+        with pytest.raises(ValueError, match="must be full, diagonal, energy or block sizes"):
+            second_moment_named(name, 3)
