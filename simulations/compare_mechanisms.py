@@ -23,12 +23,12 @@ from rich.progress import track
 from scipy import stats
 
 MECHANISMS: dict[str, dict[str, object]] = {
-    "no noise": {"private": False, "mechanism": "identity"},
-    "identity": {"mechanism": "identity"},
-    "cgd": {"mechanism": "cgd"},
-    "bisr p=4": {"mechanism": "bisr", "bands": 4},
-    "bifr p=4": {"mechanism": "bifr", "bands": 4},
-    "banded-toeplitz": {"mechanism": "banded-toeplitz"},
+    "no noise": {"privacy.kind": "none", "mechanism.kind": "identity"},
+    "identity": {"mechanism.kind": "identity"},
+    "cgd": {"mechanism.kind": "cgd"},
+    "bisr p=4": {"mechanism.kind": "bisr", "mechanism.bands": 4},
+    "bifr p=4": {"mechanism.kind": "bifr", "mechanism.bands": 4},
+    "banded-toeplitz": {"mechanism.kind": "banded-toeplitz"},
 }
 EPSILONS = (2.0, 8.0)
 RATES = (0.025, 0.05, 0.1, 0.2, 0.4)
@@ -41,35 +41,29 @@ def accuracy(keys: dict[str, object]) -> float:
     import torch
 
     torch.set_num_threads(1)
-    from fedmf.flower.client_app import local_trainer, make_client_app
-    from fedmf.flower.grid import InProcessGrid
-    from fedmf.flower.simulation import run_on_grid
-    from fedmf.runs.config import Config
-    from fedmf.runs.session import Session
+    from fedmf.runs.tables.configuration import run_of
 
-    config = Config.from_mapping(keys)
-    with tempfile.TemporaryDirectory() as folder, Session.start(Path(folder) / "run", config) as session:
-        trainer = local_trainer(config, session.task)
-        run_on_grid(session, InProcessGrid(make_client_app(lambda _: (trainer, session.sums))))
-        statement = session.statement()
-        assert statement.rounds_released == config.rounds
-        if config.private:
-            assert statement.epsilon_realised is not None
-            assert statement.epsilon_planned is not None
-            assert statement.epsilon_realised <= statement.epsilon_planned <= config.epsilon * (1 + 1e-9)
-        return 100.0 * session.metrics[config.rounds]["accuracy"]
+    run = run_of(keys)
+    with tempfile.TemporaryDirectory() as folder:
+        result = run.simulate(Path(folder) / "run")
+    statement = result.statement.to_dict()
+    assert statement["rounds_released"] == run.cohorts.rounds
+    if run.is_private:
+        epsilon = statement["epsilon_requested"] * (1 + 1e-9)
+        assert statement["epsilon_realised"] <= statement["epsilon_planned"] <= epsilon
+    return 100.0 * result.metrics[run.cohorts.rounds]["accuracy"]
 
 
 def settings(name: str, epsilon: float, rate: float, seed: int, rounds: int) -> dict[str, object]:
     """The configuration of one run."""
     return {
         **MECHANISMS[name],
-        "epsilon": epsilon,
-        "server-learning-rate": rate,
-        "seed": seed,
-        "noise-seed": seed,
-        "rounds": rounds,
-        "evaluate-every": rounds,
+        **({} if name == "no noise" else {"privacy.epsilon": epsilon}),
+        "optimizer.learning-rate": rate,
+        "data.seed": seed,
+        "privacy.noise-seed": seed,
+        "cohorts.rounds": rounds,
+        "execution.evaluate-every": rounds,
     }
 
 

@@ -20,7 +20,7 @@ from rich.table import Table
 from fedmf.accounting import release
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.runs.canary_audit import audit
-from fedmf.runs.config import Config
+from fedmf.runs.tables.configuration import run_of
 
 
 def understated(*arguments: object) -> object:
@@ -37,14 +37,19 @@ def main() -> None:
     parser.add_argument("--mechanism", default="bisr")
     parser.add_argument("--json", action="store_true", help="one JSON object per seed")
     options = parser.parse_args()
-    config = Config.from_mapping(
-        {"users": 24, "rounds": 12, "cohort-size": 6, "noise-seed": 0, "mechanism": options.mechanism}
+    run = run_of(
+        {
+            "data.users": 24,
+            "cohorts": {"rounds": 12, "size": 6},
+            "privacy.noise-seed": 0,
+            "mechanism.kind": options.mechanism,
+        }
     )
     rows = []
     for seed in track(range(options.seeds), "auditing", console=Console(stderr=True)):
-        correct = audit(config, options.canaries, confidence=options.confidence, seed=seed)
+        correct = audit(run, options.canaries, confidence=options.confidence, seed=seed)
         with mock.patch.object(release, "stated_sensitivity", understated):
-            broken = audit(config, options.canaries, confidence=options.confidence, seed=seed)
+            broken = audit(run, options.canaries, confidence=options.confidence, seed=seed)
         rows.append((seed, correct, broken))
     if options.json:
         for seed, correct, broken in rows:
@@ -52,14 +57,15 @@ def main() -> None:
                 json.dumps(
                     {
                         "seed": seed,
-                        "claimed": config.epsilon,
+                        "claimed": run.privacy.requested_epsilon,
                         "correct": correct.bound.epsilon_gdp,
                         "broken": broken.bound.epsilon_gdp,
                     }
                 )
             )
         return
-    table = Table(title=f"ε claimed {config.epsilon:g}, lower bounds at confidence {options.confidence:g}")
+    claimed = run.privacy.requested_epsilon
+    table = Table(title=f"ε claimed {claimed:g}, lower bounds at confidence {options.confidence:g}")
     for heading in ("seed", "correct", "refuted", "σ/1.5", "refuted"):
         table.add_column(heading, justify="right")
     for seed, correct, broken in rows:

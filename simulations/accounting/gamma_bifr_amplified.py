@@ -21,6 +21,7 @@ from cells import Cells
 
 from fedmf.accounting.amplification.sampling import Sampling, amplified_noise_of
 from fedmf.accounting.amplification.search import amplified_mechanism
+from fedmf.factorization.mechanisms.choice import NamedMechanism
 from fedmf.factorization.objectives.error import query_variances
 from fedmf.participation import Participation
 from fedmf.workload.toeplitz import prefix
@@ -53,7 +54,7 @@ def cell(label: str, epsilon: float, error: float) -> dict[str, object]:
     """RMSE of the searched mechanism, half of its 95 % interval and the parameters that were found."""
     name, sampling, _ = PAPER[label]
     workload = prefix(CONTRACT.rounds)
-    mechanism, _ = amplified_mechanism(name, CONTRACT, workload, sampling, epsilon, DELTA, {})
+    mechanism, _ = amplified_mechanism(NamedMechanism(name), CONTRACT, workload, sampling, epsilon, DELTA)
     strategy = mechanism.factorization
     noise = amplified_noise_of(sampling, strategy, CONTRACT, epsilon, DELTA, error)
     scale = math.sqrt(float(query_variances(strategy, workload).mean()))

@@ -18,30 +18,30 @@ import tempfile
 import time
 from pathlib import Path
 
-import tomli_w
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from fedmf.cohorts.fixed import RandomSchedule
 from fedmf.noise.key import NoiseKey
 from fedmf.records.ledger import Ledger
-from fedmf.runs.config import Config
-from fedmf.runs.directory import CONFIG, LEDGER
-from fedmf.runs.plan import plan_run
+from fedmf.runs.directory import LEDGER, header_of
+from fedmf.runs.planning import plan_run
+from fedmf.runs.run import Run
+from fedmf.runs.tables.configuration import parse_assignments, run_of
 
 SECONDS, BYTES = 60.0, 2 * 2**30
 
 
-def fill(path: Path, config: Config) -> float:
+def fill(path: Path, run: Run) -> float:
     """Write the ledger of a whole run; returns the seconds spent in commits, disk included."""
-    schedule = RandomSchedule(config.users, config.cohort_size, config.participation, seed=0)
-    ids = [f"user-{u:08d}" for u in range(config.users)]
-    header = plan_run(config).header(NoiseKey.from_os(), dimension=1000).to_dict()
-    (path / CONFIG).write_text(tomli_w.dumps(config.to_flat()))
+    users, dimension = run.task_source.users, 1000
+    schedule = run.cohorts.schedule(users, run.participation, secret_seed=0)
+    ids = [f"user-{u:08d}" for u in range(users)]
+    plan = plan_run(run, run.optimizer_source.build([(dimension,)], run.cohorts.rounds), dimension)
+    header = header_of(run, plan, NoiseKey.from_os(), dimension)
     spent = 0.0
-    with Ledger.create(path / LEDGER, config.participation, header) as ledger:
-        for t in track(range(config.rounds), "writing", console=Console(stderr=True)):
+    with Ledger.create(path / LEDGER, run.participation, header.to_dict()) as ledger:
+        for t in track(range(run.cohorts.rounds), "writing", console=Console(stderr=True)):
             cohort = [ids[u] for u in schedule.cohort(t)]
             begun = time.perf_counter()
             ledger.commit_round(t, cohort, f"{t}.npz", "digest")
@@ -67,29 +67,30 @@ def main() -> None:
     parser.add_argument("--participations", type=int, default=2 * 10**7)
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--mechanism", default="cgd")
-    parser.add_argument("--mechanism-params", default="lambda=0.9")
+    parser.add_argument("--param", default="lambda=0.9")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     options = parser.parse_args()
     cohort = options.participations // options.rounds
-    config = Config.from_mapping(
+    run = run_of(
         {
-            "users": options.users,
-            "rounds": options.rounds,
-            "cohort-size": cohort,
-            "schedule": "random",
-            "min-separation": max(1, options.users // cohort // 2),
-            "mechanism": options.mechanism,
-            "mechanism-params": options.mechanism_params,
+            "data": {"users": options.users},
+            "cohorts": {
+                "kind": "random",
+                "rounds": options.rounds,
+                "size": cohort,
+                "min-separation": max(1, options.users // cohort // 2),
+            },
+            "mechanism": {"kind": options.mechanism, **parse_assignments([options.param])},
         }
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        writing = fill(path, config)
+        writing = fill(path, run)
         size = (path / LEDGER).stat().st_size
         seconds, processor, peak, statement = account(path)
         # The peak is that of all processes so far, so the larger one comes last.
         users = account(path, "--users", str(path / "users.csv"))
-    written = cohort * config.rounds
+    written = cohort * run.cohorts.rounds
     rows = [
         ("write rate", written / writing, "participations/s", None, None),
         ("size on disk", size / written, "bytes/participation", None, None),
@@ -107,7 +108,7 @@ def main() -> None:
             )
         return
     table = Table(
-        title=f"{config.users} users, {written} participations, {statement['realised_patterns']} patterns"
+        title=f"{options.users} users, {written} participations, {statement['realised_patterns']} patterns"
     )
     for heading in ("", "measured", "unit", "target"):
         table.add_column(heading, justify="right")

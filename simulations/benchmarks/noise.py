@@ -25,8 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
+from fedmf.noise.domain import Domain
 from fedmf.noise.kernels.cpu import CpuKernels
-from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.kernels.row_pass import RowPass
 from fedmf.noise.key import NoiseKey
 
 Job = Callable[[], object]
@@ -41,15 +42,14 @@ def job(name: str, d: int, threads: int) -> Job:
     p = int(number) if number else 1
     kernels = CpuKernels(NoiseKey.from_seed(0), Domain.TRAINING, threads)
     out = torch.ones(d)
-    weights = [-0.5 / (j + 1) for j in range(p)]
+    places, weights = tuple(range(p)), tuple(-0.5 / (j + 1) for j in range(p))
     if kind in ("independent", "regenerated"):
-        return lambda: kernels.accumulate_(out, 0, list(range(p)), weights)
+        return lambda: kernels.add_(RowPass(places, weights), out, 0)
     stored = torch.ones(p, d)
-    slots = list(range(p))
     if kind == "stored":
-        return lambda: kernels.feedback_(out, 1.0, 0, [7], [1.0], stored, slots, weights, 0)
-    decays = [0.9**j for j in range(1, p + 1)]
-    return lambda: kernels.state_space_(out, 1.0, 0, 7, stored, decays, weights)
+        return lambda: kernels.add_(RowPass((7,), (1.0,), 1.0, places, weights, (0,), (0.0,)), out, 0, stored)
+    decays = tuple(0.9**j for j in range(1, p + 1))
+    return lambda: kernels.add_(RowPass((7,), (1.0,), 1.0, places, weights, places, decays), out, 0, stored)
 
 
 def normal(out: torch.Tensor, threads: int) -> None:

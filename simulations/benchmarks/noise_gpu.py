@@ -21,10 +21,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
+from fedmf.noise.domain import Domain
 from fedmf.noise.kernels.cpu import CpuKernels
 from fedmf.noise.kernels.gpu import TritonKernels
-from fedmf.noise.kernels.layout import Domain
 from fedmf.noise.kernels.protocol import NoiseKernels
+from fedmf.noise.kernels.row_pass import RowPass
 from fedmf.noise.key import NoiseKey
 
 KEY = NoiseKey.from_seed(0)
@@ -35,17 +36,18 @@ Pass = Callable[[NoiseKernels, torch.Tensor, torch.Tensor, int], None]
 
 
 def regeneration(p: int) -> Pass:
-    weights = [0.9**j for j in range(p)]
-    return lambda kernels, out, _, start: kernels.accumulate_(out, start, range(100, 100 - p, -1), weights)
+    row = RowPass(tuple(range(100, 100 - p, -1)), tuple(0.9**j for j in range(p)))
+    return lambda kernels, out, _, start: kernels.add_(row, out, start)
 
 
 def ring(kernels: NoiseKernels, out: torch.Tensor, stored: torch.Tensor, start: int) -> None:
-    weights = [0.5 / (m + 1) for m in range(RING)]
-    kernels.feedback_(out, 1.0, start, [100], [1.0], stored, range(RING), weights, 0)
+    places, weights = tuple(range(RING)), tuple(0.5 / (m + 1) for m in range(RING))
+    kernels.add_(RowPass((100,), (1.0,), 1.0, places, weights, (0,), (0.0,)), out, start, stored)
 
 
 def blt(kernels: NoiseKernels, out: torch.Tensor, stored: torch.Tensor, start: int) -> None:
-    kernels.state_space_(out, 1.0, start, 100, stored, [0.99, 0.9, 0.5, 0.1], [0.2, 0.2, 0.1, 0.1])
+    places, weights, decays = (0, 1, 2, 3), (0.2, 0.2, 0.1, 0.1), (0.99, 0.9, 0.5, 0.1)
+    kernels.add_(RowPass((100,), (1.0,), 1.0, places, weights, places, decays), out, start, stored)
 
 
 #: Pass, number of stored vectors, rounds regenerated.

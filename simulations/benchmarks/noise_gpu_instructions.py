@@ -87,13 +87,13 @@ def compiled(name: str, out: str = "fp32", stored: str = "fp32", arch: int = 90)
     """The machine code of a pass for aligned vectors.
 
     Args:
-        name: accumulate, feedback or state_space.
+        name: add_row or add_stored_row.
         out: fp32, fp64 or i16 (bfloat16).
-        stored: the same for ring or state.
+        stored: fp32 or fp64, of stored vectors.
         arch: ten times the compute capability.
     """
     function = getattr(gpu_kernels, name)
-    kinds = {"out": "*" + out, "ring": "*" + stored, "state": "*" + stored, "table": "*i64"}
+    kinds = {"out": "*" + out, "stored": "*" + stored, "table": "*i64"}
     signature = {p: "constexpr" if p == "BLOCKS" else kinds.get(p, "i32") for p in function.arg_names}
     aligned = {(i,): [["tt.divisibility", 16]] for i, p in enumerate(function.arg_names) if p in ALIGNED}
     source = ASTSource(function, signature, {"BLOCKS": gpu_kernels.BLOCKS}, aligned)
@@ -108,7 +108,7 @@ def compiled(name: str, out: str = "fp32", stored: str = "fp32", arch: int = 90)
     return Code(*_parsed(listing), int(registers[1]), kernel.metadata.shared, kernel.asm["ptx"])
 
 
-ALIGNED = ("out", "ring", "state", "table", "length", "shift")
+ALIGNED = ("out", "stored", "table", "length", "shift")
 
 
 def _tool(name: str, *arguments: str) -> str:
@@ -132,7 +132,7 @@ def _parsed(listing: str) -> tuple[tuple[Instruction, ...], dict[str, int]]:
 
 
 def followed(code: Code, rounds: int) -> Counter[str]:
-    """Instructions that one thread issues in `accumulate` over `rounds` rounds, in a tile inside the vector.
+    """Instructions that one thread issues in `add_row` over `rounds` rounds, in a tile inside the vector.
 
     Loops run as often as they do for that many rounds; of the ways to take the other branches, the one that
     computes each keystream block once and ends with fewest masked loads and stores is the thread's.
@@ -210,7 +210,7 @@ class Cost:
 
 
 def cost(code: Code, rounds: int, width: int) -> Cost:
-    """Of `accumulate` with elements of `width` bytes."""
+    """Of `add_row` with elements of `width` bytes."""
     seen = followed(code, rounds)
     total = sum(count for opcode, count in seen.items() if opcode != "masked")
     pipes = {
@@ -232,22 +232,21 @@ def main() -> None:
         print(f"{'kernel':<28}{'registers':>10}{'threads':>8}" + "".join(f"{c:>13}" for c in columns)
               + f"{'10^9/s':>8}{'copy %':>8}  limit")  # fmt: skip
     for out, label in (("fp32", "float32"), ("i16", "bfloat16"), ("fp64", "float64")):
-        code = compiled("accumulate", out, arch=options.arch)
+        code = compiled("add_row", out, arch=options.arch)
         for rounds in (1, 2, 4):
             spent = cost(code, rounds, WIDTH[out])
             rate, limit = spent.rate(options.clock)
             share = 100 * rate * spent.bytes / MEMORY
             if options.json:
-                row = {"name": f"accumulate {label} p={rounds}", "value": rate, "unit": "normals/s"}
+                row = {"name": f"add_row {label} p={rounds}", "value": rate, "unit": "normals/s"}
                 print(json.dumps({**row, "copy_percent": share, "limit": limit, "per_normal": spent.pipes}))
                 continue
             values = "".join(f"{v:>13.1f}" for v in (spent.instructions, *spent.pipes.values()))
-            print(f"{f'accumulate {label} p={rounds}':<28}{code.registers:>10}{code.threads:>8}{values}"
+            print(f"{f'add_row {label} p={rounds}':<28}{code.registers:>10}{code.threads:>8}{values}"
                   f"{rate / 1e9:>8.0f}{share:>8.0f}  {limit}")  # fmt: skip
-    for name in ("feedback", "state_space"):
-        code = compiled(name, arch=options.arch)
-        if not options.json:
-            print(f"{name + ' float32':<28}{code.registers:>10}{code.threads:>8}   spills: {code.spills}")
+    if not options.json:
+        code = compiled("add_stored_row", arch=options.arch)
+        print(f"{'add_stored_row float32':<28}{code.registers:>10}{code.threads:>8}   spills: {code.spills}")
 
 
 if __name__ == "__main__":

@@ -43,16 +43,16 @@ def report(run):
 OURS = """
 import torch
 from fedmf.noise import Domain, NoiseKey
-from fedmf.noise.cpu import CpuKernels
+from fedmf.noise.kernels import CpuKernels, RowPass
 kernels, out = CpuKernels(NoiseKey.from_seed(0), Domain.TRAINING, threads), torch.ones(d)
-kernels.feedback_(torch.zeros(9), 1.0, 0, [0], [1.0], torch.zeros(1, 9), [0], [0.0], 0)
+kernels.add_(RowPass((0,), (1.0,), 1.0, (0,), (0.0,), (0,), (0.0,)), torch.zeros(9), 0, torch.zeros(1, 9))
 ring = t = None
 def run():
     global ring, t
     if ring is None:
         ring, t = torch.zeros(p - 1, d), 0
-    slots = [(t - lag) % (p - 1) for lag in range(1, p)]
-    kernels.feedback_(out, 1.0, 0, [t], [1.0], ring, slots, coefficients[1:], t % (p - 1))
+    places, weights = tuple((t - lag) % (p - 1) for lag in range(1, p)), tuple(coefficients[1:])
+    kernels.add_(RowPass((t,), (1.0,), 1.0, places, weights, (t % (p - 1),), (0.0,)), out, 0, ring)
     t += 1
 report(run)
 """

@@ -12,6 +12,7 @@ app was at work (local training, clipping, summing). The baseline of a case is t
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import resource
 import statistics
@@ -25,7 +26,13 @@ from typing import Any
 
 CASES = [(1_000, 100), (10_000, 100), (100_000, 100), (1_000_000, 100)]
 COHORTS = [(1_000_000, 10), (1_000_000, 1_000), (1_000_000, 10_000)]
-TASK = {"dataset": "synthetic", "model": "logistic", "mechanism": "bisr", "bands": 4, "evaluate-every": 10**6}
+TASK = {
+    "data.kind": "synthetic",
+    "model.kind": "logistic",
+    "mechanism.kind": "bisr",
+    "mechanism.bands": 4,
+    "execution.evaluate-every": 10**6,
+}
 
 
 def measure(values: dict[str, Any], path: Path) -> dict[str, float]:
@@ -34,19 +41,19 @@ def measure(values: dict[str, Any], path: Path) -> dict[str, float]:
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
 
-    from fedmf.flower.client_app import local_trainer, make_client_app
+    from fedmf.flower.client_app import make_client_app
     from fedmf.flower.grid import InProcessGrid
     from fedmf.flower.simulation import run_on_grid, worker_pool
-    from fedmf.runs.config import Config
-    from fedmf.runs.session import Session
+    from fedmf.runs.tables.configuration import run_of
+    from fedmf.training.local import LocalTrainer
 
-    config = Config.from_mapping(values)
+    run = run_of(values)
     rounds: list[float] = []
     outside: list[float] = []
     outside_cpu: list[float] = []
     training = [0.0, 0.0]
-    with Session.start(path, config) as session:
-        trainer = local_trainer(session.config, session.task)
+    with run.start(path) as session:
+        trainer = LocalTrainer(session.task, run.local)
         inner, outer = make_client_app(lambda _: (trainer, session.sums)), ClientApp()
 
         @outer.query()
@@ -74,7 +81,7 @@ def measure(values: dict[str, Any], path: Path) -> dict[str, float]:
 
         run_on_grid(session, InProcessGrid(outer), note, worker_pool(session))
         reported = time.perf_counter()
-        epsilon = session.statement().epsilon_realised
+        epsilon = session.statement().to_dict()["epsilon_realised"]
         accuracy = session.metrics[max(session.metrics)]["accuracy"]
     later = slice(1, None)  # the first round compiles and shakes hands
     return {
@@ -97,10 +104,8 @@ def server_step(dimension: int, rounds: int) -> dict[str, float]:
     import torch
 
     from fedmf.data.memory import InMemoryDataset
-    from fedmf.models.flat_model import FlatModel
-    from fedmf.runs.config import Config
-    from fedmf.runs.session import Session
-    from fedmf.training.task import Task
+    from fedmf.runs.tables.configuration import run_of
+    from fedmf.training.kinds import classification
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
@@ -127,14 +132,18 @@ def server_step(dimension: int, rounds: int) -> dict[str, float]:
         test_labels=torch.zeros(2, dtype=torch.int64),
         classes=1,
     )
-    model = FlatModel(torch.nn.Linear(1, dimension, bias=False))
-    task = Task(dataset, model, lambda outputs, _labels: outputs[..., 0])
+    model = torch.nn.Linear(1, dimension, bias=False)
+    task = classification(dataset, model, lambda outputs, _labels: outputs[..., 0])
     found: dict[str, float] = {}
-    for name, mechanism in (("no noise", {"private": False}), ("bisr, 4 bands", {})):
-        values = {"users": 2, "cohort-size": 1, "rounds": 400, "mechanism": "bisr", "bands": 4, **mechanism}
-        values |= {"checkpoint-every": 399, "server-momentum": 0.9, "evaluate-every": 10**6}
+    for name, mechanism in (("no noise", {"privacy.kind": "none"}), ("bisr, 4 bands", {})):
+        values = {
+            **{"data.users": 2, "cohorts.size": 1, "cohorts.rounds": 400, "optimizer.momentum": 0.9},
+            **{"mechanism.kind": "bisr", "mechanism.bands": 4, "execution.checkpoint-every": 399},
+            "execution.evaluate-every": 10**6,
+            **mechanism,
+        }
         with tempfile.TemporaryDirectory() as folder:
-            session = Session.start(Path(folder) / "run", Config.from_mapping(values), task, device)
+            session = dataclasses.replace(run_of(values), task=task).start(Path(folder) / "run", device)
             with session:
                 server = session.server
                 server.release(server.new_sum(), [])
@@ -178,7 +187,12 @@ def study(rounds: int) -> list[dict[str, Any]]:
     for table in (CASES, [CASES[-1], *COHORTS]):
         baseline: dict[str, float] = {}
         for users, cohort in table:
-            values = {**TASK, "users": users, "cohort-size": cohort, "rounds": min(rounds, users // cohort)}
+            size = {
+                "data.users": users,
+                "cohorts.size": cohort,
+                "cohorts.rounds": min(rounds, users // cohort),
+            }
+            values = {**TASK, **size}
             found = in_a_process([json.dumps(values)])
             baseline = baseline or found
             rows += rows_of(f"{users:,} users, cohort {cohort:,}", found, baseline)
@@ -222,9 +236,9 @@ def main() -> None:
             print(json.dumps(measure(json.loads(options.case), Path(folder) / "run")))
         return
     if options.config:
-        from fedmf.runs.config import load_config
+        from fedmf.runs.tables.configuration import dotted_keys, load_run
 
-        found = in_a_process([json.dumps(load_config(options.config).to_flat())])
+        found = in_a_process([json.dumps(dotted_keys(load_run(options.config)))])
         rows = rows_of(options.config.name, found, found)
     elif options.server_step:
         rows = step_rows(options.server_step, min(options.rounds, 5))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedmf.factorization.matrices.closed_form import identity
 from fedmf.factorization.matrices.strategy_matrix import Factorization
-from fedmf.factorization.mechanisms.workload_power import strategy_power
+from fedmf.factorization.matrices.workload_power import strategy_power
 from fedmf.factorization.sensitivity.joint import UserRange
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.moments import theory

@@ -14,16 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from fedmf.cohorts.catalogue import cohort_schedule, contract_of
 from problems import Clipping, Digits, Problem, ScaledBlocks
 
 from fedmf.accounting.gaussian.calibration import certified_sigma
-from fedmf.cohorts.catalogue import cohort_schedule, contract_of
 from fedmf.factorization.matrices.strategy_matrix import Factorization
 from fedmf.factorization.mechanisms.catalogue import build
 from fedmf.factorization.sensitivity.joint import UserRange
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.moments.mechanism import jme
-from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.domain import Domain
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.source import GaussianSource

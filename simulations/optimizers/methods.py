@@ -9,7 +9,7 @@ from harness import Make, Method
 from fedmf.optim.adam import ServerAdam
 from fedmf.optim.blocks import Blocks
 from fedmf.optim.energies import ReleasedEnergies, SquaredRelease
-from fedmf.optim.fedopt import FedAdagrad, FedYogi
+from fedmf.optim.fedopt import ServerAdagrad, ServerYogi
 from fedmf.optim.server_optimizer import SecondForm
 from fedmf.optim.sgd import ServerSGD
 
@@ -24,7 +24,7 @@ def sgd(momentum: float) -> Make:
     return lambda move, shapes, damping: ServerSGD(move, momentum)
 
 
-def fedopt(rule: Callable[..., FedAdagrad | FedYogi]) -> Make:
+def fedopt(rule: Callable[..., ServerAdagrad]) -> Make:
     return lambda move, shapes, damping: rule(
         move, SquaredRelease(Blocks.of(shapes, "coordinate"), debias=False)
     )
@@ -50,8 +50,8 @@ METHODS: dict[str, Method] = {
     "momentum, C for momentum": Method(sgd(0.9), workload="momentum:0.9"),
     "momentum, linear decay": Method(sgd(0.9), schedule="linear"),
     "momentum, linear decay, C for both": Method(sgd(0.9), schedule="linear", workload="momentum:0.9*linear"),
-    "FedAdagrad (post-processing)": Method(fedopt(FedAdagrad)),
-    "FedYogi (post-processing)": Method(fedopt(FedYogi)),
+    "FedAdagrad (post-processing)": Method(fedopt(ServerAdagrad)),
+    "FedYogi (post-processing)": Method(fedopt(ServerYogi)),
     "DP-Adam": Method(squared("coordinate", False), dampings=DAMPINGS),
     "DP-Adam, debiased": Method(squared("coordinate", True), dampings=DAMPINGS),
     "DP-Adam, debiased, by tensor": Method(squared("tensor", True), dampings=DAMPINGS),

@@ -14,6 +14,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+from fedmf.cohorts.catalogue import contract_of
 from harness import PROBLEMS, Noise, calibrated
 from methods import METHODS
 from problems import Clipping, Problem
@@ -24,7 +25,6 @@ from relative_energy_error import (
     squared_variances,
 )
 
-from fedmf.cohorts.catalogue import contract_of
 from fedmf.optim.blocks import Blocks
 from fedmf.optim.move import Move
 from fedmf.workload.schedule import LearningRateSchedule

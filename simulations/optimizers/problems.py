@@ -9,14 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.data.digit_images import digits
+from fedmf.data import digit_images
 from fedmf.models.architectures import mlp
 from fedmf.models.flat_model import FlatModel
 from fedmf.optim.blocks import Blocks
-from fedmf.training.clipping.fixed_point import clip
-from fedmf.training.local import LocalTrainer
-from fedmf.training.local_sgd import LocalSGD
-from fedmf.training.task import Task
+from fedmf.training import LocalSGD, LocalTrainer, classification, clip
 
 __all__ = ["Clipping", "Digits", "Problem", "ScaledBlocks"]
 
@@ -78,11 +75,11 @@ class Digits(Problem):
     name, users, cohort, rounds, clip_norm = "digits", 360, 36, 120, 0.3
 
     def __init__(self, seed: int) -> None:
-        dataset = digits(self.users, partition="iid", dirichlet_alpha=0.5, test_fraction=0.2, seed=seed)
+        dataset = digit_images.Digits(self.users, seed=seed).load()
         model = FlatModel(mlp(64, (32,), 10, seed))
-        self.task = Task(dataset, model)
+        self.task = classification(dataset, model)
         self.shapes = [tuple(shape) for shape in model.shapes]
-        self.trainer = LocalTrainer(model, dataset, LocalSGD(1, 8, 0.5), self.task.loss, seed)
+        self.trainer = LocalTrainer(self.task, LocalSGD(1, 8, 0.5, seed=seed))
 
     def initial(self) -> Tensor:
         """See Problem."""

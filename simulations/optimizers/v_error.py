@@ -24,7 +24,7 @@ from fedmf.factorization.matrices.strategy_matrix import Factorization
 from fedmf.factorization.matrices.toeplitz import Toeplitz
 from fedmf.factorization.sensitivity.joint import UserRange
 from fedmf.moments.mechanism import jme
-from fedmf.noise.kernels.layout import Domain
+from fedmf.noise.domain import Domain
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.source import GaussianSource

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import dataclasses
 import json
 import pstats
 import tempfile
@@ -23,9 +24,9 @@ from fedmf.accounting.gaussian.calibration import gaussian_epsilon
 from fedmf.data.memory import InMemoryDataset
 from fedmf.flower.simulation import run_in_process
 from fedmf.flower.strategy import RoundReport
-from fedmf.models.flat_model import FlatModel
-from fedmf.runs.config import Config
-from fedmf.runs.session import Session
+from fedmf.runs.run import Run
+from fedmf.runs.tables.configuration import run_of
+from fedmf.training.kinds import classification
 from fedmf.training.task import Task
 
 
@@ -42,29 +43,31 @@ def task(model: str) -> Task:
         test_labels=test_labels,
         classes=workload.CLASSES,
     )
-    return Task(dataset, FlatModel(workload.build(model)))
+    return classification(dataset, workload.build(model))
 
 
-def config(mechanism: str, local_engine: str) -> Config:
+def described(mechanism: str, local_engine: str, task: Task) -> Run:
     """The workload's numbers; ε is the one that makes the noise multiplier 1."""
-    return Config.from_mapping(
+    run = run_of(
         {
-            "users": workload.USERS,
-            "cohort-size": workload.COHORT,
-            "rounds": workload.WARM_UP + workload.ROUNDS,
-            "mechanism": mechanism,
-            "bands": 4 if mechanism == "bisr" else 0,
-            "epsilon": gaussian_epsilon(workload.NOISE_MULTIPLIER, workload.DELTA),
-            "delta": workload.DELTA,
-            "clip-norm": workload.CLIP_NORM,
-            "local-batch-size": workload.BATCH,
-            "local-learning-rate": workload.LEARNING_RATE,
-            "local-engine": local_engine,
-            "server-learning-rate": 1.0,
-            "server-momentum": 0.0,
-            "evaluate-every": 10**6,
+            "data": {"users": workload.USERS},
+            "cohorts": {"size": workload.COHORT, "rounds": workload.WARM_UP + workload.ROUNDS},
+            "mechanism": {"kind": mechanism, **({"bands": 4} if mechanism == "bisr" else {})},
+            "privacy": {
+                "epsilon": gaussian_epsilon(workload.NOISE_MULTIPLIER, workload.DELTA),
+                "delta": workload.DELTA,
+                "clip-norm": workload.CLIP_NORM,
+            },
+            "local": {
+                "batch-size": workload.BATCH,
+                "learning-rate": workload.LEARNING_RATE,
+                "engine": local_engine,
+            },
+            "optimizer": {"learning-rate": 1.0, "momentum": 0.0},
+            "execution": {"evaluate-every": 10**6},
         }
     )
+    return dataclasses.replace(run, task=task)
 
 
 def main() -> None:
@@ -86,10 +89,10 @@ def main() -> None:
         elif report.t == workload.WARM_UP + workload.ROUNDS - 1:
             profile.disable()
 
-    run = config(options.mechanism, options.local_engine)
+    run = described(options.mechanism, options.local_engine, task(options.model))
     with (
         tempfile.TemporaryDirectory() as folder,
-        Session.start(Path(folder) / "run", run, task(options.model), options.device) as session,
+        run.start(Path(folder) / "run", options.device) as session,
     ):
         run_in_process(session, note)
     if options.profile:
