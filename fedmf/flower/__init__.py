@@ -14,12 +14,19 @@ for _name, _value in (
 ):
     os.environ.setdefault(_name, _value)
 
+from fedmf.flower.client_app import make_client_app  # noqa: E402
+from fedmf.flower.grid import InProcessGrid  # noqa: E402
 from fedmf.flower.ray import run_on_ray  # noqa: E402
-from fedmf.flower.simulation import run_in_process  # noqa: E402
-from fedmf.flower.strategy import RoundReport  # noqa: E402
+from fedmf.flower.simulation import run_in_process, run_on_grid, worker_pool  # noqa: E402
+from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport  # noqa: E402
 
 __all__ = [
+    "CorrelatedNoiseStrategy",
+    "InProcessGrid",
     "RoundReport",
+    "make_client_app",
     "run_in_process",
+    "run_on_grid",
     "run_on_ray",
+    "worker_pool",
 ]

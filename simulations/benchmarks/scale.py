@@ -41,9 +41,7 @@ def measure(values: dict[str, Any], path: Path) -> dict[str, float]:
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
 
-    from fedmf.flower.client_app import make_client_app
-    from fedmf.flower.grid import InProcessGrid
-    from fedmf.flower.simulation import run_on_grid, worker_pool
+    from fedmf.flower import InProcessGrid, make_client_app, run_on_grid, worker_pool
     from fedmf.runs.tables.configuration import run_of
     from fedmf.training.local import LocalTrainer
 

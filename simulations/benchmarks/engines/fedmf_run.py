@@ -22,8 +22,7 @@ import workload
 
 from fedmf.accounting.gaussian.calibration import gaussian_epsilon
 from fedmf.data.memory import InMemoryDataset
-from fedmf.flower.simulation import run_in_process
-from fedmf.flower.strategy import RoundReport
+from fedmf.flower import RoundReport, run_in_process
 from fedmf.runs.run import Run
 from fedmf.runs.tables.configuration import run_of
 from fedmf.training.kinds import classification
