@@ -10,6 +10,7 @@ from fedmf.optim.fedopt import FedAdagrad, FedYogi, ServerAdagrad, ServerYogi
 from fedmf.optim.fingerprint import fingerprint_of
 from fedmf.optim.move import Move
 from fedmf.optim.options import ChosenOptimizer, OptimizerOptions, OwnOptimizer, chosen
+from fedmf.optim.own_rule import OwnRule
 from fedmf.optim.second_moment_weight import energy_weight, relative_energy_error
 from fedmf.optim.server_optimizer import RoundRelease, ServerOptimizer
 from fedmf.optim.sgd import ServerSGD, Sgd
@@ -31,6 +32,7 @@ __all__ = [
     "Move",
     "OptimizerOptions",
     "OwnOptimizer",
+    "OwnRule",
     "ReleasedEnergies",
     "RoundRelease",
     "ServerAdagrad",

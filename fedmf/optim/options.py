@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedmf.optim.move import Move
+from fedmf.optim.own_rule import OwnRule
 from fedmf.optim.server_optimizer import ServerOptimizer
 from fedmf.values import Value, check_choices, check_whole
 from fedmf.workload import LearningRateSchedule, ScheduleKind, ToeplitzWorkload, prefix
@@ -95,8 +96,8 @@ class OwnOptimizer(ChosenOptimizer):
     rule: ServerOptimizer
 
     def build(self, shapes: Sequence[Sequence[int]], rounds: int) -> ServerOptimizer:
-        """The rule itself."""
-        return self.rule
+        """The rule, which works on copies."""
+        return OwnRule(self.rule)
 
     def workload(self, rounds: int) -> ToeplitzWorkload:
         """The rule's own A₁, or prefix sums."""

@@ -18,6 +18,7 @@ from fedmf.optim import (
     FedAdagrad,
     JmeAdam,
     OwnOptimizer,
+    OwnRule,
     RoundRelease,
     Sgd,
     chosen,
@@ -165,7 +166,9 @@ def test_an_own_rule_stands_where_options_stand() -> None:
     assert chosen(options) is options
     own = chosen(rule)
     assert isinstance(own, OwnOptimizer)
-    assert own.build(SHAPES, ROUNDS) is rule
+    built = own.build(SHAPES, ROUNDS)
+    assert isinstance(built, OwnRule)
+    assert built.rule is rule
     assert (own.workload(5).name, own.second_workload(5).name) == ("prefix", "prefix")
     named = chosen(Windowed())
     assert (named.workload(5).name, named.second_workload(5).name) == ("window:3", "window:2")
