@@ -1,0 +1,38 @@
+"""Small streams from files, run whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmf.streaming.session import open_run
+from fedmf.streaming.settings import Settings
+
+N, D = 30, 3
+BUDGET: dict[str, Any] = {"norm_bound": 1.0, "epsilon": 8.0, "delta": 1e-5, "seed": 5}
+
+
+def write_rows(path: Path, x: np.ndarray, users: list[str] | None = None) -> Path:
+    names = [f"x{i}" for i in range(x.shape[1])]
+    lines = [",".join([*names, *(["user"] if users else [])])]
+    for i, row in enumerate(x.tolist()):
+        lines.append(",".join([*map(repr, row), *([users[i]] if users else [])]))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def sample(n: int = N, d: int = D) -> np.ndarray:
+    return np.random.default_rng(1).normal(size=(n, d))
+
+
+def run_once(folder: Path, settings: Settings, source: Path, output: str = "out.jsonl", **more: Any) -> dict:
+    with open_run(folder / "state", settings, source, folder / output, **more) as (run, reader):
+        run.feed(reader, count_late=True)
+        return {**run.conclude(), "counts": run.position.counts()}
+
+
+def releases(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
