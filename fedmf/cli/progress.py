@@ -34,7 +34,6 @@ class RunView:
         self._horizon = session.server.horizon
         self._bar = self._progress.add_task("", total=self._horizon, completed=session.server.t)
         self._row: Mapping[str, Any] | None = None
-        self._refused = 0
 
     def __enter__(self) -> Self:
         plan = self._session.plan
@@ -59,7 +58,6 @@ class RunView:
 
     def update(self, report: RoundReport, row: Mapping[str, Any] | None) -> None:
         """Show a finished round."""
-        self._refused += len(report.rejected)
         if row is not None:
             self._row = row
         text = "" if self._row is None else self._describe(self._row)
@@ -70,13 +68,13 @@ class RunView:
 
     def conclude(self) -> None:
         """Print the privacy statement in a few lines and where the reports are."""
+        from fedmf.runs import FAILURES
+
         session = self._session
-        if self._refused:
-            self._console.print(f"{self._refused} client replies were refused; see the log.", highlight=False)
         row = session.metrics[max(session.metrics)]
         print(f"Test {self._describe(row, epsilon=False)} after {session.server.t} rounds.\n")
         print(session.statement().render_text())
-        print(f"Run directory: {session.directory.path}")
+        print(f"Run directory: {session.directory.path} (which users failed, if any: {FAILURES}, secret)")
 
     def _describe(self, row: Mapping[str, Any], epsilon: bool = True) -> str:
         """Loss and metrics by name, shares in percent, and ε so far."""

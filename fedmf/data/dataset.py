@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -115,6 +115,10 @@ class FederatedDataset(ABC):
     test_features: Tensor
     test_labels: Tensor
     classes: int = 0
+
+    #: Whether `examples` of several users always has as many rows of each as `sizes` says, so that no user's
+    #: rows can be taken for another's. Users of other data sets are loaded one by one.
+    counts_are_exact: ClassVar[bool] = False
 
     @property
     def structure(self) -> ExampleStructure:

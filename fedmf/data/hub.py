@@ -40,6 +40,8 @@ class HubDataset(FederatedDataset):
         classes: number of classes.
     """
 
+    counts_are_exact: ClassVar[bool] = True
+
     def __init__(
         self,
         examples: Any,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ class InMemoryDataset(FederatedDataset):
         ValueError: ids that are not unique, a user without examples, or users' examples of another shape or
             type than those of the test part.
     """
+
+    counts_are_exact: ClassVar[bool] = True
 
     features: Tensor
     labels: Tensor

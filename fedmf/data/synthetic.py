@@ -94,6 +94,8 @@ class SyntheticDataset(FederatedDataset):
         options: how many users of what law.
     """
 
+    counts_are_exact: ClassVar[bool] = True
+
     def __init__(self, options: Synthetic) -> None:
         features, clusters, classes, seed = options.features, options.clusters, options.classes, options.seed
         self._ids = NumberedUsers(options.users)

@@ -49,12 +49,12 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, ClippedS
         request = read_request(message)
         if request.as_slice:
             total = sums.empty(trainer.task.device)
-            included = trainer.add_updates(request.parameters, request.users, request.t, total)
-            return slice_reply(message, request.t, included, total.parts)
+            failures = trainer.add_updates(request.parameters, request.users, request.t, total)
+            return slice_reply(message, request.t, request.users, total.parts, failures)
         (user,) = request.users
         clipped = FixedPointSum(sums.dimension, sums.clip_norm, trainer.task.device)
-        clipped.add_updates(trainer.updates(request.parameters, [user], request.t))
-        return user_reply(message, request.t, user, clipped.total().to(torch.float32))
+        failures = trainer.add_updates(request.parameters, [user], request.t, clipped)
+        return user_reply(message, request.t, user, clipped.total().to(torch.float32), failures)
 
     @client_app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -72,7 +72,8 @@ def cached_trainer(items: tuple[tuple[str, Scalar], ...]) -> tuple[LocalTrainer,
     run = run_of(dict(items))
     # Ray shows an actor only the GPU it reserved, which is then the first.
     task = run.task_source.build().to("cuda" if run.execution.worker_gpus > 0 else "cpu")
-    return LocalTrainer(task, run.local), clipped_sums(run, task)
+    trainer = LocalTrainer(task, run.local, limits=run.execution.user_limits)
+    return trainer, clipped_sums(run, task)
 
 
 def _trainer_from_run_config(context: Context) -> tuple[LocalTrainer, ClippedSums]:

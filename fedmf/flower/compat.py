@@ -7,9 +7,15 @@ from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-__all__ = ["claim_task_identity", "client_error", "empty_run", "set_message_id"]
+__all__ = ["arrived", "claim_task_identity", "client_error", "empty_run", "set_message_id"]
 
 _RUN_ID = 1
+#: Errors that Flower's link sends in place of a reply that never came.
+_FROM_THE_LINK = (
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
+)
 
 
 def claim_task_identity() -> None:
@@ -32,3 +38,8 @@ def client_error(error: Exception, request: Message) -> Message:
     """What Flower sends back when a client app raises."""
     reason = f"{type(error)}:<'{error}'>"
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=request)
+
+
+def arrived(reply: Message) -> bool:
+    """Whether a reply comes from the node that was asked, whatever it holds."""
+    return not (reply.has_error() and reply.error.code in _FROM_THE_LINK)

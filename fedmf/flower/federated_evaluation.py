@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from torch import Tensor
@@ -41,7 +41,7 @@ class CohortEvaluation:
     ) -> None:
         self._due, self._examples_of, self._task = due, examples_of, task
         self._lengths = task.term_lengths
-        self._awaited: dict[int, set[str]] = {}
+        self._awaited: dict[int, list[str]] = {}
         self.metrics: dict[str, float] = {}
         self.rejected: list[str] = []
 
@@ -56,7 +56,7 @@ class CohortEvaluation:
         self.metrics, self.rejected, self._awaited = {}, [], {}
         if not self._due(t + 1):
             return []
-        self._awaited = {node: set(users) for node, users in by_node.items()}
+        self._awaited = {node: list(users) for node, users in by_node.items()}
         return [
             Message(
                 request_content(parameters, t, users, as_slice=True),
@@ -76,17 +76,17 @@ class CohortEvaluation:
         totals: list[ExampleTotals] = []
         for reply in replies:
             node = reply.metadata.src_node_id
-            awaited = self._awaited.get(node, set())
+            asked = self._awaited.get(node, [])
             try:
-                part, users = read_evaluation_reply(
-                    reply, t=t, asked=awaited, examples_of=self._examples_of, lengths=self._lengths
+                part = read_evaluation_reply(
+                    reply, t=t, asked=asked, examples_of=self._examples_of, lengths=self._lengths
                 )
                 _check_possible(part, self._task)
             except RejectedReply as reason:
                 self.rejected.append(f"evaluation, node {node}: {reason}")
                 continue
             totals.append(part)
-            awaited.difference_update(users)
+            del self._awaited[node]
         self._awaited = {}
         self.metrics = _values(totals, self._task)
         return self.metrics
@@ -127,27 +127,27 @@ def read_evaluation_reply(
     reply: Message,
     *,
     t: int,
-    asked: Collection[str],
+    asked: Sequence[str],
     examples_of: Callable[[Sequence[str]], int],
     lengths: Mapping[str, int],
-) -> tuple[ExampleTotals, tuple[str, ...]]:
-    """The sums of an answer and whose examples they are over.
+) -> ExampleTotals:
+    """The sums of an answer over the examples of the users asked.
 
     Raises:
-        RejectedReply: an error, another round, users that were not asked or nobody, another number of
+        RejectedReply: an error, another round, other users than those asked, or nobody, another number of
             examples than the users own, or sums that are missing, of another type or length, or not finite.
     """
-    users = check_header(reply, t, asked)
-    if not users:
+    check_header(reply, t, asked)
+    if not asked:
         raise RejectedReply("evaluation must be of at least one user; got none")
     if _METRICS not in reply.content.metric_records:
         raise RejectedReply("reply has no metric record")
     record = reply.content.metric_records[_METRICS]
-    owned, examples = examples_of(users), record.get(_EXAMPLES)
+    owned, examples = examples_of(asked), record.get(_EXAMPLES)
     if type(examples) is not int or examples != owned:
         raise RejectedReply(f"{_EXAMPLES} must be the {owned} that the users own; got {examples!r}")
     sums = {name: _sums(record, name, length) for name, length in lengths.items()}
-    return ExampleTotals(sums, examples), users
+    return ExampleTotals(sums, examples)
 
 
 def _sums(record: MetricRecord, name: str, length: int) -> tuple[float, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
 from fedmf.flower.arrays import array_record, tensor_of
+from fedmf.training import UserFailure
 
 __all__ = [
     "ROSTER",
@@ -22,6 +24,7 @@ __all__ = [
     "hosted_users",
     "hosted_users_reply",
     "question",
+    "read_failures",
     "read_request",
     "read_slice_reply",
     "read_user_reply",
@@ -34,7 +37,7 @@ __all__ = [
 ]
 
 _ARRAYS, _CONFIG = "arrays", "config"
-_PARAMETERS, _UPDATE = "parameters", "update"
+_PARAMETERS, _UPDATE, _FAILURES = "parameters", "update", "failures"
 #: The two questions of a handshake: which users are yours; which roster were you built with?
 USERS, ROSTER = "users", "roster"
 _QUESTION = "handshake"
@@ -75,53 +78,76 @@ def read_request(message: Message) -> Request:
     )
 
 
-def user_reply(request: Message, t: int, user: str, update: Tensor) -> Message:
+def user_reply(
+    request: Message, t: int, user: str, update: Tensor, failures: Sequence[UserFailure] = ()
+) -> Message:
     """One user's clipped update, float32."""
-    config = ConfigRecord({"round": t, "users": [user]})
+    config = ConfigRecord({"round": t, "users": [user], _FAILURES: _packed(failures)})
     return Message(RecordDict({_ARRAYS: array_record({_UPDATE: update}), _CONFIG: config}), reply_to=request)
 
 
-def slice_reply(request: Message, t: int, users: Sequence[str], parts: Mapping[str, Tensor]) -> Message:
-    """The exact sums over a slice's clipped updates, int64, by name, and who is in them."""
-    config = ConfigRecord({"round": t, "users": list(users)})
+def slice_reply(
+    request: Message,
+    t: int,
+    users: Sequence[str],
+    parts: Mapping[str, Tensor],
+    failures: Sequence[UserFailure] = (),
+) -> Message:
+    """The exact sums over a slice's clipped updates, int64, by name, who is in them and who failed."""
+    config = ConfigRecord({"round": t, "users": list(users), _FAILURES: _packed(failures)})
     return Message(RecordDict({_ARRAYS: array_record(parts), _CONFIG: config}), reply_to=request)
 
 
-def read_user_reply(
-    reply: Message, *, t: int, asked: Collection[str], dimension: int
-) -> tuple[Tensor, tuple[str, ...]]:
-    """The update of a per-user reply, shape (d,), floating and finite, and its one user.
+def _packed(failures: Sequence[UserFailure]) -> list[str]:
+    return [json.dumps(failure.to_dict()) for failure in failures]
+
+
+def read_failures(reply: Message, asked: Collection[str]) -> list[UserFailure]:
+    """What a reply says about failures of the users asked, at most one for each; what is no such report is
+    passed over."""
+    packed = reply.content.config_records[_CONFIG].get(_FAILURES)
+    if not isinstance(packed, list):
+        return []
+    failures: dict[str, UserFailure] = {}
+    for text in packed[: len(asked)]:
+        try:
+            failure = UserFailure.from_dict(dict(json.loads(str(text)[:8192])))
+        except (ValueError, TypeError, RecursionError):
+            continue
+        if failure.user in asked:
+            failures.setdefault(failure.user, failure)
+    return list(failures.values())
+
+
+def read_user_reply(reply: Message, *, t: int, asked: Sequence[str], dimension: int) -> Tensor:
+    """The update in the reply of the one user asked, shape (d,), floating and finite.
 
     Raises:
-        RejectedReply: an error, another round, a user that was not asked, a wrong length or type, NaN
-            or infinity.
+        RejectedReply: an error, another round or user, a wrong length or type, NaN or infinity.
     """
-    users = check_header(reply, t, asked)
-    if len(users) != 1:
-        raise RejectedReply(f"reply must be for one user; got {len(users)}")
+    check_header(reply, t, asked)
     update = _vector(reply, _UPDATE, dimension)
     if not update.is_floating_point():
         raise RejectedReply(f"update must be floating point; got {update.dtype}")
     if not torch.isfinite(update).all():
         raise RejectedReply("update holds NaN or infinity")
-    return update, users
+    return update
 
 
 def read_slice_reply(
-    reply: Message, *, t: int, asked: Collection[str], lengths: Mapping[str, int]
-) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The fixed-point sums of a slice reply by name, int64 of these lengths, and the users in them.
+    reply: Message, *, t: int, asked: Sequence[str], lengths: Mapping[str, int]
+) -> dict[str, Tensor]:
+    """The fixed-point sums over the users asked by name, int64 of these lengths.
 
     Raises:
-        RejectedReply: an error, another round, users that were not asked or are listed twice, or a
-            wrong length or type.
+        RejectedReply: an error, another round, other users than those asked, or a wrong length or type.
     """
-    users = check_header(reply, t, asked)
+    check_header(reply, t, asked)
     parts = {name: _vector(reply, name, length) for name, length in lengths.items()}
     for name, part in parts.items():
         if part.dtype != torch.int64:
             raise RejectedReply(f"slice {name} must be int64; got {part.dtype}")
-    return parts, users
+    return parts
 
 
 def question(about: str) -> RecordDict:
@@ -179,25 +205,21 @@ def hosted_users(reply: Message) -> tuple[str, ...]:
     return _names(_config(reply), "users")
 
 
-def check_header(reply: Message, t: int, asked: Collection[str]) -> tuple[str, ...]:
-    """The users of a reply.
+def check_header(reply: Message, t: int, asked: Sequence[str]) -> None:
+    """Refuse a reply that is not to the round and the users asked.
 
     Raises:
-        RejectedReply: an error, another round, or users that were not asked or are listed twice.
+        RejectedReply: an error, another round or other users.
     """
     config = _config(reply)
     replied = _integer(config, "round")
     if replied != t:
         raise RejectedReply(f"reply must be for round {t + 1}; got round {replied + 1}")
     users = _names(config, "users")
-    if len(set(users)) != len(users):
-        raise RejectedReply("reply lists a user twice")
-    strangers = set(users) - set(asked)
-    if strangers:
-        raise RejectedReply(
-            f"reply names a user that is not awaited from this node: {sorted(strangers)[0]!r}"
-        )
-    return users
+    if sorted(users) != sorted(asked):
+        strangers = sorted(set(users) - set(asked))
+        other = f"{strangers[0]!r}" if strangers else f"{len(users)} of them"
+        raise RejectedReply(f"reply must be for the {len(asked)} users asked; got {other}")
 
 
 def _config(reply: Message) -> ConfigRecord:

@@ -43,6 +43,7 @@ def run_on_grid(
     """
 
     def on_round(report: RoundReport) -> None:
+        session.note_failures(report.t, report.failures)
         observer(report, session.evaluate(report.federated))
 
     execution = session.run.execution
@@ -59,6 +60,7 @@ def run_on_grid(
         session.task.dataset.user_ids,
         messages=execution.messages,
         timeout=execution.round_timeout,
+        retries=execution.silent_retries,
         on_round=on_round,
         admit=session.admit,
         assignment=assignment,
@@ -78,7 +80,7 @@ def worker_pool(session: Session) -> WorkerPool:
 
 def run_in_process(session: Session, observer: Observer = lambda _report, _row: None) -> None:
     """Run a session with all client apps in this process: the fastest engine on one machine."""
-    trainer = LocalTrainer(session.task, session.run.local)
+    trainer = LocalTrainer(session.task, session.run.local, limits=session.run.execution.user_limits)
     client_app = make_client_app(lambda _: (trainer, session.sums))
     grid = InProcessGrid(client_app, nodes=session.run.execution.workers)
     run_on_grid(session, grid, observer, worker_pool(session))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,37 +17,38 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedmf.cohorts import CohortSchedule
 from fedmf.flower.arrays import array_record
+from fedmf.flower.compat import arrived
 from fedmf.flower.federated_evaluation import CohortEvaluation
-from fedmf.flower.messages import read_slice_reply, read_user_reply, request_content
+from fedmf.flower.messages import read_failures, read_slice_reply, read_user_reply, request_content
 from fedmf.flower.population import Assignment, Population, pull_until
 from fedmf.runs import PrivateServer
-from fedmf.training import FixedPointSum
+from fedmf.training import FixedPointSum, UserFailure
 
 __all__ = ["CorrelatedNoiseStrategy", "RoundReport"]
 
 _log = logging.getLogger("fedmf")
 
-#: A run in which nobody replies for this many rounds in a row stops; it can be resumed.
-MAX_SILENT_ROUNDS = 3
+#: Longest pause before nodes are looked for again, in seconds.
+_LONGEST_PAUSE = 30.0
 
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What the operator may know about a round. Counts of users are not privatised: do not publish.
+    """What the operator may know about a round. It tells who took part and failed: do not publish.
 
     Args:
         t: 0-based round, now released.
         asked: users in the cohort.
-        included: users whose update is in the sum.
-        rejected: one line for each reply that was refused.
+        present: users whose reply arrived, whatever it held.
+        failures: those of them whose contribution is the zero vector, and replies that nobody was asked for.
         seconds: wall time of the round.
         federated: what a federated evaluation found; empty without one.
     """
 
     t: int
     asked: int
-    included: int
-    rejected: tuple[str, ...]
+    present: int
+    failures: tuple[UserFailure, ...]
     seconds: float
     federated: Mapping[str, float] = field(default_factory=dict)
 
@@ -62,7 +65,9 @@ class CorrelatedNoiseStrategy(Strategy):
         roster: stable user ids by user index.
         messages: "per-user" sends one message a user and clips again on the server; "slice" sends one
             message a node and trusts the workers to clip.
-        timeout: seconds to wait for a round's replies.
+        timeout: seconds to wait for a round's replies in "per-user" mode. Slices are waited for: one user's
+            slow training must not take the others out of the sum.
+        retries: how often a round is asked for again if no reply arrives at all.
         on_round: called after each round with its report.
         admit: those of a round's users that their own budgets allow to be asked.
         assignment: which node is asked for which user; default: each user's own node, as nodes claim.
@@ -81,6 +86,7 @@ class CorrelatedNoiseStrategy(Strategy):
         roster: Sequence[str],
         messages: Literal["slice", "per-user"] = "slice",
         timeout: float = 600.0,
+        retries: int = 10,
         on_round: Callable[[RoundReport], None] = lambda _: None,
         admit: Callable[[int, Sequence[str]], list[str]] = lambda _, users: list(users),
         assignment: Assignment | None = None,
@@ -89,14 +95,14 @@ class CorrelatedNoiseStrategy(Strategy):
         if len(roster) != schedule.users:
             raise ValueError(f"roster must name the schedule's {schedule.users} users; got {len(roster)}.")
         self.server, self.schedule, self.roster = server, schedule, roster
-        self.messages, self.timeout, self.on_round = messages, timeout, on_round
+        self.messages, self.timeout, self.retries, self.on_round = messages, timeout, retries, on_round
         self.admit = admit
         self._assignment = assignment or Population(roster, _log.warning)
         self._evaluation = evaluation
         self._cohort: dict[int, str] = {}
-        self._awaited: dict[int, set[str]] = {}
-        self._rejected: list[str] = []
-        self._included: list[str] = []
+        self._sent: list[tuple[Message, tuple[str, ...]]] = []
+        self._present: list[str] = []
+        self._failures: list[UserFailure] = []
 
     def initial_arrays(self) -> ArrayRecord:
         """The model the next round starts from, as Flower's ``start`` wants it."""
@@ -117,19 +123,26 @@ class CorrelatedNoiseStrategy(Strategy):
         t = server_round - 1
         self._cohort = self.cohort(t)
         by_node = self._by_node(self._cohort)
-        self._awaited = {node: set(users) for node, users in by_node.items()}
         as_slice = self.messages == "slice"
         parameters = self.server.parameters
-        return [
-            Message(
-                request_content(parameters, t, part, as_slice),
-                node,
-                MessageType.TRAIN,
-                group_id=str(server_round),
-            )
+        asked = [
+            (node, tuple(part))
             for node, users in sorted(by_node.items())
             for part in ([users] if as_slice else [[user] for user in users])
         ]
+        self._sent = [
+            (
+                Message(
+                    request_content(parameters, t, users, as_slice),
+                    node,
+                    MessageType.TRAIN,
+                    group_id=str(server_round),
+                ),
+                users,
+            )
+            for node, users in asked
+        ]
+        return [message for message, _ in self._sent]
 
     def _by_node(self, users: Mapping[int, str]) -> dict[int, list[str]]:
         """Users, given as ids by index, by the node to ask for them; without those that no node serves."""
@@ -145,34 +158,41 @@ class CorrelatedNoiseStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Fold the replies into the sum as they come, release the round, return the new model.
 
-        A reply that is an error, of another round, of the wrong length or not finite is left out; the
-        round is released all the same and consumes its row of noise.
+        Whose reply arrives is present, whatever it holds: one that is an error, of another round, of the
+        wrong length or not finite contributes zeros. So nothing but a user's own contribution depends on what
+        that user sent. The round consumes its row of noise in any case.
         """
         t = server_round - 1
         total = self.server.new_sum()
-        included: list[str] = []
-        self._rejected = []
+        awaited = {message.metadata.message_id: users for message, users in self._sent}
+        self._sent, self._present, self._failures = [], [], []
         for reply in replies:
-            try:
-                included.extend(self._fold(total, t, reply))
-            except ValueError as reason:
-                self._rejected.append(f"node {reply.metadata.src_node_id}: {reason}")
-        self._awaited = {}
-        self._included = sorted(included)
-        self.server.release(total, self._included)
+            users = awaited.pop(reply.metadata.reply_to_message_id, None)
+            if users is None:
+                self._refuse([""], f"node {reply.metadata.src_node_id}: nobody is asked for this reply")
+            elif arrived(reply):
+                self._present.extend(users)
+                self._fold(total, t, reply, users)
+        self._present.sort()
+        self.server.release(total, self._present)
         return self.initial_arrays(), None
 
-    def _fold(self, total: FixedPointSum, t: int, reply: Message) -> tuple[str, ...]:
-        """Add one reply to the sum, once: its users are then no longer awaited."""
-        awaited = self._awaited.get(reply.metadata.src_node_id, set())
-        if self.messages == "slice":
-            parts, users = read_slice_reply(reply, t=t, asked=awaited, lengths=total.lengths)
-            total.add_parts(parts, len(users))
-        else:
-            update, users = read_user_reply(reply, t=t, asked=awaited, dimension=self.server.dimension)
-            total.add_updates(update[None])
-        awaited.difference_update(users)
-        return users
+    def _fold(self, total: FixedPointSum, t: int, reply: Message, users: tuple[str, ...]) -> None:
+        """Add one reply to the sum; zeros if there is anything wrong with it."""
+        try:
+            if self.messages == "slice":
+                total.add_parts(read_slice_reply(reply, t=t, asked=users, lengths=total.lengths), len(users))
+            else:
+                update = read_user_reply(reply, t=t, asked=users, dimension=self.server.dimension)
+                total.add_updates(update[None])
+        except Exception as reason:  # whatever a stranger's bytes may cause
+            total.add_nothing(len(users))
+            self._refuse(users, f"node {reply.metadata.src_node_id}: {reason}")
+            return
+        self._failures += read_failures(reply, users)
+
+    def _refuse(self, users: Sequence[str], reason: str) -> None:
+        self._failures += [UserFailure(user, "reply", reason) for user in users]
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -180,8 +200,8 @@ class CorrelatedNoiseStrategy(Strategy):
         """One message for each node that serves users whose updates are in the model, if that is wanted."""
         if self._evaluation is None:
             return []
-        included = set(self._included)
-        participants = {index: user for index, user in self._cohort.items() if user in included}
+        present = set(self._present)
+        participants = {index: user for index, user in self._cohort.items() if user in present}
         return self._evaluation.ask(server_round - 1, self.server.parameters, self._by_node(participants))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -189,7 +209,8 @@ class CorrelatedNoiseStrategy(Strategy):
         if self._evaluation is None:
             return None
         metrics = self._evaluation.collect(server_round - 1, replies)
-        self._rejected += self._evaluation.rejected
+        for line in self._evaluation.rejected:
+            self._refuse([""], line)
         return MetricRecord({**metrics}) if metrics else None
 
     def summary(self) -> None:
@@ -222,7 +243,7 @@ class CorrelatedNoiseStrategy(Strategy):
 
         Raises:
             ValueError: ``num_rounds`` lies beyond the horizon that the noise was calibrated for.
-            RuntimeError: no node answers, or nobody replied for several rounds in a row.
+            RuntimeError: no node answers, or no reply to a round arrived however often it was asked for.
         """
         last = self.server.horizon if num_rounds is None else num_rounds
         if last > self.server.horizon:
@@ -236,7 +257,6 @@ class CorrelatedNoiseStrategy(Strategy):
         result.arrays = self.initial_arrays()
         if self.server.t < last:
             self._assignment.gather(grid, timeout)
-        silent = 0
         while self.server.t < last:
             number = self.server.t + 1
             self._run_round(number, grid, timeout, train_config or ConfigRecord())
@@ -245,32 +265,47 @@ class CorrelatedNoiseStrategy(Strategy):
                 metrics = evaluate_fn(number, result.arrays)
                 if metrics is not None:
                     result.evaluate_metrics_serverapp[number] = metrics
-            # A random cohort may be empty; that nobody answers for it is no failure.
-            silent = 0 if self._included else silent + bool(self._cohort)
-            if silent == MAX_SILENT_ROUNDS and self.server.t < last:
-                raise RuntimeError(
-                    f"no user's update arrived in {silent} rounds in a row, the last being round {number}; "
-                    f"stopped. Last reason: {self._rejected[-1] if self._rejected else 'no reply in time'}."
-                )
         return result
 
     def _run_round(self, number: int, grid: Grid, timeout: float, config: ConfigRecord) -> None:
         begun = time.perf_counter()
-        self._assignment.refresh(grid, timeout)
-        messages = self.configure_train(number, self.initial_arrays(), config, grid)
-        identifiers = list(grid.push_messages(messages))
-        self.aggregate_train(number, pull_until(grid, identifiers, timeout))
+        self.aggregate_train(number, self._replies(number, grid, timeout, config))
         evaluation = self.configure_evaluate(number, ArrayRecord(), config, grid)
         replies = pull_until(grid, list(grid.push_messages(evaluation)), timeout) if evaluation else ()
         self.aggregate_evaluate(number, replies)
-        for line in self._rejected:
-            _log.warning("round %d: refused a reply: %s", number, line)
         report = RoundReport(
             t=number - 1,
             asked=len(self._cohort),
-            included=len(self._included),
-            rejected=tuple(self._rejected),
+            present=len(self._present),
+            failures=tuple(self._failures),
             seconds=time.perf_counter() - begun,
             federated={} if self._evaluation is None else self._evaluation.metrics,
         )
         self.on_round(report)
+
+    def _replies(self, number: int, grid: Grid, timeout: float, config: ConfigRecord) -> Iterator[Message]:
+        """The replies to a round, asked for again until one arrives.
+
+        Nothing was released yet, so asking again costs nothing. That is no stop on what users' data are:
+        only silence of everybody who was asked counts, and how often is fixed in advance.
+
+        Raises:
+            RuntimeError: none arrived at the last attempt.
+        """
+        patience = math.inf if self.messages == "slice" else timeout
+        for attempt in range(self.retries + 1):
+            self._assignment.refresh(grid, timeout)
+            messages = self.configure_train(number, self.initial_arrays(), config, grid)
+            replies = filter(arrived, pull_until(grid, list(grid.push_messages(messages)), patience))
+            first = next(replies, None)
+            if first is not None:
+                return itertools.chain([first], replies)
+            if not self._cohort:  # a random cohort may be empty
+                return iter(())
+            if attempt < self.retries:
+                _log.warning("round %d: no reply arrived; asking again (%d)", number, attempt + 1)
+                time.sleep(min(timeout, _LONGEST_PAUSE, 0.1 * 2**attempt))
+        raise RuntimeError(
+            f"no reply to round {number} arrived in {self.retries + 1} attempts; stopped. Nothing of it was "
+            "released: resume the run when nodes answer again."
+        )

@@ -2,7 +2,7 @@
 
 from fedmf.runs.canary_audit import Audit, audit
 from fedmf.runs.cost_estimate import dry_run
-from fedmf.runs.directory import LEDGER, RunDirectory, account, opened_record, read_header
+from fedmf.runs.directory import FAILURES, LEDGER, RunDirectory, account, opened_record, read_header
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import TaskSource
 from fedmf.runs.mechanism import NoiseMechanism
@@ -14,6 +14,7 @@ from fedmf.runs.session import Session
 from fedmf.runs.tables import Scalar, dotted_keys, load_run, parse_assignments, run_of
 
 __all__ = [
+    "FAILURES",
     "LEDGER",
     "Audit",
     "Classification",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,12 +25,15 @@ from fedmf.records import (
 )
 from fedmf.runs.run import Run
 from fedmf.runs.tables import render_toml
+from fedmf.training import UserFailure
 
 __all__ = ["RunDirectory", "account", "header_of", "opened_record", "read_header"]
 
 CONFIG, KEY, LEDGER, CHECKPOINTS = "config.toml", "noise.key", "ledger.sqlite", "checkpoints"
 #: The budgets of users as they were when the run began; a resumed run uses these.
 BUDGETS = "user-budgets"
+#: Which users failed when, and why: a JSON object a line. It tells about users' data: as secret as the key.
+FAILURES = "failures.jsonl"
 
 
 class RunDirectory:
@@ -71,6 +75,7 @@ class RunDirectory:
             write_durably(building / CONFIG, render_toml(run).encode())
             if budgets:
                 write_durably(building / BUDGETS, Path(budgets).expanduser().read_bytes())
+            write_durably(building / FAILURES, b"", mode=0o600)
             save_key(building / KEY, key)
             Ledger.create(building / LEDGER, plan.participation, header.to_dict()).close()
 
@@ -146,6 +151,18 @@ class RunDirectory:
         the round's work is lost, never repeated.
         """
         self._commit_round(t, users, self._checkpoint)
+
+    def note_failures(self, t: int, failures: Sequence[UserFailure]) -> None:
+        """Append the failures of round t (0-based); a full disk loses them, which must not stop the run."""
+        if not failures:
+            return
+        rows = (json.dumps({"round": t + 1, **failure.to_dict()}) + "\n" for failure in failures)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with (
+            contextlib.suppress(OSError),
+            open(os.open(self.path / FAILURES, flags, 0o600), "a", encoding="utf-8") as file,
+        ):
+            file.writelines(rows)
 
     def _write(
         self, rounds: int, parameters: Tensor, state: Mapping[str, Tensor], noise: Mapping[str, Any]

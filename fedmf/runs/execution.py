@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from fedmf.training import UserLimits
 from fedmf.values import Value
 
 __all__ = ["Execution"]
@@ -22,7 +23,13 @@ class Execution(Value):
         worker_cpus: CPUs that each Ray actor reserves.
         worker_gpus: GPUs that each Ray actor reserves; above 0 it trains on one.
         ray_address: of a Ray cluster; empty starts one on this machine.
-        round_timeout: seconds to wait for the replies of a round.
+        round_timeout: seconds to wait for the replies of a round with messages "per-user". Slices are waited
+            for, so that one user's slow training cannot take others out of the sum.
+        silent_retries: how often a round is asked for again if no reply to it arrives at all, before the run
+            stops.
+        user_examples: most examples of one user; a user beyond contributes the zero vector.
+        user_steps: most steps of one user's local training, likewise.
+        user_megabytes: most memory of one user's examples, of 10^6 bytes, likewise.
         evaluate_every: rounds between evaluations on the central test part.
         federated_evaluation: evaluate on the users' own examples as well, without noise: not private.
         checkpoint_every: rounds between checkpoints; the work of the rounds since the last is lost when a run
@@ -41,6 +48,10 @@ class Execution(Value):
     worker_gpus: float = 0.0
     ray_address: str = ""
     round_timeout: float = 600.0
+    silent_retries: int = 10
+    user_examples: int | None = None
+    user_steps: int | None = None
+    user_megabytes: float | None = None
     evaluate_every: int = 1
     federated_evaluation: bool = False
     checkpoint_every: int = 1
@@ -56,8 +67,16 @@ class Execution(Value):
         for name in ("workers", "evaluate_every", "checkpoint_every"):
             if not 1 <= getattr(self, name) < 2**31:
                 raise ValueError(f"{name} must be an integer in 1..2^31-1; got {getattr(self, name)!r}.")
+        if not 0 <= self.silent_retries < 2**31:
+            raise ValueError(f"silent_retries must be at least 0; got {self.silent_retries!r}.")
+        self.user_limits  # noqa: B018 - its constructor checks them
         for name in ("worker_cpus", "round_timeout"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be positive and finite; got {getattr(self, name)!r}.")
         if not 0 <= self.worker_gpus < math.inf:
             raise ValueError(f"worker_gpus must be finite and at least 0; got {self.worker_gpus!r}.")
+
+    @property
+    def user_limits(self) -> UserLimits:
+        """What one user may cost."""
+        return UserLimits(self.user_examples, self.user_steps, self.user_megabytes)

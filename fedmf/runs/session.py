@@ -25,7 +25,7 @@ from fedmf.runs.outputs import (
 from fedmf.runs.planning import plan_run
 from fedmf.runs.run import Run
 from fedmf.runs.server import PrivateServer
-from fedmf.training import Task, preflight
+from fedmf.training import Task, UserFailure, preflight
 
 __all__ = ["Session"]
 
@@ -162,6 +162,10 @@ class Session:
             self.directory.ledger.put_metrics(t, row)
             self.metrics[t] = row
         return self.metrics.get(t)
+
+    def note_failures(self, t: int, failures: Sequence[UserFailure]) -> None:
+        """Keep for the operator which users failed in round t (0-based), in a secret file."""
+        self.directory.note_failures(t, failures)
 
     def statement(self) -> PrivacyStatement:
         """The privacy statement of what was released so far, computed from the ledger's rows."""

@@ -1,5 +1,6 @@
 """Tasks, and local training of cohorts."""
 
+from fedmf.training.barrier import UserFailure, UserLimits
 from fedmf.training.clipping import (
     FRACTION_BITS,
     ClippedSums,
@@ -35,6 +36,8 @@ __all__ = [
     "LocalTrainer",
     "Metric",
     "Task",
+    "UserFailure",
+    "UserLimits",
     "classification",
     "clip",
     "clip_to_fixed_point",

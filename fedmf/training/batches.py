@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedmf.compiled import compiled
 from fedmf.training.shuffling import shuffle
 
-__all__ = ["Shape", "StepRows", "groups_of", "step_rows"]
+__all__ = ["Shape", "StepRows", "groups_of", "shape_of", "step_rows"]
 
 
 @dataclass(frozen=True, order=True)

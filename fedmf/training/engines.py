@@ -11,7 +11,7 @@ from torch import nn
 
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
-from fedmf.training.failures import described
+from fedmf.training.barrier import described
 from fedmf.training.gradients import (
     Accumulation,
     Batch,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol, Self
 
 import numpy as np
@@ -12,7 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.training.batches import Shape, StepRows, groups_of, step_rows
+from fedmf.training.barrier import (
+    Failures,
+    Group,
+    UserFailure,
+    UserLimits,
+    described,
+    example_counts,
+    load_examples,
+    pass_interrupt,
+)
+from fedmf.training.batches import groups_of, shape_of, step_rows
 from fedmf.training.engines import gradient_program
 from fedmf.training.gradients import Accumulation, Batch, aligned_empty
 from fedmf.training.grouping import Grouping
@@ -33,6 +42,10 @@ class UpdateSum(Protocol):
         """Add the updates ``rows − origin``, shape (users, d); returns the mask of those that count."""
         ...
 
+    def add_nothing(self, users: int) -> None:
+        """Count users whose contribution is the zero vector."""
+        ...
+
     def like(self) -> Self:
         """An empty one of the same kind."""
         ...
@@ -40,17 +53,6 @@ class UpdateSum(Protocol):
     def merge(self, other: Self) -> None:
         """Add what another one has taken in."""
         ...
-
-
-@dataclass(frozen=True, eq=False)
-class _Group:
-    """Users that are trained together, ready to go."""
-
-    positions: NDArray[np.int64]
-    shape: Shape
-    features: Tensor
-    labels: Tensor
-    steps: StepRows
 
 
 class LocalTrainer:
@@ -61,22 +63,32 @@ class LocalTrainer:
 
     Guarantees:
         A user's update does not depend on who else is trained, in how many groups and threads: not even on
-        another user's NaN, infinity or diverging model. On processors with engine "auto" or "loop" that holds
-        bit for bit, on machines of one kind (see `Grouping`); otherwise beyond the rounding of float32 sums.
+        another user's NaN, infinity, exception or diverging model. On processors with engine "auto" or "loop"
+        that holds bit for bit, on machines of one kind (see `Grouping`); otherwise bit for bit as long as
+        users' numbers of examples stay, and beyond the rounding of float32 sums.
+        A user that fails in any way (examples that cannot be counted, loaded or trained on, an update that is
+        not finite, a limit exceeded) contributes the zero vector, as one without examples does.
         Memory is that of a few groups, however many users there are.
 
     Args:
         task: users' examples, model and loss.
         local: local SGD and its engine.
         group_size: most users in a group; by default what suits caches and memory.
+        limits: what one user may cost.
 
     Raises:
         ConfigError: a model that mixes examples, or one that the engine cannot train.
         ValueError: a group size below 1.
     """
 
-    def __init__(self, task: Task, local: LocalSGD, group_size: int | None = None) -> None:
-        self.task, self.local = task, local
+    def __init__(
+        self,
+        task: Task,
+        local: LocalSGD,
+        group_size: int | None = None,
+        limits: UserLimits | None = None,
+    ) -> None:
+        self.task, self.local, self.limits = task, local, limits or UserLimits()
         program = gradient_program(task, local.engine)
         if program.fallback:
             _log.warning(
@@ -96,56 +108,124 @@ class LocalTrainer:
             t: 0-based round; it selects the shuffling.
 
         Returns:
-            Unclipped updates, shape (users, d), float32, in the order of ``user_ids``.
+            Unclipped updates, shape (users, d), float32, in the order of ``user_ids``; zeros for users that
+            failed or own nothing.
 
         Raises:
             KeyError: an unknown user id.
         """
-        origin = parameters.to(self.task.device)
-        updates = origin.new_empty(len(user_ids), origin.numel())
-        for group in self._groups(user_ids, t):
+        origin, failures = parameters.to(self.task.device), Failures()
+        updates = origin.new_zeros(len(user_ids), origin.numel())
+        for group in self._groups(user_ids, t, failures):
             with single_threaded_kernels():  # as `add_updates`: with more threads bits may differ
-                trained = self._trained(origin, group)
+                trained = self._models(origin, group, failures)
             updates[torch.from_numpy(group.positions).to(origin.device)] = trained - origin
         return updates
 
-    def add_updates(self, parameters: Tensor, user_ids: Sequence[str], t: int, total: UpdateSum) -> list[str]:
+    def add_updates(
+        self, parameters: Tensor, user_ids: Sequence[str], t: int, total: UpdateSum
+    ) -> list[UserFailure]:
         """Train users and add their updates to a sum, group by group, on all processor cores.
 
         Args:
             parameters: θ_t, shape (d,), float32.
             user_ids: the users to train.
             t: 0-based round; it selects the shuffling.
-            total: what the updates are added to.
+            total: what the updates are added to; it counts every user, the failed ones as zero vectors.
 
         Returns:
-            The users whose update counts, in the order of ``user_ids``.
+            Who failed, in the order of ``user_ids``: for the operator alone.
 
         Raises:
             KeyError: an unknown user id.
         """
-        origin = parameters.to(self.task.device)
-        counted = np.zeros(len(user_ids), dtype=bool)
+        origin, failures = parameters.to(self.task.device), Failures()
+        trained: list[int] = []
 
-        def train(group: _Group, into: UpdateSum) -> None:
-            counted[group.positions] = into.add_updates(self._trained(origin, group), origin).cpu().numpy()
+        def train(group: Group, into: UpdateSum) -> None:
+            finite = into.add_updates(self._models(origin, group, failures), origin).cpu().numpy()
+            for position in group.positions[~finite].tolist():
+                failures.note(position, "update", "holds NaN or infinity")
+            trained.append(len(group))
 
-        self._workers.each(train, self._groups(user_ids, t), total)
-        return [user for user, counts in zip(user_ids, counted, strict=True) if counts]
+        self._workers.each(train, self._groups(user_ids, t, failures), total)
+        if rest := len(user_ids) - sum(trained):
+            total.add_nothing(rest)
+        return failures.named(user_ids)
 
-    def _groups(self, user_ids: Sequence[str], t: int) -> Iterator[_Group]:
+    def _groups(self, user_ids: Sequence[str], t: int, failures: Failures) -> Iterator[Group]:
+        """The users who own examples within the limits, in groups."""
         dataset, local = self.task.dataset, self.local
         users = dataset.indices(user_ids)
-        sizes = dataset.sizes(users)
+        counts = example_counts(dataset, users, lambda place, why: failures.note(place, "sizes", why))
+        self._apply_limits(counts, failures)
+        taking = np.flatnonzero(counts)
         batch, epochs = local.batch_size, local.epochs
         workers = self._workers.count
-        for shape, positions in groups_of(sizes, batch, epochs, self._grouping.most, workers):
+        for shape, members in groups_of(counts[taking], batch, epochs, self._grouping.most, workers):
+            positions = taking[members]
+            sizes, failed = counts[positions], dict[int, str]()
             seeds = np.array([user_seed(local.seed, t, str(user_ids[p])) for p in positions], dtype=np.uint64)
-            features, labels = dataset.examples(users[positions])
-            steps = step_rows(seeds, sizes[positions], batch, epochs, shape)
-            yield _Group(positions, shape, features, labels, steps)
+            features, labels = load_examples(
+                dataset, self.task.structure, users[positions], sizes, failed.__setitem__
+            )
+            for user, reason in failed.items():
+                failures.note(int(positions[user]), "loading", reason)
+            steps = step_rows(seeds, sizes, batch, epochs, shape)
+            edges = np.concatenate([[0], np.cumsum(sizes)])
+            yield Group(positions, shape.width, edges, features, labels, steps, frozenset(failed))
 
-    def _trained(self, origin: Tensor, group: _Group) -> Tensor:
+    def _apply_limits(self, counts: NDArray[np.int64], failures: Failures) -> None:
+        """Users beyond a limit own nothing from here on."""
+        if self.limits == UserLimits():
+            return
+        for count in np.unique(counts[counts > 0]).tolist():
+            steps = shape_of(count, self.local.batch_size, self.local.epochs).steps
+            exceeded = self.limits.exceeded(count, steps, self.task.structure)
+            if exceeded is not None:
+                for position in np.flatnonzero(counts == count).tolist():
+                    failures.note(position, "limit", exceeded)
+                counts[counts == count] = 0
+
+    def _models(self, origin: Tensor, group: Group, failures: Failures) -> Tensor:
+        """The models of the group's users after local training, shape (users, d); θ_t for those that fail."""
+        try:
+            models = self._trained(origin, group)
+        except BaseException as error:
+            pass_interrupt(error)
+            models = self._models_without_culprits(origin, group, error, failures)
+        if group.absent:
+            models[sorted(group.absent)] = origin
+        return models
+
+    def _models_without_culprits(
+        self, origin: Tensor, group: Group, error: BaseException, failures: Failures
+    ) -> Tensor:
+        """The same once the users whose examples make training fail have given way to zeros."""
+        culprits = self._culprits(origin, group, error)
+        for user, reason in culprits.items():
+            failures.note(int(group.positions[user]), "training", reason)
+        if culprits.keys() - group.absent and len(group) > 1:
+            return self._models(origin, group.without(culprits), failures)
+        if len(group) > 1:  # together they take too much memory, say
+            return torch.cat([self._models(origin, half, failures) for half in group.halves()])
+        return origin[None].clone()
+
+    def _culprits(self, origin: Tensor, group: Group, error: BaseException) -> dict[int, str]:
+        """The users of a group that failed who fail among fewer, down to each alone, and why."""
+        if len(group) == 1:
+            return {0: described(error)}
+        culprits: dict[int, str] = {}
+        for half, first in zip(group.halves(), (0, len(group) // 2), strict=True):
+            try:
+                self._trained(origin, half)
+            except BaseException as failure:
+                pass_interrupt(failure)
+                found = self._culprits(origin, half, failure)
+                culprits |= {first + user: reason for user, reason in found.items()}
+        return culprits
+
+    def _trained(self, origin: Tensor, group: Group) -> Tensor:
         """The models of the group's users after local training, shape (users, d)."""
         with torch.no_grad():
             models = aligned_empty(origin, group.positions.size, origin.numel()).copy_(origin)
@@ -153,7 +233,7 @@ class LocalTrainer:
             for s, active in enumerate(group.steps.active):
                 rows = torch.from_numpy(group.steps.rows[s]).to(origin.device)
                 weights = torch.from_numpy(group.steps.weights[s]).to(origin.device)
-                for part in self._grouping.parts(int(active), group.shape.width):
+                for part in self._grouping.parts(int(active), group.width):
                     batch = Batch(group.features[rows[part]], group.labels[rows[part]], weights[part])
                     moving = None if velocity is None else velocity[part]
                     self._step(models[part], origin, batch, moving, first=s == 0)

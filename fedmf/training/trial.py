@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedmf.errors import ConfigError
+from fedmf.training.barrier import described
 from fedmf.training.clipping import FixedPointSum
 from fedmf.training.engines import copied, gradient_program, refuse_batch_statistics
-from fedmf.training.failures import described
 from fedmf.training.gradients import Accumulation, Batch, flat_gradient
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task

@@ -57,7 +57,7 @@ def test_a_regression_is_evaluated_by_its_own_metrics(tmp_path: Path) -> None:
     assert list(table.columns) == [*NAMES, "epsilon", *FEDERATED]
     assert list(table.index) == [0, 6, 12]
     assert table.loc[0, FEDERATED].isna().all()
-    assert not any(report.rejected for report in reports)
+    assert not any(report.failures for report in reports)
     for number in (6, 12):
         expected = by_hand(models[number], schedule_of(RUN).cohort(number - 1).tolist())
         for name in NAMES:
@@ -86,8 +86,8 @@ def test_sums_that_no_examples_have_are_left_out_and_the_run_goes_on(kind: str, 
     plain = run_small(tmp_path / "plain", RUN)
     assert np.array_equal(models[12], plain)
     for number in (6, 12):
-        (line,) = reports[number - 1].rejected
-        assert line.startswith(f"evaluation, node {SECOND_NODE}: ")
+        (failure,) = reports[number - 1].failures
+        assert failure.reason.startswith(f"evaluation, node {SECOND_NODE}: ")
         honest = [u for u in schedule_of(RUN).cohort(number - 1).tolist() if u % 2 == 0]
         expected = by_hand(models[number], honest)
         for name in NAMES:

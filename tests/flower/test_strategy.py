@@ -1,12 +1,14 @@
 """The server strategy under hostile, dead and late clients: the run survives, the sum stays right."""
 
 import itertools
+import json
 import time
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
 from flwr.app import Message
+from flwr.clientapp import ClientApp
 from support.small_runs import (
     client_for,
     linear_task,
@@ -64,8 +66,11 @@ def test_bad_replies_of_one_user_count_as_zero_and_use_up_the_noise_row(kind: st
     with Ledger.open(tmp_path / "bad" / "ledger.sqlite", read_only=True) as ledger:
         taken = list(ledger.participations())
         assert ledger.last_round() == run.cohorts.rounds - 1
-    assert victim not in {user for _, user in taken}
-    assert sum(len(report.rejected) for report in reports) == 3
+    assert sorted(t for t, user in taken if user == victim) == [
+        t for t in range(12) if 3 in schedule_of(run).cohort(t)
+    ]
+    failures = [failure for report in reports for failure in report.failures]
+    assert [(failure.user, failure.stage) for failure in failures] == 3 * [(victim, "reply")]
     # All noise rows are the same as in the good run, so exactly the victim's clipped updates are missing.
     x = -TASK.dataset.features[3].numpy() * run.local.learning_rate
     missing = 3 * x / np.linalg.norm(x) * run.privacy.clip_norm / run.cohorts.size
@@ -93,8 +98,12 @@ def test_a_bad_slice_is_refused_as_a_whole(kind: str, tmp_path) -> None:
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
         users = {user for _, user in ledger.participations()}
         assert ledger.last_round() == run.cohorts.rounds - 1
-    assert users == set(TASK.dataset.user_ids[0::2])
-    assert all(len(report.rejected) == 1 for report in reports)
+    assert users == set(TASK.dataset.user_ids)
+    for report in reports:
+        failed = {failure.user for failure in report.failures}
+        assert failed
+        assert failed <= set(TASK.dataset.user_ids[1::2])
+        assert report.present == 6
 
 
 def test_replies_over_the_clip_norm_are_clipped_again_by_the_server(tmp_path) -> None:
@@ -124,7 +133,7 @@ def test_a_user_that_replies_twice_counts_once(tmp_path) -> None:
 
 
 def test_a_node_cannot_answer_for_one_of_its_users_twice(tmp_path) -> None:
-    """Both its replies of a round name the same user; the second one finds nobody awaited."""
+    """Both its replies of a round name the same user; the one to another request counts as zeros."""
 
     def tamper(request: Message, reply: Message) -> Message:
         mine = request.content.config_records["config"]["users"] == ["u003"]
@@ -137,24 +146,29 @@ def test_a_node_cannot_answer_for_one_of_its_users_twice(tmp_path) -> None:
     run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), tamper), reports.append)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
         assert ledger.replay().rounds == 12
-    assert all(len(reports[t].rejected) == 1 and reports[t].included == 5 for t in together)
+    for t in together:
+        assert [failure.user for failure in reports[t].failures] == ["u003"]
+        assert reports[t].present == 6
 
 
 class LateGrid(InProcessGrid):
-    """Holds back the replies of round 2 and hands them out from round 3 on."""
+    """Holds back replies of round 2, all but the first or for some attempts all, until round 3."""
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
-        self.late: list[Message] = []
+    def __init__(self, client: ClientApp, silent_attempts: int) -> None:
+        super().__init__(client)
+        self.silent_attempts, self.late = silent_attempts, list[Message]()
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
+        first = self.silent_attempts == 0
         for reply in super().pull_messages(message_ids):
-            if reply.metadata.message_type == "train" and reply.metadata.group_id == "2":
+            if reply.metadata.message_type == "train" and reply.metadata.group_id == "2" and not first:
                 self.late.append(reply)
-            else:
-                if reply.metadata.group_id == "3":
-                    yield from self.late
-                yield reply
+                continue
+            first = False
+            if reply.metadata.group_id == "3":
+                yield from self.late
+            yield reply
+        self.silent_attempts = max(0, self.silent_attempts - bool(self.late))
 
 
 def test_late_replies_are_not_waited_for_and_never_enter_a_later_round(tmp_path) -> None:
@@ -162,26 +176,74 @@ def test_late_replies_are_not_waited_for_and_never_enter_a_later_round(tmp_path)
     reports: list[RoundReport] = []
     begun = time.monotonic()
     with run.start(tmp_path / "late") as session:
-        run_on_grid(session, LateGrid(client_for(session)), lambda report, _: reports.append(report))
+        run_on_grid(session, LateGrid(client_for(session), 0), lambda report, _: reports.append(report))
         ledger = session.directory.ledger
-        assert [report.included for report in reports] == [6, 0] + [6] * 10
-        assert 1 not in {t for t, _ in ledger.participations()}
+        assert [report.present for report in reports] == [6, 1] + [6] * 10
+        assert len([user for t, user in ledger.participations() if t == 1]) == 1
         assert ledger.last_round() == 11
     assert time.monotonic() - begun < 20
 
 
-def test_a_run_in_which_nobody_ever_replies_stops_and_can_be_resumed(tmp_path) -> None:
-    run = small_run(TASK, messages="per-user")
+def test_a_round_to_which_nobody_replies_is_asked_for_again_and_spends_nothing(tmp_path) -> None:
+    run = small_run(TASK, messages="per-user", round_timeout=0.2)
+    reports: list[RoundReport] = []
+    with run.start(tmp_path / "late") as session:
+        grid = LateGrid(client_for(session), 2)
+        run_on_grid(session, grid, lambda report, _: reports.append(report))
+        assert len(grid.late) >= 6 + 5
+        assert [report.present for report in reports] == [6, 1] + [6] * 10
+        assert session.statement().to_dict()["rounds_empty"] == 0
+
+
+class SilentGrid(InProcessGrid):
+    """Loses every reply to training from one round on."""
+
+    def __init__(self, client: ClientApp, first: int) -> None:
+        super().__init__(client)
+        self.first = first
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
+        for reply in super().pull_messages(message_ids):
+            if reply.metadata.message_type != "train" or int(reply.metadata.group_id) < self.first:
+                yield reply
+
+
+def test_a_run_to_which_nobody_replies_any_more_stops_and_can_be_resumed(tmp_path) -> None:
+    run = small_run(TASK, messages="per-user", round_timeout=0.05, silent_retries=2)
     with (
         run.start(tmp_path / "run") as session,
-        pytest.raises(RuntimeError, match="no user's update arrived in 3 rounds in a row"),
+        pytest.raises(RuntimeError, match="no reply to round 4 arrived in 3 attempts"),
     ):
-        run_on_grid(session, InProcessGrid(tampering(client_for(session), _raise)))
+        run_on_grid(session, SilentGrid(client_for(session), 4))
     with run.resume(tmp_path / "run") as session:
         assert session.server.t == 3
         run_on_grid(session, InProcessGrid(client_for(session)))
-        assert session.server.t == run.cohorts.rounds
-        assert session.statement().to_dict()["rounds_empty"] == 3
+        resumed = session.server.parameters.numpy().copy()
+        assert session.statement().to_dict()["rounds_empty"] == 0
+    assert np.array_equal(resumed, run_small(tmp_path / "plain", run))
+
+
+@pytest.mark.parametrize("messages", ["per-user", "slice"])
+def test_a_run_in_which_every_reply_is_an_error_goes_on_to_its_horizon(messages: str, tmp_path) -> None:
+    """Stopping would tell that nobody's update was finite; one finite user more and it would not stop."""
+    run = small_run(TASK, messages=messages)
+    reports: list[RoundReport] = []
+    run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), _raise), reports.append)
+    assert [report.present for report in reports] == [6] * 12
+    assert all(len(report.failures) == 6 for report in reports)
+
+
+def test_what_fails_is_kept_in_a_secret_file_that_is_always_there(tmp_path) -> None:
+    run = small_run(TASK, messages="per-user")
+    run_small(tmp_path / "plain", run)
+    run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), _raise))
+    for name in ("plain", "run"):
+        assert (tmp_path / name / "failures.jsonl").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "plain" / "failures.jsonl").read_text() == ""
+    rows = [json.loads(line) for line in (tmp_path / "run" / "failures.jsonl").read_text().splitlines()]
+    assert len(rows) == 72
+    assert rows[0].keys() == {"round", "user", "stage", "reason"}
+    assert "client error 2" in rows[0]["reason"]
 
 
 def test_more_rounds_than_the_horizon_are_refused(tmp_path) -> None:

@@ -63,9 +63,9 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
         worker.add_updates(torch.from_numpy(rows))
         request = Message(request_content(torch.zeros(d), t, names, True), 1, MessageType.TRAIN)
         reply = slice_reply(request, t, names, worker.parts)
-        parts, users = read_slice_reply(reply, t=t, asked=names, lengths=total.lengths)
-        total.add_parts(parts, len(users))
-        server.release(total, list(users))
+        parts = read_slice_reply(reply, t=t, asked=names, lengths=total.lengths)
+        total.add_parts(parts, len(names))
+        server.release(total, names)
     return optimizer.means(), optimizer.seconds()
 
 

@@ -34,7 +34,7 @@ def test_a_run_records_its_cohorts_and_claims_no_amplification(schedule: str, tm
         expected = [(t, ids[u]) for t in range(run.cohorts.rounds) for u in drawn.cohort(t)]
         assert sorted(session.directory.ledger.participations()) == sorted(expected)
     assert [report.asked for report in reports] == [len(drawn.cohort(t)) for t in range(run.cohorts.rounds)]
-    assert [report.included for report in reports] == [report.asked for report in reports]
+    assert [report.present for report in reports] == [report.asked for report in reports]
 
 
 @pytest.mark.parametrize("schedule", SAMPLED)

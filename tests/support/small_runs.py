@@ -59,6 +59,7 @@ KEYS = {
     **_table("optimizer", "update_clip beta1 beta2 epsilon relative_epsilon", "server_"),
     **_table("local", "epochs batch_size learning_rate momentum proximal engine", "local_"),
     **_table("execution", "messages workers worker_cpus worker_gpus ray_address round_timeout"),
+    **_table("execution", "silent_retries user_examples user_steps user_megabytes"),
     **_table("execution", "evaluate_every federated_evaluation checkpoint_every output_dir resume"),
 }
 

@@ -95,6 +95,10 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "execution.worker-cpus": ([0.25, 8.0], [0.0, -1.0, math.inf]),
     "execution.worker-gpus": ([0.0, 0.5, 2.0], [-0.1, math.inf]),
     "execution.round-timeout": ([0.1, 1e6], [0.0, -1.0]),
+    "execution.silent-retries": ([0, 3], [-2]),
+    "execution.user-examples": ([1, 10**6], [0, -5]),
+    "execution.user-steps": ([1, 500], [0, -5]),
+    "execution.user-megabytes": ([0.5, 100.0], [0.0, -1.0]),
     "execution.evaluate-every": ([1, 10**6], [0, -2, 2**31]),
     "execution.checkpoint-every": ([1, 10**6], [0, -2, 2**31]),
 }

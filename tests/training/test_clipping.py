@@ -195,12 +195,14 @@ def test_each_user_moves_the_total_by_at_most_the_clip_norm() -> None:
         assert squared_norm(whole.fixed_point - without.fixed_point) <= UNIT**2
 
 
-def test_users_that_are_not_finite_are_not_counted() -> None:
+def test_users_that_are_not_finite_add_zeros() -> None:
     total = FixedPointSum(2, 1.0)
     assert total.add_updates(torch.tensor([[math.nan, 0.0], [3.0, 0.0]])).tolist() == [False, True]
-    assert total.users == 1
+    assert total.users == 2
     assert total.add_updates(torch.zeros(0, 2)).tolist() == []
-    assert total.users == 1
+    total.add_nothing(3)
+    assert total.users == 5
+    assert torch.equal(total.fixed_point, clip_to_fixed_point(torch.tensor([[3.0, 0.0]]), 1.0)[0][0])
 
 
 @pytest.mark.parametrize("shape", [(3, 1), (3, 5), (4,), (), (1, 3, 4)])

@@ -72,7 +72,7 @@ def test_the_default_engine_learns_and_metrics_improve(kind: str) -> None:
     trainer = LocalTrainer(task, LocalSGD(epochs=3, learning_rate=0.2))
     for t in range(15):
         total = FixedPointSum(task.model.dimension, 100.0)
-        assert trainer.add_updates(parameters, task.dataset.user_ids, t, total) == list(task.dataset.user_ids)
+        assert trainer.add_updates(parameters, task.dataset.user_ids, t, total) == []
         parameters = parameters + (total.total() / 8).to(torch.float32)
     after = task.evaluate(parameters)
     assert after["loss"] < before["loss"]

@@ -65,7 +65,7 @@ def test_bits_do_not_depend_on_companions_groups_or_threads(name: str, plan: Loc
             torch.set_num_threads(threads)
             trainer = trainer_for(MODULES[name](), dataset, plan, group_size=3)
             split = FixedPointSum(start.numel(), 0.5)
-            assert trainer.add_updates(start, users, ROUND, split) == users
+            assert trainer.add_updates(start, users, ROUND, split) == []
             assert torch.get_num_threads() == threads
             assert torch.equal(split.fixed_point, total.fixed_point)
             assert split.users == len(users)
@@ -73,13 +73,17 @@ def test_bits_do_not_depend_on_companions_groups_or_threads(name: str, plan: Loc
         torch.set_num_threads(before)
 
 
-def test_only_users_that_are_finite_are_in_the_sum() -> None:
+def test_users_that_are_not_finite_add_zeros_and_are_reported() -> None:
     dataset = cohort([5, 9, 4])
     dataset.features[dataset.owned[1][0]] = torch.nan
     trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(1, 2, 0.1))
     total = FixedPointSum(trainer.task.model.dimension, 1.0)
-    assert trainer.add_updates(trainer.task.model.initial(), ["u2", "u1", "u0"], 0, total) == ["u2", "u0"]
-    assert total.users == 2
+    failures = trainer.add_updates(trainer.task.model.initial(), ["u2", "u1", "u0"], 0, total)
+    assert [(failure.user, failure.stage) for failure in failures] == [("u1", "update")]
+    assert total.users == 3
+    alone = FixedPointSum(trainer.task.model.dimension, 1.0)
+    assert trainer.add_updates(trainer.task.model.initial(), ["u2", "u0"], 0, alone) == []
+    assert torch.equal(total.fixed_point, alone.fixed_point)
 
 
 def test_a_sum_is_made_without_all_updates_at_once() -> None:

@@ -113,7 +113,9 @@ class FixedPointSum:
         return FixedPointSum(self._total.numel(), self.clip_norm, self._total.device)
 
     def add_updates(self, updates: Tensor, origin: Tensor | None = None) -> Tensor:
-        """Clip and add rows of shape (users, d); returns the mask of rows that counted.
+        """Clip and add rows of shape (users, d); returns the mask of rows that were finite.
+
+        The others add zero vectors; all are counted.
 
         Args:
             updates: one row for each user.
@@ -135,8 +137,17 @@ class FixedPointSum:
             scale = _margin(self._total.numel()) * 2.0**FRACTION_BITS
             rows, step = _flat_rows(updates.to(torch.float32))
             add_clipped(rows, step, start, self.clip_norm, scale, self._total.numpy(), finite.numpy())
-        self.users += int(finite.sum())
+        self.users += len(updates)
         return finite
+
+    def add_nothing(self, users: int) -> None:
+        """Count users whose contribution is the zero vector.
+
+        Raises:
+            ValueError: more users than an int64 total can hold.
+        """
+        self._check_room(users)
+        self.users += users
 
     def add_clipped_sum(self, total: Tensor, users: int) -> None:
         """Add a sum of ``users`` clipped updates that a worker made with another FixedPointSum.

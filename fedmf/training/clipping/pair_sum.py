@@ -61,7 +61,7 @@ class FixedPointPair(FixedPointSum):
             finite[at : at + step] = counted
             self._total += rows.sum(dim=0)
             self._second += fixed_point_energies(rows, self.second_moment).sum(dim=0)
-        self.users += int(finite.sum())
+        self.users += len(updates)
         return finite
 
     def merge(self, other: FixedPointSum) -> None:

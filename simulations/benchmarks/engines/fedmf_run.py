@@ -81,7 +81,8 @@ def main() -> None:
     profile = cProfile.Profile(time.process_time)
 
     def note(report: RoundReport, _row: Mapping[str, Any] | None) -> None:
-        assert report.included == workload.COHORT
+        assert report.present == workload.COHORT
+        assert not report.failures
         seconds.append(report.seconds)
         if options.profile and report.t == workload.WARM_UP - 1:
             profile.enable()

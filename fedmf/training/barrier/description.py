@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 
-__all__ = ["described"]
+__all__ = ["described", "pass_interrupt"]
 
 #: Packages whose frames are not the task's own.
 LIBRARIES = frozenset({"fedmf", "functorch", "numpy", "torch", *sys.stdlib_module_names})
@@ -18,8 +18,22 @@ def described(error: BaseException) -> str:
     >>> described(ValueError("two\\nlines"))
     'ValueError: two lines'
     """
-    message = " ".join(str(error).split())[:MOST_CHARACTERS].rstrip(".")
+    message = " ".join(_text(error).split())[:MOST_CHARACTERS].rstrip(".")
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in LIBRARIES:
             return f"{type(error).__name__}: {message} ({frame.f_code.co_filename}:{line})"
     return f"{type(error).__name__}: {message}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as another:  # an exception of somebody's own may fail at anything
+        pass_interrupt(another)
+        return "no message"
+
+
+def pass_interrupt(error: BaseException) -> None:
+    """Raise what only the operator can have caused; everything else may come from a user's data."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error

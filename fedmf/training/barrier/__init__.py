@@ -1,0 +1,18 @@
+"""What keeps a user's failure with that user: loading, limits, training, and processes of their own."""
+
+from fedmf.training.barrier.description import described, pass_interrupt
+from fedmf.training.barrier.failure import Failures, UserFailure
+from fedmf.training.barrier.group import Group
+from fedmf.training.barrier.limits import UserLimits
+from fedmf.training.barrier.loading import example_counts, load_examples
+
+__all__ = [
+    "Failures",
+    "Group",
+    "UserFailure",
+    "UserLimits",
+    "described",
+    "example_counts",
+    "load_examples",
+    "pass_interrupt",
+]

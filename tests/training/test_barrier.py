@@ -1,0 +1,226 @@
+"""One user's failure stays with that user: the others' updates keep their bits, and all are counted."""
+
+from collections.abc import Callable
+from typing import Self
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from support.training_cases import cohort, mlp, trainer_for
+from torch import Tensor, nn
+
+from fedmf.data import FederatedDataset
+from fedmf.models import FlatModel
+from fedmf.training import FixedPointSum, LocalSGD, LocalTrainer, UserFailure, UserLimits, classification
+from fedmf.training.barrier.group import Group
+
+SIZES = [5, 9, 4, 1, 8, 9, 3, 12, 9, 9]
+VICTIM = 4
+ROUND = 3
+
+Examples = tuple[Tensor, Tensor]
+
+
+def _raise(error: BaseException) -> Callable[[Tensor, Tensor], Examples]:
+    def fail(features: Tensor, labels: Tensor) -> Examples:
+        raise error
+
+    return fail
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+#: What the victim's examples become, and the stage at which that is seen.
+FAULTS: dict[str, tuple[Callable[[Tensor, Tensor], Examples], str]] = {
+    "raises": (_raise(OSError("row 3 cannot be decoded")), "loading"),
+    "raises something without words": (_raise(Unspeakable()), "loading"),
+    "exits": (_raise(SystemExit(3)), "loading"),
+    "no memory": (_raise(MemoryError()), "loading"),
+    "NaN": (lambda x, y: (torch.full_like(x, torch.nan), y), "update"),
+    "infinite": (lambda x, y: (torch.full_like(x, torch.inf), y), "update"),
+    "overflows": (lambda x, y: (torch.full_like(x, 1e38), y), "update"),
+    "one row more": (lambda x, y: (torch.cat([x, x[:1]]), torch.cat([y, y[:1]])), "loading"),
+    "one row less": (lambda x, y: (x[:-1], y[:-1]), "loading"),
+    "a label less": (lambda x, y: (x, y[:-1]), "loading"),
+    "wide": (lambda x, y: (torch.cat([x, x], dim=1), y), "loading"),
+    "flat": (lambda x, y: (x.flatten(), y), "loading"),
+    "doubles": (lambda x, y: (x.double(), y), "loading"),
+    "float labels": (lambda x, y: (x, y.float()), "loading"),
+    "no tensors": (lambda x, y: (x.tolist(), y), "loading"),  # type: ignore[return-value]
+    "a rare label": (lambda x, y: (x, torch.full_like(y, 99)), "training"),
+    "a negative label": (lambda x, y: (x, torch.full_like(y, -3)), "training"),
+}
+
+
+class Tampered(FederatedDataset):
+    """A data set in which one user's examples are something else."""
+
+    def __init__(self, inner: FederatedDataset, change: Callable[[Tensor, Tensor], Examples]) -> None:
+        self.inner, self.change = inner, change
+        self.user_ids, self.classes = inner.user_ids, inner.classes
+        self.test_features, self.test_labels = inner.test_features, inner.test_labels
+
+    def index_of(self, user_id: str) -> int:
+        return self.inner.index_of(user_id)
+
+    def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.inner.sizes(users)
+
+    def examples(self, users: NDArray[np.int64]) -> Examples:
+        parts = [self.inner.examples(np.array([user])) for user in users]
+        changed = [
+            self.change(*part) if user == VICTIM else part for user, part in zip(users, parts, strict=True)
+        ]
+        return (
+            (torch.cat([x for x, _ in changed]), torch.cat([y for _, y in changed]))
+            if len(changed) > 1
+            else changed[0]
+        )
+
+    def to(self, device: torch.device | str) -> Self:
+        return self
+
+
+class TogetherTampered(Tampered):
+    """It promises exact counts, so that users are loaded together and a failure is found by halving."""
+
+    counts_are_exact = True
+
+
+class Careful(nn.Module):
+    """A layer that no program is written out for, and that refuses large numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 4)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.sin(self.inner(features))
+
+
+def summed(trainer: LocalTrainer, users: list[str]) -> tuple[FixedPointSum, list[UserFailure]]:
+    total = FixedPointSum(trainer.task.model.dimension, 0.5)
+    return total, trainer.add_updates(trainer.task.model.initial(), users, ROUND, total)
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("engine", ["auto", "vectorised", "loop"])
+@pytest.mark.parametrize("module", [lambda: mlp(6, (7,), 4, seed=2), Careful], ids=["mlp", "own"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_everybody_elses_contribution_keeps_its_bits(
+    fault: str, module: Callable[[], nn.Module | FlatModel], engine: str, threads: int, together: bool
+) -> None:
+    change, stage = FAULTS[fault]
+    torch.manual_seed(0)
+    dataset, model = cohort(SIZES), module()
+    model = model if isinstance(model, FlatModel) else FlatModel(model)
+    tampered = (TogetherTampered if together else Tampered)(dataset, change)
+    users, local = list(dataset.user_ids), LocalSGD(2, 4, 0.3, engine=engine)  # type: ignore[arg-type]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        clean = LocalTrainer(classification(dataset, model), local, group_size=4)
+        trainer = LocalTrainer(classification(tampered, model), local, group_size=4)
+        total, failures = summed(trainer, users)
+        with_all, none = summed(clean, users)
+        updates = clean.updates(model.initial(), users, ROUND)
+    finally:
+        torch.set_num_threads(before)
+    assert none == []
+    assert [(failure.user, failure.stage) for failure in failures] == [(users[VICTIM], stage)]
+    assert failures[0].reason
+    assert total.users == len(users)
+    alone = FixedPointSum(updates.shape[1], 0.5)
+    alone.add_updates(updates[VICTIM : VICTIM + 1])
+    assert torch.equal(with_all.fixed_point - total.fixed_point, alone.fixed_point)
+    assert int(alone.fixed_point.abs().max()) > 0
+
+
+def test_an_interrupt_by_the_operator_is_no_users_failure() -> None:
+    tampered = Tampered(cohort(SIZES), _raise(KeyboardInterrupt()))
+    trainer = LocalTrainer(classification(tampered, mlp(6, (7,), 4, seed=2)), LocalSGD(1, 4, 0.1))
+    with pytest.raises(KeyboardInterrupt):
+        summed(trainer, list(tampered.user_ids))
+
+
+class Counting(Tampered):
+    def __init__(self, inner: FederatedDataset, counts: object) -> None:
+        super().__init__(inner, lambda x, y: (x, y))
+        self.counts = counts
+
+    def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+        counts = super().sizes(users).copy()
+        if isinstance(self.counts, Exception) and VICTIM in users:
+            raise self.counts
+        if isinstance(self.counts, float):
+            return np.where(users == VICTIM, self.counts, counts)
+        counts[users == VICTIM] = -1 if isinstance(self.counts, Exception) else self.counts
+        return counts
+
+
+@pytest.mark.parametrize(
+    ("counts", "stage"), [(KeyError("gone"), "sizes"), (-1, "sizes"), (0, None), (9, "loading")]
+)
+def test_users_whose_examples_cannot_be_counted_contribute_nothing(counts: object, stage: str | None) -> None:
+    dataset = cohort(SIZES)
+    users, local = list(dataset.user_ids), LocalSGD(2, 4, 0.3)
+    task = classification(dataset, mlp(6, (7,), 4, seed=2))
+    clean = LocalTrainer(task, local)
+    total, failures = summed(
+        LocalTrainer(classification(Counting(dataset, counts), task.model), local), users
+    )
+    others, _ = summed(clean, [user for u, user in enumerate(users) if u != VICTIM])
+    assert [failure.stage for failure in failures] == ([] if stage is None else [stage])
+    assert total.users == len(users)
+    assert torch.equal(total.fixed_point, others.fixed_point)
+
+
+@pytest.mark.parametrize(
+    ("limits", "beyond"),
+    [
+        (UserLimits(examples=8), [9, 12]),
+        (UserLimits(steps=4), [9, 12]),
+        (UserLimits(megabytes=9 * (6 * 4 + 8) / 1e6), [12]),
+    ],
+)
+def test_a_user_beyond_a_limit_contributes_nothing(limits: UserLimits, beyond: list[int]) -> None:
+    dataset = cohort(SIZES)
+    users, local = list(dataset.user_ids), LocalSGD(2, 4, 0.3)
+    task = classification(dataset, mlp(6, (7,), 4, seed=2))
+    total, failures = summed(LocalTrainer(task, local, limits=limits), users)
+    within = [user for user, size in zip(users, SIZES, strict=True) if size not in beyond]
+    assert {failure.user for failure in failures} == set(users) - set(within)
+    assert {failure.stage for failure in failures} == {"limit"}
+    others, _ = summed(LocalTrainer(task, local), within)
+    assert torch.equal(total.fixed_point, others.fixed_point)
+
+
+@pytest.mark.parametrize("limit", ["examples", "steps", "megabytes", "seconds"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+def test_limits_must_be_positive(limit: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"user_{limit} must be positive"):
+        UserLimits(**{limit: value})  # type: ignore[arg-type]
+
+
+def test_a_group_that_fails_only_as_a_whole_is_trained_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a device does that has memory for some users at a time."""
+    dataset = cohort([4] * 8)
+    trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(1, 4, 0.1))
+    users = list(dataset.user_ids)
+    expected, _ = summed(trainer, users)
+    trained = LocalTrainer._trained
+
+    def scarce(self: LocalTrainer, origin: Tensor, group: Group) -> Tensor:
+        if len(group) > 3:
+            raise torch.OutOfMemoryError("no memory")
+        return trained(self, origin, group)
+
+    monkeypatch.setattr(LocalTrainer, "_trained", scarce)
+    total, failures = summed(trainer, users)
+    assert failures == []
+    assert torch.equal(total.fixed_point, expected.fixed_point)
