@@ -59,7 +59,7 @@ def _write_page(path: Path, statement: PrivacyStatement) -> None:
     from fedmf.accounting import render_page
     from fedmf.records import new_file
 
-    with new_file(path, mode=0o644) as file:
+    with new_file(path) as file:
         file.write(render_page(statement.to_dict()).encode())
 
 

@@ -212,8 +212,10 @@ def _directory(state: Path | None) -> Iterator[Path]:
     if state is not None:
         yield state
         return
-    with tempfile.TemporaryDirectory(prefix="fedmf-stream-") as folder:
-        yield Path(folder)
+    from fedmf.records import scratch_directory
+
+    with scratch_directory(Path(tempfile.gettempdir()), "fedmf-stream") as folder:
+        yield folder / "state"
 
 
 @contextmanager

@@ -1,13 +1,13 @@
 """What runs and streams keep: durable files and directories, locks, histories, ledgers and checkpoints."""
 
 from fedmf.records.checkpoint import load_checkpoint, save_checkpoint
-from fedmf.records.durable import replace_durably, sync_directory, write_durably
+from fedmf.records.durable import replace_durably, sync_directory, tighten, write_durably
 from fedmf.records.histories import Histories, UserRow
 from fedmf.records.key_file import load_key, save_key
 from fedmf.records.ledger import Ledger
 from fedmf.records.ledger_schema import SCHEMA
 from fedmf.records.lock import WriterLock
-from fedmf.records.new_directory import create_directory
+from fedmf.records.new_directory import create_directory, scratch_directory
 from fedmf.records.new_files import new_file, require_free
 from fedmf.records.sqlite import RecordKind
 from fedmf.records.user_table import PRIVATE, write_users
@@ -28,7 +28,9 @@ __all__ = [
     "require_free",
     "save_checkpoint",
     "save_key",
+    "scratch_directory",
     "sync_directory",
+    "tighten",
     "write_durably",
     "write_users",
 ]

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["replace_durably", "sync_directory", "write_durably"]
+__all__ = ["replace_durably", "sync_directory", "tighten", "write_durably"]
 
 
-def write_durably(path: Path, content: bytes, mode: int = 0o666) -> None:
+def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Write a file so that after a crash it holds either its old content or the new, never a part.
 
     Args:
         path: where.
         content: all of it.
-        mode: permissions of the file, less what the process masks.
+        mode: permissions of the file, less what the process masks; by default nobody else may read it.
     """
     replace_durably(path, lambda file: file.write(content), mode)
 
 
-def replace_durably(path: Path, write: Callable[[BinaryIO], object], mode: int = 0o666) -> None:
+def replace_durably(path: Path, write: Callable[[BinaryIO], object], mode: int = 0o600) -> None:
     """See `write_durably`; the content is written by a function, piece by piece if it likes."""
     partial = path.with_name(path.name + ".partial")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
+        if os.path.lexists(partial):  # what a killed process left would keep its permissions
+            partial.unlink()
         with open(os.open(partial, flags, mode), "wb") as file:
             write(file)
             file.flush()
@@ -35,6 +39,19 @@ def replace_durably(path: Path, write: Callable[[BinaryIO], object], mode: int =
         partial.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def tighten(path: Path) -> None:
+    """Take every permission of group and others from a directory and all that is in it.
+
+    What other users own and what links point to is left as it is; so is the mode of the owner.
+    """
+    for place in [path, *path.rglob("*")]:
+        with contextlib.suppress(FileNotFoundError):  # another process may be tidying up
+            status = place.lstat()
+            wide = stat.S_IMODE(status.st_mode) & 0o077
+            if wide and status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode):
+                place.chmod(stat.S_IMODE(status.st_mode) & ~0o077)
 
 
 def sync_directory(path: Path) -> None:

@@ -14,9 +14,9 @@ from typing import Final
 from fedmf.errors import ConfigError
 from fedmf.records.durable import sync_directory
 
-__all__ = ["create_directory"]
+__all__ = ["create_directory", "scratch_directory"]
 
-_UNFINISHED: Final = ".unfinished"
+_UNFINISHED: Final = ".fedmf-unfinished"
 
 
 def create_directory(
@@ -28,8 +28,8 @@ def create_directory(
 ) -> None:
     """Make a directory with everything in it that belongs there from the start.
 
-    It is built beside its place and renamed. What a killed process left of such a building is removed by the
-    next one that builds for the same place; what another living process builds is left alone.
+    It is built beside its place and renamed. What killed processes left of such buildings is removed by the
+    next one that builds beside them, for whatever place; what another living process builds is left alone.
 
     Args:
         path: where; absent or an empty directory.
@@ -58,7 +58,7 @@ def create_directory(
         if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
             raise error(f"{what} {path} must be new or empty; it holds something else.")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _building(path) as building:
+        with scratch_directory(path.parent, path.name) as building:
             fill(building)
             os.chmod(building, mode)
             sync_directory(building)
@@ -69,15 +69,19 @@ def create_directory(
 
 
 @contextmanager
-def _building(path: Path) -> Iterator[Path]:
-    """A directory beside `path`, locked while it is under construction and gone afterwards."""
-    prefix = f".{path.name}."
-    for left_over in path.parent.glob(f"{_literal(prefix)}*{_UNFINISHED}"):
+def scratch_directory(parent: Path, name: str) -> Iterator[Path]:
+    """A directory of mode 0700 that is gone afterwards; after a kill, when the next one beside it is made.
+
+    Args:
+        parent: where.
+        name: a part of its name.
+    """
+    for left_over in parent.glob(f".*{_UNFINISHED}"):
         with _locked(left_over) as free:
             if free:
                 shutil.rmtree(left_over, ignore_errors=True)
     while True:
-        building = Path(tempfile.mkdtemp(prefix=prefix, suffix=_UNFINISHED, dir=path.parent))
+        building = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=_UNFINISHED, dir=parent))
         with _locked(building) as free:
             if not free:  # somebody else has just taken it for a left-over
                 continue
@@ -90,23 +94,18 @@ def _building(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[bool]:
-    """Whether this process alone holds the directory, which is still there."""
+    """Whether this process alone holds the directory, which is still there and its own."""
     try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
         yield False
         return
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            free = directory.exists()
+            free = directory.exists() and os.fstat(descriptor).st_uid == os.geteuid()
         except BlockingIOError:
             free = False
         yield free
     finally:
         os.close(descriptor)
-
-
-def _literal(name: str) -> str:
-    """A name as a glob pattern that matches it alone."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

@@ -21,6 +21,7 @@ from fedmf.records import (
     load_key,
     save_checkpoint,
     save_key,
+    tighten,
     write_durably,
 )
 from fedmf.runs.run import Run
@@ -43,7 +44,9 @@ class RunDirectory:
 
     Guarantees:
         A directory either holds a complete run or does not exist: it is built beside its place and
-        renamed. After a crash, :meth:`restore` returns exactly the last state that was committed.
+        renamed. Only its owner may enter it (mode 0700; files 0600), whatever the umask, and opening one that
+        others could read takes that from them. After a crash, :meth:`restore` returns exactly the last state
+        that was committed.
     """
 
     def __init__(self, path: Path, header: RunHeader, key: NoiseKey, ledger: Ledger) -> None:
@@ -71,7 +74,7 @@ class RunDirectory:
         budgets = run.privacy.user_budgets if isinstance(run.privacy, UserLevel) else ""
 
         def fill(building: Path) -> None:
-            (building / CHECKPOINTS).mkdir()
+            (building / CHECKPOINTS).mkdir(mode=0o700)
             write_durably(building / CONFIG, render_toml(run).encode())
             if budgets:
                 write_durably(building / BUDGETS, Path(budgets).expanduser().read_bytes())
@@ -79,7 +82,7 @@ class RunDirectory:
             save_key(building / KEY, key)
             Ledger.create(building / LEDGER, plan.participation, header.to_dict()).close()
 
-        create_directory(path, "output directory", fill, mode=0o755)
+        create_directory(path, "output directory", fill)
         return cls.open(path)
 
     @classmethod
@@ -94,7 +97,9 @@ class RunDirectory:
         ledger = Ledger.open(path / LEDGER)
         try:
             header = RunHeader.from_dict(ledger.header)
-            return cls(path, header, load_key(path / KEY, header.key_fingerprint), ledger)
+            key = load_key(path / KEY, header.key_fingerprint)
+            tighten(path)
+            return cls(path, header, key, ledger)
         except BaseException:
             ledger.close()
             raise

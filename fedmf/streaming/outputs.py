@@ -180,7 +180,7 @@ class ParquetFile(Output):
                     stop = min(start + group, records)
                     writer.write_table(_table(renderer.fields(start, releases(start, stop))), group)
 
-        replace_durably(self._path, write)
+        replace_durably(self._path, write, mode=0o644)
 
 
 def open_output(path: Path | None, fresh: bool) -> Output:

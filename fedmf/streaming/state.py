@@ -34,6 +34,7 @@ from fedmf.records import (
     create_directory,
     load_key,
     save_key,
+    tighten,
     write_durably,
 )
 from fedmf.streaming.packing import pack_state, unpack_state
@@ -115,6 +116,7 @@ class StreamState:
             connection = STREAM_STATE.open(database, read_only=False)
             undo.callback(connection.close)
             key = load_key(path / KEY)
+            tighten(path)
             with STREAM_STATE.one_line_errors(database):
                 releases = os.open(path / RELEASES, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 undo.callback(os.close, releases)
@@ -206,11 +208,11 @@ class StreamState:
             ".html": render_statement_page(statement),
         }
         for suffix, text in forms.items():
-            write_durably(self.path / f"{STATEMENT}{suffix}", text.encode(), 0o644)
+            write_durably(self.path / f"{STATEMENT}{suffix}", text.encode())
 
     def write_counts(self) -> None:
         """Write how many rows were clipped, zeroed and refused, which depends on data: for the operator."""
-        write_durably(self.path / OPERATOR, _json(self.position.counts()).encode(), 0o600)
+        write_durably(self.path / OPERATOR, _json(self.position.counts()).encode())
 
     def _append(self, record: int, releases: NDArray[np.float64]) -> None:
         content = memoryview(np.ascontiguousarray(releases, "<f8").tobytes())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmf.errors import ConfigError, LedgerError
-from fedmf.records.new_directory import create_directory
+from fedmf.records.new_directory import create_directory, scratch_directory
 
 BUILDER = """
 import sys, time
@@ -36,7 +36,7 @@ def test_what_a_killed_maker_left_is_removed_and_a_living_one_is_not_disturbed(
     tmp_path: Path, name: str
 ) -> None:
     place = tmp_path / name
-    (tmp_path / ".runner.abc.unfinished").mkdir()
+    (tmp_path / ".mine.unfinished").mkdir()
     child = subprocess.Popen([sys.executable, "-c", BUILDER, place], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert child.stdout.readline() == "building\n"
@@ -46,11 +46,32 @@ def test_what_a_killed_maker_left_is_removed_and_a_living_one_is_not_disturbed(
     child.kill()
     child.wait()
     child.stdout.close()
-    (place / "file").unlink()
-    create_directory(place, "output directory", fill, mode=0o750)
-    assert content(tmp_path) == sorted([".runner.abc.unfinished", name])
+    create_directory(tmp_path / "later", "output directory", fill, mode=0o750)  # by another name
+    assert content(tmp_path) == sorted([".mine.unfinished", name, "later"])
     assert content(place) == ["file"]
-    assert place.stat().st_mode & 0o777 == 0o750
+    assert (place.stat().st_mode & 0o777, (tmp_path / "later").stat().st_mode & 0o777) == (0o700, 0o750)
+
+
+def test_what_a_killed_process_kept_for_itself_goes_with_the_next(tmp_path: Path) -> None:
+    """A stream without a state directory keeps its key in one."""
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom fedmf.records import scratch_directory\n"
+        "with scratch_directory(Path(sys.argv[1]), 'mine') as folder:\n"
+        "    (folder / 'key').touch()\n    print(folder.name, flush=True)\n    time.sleep(600)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script, tmp_path], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    theirs = child.stdout.readline().strip()
+    with scratch_directory(tmp_path, "mine") as folder:
+        assert content(tmp_path) == sorted([theirs, folder.name])
+        assert folder.stat().st_mode & 0o777 == 0o700
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    assert content(tmp_path) == [theirs]
+    with scratch_directory(tmp_path, "other") as folder:
+        assert content(tmp_path) == [folder.name]
+    assert content(tmp_path) == []
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), LedgerError("no"), KeyError("x")])
