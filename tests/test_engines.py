@@ -127,3 +127,11 @@ def test_dirichlet_and_random_schedules_run_too(tmp_path: Path) -> None:
     run = small_run(partition="dirichlet", schedule="random", min_separation=3, **KEYS)
     model = run_small(tmp_path / "run", run)
     assert np.isfinite(model).all()
+
+
+@pytest.mark.parametrize("messages", ["slice", "per-user"])
+def test_users_in_processes_of_their_own_give_the_same_bits(messages: str, tmp_path: Path) -> None:
+    keys = {**KEYS, "messages": messages, "rounds": 4}
+    together = run_small(tmp_path / "together", small_run(**keys))
+    apart = run_small(tmp_path / "apart", small_run(**keys, isolation="process"))
+    assert np.array_equal(apart, together)

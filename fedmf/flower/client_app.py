@@ -18,13 +18,13 @@ from fedmf.flower.messages import (
     slice_reply,
     user_reply,
 )
-from fedmf.runs import Scalar, clipped_sums, run_of
-from fedmf.training import ClippedSums, FixedPointSum, LocalTrainer, evaluate_users
+from fedmf.runs import Scalar, clipped_sums, local_trainer, run_of
+from fedmf.training import ClippedSums, FixedPointSum, Trainer, evaluate_users
 
 __all__ = ["app", "make_client_app"]
 
 
-def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, ClippedSums]]) -> ClientApp:
+def make_client_app(trainer_of: Callable[[Context], tuple[Trainer, ClippedSums]]) -> ClientApp:
     """A client app for any task.
 
     Args:
@@ -67,16 +67,15 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, ClippedS
 
 
 @lru_cache(maxsize=2)
-def cached_trainer(items: tuple[tuple[str, Scalar], ...]) -> tuple[LocalTrainer, ClippedSums]:
+def cached_trainer(items: tuple[tuple[str, Scalar], ...]) -> tuple[Trainer, ClippedSums]:
     """The trainer and sums of a configuration's sorted items, built once in each worker process."""
     run = run_of(dict(items))
     # Ray shows an actor only the GPU it reserved, which is then the first.
     task = run.task_source.build().to("cuda" if run.execution.worker_gpus > 0 else "cpu")
-    trainer = LocalTrainer(task, run.local, limits=run.execution.user_limits)
-    return trainer, clipped_sums(run, task)
+    return local_trainer(run, task), clipped_sums(run, task)
 
 
-def _trainer_from_run_config(context: Context) -> tuple[LocalTrainer, ClippedSums]:
+def _trainer_from_run_config(context: Context) -> tuple[Trainer, ClippedSums]:
     return cached_trainer(tuple(sorted(context.run_config.items())))
 
 

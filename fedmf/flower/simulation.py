@@ -14,8 +14,7 @@ from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.pool import WorkerPool
 from fedmf.flower.population import Assignment
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport
-from fedmf.runs import Session
-from fedmf.training import LocalTrainer
+from fedmf.runs import Session, local_trainer
 
 __all__ = ["Observer", "run_in_process", "run_on_grid", "worker_pool"]
 
@@ -80,7 +79,7 @@ def worker_pool(session: Session) -> WorkerPool:
 
 def run_in_process(session: Session, observer: Observer = lambda _report, _row: None) -> None:
     """Run a session with all client apps in this process: the fastest engine on one machine."""
-    trainer = LocalTrainer(session.task, session.run.local, limits=session.run.execution.user_limits)
+    trainer = local_trainer(session.run, session.task)
     client_app = make_client_app(lambda _: (trainer, session.sums))
     grid = InProcessGrid(client_app, nodes=session.run.execution.workers)
     run_on_grid(session, grid, observer, worker_pool(session))

@@ -9,7 +9,7 @@ from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.named_tasks import Classification, FunctionTask
 from fedmf.runs.outputs import not_private
 from fedmf.runs.run import Run
-from fedmf.runs.server import PrivateServer, clipped_sums
+from fedmf.runs.server import PrivateServer, clipped_sums, local_trainer
 from fedmf.runs.session import Session
 from fedmf.runs.tables import Scalar, dotted_keys, load_run, parse_assignments, run_of
 
@@ -33,6 +33,7 @@ __all__ = [
     "dotted_keys",
     "dry_run",
     "load_run",
+    "local_trainer",
     "not_private",
     "opened_record",
     "parse_assignments",

@@ -30,6 +30,9 @@ class Execution(Value):
         user_examples: most examples of one user; a user beyond contributes the zero vector.
         user_steps: most steps of one user's local training, likewise.
         user_megabytes: most memory of one user's examples, of 10^6 bytes, likewise.
+        isolation: "process" trains every user in a process of its own: one that is ended by the system, or
+            takes too long, costs that user's contribution alone. Slower: users are trained one by one.
+        user_seconds: most time of one user's loading and training, with isolation "process".
         evaluate_every: rounds between evaluations on the central test part.
         federated_evaluation: evaluate on the users' own examples as well, without noise: not private.
         checkpoint_every: rounds between checkpoints; the work of the rounds since the last is lost when a run
@@ -52,6 +55,8 @@ class Execution(Value):
     user_examples: int | None = None
     user_steps: int | None = None
     user_megabytes: float | None = None
+    isolation: Literal["none", "process"] = "none"
+    user_seconds: float | None = None
     evaluate_every: int = 1
     federated_evaluation: bool = False
     checkpoint_every: int = 1
@@ -70,6 +75,13 @@ class Execution(Value):
         if not 0 <= self.silent_retries < 2**31:
             raise ValueError(f"silent_retries must be at least 0; got {self.silent_retries!r}.")
         self.user_limits  # noqa: B018 - its constructor checks them
+        if self.isolation not in ("none", "process"):
+            raise ValueError(f"isolation must be 'none' or 'process'; got {self.isolation!r}.")
+        if self.user_seconds is not None and self.isolation == "none":
+            raise ValueError(
+                f"user_seconds must be unset without isolation; got {self.user_seconds!r}. A clock would see "
+                "other users' work too: set isolation to 'process'."
+            )
         for name in ("worker_cpus", "round_timeout"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be positive and finite; got {getattr(self, name)!r}.")
@@ -79,4 +91,4 @@ class Execution(Value):
     @property
     def user_limits(self) -> UserLimits:
         """What one user may cost."""
-        return UserLimits(self.user_examples, self.user_steps, self.user_megabytes)
+        return UserLimits(self.user_examples, self.user_steps, self.user_megabytes, self.user_seconds)

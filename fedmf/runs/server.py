@@ -14,9 +14,9 @@ from fedmf.optim import RoundRelease, ServerOptimizer
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.run import Run
 from fedmf.runs.second_release import SecondMomentRelease
-from fedmf.training import ClippedSums, FixedPointSum, Task
+from fedmf.training import ClippedSums, FixedPointSum, IsolatedTrainer, LocalTrainer, Task, Trainer
 
-__all__ = ["BudgetExhaustedError", "PrivateServer", "clipped_sums", "sums_for"]
+__all__ = ["BudgetExhaustedError", "PrivateServer", "clipped_sums", "local_trainer", "sums_for"]
 
 
 class BudgetExhaustedError(RuntimeError):
@@ -215,3 +215,16 @@ def clipped_sums(run: Run, task: Task) -> ClippedSums:
     """What the workers of a run clip and sum."""
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
     return sums_for(optimizer, task.model.dimension, run.privacy.clip_norm)
+
+
+def local_trainer(run: Run, task: Task) -> Trainer:
+    """What trains the users of a run, in this process or in others.
+
+    Args:
+        run: says how, and within which limits.
+        task: built from it, on the device where users are trained.
+    """
+    limits = run.execution.user_limits
+    if run.execution.isolation == "process":
+        return IsolatedTrainer(task, run.task_source.build, run.local, limits)
+    return LocalTrainer(task, run.local, limits=limits)

@@ -11,8 +11,9 @@ from fedmf.training.clipping import (
     fixed_point_energies,
 )
 from fedmf.training.evaluation import ExampleTotals, evaluate_users
+from fedmf.training.isolated import IsolatedTrainer
 from fedmf.training.kinds import classification, multi_label, next_token, regression, tagging
-from fedmf.training.local import LocalTrainer
+from fedmf.training.local import LocalTrainer, Trainer
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.losses import cross_entropy
 from fedmf.training.made_up import seconds_of_training
@@ -32,10 +33,12 @@ __all__ = [
     "ExampleTotals",
     "FixedPointPair",
     "FixedPointSum",
+    "IsolatedTrainer",
     "LocalSGD",
     "LocalTrainer",
     "Metric",
     "Task",
+    "Trainer",
     "UserFailure",
     "UserLimits",
     "classification",

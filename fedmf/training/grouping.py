@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedmf.training.gradients import Accumulation, Batch, aligned_empty
+from fedmf.training.gradients import Accumulation, Batch, Gradient, aligned_empty
 from fedmf.training.task import Task
 from fedmf.training.workers import Workers, single_threaded_kernels
 
@@ -33,7 +33,7 @@ class Grouping:
         exact: whether users are only computed together if no bit changes.
     """
 
-    def __init__(self, task: Task, workers: Workers, most: int | None, exact: bool) -> None:
+    def __init__(self, task: Task, workers: Workers[Gradient], most: int | None, exact: bool) -> None:
         self._task, self._workers, self._exact = task, workers, exact
         self._same_bits: dict[tuple[int, int], bool] = {}
         self.most = self._derived() if most is None else most
@@ -41,7 +41,7 @@ class Grouping:
             raise ValueError(f"group size must be at least 1; got {most}.")
 
     def _derived(self) -> int:
-        if self._workers.gradient.one_by_one:
+        if self._workers.of_thread.one_by_one:
             return 1
         models = 4 * self._task.model.dimension
         if self._task.device.type == "cpu":
@@ -85,7 +85,7 @@ class Grouping:
                 models = aligned_empty(batch.weights, *random.shape).copy_(random)
                 for part in parts:
                     alone = Batch(*(x[part].clone() for x in (batch.features, batch.labels, batch.weights)))
-                    self._workers.gradient.accumulate(
+                    self._workers.of_thread.accumulate(
                         alone, Accumulation(models[part], models[part], beta=1.0, alpha=-1.0)
                     )
                 stepped.append(models.contiguous().view(torch.int32))

@@ -30,7 +30,7 @@ from fedmf.training.shuffling import user_seed
 from fedmf.training.task import Task
 from fedmf.training.workers import Workers, single_threaded_kernels
 
-__all__ = ["LocalTrainer", "UpdateSum"]
+__all__ = ["LocalTrainer", "Trainer", "UpdateSum"]
 
 _log = logging.getLogger("fedmf")
 
@@ -52,6 +52,18 @@ class UpdateSum(Protocol):
 
     def merge(self, other: Self) -> None:
         """Add what another one has taken in."""
+        ...
+
+
+class Trainer(Protocol):
+    """What trains users and adds up their updates."""
+
+    task: Task
+
+    def add_updates(
+        self, parameters: Tensor, user_ids: Sequence[str], t: int, total: UpdateSum
+    ) -> list[UserFailure]:
+        """See `LocalTrainer.add_updates`."""
         ...
 
 
@@ -99,13 +111,16 @@ class LocalTrainer:
         self._workers = Workers(program.make)
         self._grouping = Grouping(task, self._workers, group_size, exact)
 
-    def updates(self, parameters: Tensor, user_ids: Sequence[str], t: int) -> Tensor:
+    def updates(
+        self, parameters: Tensor, user_ids: Sequence[str], t: int, failures: Failures | None = None
+    ) -> Tensor:
         """New minus received parameters of each user after local training in round t.
 
         Args:
             parameters: θ_t, shape (d,), float32.
             user_ids: the users to train.
             t: 0-based round; it selects the shuffling.
+            failures: is told who failed, by place.
 
         Returns:
             Unclipped updates, shape (users, d), float32, in the order of ``user_ids``; zeros for users that
@@ -114,7 +129,8 @@ class LocalTrainer:
         Raises:
             KeyError: an unknown user id.
         """
-        origin, failures = parameters.to(self.task.device), Failures()
+        origin = parameters.to(self.task.device)
+        failures = Failures() if failures is None else failures
         updates = origin.new_zeros(len(user_ids), origin.numel())
         for group in self._groups(user_ids, t, failures):
             with single_threaded_kernels():  # as `add_updates`: with more threads bits may differ
@@ -242,7 +258,7 @@ class LocalTrainer:
     def _step(
         self, models: Tensor, origin: Tensor, batch: Batch, velocity: Tensor | None, first: bool
     ) -> None:
-        local, gradient = self.local, self._workers.gradient
+        local, gradient = self.local, self._workers.of_thread
         if velocity is None:
             gradient.accumulate(batch, Accumulation(models, models, beta=1.0, alpha=-local.learning_rate))
             return

@@ -6,38 +6,38 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
-from fedmf.training.gradients import Gradient
-
 __all__ = ["Workers"]
 
+T = TypeVar("T")
 
-class Workers:
-    """Threads that train groups, each with a gradient of its own.
+
+class Workers(Generic[T]):
+    """Threads that train groups, each with a tool of its own, such as a gradient.
 
     Kernels run on one thread each, in any number of workers, so their bits do not depend on that number.
     That is also faster than several threads in one small kernel. Torch decides how many there are
     (`torch.get_num_threads`, OMP_NUM_THREADS).
 
     Args:
-        make: makes the gradient of one thread.
+        make: makes the tool of one thread.
     """
 
-    def __init__(self, make: Callable[[], Gradient]) -> None:
+    def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._of_thread = threading.local()
+        self._tools = threading.local()
         self._pool: ThreadPoolExecutor | None = None
         self.count = torch.get_num_threads()
 
     @property
-    def gradient(self) -> Gradient:
-        """The gradient of the calling thread."""
-        if not hasattr(self._of_thread, "gradient"):
-            self._of_thread.gradient = self._make()
-        return self._of_thread.gradient
+    def of_thread(self) -> T:
+        """The tool of the calling thread."""
+        if not hasattr(self._tools, "made"):
+            self._tools.made = self._make()
+        return self._tools.made
 
     def each(self, work: Callable[[Any, Any], None], items: Iterable[Any], total: Any) -> None:
         """Do ``work(item, sum)`` for all items; ``total`` is one worker's sum, the others are merged into it.

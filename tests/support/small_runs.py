@@ -16,8 +16,8 @@ from fedmf.flower.client_app import make_client_app
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
-from fedmf.runs import Run, Session, run_of
-from fedmf.training import LocalTrainer, Task, classification, regression
+from fedmf.runs import Run, Session, local_trainer, run_of
+from fedmf.training import Task, classification, regression
 
 #: (request, reply) → the reply that is sent.
 Tamper = Callable[[Message, Message], Message]
@@ -59,7 +59,7 @@ KEYS = {
     **_table("optimizer", "update_clip beta1 beta2 epsilon relative_epsilon", "server_"),
     **_table("local", "epochs batch_size learning_rate momentum proximal engine", "local_"),
     **_table("execution", "messages workers worker_cpus worker_gpus ray_address round_timeout"),
-    **_table("execution", "silent_retries user_examples user_steps user_megabytes"),
+    **_table("execution", "silent_retries user_examples user_steps user_megabytes user_seconds isolation"),
     **_table("execution", "evaluate_every federated_evaluation checkpoint_every output_dir resume"),
 }
 
@@ -140,7 +140,7 @@ class Recorder:
 
 def client_for(session: Session, recorder: Recorder | None = None) -> ClientApp:
     """The client app of a session, optionally watched."""
-    trainer = LocalTrainer(session.task, session.run.local)
+    trainer = local_trainer(session.run, session.task)
     inner = make_client_app(lambda _: (trainer, session.sums))
     return inner if recorder is None else watched(inner, recorder.note)
 

@@ -25,6 +25,8 @@ COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("optimizer.epsilon", 0.0): {"optimizer.kind": "adam"},
     ("optimizer.epsilon", 1e9): {"optimizer.kind": "adam"},
     ("optimizer.relative-epsilon", 0.0): {"optimizer.epsilon": 0.5},
+    ("execution.user-seconds", 0.5): {"execution.isolation": "process"},
+    ("execution.user-seconds", 60.0): {"execution.isolation": "process"},
 }
 
 #: Numbers that a key takes, and numbers that it refuses (what stands for "not set" is neither).
@@ -99,6 +101,7 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "execution.user-examples": ([1, 10**6], [0, -5]),
     "execution.user-steps": ([1, 500], [0, -5]),
     "execution.user-megabytes": ([0.5, 100.0], [0.0, -1.0]),
+    "execution.user-seconds": ([0.5, 60.0], [0.0, -1.0]),
     "execution.evaluate-every": ([1, 10**6], [0, -2, 2**31]),
     "execution.checkpoint-every": ([1, 10**6], [0, -2, 2**31]),
 }
@@ -138,6 +141,7 @@ CHOICES: dict[str, list[str]] = {
     "optimizer.blocks": ["coordinate", "channel", "tensor", "model"],
     "optimizer.second-form": ["per-user", "squared-mean"],
     "local.engine": ["auto", "vectorised", "loop"],
+    "execution.isolation": ["none", "process"],
     "execution.messages": ["slice", "per-user"],
 }
 

@@ -1,0 +1,57 @@
+"""Tasks whose users end, hold up or fill a process; other processes import them by name."""
+
+import dataclasses
+import os
+import signal
+import time
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedmf.data import FederatedDataset, InMemoryDataset
+from fedmf.runs import FunctionTask
+from fedmf.training import Task
+
+from .small_runs import linear_task
+
+VICTIM = 2
+
+
+class Hostile(FederatedDataset):
+    """A data set in which one user does something when its examples are read."""
+
+    def __init__(self, inner: InMemoryDataset, behaviour: str) -> None:
+        self.inner, self.behaviour = inner, behaviour
+        self.user_ids, self.classes = inner.user_ids, inner.classes
+        self.test_features, self.test_labels = inner.test_features, inner.test_labels
+
+    def index_of(self, user_id: str) -> int:
+        return self.inner.index_of(user_id)
+
+    def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.inner.sizes(users)
+
+    def examples(self, users: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        if VICTIM in users:
+            if self.behaviour == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.behaviour == "exits":
+                os._exit(3)
+            if self.behaviour == "sleeps":
+                time.sleep(60.0)
+            if self.behaviour == "raises":
+                raise OSError("cannot be decoded")
+        return self.inner.examples(users)
+
+    def to(self, device: torch.device | str) -> Self:
+        return self
+
+
+def hostile(source: FunctionTask) -> Task:
+    """Linear users, one of whom behaves as the options say; "well" is nobody."""
+    task = linear_task(source.users, 10)
+    assert isinstance(task.dataset, InMemoryDataset)
+    return dataclasses.replace(task, dataset=Hostile(task.dataset, source.options))
