@@ -22,7 +22,7 @@ def data(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
-    """Show how the examples of a configuration are spread over its users.
+    """Show how the examples of a configuration are spread over its users. What it shows is not private.
 
     Example: fedmf data configs/digits.toml --set data.partition=dirichlet --output partition.png
     """

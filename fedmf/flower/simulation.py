@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from flwr.serverapp import Grid
@@ -15,6 +16,7 @@ from fedmf.flower.pool import WorkerPool
 from fedmf.flower.population import Assignment
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport
 from fedmf.runs import Session, local_trainer
+from fedmf.training import example_counts
 
 __all__ = ["Observer", "run_in_process", "run_on_grid", "worker_pool"]
 
@@ -74,7 +76,7 @@ def run_on_grid(
 def worker_pool(session: Session) -> WorkerPool:
     """The workers of a simulation of this session: each can train any of its users."""
     dataset = session.task.dataset
-    return WorkerPool(dataset.user_ids, dataset.sizes, _log.warning)
+    return WorkerPool(dataset.user_ids, partial(example_counts, dataset), _log.warning)
 
 
 def run_in_process(session: Session, observer: Observer = lambda _report, _row: None) -> None:

@@ -25,7 +25,7 @@ from fedmf.runs.outputs import (
 from fedmf.runs.planning import plan_run
 from fedmf.runs.run import Run
 from fedmf.runs.server import PrivateServer
-from fedmf.training import Task, UserFailure, preflight
+from fedmf.training import Task, UserFailure, example_counts, preflight
 
 __all__ = ["Session"]
 
@@ -143,7 +143,7 @@ class Session:
     def examples_of(self, users: Sequence[str]) -> int:
         """How many examples these users own together, which is public."""
         dataset = self.task.dataset
-        return int(dataset.sizes(dataset.indices(users)).sum())
+        return int(example_counts(dataset, dataset.indices(users)).sum())
 
     def evaluate(self, federated: Mapping[str, float] | None = None) -> dict[str, Any] | None:
         """Evaluate the released model if this round is due and not yet evaluated; returns its metrics.

@@ -1,6 +1,6 @@
 """Tasks, and local training of cohorts."""
 
-from fedmf.training.barrier import UserFailure, UserLimits
+from fedmf.training.barrier import UserFailure, UserLimits, example_counts
 from fedmf.training.clipping import (
     FRACTION_BITS,
     ClippedSums,
@@ -46,6 +46,7 @@ __all__ = [
     "clip_to_fixed_point",
     "cross_entropy",
     "evaluate_users",
+    "example_counts",
     "fixed_point_energies",
     "multi_label",
     "next_token",

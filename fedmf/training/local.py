@@ -20,6 +20,7 @@ from fedmf.training.barrier import (
     example_counts,
     load_examples,
     pass_interrupt,
+    silent,
 )
 from fedmf.training.batches import groups_of, shape_of, step_rows
 from fedmf.training.engines import gradient_program
@@ -132,10 +133,10 @@ class LocalTrainer:
         origin = parameters.to(self.task.device)
         failures = Failures() if failures is None else failures
         updates = origin.new_zeros(len(user_ids), origin.numel())
-        for group in self._groups(user_ids, t, failures):
-            with single_threaded_kernels():  # as `add_updates`: with more threads bits may differ
+        with silent(), single_threaded_kernels():  # as `add_updates`: with more threads bits may differ
+            for group in self._groups(user_ids, t, failures):
                 trained = self._models(origin, group, failures)
-            updates[torch.from_numpy(group.positions).to(origin.device)] = trained - origin
+                updates[torch.from_numpy(group.positions).to(origin.device)] = trained - origin
         return updates
 
     def add_updates(
@@ -164,7 +165,8 @@ class LocalTrainer:
                 failures.note(position, "update", "holds NaN or infinity")
             trained.append(len(group))
 
-        self._workers.each(train, self._groups(user_ids, t, failures), total)
+        with silent():
+            self._workers.each(train, self._groups(user_ids, t, failures), total)
         if rest := len(user_ids) - sum(trained):
             total.add_nothing(rest)
         return failures.named(user_ids)

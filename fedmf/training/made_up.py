@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fedmf.data import InMemoryDataset
+from fedmf.training.barrier import example_counts
 from fedmf.training.clipping import FixedPointSum
 from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalSGD
@@ -33,7 +34,7 @@ def seconds_of_training(task: Task, local: LocalSGD, cohort_size: int, clip_norm
         clip_norm: ζ > 0.
     """
     users = min(cohort_size, _MOST_USERS, task.dataset.users)
-    sizes = task.dataset.sizes(np.arange(users))
+    sizes = np.maximum(1, example_counts(task.dataset, np.arange(users)))
     features, labels = task.structure.sample(torch.Generator().manual_seed(0), (int(sizes.sum()),))
     names = tuple(f"made-up user {u}" for u in range(users))
     dataset = InMemoryDataset(

@@ -1,5 +1,6 @@
 """One user's failure stays with that user: the others' updates keep their bits, and all are counted."""
 
+import warnings
 from collections.abc import Callable
 from typing import Self
 
@@ -29,6 +30,10 @@ def _raise(error: BaseException) -> Callable[[Tensor, Tensor], Examples]:
     return fail
 
 
+def _warn(features: Tensor, labels: Tensor) -> Examples:
+    return torch.from_numpy(np.full(features.shape, 1e300).astype(np.float32)), labels
+
+
 class Unspeakable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
@@ -51,6 +56,7 @@ FAULTS: dict[str, tuple[Callable[[Tensor, Tensor], Examples], str]] = {
     "doubles": (lambda x, y: (x.double(), y), "loading"),
     "float labels": (lambda x, y: (x, y.float()), "loading"),
     "no tensors": (lambda x, y: (x.tolist(), y), "loading"),  # type: ignore[return-value]
+    "warns": (_warn, "update"),
     "a rare label": (lambda x, y: (x, torch.full_like(y, 99)), "training"),
     "a negative label": (lambda x, y: (x, torch.full_like(y, -3)), "training"),
 }
@@ -139,6 +145,18 @@ def test_everybody_elses_contribution_keeps_its_bits(
     alone.add_updates(updates[VICTIM : VICTIM + 1])
     assert torch.equal(with_all.fixed_point - total.fixed_point, alone.fixed_point)
     assert int(alone.fixed_point.abs().max()) > 0
+
+
+def test_nothing_about_a_failure_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    for change, _ in FAULTS.values():
+        trainer = LocalTrainer(
+            classification(Tampered(cohort(SIZES), change), mlp(6, (7,), 4, seed=2)), LocalSGD(1, 4, 0.1)
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            _, failures = summed(trainer, list(trainer.task.dataset.user_ids))
+        assert len(failures) == 1
+    assert capfd.readouterr() == ("", "")
 
 
 def test_an_interrupt_by_the_operator_is_no_users_failure() -> None:

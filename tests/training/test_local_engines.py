@@ -171,7 +171,7 @@ def test_batch_statistics_are_refused_with_the_way_out(engine: str) -> None:
 )
 def test_the_engine_that_is_chosen(module: nn.Module, engine: str, kind: type) -> None:
     trainer = trainer_for(module, cohort([3, 4]), LocalSGD(), engine=engine)  # type: ignore[arg-type]
-    assert type(trainer._workers.gradient) is kind
+    assert type(trainer._workers.of_thread) is kind
 
 
 def test_group_sizes_below_one_are_refused() -> None:

@@ -1,6 +1,6 @@
 """What keeps a user's failure with that user: loading, limits, training, and processes of their own."""
 
-from fedmf.training.barrier.description import described, pass_interrupt
+from fedmf.training.barrier.description import described, pass_interrupt, silent
 from fedmf.training.barrier.failure import Failures, UserFailure
 from fedmf.training.barrier.group import Group
 from fedmf.training.barrier.limits import UserLimits
@@ -15,4 +15,5 @@ __all__ = [
     "example_counts",
     "load_examples",
     "pass_interrupt",
+    "silent",
 ]

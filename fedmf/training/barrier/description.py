@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["described", "pass_interrupt"]
+__all__ = ["described", "pass_interrupt", "silent"]
 
 #: Packages whose frames are not the task's own.
 LIBRARIES = frozenset({"fedmf", "functorch", "numpy", "torch", *sys.stdlib_module_names})
@@ -37,3 +40,11 @@ def pass_interrupt(error: BaseException) -> None:
     """Raise what only the operator can have caused; everything else may come from a user's data."""
     if isinstance(error, KeyboardInterrupt):
         raise error
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Without Python's warnings: whether a number overflows, say, is nobody's business but the user's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
