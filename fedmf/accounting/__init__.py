@@ -19,6 +19,7 @@ from fedmf.accounting.privacy import PRIVACY, NoPrivacy, Privacy, UserLevel
 from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_privacy
 from fedmf.accounting.recorded import ParticipationSummary
 from fedmf.accounting.release import PairRelease, RunRelease, SecondForm, SecondStream, SumRelease
+from fedmf.accounting.rounding import at_least, at_most
 from fedmf.accounting.statement import (
     OPERATING_SYSTEM_KEY,
     PUBLIC_KEY,
@@ -26,7 +27,9 @@ from fedmf.accounting.statement import (
     RunHeader,
     build_statement,
     detection_limit,
+    detection_percent,
     law_of,
+    odds_factor,
     render_document,
     render_page,
     user_privacy,
@@ -56,12 +59,15 @@ __all__ = [
     "UserLevel",
     "adjacency_factor",
     "amplified_run",
+    "at_least",
+    "at_most",
     "build_statement",
     "certified_epsilon",
     "certified_sigma",
     "check_sampling",
     "design",
     "detection_limit",
+    "detection_percent",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",
@@ -69,6 +75,7 @@ __all__ = [
     "gaussian_sigma",
     "law_of",
     "leakage_bound",
+    "odds_factor",
     "realised_privacy",
     "render_document",
     "render_page",

@@ -89,7 +89,7 @@ class UserLevel(Privacy):
             )
         if self.amplified and self.max_epsilon is not None:
             raise ValueError(
-                f"max_epsilon must be unset for an amplified run; got {self.max_epsilon:g}. The amplified "
+                f"max_epsilon must be unset for an amplified run; got {self.max_epsilon!r}. The amplified "
                 "epsilon is known for the whole run only: ask for it with epsilon."
             )
 

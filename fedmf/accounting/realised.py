@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
 from typing import Final
 
@@ -19,6 +20,7 @@ from fedmf.accounting.gaussian import (
 )
 from fedmf.accounting.patterns import Pattern, PatternTable
 from fedmf.accounting.release import RunRelease
+from fedmf.accounting.rounding import double_at_least
 
 __all__ = ["QUANTILES", "EpsilonBin", "RealisedPrivacy", "realised_privacy"]
 
@@ -59,6 +61,11 @@ class RealisedPrivacy:
     participants: int
     quantiles: dict[float, float]
     histogram: tuple[EpsilonBin, ...]
+
+    @property
+    def rho(self) -> float:
+        """μ²/2, rounded up."""
+        return double_at_least(Fraction(self.mu) ** 2 / 2) if math.isfinite(self.mu) else math.inf
 
 
 def realised_privacy(
@@ -124,7 +131,7 @@ def realised_privacy(
     top = float(shifts.max())
     return RealisedPrivacy(
         epsilon=_epsilon(top, noise, delta, certified=True),
-        mu=top / noise if noise else (math.inf if top else 0.0),
+        mu=double_at_least(Fraction(top) / Fraction(noise)) if noise else (math.inf if top else 0.0),
         sensitivity=top / factor,
         worst_pattern=worst,
         users=population,

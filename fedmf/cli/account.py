@@ -75,6 +75,8 @@ def _show_users(statement: PrivacyStatement) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from fedmf.accounting import at_least, at_most
+
     bins = statement.realised.histogram
     if not bins:
         return
@@ -84,7 +86,7 @@ def _show_users(statement: PrivacyStatement) -> None:
     most = max(entry.users for entry in bins)
     for entry in bins:
         bar = "█" * math.ceil(30 * entry.users / most)
-        table.add_row(f"{entry.low:.4g}", f"{entry.high:.4g}", f"{entry.users:,}", bar)
+        table.add_row(at_most(entry.low, 4), at_least(entry.high, 4), f"{entry.users:,}", bar)
     Console().print(table)
     rounds = ", ".join(map(str, statement.realised.worst_pattern))
     typer.echo(

@@ -33,6 +33,7 @@ def audit(
     from rich.console import Console
     from rich.progress import Progress
 
+    from fedmf.accounting import at_least, at_most
     from fedmf.runs import audit as run_audit
     from fedmf.runs import load_run, parse_assignments
 
@@ -45,11 +46,11 @@ def audit(
     else:
         bound = audited.bound
         typer.echo(
-            f"claimed   ε = {audited.epsilon_claimed:.4g} at δ = {audited.delta:g}, as μ-GDP "
-            f"{audited.mu_claimed:.4g}\n"
-            f"measured  ε ≥ {bound.epsilon_gdp:.4g} (as μ-GDP {bound.mu:.4g}), confidence "
+            f"claimed   ε = {at_least(audited.epsilon_claimed, 4)} at δ = {at_least(audited.delta)}, as "
+            f"μ-GDP {at_least(audited.mu_claimed, 4)}\n"
+            f"measured  ε ≥ {at_most(bound.epsilon_gdp, 4)} (as μ-GDP {at_most(bound.mu, 4)}), confidence "
             f"{audited.confidence:g}\n"
-            f"          ε ≥ {bound.epsilon:.4g} without assuming a Gaussian trade-off\n"
+            f"          ε ≥ {at_most(bound.epsilon, 4)} without assuming a Gaussian trade-off\n"
             f"          {bound.false_positives} of {bound.absent} absent and {bound.false_negatives} of "
             f"{bound.present} present canaries were judged wrongly\n"
             + (

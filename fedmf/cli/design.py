@@ -134,9 +134,11 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from fedmf.accounting import at_least
+
     first = rows[0]
     budget = (
-        f"ε = {first['epsilon']:g}, δ = {first['delta']:g}"
+        f"ε = {at_least(first['epsilon'])}, δ = {at_least(first['delta'])}"
         if first["epsilon"] is not None
         else "no budget: σ left out"
     )
@@ -158,13 +160,14 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         table.add_column(name, justify="right")
     for row in rows:
         mark = "" if row["sensitivity_kind"] == "exact" else "≤ "
-        sigma = "" if row["noise_multiplier"] is None else f"{row['noise_multiplier']:.5g}"
+        # What a run with this mechanism has to add, so rounded up.
+        sigma = "" if row["noise_multiplier"] is None else at_least(row["noise_multiplier"], 5)
         table.add_row(
             row["mechanism"],
             ", ".join(f"{k}={v:.5g}" for k, v in row["params"].items()),
             f"{row['rmse']:.5g}",
             f"{row['max_se']:.5g}",
-            f"{mark}{row['sensitivity']:.5g}",
+            mark + at_least(row["sensitivity"], 5),
             sigma,
             str(row["memory_vectors"]),
             str(row["regenerated_vectors"]),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedmf.accounting import at_least, at_most
+
 if TYPE_CHECKING:
     from fedmf.flower import RoundReport
     from fedmf.runs import Session
@@ -39,8 +41,9 @@ class RunView:
         plan = self._session.plan
         self._console.print(
             f"[bold]{plan.mechanism.name}[/] {_brief(plan.mechanism.params)}: sensitivity "
-            f"{plan.sensitivity.value:.4g} ({plan.sensitivity.kind.replace('_', ' ')}), noise multiplier "
-            f"{plan.noise_multiplier:.4g}; run directory {self._session.directory.path}",
+            f"{at_least(plan.sensitivity.value, 4)} ({plan.sensitivity.kind.replace('_', ' ')}), "
+            f"noise multiplier {at_most(plan.noise_multiplier, 4)}; "
+            f"run directory {self._session.directory.path}",
             highlight=False,
         )
         lost = self._session.server.lost
@@ -80,7 +83,9 @@ class RunView:
         """Loss and metrics by name, shares in percent, and ε so far."""
         texts = [f"loss {row['loss']:.4f}", *(_shown(m, row[m.name]) for m in self._session.task.metrics)]
         if epsilon:
-            texts.append("no privacy" if row["epsilon"] is None else f"ε so far {row['epsilon']:.3f}")
+            texts.append(
+                "no privacy" if row["epsilon"] is None else f"ε so far {at_least(row['epsilon'], 4)}"
+            )
         return "  ".join(texts)
 
 

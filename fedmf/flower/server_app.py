@@ -10,6 +10,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedmf.accounting import at_least
 from fedmf.errors import ConfigError
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
@@ -54,5 +55,8 @@ def run_directory(execution: Execution, run_id: int) -> Path:
 
 def _log_round(report: RoundReport, row: Mapping[str, Any] | None) -> None:
     if row is not None:
-        numbers = ", ".join(f"{name} {value:.4g}" for name, value in row.items() if value is not None)
+        shown = {name: f"{value:.4g}" for name, value in row.items() if value is not None}
+        if row.get("epsilon") is not None:
+            shown["epsilon"] = at_least(row["epsilon"], 4)
+        numbers = ", ".join(f"{name} {text}" for name, text in shown.items())
         _log.info("fedmf: round %d, %s", report.t + 1, numbers)

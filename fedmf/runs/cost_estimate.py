@@ -7,6 +7,7 @@ import time
 
 import torch
 
+from fedmf.accounting import at_least, at_most
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, NoiseKey
 from fedmf.runs.planning import plan_run
 from fedmf.runs.run import Run
@@ -42,17 +43,19 @@ def dry_run(run: Run, device: str = "cpu") -> dict[str, str]:
     rows = [_seconds_of_a_row(noise, model.dimension, device) for _ in range(min(_ROUNDS, n))]
     training = seconds_of_training(task, run.local, run.cohorts.size, run.privacy.clip_norm)
     known, epsilon = plan.known_epsilon_after(n), plan.epsilon_after(n)
-    promised = f"{epsilon:.6g} at delta {plan.privacy.delta:g}, {plan.privacy.adjacency} adjacency"
+    promised = (
+        f"{at_least(epsilon)} at delta {at_least(plan.privacy.delta)}, {plan.privacy.adjacency} adjacency"
+    )
     if plan.amplification is not None:
-        promised += f" while cohorts stay secret; {known:.6g} against whoever knows them"
+        promised += f" while cohorts stay secret; {at_least(known)} against whoever knows them"
     contract, size = plan.participation, 4 if run.noise.storage.dtype == "float32" else 8
     return {
         "epsilon": promised if run.is_private else "infinite: no noise",
         "participation": f"{n} rounds, at most {contract.max_participations} a user, "
         f"{contract.min_separation} apart; {run.cohorts.size} of {plan.users} users a round",
         "mechanism": f"{plan.mechanism.name} {dict(plan.mechanism.params)}".replace("'", ""),
-        "sensitivity": f"{plan.sensitivity.value:.6g} ({plan.sensitivity.kind.replace('_', ' ')})",
-        "noise": f"multiplier {plan.noise_multiplier:.6g}, standard deviation {plan.noise_std:.6g}",
+        "sensitivity": f"{at_least(plan.sensitivity.value)} ({plan.sensitivity.kind.replace('_', ' ')})",
+        "noise": f"multiplier {at_most(plan.noise_multiplier)}, standard deviation {at_most(plan.noise_std)}",
         "model": f"{model.dimension:,} parameters",
         "memory of noise": f"{size * inverse.memory_vectors * model.dimension / 2**20:,.1f} MiB: "
         f"{inverse.memory_vectors} stored vectors",

@@ -14,6 +14,7 @@ from fedmf.accounting import (
     SumRelease,
     UserLevel,
     amplified_run,
+    at_least,
     certified_sigma,
 )
 from fedmf.cohorts import SampledCohorts
@@ -63,8 +64,8 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
         raise ConfigError(str(error)) from None
     if isinstance(privacy, UserLevel) and plan.allowed_rounds == 0:
         raise ConfigError(
-            f"max_epsilon must allow at least one round; got {privacy.max_epsilon:g}, and the first costs "
-            f"{plan.epsilon_after(1):.4g}. Lower epsilon, which makes the noise larger."
+            f"max_epsilon must allow at least one round; got {privacy.max_epsilon!r}, and the first costs "
+            f"{at_least(plan.epsilon_after(1))}. Lower epsilon, which makes the noise larger."
         )
     return plan
 

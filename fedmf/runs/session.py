@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import torch
 
-from fedmf.accounting import Plan, PrivacyStatement, UserLevel, build_statement
+from fedmf.accounting import Plan, PrivacyStatement, UserLevel, at_least, build_statement
 from fedmf.cohorts import CohortSchedule
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
@@ -180,7 +180,7 @@ class Session:
     def draw(self) -> None:
         """Draw the learning curve into the run directory, if matplotlib is installed."""
         epsilon = self.run.privacy.requested_epsilon
-        title = "no noise" if epsilon is None else f"{self.plan.mechanism.name}, ε = {epsilon:g}"
+        title = "no noise" if epsilon is None else f"{self.plan.mechanism.name}, ε = {at_least(epsilon)}"
         draw_learning_curve(self.directory.path, self.metrics, title, self.task.metrics[:1])
 
 

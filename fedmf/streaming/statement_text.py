@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fedmf.accounting import detection_limit, render_document
+from fedmf.accounting import at_least, at_most, detection_percent, odds_factor, render_document
 
 __all__ = ["facts", "headline", "plain_words", "render_statement", "render_statement_page"]
 
@@ -48,17 +47,15 @@ def render_statement_page(statement: Mapping[str, Any]) -> str:
 def plain_words(statement: Mapping[str, Any]) -> list[str]:
     """What a statement means, as paragraphs for readers who know no mathematics."""
     s = statement
-    odds = f"e^{s['epsilon_planned']:.4g}"
-    if s["epsilon_planned"] <= 300:
-        odds += f" = {math.exp(s['epsilon_planned']):.4g}"
+    odds, detected = odds_factor(s["epsilon_planned"]), detection_percent(s["mu_planned"])
     paragraphs = [
         f"Protected is each user, with all rows the user gave in any of the {s['rounds']} steps, not a "
         "single row. Two worlds are compared: the one that was, and one in which "
         f"{_OTHER_WORLD[s['adjacency']]}.",
         "Whatever an observer of all releases concludes, however much else is known about that user and all "
         "others, the probability of that conclusion differs between the two worlds at most by the factor "
-        f"{odds}, plus {s['delta']:g}. A test between the two worlds that raises a false alarm in 5 % of "
-        f"cases detects the user's rows in at most {100 * detection_limit(s['mu_planned']):.3g} % of cases.",
+        f"{odds}, plus {at_least(s['delta'])}. A test between the two worlds that raises a false alarm in "
+        f"5 % of cases detects the user's rows in at most {detected} % of cases.",
         "The planned figures hold whatever the rows are. The realised ones say what the recorded "
         "participation allows at most; they hold only if who takes part when does not depend on the data.",
     ]
@@ -73,9 +70,9 @@ def plain_words(statement: Mapping[str, Any]) -> list[str]:
 
 def headline(statement: Mapping[str, Any]) -> str:
     """The guarantee in one sentence."""
+    epsilon, delta = at_least(statement["epsilon_planned"]), at_least(statement["delta"])
     text = (
-        f"Every user has ({statement['epsilon_planned']:.6g}, {statement['delta']:g})-differential privacy "
-        f"under {statement['adjacency']} adjacency."
+        f"Every user has ({epsilon}, {delta})-differential privacy under {statement['adjacency']} adjacency."
     )
     if statement["noise_key_public"]:
         return "Simulation only, no privacy (public noise seed). With a secret key: " + text
@@ -87,22 +84,26 @@ def facts(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
     s = statement
     realised = s["realised_max_participations"]
     return [
-        ("epsilon planned", f"{s['epsilon_planned']:.6g} for all {s['rounds']} steps"),
-        ("epsilon realised", f"{s['epsilon_realised']:.6g} at most, by the participation recorded"),
-        ("delta", f"{s['delta']:g}"),
-        ("as Gaussian DP", f"mu = {s['mu_planned']:.6g} planned, {s['mu_realised']:.6g} realised"),
-        ("as zCDP", f"rho = {s['rho_planned']:.6g} planned, {s['rho_realised']:.6g} realised"),
+        ("epsilon planned", f"{at_least(s['epsilon_planned'])} for all {s['rounds']} steps"),
+        ("epsilon realised", f"{at_least(s['epsilon_realised'])} at most, by the participation recorded"),
+        ("delta", at_least(s["delta"])),
+        (
+            "as Gaussian DP",
+            f"mu = {at_least(s['mu_planned'])} planned, {at_least(s['mu_realised'])} realised",
+        ),
+        ("as zCDP", f"rho = {at_least(s['rho_planned'])} planned, {at_least(s['rho_realised'])} realised"),
         ("unit", f"{s['unit']}, {s['adjacency']} adjacency"),
         ("method", f"{s['method']}, {_strategies(s)}"),
         ("released", f"{_workloads(s)}, second moment {s['second_moment']}, d = {s['dimension']}"),
         ("steps", f"{s['steps']} of {s['rounds']} ({s['rounds_source']}), {s['releases']} released"),
         ("participations", _pair(f"at most {s['max_participations']}", realised)),
         ("separation", _pair(f"at least {s['min_separation']}", s["realised_min_separation"])),
-        ("norm bound", f"{s['clip_norm']:.6g}"),
-        ("noise multiplier", f"{s['noise_multiplier']:.6g} per unit sensitivity"),
+        ("norm bound", f"{at_least(s['clip_norm'])}"),
+        ("noise multiplier", f"{at_most(s['noise_multiplier'])} per unit sensitivity"),
         (
             "sensitivity",
-            f"{s['sensitivity']:.6g} ({s['sensitivity_kind'].replace('_', ' ')}: {s['sensitivity_case']})",
+            f"{at_least(s['sensitivity'])} "
+            f"({s['sensitivity_kind'].replace('_', ' ')}: {s['sensitivity_case']})",
         ),
         ("noise", _levels(s)),
         ("noise key", s["noise_key"]),
@@ -138,6 +139,6 @@ def _pair(planned: str, realised: int | None) -> str:
 
 
 def _levels(s: Mapping[str, Any]) -> str:
-    text = f"standard deviation {s['first_std']:.6g} on the first moment"
-    second = "" if s["second_std"] is None else f", {s['second_std']:.6g} on the second"
+    text = f"standard deviation {at_most(s['first_std'])} on the first moment"
+    second = "" if s["second_std"] is None else f", {at_most(s['second_std'])} on the second"
     return text + second + ", before correlation"

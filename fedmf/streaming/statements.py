@@ -64,7 +64,7 @@ def stream_statement(plan: StreamPlan, position: Position, users: Histories, key
     made, settings = plan.mechanism, plan.settings
     n, k, b = _contract(made.participation)
     sigma, spent = made.noise_multiplier, _realised_multiplier(plan, users)
-    planned = certified_epsilon(sigma, settings.delta)
+    planned = certified_epsilon(sigma, settings.delta, settings.epsilon)
     return {
         "unit": "user",
         "adjacency": made.users.adjacency,

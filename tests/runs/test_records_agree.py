@@ -14,7 +14,7 @@ from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import linear_task
 
 from fedmf import Run
-from fedmf.accounting import NoPrivacy, UserLevel
+from fedmf.accounting import NoPrivacy, UserLevel, at_least
 from fedmf.cohorts import CyclicCohorts, MinSeparatedCohorts, RandomCohorts
 from fedmf.data import Digits
 from fedmf.errors import ConfigError
@@ -103,7 +103,7 @@ def test_configuration_header_and_statement_say_the_same(tmp_path: Path, run: Ru
     if run.is_private:
         assert statement["epsilon_planned"] == pytest.approx(privacy["epsilon"], rel=1e-6)
         assert (
-            f"({statement['epsilon_planned']:.6g}, {privacy['delta']:g})"
+            f"({at_least(statement['epsilon_planned'])}, {at_least(privacy['delta'])})"
             in (path / STATEMENT_TEXT).read_text()
         )
 

@@ -20,6 +20,7 @@ from fedmf.accounting.amplification.noise_level import (
 )
 from fedmf.accounting.amplification.poisson import poisson_delta, poisson_noise_multiplier
 from fedmf.accounting.gaussian import certified_sigma
+from fedmf.accounting.rounding import at_least
 from fedmf.factorization import Factorization
 from fedmf.participation import Participation
 
@@ -192,6 +193,6 @@ def check_run(
         reached, low = again.delta, again.delta - _CHECK_ERRORS * again.standard_error
     if low > delta:
         raise ValueError(
-            f"noise (per unit clip norm) must give delta={delta:g} at epsilon={epsilon:g} with accountant "
-            f"{law.accountant!r}; got {noise!r}, which gives {reached:.3g}."
+            f"noise (per unit clip norm) must give delta={delta!r} at epsilon={epsilon!r} with accountant "
+            f"{law.accountant!r}; got {noise!r}, which gives {at_least(reached)}."
         )

@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
 
 from fedmf.accounting.gaussian.tail import log_delta, log_delta_upper
+from fedmf.accounting.rounding import double_at_least
 
 __all__ = [
     "adjacency_factor",
@@ -59,7 +61,7 @@ def adjacency_factor(adjacency: str) -> int:
 
 
 def gaussian_mu(sigma: float) -> float:
-    """The GDP parameter μ = 1/σ of a sensitivity-1 Gaussian release.
+    """The GDP parameter μ = 1/σ of a sensitivity-1 Gaussian release, rounded up.
 
     References:
         Dong, Roth, Su (2022), "Gaussian Differential Privacy", Theorem 1.
@@ -67,11 +69,11 @@ def gaussian_mu(sigma: float) -> float:
     >>> gaussian_mu(0.5)
     2.0
     """
-    return 1.0 / _positive("σ (noise multiplier)", sigma)
+    return double_at_least(1 / Fraction(_positive("σ (noise multiplier)", sigma)))
 
 
 def gaussian_rho(sigma: float) -> float:
-    """The zero-concentrated privacy ρ = 1/(2σ²) of a sensitivity-1 Gaussian release.
+    """The zero-concentrated privacy ρ = 1/(2σ²) of a sensitivity-1 Gaussian release, rounded up.
 
     References:
         Bun, Steinke (2016), "Concentrated Differential Privacy", Proposition 6.
@@ -79,7 +81,7 @@ def gaussian_rho(sigma: float) -> float:
     >>> gaussian_rho(0.5)
     2.0
     """
-    return 0.5 * gaussian_mu(sigma) ** 2
+    return double_at_least(1 / (2 * Fraction(_positive("σ (noise multiplier)", sigma)) ** 2))
 
 
 def gaussian_delta(sigma: float, epsilon: float) -> float:
@@ -178,11 +180,17 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
     return 0.0 if private(0.0) else _smallest(private)
 
 
-def certified_epsilon(sigma: float, delta: float) -> float:
+def certified_epsilon(sigma: float, delta: float, asked: float | None = None) -> float:
     """ε from two independent accountants, for use in a privacy statement.
 
+    Args:
+        sigma: σ > 0, noise standard deviation per unit sensitivity.
+        delta: δ in (0, 1).
+        asked: an ε that is tried first, usually what σ was made for; searches end a little beside it.
+
     Returns:
-        The larger of :func:`gaussian_epsilon` and the value of the ``dp_accounting`` library.
+        The larger of :func:`gaussian_epsilon` and the value of the ``dp_accounting`` library, or ``asked``
+        if that is smaller and its own δ, rounding errors added, is at most δ.
 
     Raises:
         ValueError: as :func:`gaussian_epsilon`.
@@ -194,7 +202,10 @@ def certified_epsilon(sigma: float, delta: float) -> float:
     epsilon = gaussian_epsilon(sigma, delta)
     from dp_accounting import get_epsilon_gaussian
 
-    return _agreed("ε", epsilon, float(get_epsilon_gaussian(sigma, delta)))
+    agreed = _agreed("ε", epsilon, float(get_epsilon_gaussian(sigma, delta)))
+    if asked is not None and asked < agreed and log_delta_upper(gaussian_mu(sigma), asked) <= math.log(delta):
+        return asked
+    return agreed
 
 
 def certified_sigma(epsilon: float, delta: float) -> float:

@@ -4,7 +4,7 @@ from fedmf.accounting.statement.amplified_claim import law_of
 from fedmf.accounting.statement.header import RunHeader
 from fedmf.accounting.statement.page import render_document, render_page
 from fedmf.accounting.statement.per_user import user_privacy
-from fedmf.accounting.statement.plain import detection_limit
+from fedmf.accounting.statement.plain import detection_limit, detection_percent, odds_factor
 from fedmf.accounting.statement.privacy_statement import PrivacyStatement, build_statement
 from fedmf.accounting.statement.words import OPERATING_SYSTEM_KEY, PUBLIC_KEY
 
@@ -15,7 +15,9 @@ __all__ = [
     "RunHeader",
     "build_statement",
     "detection_limit",
+    "detection_percent",
     "law_of",
+    "odds_factor",
     "render_document",
     "render_page",
     "user_privacy",

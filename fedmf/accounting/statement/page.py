@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedmf.accounting.rounding import at_least, at_most
 from fedmf.accounting.statement.plain import plain_words
 from fedmf.accounting.statement.template import TEMPLATE
-from fedmf.accounting.statement.text import LISTS, facts, headline, number
+from fedmf.accounting.statement.text import LISTS, facts, headline, up
 
 __all__ = ["render_document", "render_page"]
 
@@ -37,7 +38,7 @@ def render_page(statement: Mapping[str, Any]) -> str:
         chart=_chart(s),
         users=f"{s['users']:,}",
         quantiles=[
-            (f"{100 * float(share):g} %", number(epsilon))
+            (f"{100 * float(share):g} %", up(epsilon))
             for share, epsilon in s["epsilon_realised_quantiles"].items()
             if float(share) > 0
         ],
@@ -104,7 +105,7 @@ def _chart(s: Mapping[str, Any]) -> dict[str, Any] | None:
             for epsilon, label in planned.items()
         ],
         "ticks": [
-            {"x": _place(epsilon, end), "label": f"{epsilon:.3g}", "anchor": _anchor(epsilon, end)}
+            {"x": _place(epsilon, end), "label": at_least(epsilon, 3), "anchor": _anchor(epsilon, end)}
             for epsilon in (end * quarter / 4 for quarter in range(5))
         ],
     }
@@ -119,7 +120,8 @@ def _bar(entry: Mapping[str, Any], end: float, most: int) -> dict[str, Any]:
         "y": round(_FLOOR - height, 2),
         "width": round(max(0.5, right - left - 1), 2),
         "height": round(height, 2),
-        "label": f"{entry['users']:,} users, epsilon {entry['low']:.4g} to {entry['high']:.4g}",
+        "label": f"{entry['users']:,} users, epsilon {at_most(entry['low'], 4)} to "
+        f"{at_least(entry['high'], 4)}",
     }
 
 

@@ -8,9 +8,13 @@ from typing import Any, Final
 
 from scipy.special import ndtr, ndtri
 
-__all__ = ["detection_limit", "plain_words"]
+from fedmf.accounting.rounding import at_least
+
+__all__ = ["detection_limit", "detection_percent", "odds_factor", "plain_words"]
 
 _FALSE_ALARM: Final = 0.05
+#: The relative error of `math.exp`, `scipy.special.ndtr` and the like, with room to spare.
+_FUNCTION_ERROR: Final = 1e-12
 _OTHER_WORLD: Final = {
     "zero-out": "all of that user's updates had been zero",
     "replace-one": "that user had sent any other updates within the clip norm",
@@ -31,6 +35,15 @@ def detection_limit(mu: float, false_alarm: float = _FALSE_ALARM) -> float:
     (0.05, 0.26)
     """
     return float(ndtr(ndtri(false_alarm) + mu))
+
+
+def detection_percent(mu: float) -> str:
+    """`detection_limit` in percent, rounded up.
+
+    >>> detection_percent(1.0), detection_percent(40.0)
+    ('26', '100')
+    """
+    return at_least(min(100.0, 100.0 * detection_limit(mu) * (1 + _FUNCTION_ERROR)), 3)
 
 
 def plain_words(statement: Mapping[str, Any]) -> list[str]:
@@ -65,24 +78,24 @@ def _odds(s: Mapping[str, Any]) -> str:
     text = (
         "Whatever an observer of all released models concludes, however much else is known about that user "
         "and all others, the probability of that conclusion differs between the two worlds at most by the "
-        f"factor {_factor(s['epsilon_planned'])}, plus {s['delta']:g}"
+        f"factor {odds_factor(s['epsilon_planned'])}, plus {at_least(s['delta'])}"
     )
     if s["amplification"] is None:
         text += "."
     else:
         text += (
             ", unless the observer knows who took part in which round: then the factor is at most "
-            f"{_factor(s['epsilon_planned_known_cohorts'])}."
+            f"{odds_factor(s['epsilon_planned_known_cohorts'])}."
         )
-    detected_percent = 100 * detection_limit(s["mu_planned"])
+    detected = detection_percent(s["mu_planned"])
     return (
         f"{text} A test between the two worlds that raises a false alarm in {100 * _FALSE_ALARM:g} % of "
-        f"cases detects the user's contribution in at most {detected_percent:.3g} % of cases, even "
+        f"cases detects the user's contribution in at most {detected} % of cases, even "
         "if it knows the rounds."
     )
 
 
-def _factor(epsilon: float) -> str:
-    if epsilon > 300:
-        return f"e^{epsilon:.4g}"
-    return f"e^{epsilon:.4g} = {math.exp(epsilon):.4g}"
+def odds_factor(epsilon: float) -> str:
+    """e^ε as text, and its value if that can be read, both rounded up."""
+    power = f"e^{at_least(epsilon, 4)}"
+    return power if epsilon > 300 else f"{power} = {at_least(math.exp(epsilon) * (1 + _FUNCTION_ERROR), 4)}"

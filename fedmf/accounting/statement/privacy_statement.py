@@ -119,7 +119,7 @@ class PrivacyStatement:
             "mu_planned": gaussian_mu(plan.noise_multiplier) if private else None,
             "rho_planned": gaussian_rho(plan.noise_multiplier) if private else None,
             "mu_realised": _finite(realised.mu),
-            "rho_realised": _finite(0.5 * realised.mu**2),
+            "rho_realised": _finite(realised.rho),
             "realised_patterns": self.patterns,
             "realised_worst_pattern": list(realised.worst_pattern),
             "amplification": None if plan.amplification is None else plan.amplification.to_dict(),
@@ -190,14 +190,15 @@ def build_statement(header: RunHeader, record: ParticipationRecord) -> PrivacySt
 
 def _planned(plan: Plan, released: int) -> PlannedPrivacy:
     noisy = plan.noise_multiplier > 0
-    known = certified_epsilon(plan.noise_multiplier, plan.privacy.delta) if noisy else math.inf
+    delta, asked = plan.privacy.delta, plan.privacy.requested_epsilon
+    known = certified_epsilon(plan.noise_multiplier, delta, asked) if noisy else math.inf
     epsilon = claimed_epsilon(plan, known)
     if released == plan.participation.rounds:
         return PlannedPrivacy(epsilon, known, None, known)
     known_so_far = math.inf if released else 0.0
     if noisy and released:
         spent = plan.spent_sensitivity(released) * adjacency_factor(plan.privacy.adjacency)
-        known_so_far = min(known, certified_epsilon(plan.relative_noise_std / spent, plan.privacy.delta))
+        known_so_far = min(known, certified_epsilon(plan.relative_noise_std / spent, delta))
     return PlannedPrivacy(epsilon, known, min(known_so_far, epsilon), known_so_far)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["LISTS", "facts", "headline", "number", "render"]
+from fedmf.accounting.rounding import at_least, at_most
+
+__all__ = ["LISTS", "down", "facts", "headline", "render", "up"]
 
 #: The lists of a statement, by heading.
 LISTS: Final = (
@@ -32,11 +34,11 @@ def headline(statement: Mapping[str, Any]) -> str:
         return "No privacy: this run added no noise."
     known = statement["epsilon_planned_known_cohorts"]
     text = (
-        f"Every user has ({statement['epsilon_planned']:.6g}, {statement['delta']:g})-differential privacy "
+        f"Every user has ({up(statement['epsilon_planned'])}, {up(statement['delta'])})-differential privacy "
         f"under {statement['adjacency']} adjacency."
     )
     if statement["amplification"] is not None:
-        text = f"{text[:-1]} while the cohorts stay secret, and epsilon {number(known)} "
+        text = f"{text[:-1]} while the cohorts stay secret, and epsilon {up(known)} "
         text += "against whoever knows them."
     if statement["noise_key_public"]:
         return "Simulation only, no privacy (public noise seed). With a secret key: " + text
@@ -50,20 +52,20 @@ def facts(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
     quantiles = s["epsilon_realised_quantiles"]
     empty = f", {s['rounds_empty']} of them empty" if s["rounds_empty"] else ""
     rows = [
-        ("epsilon planned", f"{number(s['epsilon_planned'])} for all {s['rounds']} rounds"),
+        ("epsilon planned", f"{up(s['epsilon_planned'])} for all {s['rounds']} rounds"),
         (
             "epsilon realised",
-            f"{number(s['epsilon_realised'])} (worst user{_KNOWING if s['amplification'] else ''})",
+            f"{up(s['epsilon_realised'])} (worst user{_KNOWING if s['amplification'] else ''})",
         ),
         (
             "over users",
-            f"half at most {number(quantiles['0.5'])}, 90 % at most {number(quantiles['0.9'])}",
+            f"half at most {up(quantiles['0.5'])}, 90 % at most {up(quantiles['0.9'])}",
         ),
-        ("delta", f"{s['delta']:g}"),
-        ("as Gaussian DP", f"mu = {number(s['mu_planned'])} planned, {number(s['mu_realised'])} realised"),
+        ("delta", up(s["delta"])),
+        ("as Gaussian DP", f"mu = {up(s['mu_planned'])} planned, {up(s['mu_realised'])} realised"),
         (
             "as zCDP",
-            f"rho = {number(s['rho_planned'])} planned, {number(s['rho_realised'])} realised",
+            f"rho = {up(s['rho_planned'])} planned, {up(s['rho_realised'])} realised",
         ),
         ("unit", f"{s['unit']}, {s['adjacency']} adjacency"),
         ("mechanism", s["mechanism"] + (f" ({params})" if params else "")),
@@ -75,18 +77,17 @@ def facts(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
         (
             "separation",
             f"at least {s['min_separation']} planned, "
-            f"{number(s['realised_min_separation'], 'none')} realised",
+            f"{'none' if s['realised_min_separation'] is None else s['realised_min_separation']} realised",
         ),
         ("sampling", s["sampling"]),
         ("users", f"{s['users_participated']} of {s['users']} took part, {s['cohort_size']} planned a round"),
-        ("clip norm", number(s["clip_norm"])),
-        ("noise multiplier", f"{number(s['noise_multiplier'])} per unit sensitivity"),
+        ("clip norm", up(s["clip_norm"])),
+        ("noise multiplier", f"{down(s['noise_multiplier'])} per unit sensitivity"),
         (
             "sensitivity",
-            f"{number(s['sensitivity'])} "
-            f"({s['sensitivity_kind'].replace('_', ' ')}: {s['sensitivity_case']})",
+            f"{up(s['sensitivity'])} ({s['sensitivity_kind'].replace('_', ' ')}: {s['sensitivity_case']})",
         ),
-        ("noise", f"standard deviation {number(s['noise_std'])} on the sum, before correlation"),
+        ("noise", f"standard deviation {down(s['noise_std'])} on the sum, before correlation"),
         ("noise key", s["noise_key"]),
         ("trust", s["trust"]),
         ("software", s["software"]),
@@ -94,9 +95,9 @@ def facts(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
     if s["second_moment"] is not None:
         rows.insert(-2, ("second moment", _second_moment(s["second_moment"])))
     if s["epsilon_planned_so_far"] is not None:
-        rows.insert(1, ("epsilon so far", f"{number(s['epsilon_planned_so_far'])} allowed by the plan"))
+        rows.insert(1, ("epsilon so far", f"{up(s['epsilon_planned_so_far'])} allowed by the plan"))
     if s["amplification"] is not None:
-        rows[1:1] = [("  cohorts known", f"{number(s['epsilon_planned_known_cohorts'])} for all rounds")]
+        rows[1:1] = [("  cohorts known", f"{up(s['epsilon_planned_known_cohorts'])} for all rounds")]
         rows.insert(-3, ("accountant", _accountant(s["amplification"])))
     return rows
 
@@ -105,8 +106,8 @@ def _second_moment(second: Mapping[str, Any]) -> str:
     """The stream that the same ε covers."""
     return (
         f"{second['moment']}, {second['form']}, {second['features']} numbers under the same epsilon; "
-        f"{second['mechanism']}, lambda = {number(second['weight'])}, noise of standard deviation "
-        f"{number(second['noise_std'])}"
+        f"{second['mechanism']}, lambda = {up(second['weight'])}, noise of standard deviation "
+        f"{down(second['noise_std'])}"
     )
 
 
@@ -114,12 +115,17 @@ def _accountant(amplification: Mapping[str, Any]) -> str:
     """How sure the amplified ε is."""
     text = f"{amplification['accountant']}, {amplification['method']}"
     if amplification["failure"]:
-        text += f", wrong with probability {amplification['failure']:g} at most, which delta includes"
+        text += f", wrong with probability {up(amplification['failure'])} at most, which delta includes"
         if amplification["method"] == "normal interval":
             text += " (by the normal approximation)"
     return text
 
 
-def number(value: float | None, missing: str = "infinite") -> str:
-    """Six digits, or what None stands for."""
-    return missing if value is None else f"{value:.6g}"
+def up(value: float | None) -> str:
+    """Six digits, rounded up, or what None stands for."""
+    return "infinite" if value is None else at_least(value)
+
+
+def down(value: float) -> str:
+    """Six digits, rounded down."""
+    return at_most(value)

@@ -1,0 +1,103 @@
+"""Numbers of a guarantee are printed outwards: never less ε than was spent or more noise than there was."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedmf
+from fedmf.accounting import (
+    at_least,
+    at_most,
+    certified_epsilon,
+    certified_sigma,
+    gaussian_mu,
+    gaussian_rho,
+    realised_privacy,
+)
+from fedmf.accounting.release import SumRelease
+from fedmf.accounting.rounding import double_at_least
+from fedmf.accounting.statement import plain
+from fedmf.factorization import identity
+
+
+def doubles() -> list[float]:
+    """Of every size, beside short decimals, beside powers of ten, and special ones."""
+    rng = np.random.default_rng(0)
+    values = np.exp(rng.uniform(-60, 60, 3000)).tolist()
+    short = [float(f"{digits}e{power}") for digits in rng.integers(1, 10**6, 300) for power in (-9, -5, 0, 4)]
+    beside = [math.nextafter(x, end) for x in [*short, 1.0, 10.0, 999999.5, 1e-5] for end in (0.0, math.inf)]
+    return [*values, *short, *beside, 0.0, 5e-324, 2.0000004, 1.7e308]
+
+
+def test_every_text_is_on_its_side_and_close() -> None:
+    for value in doubles():
+        for digits in (3, 4, 6):
+            upper, lower = at_least(value, digits), at_most(value, digits)
+            typed = Decimal(repr(value))
+            assert Decimal(lower) <= typed <= Decimal(upper)
+            assert float(lower) <= value <= float(upper)
+            assert Decimal(upper) - Decimal(lower) <= typed * Decimal(10) ** (1 - digits)
+            assert len(re.sub(r"[eE].*|\.|^0\.0*", "", upper).strip("0")) <= digits
+
+
+def test_what_was_typed_stays() -> None:
+    for text in ("8", "1e-05", "0.1", "0.3", "2.5", "1e-15", "123456", "1e+07"):
+        assert at_least(float(text)) == at_most(float(text)) == text
+    assert at_least(2.0000004) == "2.00001"
+    assert at_least(0.9999999) == "1"
+    assert at_most(math.inf) == at_least(math.inf) == "infinite"
+
+
+def test_doubles_of_mu_and_rho_are_not_below_the_exact_values() -> None:
+    rng = np.random.default_rng(1)
+    for sigma in np.exp(rng.uniform(-5, 5, 2000)).tolist():
+        mu, rho = Fraction(gaussian_mu(sigma)), Fraction(gaussian_rho(sigma))
+        assert mu * Fraction(sigma) >= 1 > Fraction(math.nextafter(float(mu), 0)) * Fraction(sigma)
+        assert 2 * rho * Fraction(sigma) ** 2 >= 1
+    assert gaussian_mu(0.5) == gaussian_rho(0.5) == 2.0
+    for noise in np.exp(rng.uniform(-3, 3, 50)).tolist():
+        spent = realised_privacy({(0,): 1, (0, 1): 1}, SumRelease(identity(2)), noise, 1e-5, 2)
+        assert Fraction(spent.mu) * Fraction(noise) >= Fraction(spent.sensitivity)
+        assert 2 * Fraction(spent.rho) >= Fraction(spent.mu) ** 2
+    assert double_at_least(Fraction(10) ** 400) == math.inf
+
+
+def test_the_epsilon_asked_for_is_stated_exactly_where_the_noise_gives_it() -> None:
+    for epsilon in (0.01, 0.1, 0.5, 1.0, 2.0, 3.0, 7.81, 8.0, 50.0):
+        for delta in (1e-9, 1e-5, 0.01):
+            sigma = certified_sigma(epsilon, delta)
+            stated = certified_epsilon(sigma, delta, epsilon)
+            assert stated <= epsilon
+            assert at_least(stated) == f"{epsilon:g}"
+            assert certified_epsilon(sigma * (1 - 1e-6), delta, epsilon) > epsilon  # less noise: not stated
+
+
+@pytest.mark.parametrize("epsilon", [0.123456789, 1.0, 2.0000004, 8.0, 299.9])
+def test_the_factor_of_the_odds_is_not_below_its_epsilon(epsilon: float) -> None:
+    power, value = plain.odds_factor(epsilon).removeprefix("e^").split(" = ")
+    assert Decimal(power) >= Decimal(repr(epsilon))
+    assert Decimal(value) >= Decimal(repr(epsilon)).exp()
+
+
+_GUARANTEE = re.compile(r"epsilon|delta|\bmu\b|mu_|\brho|sensitivity|noise_multiplier|_std\b|failure")
+
+
+def test_no_number_of_a_guarantee_is_rounded_to_nearest() -> None:
+    """Every f-string with a format for digits, by its syntax; factorization makes no claims."""
+    root, seen = Path(fedmf.__file__).parent, 0
+    for path in sorted(root.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+                spec, shown = ast.unparse(node.format_spec), ast.unparse(node.value)
+                if re.search(r"[gfe%]['\"]$", spec) and path.parts[len(root.parts)] != "factorization":
+                    seen += 1
+                    assert not _GUARANTEE.search(shown), f"{path.relative_to(root)}: {shown} as {spec}"
+    assert seen > 20  # it looked
