@@ -48,7 +48,7 @@ def test_account_shows_how_epsilon_is_spread_over_users(
     counts = [line for line in shown.splitlines() if "█" in line]
     assert len(counts) == sum(entry["users"] > 0 for entry in statement["epsilon_realised_histogram"])
     rounds = ", ".join(map(str, statement["realised_worst_pattern"]))
-    assert f"a worst user joined the rounds {rounds} (from 0)" in shown
+    assert f"a worst user joined the rounds {rounds} (from 0). Not private." in shown
 
 
 def test_account_writes_the_page_and_the_users(

@@ -29,15 +29,22 @@ def account(
         metavar="FILE",
         help="Also write the privacy of every single user as .csv or .parquet. As secret as the ledger.",
     ),
+    publish: Path | None = typer.Option(
+        None,
+        "--publish",
+        metavar="DIR",
+        help="Also make a new directory with what of the statement may be public: planned figures alone.",
+    ),
 ) -> None:
     """Say what privacy a run promised and what it really gave.
 
     Replays the participation ledger, checks every row against the (n, k, b) contract, and computes each
-    user's exact ε from the rounds in which that user took part. Files that exist are never replaced.
+    user's exact ε from the rounds in which that user took part. What it prints is for the operator: realised
+    figures are not private. Files that exist are never replaced.
     """
     from fedmf.accounting import build_statement
     from fedmf.records import require_free
-    from fedmf.runs import opened_record
+    from fedmf.runs import opened_record, publish_statement
 
     for path in (page, users):
         if path is not None:
@@ -48,6 +55,8 @@ def account(
             _write_users(users, header, ledger)
     if page is not None:
         _write_page(page, statement)
+    if publish is not None:
+        publish_statement(publish, statement)
     if as_json:
         typer.echo(statement.to_json())
     else:
@@ -80,7 +89,7 @@ def _show_users(statement: PrivacyStatement) -> None:
     bins = statement.realised.histogram
     if not bins:
         return
-    table = Table(title="Users by realised ε (worst user last)", title_justify="left")
+    table = Table(title="Users by realised ε, worst user last (not private)", title_justify="left")
     for heading in ("ε from", "to", "users", ""):
         table.add_column(heading, justify="right" if heading else "left")
     most = max(entry.users for entry in bins)
@@ -90,5 +99,6 @@ def _show_users(statement: PrivacyStatement) -> None:
     Console().print(table)
     rounds = ", ".join(map(str, statement.realised.worst_pattern))
     typer.echo(
-        f"{statement.patterns:,} different patterns; a worst user joined the rounds {rounds} (from 0)."
+        f"{statement.patterns:,} different patterns; a worst user joined the rounds {rounds} (from 0). "
+        "Not private."
     )

@@ -7,7 +7,7 @@ from fedmf.runs.execution import Execution
 from fedmf.runs.given import TaskSource
 from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.named_tasks import Classification, FunctionTask
-from fedmf.runs.outputs import not_private
+from fedmf.runs.outputs import not_private, publish_statement
 from fedmf.runs.run import Run
 from fedmf.runs.server import PrivateServer, clipped_sums, local_trainer
 from fedmf.runs.session import Session
@@ -37,6 +37,7 @@ __all__ = [
     "not_private",
     "opened_record",
     "parse_assignments",
+    "publish_statement",
     "read_header",
     "run_of",
 ]

@@ -74,7 +74,8 @@ class UserBudgets:
     A user who joined the rounds π, and would join t, moves C·G by at most a·‖Σ_{j∈π∪{t}} C_{:,j}‖ per unit
     clip norm (a pair of streams: the sensitivity of that pattern), over all n rows: also those that later
     rounds release. The user is asked only if ε of that shift is within the budget. The decision depends on
-    recorded participation alone, never on data.
+    the user's own recorded participation and nothing else; it depends on data where participation does, for
+    instance if whether a user answers is a function of what the user holds.
 
     Args:
         plan: mechanism and noise.

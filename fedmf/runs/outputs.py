@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmf.accounting import PrivacyStatement, render_page
-from fedmf.records import write_durably
+from fedmf.accounting import PrivacyStatement, as_json, render, render_page
+from fedmf.records import create_directory, write_durably
 from fedmf.training import Metric, Task
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "draw_learning_curve",
     "metric_columns",
     "not_private",
+    "publish_statement",
     "write_metrics",
     "write_statement",
 ]
@@ -45,10 +46,37 @@ def metric_columns(task: Task, federated: bool) -> list[str]:
 
 
 def write_statement(path: Path, statement: PrivacyStatement) -> None:
-    """Write the privacy statement for programs, for a terminal and for print."""
-    write_durably(path / STATEMENT, statement.to_json().encode())
-    write_durably(path / STATEMENT_TEXT, statement.render_text().encode())
-    write_durably(path / STATEMENT_PAGE, render_page(statement.to_dict()).encode())
+    """Write the operator's statement for programs, for a terminal and for print, for the owner's eyes."""
+    _write_forms(path, statement.to_dict(), mode=0o600)
+
+
+def publish_statement(path: Path, statement: PrivacyStatement) -> None:
+    """Write what of a statement may be public into a directory of its own that everybody may read.
+
+    Args:
+        path: absent or an empty directory.
+        statement: of the run.
+
+    Raises:
+        ConfigError: the place is taken or cannot be written.
+
+    Guarantees:
+        Two runs that differ in participation alone, after as many rounds, give the same bytes
+        (`PrivacyStatement.public`), directory 0755 and files 0644 whatever the umask.
+    """
+    create_directory(
+        path,
+        "publication directory",
+        lambda folder: _write_forms(folder, statement.public(), 0o644),
+        mode=0o755,
+    )
+
+
+def _write_forms(path: Path, statement: Mapping[str, Any], mode: int) -> None:
+    forms = {STATEMENT: as_json, STATEMENT_TEXT: render, STATEMENT_PAGE: render_page}
+    for name, form in forms.items():
+        write_durably(path / name, form(statement).encode())
+        (path / name).chmod(mode)
 
 
 def write_metrics(path: Path, rows: Mapping[int, Mapping[str, Any]], columns: Sequence[str]) -> None:

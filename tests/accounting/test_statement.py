@@ -172,13 +172,14 @@ def test_text_says_what_matters(path):
     )
     for part in (
         f"{at_least(found['epsilon_realised'])} (worst user)",
-        "4 of 6 released, 1 of them empty",
+        "4 of 6 released",
+        "empty rounds      1 (not private)",
         "cgd (lambda=0.8)",
-        f"mu = {at_least(found['mu_planned'])} planned, {at_least(found['mu_realised'])} realised",
-        f"rho = {at_least(found['mu_planned'] ** 2 / 2)} planned, "
-        f"{at_least(found['mu_realised'] ** 2 / 2)} realised",
+        f"mu = {at_least(found['mu_planned'])} planned",
+        f"rho = {at_least(found['mu_planned'] ** 2 / 2)} planned",
+        f"{at_least(found['mu_realised'])}, {at_least(found['mu_realised'] ** 2 / 2)} (not private)",
         "none: fixed schedule, no amplification claimed",
-        "3 of 5 took part",
+        "3 of 5 users (not private)",
         *found["not_covered"],
         *found["assumptions"],
         *found["secret"],
@@ -197,7 +198,10 @@ def test_the_statement_names_the_software_of_the_run_and_its_own(path):
 
 
 def test_header_round_trips_through_json():
-    header = make_header(delta=1e-7 / 3, not_private=("federated evaluation",), inflation=1.25)
+    given = ({"name": "classes", "value": "3", "source": "configuration"},)
+    header = make_header(
+        delta=1e-7 / 3, not_private=("federated evaluation",), inflation=1.25, public_inputs=given
+    )
     again = RunHeader.from_dict(json.loads(json.dumps(header.to_dict())))
     assert again.to_dict() == header.to_dict()
     assert again.plan.privacy == header.plan.privacy

@@ -71,14 +71,18 @@ def test_the_page_says_everything_that_the_statement_must(tmp_path: Path) -> Non
     for part in (
         f"({at_least(s['epsilon_planned'])}, 1e-05)-differential privacy under zero-out adjacency",
         f"epsilon planned {at_least(s['epsilon_planned'])} for all 6 rounds",
-        f"epsilon realised {at_least(s['epsilon_realised'])} (worst user)",
+        f"epsilon realised {at_least(s['epsilon_realised'])} (worst user) (not private)",
         "unit user, zero-out adjacency",
         "mechanism cgd (lambda=0.8)",
-        "rounds 6 of 6 released, 2 of them empty",
-        "participations at most 2 planned, 2 realised",
-        "separation at least 3 planned, 3 realised",
+        "rounds 6 of 6 released",
+        "empty rounds 2 (not private)",
+        "participations at most 2 planned",
+        "separation at least 3 planned",
+        "contract kept 2 participations at most, separation 3 (not private)",
+        "spread over 5 users (not private)",
         "sampling none: fixed schedule, no amplification claimed",
-        "users 3 of 5 took part, 2 planned a round",
+        "took part 3 of 5 users (not private)",
+        "users 5, 2 planned a round",
         "clip norm 0.5",
         "noise multiplier 0.7 per unit sensitivity",
         f"sensitivity {at_least(s['sensitivity'])} (exact: ",
@@ -123,13 +127,17 @@ def test_hostile_strings_stay_text(tmp_path: Path) -> None:
         sensitivity_case=HOSTILE,
         key_fingerprint=HOSTILE,
         user_namespace=HOSTILE,
+        public_inputs=(dict.fromkeys(("name", "value", "source"), HOSTILE),),
         software=HOSTILE,
     )
     page = Page(render_page(hostile))
-    harmless = Page(render_page(statement(tmp_path / "harmless")))
+    plain = ({"name": "classes", "value": "3", "source": "configuration"},)
+    harmless = Page(
+        render_page(statement(tmp_path / "harmless", user_namespace="staff", public_inputs=plain))
+    )
     assert page.tags == harmless.tags
     shown = " ".join(HOSTILE.split())
-    assert page.text.count(shown) == 6  # mechanism, parameter, case, key, software twice
+    assert page.text.count(shown) == 10  # mechanism, parameter, case, key, namespace, software twice, input
     again = Page(render_page(json.loads(json.dumps(hostile))))
     assert again.pieces == page.pieces
 

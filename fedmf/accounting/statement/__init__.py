@@ -5,7 +5,8 @@ from fedmf.accounting.statement.header import RunHeader
 from fedmf.accounting.statement.page import render_document, render_page
 from fedmf.accounting.statement.per_user import user_privacy
 from fedmf.accounting.statement.plain import detection_limit, detection_percent, odds_factor
-from fedmf.accounting.statement.privacy_statement import PrivacyStatement, build_statement
+from fedmf.accounting.statement.privacy_statement import PrivacyStatement, as_json, build_statement
+from fedmf.accounting.statement.text import render
 from fedmf.accounting.statement.words import OPERATING_SYSTEM_KEY, PUBLIC_KEY
 
 __all__ = [
@@ -13,11 +14,13 @@ __all__ = [
     "PUBLIC_KEY",
     "PrivacyStatement",
     "RunHeader",
+    "as_json",
     "build_statement",
     "detection_limit",
     "detection_percent",
     "law_of",
     "odds_factor",
+    "render",
     "render_document",
     "render_page",
     "user_privacy",

@@ -31,6 +31,7 @@ class RunHeader:
         key_public: whether the noise follows from a published seed.
         clipped_by: "server" (it clips every user's update again) or "workers" (they clip and sum).
         not_private: what the run shows that was computed from users' examples without noise.
+        public_inputs: what about the data is taken as public: dicts of the strings name, value, source.
         software: name and version of what the run was started with.
 
     Raises:
@@ -49,6 +50,7 @@ class RunHeader:
     key_public: bool
     clipped_by: Literal["server", "workers"]
     not_private: tuple[str, ...] = ()
+    public_inputs: tuple[Mapping[str, str], ...] = ()
     software: str = SOFTWARE
 
     def __post_init__(self) -> None:
@@ -56,6 +58,11 @@ class RunHeader:
             raise ValueError(f"d (dimension) must be an integer of at least 1; got {self.dimension!r}.")
         if self.clipped_by not in ("server", "workers"):
             raise ValueError(f"clipped_by must be 'server' or 'workers'; got {self.clipped_by!r}.")
+        for entry in self.public_inputs:
+            if entry.keys() != {"name", "value", "source"} or not all(map(_is_text, entry.values())):
+                raise ValueError(
+                    f"public_inputs must hold strings under name, value and source; got {dict(entry)!r}."
+                )
         for name, value in (("privacy", self.plan.privacy), ("cohorts", self.plan.cohorts)):
             if self.run.get(name) != value.to_dict():
                 raise ValueError(
@@ -76,7 +83,12 @@ class RunHeader:
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict; floats survive JSON bit for bit."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        changed = {"run": dict(self.run), "plan": self.plan.to_dict(), "not_private": list(self.not_private)}
+        changed = {
+            "run": dict(self.run),
+            "plan": self.plan.to_dict(),
+            "not_private": list(self.not_private),
+            "public_inputs": [dict(entry) for entry in self.public_inputs],
+        }
         return {"format": _FORMAT, **fields, **changed}
 
     @classmethod
@@ -101,4 +113,9 @@ class RunHeader:
         privacy = value_of(PRIVACY, given["run"].get("privacy", {}))
         cohorts = value_of(COHORTS, given["run"].get("cohorts", {}))
         plan = Plan.from_dict(privacy, cohorts, given["plan"])
-        return cls(**{**given, "plan": plan, "not_private": tuple(given["not_private"])})
+        tuples = {name: tuple(given[name]) for name in ("not_private", "public_inputs")}
+        return cls(**{**given, **tuples, "plan": plan})
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)

@@ -8,7 +8,7 @@ from typing import Any
 from fedmf.accounting.rounding import at_least, at_most
 from fedmf.accounting.statement.plain import plain_words
 from fedmf.accounting.statement.template import TEMPLATE
-from fedmf.accounting.statement.text import LISTS, facts, headline, up
+from fedmf.accounting.statement.text import facts, headline, lists, up
 
 __all__ = ["render_document", "render_page"]
 
@@ -25,7 +25,8 @@ def render_page(statement: Mapping[str, Any]) -> str:
     Guarantees:
         The page loads nothing and runs nothing, whatever strings the statement holds: they are escaped.
         It tells nothing about a single user but the worst user's ε, and depends on participation only
-        through the figures that the text of the statement has, quantiles and counts.
+        through the figures that the text of the statement marks as not private, quantiles and counts; of a
+        statement that may be public not at all.
     """
     s = statement
     return render_document(
@@ -33,13 +34,13 @@ def render_page(statement: Mapping[str, Any]) -> str:
         headline(s),
         plain_words(s),
         facts(s),
-        [(title, s[name]) for title, name in LISTS],
+        lists(s),
         f"Run by {s['software']}; statement computed from its ledger by {s['stated_by']}.",
         chart=_chart(s),
         users=f"{s['users']:,}",
         quantiles=[
             (f"{100 * float(share):g} %", up(epsilon))
-            for share, epsilon in s["epsilon_realised_quantiles"].items()
+            for share, epsilon in s.get("epsilon_realised_quantiles", {}).items()
             if float(share) > 0
         ],
     )
@@ -85,8 +86,8 @@ def render_document(
 
 
 def _chart(s: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Bars, marks and labels of the histogram in the coordinates of the picture; None where it is empty."""
-    bins = s["epsilon_realised_histogram"]
+    """Bars, marks and labels of the histogram in the coordinates of the picture; None where it has none."""
+    bins = s.get("epsilon_realised_histogram")
     if not bins:
         return None
     known = s["epsilon_planned_known_cohorts"]

@@ -60,10 +60,15 @@ def plain_words(statement: Mapping[str, Any]) -> list[str]:
         "not a single example, and not a single round. Two worlds are compared: the one that was, and one "
         f"in which {_OTHER_WORLD[s['adjacency']]}.",
         _odds(s),
-        "The planned figures hold whatever happened in the run. The realised ones say what the recorded "
-        "participation cost; they hold only if neither a user's participation nor the end of the run "
-        "depended on data, and they come from the record of participation, without noise.",
+        "The planned figures hold whatever the users' examples are, also where they cannot be read or "
+        "trained on, as long as one user's data change that user's own contribution and nothing else.",
     ]
+    if "epsilon_realised" in s:
+        paragraphs.append(
+            "The realised figures say what the recorded participation cost. They are not private: they come "
+            "from the record of participation, without noise, and they hold only if neither a user's "
+            "participation nor the end of the run depended on data."
+        )
     if s["noise_key_public"]:
         paragraphs.insert(
             0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +22,10 @@ from fedmf.accounting.statement.words import (
     NOT_PRIVATE,
     OPERATING_SYSTEM_KEY,
     PUBLIC_KEY,
+    REALISED,
+    REALISED_ASSUMPTION,
+    REALISED_NOT_COVERED,
+    ROUNDED_STORAGE,
     SECRECY,
     SECRET_COHORTS,
     SECRETS,
@@ -29,7 +34,7 @@ from fedmf.accounting.statement.words import (
 from fedmf.errors import LedgerError
 from fedmf.version import SOFTWARE
 
-__all__ = ["PlannedPrivacy", "PrivacyStatement", "build_statement"]
+__all__ = ["PlannedPrivacy", "PrivacyStatement", "as_json", "build_statement"]
 
 # ε of the worst recorded pattern and of the worst allowed pattern are summed in different orders.
 _TOLERANCE: Final = 1e-9
@@ -75,7 +80,9 @@ class PrivacyStatement:
     stated_by: str = SOFTWARE
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-able dict of finite numbers, strings, lists, dicts and None.
+        """The operator's statement: a JSON-able dict of finite numbers, strings, lists, dicts and None.
+
+        Its list ``not_private`` names the figures that come from the record of participation without noise.
 
         None stands for "infinite" in the privacy fields of a run without noise. epsilon_realised and its
         quantiles are never above what the plan allows: only the rounding that `build_statement` accepts is
@@ -106,6 +113,7 @@ class PrivacyStatement:
             "sensitivity_kind": plan.sensitivity.kind,
             "sensitivity_case": plan.sensitivity.case,
             "noise_std": plan.noise_std,
+            "noise_std_added": plan.noise_std * plan.inflation,
             "delta": plan.privacy.delta,
             "epsilon_requested": plan.privacy.requested_epsilon,
             "epsilon_planned": _finite(self.planned.epsilon),
@@ -127,20 +135,48 @@ class PrivacyStatement:
             "noise_key": _noise_key(header),
             "noise_key_public": header.key_public if private else None,
             "trust": TRUST[header.clipped_by],
-            "assumptions": [SECRECY, *ASSUMPTIONS] if amplified else list(ASSUMPTIONS),
-            "not_covered": [*(NOT_PRIVATE[name] for name in header.not_private), *NOT_COVERED],
+            "public_inputs": [dict(entry) for entry in header.public_inputs],
+            "not_private": list(REALISED),
+            "assumptions": [
+                *([SECRECY] if amplified else []),
+                *ASSUMPTIONS,
+                *([ROUNDED_STORAGE] if plan.inflation > 1 else []),
+                REALISED_ASSUMPTION,
+            ],
+            "not_covered": [
+                *(NOT_PRIVATE[name] for name in header.not_private),
+                *NOT_COVERED,
+                REALISED_NOT_COVERED,
+            ],
             "secret": [SECRET_COHORTS, *SECRETS] if amplified else list(SECRETS),
             "software": header.software,
             "stated_by": self.stated_by,
         }
 
+    def public(self) -> dict[str, Any]:
+        """What of it may be public: nothing that depends on who took part in which round.
+
+        Guarantees:
+            Two runs that differ in participation alone, after as many rounds, give the same dict.
+        """
+        left_out = {*REALISED, "not_private"}
+        kept = {name: value for name, value in self.to_dict().items() if name not in left_out}
+        for name, text in (("assumptions", REALISED_ASSUMPTION), ("not_covered", REALISED_NOT_COVERED)):
+            kept[name] = [entry for entry in kept[name] if entry != text]
+        return kept
+
     def to_json(self) -> str:
-        """The dict as indented JSON, ending in a newline."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        """The operator's statement as indented JSON, ending in a newline."""
+        return as_json(self.to_dict())
 
     def render_text(self) -> str:
-        """The statement as plain text for a terminal."""
+        """The operator's statement as plain text for a terminal."""
         return render(self.to_dict())
+
+
+def as_json(statement: Mapping[str, Any]) -> str:
+    """A statement's dict as indented JSON, ending in a newline."""
+    return json.dumps(statement, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def build_statement(header: RunHeader, record: ParticipationRecord) -> PrivacyStatement:
@@ -223,7 +259,9 @@ def _second_moment(plan: Plan) -> dict[str, Any] | None:
         return None
     named = ("form", "moment", "features", "weight", "mechanism")
     values = {name: getattr(plan.second, name) for name in named}
-    return {**values, "params": dict(plan.second.params), "noise_std": plan.second_noise_std}
+    level = plan.second_noise_std
+    added = level * plan.inflation
+    return {**values, "params": dict(plan.second.params), "noise_std": level, "noise_std_added": added}
 
 
 def _noise_key(header: RunHeader) -> str:

@@ -56,7 +56,7 @@ footer { margin-top: .8em; color: #55636f; font-size: .9em; }
 {% endfor %}
 </table>
 {% if chart %}
-<h2>How realised epsilon is spread over {{ users }} users</h2>
+<h2>How realised epsilon is spread over {{ users }} users (not private)</h2>
 <div class="spread">
 <svg width="{{ chart.width }}" height="{{ chart.height }}" \
 viewBox="0 0 {{ chart.width }} {{ chart.height }}" role="img" aria-label="Histogram of epsilon">

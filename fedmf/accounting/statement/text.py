@@ -1,4 +1,4 @@
-"""The privacy statement as text a person reads."""
+"""The privacy statement as text a person reads: the operator's, and the one that may be public."""
 
 from __future__ import annotations
 
@@ -7,99 +7,125 @@ from typing import Any, Final
 
 from fedmf.accounting.rounding import at_least, at_most
 
-__all__ = ["LISTS", "down", "facts", "headline", "render", "up"]
+__all__ = ["facts", "headline", "lists", "render", "up"]
 
-#: The lists of a statement, by heading.
-LISTS: Final = (
+_LISTS: Final = (
     ("Assumes", "assumptions"),
     ("Does not cover", "not_covered"),
     ("Must stay secret", "secret"),
 )
-_KNOWING: Final = ", to an observer who knows its rounds"
+_MARK: Final = "(not private)"
 
 
 def render(statement: Mapping[str, Any]) -> str:
     """Lay a statement's dict out as plain lines, most important first."""
-    lines = [headline(statement), ""]
-    width = max(len(name) for name, _ in facts(statement))
-    lines += [f"  {name:<{width}}  {value}" for name, value in facts(statement)]
-    for title, name in LISTS:
-        lines += ["", f"{title}:", *(f"  - {text}" for text in statement[name])]
+    lines, rows = [headline(statement), ""], facts(statement)
+    width = max(len(name) for name, _ in rows)
+    lines += [f"  {name:<{width}}  {value}" for name, value in rows]
+    for title, texts in lists(statement):
+        lines += ["", f"{title}:", *(f"  - {text}" for text in texts)]
     return "\n".join(lines) + "\n"
 
 
+def lists(statement: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """(heading, entries) of the lists of a statement."""
+    inputs = [
+        f"{entry['name']}: {entry['value']} ({entry['source']})" for entry in statement["public_inputs"]
+    ]
+    shown = [("Public inputs", inputs)] if inputs else []
+    return [*shown, *((title, statement[name]) for title, name in _LISTS)]
+
+
 def headline(statement: Mapping[str, Any]) -> str:
-    """The guarantee in one sentence."""
-    if statement["epsilon_planned"] is None:
+    """The guarantee in one sentence, with how it is known where that is no theorem."""
+    s = statement
+    if s["epsilon_planned"] is None:
         return "No privacy: this run added no noise."
-    known = statement["epsilon_planned_known_cohorts"]
-    text = (
-        f"Every user has ({up(statement['epsilon_planned'])}, {up(statement['delta'])})-differential privacy "
-        f"under {statement['adjacency']} adjacency."
-    )
-    if statement["amplification"] is not None:
-        text = f"{text[:-1]} while the cohorts stay secret, and epsilon {up(known)} "
-        text += "against whoever knows them."
-    if statement["noise_key_public"]:
-        return "Simulation only, no privacy (public noise seed). With a secret key: " + text
-    return text
+    text = f"Every user has ({up(s['epsilon_planned'])}, {up(s['delta'])})-differential privacy under "
+    text += f"{s['adjacency']} adjacency"
+    if s["amplification"] is not None:
+        if s["amplification"]["method"] == "normal interval":
+            text += ", by a Monte Carlo accountant with a normal approximation,"
+        known = up(s["epsilon_planned_known_cohorts"])
+        text += f" while the cohorts stay secret, and epsilon {known} against whoever knows them"
+    if s["noise_key_public"]:
+        return f"Simulation only, no privacy (public noise seed). With a secret key: {text}."
+    return f"{text}."
 
 
 def facts(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(name, value) of everything a statement says in numbers, most important first."""
+    """(name, value) of everything a statement says in numbers, most important first.
+
+    What the record of participation tells comes last, each marked as not private; a statement that may be
+    public has none of it.
+    """
     s = statement
-    params = ", ".join(f"{name}={value:g}" for name, value in s["params"].items())
-    quantiles = s["epsilon_realised_quantiles"]
-    empty = f", {s['rounds_empty']} of them empty" if s["rounds_empty"] else ""
-    rows = [
+    return [*_planned(s), *(_realised(s) if "epsilon_realised" in s else [])]
+
+
+def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+    amplified, so_far = s["amplification"], s["epsilon_planned_so_far"]
+    optional: list[tuple[str, str, Any]] = [
+        ("  cohorts known", f"{up(s['epsilon_planned_known_cohorts'])} for all rounds", amplified),
+        ("epsilon so far", f"{up(so_far)} allowed by the plan", None if so_far is None else True),
+    ]
+    return [
         ("epsilon planned", f"{up(s['epsilon_planned'])} for all {s['rounds']} rounds"),
-        (
-            "epsilon realised",
-            f"{up(s['epsilon_realised'])} (worst user{_KNOWING if s['amplification'] else ''})",
-        ),
-        (
-            "over users",
-            f"half at most {up(quantiles['0.5'])}, 90 % at most {up(quantiles['0.9'])}",
-        ),
+        *((name, value) for name, value, shown in optional if shown is not None),
         ("delta", up(s["delta"])),
-        ("as Gaussian DP", f"mu = {up(s['mu_planned'])} planned, {up(s['mu_realised'])} realised"),
-        (
-            "as zCDP",
-            f"rho = {up(s['rho_planned'])} planned, {up(s['rho_realised'])} realised",
-        ),
+        ("as Gaussian DP", f"mu = {up(s['mu_planned'])} planned"),
+        ("as zCDP", f"rho = {up(s['rho_planned'])} planned"),
         ("unit", f"{s['unit']}, {s['adjacency']} adjacency"),
-        ("mechanism", s["mechanism"] + (f" ({params})" if params else "")),
-        ("rounds", f"{s['rounds_released']} of {s['rounds']} released{empty}"),
-        (
-            "participations",
-            f"at most {s['max_participations']} planned, {s['realised_max_participations']} realised",
-        ),
-        (
-            "separation",
-            f"at least {s['min_separation']} planned, "
-            f"{'none' if s['realised_min_separation'] is None else s['realised_min_separation']} realised",
-        ),
+        *([("user ids of", s["user_namespace"])] if s["user_namespace"] else []),
+        ("mechanism", s["mechanism"] + _parameters(s["params"])),
+        ("rounds", f"{s['rounds_released']} of {s['rounds']} released"),
+        ("participations", f"at most {s['max_participations']} planned"),
+        ("separation", f"at least {s['min_separation']} planned"),
         ("sampling", s["sampling"]),
-        ("users", f"{s['users_participated']} of {s['users']} took part, {s['cohort_size']} planned a round"),
+        ("users", f"{s['users']}, {s['cohort_size']} planned a round"),
         ("clip norm", up(s["clip_norm"])),
-        ("noise multiplier", f"{down(s['noise_multiplier'])} per unit sensitivity"),
+        ("noise multiplier", f"{_level(s['noise_multiplier'])} per unit sensitivity"),
         (
             "sensitivity",
             f"{up(s['sensitivity'])} ({s['sensitivity_kind'].replace('_', ' ')}: {s['sensitivity_case']})",
         ),
-        ("noise", f"standard deviation {down(s['noise_std'])} on the sum, before correlation"),
+        ("noise", f"standard deviation {_noise(s)} on the sum, before correlation"),
+        *([] if amplified is None else [("accountant", _accountant(amplified))]),
+        *([] if s["second_moment"] is None else [("second moment", _second_moment(s["second_moment"]))]),
         ("noise key", s["noise_key"]),
         ("trust", s["trust"]),
         ("software", s["software"]),
     ]
-    if s["second_moment"] is not None:
-        rows.insert(-2, ("second moment", _second_moment(s["second_moment"])))
-    if s["epsilon_planned_so_far"] is not None:
-        rows.insert(1, ("epsilon so far", f"{up(s['epsilon_planned_so_far'])} allowed by the plan"))
-    if s["amplification"] is not None:
-        rows[1:1] = [("  cohorts known", f"{up(s['epsilon_planned_known_cohorts'])} for all rounds")]
-        rows.insert(-3, ("accountant", _accountant(s["amplification"])))
-    return rows
+
+
+def _realised(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+    quantiles = s["epsilon_realised_quantiles"]
+    knowing = ", to an observer who knows its rounds" if s["amplification"] else ""
+    least = "none repeated" if s["realised_min_separation"] is None else s["realised_min_separation"]
+    rows = [
+        ("epsilon realised", f"{up(s['epsilon_realised'])} (worst user{knowing})"),
+        ("over users", f"half at most {up(quantiles['0.5'])}, 90 % at most {up(quantiles['0.9'])}"),
+        ("mu, rho realised", f"{up(s['mu_realised'])}, {up(s['rho_realised'])}"),
+        ("took part", f"{s['users_participated']} of {s['users']} users"),
+        (
+            "contract kept",
+            f"{s['realised_max_participations']} participations at most, separation {least}",
+        ),
+        ("empty rounds", str(s["rounds_empty"])),
+    ]
+    return [(name, f"{value} {_MARK}") for name, value in rows]
+
+
+def _parameters(params: Mapping[str, float]) -> str:
+    named = ", ".join(f"{name}={value:g}" for name, value in params.items())
+    return f" ({named})" if named else ""
+
+
+def _noise(s: Mapping[str, Any]) -> str:
+    """The level that is accounted for, and the larger one that is added where stored noise is rounded."""
+    accounted, added = _level(s["noise_std"]), _level(s["noise_std_added"])
+    more = s["noise_std_added"] > s["noise_std"]
+    return f"{accounted} ({added} is added, as what is kept of it is rounded)" if more else accounted
 
 
 def _second_moment(second: Mapping[str, Any]) -> str:
@@ -107,7 +133,7 @@ def _second_moment(second: Mapping[str, Any]) -> str:
     return (
         f"{second['moment']}, {second['form']}, {second['features']} numbers under the same epsilon; "
         f"{second['mechanism']}, lambda = {up(second['weight'])}, noise of standard deviation "
-        f"{down(second['noise_std'])}"
+        f"{_noise(second)}"
     )
 
 
@@ -126,6 +152,6 @@ def up(value: float | None) -> str:
     return "infinite" if value is None else at_least(value)
 
 
-def down(value: float) -> str:
-    """Six digits, rounded down."""
+def _level(value: float) -> str:
+    """Noise that a claim says was added: rounded down."""
     return at_most(value)

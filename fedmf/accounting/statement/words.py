@@ -1,4 +1,4 @@
-"""What every privacy statement says in words: assumptions, limits and secrets."""
+"""What every privacy statement says in words, and which of its figures are not private."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ __all__ = [
     "NOT_PRIVATE",
     "OPERATING_SYSTEM_KEY",
     "PUBLIC_KEY",
+    "REALISED",
+    "REALISED_ASSUMPTION",
+    "REALISED_NOT_COVERED",
+    "ROUNDED_STORAGE",
     "SECRECY",
     "SECRETS",
     "SECRET_COHORTS",
@@ -22,6 +26,20 @@ TRUST: Final = {
     "server": "server re-clips every user's update",
     "workers": "workers clip; the server trusts the slice sums",
 }
+#: What the record of participation tells without noise: keys of the operator's statement alone.
+REALISED: Final = (
+    "epsilon_realised",
+    "epsilon_realised_quantiles",
+    "epsilon_realised_histogram",
+    "mu_realised",
+    "rho_realised",
+    "realised_max_participations",
+    "realised_min_separation",
+    "realised_patterns",
+    "realised_worst_pattern",
+    "rounds_empty",
+    "users_participated",
+)
 #: What a run may show that is not private, by the name that its header gives it.
 NOT_PRIVATE: Final = {
     "federated evaluation": (
@@ -35,19 +53,35 @@ NOT_COVERED: Final = (
     "hyper-parameter search: each further run on the same users adds to what they lose",
     "the number and identity of participants and the ledger itself are not released by the mechanism; "
     "publishing them is outside the guarantee",
-    "realised figures in this statement are computed from the record of participation without noise",
+    "what the times at which messages arrive and the durations of rounds tell",
     "compromise of the noise key: whoever learns it can subtract the noise",
     "floating point: the analysis is for real numbers, the noise is added in finite precision",
+)
+REALISED_NOT_COVERED: Final = (
+    "realised figures in this statement are computed from the record of participation without noise: they "
+    "are for the operator, and what may be published is what fedmf account --publish writes"
 )
 ASSUMPTIONS: Final = (
     "every user id belongs to one person who takes part under no other id",
     "every user's update was clipped to the clip norm before it was summed",
-    "epsilon_realised and epsilon_planned_so_far hold if neither a user's participation nor the round at "
-    "which the run stopped depends on the data; epsilon_planned holds without this",
+    "one user's data change that user's own contribution and nothing else: not which other users' updates "
+    "are in a sum, not which rounds there are, not when the run ends. epsilon_planned then holds whatever "
+    "the examples are; a user whose examples cannot be loaded or trained on enters as a zero vector",
+    "no worker process is killed by the system because of a user's data: such a worker's slice would count "
+    "as zero for all its users",
+    "epsilon_planned_so_far holds if the round at which the run stopped does not depend on the data",
+)
+REALISED_ASSUMPTION: Final = (
+    "epsilon_realised holds if neither a user's participation nor the round at which the run stopped "
+    "depends on the data"
+)
+ROUNDED_STORAGE: Final = (
+    "noise that is kept is rounded, which a larger noise makes up for but with probability 1e-20: delta is "
+    "larger by as much"
 )
 SECRECY: Final = (
     "epsilon_planned and epsilon_planned_so_far hold while the cohorts, drawn as the sampling says, stay "
-    "secret: whoever knows who took part when has epsilon_realised, and epsilon_planned_known_cohorts at most"
+    "secret: whoever knows who took part when has epsilon_planned_known_cohorts at most"
 )
 SECRETS: Final = (
     "the noise key (noise.key) and every backup of it: for ever, also after the run",

@@ -1,0 +1,140 @@
+"""What may be public of a statement depends on nothing that the record of participation holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import pytest
+from support.amplified_runs import ACCOUNTANTS, keys
+from support.headers import FACTORIZATION, make_header, read, record
+from support.small_runs import small_run
+
+from fedmf.accounting import (
+    PrivacyStatement,
+    RunHeader,
+    SecondStream,
+    at_least,
+    at_most,
+)
+from fedmf.accounting.statement.words import REALISED
+from fedmf.errors import ConfigError
+from fedmf.noise.key import NoiseKey
+from fedmf.runs import publish_statement
+from fedmf.runs.directory import header_of
+from fedmf.runs.planning import plan_run
+
+BUSY = [["ann-7f3", "bob-7f3"], ["eve-7f3"], [], [], ["ann-7f3", "bob-7f3"], []]
+IDLE = [[], [], [], ["zoe-7f3"], [], []]
+INPUTS = ({"name": "classes", "value": "0 to 9", "source": "configuration"},)
+
+
+def pair_header() -> RunHeader:
+    second = SecondStream("per-user", "diagonal", 3, 3, 0.5, "cgd", {"lambda": 0.8}, FACTORIZATION)
+    return make_header(second=second, sensitivity_value=10.0, public_inputs=INPUTS)
+
+
+def amplified_header(accountant: str) -> RunHeader:
+    run = small_run(None, **keys(accountant))
+    plan = plan_run(run, run.optimizer_source.build([(3,)], run.cohorts.rounds), 3)
+    return header_of(run, plan, NoiseKey.from_seed(3), 3)
+
+
+def published(
+    folder: Path, header: RunHeader, cohorts: list[list[str]]
+) -> tuple[dict[str, bytes], PrivacyStatement]:
+    folder.mkdir()
+    record(folder / "ledger.sqlite", header, cohorts)
+    statement = read(folder / "ledger.sqlite")
+    publish_statement(folder / "public", statement)
+    return {path.name: path.read_bytes() for path in sorted((folder / "public").iterdir())}, statement
+
+
+HEADERS = {
+    "plain": make_header,
+    "pair": pair_header,
+    **{a: (lambda a=a: amplified_header(a)) for a in ACCOUNTANTS},
+}
+
+
+@pytest.mark.parametrize("kind", HEADERS)
+def test_ledgers_that_differ_in_participation_alone_publish_the_same_bytes(tmp_path: Path, kind: str) -> None:
+    header = HEADERS[kind]()
+    first, busy = published(tmp_path / "busy", header, BUSY)
+    second, idle = published(tmp_path / "idle", header, IDLE)
+    assert first == second
+    assert set(first) == {"statement.json", "statement.txt", "statement.html"}
+    differing = {name for name, value in busy.to_dict().items() if value != idle.to_dict()[name]}
+    assert differing <= set(REALISED)
+    assert {"epsilon_realised", "users_participated", "rounds_empty", "realised_worst_pattern"} <= differing
+    assert busy.to_dict()["not_private"] == list(REALISED)
+    for name, content in first.items():
+        for word in (b"realised", b"not private", b"<svg", b"7f3"):
+            assert word not in content, (name, word)
+    shown = json.loads(first["statement.json"])
+    assert shown.keys() == busy.to_dict().keys() - {*REALISED, "not_private"}
+    assert shown["epsilon_planned"] == busy.planned.epsilon
+    assert at_least(shown["epsilon_planned"]).encode() in first["statement.txt"]
+
+
+def test_the_operators_text_and_page_mark_every_realised_figure(tmp_path: Path) -> None:
+    _, busy = published(tmp_path / "busy", make_header(), BUSY)
+    _, idle = published(tmp_path / "idle", make_header(), IDLE)
+    changed = set(busy.render_text().splitlines()) ^ set(idle.render_text().splitlines())
+    assert len(changed) >= 10
+    assert all(line.endswith("(not private)") for line in changed)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_anybody_may_read_what_is_published_and_nothing_is_replaced(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        published(tmp_path / "run", make_header(), BUSY)
+    finally:
+        os.umask(before)
+    public = tmp_path / "run" / "public"
+    assert public.stat().st_mode & 0o777 == 0o755
+    assert {path.stat().st_mode & 0o777 for path in public.iterdir()} == {0o644}
+    with pytest.raises(ConfigError, match="must be new or empty"):
+        publish_statement(public, read(tmp_path / "run" / "ledger.sqlite"))
+
+
+def test_public_inputs_and_the_users_namespace_are_shown(tmp_path: Path) -> None:
+    header = make_header(public_inputs=INPUTS, user_namespace="staff of 2026")
+    files, statement = published(tmp_path / "run", header, BUSY)
+    assert json.loads(files["statement.json"])["public_inputs"] == list(INPUTS)
+    for content in (
+        files["statement.txt"].decode(),
+        files["statement.html"].decode(),
+        statement.render_text(),
+    ):
+        assert "Public inputs" in content
+        assert "classes: 0 to 9 (configuration)" in content
+        assert "staff of 2026" in content
+    with pytest.raises(ValueError, match="public_inputs must hold strings"):
+        make_header(public_inputs=({"name": "classes", "value": 3, "source": "x"},))
+
+
+def test_noise_that_is_kept_rounded_is_stated_as_it_is_added(tmp_path: Path) -> None:
+    files, statement = published(tmp_path / "run", make_header(inflation=1.25), BUSY)
+    s = statement.to_dict()
+    assert s["noise_std_added"] == 1.25 * s["noise_std"]
+    text = files["statement.txt"].decode()
+    assert f"{at_most(s['noise_std'])} ({at_most(s['noise_std_added'])} is added" in text
+    assert "1e-20" in text
+    assert "is added," not in published(tmp_path / "exact", make_header(), BUSY)[0]["statement.txt"].decode()
+
+
+def test_the_headline_says_where_a_normal_approximation_is_behind_epsilon(tmp_path: Path) -> None:
+    header = amplified_header("balls-in-bins")
+    claim = header.plan.amplification
+    assert claim is not None
+    texts = {}
+    for method in ("normal interval", "certified"):
+        plan = dataclasses.replace(header.plan, amplification=dataclasses.replace(claim, method=method))
+        changed = dataclasses.replace(header, plan=plan)
+        texts[method] = published(tmp_path / method, changed, BUSY)[1].render_text().splitlines()[0]
+    assert "by a Monte Carlo accountant with a normal approximation" in texts["normal interval"]
+    assert "approximation" not in texts["certified"]
