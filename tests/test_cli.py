@@ -201,6 +201,19 @@ def test_a_run_without_noise_says_so(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "No privacy" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("kind", ["none", "user-level"])
+def test_failed_users_are_told_of_where_there_is_no_privacy_to_lose(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path / "run.toml", private=kind == "user-level", user_examples=1)
+    assert run(["simulate", str(config), "--out", str(tmp_path / "run")]) == 0
+    captured = capsys.readouterr()
+    told = "contributions failed and counted as zeros" in captured.err
+    assert told == (kind == "none")
+    assert "user_examples" in (tmp_path / "run" / "failures.jsonl").read_text()
+    assert "user_examples is" not in captured.out
+
+
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     captured = capsys.readouterr()

@@ -13,7 +13,7 @@ from fedmf.accounting import at_least, at_most
 if TYPE_CHECKING:
     from fedmf.flower import RoundReport
     from fedmf.runs import Session
-    from fedmf.training import Metric
+    from fedmf.training import Metric, UserFailure
 
 __all__ = ["RunView"]
 
@@ -36,6 +36,7 @@ class RunView:
         self._horizon = session.server.horizon
         self._bar = self._progress.add_task("", total=self._horizon, completed=session.server.t)
         self._row: Mapping[str, Any] | None = None
+        self._failures: list[UserFailure] = []
 
     def __enter__(self) -> Self:
         plan = self._session.plan
@@ -61,6 +62,7 @@ class RunView:
 
     def update(self, report: RoundReport, row: Mapping[str, Any] | None) -> None:
         """Show a finished round."""
+        self._failures += report.failures
         if row is not None:
             self._row = row
         text = "" if self._row is None else self._describe(self._row)
@@ -70,13 +72,24 @@ class RunView:
             self._console.print(f"round {report.t + 1}/{self._horizon}  {text}", highlight=False)
 
     def conclude(self) -> None:
-        """Print the privacy statement in a few lines and where the reports are."""
+        """Print the privacy statement in a few lines and where the reports are.
+
+        That users failed is said of a run without privacy only: elsewhere it would tell about their data.
+        """
         from fedmf.runs import FAILURES
 
         session = self._session
         row = session.metrics[max(session.metrics)]
         print(f"Test {self._describe(row, epsilon=False)} after {session.server.t} rounds.\n")
         print(session.statement().render_text())
+        if self._failures and not session.run.is_private:
+            first = self._failures[0]
+            self._console.print(
+                f"{len(self._failures)} contributions failed and counted as zeros; the first, of "
+                f"{first.user or 'nobody'} at {first.stage}: {first.reason}",
+                highlight=False,
+                markup=False,
+            )
         print(f"Run directory: {session.directory.path} (which users failed, if any: {FAILURES}, secret)")
 
     def _describe(self, row: Mapping[str, Any], epsilon: bool = True) -> str:

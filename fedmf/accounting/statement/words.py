@@ -87,6 +87,7 @@ SECRETS: Final = (
     "the noise key (noise.key) and every backup of it: for ever, also after the run",
     "the sums and updates before noise, wherever they were logged or kept",
     "the record of participation (ledger.sqlite), files of single users' budgets and exports of it",
+    "which users failed and why (failures.jsonl): it tells about their data",
 )
 SECRET_COHORTS: Final = (
     "who took part in which round: the amplified epsilon_planned holds only against those who do not know it"
