@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -116,10 +116,16 @@ def stream(
     on_long: OnLong = typer.Option(
         OnLong.clip, help="What happens to rows longer than ζ; refused ones count as unreadable."
     ),
-    skip_bad_rows: bool = typer.Option(
+    stop_at_bad_row: bool = typer.Option(
         False,
-        "--skip-bad-rows",
-        help="Let unreadable rows count as zero vectors. Default: stop before the first.",
+        "--stop-at-bad-row",
+        help="Stop before the first unreadable row, which is not private; the statement says so. Default: it "
+        "counts as a zero vector.",
+    ),
+    show_counts: bool = typer.Option(
+        False,
+        "--show-counts",
+        help="Say how many rows were clipped, zeroed and refused. Not private: for the operator alone.",
     ),
     every: int = typer.Option(
         1, "--every", metavar="R", help="Release steps R, 2R, … and n alone; the noise is the same."
@@ -134,7 +140,8 @@ def stream(
     """Release private running means and covariances, a step for each row.
 
     With --state, a stream that was stopped in any way, kill -9 included, goes on with the same command and
-    ends with the same output, bit for bit; the privacy statement is in that directory too.
+    ends with the same output, bit for bit; the privacy statement is in that directory too. What depends on
+    rows without noise, such as how many could not be read, is in its file operator.json and nowhere else.
 
     Example: fedmf stream --input rows.csv --norm-bound 1 --epsilon 8 --delta 1e-5 --output moments.parquet
     """
@@ -169,7 +176,8 @@ def stream(
             rows,
             output,
             {"file_format": chosen, "first_row": from_row},
-            {"clip": on_long is OnLong.clip, "zero_faulty": skip_bad_rows},
+            {"clip": on_long is OnLong.clip, "stop_at_faulty": stop_at_bad_row},
+            show_counts,
         )
 
 
@@ -180,6 +188,7 @@ def _run(
     output: Path | None,
     options: dict[str, Any],
     handling: dict[str, bool],
+    show_counts: bool,
 ) -> None:
     from fedmf.streaming import Handling, open_run, render_statement
 
@@ -195,6 +204,11 @@ def _run(
         counts = run.position.counts()
     text = render_statement(statement)
     typer.echo(text, nl=False, err=output is None)
+    if show_counts:
+        _show_counts(counts)
+
+
+def _show_counts(counts: Mapping[str, int]) -> None:
     asides = {
         "clipped": "rows were longer than the norm bound and clipped",
         "zeroed": "rows could not be read and counted as zero vectors",
@@ -203,7 +217,7 @@ def _run(
     }
     for name, what in asides.items():
         if counts[name]:
-            typer.echo(f"For the operator only: {counts[name]} {what}.", err=True)
+            typer.echo(f"Not private, for the operator only: {counts[name]} {what}.", err=True)
 
 
 @contextmanager

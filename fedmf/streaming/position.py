@@ -24,6 +24,7 @@ class Position:
         zeroed: unreadable rows that counted as zero vectors.
         refused_users: rows of users beyond (k, b).
         refused_late: rows beyond the horizon.
+        may_stop: whether any process of the stream would have stopped at a faulty row.
     """
 
     step: int = 0
@@ -38,6 +39,7 @@ class Position:
     zeroed: int = 0
     refused_users: int = 0
     refused_late: int = 0
+    may_stop: bool = False
 
     def counts(self) -> dict[str, int]:
         """What only the operator may see."""

@@ -33,11 +33,12 @@ class Handling:
 
     Args:
         clip: scale rows longer than ζ to ζ; else they count as faulty.
-        zero_faulty: let faulty rows count as zero vectors; else stop before the first.
+        stop_at_faulty: stop before the first faulty row, which tells what it held and is not covered; else
+            faulty rows count as zero vectors.
     """
 
     clip: bool = True
-    zero_faulty: bool = False
+    stop_at_faulty: bool = False
 
 
 class StreamRun:
@@ -77,6 +78,8 @@ class StreamRun:
             position = replace(position, emitted=0, written=0)
         self._emitted, self._written = position.emitted, position.written
         self._catch_up()
+        if self.handling.stop_at_faulty and not self.position.may_stop:
+            self._commit(self.position)  # before the first row, so that the statement knows
 
     def __enter__(self) -> Self:
         return self
@@ -104,8 +107,8 @@ class StreamRun:
             count_late: whether to read on past the horizon to count the rows there.
 
         Raises:
-            InputError: a faulty row (those before it are committed), an input that does not go on where the
-                stream is, or one without rows.
+            InputError: an input that does not go on where the stream is, one without rows, or, with
+                `Handling.stop_at_faulty`, a faulty row (those before it are committed).
         """
         if reader.layout != self.plan.layout:
             raise InputError(
@@ -189,7 +192,8 @@ class StreamRun:
         if stop < len(block):
             raise InputError(
                 f"{reader.where(block.first + stop)} {faults[stop]}. The {before.row + stop} rows before it "
-                "are done. Correct it and give the same command with --state again, or add --skip-bad-rows."
+                "are done. Correct it and give the same command with --state again, or do so without "
+                "--stop-at-bad-row."
             )
 
     def _admit(self, block: RowBlock, faults: dict[int, str]) -> tuple[list[int], int, int, int]:
@@ -204,7 +208,7 @@ class StreamRun:
             if user is not None and not self.users.admits(user, step + 1):
                 refused += 1
                 continue
-            if i in faults and not self.handling.zero_faulty:
+            if i in faults and self.handling.stop_at_faulty:
                 return steps, refused, 0, i
             step += 1
             if user is not None:
@@ -241,6 +245,7 @@ class StreamRun:
             written=self._written,
             output=self.output.name,
             separation=self.users.min_separation,
+            may_stop=position.may_stop or self.handling.stop_at_faulty,
         )
         fresh = np.empty((0, self.plan.width)) if releases is None else releases
         state = self._stream.state_dict(kept_vectors=True)

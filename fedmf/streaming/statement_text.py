@@ -56,8 +56,9 @@ def plain_words(statement: Mapping[str, Any]) -> list[str]:
         "others, the probability of that conclusion differs between the two worlds at most by the factor "
         f"{odds}, plus {at_least(s['delta'])}. A test between the two worlds that raises a false alarm in "
         f"5 % of cases detects the user's rows in at most {detected} % of cases.",
-        "The planned figures hold whatever the rows are. The realised ones say what the recorded "
-        "participation allows at most; they hold only if who takes part when does not depend on the data.",
+        _whatever(s)
+        + " The realised ones say what the recorded participation allows at most; they hold only "
+        "if who takes part when does not depend on the data.",
     ]
     if s["noise_key_public"]:
         paragraphs.insert(
@@ -66,6 +67,18 @@ def plain_words(statement: Mapping[str, Any]) -> list[str]:
             "protects nobody. What follows is what the same stream with a secret key would give.",
         )
     return paragraphs
+
+
+def _whatever(s: Mapping[str, Any]) -> str:
+    if s["stops_at_bad_rows"]:
+        return (
+            "The planned figures hold for rows that can be read: this stream was run so that it stops at one "
+            "that cannot, which tells something about that row without noise."
+        )
+    return (
+        "The planned figures hold whatever numbers the rows hold; a row that cannot be read takes its step "
+        "as a zero vector."
+    )
 
 
 def headline(statement: Mapping[str, Any]) -> str:

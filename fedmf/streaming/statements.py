@@ -26,7 +26,9 @@ NOT_COVERED: Final = (
     "protected; publishing user ids or the state directory is outside the guarantee",
     "choices made after looking at the data: norm bound, columns, scaling, and each further run on the same "
     "users adds to what they lose",
-    "when the stream was stopped, if that depends on values; messages and counts for the operator",
+    "when the stream was stopped, if that depends on values; an input that breaks off; counts for the "
+    "operator",
+    "what the times at which releases come tell",
     "compromise of the noise key, or the same state directory copied and continued twice",
     "floating point: the analysis is for real numbers, the noise is added in finite precision",
 )
@@ -42,6 +44,15 @@ _UNCHECKED: Final = (
     "checked, as no user column was named"
 )
 _IDS: Final = "every user id belongs to one person who takes part under no other id"
+_READABLE_IDS: Final = (
+    "the user of every row can be read: a row whose user cannot takes its step as a zero vector and counts "
+    "for nobody"
+)
+_PUBLIC_LAYOUT: Final = "columns and dimension, which the head of the input tells, are public"
+_STOPPING: Final = (
+    "this stream was run so that it stops at a row that cannot be read (--stop-at-bad-row): where it "
+    "stopped, and that it did not, is a function of rows without noise, and epsilon covers neither"
+)
 _PUBLIC_ROWS: Final = "the horizon was counted from the input: the number of its rows is public"
 
 
@@ -77,6 +88,7 @@ def stream_statement(plan: StreamPlan, position: Position, users: Histories, key
         "second_workload": plan.workloads[1].name,
         "second_moment": settings.second,
         "dimension": plan.layout.dimension,
+        "stops_at_bad_rows": position.may_stop,
         "rounds": n,
         "rounds_source": "declared" if settings.rounds is not None else "rows of the input, taken as public",
         "steps": position.step,
@@ -107,7 +119,7 @@ def stream_statement(plan: StreamPlan, position: Position, users: Histories, key
         "noise_key": f"{key.fingerprint} ({PUBLIC_KEY if key.public else OPERATING_SYSTEM_KEY})",
         "noise_key_public": key.public,
         "assumptions": _assumptions(plan),
-        "not_covered": list(NOT_COVERED),
+        "not_covered": [*([_STOPPING] if position.may_stop else []), *NOT_COVERED],
         "secret": list(SECRETS),
         "software": plan.software,
         "stated_by": SOFTWARE,
@@ -129,9 +141,14 @@ def _realised_multiplier(plan: StreamPlan, users: Histories) -> float | None:
 def _assumptions(plan: StreamPlan) -> list[str]:
     _, k, b = _contract(plan.mechanism.participation)
     if plan.settings.user_column is not None:
-        assumed = [_IDS, "epsilon_realised holds if who takes part when does not depend on the data"]
+        assumed = [
+            _IDS,
+            _READABLE_IDS,
+            "epsilon_realised holds if who takes part when does not depend on the data",
+        ]
     else:
         assumed = [_EACH_ANOTHER if k == 1 else _UNCHECKED.format(k=k, b=b)]
+    assumed.append(_PUBLIC_LAYOUT)
     return assumed if plan.settings.rounds is not None else [*assumed, _PUBLIC_ROWS]
 
 

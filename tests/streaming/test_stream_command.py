@@ -45,7 +45,7 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
     assert shown.out.startswith("Every user has (8, 1e-05)-differential privacy under zero-out adjacency.")
     counts = json.loads((folder / "state/operator.json").read_text())
     assert counts["clipped"] > 0
-    assert f"For the operator only: {counts['clipped']} rows were longer" in shown.err
+    assert shown.err == ""
     statement = json.loads((folder / "state/statement.json").read_text())
     assert statement.keys() >= REQUIRED
     assert statement["rounds"] == statement["steps"] == statement["users"] == 12
@@ -59,8 +59,10 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
         assert "refused" not in text
     before = (folder / "out.jsonl").read_bytes()
     assert before.count(b"\n") == 12
-    # The same command again has nothing left to do.
-    assert stream(*command) == 0
+    # The same command again has nothing left to do but to say what it is asked.
+    assert stream(*command, "--show-counts") == 0
+    told = f"Not private, for the operator only: {counts['clipped']} rows were longer"
+    assert told in capsys.readouterr().err
     assert (folder / "out.jsonl").read_bytes() == before
     # Another stream has another key and so another noise.
     assert stream(*command[:-3], "other.jsonl", "--state", "fresh") == 0
@@ -105,7 +107,7 @@ def test_a_pipe_that_is_given_in_two_parts(folder: Path, capfd: pytest.CaptureFi
     lines = (folder / "rows.jsonl").read_text().splitlines(keepends=True)
     both = ["--rounds", "12", "--seed", "4"]
     base = ["--input", "-", *both, "--output", "out.jsonl", "--state", "state"]
-    assert piped("".join(lines[:7]) + "[0.5, oops]\n", *base) == 2
+    assert piped("".join(lines[:7]) + "[0.5, oops]\n", *base, "--stop-at-bad-row") == 2
     error = capfd.readouterr().err
     assert error.startswith("fedmf: row 8 (line 8) must hold an array of numbers. The 7 rows before it")
     assert error.count("\n") == 1
@@ -123,7 +125,7 @@ def test_a_pipe_that_is_given_in_two_parts(folder: Path, capfd: pytest.CaptureFi
     [
         (["--input", "absent.csv"], "absent.csv cannot be opened"),
         (["--input", "."], "must be a file"),
-        (["--input", "rows.csv"], r"row 1 (line 2) column 'user' must be a number"),
+        (["--input", "rows.csv", "--stop-at-bad-row"], r"row 1 (line 2) column 'user' must be a number"),
         (["--input", "rows.csv", "--columns", "x,z"], "'z' is missing"),
         (["--input", "rows.csv", "--user-column", "name"], "'name' is missing"),
         (["--input", "rows.csv", "--columns", "x", "--rounds", "0"], "n (rounds)"),
@@ -175,13 +177,13 @@ def test_a_bad_row_without_a_state_tells_what_is_needed(
     text[5] = "u4,0.123456,secret"
     (folder / "rows.csv").write_text("\n".join(text))
     command = ["--input", "rows.csv", "--user-column", "user", "--state", "state", "--output", "out.jsonl"]
-    assert stream(*command) == 2
+    assert stream(*command, "--stop-at-bad-row") == 2
     shown = capfd.readouterr().err
     assert shown.startswith(
         "fedmf: row 5 (line 6) column 'y' must be a number. The 4 rows before it are done."
     )
     assert "secret" not in shown
     assert "0.123456" not in shown
-    assert stream(*command, "--skip-bad-rows") == 0
+    assert stream(*command, "--show-counts") == 0
     assert "1 rows could not be read and counted as zero vectors" in capfd.readouterr().err
     assert (folder / "out.jsonl").read_text().count("\n") == 12

@@ -315,7 +315,7 @@ def test_faulty_rows_stop_the_stream_or_count_as_zeros(tmp_path: Path) -> None:
     source.write_text("\n".join(lines) + "\n")
     settings = Settings(**BUDGET, rounds=N)
     with pytest.raises(InputError, match=r"^row 18 \(line 19\) column 'x1' must be finite"):
-        run_once(tmp_path, settings, source)
+        run_once(tmp_path, settings, source, handling=Handling(stop_at_faulty=True))
     assert len(releases(tmp_path / "out.jsonl")) == 17
     # Mended, the stream ends as if nothing had been.
     source.write_text(good)
@@ -326,11 +326,11 @@ def test_faulty_rows_stop_the_stream_or_count_as_zeros(tmp_path: Path) -> None:
         folder.mkdir()
         run_once(folder, settings, write_rows(folder / "rows.csv", values))
     assert (tmp_path / "whole/out.jsonl").read_bytes() == mended
-    # Left out, it takes its step as a zero vector: later rows keep their places whatever a row holds.
+    # Not stopping, it takes its step as a zero vector: later rows keep their places whatever a row holds.
     source.write_text("\n".join(lines) + "\n")
     folder = tmp_path / "left out"
     folder.mkdir()
-    got = run_once(folder, settings, source, handling=Handling(zero_faulty=True))
+    got = run_once(folder, settings, source, handling=Handling())
     assert got["counts"]["zeroed"] == 1
     assert "zeroed" not in got
     assert (folder / "out.jsonl").read_bytes() == (tmp_path / "zero/out.jsonl").read_bytes()
@@ -343,6 +343,6 @@ def test_long_rows_are_refused_on_request(tmp_path: Path) -> None:
     x[4] = 9.0
     source = write_rows(tmp_path / "rows.csv", x)
     with pytest.raises(InputError, match=r"row 5 \(line 6\) must not be longer than the norm bound"):
-        run_once(tmp_path, Settings(**BUDGET), source, handling=Handling(clip=False))
+        run_once(tmp_path, Settings(**BUDGET), source, handling=Handling(clip=False, stop_at_faulty=True))
     got = run_once(tmp_path, Settings(**BUDGET), source)
     assert got["counts"]["clipped"] == 1
