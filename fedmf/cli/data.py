@@ -68,7 +68,7 @@ def _draw(summary: PartitionSummary, file: Path) -> None:
     left.plot(shown + 1, sizes[shown], drawstyle="steps-mid")
     left.set(xlabel="users, largest first", ylabel="examples", ylim=(0, None))
     some = summary.label_counts[:: max(1, len(summary.label_counts) // 100)]
-    shares = some / some.sum(axis=1, keepdims=True)
+    shares = some / np.maximum(1, some.sum(axis=1, keepdims=True))
     image = right.imshow(shares, aspect="auto", interpolation="nearest", vmin=0, vmax=1, cmap="viridis")
     right.set(xlabel="class", ylabel=f"{len(some)} of {sizes.size:,} users")
     figure.colorbar(image, ax=right, label="share of a user's examples")

@@ -2,11 +2,10 @@
 
 from typing import Final
 
-from fedmf.data.dataset import ExampleStructure, FederatedDataset, TensorStructure
+from fedmf.data.dataset import ExampleStructure, FederatedDataset, TensorStructure, TestOwner
 from fedmf.data.digit_images import Digits
-from fedmf.data.hub import Hub, HubDataset
 from fedmf.data.memory import InMemoryDataset
-from fedmf.data.options import PARTITIONS, DatasetOptions, RowOptions, SpreadOptions
+from fedmf.data.options import PARTITIONS, DatasetOptions, SpreadOptions
 from fedmf.data.partitions import (
     Partition,
     partition_by_dirichlet_sizes,
@@ -16,10 +15,10 @@ from fedmf.data.partitions import (
     partition_evenly,
 )
 from fedmf.data.prototype_images import Prototypes
+from fedmf.data.public_input import PublicInput
+from fedmf.data.rows import Hub, HubDataset, RowOptions, Table, TableColumns, TableRows, read_table
 from fedmf.data.summary import PartitionSummary, summarise
 from fedmf.data.synthetic import Synthetic, SyntheticDataset
-from fedmf.data.table import Table
-from fedmf.data.table_file import TableRows, read_table
 from fedmf.data.user_ids import NumberedUsers
 from fedmf.values import by_kind
 
@@ -37,13 +36,16 @@ __all__ = [
     "Partition",
     "PartitionSummary",
     "Prototypes",
+    "PublicInput",
     "RowOptions",
     "SpreadOptions",
     "Synthetic",
     "SyntheticDataset",
     "Table",
+    "TableColumns",
     "TableRows",
     "TensorStructure",
+    "TestOwner",
     "partition_by_dirichlet_sizes",
     "partition_by_label",
     "partition_by_power_law",

@@ -5,14 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["ExampleStructure", "FederatedDataset", "TensorStructure"]
+__all__ = ["ExampleStructure", "FederatedDataset", "TensorStructure", "TestOwner"]
+
+#: Whose a test part is: examples that no user of the run ever owned, those of people who are no users of the
+#: run, or examples taken from the users of the run, which no noise covers.
+TestOwner = Literal["nobody", "held-out users", "training users"]
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class ExampleStructure:
 
 
 class FederatedDataset(ABC):
-    """Training examples owned by users, and a central held-out test part that no user owns.
+    """Training examples owned by users, and a central held-out test part.
 
     Users are called by their stable id (a string) in messages and in the ledger, and by their index,
     0..U − 1, in here.
@@ -106,15 +110,19 @@ class FederatedDataset(ABC):
         test_features: shape (tests, …), on the dataset's device.
         test_labels: shape (tests, …).
         classes: number of classes where labels are class numbers; 0 where they are anything else.
+        test_owner: whose the test part is: "nobody", "held-out users", who are no users of this data set, or
+            "training users".
 
-    Guarantees: every user owns at least one example. What a user owns, and in which order, depends neither
-    on the device nor on the users asked for together with it.
+    Guarantees: what a user owns, and in which order, depends neither on the device nor on the users asked for
+    together with it. A user may own nothing. Features that could not be read are NaN; a user whose examples
+    cannot be given at all is one for whom `examples` raises.
     """
 
     user_ids: Sequence[str]
     test_features: Tensor
     test_labels: Tensor
     classes: int = 0
+    test_owner: TestOwner = "nobody"
 
     #: Whether `examples` of several users always has as many rows of each as `sizes` says, so that no user's
     #: rows can be taken for another's. Users of other data sets are loaded one by one.
@@ -122,7 +130,7 @@ class FederatedDataset(ABC):
 
     @property
     def structure(self) -> ExampleStructure:
-        """That of the test part, which is public, with labels below ``classes`` if there are any."""
+        """Shapes and types of the test part, which are public; labels are below ``classes`` if any."""
         labels = TensorStructure.of(self.test_labels, self.classes or None)
         return ExampleStructure(TensorStructure.of(self.test_features), labels)
 

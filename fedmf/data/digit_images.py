@@ -10,6 +10,7 @@ import torch
 
 from fedmf.data.memory import InMemoryDataset
 from fedmf.data.options import Spread, SpreadOptions
+from fedmf.data.public_input import PublicInput, in_words
 from fedmf.data.user_ids import NumberedUsers
 from fedmf.values import check_sizes
 
@@ -39,6 +40,14 @@ class Digits(SpreadOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_sizes("input_shape", self.input_shape)
+
+    def example_inputs(self) -> tuple[PublicInput, PublicInput, PublicInput]:
+        """See `DatasetOptions.example_inputs`."""
+        return (
+            PublicInput("classes", "10", "the data set"),
+            PublicInput("shape of an example", in_words(self.input_shape or (64,)), "configuration"),
+            PublicInput("normalisation", "pixels / 16", "fixed"),
+        )
 
     def load(self) -> InMemoryDataset:
         """See `DatasetOptions.load`."""

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data.dataset import FederatedDataset
+from fedmf.data.dataset import FederatedDataset, TestOwner
 from fedmf.data.partitions import Partition
 
 __all__ = ["InMemoryDataset"]
@@ -26,15 +26,16 @@ class InMemoryDataset(FederatedDataset):
     Args:
         features: shape (examples, …), of any real type.
         labels: shape (examples, …), of any real type.
-        owned: for each user the indices of its examples.
+        owned: for each user the indices of its examples; examples may belong to nobody.
         user_ids: unique, stable names; user u is called ``user_ids[u]``.
         test_features: shape (tests, …).
         test_labels: shape (tests, …).
         classes: number of classes where labels are class numbers; 0 where they are anything else.
+        test_owner: whose the test part is.
 
     Raises:
-        ValueError: ids that are not unique, a user without examples, or users' examples of another shape or
-            type than those of the test part.
+        ValueError: ids that are not unique, or users' examples of another shape or type than those of the
+            test part.
     """
 
     counts_are_exact: ClassVar[bool] = True
@@ -46,6 +47,7 @@ class InMemoryDataset(FederatedDataset):
     test_features: Tensor
     test_labels: Tensor
     classes: int = 0
+    test_owner: TestOwner = "nobody"
 
     def __post_init__(self) -> None:
         if len(self.owned) != len(self.user_ids) or len(self._index) != len(self.user_ids):
@@ -62,11 +64,6 @@ class InMemoryDataset(FederatedDataset):
                     f"{name} must be like test_{name}, {tuple(tests.shape[1:])} {tests.dtype}; "
                     f"got {tuple(users.shape[1:])} {users.dtype}."
                 )
-        empty = np.flatnonzero(self._partition.sizes == 0)
-        if empty.size:
-            raise ValueError(
-                f"every user must own at least one example; got none for {self.user_ids[empty[0]]}."
-            )
 
     @cached_property
     def _partition(self) -> Partition:
@@ -100,10 +97,12 @@ class InMemoryDataset(FederatedDataset):
         Raises:
             ValueError: an example has another number of entries.
         """
-        entries = self.test_features[0].numel()
+        entries = math.prod(self.test_features.shape[1:])
         if math.prod(shape) != entries or min(shape, default=0) < 1:
             raise ValueError(
                 f"input-shape must multiply to the {entries} entries of an example; got {tuple(shape)}."
             )
         names = ("features", "test_features")
-        return replace(self, **{name: getattr(self, name).reshape(-1, *shape) for name in names})
+        return replace(
+            self, **{name: getattr(self, name).reshape(len(getattr(self, name)), *shape) for name in names}
+        )

@@ -21,9 +21,10 @@ from fedmf.data.partitions import (
     partition_by_shards,
     partition_evenly,
 )
+from fedmf.data.public_input import PublicInput
 from fedmf.values import Value, check_choices, check_whole
 
-__all__ = ["PARTITIONS", "DatasetOptions", "RowOptions", "Spread", "SpreadOptions"]
+__all__ = ["PARTITIONS", "DatasetOptions", "Spread", "SpreadOptions"]
 
 #: Partitions that need labels and a generator, no more.
 Spread = Literal["iid", "dirichlet", "dirichlet-sizes", "power-law", "shards"]
@@ -34,7 +35,8 @@ class DatasetOptions(Value, ABC):
     """A data set and its options; `load` makes or reads it.
 
     Args:
-        users: U ≥ 1, number of users; of no meaning with partition "natural".
+        users: U ≥ 1, number of users; with partition "natural" as many as the roster, or the user column,
+            names, less those held out.
         partition: who owns what: "iid" (equal sizes), "dirichlet" (label skew), "dirichlet-sizes",
             "power-law" (few users own much), "shards" (few labels a user), or "natural" (each example stays
             with the user that the user column names).
@@ -70,6 +72,25 @@ class DatasetOptions(Value, ABC):
             ValueError: the data cannot be read, or do not suit the options.
         """
 
+    @abstractmethod
+    def example_inputs(self) -> tuple[PublicInput, PublicInput, PublicInput]:
+        """Classes, shape of an example and normalisation, as far as they are known without the data."""
+
+    def public_inputs(self) -> tuple[PublicInput, ...]:
+        """Whatever of the data is taken as known to everybody; computed from the options alone."""
+        return (
+            PublicInput("users", str(self.users), "configuration"),
+            PublicInput("user ids", "numbered", "made from the number of users"),
+            PublicInput("sizes of users", f"partition {self.partition!r}", "drawn from the public seed"),
+            *self.example_inputs(),
+            PublicInput("partition", self.partition, "drawn from the public seed; no private rows"),
+            PublicInput("test part", "nobody's", "drawn from the public seed; no private rows"),
+        )
+
+    def undeclared(self) -> tuple[str, ...]:
+        """Keys that a private run must give: without them something public depends on private rows."""
+        return ()
+
 
 @dataclass(frozen=True)
 class SpreadOptions(DatasetOptions):
@@ -95,40 +116,6 @@ class SpreadOptions(DatasetOptions):
             ValueError: more users than examples, or too many shards.
         """
         return PARTITIONS[self.partition](self, labels, rng)
-
-
-@dataclass(frozen=True)
-class RowOptions(SpreadOptions):
-    """A data set of rows with named columns.
-
-    Args:
-        path: where the rows are.
-        feature_columns: names of the feature columns.
-        label_column: name of the label column.
-        user_column: name of the column that says whose row it is; empty for none.
-    """
-
-    path: str = ""
-    feature_columns: tuple[str, ...] = ()
-    label_column: str = "label"
-    user_column: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.path:
-            raise ValueError(f"path (of the data) must name what dataset {self.kind!r} reads; got none.")
-        names = self.feature_columns
-        if not isinstance(names, tuple) or not all(names) or len(set(names)) < len(names):
-            raise ValueError(f"feature_columns must be a tuple of different names; got {names!r}.")
-        if any("," in name or name != name.strip() for name in names):
-            raise ValueError(
-                f"feature_columns must have no commas and no blanks at their ends, so that a configuration "
-                f"can list them; got {names!r}."
-            )
-        if not self.label_column:
-            raise ValueError("label_column must be named; got none.")
-        if self.partition == "natural" and not self.user_column:
-            raise ValueError("user_column must be named with partition 'natural'; got none.")
 
 
 #: By name; each gives every user at least one example.

@@ -67,6 +67,11 @@ class Partition(Sequence[NDArray[np.int64]]):
         """How many examples each user owns, shape (users,)."""
         return np.diff(self.edges)
 
+    def keeping(self, rows: NDArray[np.bool_]) -> Self:
+        """Without the examples where ``rows``, shape (examples,), is false; users may be left with none."""
+        kept = rows[self.order]
+        return type(self)(self.order[kept], np.concatenate([[0], np.cumsum(kept)])[self.edges])
+
     def rows(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
         """The examples of these users, one user after the other."""
         sizes = self.sizes[users]

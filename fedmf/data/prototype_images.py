@@ -11,6 +11,7 @@ import torch
 
 from fedmf.data.memory import InMemoryDataset
 from fedmf.data.options import Spread, SpreadOptions
+from fedmf.data.public_input import PublicInput, in_words
 from fedmf.data.user_ids import NumberedUsers
 from fedmf.values import check_sizes, check_whole
 
@@ -57,6 +58,14 @@ class Prototypes(SpreadOptions):
                 f"prototypes must have at most {_MOST_NUMBERS} numbers in memory; got {numbers}. "
                 "Use fewer users, or the synthetic dataset, which is generated on demand."
             )
+
+    def example_inputs(self) -> tuple[PublicInput, PublicInput, PublicInput]:
+        """See `DatasetOptions.example_inputs`."""
+        return (
+            PublicInput("classes", str(self.classes), "configuration"),
+            PublicInput("shape of an example", in_words(self.input_shape), "configuration"),
+            PublicInput("normalisation", "none: generated", "fixed"),
+        )
 
     def load(self) -> InMemoryDataset:
         """See `DatasetOptions.load`."""

@@ -72,5 +72,5 @@ def summarise(dataset: FederatedDataset, most_users: int = 1000) -> PartitionSum
 
 
 def _entropy(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    shares = counts / counts.sum(axis=1, keepdims=True)
+    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     return -(shares * np.log2(np.where(shares > 0, shares, 1.0))).sum(axis=1)

@@ -15,6 +15,7 @@ from fedmf.data.dataset import FederatedDataset
 from fedmf.data.keyed_draws import KeyedDraws, normals, quantile_levels, sixteen_bits
 from fedmf.data.options import DatasetOptions
 from fedmf.data.partitions import pareto_quantiles
+from fedmf.data.public_input import PublicInput, in_words
 from fedmf.data.user_ids import NumberedUsers
 from fedmf.values import check_whole
 
@@ -78,6 +79,14 @@ class Synthetic(DatasetOptions):
         for label, value in (("α (alpha)", self.alpha), ("β (beta)", self.beta)):
             if not (np.isfinite(value) and value >= 0):
                 raise ValueError(f"{label} must be zero or positive and finite; got {value}.")
+
+    def example_inputs(self) -> tuple[PublicInput, PublicInput, PublicInput]:
+        """See `DatasetOptions.example_inputs`."""
+        return (
+            PublicInput("classes", str(self.classes), "configuration"),
+            PublicInput("shape of an example", in_words((self.features,)), "configuration"),
+            PublicInput("normalisation", "none: generated", "fixed"),
+        )
 
     def load(self) -> SyntheticDataset:
         """See `DatasetOptions.load`."""

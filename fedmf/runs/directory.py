@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -196,6 +197,7 @@ def header_of(run: Run, plan: Plan, key: NoiseKey, dimension: int) -> RunHeader:
         key_public=key.public,
         clipped_by="server" if run.execution.messages == "per-user" else "workers",
         not_private=("federated evaluation",) if run.execution.federated_evaluation else (),
+        public_inputs=tuple(dataclasses.asdict(entry) for entry in run.task_source.public_inputs()),
     )
 
 

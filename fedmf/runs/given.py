@@ -6,15 +6,40 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
+from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
 from fedmf.optim import ChosenOptimizer, OwnOptimizer, ServerOptimizer, chosen, fingerprint_of
 from fedmf.training import Task
 from fedmf.values import Value
 
-__all__ = ["GIVEN", "GivenTask", "TaskSource", "recorded_optimizer", "same_optimizer", "same_task"]
+__all__ = [
+    "GIVEN",
+    "GivenTask",
+    "TaskSource",
+    "declared_by_task",
+    "recorded_optimizer",
+    "same_optimizer",
+    "same_task",
+]
 
 #: The kind of what was given as an object.
 GIVEN: Final = "given"
+
+
+def declared_by_task(users: int) -> tuple[PublicInput, ...]:
+    """The public inputs of a task of one's own, which vouches for them.
+
+    Args:
+        users: N.
+    """
+    source = "declared by the task, which must not read them off private rows"
+    return (
+        PublicInput("users", str(users), source),
+        PublicInput("user ids", "those of its data set", source),
+        PublicInput("sizes of users", "those of its data set", source),
+        PublicInput("structure of an example", "shapes, types and bounds", source),
+        PublicInput("test part", "that of its data set, which says whose it is", source),
+    )
 
 
 class TaskSource(Protocol):
@@ -23,6 +48,14 @@ class TaskSource(Protocol):
     @property
     def users(self) -> int:
         """N, declared before any data are read."""
+        ...
+
+    def public_inputs(self) -> tuple[PublicInput, ...]:
+        """Whatever of the data is taken as known to everybody; nothing is loaded."""
+        ...
+
+    def undeclared(self) -> tuple[str, ...]:
+        """Keys that a private run must give and that are missing (`DatasetOptions.undeclared`)."""
         ...
 
     def build(self) -> Task:
@@ -49,6 +82,14 @@ class GivenTask:
     def users(self) -> int:
         """N."""
         return self.task.dataset.users
+
+    def public_inputs(self) -> tuple[PublicInput, ...]:
+        """What the task declares."""
+        return declared_by_task(self.users)
+
+    def undeclared(self) -> tuple[str, ...]:
+        """Nothing: the task declares its structure itself."""
+        return ()
 
     def build(self) -> Task:
         """The object."""

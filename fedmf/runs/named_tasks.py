@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fedmf.data import DatasetOptions, Digits
+from fedmf.data import DatasetOptions, Digits, PublicInput
 from fedmf.errors import ConfigError
 from fedmf.models import Architecture, Mlp
+from fedmf.runs.given import declared_by_task
 from fedmf.training import Task, classification
 from fedmf.values import Value, check_whole
 
@@ -35,6 +36,14 @@ class Classification:
     def users(self) -> int:
         """N."""
         return self.data.users
+
+    def public_inputs(self) -> tuple[PublicInput, ...]:
+        """Those of the data."""
+        return self.data.public_inputs()
+
+    def undeclared(self) -> tuple[str, ...]:
+        """Those of the data."""
+        return self.data.undeclared()
 
     def build(self) -> Task:
         """Load the data and build the model; a pure function of the value and the files it names.
@@ -78,6 +87,14 @@ class FunctionTask(Value):
                 f"function (of the task) must read package.module:function; got {self.function!r}."
             )
         check_whole("N (users)", self.users)
+
+    def public_inputs(self) -> tuple[PublicInput, ...]:
+        """What the task declares."""
+        return declared_by_task(self.users)
+
+    def undeclared(self) -> tuple[str, ...]:
+        """Nothing: the task declares its structure itself."""
+        return ()
 
     def build(self) -> Task:
         """Call the function.

@@ -118,6 +118,11 @@ class Run:
                 f"cohorts must be sampled for an amplified run; got {self.cohorts.kind!r}. It would claim "
                 "amplification by sampling that does not happen."
             )
+        if self.is_private and (missing := self.task_source.undeclared()):
+            raise ValueError(
+                f"{', '.join(missing)} (of the data) must be declared for a private run; got none. Without "
+                "them something public would be read off private rows; a run with privacy of kind 'none' may."
+            )
         self.cohorts.schedule(self.task_source.users, self.participation, secret_seed=0)  # only to check it
         self.optimizer_source.workload(n)  # only to check that its schedule fits the horizon
         for workload in (self.workload, self.second_workload):

@@ -66,7 +66,7 @@ class Task:
 
     @torch.no_grad()
     def evaluate(self, parameters: Tensor) -> dict[str, float]:
-        """Mean loss, called ``loss``, and the metrics of θ on the central test part, which no user owns."""
+        """Mean loss, called ``loss``, and the metrics of θ on the central test part."""
         labels = self.dataset.test_labels
         outputs = self.model.forward(parameters, self.dataset.test_features)
         metrics = {metric.name: metric.of(outputs, labels) for metric in self.metrics}

@@ -163,12 +163,18 @@ def tiny(**changes: object) -> InMemoryDataset:
     [
         ({"user_ids": ("a", "a")}, r"user ids must be unique, .* 2 ids \(1 different\) for 2 users"),
         ({"user_ids": ("a",)}, r"got 1 ids \(1 different\) for 2 users"),
-        ({"owned": (np.array([0]), np.array([], dtype=np.int64))}, "at least one example; got none for b"),
     ],
 )
 def test_impossible_datasets_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tiny(**changes)
+
+
+def test_a_user_may_own_nothing() -> None:
+    dataset = tiny(owned=(np.array([0]), np.array([], dtype=np.int64)))
+    features, labels = dataset.examples(np.array([1, 1]))
+    assert dataset.sizes(np.array([0, 1])).tolist() == [1, 0]
+    assert (features.shape, labels.shape, features.dtype) == ((0, 2), (0,), torch.float32)
 
 
 def test_moving_to_a_device_moves_all_tensors() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.data.hub import Hub
+from fedmf.data.rows import Hub
 
 TRAIN, TEST = 120, 30
 
@@ -54,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     "partition", ["natural", "iid", "dirichlet", "dirichlet-sizes", "power-law", "shards"]
 )
 def test_every_example_belongs_to_one_user_and_is_decoded_right(folder: str, partition: str) -> None:
-    options = Hub(5, partition, path=folder, user_column="writer", seed=3)  # type: ignore[arg-type]
+    options = Hub(5, partition, path=folder, user_column="writer", seed=3, hold_out="examples")  # type: ignore[arg-type]
     data = options.load()
     raw = images(TRAIN, 0)
     pixels = torch.stack([torch.from_numpy(np.asarray(image).copy()) for image in raw[:]["image"]])
@@ -80,12 +81,38 @@ def test_every_example_belongs_to_one_user_and_is_decoded_right(folder: str, par
 def test_without_a_test_split_some_examples_are_held_out(tmp_path: Path) -> None:
     datasets.DatasetDict({"train": images(60, 2, channels=1)}).save_to_disk(tmp_path / "saved")
     data = Hub(
-        path=str(tmp_path / "saved"), user_column="writer", partition="natural", test_fraction=0.25
+        path=str(tmp_path / "saved"),
+        user_column="writer",
+        partition="natural",
+        test_fraction=0.25,
+        hold_out="examples",
     ).load()
     assert data.test_features.shape == (15, 1, 8, 6)
     assert data.sizes(np.arange(7)).sum() == 45
     both = torch.cat([data.test_features, data.examples(np.arange(7))[0]])
     assert len(torch.unique(both, dim=0)) == 60
+
+
+def test_rows_of_training_users_in_the_test_split_are_left_out_unless_asked_for(tmp_path: Path) -> None:
+    train, test = images(TRAIN, 0), images(TEST, 1)
+    writers = ["w1" if i % 3 else "stranger" for i in range(TEST)]
+    test = test.remove_columns("writer").add_column("writer", writers)  # type: ignore[call-arg]
+    datasets.DatasetDict({"train": train, "test": test}).save_to_disk(tmp_path / "saved")
+    options = Hub(7, "natural", path=str(tmp_path / "saved"), user_column="writer", class_names=("0..3",))
+    apart = options.load()
+    assert (len(apart.test_labels), apart.test_owner) == (10, "held-out users")
+    assert apart.test_labels.tolist() == test[:]["label"][::3]
+    assert (apart.users, apart.sizes(np.arange(7)).sum()) == (7, TRAIN)
+    mixed = replace(options, hold_out="examples").load()
+    assert (len(mixed.test_labels), mixed.test_owner) == (TEST, "training users")
+    unnamed = test.remove_columns("writer")
+    datasets.DatasetDict({"train": train, "test": unnamed}).save_to_disk(tmp_path / "unnamed")
+    with pytest.raises(ValueError, match=r"split 'test' of .* must have column 'writer'"):
+        replace(options, path=str(tmp_path / "unnamed")).load()
+    same = datasets.DatasetDict({"train": train, "test": images(TEST, 1)})
+    same.save_to_disk(tmp_path / "same")
+    with pytest.raises(ValueError, match="test part must have at least one row"):
+        replace(options, path=str(tmp_path / "same")).load()
 
 
 def saved(path: Path, columns: dict[str, list[Any]]) -> str:
@@ -101,10 +128,6 @@ GOOD = {"x": [[float(i), 1.0] for i in range(8)], "y": list("abababab"), "who": 
     [
         ({}, ("z", "y", "who"), "columns of .* are x, y, who; got 'z'"),
         ({}, ("y", "y", "who"), "must hold images or numbers; got .* in 'y'"),
-        ({"y": [*"abababa", None]}, ("x", "y", "who"), "row 8: column 'y' is missing"),
-        ({"who": [*"uvuvuvu", ""]}, ("x", "y", "who"), "row 8: column 'who' is missing"),
-        ({"x": [[1.0, float("nan")]] * 8}, ("x", "y", "who"), "column 'x' must be finite"),
-        ({"x": [[1.0], [1.0, 2.0]] * 4}, ("x", "y", "who"), "must have one shape"),
     ],
 )
 def test_bad_data_are_one_line(

@@ -42,7 +42,7 @@ RECORDED: list[tuple[str, dict[str, Any], str]] = [
         },
         "ba4caf231be12c61",
     ),
-    ("table", {"path": "rows", **NATURAL_ROWS}, "95fda03de99c8678"),
+    ("table", {"path": "rows", **NATURAL_ROWS, "hold_out": "examples"}, "95fda03de99c8678"),
     ("table", {"path": "rows", **NATURAL_ROWS, "hold_out": "users", "seed": 2}, "f25cb93f3753f13b"),
     (
         "table",
@@ -62,7 +62,8 @@ RECORDED: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "hub",
-        {"path": "train", "user_column": "writer", "partition": "natural", "test_fraction": 0.25},
+        {"path": "train", "user_column": "writer", "partition": "natural", "test_fraction": 0.25,
+         "hold_out": "examples"},
         "dd0565496124282d",
     ),
     ("hub", {"path": "both", "seed": 4}, "7fe9e77aa0463bf5"),

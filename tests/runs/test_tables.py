@@ -104,6 +104,7 @@ def test_flower_passes_every_key_on(name: str) -> None:
         assert same(run_of({**UNSET, **given}), run_of(given))
 
 
+MNIST = Hub(path="ylecun/mnist", feature_columns=("none",), class_names=("0..9",), input_shape=(1, 28, 28))
 RUNS = {
     "all of it": Run(
         task=Classification(Synthetic(users=40, alpha=0.1 + 0.2, seed=3), Logistic(seed=4)),
@@ -122,7 +123,7 @@ RUNS = {
     ),
     "no hidden layers": Run(task=Classification(model=Mlp(hidden_units=()))),
     "no privacy": Run(privacy=NoPrivacy(noise_seed=0)),
-    "a hub": Run(task=Classification(Hub(path="ylecun/mnist", feature_columns=("none",)))),
+    "a hub": Run(task=Classification(MNIST)),
     "a function": Run(task=FunctionTask("a.b:c", 360, 5, "x = 3")),
 }
 

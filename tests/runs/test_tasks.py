@@ -73,15 +73,19 @@ def test_keys_reach_the_synthetic_data() -> None:
 
 
 def test_a_table_becomes_a_task(tmp_path: Path) -> None:
-    rows = "".join(f"u{i % 4},{i},{-i},{i % 2}\n" for i in range(40))
+    rows = "".join(f"u{i % 5},{i},{-i},{i % 2}\n" for i in range(40))
     (tmp_path / "rows.csv").write_text("who,a,b,y\n" + rows)
-    keys = {"dataset": "table", "data_path": str(tmp_path / "rows.csv"), "label_column": "y"}
-    natural = configured(**keys, users=4, cohort_size=2, user_column="who", partition="natural")
-    task = natural.task_source.build()
-    assert list(task.dataset.user_ids) == ["u0", "u1", "u2", "u3"]
+    (tmp_path / "users.txt").write_text("u3\nu0\nu2\nu4\nu1\n")
+    data = {"kind": "table", "path": str(tmp_path / "rows.csv"), "label-column": "y", "class-names": "0..1"}
+    people = {"user-column": "who", "partition": "natural", "roster": str(tmp_path / "users.txt")}
+    natural = {"users": 4, "feature-columns": "a,b", "input-shape": "2", **people}
+    task = run_of({"data": {**data, **natural}, "cohorts.size": 2}).task_source.build()
+    assert set(task.dataset.user_ids) < {"u0", "u1", "u2", "u3", "u4"}
+    assert (task.dataset.users, task.dataset.test_owner) == (4, "held-out users")
     assert task.model.dimension == 3 * 32 + 33 * 2
-    spread = configured(**keys, feature_columns="b", partition="power-law").task_source.build()
-    assert (spread.dataset.users, spread.dataset.test_features.shape) == (12, (8, 1))
+    spread = {"users": 12, "feature-columns": "b", "input-shape": "1", "partition": "power-law"}
+    task = run_of({"data": {**data, **spread}, "cohorts.size": 2}).task_source.build()
+    assert (task.dataset.users, task.dataset.test_features.shape) == (12, (8, 1))
 
 
 MODULE = """

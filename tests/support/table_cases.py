@@ -11,16 +11,19 @@ from fedmf.runs.tables import Key, keys
 KEYS: dict[str, Key] = {key.dotted: key for key in keys()}
 OF_TYPE = {kind: [name for name, key in KEYS.items() if key.type is kind] for kind in (bool, int, float, str)}
 
+#: What a private run must declare about rows.
+_DECLARED = {"data.class-names": "0..9", "data.input-shape": "64", "data.roster": "users.txt"} | {
+    "data.user-column": "who"
+}
 #: What a kind needs beside its name.
 NEEDED: dict[tuple[str, str], dict[str, Any]] = {
-    ("data", "table"): {"data.path": "rows.csv"},
-    ("data", "hub"): {"data.path": "cifar10"},
+    ("data", "table"): {"data.path": "rows.csv", "data.feature-columns": "a,b", **_DECLARED},
+    ("data", "hub"): {"data.path": "cifar10", **_DECLARED},
     ("task", "function"): {"task.function": "tasks:make"},
 }
 #: What a value of a key needs.
 COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
-    ("data.hold-out", "users"): {"data.user-column": "who"},
-    ("data.partition", "natural"): {"data.kind": "table", "data.path": "rows.csv", "data.user-column": "who"},
+    ("data.partition", "natural"): {"data.kind": "table"},
     ("privacy.amplified", True): {"cohorts.kind": "balls-in-bins"},
     ("optimizer.epsilon", 0.0): {"optimizer.kind": "adam"},
     ("optimizer.epsilon", 1e9): {"optimizer.kind": "adam"},
@@ -115,6 +118,8 @@ TEXTS: dict[str, list[str]] = {
     "data.feature-columns": ["a,b", "none", "größe"],
     "data.label-column": ["y", "a,b"],
     "data.user-column": ["who"],
+    "data.class-names": ["cat,dog", "0..61", "größe,-1"],
+    "data.roster": ["users.txt", 'a "b"/é'],
     "model.hidden-units": ["8,4", "64", "none"],
     "privacy.user-namespace": ["hospital 3"],
     "privacy.user-budgets": ["budgets.csv"],
@@ -128,7 +133,7 @@ CHOICES: dict[str, list[str]] = {
     "task.kind": ["classification", "function"],
     "data.kind": ["digits", "synthetic", "prototypes", "table", "hub"],
     "data.partition": ["iid", "dirichlet", "dirichlet-sizes", "power-law", "shards"],
-    "data.hold-out": ["examples", "users"],
+    "data.hold-out": ["auto", "examples", "users"],
     "model.kind": ["mlp", "cnn", "logistic"],
     "cohorts.kind": ["cyclic", "random", "cyclic-poisson", "balls-in-bins", "b-min-sep"],
     "privacy.kind": ["user-level", "none"],

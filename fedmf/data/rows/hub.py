@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
+import pyarrow as arrow
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data.dataset import FederatedDataset
-from fedmf.data.hold_out import hold_out_examples
-from fedmf.data.options import RowOptions
+from fedmf.data.dataset import FederatedDataset, TestOwner
 from fedmf.data.partitions import Partition, check_users
+from fedmf.data.rows.decoding import check_features, decoded
+from fedmf.data.rows.ownership import partition_by_owner
+from fedmf.data.rows.row_options import HeldOut, RowOptions
+from fedmf.data.rows.text_column import TextColumn, bytes_of
 from fedmf.data.user_ids import NumberedUsers
 
 __all__ = ["Hub", "HubDataset"]
@@ -28,7 +31,8 @@ _MOST_TESTS: Final = 10_000
 class HubDataset(FederatedDataset):
     """Examples that stay on disk until a user who owns them is asked for.
 
-    Images become (channels, height, width) in [0, 1].
+    Images become (channels, height, width) in [0, 1]. One that cannot be decoded, or of another shape than
+    the test part's, becomes NaN.
 
     Args:
         examples: a `datasets.Dataset` with the feature column, not decoded yet.
@@ -38,6 +42,7 @@ class HubDataset(FederatedDataset):
         test: rows of the test part with their labels, as (features, labels).
         column: name of the feature column.
         classes: number of classes.
+        test_owner: whose the test part is.
     """
 
     counts_are_exact: ClassVar[bool] = True
@@ -51,9 +56,10 @@ class HubDataset(FederatedDataset):
         test: tuple[Tensor, Tensor],
         column: str,
         classes: int,
+        test_owner: TestOwner,
     ) -> None:
         self._examples, self._labels, self._owned, self._column = examples, labels, owned, column
-        self.user_ids, self.classes = user_ids, classes
+        self.user_ids, self.classes, self.test_owner = user_ids, classes, test_owner
         self._index = {name: u for u, name in enumerate(user_ids)}
         self.test_features, self.test_labels = test
 
@@ -70,7 +76,8 @@ class HubDataset(FederatedDataset):
         rows = self._owned.rows(users)
         device = self.test_features.device
         labels = torch.from_numpy(self._labels[rows])
-        return _decoded(self._examples, rows, self._column).to(device), labels.to(device)
+        features = decoded(self._examples, rows, self._column, tuple(self.test_features.shape[1:]))
+        return features.to(device), labels.to(device)
 
     def to(self, device: torch.device | str) -> Self:
         """See `FederatedDataset.to`; examples are still read and decoded on the CPU."""
@@ -85,9 +92,11 @@ class Hub(RowOptions):
 
     ``path`` is its name on the hub (which needs a network the first time) or that of a folder: Parquet files
     named after their split, or what ``save_to_disk`` wrote. The split "train" is spread. The test part is
-    the split "test" or, without one, a random share of "train" that leaves every user of the user column an
-    example; at most 10,000 examples of it are used. The partitions iid and dirichlet are those of
-    flwr-datasets, with its random numbers.
+    the split "test" or, without one, what ``hold_out`` says; at most 10,000 examples of it are used. With
+    partition "natural", rows of the split "test" that belong to users of the run are left out unless
+    ``hold_out`` is "examples". The partitions iid and dirichlet are those of flwr-datasets, with its random
+    numbers. For private runs take typed files (Parquet, Arrow): the types of CSV and JSON are inferred from
+    the rows themselves.
 
     Args:
         feature_columns: the one column of images, or of lists of numbers.
@@ -107,44 +116,85 @@ class Hub(RowOptions):
             )
 
     def load(self) -> HubDataset:
-        """See `DatasetOptions.load`."""
+        """See `DatasetOptions.load`; features of training rows are not looked at."""
         splits = _loaded(self.path)
         train, features = splits["train"], self.feature_columns[0]
         for column in filter(None, (features, self.label_column, self.user_column)):
             if column not in train.column_names:
                 present = ", ".join(train.column_names)
                 raise ValueError(f"columns of {self.path} are {present}; got {column!r}.")
+        check_features(train.features[features], features)
         rng = np.random.default_rng([self.seed, 0xF10E])
-        source = splits.get("test", train)
-        answers, known = _column(source, self.label_column), _column(train, self.label_column)
-        classes, ranks = np.unique(np.concatenate([known, answers]), return_inverse=True)
-        labels, test_labels = ranks[: known.size], ranks[known.size :]
-        trained, tests = np.arange(len(train)), np.arange(len(source))
-        if source is train:
-            owner = _column(train, self.user_column).astype(str) if self.user_column else np.zeros(len(train))
-            held = hold_out_examples(np.unique(owner, return_inverse=True)[1], self.test_fraction, rng)
-            trained, tests = np.flatnonzero(~held), np.flatnonzero(held)
+        people = self.users_on_roster(self.holds_out_users and "test" not in splits)
+        known, owner, users = self._labels(train), np.zeros(len(train), dtype=np.int64), ("",)
+        if self.user_column:
+            named = _column(train, self.user_column)
+            users = people or named.ordered(_is_whole(train, self.user_column))
+            owner = named.among(users)
+        if "test" in splits:
+            source, held = splits["test"], HeldOut(np.zeros(len(train), dtype=bool), np.arange(len(users)))
+            tests = np.flatnonzero(~self._of_users(source, users))
+            answers = self._labels(source)
+        else:
+            source, held = train, self.held_out(owner, len(users), rng)
+            tests, answers = np.flatnonzero(held.rows), known
+        classes = self.classes or _classes(train, self.label_column, known, answers)
+        labels, test_labels = known.among(classes), answers.among(classes)
         tests = np.sort(rng.permutation(tests)[:_MOST_TESTS])
-        owned, user_ids = self._spread(train, trained, labels)
+        test_values = decoded(source, tests, features, self.input_shape)
+        valid = (test_labels[tests] >= 0) & torch.isfinite(test_values).flatten(1).all(dim=1).numpy()
+        if not valid.any():
+            raise ValueError(
+                f"the test part must have at least one row that can be read; got none in {self.path}."
+            )
+        if self.partition == "natural":
+            owned = partition_by_owner(np.where(held.rows, -1, owner), held.users)
+            user_ids: Sequence[str] = tuple(users[u] for u in held.users)
+        else:
+            owned, user_ids = self._spread(train, np.flatnonzero(~held.rows), labels)
         return HubDataset(
             examples=train,
             labels=labels,
-            owned=owned,
+            owned=owned.keeping(labels >= 0),
             user_ids=user_ids,
-            test=(_decoded(source, tests, features), torch.from_numpy(test_labels[tests])),
+            test=(test_values[torch.from_numpy(valid)], torch.from_numpy(test_labels[tests][valid])),
             column=features,
-            classes=classes.size,
+            classes=len(classes),
+            test_owner=self.test_owner,
         )
+
+    @property
+    def normalisation(self) -> str:
+        """See `RowOptions.normalisation`."""
+        return "pixels / 255, other numbers as they are, in float32"
+
+    @property
+    def test_part(self) -> str:
+        """See `RowOptions.test_part`."""
+        return f"the split 'test' or, without one, {super().test_part}; at most {_MOST_TESTS:,} rows"
+
+    def _labels(self, split: Any) -> TextColumn:
+        return _column(split, self.label_column)
+
+    def _of_users(self, split: Any, users: Sequence[str]) -> NDArray[np.bool_]:
+        """Which rows of the test split are those of users of the run, who must not be evaluated unasked."""
+        if self.test_owner != "held-out users":
+            return np.zeros(len(split), dtype=bool)
+        if self.user_column not in split.column_names:
+            raise ValueError(
+                f"split 'test' of {self.path} must have column {self.user_column!r}, so that rows of the "
+                "run's users are left out; or say hold_out 'examples', whose evaluation is not private."
+            )
+        return _column(split, self.user_column).among(users) >= 0
 
     def _spread(
         self, train: Any, rows: NDArray[np.int64], labels: NDArray[np.int64]
     ) -> tuple[Partition, Sequence[str]]:
-        """Who owns which rows of ``train``, among these."""
+        """Made-up users of these rows of ``train``; a row without a valid label is dealt as of class 0."""
         from flwr_datasets import partitioner as flower
 
-        row, label = "row of fedmf", "label of fedmf"
+        row, label, dealt = "row of fedmf", "label of fedmf", np.maximum(labels[rows], 0)
         partitioners = {
-            "natural": lambda: flower.NaturalIdPartitioner(self.user_column),
             "iid": lambda: flower.IidPartitioner(self.users),
             "dirichlet": lambda: flower.DirichletPartitioner(
                 self.users,
@@ -156,20 +206,15 @@ class Hub(RowOptions):
             ),
         }
         if self.partition not in partitioners:
-            parts = self.split(labels[rows], np.random.default_rng([self.seed, 0xF10F]))
+            parts = self.split(dealt, np.random.default_rng([self.seed, 0xF10F]))
             return Partition(rows[parts.order], parts.edges), NumberedUsers(self.users)
-        natural = self.partition == "natural"
-        if not natural:
-            check_users(self.users, rows.size)
+        check_users(self.users, rows.size)
         chosen = partitioners[self.partition]()
-        light = train.select(rows).select_columns([self.user_column or self.label_column])
-        chosen.dataset = light.add_column(row, rows).add_column(label, labels[rows])
+        light = train.select(rows).select_columns([self.label_column])
+        chosen.dataset = light.add_column(row, rows).add_column(label, dealt)
         parts = [chosen.load_partition(u).select_columns([row])[:][row] for u in range(chosen.num_partitions)]
         owned = Partition.of([np.sort(np.asarray(part, dtype=np.int64)) for part in parts])
-        if not natural:
-            return owned, NumberedUsers(self.users)
-        names = chosen.partition_id_to_natural_id
-        return owned, tuple(str(names[u]) for u in range(len(owned)))
+        return owned, NumberedUsers(self.users)
 
 
 def _loaded(name: str) -> Any:
@@ -190,27 +235,19 @@ def _loaded(name: str) -> Any:
     return splits
 
 
-def _column(examples: Any, name: str) -> NDArray[Any]:
-    values = examples.select_columns([name])[:][name]
-    missing = next((i for i, value in enumerate(values) if value is None or value == ""), None)
-    if missing is not None:
-        raise ValueError(f"row {missing + 1}: column {name!r} is missing.")
-    return np.asarray(values)
+def _arrow(split: Any, name: str) -> Any:
+    return split.select_columns([name]).with_format("arrow")[:].column(0)
 
 
-def _decoded(examples: Any, rows: NDArray[np.int64], column: str) -> Tensor:
-    """Features of these rows, float32: pixels in [0, 1] with channels first, or numbers as they are."""
-    values = [np.asarray(value) for value in examples.select_columns([column])[rows][column]]
-    if len({value.shape for value in values}) > 1:
-        raise ValueError(f"examples in column {column!r} must have one shape; they have several.")
-    block = np.stack(values)
-    if block.dtype == np.uint8:
-        block = block[:, None] if block.ndim == 3 else np.moveaxis(block, -1, 1)
-        return torch.from_numpy(np.ascontiguousarray(block, dtype=np.float32) / np.float32(255))
-    if block.dtype.kind not in "iuf":
-        raise ValueError(f"feature_columns must hold images or numbers; got {block.dtype} in {column!r}.")
-    block = block.astype(np.float32)
-    if not np.isfinite(block).all():
-        bad = int(rows[np.flatnonzero(~np.isfinite(block.reshape(len(rows), -1)).all(axis=1))[0]])
-        raise ValueError(f"row {bad + 1}: column {column!r} must be finite.")
-    return torch.from_numpy(block)
+def _column(split: Any, name: str) -> TextColumn:
+    return TextColumn.of([bytes_of(chunk, f"column {name!r}") for chunk in _arrow(split, name).chunks])
+
+
+def _is_whole(split: Any, name: str) -> bool:
+    return arrow.types.is_integer(split.select_columns([name]).features.arrow_schema.field(0).type)
+
+
+def _classes(split: Any, name: str, known: TextColumn, answers: TextColumn) -> tuple[str, ...]:
+    """The labels that occur, in order: for runs that declare none."""
+    both = TextColumn(tuple({*known.values, *answers.values}), known.codes)
+    return both.ordered(_is_whole(split, name))

@@ -1,0 +1,19 @@
+"""Data sets of rows that somebody collected: declared, read row by row, and held out by user."""
+
+from fedmf.data.rows.hub import Hub, HubDataset
+from fedmf.data.rows.ownership import hold_out_examples, hold_out_users
+from fedmf.data.rows.row_options import RowOptions
+from fedmf.data.rows.table import Table
+from fedmf.data.rows.table_file import TableColumns, TableRows, read_table
+
+__all__ = [
+    "Hub",
+    "HubDataset",
+    "RowOptions",
+    "Table",
+    "TableColumns",
+    "TableRows",
+    "hold_out_examples",
+    "hold_out_users",
+    "read_table",
+]

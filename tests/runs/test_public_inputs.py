@@ -1,0 +1,117 @@
+"""What is public about the data is declared before they are read, or a private run is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedmf import Classification, CyclicCohorts, NoPrivacy, Run
+from fedmf.data import Digits, Hub, Prototypes, RowOptions, Synthetic, Table
+from fedmf.errors import ConfigError
+from fedmf.runs import FunctionTask
+
+COHORTS = CyclicCohorts(rounds=8, size=4)
+NATURAL: dict[str, Any] = {
+    "users": 40,
+    "partition": "natural",
+    "path": "nowhere",
+    "user_column": "who",
+    "class_names": ("a", "b"),
+    "input_shape": (3,),
+    "feature_columns": ("x",),
+    "roster": "users.txt",
+}
+NAMES = [
+    "users",
+    "user ids",
+    "sizes of users",
+    "classes",
+    "shape of an example",
+    "normalisation",
+    "partition",
+    "test part",
+]
+
+
+@pytest.mark.parametrize("kind", [Table, Hub])
+@pytest.mark.parametrize(
+    ("missing", "names"),
+    [
+        ({"class_names": ()}, "class_names"),
+        ({"input_shape": ()}, "input_shape"),
+        ({"roster": ""}, "roster"),
+        ({"roster": "", "hold_out": "examples"}, "roster"),
+        ({"roster": "", "partition": "iid", "hold_out": "users"}, "roster"),
+        ({"class_names": (), "input_shape": (), "roster": ""}, "class_names, input_shape, roster"),
+    ],
+)
+def test_a_private_run_must_declare_and_another_need_not(
+    kind: type[RowOptions], missing: dict[str, Any], names: str
+) -> None:
+    data = kind(**{**NATURAL, **missing})
+    assert ", ".join(data.undeclared()) == names
+    message = rf"^{names} \(of the data\) must be declared for a private run"
+    with pytest.raises(ConfigError, match=message) as caught:
+        Run(task=Classification(data), cohorts=COHORTS)
+    assert "\n" not in str(caught.value)
+    assert Run(task=Classification(data), cohorts=COHORTS, privacy=NoPrivacy()).task_source.users == 40
+
+
+def test_columns_of_features_are_declared_too() -> None:
+    with pytest.raises(ConfigError, match=r"^feature_columns .* must be declared"):
+        Run(task=Classification(Table(**{**NATURAL, "feature_columns": ()})), cohorts=COHORTS)
+
+
+@pytest.mark.parametrize("kind", [Table, Hub])
+def test_declared_rows_may_be_learnt_from(kind: type[RowOptions]) -> None:
+    for fields in (NATURAL, {**NATURAL, "roster": "", "partition": "iid"}):
+        assert kind(**fields).undeclared() == ()
+        assert Run(task=Classification(kind(**fields)), cohorts=COHORTS).is_private
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        Digits(30),
+        Prototypes(30),
+        Synthetic(30),
+        Table(**NATURAL),
+        Hub(**NATURAL),
+        Table(**{**NATURAL, "partition": "dirichlet"}),
+        Hub(**{**NATURAL, "hold_out": "examples"}),
+        Table(path="nowhere"),
+    ],
+    ids=lambda data: f"{data.kind}-{data.partition}-{getattr(data, 'hold_out', '')}",
+)
+def test_every_kind_lists_its_public_inputs_without_reading(data: Any) -> None:
+    inputs = data.public_inputs()
+    assert [given.name for given in inputs] == NAMES
+    assert all(type(text) is str and text for given in inputs for text in (given.value, given.source))
+    listed = {given.name: given for given in inputs}
+    assert listed["users"].value == str(data.users)
+    assert Classification(data).public_inputs() == inputs
+    unread = [given.name for given in inputs if "not for private runs" in given.source]
+    assert bool(unread) == bool({"class_names", "input_shape", "roster"} & {*data.undeclared()})
+
+
+def test_sources_say_what_is_computed_from_rows() -> None:
+    def listed(**fields: Any) -> dict[str, Any]:
+        return {given.name: given for given in Table(**{**NATURAL, **fields}).public_inputs()}
+
+    assert listed()["user ids"].source == "roster users.txt"
+    assert "counted in the rows" in listed()["sizes of users"].source
+    assert "computed from all labels" in listed(partition="shards")["partition"].source
+    assert "made from the number of rows" in listed(partition="iid")["partition"].source
+    assert "no users of the run" in listed()["test part"].value
+    assert "not private" in listed(hold_out="examples")["test part"].value
+
+
+def test_own_tasks_vouch_for_themselves() -> None:
+    source = FunctionTask("a.b:c", users=7)
+    assert source.undeclared() == ()
+    listed = {given.name: given for given in source.public_inputs()}
+    assert listed["users"].value == "7"
+    assert all(given.source.startswith("declared by the task") for given in listed.values())
+    given = Run(task=Classification(Digits(12)).build(), cohorts=CyclicCohorts(rounds=4, size=3)).task_source
+    assert (given.public_inputs()[0].value, given.undeclared()) == ("12", ())
