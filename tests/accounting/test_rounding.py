@@ -9,8 +9,10 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
+import mpmath
 import numpy as np
 import pytest
+from support.headers import make_header, read, record
 
 import fedmf
 from fedmf.accounting import (
@@ -101,3 +103,22 @@ def test_no_number_of_a_guarantee_is_rounded_to_nearest() -> None:
                     seen += 1
                     assert not _GUARANTEE.search(shown), f"{path.relative_to(root)}: {shown} as {spec}"
     assert seen > 20  # it looked
+
+
+def test_the_doubles_of_metrics_and_statement_are_upper_bounds(tmp_path: Path) -> None:
+    """δ at each stated ε, to 50 digits, from the recorded noise and the sensitivity of the rows released."""
+    header = make_header()
+    plan = header.plan
+    for released in range(1, plan.participation.rounds + 1):
+        folder = tmp_path / str(released)
+        folder.mkdir()
+        record(folder / "ledger.sqlite", header, [["a"], ["b"], [], ["a"], ["b"], []][:released])
+        stated = read(folder / "ledger.sqlite").planned
+        so_far = stated.epsilon if stated.so_far is None else stated.so_far
+        for epsilon in (plan.epsilon_after(released), so_far):
+            with mpmath.workdps(50):
+                mu = mpmath.mpf(plan.spent_sensitivity(released)) / mpmath.mpf(plan.relative_noise_std)
+                e = mpmath.mpf(epsilon)
+                delta = mpmath.ncdf(mu / 2 - e / mu) - mpmath.exp(e) * mpmath.ncdf(-mu / 2 - e / mu)
+                assert delta <= mpmath.mpf(plan.privacy.delta)
+                assert delta > mpmath.mpf(plan.privacy.delta) * (1 - mpmath.mpf("1e-6"))
