@@ -13,13 +13,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedmf.training.barrier import Failures, UserFailure, UserLimits, described
+from fedmf.training.batches import shape_of, step_rows
 from fedmf.training.local import LocalTrainer, UpdateSum
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
+from fedmf.training.trial import preflight
 from fedmf.training.workers import Workers
 
 __all__ = ["IsolatedTrainer"]
@@ -139,6 +142,7 @@ def serve(descriptor: int) -> None:
     try:
         build, device, local, limits = pickle.loads(connection.recv_bytes())
         trainer = LocalTrainer(build().to(device), local, limits=limits)
+        _warm_up(trainer)
     except Exception as error:
         connection.send(described(error))
         return
@@ -147,6 +151,12 @@ def serve(descriptor: int) -> None:
         while True:
             origin, user, t = connection.recv()
             connection.send(_trained(trainer, torch.from_numpy(origin), user, t))
+
+
+def _warm_up(trainer: LocalTrainer) -> None:
+    """Load and compile what training needs, so that no user's clock runs for it."""
+    preflight(trainer.task, trainer.local)
+    step_rows(np.zeros(1, np.uint64), np.ones(1, np.int64), 1, 1, shape_of(1, 1, 1))
 
 
 def _trained(trainer: LocalTrainer, origin: Tensor, user: str, t: int) -> tuple[Any, UserFailure | None]:
