@@ -34,7 +34,15 @@ if TYPE_CHECKING:
     from fedmf.moments import MomentStream
     from fedmf.optim import JmeAdam, Sgd
     from fedmf.participation import Participation
-    from fedmf.runs import Classification, Execution, NoiseMechanism, Run, account, load_run
+    from fedmf.runs import (
+        Classification,
+        Execution,
+        NoiseMechanism,
+        PrivateEvaluation,
+        Run,
+        account,
+        load_run,
+    )
     from fedmf.training import LocalSGD, Task
 else:
     _MODULES = {
@@ -46,7 +54,15 @@ else:
         "fedmf.moments": ("MomentStream",),
         "fedmf.optim": ("JmeAdam", "Sgd"),
         "fedmf.participation": ("Participation",),
-        "fedmf.runs": ("Classification", "Execution", "NoiseMechanism", "Run", "account", "load_run"),
+        "fedmf.runs": (
+            "Classification",
+            "Execution",
+            "NoiseMechanism",
+            "PrivateEvaluation",
+            "Run",
+            "account",
+            "load_run",
+        ),
         "fedmf.training": ("LocalSGD", "Task"),
     }
     __getattr__ = lazily(__name__, {name: room for room, names in _MODULES.items() for name in names})
@@ -72,6 +88,7 @@ __all__ = [
     "NoiseMechanism",
     "Participation",
     "PrivacyStatement",
+    "PrivateEvaluation",
     "Run",
     "Sgd",
     "Task",

@@ -101,6 +101,7 @@ PUBLIC = [
     "NoiseMechanism",
     "Participation",
     "PrivacyStatement",
+    "PrivateEvaluation",
     "Run",
     "Sgd",
     "Task",

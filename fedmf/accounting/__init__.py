@@ -3,6 +3,12 @@
 from fedmf.accounting.amplification import CohortLaw, RunAmplification, amplified_run, check_sampling
 from fedmf.accounting.audit_bound import LeakageBound, leakage_bound
 from fedmf.accounting.comparison import design
+from fedmf.accounting.evaluation_plan import (
+    EvaluationPlan,
+    evaluation_count,
+    joint_multiplier,
+    shared_multipliers,
+)
 from fedmf.accounting.gaussian import (
     adjacency_factor,
     certified_epsilon,
@@ -43,6 +49,7 @@ __all__ = [
     "PUBLIC_KEY",
     "CohortLaw",
     "EpsilonBin",
+    "EvaluationPlan",
     "LeakageBound",
     "NoPrivacy",
     "PairRelease",
@@ -71,11 +78,13 @@ __all__ = [
     "design",
     "detection_limit",
     "detection_percent",
+    "evaluation_count",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",
     "gaussian_rho",
     "gaussian_sigma",
+    "joint_multiplier",
     "law_of",
     "leakage_bound",
     "odds_factor",
@@ -83,5 +92,6 @@ __all__ = [
     "render",
     "render_document",
     "render_page",
+    "shared_multipliers",
     "user_privacy",
 ]

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from fedmf.accounting.amplification import RunAmplification
+from fedmf.accounting.evaluation_plan import EvaluationPlan, joint_multiplier
 from fedmf.accounting.gaussian import adjacency_factor, gaussian_epsilon
 from fedmf.accounting.privacy import Privacy, UserLevel
 from fedmf.accounting.release import (
@@ -47,6 +48,8 @@ class Plan:
         second: the stream of second moments; None where the optimizer needs sums alone.
         inflation: F ≥ 1, by which the streamed noise is larger than what is accounted for, because what is
             stored of it is rounded; see `RoundedRelease`.
+        evaluation: the second stream of sums, of private evaluations on users' own examples, whose μ² adds to
+            that of training (docs/evaluation.md); None without one.
 
     Raises:
         ValueError: a value out of its range, or a claim that no theorem covers.
@@ -62,6 +65,7 @@ class Plan:
     amplification: RunAmplification | None = None
     second: SecondStream | None = None
     inflation: float = 1.0
+    evaluation: EvaluationPlan | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.users, bool) or not isinstance(self.users, int) or self.users < self.cohorts.size:
@@ -92,6 +96,25 @@ class Plan:
             raise ValueError("amplification must be recorded exactly where the privacy asked for counts it.")
         if self.second is not None and self.amplification is not None:
             raise ValueError("amplification must be None with a second stream: no theorem covers the pair.")
+        if self.evaluation is not None:
+            self._check_evaluation(self.evaluation)
+
+    def _check_evaluation(self, evaluation: EvaluationPlan) -> None:
+        if self.amplification is not None:
+            raise ValueError(
+                "amplification must be None with private evaluation: no theorem covers secret cohorts there."
+            )
+        if self.noise_multiplier == 0:
+            raise ValueError("evaluation must be None in a run without noise.")
+        if evaluation.rounds != self.participation.rounds:
+            raise ValueError(
+                f"n (rounds of the evaluation plan) must be {self.participation.rounds}; got "
+                f"{evaluation.rounds}."
+            )
+        if evaluation.size > self.users:
+            raise ValueError(
+                f"m_e (size of evaluations) must be at most N={self.users}; got {evaluation.size}."
+            )
 
     @property
     def release(self) -> RunRelease:
@@ -126,6 +149,21 @@ class Plan:
         block = Participation(rounds, min(k, Participation.as_many_as_fit(rounds, b).max_participations), b)
         return self.release.leading(rounds).stated(block).value
 
+    @property
+    def joint_multiplier(self) -> float:
+        """σ of a Gaussian mechanism as private as the whole run: that of training, without evaluation."""
+        if self.evaluation is None:
+            return self.noise_multiplier
+        return joint_multiplier(self.noise_multiplier, self.evaluation.noise_multiplier)
+
+    def multiplier_after(self, rounds: int) -> float:
+        """The same for what is released by the end of ``rounds`` ≥ 1 rounds, to the worst allowed user."""
+        spent = min(self.spent_sensitivity(rounds), self.sensitivity.value)
+        training = self.noise_multiplier * self.sensitivity.value / spent
+        if self.evaluation is None:
+            return training
+        return joint_multiplier(training, self.evaluation.multiplier_of(self.evaluation.released_by(rounds)))
+
     @cached_property
     def _epsilons(self) -> dict[int, float]:
         return {0: 0.0}
@@ -134,14 +172,12 @@ class Plan:
         """ε spent by the worst allowed user once ``rounds`` rounds are released; infinite without noise.
 
         Against an observer who knows in which rounds each user took part: never amplified. It never exceeds
-        that of the whole run.
+        that of the whole run, and counts the private evaluations up to the one after the last of the rounds.
         """
         if self.noise_multiplier == 0 and rounds > 0:
             return math.inf
         if rounds not in self._epsilons:
-            spent = min(self.spent_sensitivity(rounds), self.sensitivity.value)
-            noise = self.noise_multiplier * self.sensitivity.value
-            self._epsilons[rounds] = gaussian_epsilon(noise / spent, self.privacy.delta)
+            self._epsilons[rounds] = gaussian_epsilon(self.multiplier_after(rounds), self.privacy.delta)
         return self._epsilons[rounds]
 
     def epsilon_after(self, rounds: int) -> float:
@@ -181,6 +217,7 @@ class Plan:
             "noise_multiplier": self.noise_multiplier,
             "inflation": self.inflation,
             "amplification": None if self.amplification is None else self.amplification.to_dict(),
+            "evaluation": None if self.evaluation is None else self.evaluation.to_dict(),
         }
 
     @classmethod
@@ -200,6 +237,7 @@ class Plan:
             if named not in (["updates"], ["updates", "second moments"]):
                 raise ValueError(f"streams (of a round) must be updates and second moments; got {named}.")
             first, amplification = streams[0], given.pop("amplification")
+            evaluation = given.pop("evaluation")
             return cls(
                 privacy,
                 cohorts,
@@ -209,6 +247,7 @@ class Plan:
                 ),
                 sensitivity=Sensitivity(**given.pop("sensitivity")),
                 amplification=None if amplification is None else RunAmplification.from_dict(amplification),
+                evaluation=None if evaluation is None else EvaluationPlan.from_dict(evaluation),
                 second=None if len(streams) == 1 else SecondStream.from_dict(streams[1]),
                 **given,
             )

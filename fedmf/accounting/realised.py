@@ -76,6 +76,7 @@ def realised_privacy(
     released_rounds: int,
     adjacency: str = "zero-out",
     users: int | None = None,
+    beside: float = 0.0,
 ) -> RealisedPrivacy:
     """ε of every user from the recorded participation patterns.
 
@@ -95,6 +96,8 @@ def realised_privacy(
         adjacency: "zero-out" or "replace-one".
         users: how many users there are, those that never took part included; by default only those in
             ``patterns``.
+        beside: μ of what else was released, of the worst user there; each user's μ² is taken to be larger by
+            its square, which is no less than what that user lost.
 
     Raises:
         ValueError: T outside 0 … n, a pattern with a round outside 0 … T−1, a bad σ, δ or adjacency, or fewer
@@ -127,12 +130,14 @@ def realised_privacy(
     population = _population(users, participants + idle)
     values, counts, worst = _spent(table, release, released_rounds)
     shifts = factor * np.concatenate([[0.0], values])
+    if beside:
+        shifts = np.hypot(shifts, beside * noise) * (1 + 2.0**-50)
     counts = np.concatenate([[population - participants], counts])
     top = float(shifts.max())
     return RealisedPrivacy(
         epsilon=_epsilon(top, noise, delta, certified=True),
         mu=double_at_least(Fraction(top) / Fraction(noise)) if noise else (math.inf if top else 0.0),
-        sensitivity=top / factor,
+        sensitivity=float(values.max(initial=0.0)),
         worst_pattern=worst,
         users=population,
         participants=participants,

@@ -49,10 +49,10 @@ def account(
     for path in (page, users):
         if path is not None:
             require_free(path)
-    with opened_record(run_dir) as (header, ledger):
-        statement = build_statement(header, ledger)
+    with opened_record(run_dir) as recorded:
+        statement = build_statement(*recorded)
         if users is not None:
-            _write_users(users, header, ledger)
+            _write_users(users, *recorded)
     if page is not None:
         _write_page(page, statement)
     if publish is not None:
@@ -72,10 +72,10 @@ def _write_page(path: Path, statement: PrivacyStatement) -> None:
         file.write(render_page(statement.to_dict()).encode())
 
 
-def _write_users(path: Path, header: RunHeader, ledger: Ledger) -> None:
+def _write_users(path: Path, header: RunHeader, ledger: Ledger, evaluations: Ledger | None) -> None:
     from fedmf.records import PRIVATE, write_users
 
-    written = write_users(path, header, ledger)
+    written = write_users(path, header, ledger, evaluations)
     typer.echo(f"{path}: {written:,} users. {PRIVATE}", err=True)
 
 

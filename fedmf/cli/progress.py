@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedmf.accounting import at_least, at_most
+from fedmf.runs import central, private_columns
 
 if TYPE_CHECKING:
     from fedmf.flower import RoundReport
@@ -81,6 +82,8 @@ class RunView:
         session = self._session
         row = session.metrics[max(session.metrics)]
         print(f"Test {self._describe(row, epsilon=False)} after {session.server.t} rounds.\n")
+        if self._test_owned:
+            print("The test part belongs to users that were trained on: these metrics are not private.\n")
         print(session.statement().render_text())
         if self._failures and not session.run.is_private:
             first = self._failures[0]
@@ -92,9 +95,24 @@ class RunView:
             )
         print(f"Run directory: {session.directory.path} (which users failed, if any: {FAILURES}, secret)")
 
+    @property
+    def _test_owned(self) -> bool:
+        """Whether users that are trained on own the central test part."""
+        return central("loss", self._session.task.dataset) != "loss"
+
     def _describe(self, row: Mapping[str, Any], epsilon: bool = True) -> str:
         """Loss and metrics by name, shares in percent, and ε so far."""
-        texts = [f"loss {row['loss']:.4f}", *(_shown(m, row[m.name]) for m in self._session.task.metrics)]
+        dataset, metrics = self._session.task.dataset, self._session.task.metrics
+        texts = [f"loss {row[central('loss', dataset)]:.4f}"]
+        texts += [_shown(metric, row[central(metric.name, dataset)]) for metric in metrics]
+        if self._test_owned:
+            texts.append("(not private)")
+        texts += [
+            f"users' own {_shown(metric, row[value])} ± {_spread(metric, row[spread])}"
+            for metric in metrics[:1]
+            for value, spread in [private_columns(metric.name)]
+            if value in row
+        ]
         if epsilon:
             texts.append(
                 "no privacy" if row["epsilon"] is None else f"ε so far {at_least(row['epsilon'], 4)}"
@@ -105,6 +123,10 @@ class RunView:
 def _shown(metric: Metric, value: float) -> str:
     name = metric.name.replace("_", " ")
     return f"{name} {100 * value:.1f} %" if metric.is_share else f"{name} {value:.4g}"
+
+
+def _spread(metric: Metric, value: float) -> str:
+    return f"{100 * value:.1f} %" if metric.is_share else f"{value:.2g}"
 
 
 def _brief(params: Mapping[str, float | int]) -> str:

@@ -18,6 +18,7 @@ from fedmf.flower.messages import (
     slice_reply,
     user_reply,
 )
+from fedmf.flower.private_evaluation import private_reply
 from fedmf.runs import Scalar, clipped_sums, local_trainer, run_of
 from fedmf.training import ClippedSums, FixedPointSum, Trainer, evaluate_users
 
@@ -60,6 +61,8 @@ def make_client_app(trainer_of: Callable[[Context], tuple[Trainer, ClippedSums]]
     def evaluate(message: Message, context: Context) -> Message:
         trainer, _ = trainer_of(context)
         request = read_request(message)
+        if request.loss_bound is not None:
+            return private_reply(message, request, trainer)
         totals = evaluate_users(trainer.task, request.parameters, request.users)
         return evaluation_reply(message, request.t, request.users, totals)
 

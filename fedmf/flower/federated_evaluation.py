@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ClassVar
 
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from torch import Tensor
 
 from fedmf.flower.messages import RejectedReply, check_header, request_content
 from fedmf.runs import not_private
-from fedmf.training import ACCURACY, ExampleTotals, Task
+from fedmf.training import ACCURACY, ExampleTotals, Task, UserFailure
 
 __all__ = ["CohortEvaluation", "evaluation_reply", "read_evaluation_reply"]
 
@@ -30,7 +31,7 @@ class CohortEvaluation:
 
     Attributes:
         metrics: of the last round; empty if it was not due or nobody gave a valid answer.
-        rejected: one line for each answer of the last round that was refused.
+        failures: answers of the last round that were refused.
     """
 
     def __init__(
@@ -43,19 +44,30 @@ class CohortEvaluation:
         self._lengths = task.term_lengths
         self._awaited: dict[int, list[str]] = {}
         self.metrics: dict[str, float] = {}
-        self.rejected: list[str] = []
+        self.failures: list[UserFailure] = []
+
+    #: Whether silence of everybody is asked again.
+    retried: ClassVar[bool] = False
+
+    def is_left(self, rounds: int) -> bool:
+        """Whether the model after so many rounds should have been evaluated and was not: nothing depends on
+        it."""
+        del rounds
+        return False
+
+    def asked(self, t: int, participants: Mapping[int, str]) -> Mapping[int, str]:
+        """Whom to ask after round t (0-based): those who took part, if the model is due."""
+        return participants if self._due(t + 1) else {}
 
     def ask(self, t: int, parameters: Tensor, by_node: Mapping[int, Sequence[str]]) -> list[Message]:
-        """One message for each node, if the model that round t (0-based) released is due.
+        """One message for each node that serves users to ask about the model that round t (0-based) released.
 
         Args:
             t: the round.
             parameters: θ_{t+1}, shape (d,).
-            by_node: the round's participants by the node that serves them.
+            by_node: whom `asked` named, by the node that serves them.
         """
-        self.metrics, self.rejected, self._awaited = {}, [], {}
-        if not self._due(t + 1):
-            return []
+        self.metrics, self.failures = {}, []
         self._awaited = {node: list(users) for node, users in by_node.items()}
         return [
             Message(
@@ -83,7 +95,7 @@ class CohortEvaluation:
                 )
                 _check_possible(part, self._task)
             except RejectedReply as reason:
-                self.rejected.append(f"evaluation, node {node}: {reason}")
+                self.failures.append(UserFailure("", "reply", f"evaluation, node {node}: {reason}"))
                 continue
             totals.append(part)
             del self._awaited[node]

@@ -41,6 +41,7 @@ _PARAMETERS, _UPDATE, _FAILURES = "parameters", "update", "failures"
 #: The two questions of a handshake: which users are yours; which roster were you built with?
 USERS, ROSTER = "users", "roster"
 _QUESTION = "handshake"
+_LOSS_BOUND = "loss-bound"
 
 
 class RejectedReply(ValueError):
@@ -49,17 +50,30 @@ class RejectedReply(ValueError):
 
 @dataclass(frozen=True)
 class Request:
-    """What a client is asked: train or evaluate ``users`` from ``parameters`` in round ``t`` (0-based)."""
+    """What a client is asked: train or evaluate ``users`` from ``parameters`` in round ``t`` (0-based).
+
+    Args:
+        parameters: of the model.
+        t: the round.
+        users: whom.
+        as_slice: whether their contributions are summed.
+        loss_bound: L, where private evaluation is asked for.
+    """
 
     parameters: Tensor
     t: int
     users: tuple[str, ...]
     as_slice: bool
+    loss_bound: float | None = None
 
 
-def request_content(parameters: Tensor, t: int, users: Sequence[str], as_slice: bool) -> RecordDict:
+def request_content(
+    parameters: Tensor, t: int, users: Sequence[str], as_slice: bool, loss_bound: float | None = None
+) -> RecordDict:
     """The content of a train or evaluate message. One flat array: encoding cost is per tensor."""
     config = ConfigRecord({"round": t, "users": list(users), "slice": as_slice})
+    if loss_bound is not None:
+        config[_LOSS_BOUND] = loss_bound
     return RecordDict({_ARRAYS: array_record({_PARAMETERS: parameters}), _CONFIG: config})
 
 
@@ -70,11 +84,13 @@ def read_request(message: Message) -> Request:
     the same process.
     """
     config = message.content.config_records[_CONFIG]
+    bound = config.get(_LOSS_BOUND)
     return Request(
         parameters=_tensor(message, _PARAMETERS).clone(),
         t=_integer(config, "round"),
         users=_names(config, "users"),
         as_slice=bool(config["slice"]),
+        loss_bound=None if bound is None else float(str(bound)),
     )
 
 

@@ -14,8 +14,9 @@ from fedmf.flower.federated_evaluation import CohortEvaluation
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.pool import WorkerPool
 from fedmf.flower.population import Assignment
+from fedmf.flower.private_evaluation import PrivateCohortEvaluation
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport
-from fedmf.runs import Session, local_trainer
+from fedmf.runs import NotPrivateEvaluation, Session, local_trainer
 from fedmf.training import example_counts
 
 __all__ = ["Observer", "run_in_process", "run_on_grid", "worker_pool"]
@@ -48,8 +49,10 @@ def run_on_grid(
         observer(report, session.evaluate(report.federated))
 
     execution = session.run.execution
-    evaluation = None
-    if execution.federated_evaluation:
+    evaluation: CohortEvaluation | PrivateCohortEvaluation | None = None
+    if session.evaluator is not None:
+        evaluation = PrivateCohortEvaluation(session.evaluator, session.judges, execution.messages)
+    elif isinstance(session.run.evaluation, NotPrivateEvaluation):
         _log.warning(
             "federated evaluation: metrics on users' own examples are computed without noise. They "
             "are not private and no epsilon counts them: do not publish them."

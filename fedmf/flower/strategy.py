@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,16 +18,15 @@ from fedmf.flower.arrays import array_record
 from fedmf.flower.compat import arrived
 from fedmf.flower.federated_evaluation import CohortEvaluation
 from fedmf.flower.messages import read_failures, read_slice_reply, read_user_reply, request_content
-from fedmf.flower.population import Assignment, Population, pull_until
+from fedmf.flower.persistence import Persistence
+from fedmf.flower.population import Assignment, Population
+from fedmf.flower.private_evaluation import PrivateCohortEvaluation
 from fedmf.runs import PrivateServer
 from fedmf.training import FixedPointSum, UserFailure
 
 __all__ = ["CorrelatedNoiseStrategy", "RoundReport"]
 
 _log = logging.getLogger("fedmf")
-
-#: Longest pause before nodes are looked for again, in seconds.
-_LONGEST_PAUSE = 30.0
 
 
 @dataclass(frozen=True)
@@ -71,8 +68,7 @@ class CorrelatedNoiseStrategy(Strategy):
         on_round: called after each round with its report.
         admit: those of a round's users that their own budgets allow to be asked.
         assignment: which node is asked for which user; default: each user's own node, as nodes claim.
-        evaluation: how released models are evaluated on users' own examples, which is not private; default:
-            never.
+        evaluation: how released models are evaluated on users' own examples; default: never.
 
     References:
         Kairouz et al. (2021), "Practical and Private (Deep) Learning without Sampling or Shuffling";
@@ -90,7 +86,7 @@ class CorrelatedNoiseStrategy(Strategy):
         on_round: Callable[[RoundReport], None] = lambda _: None,
         admit: Callable[[int, Sequence[str]], list[str]] = lambda _, users: list(users),
         assignment: Assignment | None = None,
-        evaluation: CohortEvaluation | None = None,
+        evaluation: CohortEvaluation | PrivateCohortEvaluation | None = None,
     ) -> None:
         if len(roster) != schedule.users:
             raise ValueError(f"roster must name the schedule's {schedule.users} users; got {len(roster)}.")
@@ -100,6 +96,7 @@ class CorrelatedNoiseStrategy(Strategy):
         self._assignment = assignment or Population(roster, _log.warning)
         self._evaluation = evaluation
         self._cohort: dict[int, str] = {}
+        self._judges: Mapping[int, str] = {}
         self._sent: list[tuple[Message, tuple[str, ...]]] = []
         self._present: list[str] = []
         self._failures: list[UserFailure] = []
@@ -197,20 +194,20 @@ class CorrelatedNoiseStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """One message for each node that serves users whose updates are in the model, if that is wanted."""
+        """One message for each node that serves users to ask about the released model, if that is wanted."""
         if self._evaluation is None:
             return []
-        present = set(self._present)
+        t, present = server_round - 1, set(self._present)
         participants = {index: user for index, user in self._cohort.items() if user in present}
-        return self._evaluation.ask(server_round - 1, self.server.parameters, self._by_node(participants))
+        self._judges = self._evaluation.asked(t, participants)
+        return self._evaluation.ask(t, self.server.parameters, self._by_node(self._judges))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Mean loss and accuracy over the users evaluated, without noise; None if there are none."""
+        """What the users asked say of the model; None if nobody was asked."""
         if self._evaluation is None:
             return None
         metrics = self._evaluation.collect(server_round - 1, replies)
-        for line in self._evaluation.rejected:
-            self._refuse([""], line)
+        self._failures += self._evaluation.failures
         return MetricRecord({**metrics}) if metrics else None
 
     def summary(self) -> None:
@@ -255,8 +252,11 @@ class CorrelatedNoiseStrategy(Strategy):
         self.summary()
         result = Result()
         result.arrays = self.initial_arrays()
-        if self.server.t < last:
+        left = self._evaluation is not None and self._evaluation.is_left(self.server.t)
+        if left or self.server.t < last:
             self._assignment.gather(grid, timeout)
+        if left:  # a process was stopped between a round and its evaluation
+            self._evaluate(self.server.t, grid, timeout)
         while self.server.t < last:
             number = self.server.t + 1
             self._run_round(number, grid, timeout, train_config or ConfigRecord())
@@ -269,10 +269,20 @@ class CorrelatedNoiseStrategy(Strategy):
 
     def _run_round(self, number: int, grid: Grid, timeout: float, config: ConfigRecord) -> None:
         begun = time.perf_counter()
-        self.aggregate_train(number, self._replies(number, grid, timeout, config))
-        evaluation = self.configure_evaluate(number, ArrayRecord(), config, grid)
-        replies = pull_until(grid, list(grid.push_messages(evaluation)), timeout) if evaluation else ()
-        self.aggregate_evaluate(number, replies)
+        replies = Persistence(timeout, self.retries, self.messages == "slice").replies(
+            f"round {number}",
+            grid,
+            self._assignment,
+            lambda: self.configure_train(number, self.initial_arrays(), config, grid),
+            lambda: bool(self._cohort),
+        )
+        if replies is None:
+            raise RuntimeError(
+                f"no reply to round {number} arrived in {self.retries + 1} attempts; stopped. Nothing of it "
+                "was released: resume the run when nodes answer again."
+            )
+        self.aggregate_train(number, replies)
+        self._evaluate(number, grid, timeout)
         report = RoundReport(
             t=number - 1,
             asked=len(self._cohort),
@@ -283,29 +293,17 @@ class CorrelatedNoiseStrategy(Strategy):
         )
         self.on_round(report)
 
-    def _replies(self, number: int, grid: Grid, timeout: float, config: ConfigRecord) -> Iterator[Message]:
-        """The replies to a round, asked for again until one arrives.
-
-        Nothing was released yet, so asking again costs nothing. That is no stop on what users' data are:
-        only silence of everybody who was asked counts, and how often is fixed in advance.
-
-        Raises:
-            RuntimeError: none arrived at the last attempt.
-        """
-        patience = math.inf if self.messages == "slice" else timeout
-        for attempt in range(self.retries + 1):
-            self._assignment.refresh(grid, timeout)
-            messages = self.configure_train(number, self.initial_arrays(), config, grid)
-            replies = filter(arrived, pull_until(grid, list(grid.push_messages(messages)), patience))
-            first = next(replies, None)
-            if first is not None:
-                return itertools.chain([first], replies)
-            if not self._cohort:  # a random cohort may be empty
-                return iter(())
-            if attempt < self.retries:
-                _log.warning("round %d: no reply arrived; asking again (%d)", number, attempt + 1)
-                time.sleep(min(timeout, _LONGEST_PAUSE, 0.1 * 2**attempt))
-        raise RuntimeError(
-            f"no reply to round {number} arrived in {self.retries + 1} attempts; stopped. Nothing of it was "
-            "released: resume the run when nodes answer again."
+    def _evaluate(self, number: int, grid: Grid, timeout: float) -> None:
+        """Ask users about the model after so many rounds, where that is wanted."""
+        if self._evaluation is None:
+            return
+        private = self._evaluation.retried
+        persistence = Persistence(timeout, self.retries * private, private and self.messages == "slice")
+        replies = persistence.replies(
+            f"the evaluation after round {number}",
+            grid,
+            self._assignment,
+            lambda: self.configure_evaluate(number, ArrayRecord(), ConfigRecord(), grid),
+            lambda: bool(self._judges),
         )
+        self.aggregate_evaluate(number, replies or ())

@@ -17,6 +17,7 @@ class Domain(IntEnum):
     FIRST_MOMENT = 2
     SECOND_MOMENT = 3
     COHORTS = 4
+    EVALUATION = 5
 
 
 def nonce(domain: Domain, t: int) -> bytes:

@@ -3,11 +3,18 @@
 from fedmf.runs.canary_audit import Audit, audit
 from fedmf.runs.cost_estimate import dry_run
 from fedmf.runs.directory import FAILURES, LEDGER, RunDirectory, account, opened_record, read_header
+from fedmf.runs.evaluation import (
+    CentralEvaluation,
+    NotPrivateEvaluation,
+    PrivateEvaluation,
+    PrivateEvaluator,
+    private_columns,
+)
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import TaskSource
 from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.named_tasks import Classification, FunctionTask
-from fedmf.runs.outputs import not_private, publish_statement
+from fedmf.runs.outputs import central, not_private, publish_statement
 from fedmf.runs.run import Run
 from fedmf.runs.server import PrivateServer, clipped_sums, local_trainer
 from fedmf.runs.session import Session
@@ -17,10 +24,14 @@ __all__ = [
     "FAILURES",
     "LEDGER",
     "Audit",
+    "CentralEvaluation",
     "Classification",
     "Execution",
     "FunctionTask",
     "NoiseMechanism",
+    "NotPrivateEvaluation",
+    "PrivateEvaluation",
+    "PrivateEvaluator",
     "PrivateServer",
     "Run",
     "RunDirectory",
@@ -29,6 +40,7 @@ __all__ = [
     "TaskSource",
     "account",
     "audit",
+    "central",
     "clipped_sums",
     "dotted_keys",
     "dry_run",
@@ -37,6 +49,7 @@ __all__ = [
     "not_private",
     "opened_record",
     "parse_assignments",
+    "private_columns",
     "publish_statement",
     "read_header",
     "run_of",

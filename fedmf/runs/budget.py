@@ -77,6 +77,9 @@ class UserBudgets:
     the user's own recorded participation and nothing else; it depends on data where participation does, for
     instance if whether a user answers is a function of what the user holds.
 
+    Private evaluations are paid for first: of a user whose budget allows the most that they may cost, that is
+    taken from what training may cost, μ² from μ²; any other user is never asked to evaluate.
+
     Args:
         plan: mechanism and noise.
         budgets: ε by user id; users that are not named are bound by the contract only.
@@ -90,12 +93,18 @@ class UserBudgets:
         self._release, self._ledger = plan.release, ledger
         scale = plan.noise_std / (plan.privacy.clip_norm * adjacency_factor(plan.privacy.adjacency))
         delta = plan.privacy.delta
-        limits = {
-            epsilon: 0.0 if epsilon == 0 else scale / gaussian_sigma(epsilon, delta)
+        mus = {
+            epsilon: 0.0 if epsilon == 0 else 1 / gaussian_sigma(epsilon, delta)
             for epsilon in set(budgets.values())
             if math.isfinite(epsilon)
         }
+        evaluating = 0.0 if plan.evaluation is None else 1 / plan.evaluation.noise_multiplier
+        limits = {
+            epsilon: scale * (math.sqrt(mu**2 - evaluating**2) if mu >= evaluating else mu)
+            for epsilon, mu in mus.items()
+        }
         self._limits = {user: limits[epsilon] for user, epsilon in budgets.items() if epsilon in limits}
+        self._judging = {user for user in self._limits if mus[budgets[user]] >= evaluating}
         self._history: defaultdict[str, list[int]] = defaultdict(list)
         self._seen = 0
 
@@ -108,6 +117,10 @@ class UserBudgets:
             user for user, shift in zip(bound, shifts.tolist(), strict=True) if shift > self._limits[user]
         }
         return [user for user in users if user not in too_dear]
+
+    def judges(self, users: Sequence[str]) -> list[str]:
+        """Those of ``users`` that can afford all private evaluations, in the same order."""
+        return [user for user in users if user not in self._limits or user in self._judging]
 
     def _catch_up(self, t: int) -> None:
         """Histories up to round t: of all rounds at once at first, then of the rounds since."""

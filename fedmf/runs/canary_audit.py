@@ -128,7 +128,7 @@ def audit(
     known = plan.known_epsilon_after(plan.participation.rounds)
     return Audit(
         bound=bound,
-        mu_claimed=gaussian_mu(plan.noise_multiplier),
+        mu_claimed=gaussian_mu(plan.joint_multiplier),
         epsilon_claimed=privacy.epsilon if plan.amplification is None else known,
         delta=privacy.delta,
         confidence=confidence,

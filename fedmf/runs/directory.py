@@ -13,7 +13,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from fedmf.accounting import Plan, PrivacyStatement, RunHeader, UserLevel, build_statement
-from fedmf.errors import ConfigError
+from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
 from fedmf.records import (
     Ledger,
@@ -25,6 +25,7 @@ from fedmf.records import (
     tighten,
     write_durably,
 )
+from fedmf.runs.evaluation import NotPrivateEvaluation
 from fedmf.runs.run import Run
 from fedmf.runs.tables import render_toml
 from fedmf.training import UserFailure
@@ -32,6 +33,8 @@ from fedmf.training import UserFailure
 __all__ = ["RunDirectory", "account", "header_of", "opened_record", "read_header"]
 
 CONFIG, KEY, LEDGER, CHECKPOINTS = "config.toml", "noise.key", "ledger.sqlite", "checkpoints"
+#: The record of private evaluations, and what they released.
+EVALUATION_LEDGER, EVALUATIONS = "evaluation.sqlite", "evaluations"
 #: The budgets of users as they were when the run began; a resumed run uses these.
 BUDGETS = "user-budgets"
 #: Which users failed when, and why: a JSON object a line. It tells about users' data: as secret as the key.
@@ -50,12 +53,17 @@ class RunDirectory:
         that was committed.
     """
 
-    def __init__(self, path: Path, header: RunHeader, key: NoiseKey, ledger: Ledger) -> None:
+    def __init__(
+        self, path: Path, header: RunHeader, key: NoiseKey, ledger: Ledger, evaluations: Ledger | None
+    ) -> None:
         self.path, self.header, self.key, self.ledger = path, header, key, ledger
+        self.evaluations = evaluations
         self._checkpoint: Sequence[str] = ()
 
     @classmethod
-    def create(cls, path: Path, run: Run, plan: Plan, key: NoiseKey, dimension: int) -> Self:
+    def create(
+        cls, path: Path, run: Run, plan: Plan, key: NoiseKey, dimension: int, test_owner: str = "nobody"
+    ) -> Self:
         """Create the directory of a new run; ``config.toml`` and the ledger's header are rendered from it.
 
         Args:
@@ -64,12 +72,13 @@ class RunDirectory:
             plan: made for it.
             key: of its noise.
             dimension: d, the number of model parameters.
+            test_owner: whose the examples of the central test part are, as `FederatedDataset.test_owner`.
 
         Raises:
             ConfigError: the place is taken or cannot be written.
             ValueError: the plan was made for another run.
         """
-        path, header = path.resolve(), header_of(run, plan, key, dimension)
+        path, header = path.resolve(), header_of(run, plan, key, dimension, test_owner)
         if os.path.exists(path / LEDGER):  # False for an impossible name, which is refused below
             raise ConfigError(f"output directory {path} holds another run; resume it, or use another place.")
         budgets = run.privacy.user_budgets if isinstance(run.privacy, UserLevel) else ""
@@ -82,6 +91,10 @@ class RunDirectory:
             write_durably(building / FAILURES, b"", mode=0o600)
             save_key(building / KEY, key)
             Ledger.create(building / LEDGER, plan.participation, header.to_dict()).close()
+            if plan.evaluation is not None:
+                (building / EVALUATIONS).mkdir(mode=0o700)
+                contract, bound = plan.evaluation.participation, _evaluation_header(header)
+                Ledger.create(building / EVALUATION_LEDGER, contract, bound).close()
 
         create_directory(path, "output directory", fill)
         return cls.open(path)
@@ -95,18 +108,22 @@ class RunDirectory:
         """
         path = path.resolve()
         _require_run(path)
-        ledger = Ledger.open(path / LEDGER)
-        try:
+        with contextlib.ExitStack() as opened:
+            ledger = opened.enter_context(Ledger.open(path / LEDGER))
             header = RunHeader.from_dict(ledger.header)
             key = load_key(path / KEY, header.key_fingerprint)
             tighten(path)
-            return cls(path, header, key, ledger)
-        except BaseException:
-            ledger.close()
-            raise
+            evaluations = _opened_evaluations(path, header, read_only=False)
+            if evaluations is not None:
+                opened.enter_context(evaluations)
+            directory = cls(path, header, key, ledger, evaluations)
+            opened.pop_all()
+            return directory
 
     def close(self) -> None:
         """Let another process have the directory."""
+        if self.evaluations is not None:
+            self.evaluations.close()
         self.ledger.close()
 
     def __enter__(self) -> Self:
@@ -187,8 +204,12 @@ class RunDirectory:
         self.ledger.commit_round(t, users, name, digest, "released" if users else "empty")
 
 
-def header_of(run: Run, plan: Plan, key: NoiseKey, dimension: int) -> RunHeader:
+def header_of(run: Run, plan: Plan, key: NoiseKey, dimension: int, test_owner: str = "nobody") -> RunHeader:
     """What the ledger must remember to account for the run and to continue it exactly."""
+    shown = {
+        "federated evaluation": isinstance(run.evaluation, NotPrivateEvaluation),
+        "central test part": test_owner == "training users",
+    }
     return RunHeader(
         run=run.to_dict(),
         plan=plan,
@@ -196,9 +217,29 @@ def header_of(run: Run, plan: Plan, key: NoiseKey, dimension: int) -> RunHeader:
         key_fingerprint=key.fingerprint if run.is_private else None,
         key_public=key.public,
         clipped_by="server" if run.execution.messages == "per-user" else "workers",
-        not_private=("federated evaluation",) if run.execution.federated_evaluation else (),
+        not_private=tuple(name for name, true in shown.items() if true),
         public_inputs=tuple(dataclasses.asdict(entry) for entry in run.task_source.public_inputs()),
     )
+
+
+def _evaluation_header(header: RunHeader) -> dict[str, Any]:
+    """What the ledger of evaluations is bound to: the plan and the noise key of one run."""
+    return {"evaluations of": {"plan": header.plan.to_dict(), "key_fingerprint": header.key_fingerprint}}
+
+
+def _opened_evaluations(path: Path, header: RunHeader, read_only: bool) -> Ledger | None:
+    """The ledger of a run's evaluations, if its plan has any.
+
+    Raises:
+        LedgerError: it is missing, or it is that of another run.
+    """
+    if header.plan.evaluation is None:
+        return None
+    ledger = Ledger.open(path / EVALUATION_LEDGER, read_only)
+    if ledger.header != json.loads(json.dumps(_evaluation_header(header))):
+        ledger.close()
+        raise LedgerError(f"{path / EVALUATION_LEDGER} is not the ledger of this run's evaluations.")
+    return ledger
 
 
 def read_header(path: Path) -> RunHeader:
@@ -208,7 +249,7 @@ def read_header(path: Path) -> RunHeader:
         ConfigError: it is not a run directory.
         LedgerError, ValueError: a damaged ledger, or one of another format.
     """
-    with opened_record(path) as (header, _):
+    with opened_record(path) as (header, *_):
         return header
 
 
@@ -227,13 +268,21 @@ def account(path: str | Path) -> PrivacyStatement:
         ConfigError: it is not a run directory.
         LedgerError: its records are damaged or contradict each other.
     """
-    with opened_record(Path(path)) as (header, ledger):
-        return build_statement(header, ledger)
+    with opened_record(Path(path)) as recorded:
+        return build_statement(*recorded)
 
 
 @contextlib.contextmanager
-def opened_record(path: Path) -> Iterator[tuple[RunHeader, Ledger]]:
-    """A run's header and its ledger for reading, all reads of the same rounds."""
+def opened_record(path: Path) -> Iterator[tuple[RunHeader, Ledger, Ledger | None]]:
+    """A run's header, its ledger and that of its evaluations for reading, all reads of the same rounds."""
     _require_run(path)
-    with Ledger.open(path / LEDGER, read_only=True) as ledger, ledger.snapshot():
-        yield RunHeader.from_dict(ledger.header), ledger
+    with Ledger.open(path / LEDGER, read_only=True) as ledger:
+        header = RunHeader.from_dict(ledger.header)
+        evaluations = _opened_evaluations(path, header, read_only=True)
+        with contextlib.ExitStack() as opened:
+            if evaluations is not None:
+                opened.enter_context(evaluations)
+                opened.enter_context(evaluations.snapshot())
+                evaluations.last_round()  # before any read of the rounds: those evaluated are among them
+            opened.enter_context(ledger.snapshot())
+            yield header, ledger, evaluations

@@ -34,7 +34,6 @@ class Execution(Value):
             takes too long, costs that user's contribution alone. Slower: users are trained one by one.
         user_seconds: most time of one user's loading and training, with isolation "process".
         evaluate_every: rounds between evaluations on the central test part.
-        federated_evaluation: evaluate on the users' own examples as well, without noise: not private.
         checkpoint_every: rounds between checkpoints; the work of the rounds since the last is lost when a run
             is interrupted, their privacy is spent.
         output_dir: run directory; absolute under ``flwr run``.
@@ -58,7 +57,6 @@ class Execution(Value):
     isolation: Literal["none", "process"] = "none"
     user_seconds: float | None = None
     evaluate_every: int = 1
-    federated_evaluation: bool = False
     checkpoint_every: int = 1
     output_dir: str = ""
     resume: bool = False

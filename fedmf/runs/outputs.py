@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fedmf.accounting import PrivacyStatement, as_json, render, render_page
+from fedmf.data import FederatedDataset
 from fedmf.records import create_directory, write_durably
+from fedmf.runs.evaluation import Evaluation, NotPrivateEvaluation, PrivateEvaluation, private_columns
 from fedmf.training import Metric, Task
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "STATEMENT",
     "STATEMENT_PAGE",
     "STATEMENT_TEXT",
+    "central",
     "draw_learning_curve",
     "metric_columns",
     "not_private",
@@ -39,10 +42,20 @@ def not_private(metric: str) -> str:
     return f"federated_{metric}_not_private"
 
 
-def metric_columns(task: Task, federated: bool) -> list[str]:
+def central(metric: str, dataset: FederatedDataset) -> str:
+    """The column of a metric of the central test part, which says so where users of the run own it."""
+    return f"{metric}_not_private" if dataset.test_owner == "training users" else metric
+
+
+def metric_columns(task: Task, evaluation: Evaluation) -> list[str]:
     """The columns of a run's metrics table, in their order."""
     names = ["loss", *(metric.name for metric in task.metrics)]
-    return [*names, "epsilon", *(not_private(name) for name in names if federated)]
+    columns = [*(central(name, task.dataset) for name in names), "epsilon"]
+    if isinstance(evaluation, NotPrivateEvaluation):
+        columns += map(not_private, names)
+    if isinstance(evaluation, PrivateEvaluation):
+        columns += [column for name in names for column in private_columns(name)]
+    return columns
 
 
 def write_statement(path: Path, statement: PrivacyStatement) -> None:
@@ -125,7 +138,20 @@ def draw_learning_curve(
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    axes.plot(rounds, [scale * rows[t].get(name, math.nan) for t in rounds], color="tab:blue", label=label)
+    axes.plot(rounds, [scale * _central_value(rows[t], name) for t in rounds], color="tab:blue", label=label)
+    value, spread = private_columns(name)
+    private = [t for t in rounds if rows[t].get(value) is not None]
+    if private:
+        axes.errorbar(
+            private,
+            [scale * rows[t][value] for t in private],
+            yerr=[scale * rows[t][spread] for t in private],
+            fmt="o",
+            markersize=3,
+            capsize=2,
+            color="tab:green",
+            label=f"users' own {name}, private (± standard deviation of its noise)",
+        )
     axes.set(xlabel="rounds released", ylabel=label, title=title)
     if share:
         axes.set(ylim=(0, 100))
@@ -135,9 +161,15 @@ def draw_learning_curve(
         right = axes.twinx()
         right.plot(rounds, epsilons, color="tab:red", linestyle="--", label="ε spent, worst allowed user")
         right.set(ylabel="ε spent", ylim=(0, None))
-        lines = [*axes.get_lines(), *right.get_lines()]
-        axes.legend(lines, [str(line.get_label()) for line in lines], loc="lower right")
+        handles = [*zip(*axes.get_legend_handles_labels(), strict=True)]
+        handles += zip(*right.get_legend_handles_labels(), strict=True)
+        axes.legend(*zip(*handles, strict=True), loc="lower right")
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     write_durably(path / PICTURE, buffer.getvalue())
     return True
+
+
+def _central_value(row: Mapping[str, Any], name: str) -> float:
+    """A metric of the central test part, whatever its column says of its owner."""
+    return row.get(name, row.get(f"{name}_not_private", math.nan))

@@ -21,6 +21,7 @@ from fedmf.cohorts import SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Mechanism, Sensitivity
 from fedmf.optim import ServerOptimizer
+from fedmf.runs.evaluation import PrivateEvaluation, shared_plan
 from fedmf.runs.pair_plan import paired_streams
 from fedmf.runs.run import Run
 
@@ -48,6 +49,10 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
             )
         sensitivity = release.stated(contract)
         noise_multiplier, amplification = _calibrated(run, mechanism, sensitivity)
+        evaluation = None
+        if isinstance(run.evaluation, PrivateEvaluation) and isinstance(privacy, UserLevel):
+            users = run.task_source.users
+            noise_multiplier, evaluation = shared_plan(run.evaluation, privacy, run.cohorts.rounds, users)
         plan = Plan(
             privacy,
             run.cohorts,
@@ -59,6 +64,7 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
             amplification,
             second,
             _inflation(run, mechanism, noise_multiplier * sensitivity.value, dimension),
+            evaluation,
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None

@@ -18,15 +18,15 @@ from fedmf.factorization import Factorization, MechanismChoice
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS, ChosenOptimizer, OwnOptimizer, ServerOptimizer, Sgd, chosen
 from fedmf.participation import Participation
-from fedmf.runs.execution import Execution
-from fedmf.runs.given import (
-    GIVEN,
-    GivenTask,
-    TaskSource,
-    recorded_optimizer,
-    same_optimizer,
-    same_task,
+from fedmf.runs.evaluation import (
+    EVALUATIONS,
+    CentralEvaluation,
+    Evaluation,
+    PrivateEvaluation,
+    check_private,
 )
+from fedmf.runs.execution import Execution
+from fedmf.runs.given import GIVEN, GivenTask, TaskSource, recorded_optimizer, same_optimizer, same_task
 from fedmf.runs.mechanism import NoiseMechanism, noise_mechanism
 from fedmf.runs.named_tasks import Classification, FunctionTask
 from fedmf.training import LocalSGD, Task
@@ -81,6 +81,7 @@ class Run:
             ``init`` and ``step`` (`ServerOptimizer`), whose state is part of every commit.
         local: what users do with the model.
         execution: messages, workers, limits.
+        evaluation: on what released models are evaluated beside the central test part.
 
     Raises:
         ConfigError: values that do not fit together.
@@ -99,6 +100,7 @@ class Run:
     optimizer: ChosenOptimizer | ServerOptimizer = field(default_factory=Sgd)
     local: LocalSGD = field(default_factory=LocalSGD)
     execution: Execution = field(default_factory=Execution)
+    evaluation: Evaluation = field(default_factory=CentralEvaluation)
 
     def __post_init__(self) -> None:
         try:
@@ -125,6 +127,8 @@ class Run:
             )
         self.cohorts.schedule(self.task_source.users, self.participation, secret_seed=0)  # only to check it
         self.optimizer_source.workload(n)  # only to check that its schedule fits the horizon
+        if isinstance(self.evaluation, PrivateEvaluation):
+            check_private(self.evaluation, self.privacy, n, self.task_source.users)
         for workload in (self.workload, self.second_workload):
             if workload.rounds != n:
                 raise ValueError(f"A (workload) must have n={n} rounds; got {workload.rounds}.")
@@ -189,6 +193,7 @@ class Run:
             "optimizer": recorded_optimizer(self.optimizer_source),
             "local": self.local.to_dict(),
             "execution": self.execution.to_dict(),
+            "evaluation": self.evaluation.to_dict(),
         }
 
     @classmethod
@@ -214,6 +219,7 @@ class Run:
             optimizer=_optimizer_of(values["optimizer"], optimizer),
             local=value_of(_LOCAL, values["local"]),
             execution=value_of(_EXECUTION, values["execution"]),
+            evaluation=value_of(EVALUATIONS, values["evaluation"]),
         )
 
     def difference(self, other: Run) -> str | None:

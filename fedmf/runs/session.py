@@ -15,8 +15,10 @@ from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.runs.budget import UserBudgets, check_names, read_budgets
-from fedmf.runs.directory import BUDGETS, RunDirectory, read_header
+from fedmf.runs.directory import BUDGETS, EVALUATIONS, RunDirectory, read_header
+from fedmf.runs.evaluation import PrivateEvaluation, PrivateEvaluator
 from fedmf.runs.outputs import (
+    central,
     draw_learning_curve,
     metric_columns,
     write_metrics,
@@ -25,7 +27,7 @@ from fedmf.runs.outputs import (
 from fedmf.runs.planning import plan_run
 from fedmf.runs.run import Run
 from fedmf.runs.server import PrivateServer
-from fedmf.training import Task, UserFailure, example_counts, preflight
+from fedmf.training import Task, UserFailure, example_counts, judgement_ranges, preflight
 
 __all__ = ["Session"]
 
@@ -49,8 +51,40 @@ class Session:
         self._budgets = None
         if isinstance(run.privacy, UserLevel) and run.privacy.user_budgets:
             self._budgets = UserBudgets(self.plan, read_budgets(directory.path / BUDGETS), directory.ledger)
+        self.evaluator = self._private_evaluator()
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
+        self._estimates_kept = 0
         self.evaluate()
+
+    def _private_evaluator(self) -> PrivateEvaluator | None:
+        """What releases private evaluations, where the run has any, checked against the rounds released."""
+        evaluation, directory = self.plan.evaluation, self.directory
+        if evaluation is None or directory.evaluations is None:
+            return None
+        evaluator = PrivateEvaluator(
+            evaluation,
+            judgement_ranges(self.task, evaluation.loss_bound),
+            self.plan.privacy.adjacency,
+            directory.key,
+            directory.evaluations,
+            directory.path / EVALUATIONS,
+        )
+        evaluator.check_reached(self.server.t)
+        return evaluator
+
+    def _keep_estimates(self) -> None:
+        """Put released estimates into their rows of metrics; a process may have died in between."""
+        if self.evaluator is None:
+            return
+        for e in range(self._estimates_kept, self.evaluator.released):
+            t, estimate = self.evaluator.plan.after(e), self.evaluator.estimate(e)
+            if not estimate.keys() <= self.metrics[t].keys():
+                self._keep(t, {**self.metrics[t], **estimate})
+        self._estimates_kept = self.evaluator.released
+
+    def _keep(self, t: int, row: dict[str, Any]) -> None:
+        self.directory.ledger.put_metrics(t, row)
+        self.metrics[t] = row
 
     @classmethod
     def start(cls, path: Path, run: Run, device: str = "cpu") -> Self:
@@ -76,7 +110,8 @@ class Session:
             check_names(budgets, task.dataset.user_ids)
         seed = run.privacy.noise_seed
         key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
-        directory = RunDirectory.create(path, run, plan, key, task.model.dimension)
+        owner = task.dataset.test_owner
+        directory = RunDirectory.create(path, run, plan, key, task.model.dimension, owner)
         return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
@@ -135,9 +170,23 @@ class Session:
         """Those of round t's cohort that may be asked: the others would exceed their own budget."""
         return list(users) if self._budgets is None else self._budgets.admit(t, users)
 
+    def judges(self, e: int) -> dict[int, str]:
+        """Whom private evaluation e asks, ids by index: its cohort less those whose own budget forbids it."""
+        asked, plan = self.run.evaluation, self.plan.evaluation
+        assert isinstance(asked, PrivateEvaluation)
+        assert plan is not None
+        cohorts = asked.cohorts(plan.count, self.plan.users)
+        schedule = cohorts.schedule(self.plan.users, plan.participation, secret_seed=0)
+        roster = self.task.dataset.user_ids
+        users = {str(roster[index]): index for index in map(int, schedule.cohort(e))}
+        able = list(users) if self._budgets is None else self._budgets.judges(list(users))
+        return {users[user]: user for user in able}
+
     def evaluation_due(self, t: int) -> bool:
         """Whether the model after t rounds is evaluated."""
-        every = self.run.execution.evaluate_every
+        every, private = self.run.execution.evaluate_every, self.plan.evaluation
+        if private is not None and private.due(t) is not None:
+            return True
         return t % every == 0 or t in (self.plan.allowed_rounds, self.server.horizon)
 
     def examples_of(self, users: Sequence[str]) -> int:
@@ -149,18 +198,16 @@ class Session:
         """Evaluate the released model if this round is due and not yet evaluated; returns its metrics.
 
         Args:
-            federated: what a federated evaluation of the same model computed; it goes into the same row.
+            federated: what users' own examples say of the same model; it goes into the same row.
         """
-        t = self.server.t
+        t, dataset = self.server.t, self.task.dataset
         if self.evaluation_due(t) and t not in self.metrics:
-            epsilon = self.plan.epsilon_after(t)
-            row = {
-                **self.task.evaluate(self.server.parameters),
-                "epsilon": epsilon if math.isfinite(epsilon) else None,
-                **(federated or {}),
-            }
-            self.directory.ledger.put_metrics(t, row)
-            self.metrics[t] = row
+            epsilon, values = self.plan.epsilon_after(t), self.task.evaluate(self.server.parameters)
+            row = {central(name, dataset): value for name, value in values.items()}
+            self._keep(t, {**row, "epsilon": epsilon if math.isfinite(epsilon) else None})
+        self._keep_estimates()
+        if federated and t in self.metrics and not federated.keys() <= self.metrics[t].keys():
+            self._keep(t, {**self.metrics[t], **federated})
         return self.metrics.get(t)
 
     def note_failures(self, t: int, failures: Sequence[UserFailure]) -> None:
@@ -169,11 +216,12 @@ class Session:
 
     def statement(self) -> PrivacyStatement:
         """The privacy statement of what was released so far, computed from the ledger's rows."""
-        return build_statement(self.directory.header, self.directory.ledger)
+        return build_statement(self.directory.header, self.directory.ledger, self.directory.evaluations)
 
     def write_reports(self) -> None:
         """Write metrics table and privacy statement into the run directory."""
-        columns = metric_columns(self.task, self.run.execution.federated_evaluation)
+        self._keep_estimates()
+        columns = metric_columns(self.task, self.run.evaluation)
         write_metrics(self.directory.path, self.metrics, columns)
         write_statement(self.directory.path, self.statement())
 

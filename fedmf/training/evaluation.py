@@ -1,8 +1,9 @@
-"""A model on users' own examples: plain sums, with no noise and no clipping."""
+"""A model on users' own examples: plain sums, and bounded rows of single users for sums with noise."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +12,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.data import FederatedDataset
+from fedmf.training.barrier import (
+    Failures,
+    UserFailure,
+    UserLimits,
+    described,
+    example_counts,
+    load_examples,
+    pass_interrupt,
+    silent,
+)
 from fedmf.training.task import Task
+from fedmf.training.workers import single_threaded_kernels
 
-__all__ = ["ExampleTotals", "evaluate_users"]
+__all__ = ["ExampleTotals", "evaluate_users", "judgement_ranges", "judgements"]
 
 #: Examples in one forward pass.
 _ROWS = 1024
@@ -46,17 +58,103 @@ def evaluate_users(task: Task, parameters: Tensor, user_ids: Sequence[str]) -> E
     Raises:
         KeyError: an unknown user id.
     """
+    return _added(
+        _totals(task, parameters, *task.dataset.examples(users))
+        for users in _parts(task.dataset, task.dataset.indices(user_ids))
+        if len(users)
+    )
+
+
+def judgement_ranges(task: Task, loss_bound: float) -> dict[str, tuple[float, float]]:
+    """The public range that one user's value of the loss, [0, L], and of each metric is clamped to."""
+    return {"loss": (0.0, loss_bound), **{metric.name: metric.clip_range for metric in task.metrics}}
+
+
+def judgements(
+    task: Task,
+    parameters: Tensor,
+    user_ids: Sequence[str],
+    loss_bound: float,
+    limits: UserLimits = UserLimits(),
+) -> tuple[Tensor, list[UserFailure]]:
+    """What each user's own examples say of a model, in numbers of [−1, 1].
+
+    With x a user's mean loss, or a metric over its examples, and [c − h, c + h] the range of
+    `judgement_ranges`, the entry is (x − c)/h with x clamped; 0 where x is NaN.
+
+    Args:
+        task: what is computed is computed where its examples live.
+        parameters: θ, shape (d,), float32.
+        user_ids: whom to ask.
+        loss_bound: L > 0.
+        limits: what one user may cost.
+
+    Returns:
+        Rows, shape (users, q), float64 on the CPU: the loss, then the metrics in their order; and who failed.
+        The row of a user that failed or owns nothing is zero.
+
+    Guarantees:
+        A row depends on its own user's examples only, to the last bit, and nothing that they cause is raised.
+    """
+    ranges, failures = judgement_ranges(task, loss_bound), Failures()
+    rows = torch.zeros(len(user_ids), len(ranges), dtype=torch.float64)
+    with silent(), single_threaded_kernels(), torch.no_grad():
+        for place, user in enumerate(user_ids):
+            try:
+                totals = _judged(task, parameters, user, limits)
+                if totals.examples:
+                    values = task.values(totals.sums, totals.examples)
+                    entries = [_centred(values[name], *ends) for name, ends in ranges.items()]
+                    rows[place] = torch.tensor(entries, dtype=torch.float64)
+            except BaseException as error:
+                pass_interrupt(error)
+                failures.note(place, "evaluation", described(error))
+    return rows, failures.named(user_ids)
+
+
+def _judged(task: Task, parameters: Tensor, user: str, limits: UserLimits) -> ExampleTotals:
+    """The sums over one user's examples; raises whatever is wrong with them."""
+
+    def fail(_: int, reason: str) -> None:
+        raise ValueError(reason)
+
+    users = task.dataset.indices([user])
+    counts = example_counts(task.dataset, users, fail)
+    exceeded = limits.exceeded(int(counts[0]), 0, task.structure)
+    if exceeded is not None:
+        fail(0, exceeded)
+    if not counts[0]:
+        return ExampleTotals({}, 0)
+    return _totals(task, parameters, *load_examples(task.dataset, task.structure, users, counts, fail))
+
+
+def _centred(value: float, low: float, high: float) -> float:
+    if math.isnan(value):
+        return 0.0
+    middle, half = (low + high) / 2, (high - low) / 2
+    return max(-1.0, min(1.0, (min(max(value, low), high) - middle) / half))
+
+
+def _totals(task: Task, parameters: Tensor, features: Tensor, labels: Tensor) -> ExampleTotals:
+    """The sums over these examples, 1024 at a time."""
+    theta = parameters.to(features.device)
+
+    def chunks() -> Iterator[ExampleTotals]:
+        for part, targets in zip(features.split(_ROWS), labels.split(_ROWS), strict=True):
+            outputs = task.model.forward(theta, part)
+            sums = {metric.name: metric.sums(outputs, targets) for metric in task.metrics}
+            loss = (float(task.loss(outputs, targets).to(torch.float64).sum()),)
+            yield ExampleTotals({**sums, "loss": loss}, len(targets))
+
+    return _added(chunks())
+
+
+def _added(parts: Iterable[ExampleTotals]) -> ExampleTotals:
     sums: dict[str, NDArray[np.float64]] = {}
     examples = 0
-    for users in _parts(task.dataset, task.dataset.indices(user_ids)):
-        owned_features, owned_labels = task.dataset.examples(users)
-        theta = parameters.to(owned_features.device)
-        for features, labels in zip(owned_features.split(_ROWS), owned_labels.split(_ROWS), strict=True):
-            outputs = task.model.forward(theta, features)
-            parts = {metric.name: metric.sums(outputs, labels) for metric in task.metrics}
-            parts["loss"] = (float(task.loss(outputs, labels).to(torch.float64).sum()),)
-            sums = {name: sums.get(name, 0.0) + np.asarray(part) for name, part in parts.items()}
-            examples += len(labels)
+    for part in parts:
+        sums = {name: sums.get(name, 0.0) + np.asarray(terms) for name, terms in part.sums.items()}
+        examples += part.examples
     return ExampleTotals({name: tuple(total.tolist()) for name, total in sums.items()}, examples)
 
 

@@ -1,4 +1,4 @@
-"""Local training in processes of their own: a user's data can end or hold up nothing but that user."""
+"""Training and evaluation in processes of their own: a user's data end or hold up nothing but that user."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedmf.training.barrier import Failures, UserFailure, UserLimits, described
 from fedmf.training.batches import shape_of, step_rows
+from fedmf.training.evaluation import judgement_ranges
 from fedmf.training.local import LocalTrainer, UpdateSum
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
@@ -27,6 +28,8 @@ from fedmf.training.workers import Workers
 
 __all__ = ["IsolatedTrainer"]
 
+#: What a process is asked for.
+_UPDATE, _JUDGE = "update", "judge"
 #: What a process runs; it imports fedmf and nothing of the program that started it.
 _PROGRAM = "import sys; from fedmf.training.isolated import serve; serve(int(sys.argv[1]))"
 
@@ -74,6 +77,20 @@ class IsolatedTrainer:
         self._workers.each(train, range(len(user_ids)), total)
         return failures.named(user_ids)
 
+    def judge(
+        self, parameters: Tensor, user_ids: Sequence[str], loss_bound: float
+    ) -> tuple[Tensor, list[UserFailure]]:
+        """See `LocalTrainer.judge`."""
+        model, failed = parameters.cpu().numpy(), list[UserFailure]()
+        rows = torch.zeros(len(user_ids), len(judgement_ranges(self.task, loss_bound)), dtype=torch.float64)
+        for place, user in enumerate(user_ids):
+            row, failure = self._workers.of_thread.answer(user, (_JUDGE, model, user, loss_bound))
+            if row is not None:
+                rows[place] = row
+            if failure is not None:
+                failed.append(failure)
+        return rows, failed
+
 
 class _Helper:
     """The other end: a process that is started when it is needed, and anew after each end."""
@@ -85,10 +102,14 @@ class _Helper:
 
     def update(self, origin: Tensor, user: str, t: int) -> tuple[Tensor | None, UserFailure | None]:
         """One user's update, shape (d,), None where there is none; and the failure, if there was one."""
+        return self.answer(user, (_UPDATE, origin.numpy(), user, t))
+
+    def answer(self, user: str, job: tuple[Any, ...]) -> tuple[Tensor | None, UserFailure | None]:
+        """What the process makes of a job about one user, and the failure, if there was one."""
         if self._process is None:
             self._start()
         try:
-            self._connection.send((origin.numpy(), user, t))
+            self._connection.send(job)
             if not self._connection.poll(self._seconds):
                 self._end()
                 return None, UserFailure(user, "isolation", f"took longer than {self._seconds:g} s")
@@ -149,8 +170,16 @@ def serve(descriptor: int) -> None:
     connection.send(None)
     with contextlib.suppress(EOFError):
         while True:
-            origin, user, t = connection.recv()
-            connection.send(_trained(trainer, torch.from_numpy(origin), user, t))
+            what, origin, *about = connection.recv()
+            work = _trained if what == _UPDATE else _judged
+            connection.send(work(trainer, torch.from_numpy(origin), *about))
+
+
+def _judged(
+    trainer: LocalTrainer, parameters: Tensor, user: str, loss_bound: float
+) -> tuple[Any, UserFailure | None]:
+    rows, failures = trainer.judge(parameters, [user], loss_bound)
+    return rows[0].numpy(), failures[0] if failures else None
 
 
 def _warm_up(trainer: LocalTrainer) -> None:

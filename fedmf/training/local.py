@@ -24,6 +24,7 @@ from fedmf.training.barrier import (
 )
 from fedmf.training.batches import groups_of, shape_of, step_rows
 from fedmf.training.engines import gradient_program
+from fedmf.training.evaluation import judgements
 from fedmf.training.gradients import Accumulation, Batch, aligned_empty
 from fedmf.training.grouping import Grouping
 from fedmf.training.local_sgd import LocalSGD
@@ -65,6 +66,12 @@ class Trainer(Protocol):
         self, parameters: Tensor, user_ids: Sequence[str], t: int, total: UpdateSum
     ) -> list[UserFailure]:
         """See `LocalTrainer.add_updates`."""
+        ...
+
+    def judge(
+        self, parameters: Tensor, user_ids: Sequence[str], loss_bound: float
+    ) -> tuple[Tensor, list[UserFailure]]:
+        """See `LocalTrainer.judge`."""
         ...
 
 
@@ -170,6 +177,12 @@ class LocalTrainer:
         if rest := len(user_ids) - sum(trained):
             total.add_nothing(rest)
         return failures.named(user_ids)
+
+    def judge(
+        self, parameters: Tensor, user_ids: Sequence[str], loss_bound: float
+    ) -> tuple[Tensor, list[UserFailure]]:
+        """What users' own examples say of a model: see `judgements`."""
+        return judgements(self.task, parameters, user_ids, loss_bound, self.limits)
 
     def _groups(self, user_ids: Sequence[str], t: int, failures: Failures) -> Iterator[Group]:
         """The users who own examples within the limits, in groups."""

@@ -29,7 +29,7 @@ FEDERATED_LOSS, FEDERATED_ACCURACY = not_private("loss"), not_private("accuracy"
 
 
 def run_with(**changes: object) -> Run:
-    return small_run(**{**KEYS, "federated_evaluation": True, **changes})
+    return small_run(**{**KEYS, "evaluation": "not-private", **changes})
 
 
 def by_hand(parameters: np.ndarray, users: list[int]) -> tuple[float, float]:
@@ -250,7 +250,7 @@ def test_statement_and_log_say_that_it_is_not_private(
 ) -> None:
     said = NOT_PRIVATE["federated evaluation"]
     for wanted in (False, True):
-        run = small_run(**KEYS, federated_evaluation=wanted)
+        run = small_run(**KEYS, evaluation="not-private" if wanted else "off")
         caplog.clear()
         with caplog.at_level(logging.WARNING, "fedmf"):
             run_small(tmp_path / str(wanted), run)

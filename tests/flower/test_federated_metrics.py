@@ -18,7 +18,7 @@ from fedmf.runs import not_private
 from fedmf.runs.outputs import METRICS
 
 TASK = linear_regression(24, 4)
-RUN = small_run(TASK, evaluate_every=6, workers=2, federated_evaluation=True)
+RUN = small_run(TASK, evaluate_every=6, workers=2, evaluation="not-private")
 NAMES = ("loss", "mae", "rmse")
 FEDERATED = [not_private(name) for name in NAMES]
 SECOND_NODE = 2**63 + 1001

@@ -60,7 +60,8 @@ KEYS = {
     **_table("local", "epochs batch_size learning_rate momentum proximal engine", "local_"),
     **_table("execution", "messages workers worker_cpus worker_gpus ray_address round_timeout"),
     **_table("execution", "silent_retries user_examples user_steps user_megabytes user_seconds isolation"),
-    **_table("execution", "evaluate_every federated_evaluation checkpoint_every output_dir resume"),
+    **_table("execution", "evaluate_every checkpoint_every output_dir resume"),
+    "evaluation": "evaluation.kind",
 }
 
 

@@ -96,6 +96,11 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "local.momentum": ([0.0, 0.999], [1.0, -0.1]),
     "local.proximal": ([0.0, 1e9], [-0.1]),
     "local.seed": ([0, 2**63 - 1], [-2, 2**63]),
+    "evaluation.share": ([1e-3, 0.9], [0.0, 1.0, -0.1]),
+    "evaluation.every": ([1, 7, 10**6], [0, -2, 2**31]),
+    "evaluation.size": ([1, 360], [0, -2, 361, 2**31]),
+    "evaluation.loss-bound": ([1e-9, 1e9], [0.0, -1.0]),
+    "evaluation.seed": ([0, 2**63 - 1], [-2, 2**63]),
     "execution.workers": ([1, 100], [0, -2, 2**31]),
     "execution.worker-cpus": ([0.25, 8.0], [0.0, -1.0, math.inf]),
     "execution.worker-gpus": ([0.0, 0.5, 2.0], [-0.1, math.inf]),
@@ -125,9 +130,11 @@ TEXTS: dict[str, list[str]] = {
     "privacy.user-budgets": ["budgets.csv"],
     "mechanism.workload": ["auto", "window:3", "prefix*cosine"],
     "mechanism.second-workload": ["prefix", "exponential:0.5"],
+    "evaluation.workload": ["window:2", "exponential:0.8", "prefix"],
     "execution.ray-address": ["auto", "ray://head:10001"],
     "execution.output-dir": ["/tmp/x", 'a "b"\n\\c é'],
 }
+_MECHANISMS = names()
 #: Texts that a key chooses from.
 CHOICES: dict[str, list[str]] = {
     "task.kind": ["classification", "function"],
@@ -138,7 +145,8 @@ CHOICES: dict[str, list[str]] = {
     "cohorts.kind": ["cyclic", "random", "cyclic-poisson", "balls-in-bins", "b-min-sep"],
     "privacy.kind": ["user-level", "none"],
     "privacy.adjacency": ["zero-out", "replace-one"],
-    "mechanism.kind": names(),
+    "mechanism.kind": _MECHANISMS,
+    "evaluation.mechanism": _MECHANISMS,
     "mechanism.storage-policy": ["auto", "regenerate", "buffer"],
     "mechanism.storage-dtype": ["float64", "float32"],
     "optimizer.kind": ["sgd", "fedadagrad", "fedyogi", "adam", "adam-debiased", "jme-adam"],
@@ -146,6 +154,7 @@ CHOICES: dict[str, list[str]] = {
     "optimizer.blocks": ["coordinate", "channel", "tensor", "model"],
     "optimizer.second-form": ["per-user", "squared-mean"],
     "local.engine": ["auto", "vectorised", "loop"],
+    "evaluation.kind": ["off", "not-private", "private"],
     "execution.isolation": ["none", "process"],
     "execution.messages": ["slice", "per-user"],
 }

@@ -91,3 +91,18 @@ def test_a_task_that_cannot_be_built_there_is_named(build: object, reason: str) 
     trainer = IsolatedTrainer(hostile(source("well")), build, LOCAL)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match=f"isolated training cannot begin: .*{reason}"):
         summed(trainer, USERS)
+
+
+def test_judgements_have_the_same_bits_and_a_killed_user_a_row_of_zeros() -> None:
+    theta = hostile(source("well")).model.initial() + 0.5
+    together, _ = LocalTrainer(hostile(source("well")), LOCAL).judge(theta, USERS, 2.0)
+    apart, none = isolated("well").judge(theta, USERS, 2.0)
+    assert none == []
+    assert torch.equal(apart, together)
+    killed, failures = isolated("killed").judge(theta, USERS, 2.0)
+    victims = [place for place, user in enumerate(USERS) if user == "u002"]
+    expected = [("u002", "isolation")] * len(victims)
+    assert [(failure.user, failure.stage) for failure in failures] == expected
+    assert not killed[victims].any()
+    others = [place for place in range(len(USERS)) if place not in victims]
+    assert torch.equal(killed[others], together[others])

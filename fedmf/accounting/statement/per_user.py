@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedmf.accounting.gaussian import adjacency_factor, gaussian_epsilons
 from fedmf.accounting.patterns import distinct_patterns
+from fedmf.accounting.plan import Plan
 from fedmf.accounting.recorded import ParticipationRecord
 from fedmf.accounting.release import RunRelease
 from fedmf.accounting.statement.header import RunHeader
@@ -18,49 +19,100 @@ __all__ = ["UserPrivacy", "user_privacy"]
 
 @dataclass(frozen=True, eq=False)
 class UserPrivacy:
-    """One entry a user, in the order in which the ledger first met them; arrays of shape (users,).
+    """One entry a user, in the order in which the ledgers first met them; arrays of shape (users,).
 
     Attributes:
-        users: ids of those that took part at least once.
+        users: ids of those that took part at least once, in training or in a private evaluation.
         participations: in how many rounds each took part.
-        first_round: the first of them, 0-based; ``last_round`` likewise.
+        first_round: the first of them, 0-based; ``last_round`` likewise; −1 if there is none.
+        evaluations: in how many private evaluations each took part.
         sensitivity: how far the user's rounds can move what was released, per unit clip norm.
-        epsilon: ε of the user against an observer who knows these rounds; infinite without noise.
+        epsilon: ε of the user, evaluations included, against an observer who knows when the user took part;
+            infinite without noise.
     """
 
     users: list[str]
     participations: NDArray[np.int64]
     first_round: NDArray[np.int32]
     last_round: NDArray[np.int32]
+    evaluations: NDArray[np.int64]
     sensitivity: NDArray[np.float64]
     epsilon: NDArray[np.float64]
 
 
-def user_privacy(header: RunHeader, ledger: ParticipationRecord) -> UserPrivacy:
+def user_privacy(
+    header: RunHeader, ledger: ParticipationRecord, evaluations: ParticipationRecord | None = None
+) -> UserPrivacy:
     """Every recorded user's own realised privacy; made for millions of users.
 
     Args:
         header: the run's description.
         ledger: replayed before, as `build_statement` does.
+        evaluations: the ledger of private evaluations, where the plan has any; replayed likewise.
 
     Guarantees:
         ε is never below the exact value of the user's rounds, and above it by at most 1e-9·ε + 1e-13. Like
         every realised ε it holds if participation and the end of the run do not depend on data.
     """
+    plan = header.plan
+    trained = _spent(plan.release, ledger)
+    users, mus = trained.users, _mu(trained.sensitivity, plan.relative_noise_std, plan)
+    judged = np.zeros(len(users), dtype=np.int64)
+    if plan.evaluation is not None and evaluations is not None:
+        asked = _spent(plan.evaluation.release, evaluations)
+        place = {user: index for index, user in enumerate(users)}
+        strangers = [user for user in asked.users if user not in place]
+        place |= {user: index for index, user in enumerate(strangers, start=len(place))}
+        where = np.array([place[user] for user in asked.users], dtype=np.int64)
+        trained = trained.with_idle(strangers)
+        users, mus = trained.users, np.concatenate([mus, np.zeros(len(strangers))])
+        judged = np.zeros(len(users), dtype=np.int64)
+        judged[where] = asked.lengths
+        noise = plan.evaluation.relative_noise_std(plan.privacy.adjacency)
+        mus[where] = np.hypot(mus[where], _mu(asked.sensitivity, noise, plan))
+    noisy = plan.noise_multiplier > 0
+    epsilon = gaussian_epsilons(mus, plan.privacy.delta) if noisy else np.full(mus.size, np.inf)
+    return UserPrivacy(
+        users, trained.lengths, trained.first, trained.last, judged, trained.sensitivity, epsilon
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Spent:
+    """What each user of one ledger spent there."""
+
+    users: list[str]
+    lengths: NDArray[np.int64]
+    first: NDArray[np.int32]
+    last: NDArray[np.int32]
+    sensitivity: NDArray[np.float64]
+
+    def with_idle(self, users: list[str]) -> _Spent:
+        """And users that took part in nothing."""
+        none = np.full(len(users), -1, dtype=np.int32)
+        return _Spent(
+            [*self.users, *users],
+            np.concatenate([self.lengths, np.zeros(len(users), dtype=np.int64)]),
+            np.concatenate([self.first, none]),
+            np.concatenate([self.last, none]),
+            np.concatenate([self.sensitivity, np.zeros(len(users))]),
+        )
+
+
+def _spent(release: RunRelease, ledger: ParticipationRecord) -> _Spent:
     with ledger.snapshot():
         users, rounds, keys = ledger.by_user()
         last = ledger.last_round()
     released = 0 if last is None else last + 1
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     lengths = np.diff(starts, append=keys.size)
-    spent = _sensitivities(header.plan.release, rounds, starts, lengths, released)
-    plan = header.plan
-    if plan.noise_multiplier > 0:
-        mu = spent * (adjacency_factor(plan.privacy.adjacency) / plan.relative_noise_std)
-        epsilon = gaussian_epsilons(mu, plan.privacy.delta)
-    else:
-        epsilon = np.full(spent.size, np.inf)
-    return UserPrivacy(users, lengths, rounds[starts], rounds[starts + lengths - 1], spent, epsilon)
+    spent = _sensitivities(release, rounds, starts, lengths, released)
+    return _Spent(users, lengths, rounds[starts], rounds[starts + lengths - 1], spent)
+
+
+def _mu(spent: NDArray[np.float64], noise: float, plan: Plan) -> NDArray[np.float64]:
+    """μ of each user; zeros without noise, where nobody reads them."""
+    return spent * (adjacency_factor(plan.privacy.adjacency) / noise) if noise > 0 else np.zeros_like(spent)
 
 
 def _sensitivities(

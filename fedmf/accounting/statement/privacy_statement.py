@@ -9,11 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fedmf.accounting.gaussian import adjacency_factor, certified_epsilon, gaussian_mu, gaussian_rho
+from fedmf.accounting.gaussian import certified_epsilon, gaussian_mu, gaussian_rho
 from fedmf.accounting.plan import Plan
 from fedmf.accounting.realised import RealisedPrivacy, realised_privacy
 from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary
 from fedmf.accounting.statement.amplified_claim import claimed_epsilon
+from fedmf.accounting.statement.evaluation_part import (
+    EvaluationPart,
+    evaluation_part,
+    recorded_evaluations,
+)
 from fedmf.accounting.statement.header import RunHeader
 from fedmf.accounting.statement.text import render
 from fedmf.accounting.statement.words import (
@@ -69,6 +74,7 @@ class PrivacyStatement:
         realised: ε of each user against an observer who knows its rounds; with amplification the worst may
             exceed the planned ε.
         patterns: how many different patterns of rounds there are.
+        evaluation: what private evaluations are part of all this; None without any.
         stated_by: the software that computed this statement; the header names what started the run.
     """
 
@@ -77,6 +83,7 @@ class PrivacyStatement:
     planned: PlannedPrivacy
     realised: RealisedPrivacy
     patterns: int
+    evaluation: EvaluationPart | None = None
     stated_by: str = SOFTWARE
 
     def to_dict(self) -> dict[str, Any]:
@@ -124,14 +131,16 @@ class PrivacyStatement:
                 f"{q:g}": _finite(min(epsilon, limit)) for q, epsilon in realised.quantiles.items()
             },
             "epsilon_realised_histogram": [dataclasses.asdict(entry) for entry in realised.histogram],
-            "mu_planned": gaussian_mu(plan.noise_multiplier) if private else None,
-            "rho_planned": gaussian_rho(plan.noise_multiplier) if private else None,
+            "mu_planned": gaussian_mu(plan.joint_multiplier) if private else None,
+            "rho_planned": gaussian_rho(plan.joint_multiplier) if private else None,
             "mu_realised": _finite(realised.mu),
             "rho_realised": _finite(realised.rho),
             "realised_patterns": self.patterns,
             "realised_worst_pattern": list(realised.worst_pattern),
             "amplification": None if plan.amplification is None else plan.amplification.to_dict(),
             "second_moment": _second_moment(plan),
+            "evaluation": None if self.evaluation is None else self.evaluation.planned(),
+            "evaluation_realised": None if self.evaluation is None else self.evaluation.realised(),
             "noise_key": _noise_key(header),
             "noise_key_public": header.key_public if private else None,
             "trust": TRUST[header.clipped_by],
@@ -179,15 +188,18 @@ def as_json(statement: Mapping[str, Any]) -> str:
     return json.dumps(statement, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def build_statement(header: RunHeader, record: ParticipationRecord) -> PrivacyStatement:
+def build_statement(
+    header: RunHeader, record: ParticipationRecord, evaluations: ParticipationRecord | None = None
+) -> PrivacyStatement:
     """Compute the statement of a run from its header and its verified record of participation.
 
     Args:
         header: the run's description, usually ``RunHeader.from_dict(ledger.header)``.
         record: its ledger, open for reading or writing; a run in progress may go on committing.
+        evaluations: the ledger of its private evaluations, where its plan has any.
 
     Raises:
-        LedgerError: the record fails its replay, or contradicts the header.
+        LedgerError: a record fails its replay, or contradicts the header.
         RuntimeError: the two accountants disagree.
 
     Guarantees:
@@ -200,12 +212,14 @@ def build_statement(header: RunHeader, record: ParticipationRecord) -> PrivacySt
         raise LedgerError(
             f"the header plans {plan.participation} and the ledger was created for {record.participation}."
         )
+    evaluated = recorded_evaluations(plan, evaluations)
     with record.snapshot():
         recorded = record.replay()
         patterns = record.patterns()
     if recorded.users > plan.users:
         raise LedgerError(f"the ledger holds {recorded.users} users; the header says there are {plan.users}.")
     _check_sensitivity(plan)
+    part = evaluation_part(plan, evaluated, recorded.rounds)
     realised = realised_privacy(
         patterns,
         plan.release,
@@ -214,6 +228,7 @@ def build_statement(header: RunHeader, record: ParticipationRecord) -> PrivacySt
         recorded.rounds,
         plan.privacy.adjacency,
         plan.users,
+        0.0 if part is None else part.mu,
     )
     planned = _planned(plan, recorded.rounds)
     if realised.epsilon > planned.known_so_far + _TOLERANCE * max(1.0, planned.known_so_far):
@@ -221,20 +236,19 @@ def build_statement(header: RunHeader, record: ParticipationRecord) -> PrivacySt
             f"epsilon_realised is {realised.epsilon!r}, above the planned {planned.known_so_far!r}. The "
             "run's records contradict its plan; no privacy statement is made."
         )
-    return PrivacyStatement(header, recorded, planned, realised, patterns.patterns)
+    return PrivacyStatement(header, recorded, planned, realised, patterns.patterns, part)
 
 
 def _planned(plan: Plan, released: int) -> PlannedPrivacy:
     noisy = plan.noise_multiplier > 0
     delta, asked = plan.privacy.delta, plan.privacy.requested_epsilon
-    known = certified_epsilon(plan.noise_multiplier, delta, asked) if noisy else math.inf
+    known = certified_epsilon(plan.joint_multiplier, delta, asked) if noisy else math.inf
     epsilon = claimed_epsilon(plan, known)
     if released == plan.participation.rounds:
         return PlannedPrivacy(epsilon, known, None, known)
     known_so_far = math.inf if released else 0.0
     if noisy and released:
-        spent = plan.spent_sensitivity(released) * adjacency_factor(plan.privacy.adjacency)
-        known_so_far = min(known, certified_epsilon(plan.relative_noise_std / spent, delta))
+        known_so_far = min(known, certified_epsilon(plan.multiplier_after(released), delta))
     return PlannedPrivacy(epsilon, known, min(known_so_far, epsilon), known_so_far)
 
 

@@ -92,6 +92,7 @@ def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("noise", f"standard deviation {_noise(s)} on the sum, before correlation"),
         *([] if amplified is None else [("accountant", _accountant(amplified))]),
         *([] if s["second_moment"] is None else [("second moment", _second_moment(s["second_moment"]))]),
+        *([] if s["evaluation"] is None else [("evaluation", _evaluation(s["evaluation"]))]),
         ("noise key", s["noise_key"]),
         ("trust", s["trust"]),
         ("software", s["software"]),
@@ -113,6 +114,10 @@ def _realised(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         ("empty rounds", str(s["rounds_empty"])),
     ]
+    if s["evaluation_realised"] is not None:
+        e = s["evaluation_realised"]
+        took_part = f"{e['users_participated']} users took part, at most {e['max_participations']} times each"
+        rows.append(("evaluations", f"mu = {up(e['mu'])}, {took_part}"))
     return [(name, f"{value} {_MARK}") for name, value in rows]
 
 
@@ -134,6 +139,17 @@ def _second_moment(second: Mapping[str, Any]) -> str:
         f"{second['moment']}, {second['form']}, {second['features']} numbers under the same epsilon; "
         f"{second['mechanism']}, lambda = {up(second['weight'])}, noise of standard deviation "
         f"{_noise(second)}"
+    )
+
+
+def _evaluation(evaluation: Mapping[str, Any]) -> str:
+    """The stream of private evaluations that the same ε covers."""
+    e = evaluation
+    return (
+        f"{e['evaluations_released']} of {e['evaluations']} private ones under the same epsilon, of "
+        f"{e['size']} users each: mu = {up(e['mu_planned'])} planned, {100 * e['share']:g} % of mu^2; "
+        f"{e['mechanism']}{_parameters(e['params'])}, workload {e['workload']}, noise multiplier "
+        f"{_level(e['noise_multiplier'])}"
     )
 
 

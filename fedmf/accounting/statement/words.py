@@ -39,9 +39,15 @@ REALISED: Final = (
     "realised_worst_pattern",
     "rounds_empty",
     "users_participated",
+    "evaluation_realised",
 )
 #: What a run may show that is not private, by the name that its header gives it.
 NOT_PRIVATE: Final = {
+    "central test part": (
+        "central test part: its examples belong to users that are trained on; the metrics whose names end in "
+        "not_private were computed on them without noise, no epsilon counts them, and publishing them is "
+        "outside the guarantee"
+    ),
     "federated evaluation": (
         "federated evaluation: this run computed metrics on its users' own examples without noise; no "
         "epsilon counts them, they depend on who took part in which round, and publishing them is outside "
@@ -86,7 +92,8 @@ SECRECY: Final = (
 SECRETS: Final = (
     "the noise key (noise.key) and every backup of it: for ever, also after the run",
     "the sums and updates before noise, wherever they were logged or kept",
-    "the record of participation (ledger.sqlite), files of single users' budgets and exports of it",
+    "the record of participation (ledger.sqlite, evaluation.sqlite), files of single users' budgets and "
+    "exports of it",
     "which users failed and why (failures.jsonl): it tells about their data",
 )
 SECRET_COHORTS: Final = (

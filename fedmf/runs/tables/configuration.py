@@ -23,6 +23,7 @@ from fedmf.data import DATASETS
 from fedmf.errors import ConfigError
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
+from fedmf.runs.evaluation import EVALUATIONS
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import GIVEN, GivenTask, recorded_optimizer
 from fedmf.runs.named_tasks import Classification, FunctionTask
@@ -62,10 +63,11 @@ TABLES: Final[dict[str, ConfigurationTable]] = {
     "mechanism": MechanismTable("mechanism"),
     "optimizer": ValueTable("optimizer", OPTIMIZERS),
     "local": ValueTable("local", by_kind(LocalSGD)),
+    "evaluation": ValueTable("evaluation", EVALUATIONS),
     "execution": ValueTable("execution", by_kind(Execution)),
 }
 #: Public seeds that follow the seed of the data unless they are set.
-_SEEDED: Final = ("model", "cohorts", "local")
+_SEEDED: Final = ("model", "cohorts", "local", "evaluation")
 
 
 def keys() -> Iterator[Key]:
@@ -109,7 +111,7 @@ def run_of(values: Mapping[str, Any]) -> Run:
             f"[{table}] {key} must be left out with task {task.kind!r}, which brings its own data and model; "
             f"got {given[unused[0]]!r}."
         )
-    others = ("cohorts", "privacy", "mechanism", "optimizer", "local", "execution")
+    others = ("cohorts", "privacy", "mechanism", "optimizer", "local", "evaluation", "execution")
     return Run(task, **{name: TABLES[name].parse(by_table[name]) for name in others})
 
 
@@ -141,6 +143,7 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
         "privacy": run.privacy,
         "mechanism": run.noise,
         "local": run.local,
+        "evaluation": run.evaluation,
         "execution": run.execution,
     }
     tables |= {name: TABLES[name].render(value) for name, value in values.items()}

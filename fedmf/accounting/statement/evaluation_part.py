@@ -1,0 +1,135 @@
+"""What a privacy statement says of private evaluation, from its plan and its own record of participation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fedmf.accounting.evaluation_plan import EvaluationPlan
+from fedmf.accounting.gaussian import gaussian_mu
+from fedmf.accounting.patterns import PatternTable
+from fedmf.accounting.plan import Plan
+from fedmf.accounting.realised import realised_privacy
+from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary
+from fedmf.errors import LedgerError
+
+__all__ = ["EvaluationPart", "RecordedEvaluations", "evaluation_part", "recorded_evaluations"]
+
+_TOLERANCE: Final = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedEvaluations:
+    """What the record of evaluations holds, checked row by row."""
+
+    summary: ParticipationSummary
+    patterns: PatternTable
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationPart:
+    """The second stream of a run: what was planned and what its record tells.
+
+    Attributes:
+        plan: the contract and the noise.
+        recorded: what the record of evaluations holds.
+        mu: of the worst user in the record, of evaluations alone.
+    """
+
+    plan: EvaluationPlan
+    recorded: ParticipationSummary
+    mu: float
+
+    def planned(self) -> dict[str, Any]:
+        """What may be public, JSON-able: nothing of it depends on who took part."""
+        plan = self.plan
+        return {
+            "evaluations": plan.count,
+            "evaluations_released": self.recorded.rounds,
+            "every": plan.every,
+            "size": plan.size,
+            "share": plan.share,
+            "loss_bound": plan.loss_bound,
+            "max_participations": plan.participation.max_participations,
+            "min_separation": plan.participation.min_separation,
+            "mechanism": plan.mechanism.name,
+            "params": dict(plan.mechanism.params),
+            "workload": plan.workload,
+            "sensitivity": plan.sensitivity.value,
+            "sensitivity_kind": plan.sensitivity.kind,
+            "noise_multiplier": plan.noise_multiplier,
+            "mu_planned": gaussian_mu(plan.noise_multiplier),
+        }
+
+    def realised(self) -> dict[str, Any]:
+        """What the record tells without noise, JSON-able."""
+        return {
+            "mu": self.mu,
+            "max_participations": self.recorded.max_participations,
+            "min_separation": self.recorded.min_separation,
+            "users_participated": self.recorded.users,
+            "empty": self.recorded.empty_rounds,
+        }
+
+
+def recorded_evaluations(plan: Plan, record: ParticipationRecord | None) -> RecordedEvaluations | None:
+    """Read and check the record of a run's private evaluations; it is read before that of the rounds.
+
+    Raises:
+        LedgerError: there is one without a plan or a plan without one, it fails its replay, or it is of
+            another contract.
+    """
+    evaluation = plan.evaluation
+    if evaluation is None and record is None:
+        return None
+    if evaluation is None or record is None:
+        raise LedgerError("a run must have a record of evaluations exactly where its header plans them.")
+    if record.participation != evaluation.participation:
+        raise LedgerError(
+            f"the header plans {evaluation.participation} for evaluations and their ledger was created for "
+            f"{record.participation}."
+        )
+    with record.snapshot():
+        recorded = RecordedEvaluations(record.replay(), record.patterns())
+    if recorded.summary.users > plan.users:
+        raise LedgerError(
+            f"the ledger of evaluations holds {recorded.summary.users} users; the header says there are "
+            f"{plan.users}."
+        )
+    return recorded
+
+
+def evaluation_part(
+    plan: Plan, recorded: RecordedEvaluations | None, released_rounds: int
+) -> EvaluationPart | None:
+    """What was spent on evaluations.
+
+    Args:
+        plan: of the run.
+        recorded: by `recorded_evaluations`.
+        released_rounds: of training, read later than the record of evaluations.
+
+    Raises:
+        LedgerError: evaluations of models that were never released, or a sensitivity below the one C_e has.
+    """
+    evaluation = plan.evaluation
+    if evaluation is None or recorded is None:
+        return None
+    rows = recorded.summary.rounds
+    if rows > evaluation.released_by(released_rounds):
+        raise LedgerError(
+            f"the ledger of evaluations holds {rows}; after {released_rounds} rounds there can be "
+            f"{evaluation.released_by(released_rounds)} at most."
+        )
+    recomputed = evaluation.release.stated(evaluation.participation).value
+    if evaluation.sensitivity.value < recomputed * (1 - _TOLERANCE):
+        raise LedgerError(
+            f"the header states sensitivity {evaluation.sensitivity.value!r} of evaluations, below the "
+            f"{recomputed!r} of their factorization. Their noise was too small for the ε that was asked for."
+        )
+    adjacency = plan.privacy.adjacency
+    noise = evaluation.relative_noise_std(adjacency)
+    spent = realised_privacy(
+        recorded.patterns, evaluation.release, noise, plan.privacy.delta, rows, adjacency
+    )
+    return EvaluationPart(evaluation, recorded.summary, spent.mu)

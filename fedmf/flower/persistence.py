@@ -1,0 +1,74 @@
+"""Asking again until somebody answers."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedmf.flower.compat import arrived
+from fedmf.flower.population import Assignment, pull_until
+
+__all__ = ["Persistence"]
+
+_log = logging.getLogger("fedmf")
+
+#: Longest pause before nodes are looked for again, in seconds.
+_LONGEST_PAUSE: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Persistence:
+    """How long replies are waited for, and how often silence of everybody is asked again.
+
+    Nothing was released yet, so asking again costs nothing. That is no stop on what users' data are: only
+    silence of everybody who was asked counts, and how often is fixed in advance.
+
+    Args:
+        timeout: seconds to wait for handshakes, and for replies where ``patient`` is false.
+        retries: how often is asked again if no reply arrives at all.
+        patient: wait for every reply: one user's slow training must not take the others out of a slice.
+    """
+
+    timeout: float
+    retries: int
+    patient: bool
+
+    def replies(
+        self,
+        what: str,
+        grid: Grid,
+        assignment: Assignment,
+        configure: Callable[[], list[Message]],
+        wanted: Callable[[], bool],
+    ) -> Iterator[Message] | None:
+        """The replies to messages as they arrive; None if none ever does.
+
+        Args:
+            what: is asked for, for people.
+            grid: where.
+            assignment: is brought up to date before each attempt.
+            configure: makes the messages of an attempt.
+            wanted: whether there was anybody to ask; a random cohort may be empty.
+        """
+        patience = math.inf if self.patient else self.timeout
+        for attempt in range(self.retries + 1):
+            assignment.refresh(grid, self.timeout)
+            messages = configure()
+            replies = filter(arrived, pull_until(grid, list(grid.push_messages(messages)), patience))
+            first = next(replies, None)
+            if first is not None:
+                return itertools.chain([first], replies)
+            if not wanted():
+                return iter(())
+            if attempt < self.retries:
+                _log.warning("%s: no reply arrived; asking again (%d)", what, attempt + 1)
+                time.sleep(min(self.timeout, _LONGEST_PAUSE, 0.1 * 2**attempt))
+        return None

@@ -1,0 +1,175 @@
+"""The one place where users' judgements of a released model become a private estimate."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedmf.accounting import EvaluationPlan
+from fedmf.errors import LedgerError
+from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStream
+from fedmf.records import Ledger, load_checkpoint, save_checkpoint
+from fedmf.training import FixedPointSum
+
+__all__ = ["PrivateEvaluator", "private_columns"]
+
+Ranges = Mapping[str, tuple[float, float]]
+
+
+def private_columns(name: str) -> tuple[str, str]:
+    """The columns of a private estimate and of the standard deviation of its noise.
+
+    >>> private_columns("accuracy")
+    ('accuracy_private', 'accuracy_private_std')
+    """
+    return f"{name}_private", f"{name}_private_std"
+
+
+class PrivateEvaluator:
+    """Adds noise to sums of users' judgements and keeps what was released, exactly once an evaluation.
+
+    A user's row holds, for the loss and each metric, (x − c)/h with x the user's own value clamped to the
+    public range [c − h, c + h]; it lies in [−1, 1]^q, so its norm is at most √q. Evaluation e turns the sum
+    G_e of rows into
+
+        Y_e = (G_e + √q·σ_e·sens(C_e)·f·[C_e⁻¹z]_e)/m_e,
+
+    f the adjacency factor and z of a domain of the key that nothing else uses, and shows
+    c + h·(A Y)_e/(A 1)_e. Users that fail, do not answer or own nothing count as rows of zeros: m_e is fixed.
+
+    Args:
+        plan: contract and noise.
+        ranges: the public range of each number, by name; q of them.
+        adjacency: "zero-out" or "replace-one".
+        key: of the run.
+        ledger: of the evaluations.
+        folder: where what was released is kept.
+
+    Raises:
+        ValueError: what is kept was made with other noise than this plan and key make.
+
+    Guarantees:
+        `release` returns after the noisy row and its participants are durable. A process killed before that
+        has shown nothing; one killed after it finds the row again and never asks for it again.
+    """
+
+    def __init__(
+        self,
+        plan: EvaluationPlan,
+        ranges: Ranges,
+        adjacency: str,
+        key: NoiseKey,
+        ledger: Ledger,
+        folder: Path,
+    ) -> None:
+        self.plan, self.ranges = plan, dict(ranges)
+        self._ledger, self._folder, self._norm = ledger, folder, math.sqrt(len(ranges))
+        self._std = self._norm * plan.relative_noise_std(adjacency)
+        source = GaussianSource(key, len(ranges), Domain.EVALUATION)
+        self._noise = NoiseStream(source, plan.mechanism.factorization.recurrence(), plan.count)
+        self._released = self._restored()
+
+    def _restored(self) -> NDArray[np.float64]:
+        """Y_0, …, Y_{e−1}, shape (e, q)."""
+        committed = self._ledger.checkpoint()
+        if committed is None:
+            return np.zeros((0, len(self.ranges)))
+        e, name, digest = committed
+        rows, _, noise = load_checkpoint(self._folder / name, digest)
+        self._noise.load_state(noise)
+        if rows.shape != (e + 1, len(self.ranges)) or self._noise.t != e + 1:
+            raise ValueError(
+                f"what was released (evaluations) must be {e + 1} rows of {len(self.ranges)} numbers; got "
+                f"shape {tuple(rows.shape)}. Restore ledger and evaluations from the same copy."
+            )
+        return rows.numpy()
+
+    @property
+    def released(self) -> int:
+        """How many evaluations were released."""
+        return len(self._released)
+
+    def due(self, rounds: int) -> int | None:
+        """The evaluation of the model after so many rounds, if it is planned and was not released yet.
+
+        Raises:
+            LedgerError: the evaluations before it are not all on record: its noise may have been used.
+        """
+        e = self.plan.due(rounds)
+        if e is None or e < self.released:
+            return None
+        if e > self.released:
+            raise LedgerError(
+                f"the ledger of evaluations ends after {self.released}, and {e} belong to the rounds "
+                "released. Restore it from the same copy as the run's ledger."
+            )
+        return e
+
+    def check_reached(self, rounds: int) -> None:
+        """Refuse records of which one is older than the other.
+
+        Raises:
+            LedgerError: evaluations are missing that were released before the last round, or there are some
+                of rounds to come.
+        """
+        reached = self.plan.released_by(rounds)
+        before = reached - (self.plan.due(rounds) is not None)
+        if not before <= self.released <= reached:
+            raise LedgerError(
+                f"the ledger of evaluations holds {self.released}; after {rounds} rounds there must be "
+                f"{before}{f' or {reached}' if reached > before else ''}. Restore it from the same copy "
+                "as the run's ledger."
+            )
+
+    def new_sum(self) -> FixedPointSum:
+        """An empty sum of rows."""
+        return FixedPointSum(len(self.ranges), self._norm)
+
+    def release(self, e: int, total: FixedPointSum, users: Sequence[str]) -> dict[str, float]:
+        """Release evaluation e: add its row of noise, commit.
+
+        Args:
+            e: the next evaluation.
+            total: the sum of the rows of ``users``, made by `new_sum`.
+            users: who took part, those that failed included.
+
+        Returns:
+            The estimates by column. They were committed before this returns.
+
+        Raises:
+            ParticipationViolation: it is not e's turn, or a user may not take part; nothing is released.
+            LedgerError: the disk failed; nothing is released.
+        """
+        if total.users != len(users):
+            raise ValueError(
+                f"sum must hold exactly the listed users; got {total.users} rows for {len(users)} users."
+            )
+        noisy = total.total()
+        self._noise.seek(e)
+        self._noise.add_(noisy, self._std)
+        rows = np.vstack([self._released, (noisy / self.plan.size).numpy()[None]])
+        name = f"after-evaluation-{e + 1:07d}.npz"
+        digest = save_checkpoint(self._folder / name, torch.from_numpy(rows), {}, self._noise.state_dict())
+        self._ledger.commit_round(e, users, name, digest, "released" if users else "empty")
+        self._released = rows
+        with contextlib.suppress(OSError):
+            for old in self._folder.iterdir():
+                if old.name != name:
+                    old.unlink(missing_ok=True)
+        return self.estimate(e)
+
+    def estimate(self, e: int) -> dict[str, float]:
+        """What evaluation e shows: for each number the estimate and the standard deviation of its noise."""
+        means = self.plan.weights(e) @ self._released[: e + 1]
+        relative = self._std * float(self.plan.relative_errors[e]) / self.plan.size
+        row: dict[str, float] = {}
+        for (name, (low, high)), mean in zip(self.ranges.items(), means.tolist(), strict=True):
+            value, spread = private_columns(name)
+            row[value], row[spread] = (low + high) / 2 + (high - low) / 2 * mean, (high - low) / 2 * relative
+        return row
