@@ -34,6 +34,7 @@ FLOORS = (
     {"streaming"},
     {"runs"},
     {"flower"},
+    {"audit"},
     {"report"},
     {"cli"},
     {"__main__"},

@@ -1,12 +1,23 @@
-"""``fedmf audit``: try to find canary users in what the mechanism releases."""
+"""``fedmf audit``: try to find canary users in what a run releases, hostile ones in all that leaves."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from fedmf.audit import Audit, EndToEnd
+    from fedmf.runs import Run
 
 __all__ = ["audit"]
 
@@ -16,48 +27,121 @@ def audit(
     assignments: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Override a key, e.g. --set cohorts.rounds=12. Repeatable."
     ),
-    canaries: int = typer.Option(2000, help="Canary users in each run; also the dimension of its model."),
-    runs: int = typer.Option(1, help="Independent runs of the mechanism."),
-    confidence: float = typer.Option(0.99, help="Confidence of the lower bound."),
-    seed: int | None = typer.Option(None, help="Seed of the canaries' coins; default: unseeded."),
+    end_to_end: bool = typer.Option(
+        False, "--end-to-end", help="Real runs with canary users, and the whole command with hostile users."
+    ),
+    canaries: int = typer.Option(
+        2000, help="Canary users in each run of the mechanism alone; end to end it is the run's users."
+    ),
+    runs: int = typer.Option(
+        0, help="Independent runs with canaries.", show_default="1, end to end 10", min=0
+    ),
+    world_runs: int = typer.Option(
+        10, help="End to end: runs of each world under fresh keys, for an interval of mu; 0 for none."
+    ),
+    behaviour: list[str] = typer.Option(
+        [], metavar="NAME", help="End to end: how users misbehave. Repeatable; default: nine ways."
+    ),
+    confidence: float = typer.Option(0.99, help="Confidence of the lower bounds."),
+    seed: int | None = typer.Option(
+        None, help="Seed of the canaries' coins, not end to end; default: unseeded."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
-    """Bound from below what a mechanism really leaks, and compare it with what it claims.
+    """Bound from below what a run really leaks, and compare it with what it claims.
 
     Runs the real plan, clip, sum, noise stream and release on canary users of the worst participation
-    pattern. A bound above the claim proves that something is wrong (exit code 1); one below it proves
+    pattern. With --end-to-end the canaries take part in real runs, through messages and workers, and the
+    whole command is run in neighbouring worlds, in which one user's data are in order or misbehave: nothing
+    but noised values may differ. A contradiction proves that something is wrong (exit code 1); none proves
     nothing, but mistakes of scale show.
 
-    Example: fedmf audit configs/digits.toml --set cohorts.rounds=24
+    Example: fedmf audit configs/digits.toml --set cohorts.rounds=24 --end-to-end
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from fedmf.accounting import at_least, at_most
-    from fedmf.runs import audit as run_audit
     from fedmf.runs import load_run, parse_assignments
 
     run = load_run(config, parse_assignments(assignments))
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    if end_to_end:
+        refuted = _end_to_end(run, tuple(behaviour), runs or 10, world_runs, confidence, as_json)
+    else:
+        refuted = _mechanism(run, canaries, runs or 1, confidence, seed, as_json)
+    if refuted:
+        raise typer.Exit(1)
+
+
+def _mechanism(
+    run: Run, canaries: int, runs: int, confidence: float, seed: int | None, as_json: bool
+) -> bool:
+    from fedmf.audit import audit as run_audit
+
+    with _progress() as progress:
         bar = progress.add_task("auditing", total=runs * run.cohorts.rounds)
         audited = run_audit(run, canaries, runs, confidence, seed, lambda: progress.advance(bar))
-    if as_json:
-        typer.echo(json.dumps({**dataclasses.asdict(audited), "refuted": audited.refuted}, indent=2))
-    else:
-        bound = audited.bound
-        typer.echo(
-            f"claimed   ε = {at_least(audited.epsilon_claimed, 4)} at δ = {at_least(audited.delta)}, as "
-            f"μ-GDP {at_least(audited.mu_claimed, 4)}\n"
-            f"measured  ε ≥ {at_most(bound.epsilon_gdp, 4)} (as μ-GDP {at_most(bound.mu, 4)}), confidence "
-            f"{audited.confidence:g}\n"
-            f"          ε ≥ {at_most(bound.epsilon, 4)} without assuming a Gaussian trade-off\n"
-            f"          {bound.false_positives} of {bound.absent} absent and {bound.false_negatives} of "
-            f"{bound.present} present canaries were judged wrongly\n"
-            + (
-                "REFUTED: the mechanism leaks more than it claims."
-                if audited.refuted
-                else "no contradiction."
-            )
+    typer.echo(_json(audited) if as_json else _text(audited))
+    return audited.refuted
+
+
+def _end_to_end(
+    run: Run, behaviours: tuple[str, ...], runs: int, world_runs: int, confidence: float, as_json: bool
+) -> bool:
+    from fedmf.audit import USUAL, audit_end_to_end
+    from fedmf.cli.app import run as command
+
+    behaviours = behaviours or USUAL
+    with _progress() as progress:
+        bar = progress.add_task("auditing", total=runs + (1 + len(behaviours)) * (1 + world_runs))
+        audited = audit_end_to_end(
+            run, command, behaviours, runs, world_runs, confidence, lambda: progress.advance(bar)
         )
-    if audited.refuted:
-        raise typer.Exit(1)
+    typer.echo(_json(audited) if as_json else _text_end_to_end(audited))
+    return audited.refuted
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A bar on the real standard error: what audited runs write there is caught and compared."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(file=sys.stderr)
+    with Progress(console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as progress:
+        yield progress
+
+
+def _json(audited: Audit | EndToEnd) -> str:
+    return json.dumps({**dataclasses.asdict(audited), "refuted": audited.refuted}, indent=2)
+
+
+def _text(audited: Audit) -> str:
+    from fedmf.accounting import at_least, at_most
+
+    bound = audited.bound
+    return (
+        f"claimed   ε = {at_least(audited.epsilon_claimed, 4)} at δ = {at_least(audited.delta)}, as "
+        f"μ-GDP {at_least(audited.mu_claimed, 4)}\n"
+        f"measured  ε ≥ {at_most(bound.epsilon_gdp, 4)} (as μ-GDP {at_most(bound.mu, 4)}), confidence "
+        f"{audited.confidence:g}\n"
+        f"          ε ≥ {at_most(bound.epsilon, 4)} without assuming a Gaussian trade-off\n"
+        f"          {bound.false_positives} of {bound.absent} absent and {bound.false_negatives} of "
+        f"{bound.present} present canaries were judged wrongly\n"
+        + ("REFUTED: the mechanism leaks more than it claims." if audited.refuted else "no contradiction.")
+    )
+
+
+def _text_end_to_end(audited: EndToEnd) -> str:
+    from fedmf.accounting import at_least, at_most
+
+    bound = audited.bound
+    lines = [
+        f"claimed    ε = {at_least(audited.epsilon_claimed, 4)} at δ = {at_least(audited.delta)}, as "
+        f"μ-GDP {at_least(audited.mu_claimed, 4)}",
+        f"canaries   ε ≥ {at_most(bound.epsilon_gdp, 4)} (as μ-GDP {at_most(bound.mu, 4)}) from "
+        f"{audited.canaries} of them in real runs; all limits together hold with confidence "
+        f"{audited.confidence:g}",
+        f"{'hostile user':<16}{'exact μ':>9}  {'measured μ':<18}differences outside noised values",
+    ]
+    for world in audited.worlds:
+        exact = "?" if math.isnan(world.mu_exact) else at_most(world.mu_exact, 4)
+        lines.append(f"{world.behaviour:<16}{exact:>9}  {world.measured:<18}{len(world.outside)}")
+    lines += [f"REFUTED: {line}" for line in audited.contradictions] or ["no contradiction."]
+    return "\n".join(lines)

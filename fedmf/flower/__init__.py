@@ -19,14 +19,17 @@ from fedmf.flower.grid import InProcessGrid  # noqa: E402
 from fedmf.flower.ray import run_on_ray  # noqa: E402
 from fedmf.flower.simulation import run_in_process, run_on_grid, worker_pool  # noqa: E402
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport  # noqa: E402
+from fedmf.flower.traffic import SentMessage, watched_messages  # noqa: E402
 
 __all__ = [
     "CorrelatedNoiseStrategy",
     "InProcessGrid",
     "RoundReport",
+    "SentMessage",
     "make_client_app",
     "run_in_process",
     "run_on_grid",
     "run_on_ray",
+    "watched_messages",
     "worker_pool",
 ]

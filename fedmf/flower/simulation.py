@@ -16,6 +16,7 @@ from fedmf.flower.pool import WorkerPool
 from fedmf.flower.population import Assignment
 from fedmf.flower.private_evaluation import PrivateCohortEvaluation
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport
+from fedmf.flower.traffic import watch
 from fedmf.runs import NotPrivateEvaluation, Session, local_trainer
 from fedmf.training import example_counts
 
@@ -71,7 +72,7 @@ def run_on_grid(
         evaluation=evaluation,
     )
     try:
-        strategy.start(grid, num_rounds=session.plan.allowed_rounds)
+        strategy.start(watch(grid), num_rounds=session.plan.allowed_rounds)
     finally:
         session.write_reports()
 

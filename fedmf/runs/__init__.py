@@ -1,6 +1,5 @@
 """A run as one value, the tables that describe it, and the session that carries it out."""
 
-from fedmf.runs.canary_audit import Audit, audit
 from fedmf.runs.cost_estimate import dry_run
 from fedmf.runs.directory import FAILURES, LEDGER, RunDirectory, account, opened_record, read_header
 from fedmf.runs.evaluation import (
@@ -15,15 +14,15 @@ from fedmf.runs.given import TaskSource
 from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.named_tasks import Classification, FunctionTask
 from fedmf.runs.outputs import central, not_private, publish_statement
+from fedmf.runs.planning import plan_run
 from fedmf.runs.run import Run
 from fedmf.runs.server import PrivateServer, clipped_sums, local_trainer
 from fedmf.runs.session import Session
-from fedmf.runs.tables import Scalar, dotted_keys, load_run, parse_assignments, run_of
+from fedmf.runs.tables import Scalar, dotted_keys, load_run, parse_assignments, render_toml, run_of
 
 __all__ = [
     "FAILURES",
     "LEDGER",
-    "Audit",
     "CentralEvaluation",
     "Classification",
     "Execution",
@@ -39,7 +38,6 @@ __all__ = [
     "Session",
     "TaskSource",
     "account",
-    "audit",
     "central",
     "clipped_sums",
     "dotted_keys",
@@ -49,8 +47,10 @@ __all__ = [
     "not_private",
     "opened_record",
     "parse_assignments",
+    "plan_run",
     "private_columns",
     "publish_statement",
     "read_header",
+    "render_toml",
     "run_of",
 ]

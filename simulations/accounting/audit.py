@@ -18,8 +18,8 @@ from rich.progress import track
 from rich.table import Table
 
 from fedmf.accounting import release
+from fedmf.audit import audit
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
-from fedmf.runs.canary_audit import audit
 from fedmf.runs.tables.configuration import run_of
 
 

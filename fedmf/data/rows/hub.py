@@ -222,6 +222,7 @@ def _loaded(name: str) -> Any:
         raise ValueError("dataset 'hub' needs the extra: pip install 'fedmf[data]'.")
     import datasets
 
+    datasets.disable_progress_bars()  # they would print how many rows there are
     try:
         saved = (Path(name) / "dataset_dict.json").is_file()
         splits = datasets.load_from_disk(name) if saved else datasets.load_dataset(name)

@@ -19,12 +19,9 @@ from fedmf.moments import SecondMoment
 from fedmf.noise import NoiseKey
 from fedmf.optim import RoundRelease
 from fedmf.participation import Participation
-from fedmf.runs.directory import RunDirectory
-from fedmf.runs.planning import plan_run
-from fedmf.runs.run import Run
-from fedmf.runs.server import PrivateServer
+from fedmf.runs import PrivateServer, Run, RunDirectory, plan_run
 
-__all__ = ["Audit", "audit", "worst_canary"]
+__all__ = ["Audit", "SummedReleases", "audit", "worst_canary"]
 
 #: How much longer than the clip norm a canary's update is: an audit of a clip that clips nothing must fail.
 _EXCESS = 1e3
@@ -97,7 +94,7 @@ def audit(
             "repeats."
         )
     configured = run.optimizer_source.build([(canaries,)], run.cohorts.rounds)
-    optimizer = _Summed(configured.second_moment, configured.second_form)
+    optimizer = SummedReleases(configured.second_moment, configured.second_form)
     plan = plan_run(run, optimizer, canaries)
     C = plan.mechanism.factorization
     pattern, signs = worst_canary(C, plan.participation)
@@ -138,18 +135,20 @@ def audit(
 
 
 @dataclass(frozen=True)
-class _Summed:
+class SummedReleases:
     """θ ← θ + u: models that show the noisy sums, beside whatever else the run would release."""
 
     second_moment: SecondMoment | None
     second_form: SecondForm
 
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
+        """No state."""
         return {}
 
     def step(
         self, t: int, parameters: Tensor, release: RoundRelease, state: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mean update as it is."""
         return parameters + release.mean.to(parameters.dtype), {}
 
 

@@ -15,15 +15,16 @@ from support.small_runs import dotted
 from fedmf.accounting import plan as plan_module
 from fedmf.accounting import release as release_module
 from fedmf.accounting.audit_bound import binomial_upper, leakage_bound
+from fedmf.audit import audit
+from fedmf.audit.canaries import worst_canary
 from fedmf.cli.app import run as run_command
 from fedmf.errors import ConfigError
 from fedmf.factorization.matrices.toeplitz import InverseToeplitz, Toeplitz
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.moments.second_moment import DiagonalMoment
 from fedmf.participation import Participation
-from fedmf.runs import Run, audit, run_of
+from fedmf.runs import Run, run_of
 from fedmf.runs import server as server_module
-from fedmf.runs.canary_audit import worst_canary
 from fedmf.runs.tables import render_toml
 from fedmf.training.clipping import fixed_point
 

@@ -1,0 +1,123 @@
+"""What a server sends: seen by whoever watches, whichever grid carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from torch import Tensor
+
+from fedmf.flower.arrays import tensor_of
+
+__all__ = ["SentMessage", "WatchedGrid", "watch", "watched_messages"]
+
+
+@dataclass(frozen=True, eq=False)
+class SentMessage:
+    """A message of the server.
+
+    Args:
+        kind: "train", "evaluate" or "query".
+        group: Flower's group id: the number of the round.
+        users: whom it names.
+        size: bytes of its arrays, and of the rest as text.
+        parameters: the model it carries, None without one.
+    """
+
+    kind: str
+    group: str
+    users: tuple[str, ...]
+    size: tuple[int, int]
+    parameters: Tensor | None
+
+    @classmethod
+    def of(cls, message: Message) -> SentMessage:
+        """Read it."""
+        content = message.content
+        arrays = [array for record in content.array_records.values() for array in record.values()]
+        config = {name: dict(record) for name, record in content.config_records.items()}
+        named = [users for record in config.values() if isinstance(users := record.get("users"), list)]
+        return cls(
+            message.metadata.message_type,
+            message.metadata.group_id,
+            tuple(str(user) for users in named for user in users),
+            (sum(len(array.data) for array in arrays), len(repr(config))),
+            tensor_of(arrays[0]).clone() if len(arrays) == 1 else None,
+        )
+
+
+Watcher = Callable[[SentMessage], None]
+_watchers: list[Watcher] = []
+
+
+@contextmanager
+def watched_messages(note: Watcher) -> Iterator[None]:
+    """While open, ``note`` is called with every message that a run of this process sends."""
+    _watchers.append(note)
+    try:
+        yield
+    finally:
+        _watchers.remove(note)
+
+
+def watch(grid: Grid) -> Grid:
+    """The grid itself, or one that shows what it sends, if anybody watches."""
+    return WatchedGrid(grid, tuple(_watchers)) if _watchers else grid
+
+
+class WatchedGrid(Grid):
+    """A grid that shows every message before it sends it.
+
+    Args:
+        grid: what carries the messages.
+        watchers: who sees them.
+    """
+
+    def __init__(self, grid: Grid, watchers: tuple[Watcher, ...]) -> None:
+        self._grid, self._watchers = grid, watchers
+
+    def set_run(self, run: Run) -> None:
+        """See Grid.set_run."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """See Grid.run."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """See Grid.create_message."""
+        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """See Grid.get_node_ids."""
+        return self._grid.get_node_ids()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """See Grid.push_messages."""
+        sent = list(messages)
+        for message in sent:
+            for note in self._watchers:
+                note(SentMessage.of(message))
+        return self._grid.push_messages(sent)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """See Grid.pull_messages."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """See Grid.send_and_receive."""
+        return self._grid.send_and_receive(messages, timeout=timeout)

@@ -1,0 +1,194 @@
+"""One user's data, however hostile, change that user's own contribution and nothing else that leaves.
+
+The whole command is run in neighbouring worlds under one key: screens, exit code, logs, published files,
+modes, rounds and messages are equal byte by byte, and models differ by one clipped contribution.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmf.audit import (
+    BEHAVIOURS,
+    STAGES,
+    HostileDataset,
+    Leaving,
+    Stage,
+    Verdict,
+    compare,
+    differences,
+    observe,
+)
+from fedmf.cli.app import run as command
+from fedmf.data import Digits
+from fedmf.flower import strategy as strategy_module
+from fedmf.runs import session as session_module
+
+#: Behaviours after which nothing is left that a user could contribute, whatever the model is.
+SILENT = (
+    {"raise", "exit", "stop", "memory", "nan", "inf", "wrong-shape", "wrong-dtype", "wrong-rows", "empty"}
+    | {"missing", "text", "overflow", "no-utf-8", "long-text"}
+    | {"null", "null-number", "short-list", "long-list", "empty-list", "very-long-list"}
+)
+HOSTILE_USER = 1
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The learning curve takes most of a run's time; one test draws it."""
+    monkeypatch.setattr(session_module, "draw_learning_curve", lambda *_: False)
+
+
+@pytest.mark.parametrize("messages", ["slice", "per-user"])
+@pytest.mark.parametrize("data", STAGES)
+def test_nothing_but_noised_values_differs(data: str, messages: str, tmp_path: Path) -> None:
+    stage = Stage.small(tmp_path, data, **{"execution.messages": messages, "execution.workers": 2})
+    stage.act(None)
+    benign = observe(command, stage)
+    assert (benign.code, benign.published["exit code"], len(benign.models)) == (0, "0", 5), benign.stderr
+    assert len(benign.published) > 1
+    verdicts = [compare(command, stage, (HOSTILE_USER, name), benign) for name in stage.behaviours]
+    assert len(verdicts) >= 8
+    assert {v.behaviour: v.outside for v in verdicts if v.outside} == {}
+    norms = {v.behaviour: v.norm for v in verdicts}
+    assert {name for name in norms if name in SILENT and norms[name] > 1e-4} == set()
+    assert max(norms.values()) > 0.5, "no hostile user contributes anything"
+
+
+@pytest.mark.parametrize("messages", ["slice", "per-user"])
+def test_private_evaluation_tells_no_more(messages: str, tmp_path: Path) -> None:
+    keys = {"execution.messages": messages, "execution.workers": 2}
+    stage = Stage.small(tmp_path, "digits", **keys, **{"evaluation.kind": "private", "evaluation.every": 2})
+    stage.act(None)
+    benign = observe(command, stage)
+    assert any(" evaluate to " in line for line in benign.traffic)
+    names = ("raise", "exit", "nan", "huge", "wrong-shape", "rare-label", "empty")
+    verdicts = [compare(command, stage, (HOSTILE_USER, name), benign) for name in names]
+    assert {v.behaviour: v.outside for v in verdicts if v.outside} == {}
+
+
+@functools.cache
+def _benign(place: Path, data: str = "linear") -> Leaving:
+    stage = _small(place, data)
+    stage.act(None)
+    return observe(command, stage)
+
+
+def _small(place: Path, data: str = "linear") -> Stage:
+    return Stage.small(place, data, **{"execution.workers": 2})
+
+
+def _verdict(place: Path, behaviour: str, data: str = "linear") -> Verdict:
+    return compare(command, _small(place, data), (HOSTILE_USER, behaviour), _benign(place, data))
+
+
+def test_the_same_world_twice_leaves_the_same(tmp_path: Path) -> None:
+    _benign(tmp_path)
+    again = observe(command, _small(tmp_path))
+    assert differences(_benign(tmp_path), again) == ()
+    assert all(np.array_equal(a, b) for a, b in zip(_benign(tmp_path).models, again.models, strict=True))
+
+
+@pytest.mark.parametrize("data", ["linear", "digits"])
+def test_a_barrier_that_takes_others_along_is_seen(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedmf.training.barrier import loading
+
+    true = loading.load_examples
+
+    def all_or_none(dataset, structure, users, counts, note):
+        failed: list[tuple[int, str]] = []
+        loaded = true(dataset, structure, users, counts, lambda place, why: failed.append((place, why)))
+        for place in range(users.size) if failed else ():
+            note(place, failed[0][1])
+        return loaded
+
+    _benign(tmp_path, data)
+    monkeypatch.setattr("fedmf.training.local.load_examples", all_or_none)
+    (line,) = _verdict(tmp_path, "raise", data).outside
+    assert line.startswith("model after round ")
+    assert "others moved by" in line
+
+
+def test_a_failed_user_who_is_not_counted_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that leaves a user out of the ledger whose worker said that it failed."""
+    _benign(tmp_path)
+    true = strategy_module.CorrelatedNoiseStrategy.aggregate_train
+    release = strategy_module.PrivateServer.release
+
+    def forgetful(self, server_round, replies):
+        def without(server, total, users):
+            failed = {failure.user for failure in self._failures}
+            total.users -= len(failed & set(users))
+            return release(server, total, [user for user in users if user not in failed])
+
+        monkeypatch.setattr(strategy_module.PrivateServer, "release", without)
+        return true(self, server_round, replies)
+
+    monkeypatch.setattr(strategy_module.CorrelatedNoiseStrategy, "aggregate_train", forgetful)
+    assert any(line.startswith("stdout: ") for line in _verdict(tmp_path, "raise").outside)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("code", 1),
+        ("stdout", "other"),
+        ("stderr", "other"),
+        ("log", "WARNING fedmf user-1"),
+        ("files", {"ledger.sqlite": "0644"}),
+        ("published", {"exit code": "0", "statement.json": "{}"}),
+        ("traffic", ("round 1 train to user-2: (4, 4) bytes",)),
+        ("asked", (frozenset({"user-2"}),)),
+        ("models", (np.zeros(3, np.float32),)),
+    ],
+)
+def test_each_kind_of_difference_is_seen(field: str, value: object) -> None:
+    nothing = Leaving(0, "", "", "", {}, {}, (), (), ())
+    (line,) = differences(nothing, dataclasses.replace(nothing, **{field: value}))
+    assert line.startswith(f"{field}: ")
+
+
+def test_hostile_users_among_others_leave_the_others_alone() -> None:
+    inner = Digits(users=6).load()
+    for name, place in itertools.product(BEHAVIOURS, range(6)):
+        hostile = HostileDataset(inner, {place: name})
+        others = np.array([user for user in range(6) if user != place])
+        features, labels = hostile.examples(others)
+        assert features.equal(inner.examples(others)[0])
+        assert labels.equal(inner.examples(others)[1])
+    with pytest.raises(ValueError, match="behaviour must be one of"):
+        HostileDataset(inner, {0: "polite"})
+    with pytest.raises(ValueError, match="user must be one of"):
+        HostileDataset(inner, {6: "raise"})
+
+
+def test_on_ray(tmp_path: Path) -> None:
+    """A few worlds on Flower's engine, in a process of their own; the whole table is the script's."""
+    script = Path(__file__).parents[2] / "simulations" / "accounting" / "non_interference.py"
+    command = [sys.executable, str(script), "--engine", "ray", "--data", "linear", "--json"]
+    done = subprocess.run(
+        [*command, "--messages", "slice", "--behaviour", "raise", "exit", "nan"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    cells = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(cell["behaviour"], cell["outside"]) for cell in cells] == [
+        ("raise", []),
+        ("exit", []),
+        ("nan", []),
+    ]
+    assert max(cell["norm"] for cell in cells) < 1e-4
