@@ -20,16 +20,21 @@ from fedmf.flower.ray import run_on_ray  # noqa: E402
 from fedmf.flower.simulation import run_in_process, run_on_grid, worker_pool  # noqa: E402
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport  # noqa: E402
 from fedmf.flower.traffic import SentMessage, watched_messages  # noqa: E402
+from fedmf.flower.wrapper import CorrelatedNoise, NodesAreUsers, UsersSayWho, user_id_mod  # noqa: E402
 
 __all__ = [
+    "CorrelatedNoise",
     "CorrelatedNoiseStrategy",
     "InProcessGrid",
+    "NodesAreUsers",
     "RoundReport",
     "SentMessage",
+    "UsersSayWho",
     "make_client_app",
     "run_in_process",
     "run_on_grid",
     "run_on_ray",
+    "user_id_mod",
     "watched_messages",
     "worker_pool",
 ]

@@ -8,13 +8,13 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedmf.flower.compat import arrived
-from fedmf.flower.population import Assignment, pull_until
+from fedmf.flower.population import pull_until
 
 __all__ = ["Persistence"]
 
@@ -22,6 +22,14 @@ _log = logging.getLogger("fedmf")
 
 #: Longest pause before nodes are looked for again, in seconds.
 _LONGEST_PAUSE: Final = 30.0
+
+
+class Refreshed(Protocol):
+    """Which node serves whom."""
+
+    def refresh(self, grid: Grid, timeout: float) -> None:
+        """Shake hands with nodes not seen before."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ class Persistence:
         self,
         what: str,
         grid: Grid,
-        assignment: Assignment,
+        assignment: Refreshed,
         configure: Callable[[], list[Message]],
         wanted: Callable[[], bool],
     ) -> Iterator[Message] | None:

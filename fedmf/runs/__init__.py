@@ -1,5 +1,6 @@
 """A run as one value, the tables that describe it, and the session that carries it out."""
 
+from fedmf.runs.budget import UserBudgets
 from fedmf.runs.cost_estimate import dry_run
 from fedmf.runs.directory import FAILURES, LEDGER, RunDirectory, account, opened_record, read_header
 from fedmf.runs.evaluation import (
@@ -13,9 +14,9 @@ from fedmf.runs.execution import Execution
 from fedmf.runs.given import TaskSource
 from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.named_tasks import Classification, FunctionTask
-from fedmf.runs.outputs import central, not_private, publish_statement
+from fedmf.runs.outputs import central, not_private, publish_statement, write_statement
 from fedmf.runs.planning import plan_run
-from fedmf.runs.run import Run
+from fedmf.runs.run import Run, difference
 from fedmf.runs.server import PrivateServer, clipped_sums, local_trainer
 from fedmf.runs.session import Session
 from fedmf.runs.tables import Scalar, dotted_keys, load_run, parse_assignments, render_toml, run_of
@@ -37,9 +38,11 @@ __all__ = [
     "Scalar",
     "Session",
     "TaskSource",
+    "UserBudgets",
     "account",
     "central",
     "clipped_sums",
+    "difference",
     "dotted_keys",
     "dry_run",
     "load_run",
@@ -53,4 +56,5 @@ __all__ = [
     "read_header",
     "render_toml",
     "run_of",
+    "write_statement",
 ]

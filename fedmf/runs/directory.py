@@ -25,6 +25,7 @@ from fedmf.records import (
     tighten,
     write_durably,
 )
+from fedmf.runs.budget import read_budgets
 from fedmf.runs.evaluation import NotPrivateEvaluation
 from fedmf.runs.run import Run
 from fedmf.runs.tables import render_toml
@@ -119,6 +120,10 @@ class RunDirectory:
             directory = cls(path, header, key, ledger, evaluations)
             opened.pop_all()
             return directory
+
+    def budgets(self) -> dict[str, float]:
+        """ε by user id, as they were when the run began."""
+        return read_budgets(self.path / BUDGETS)
 
     def close(self) -> None:
         """Let another process have the directory."""

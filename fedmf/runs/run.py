@@ -36,7 +36,7 @@ from fedmf.workload import ToeplitzWorkload, parse_workload
 if TYPE_CHECKING:
     from fedmf.runs.session import Session
 
-__all__ = ["Observer", "Run", "RunResult"]
+__all__ = ["Observer", "Run", "RunResult", "difference"]
 
 _LOCAL: Final = by_kind(LocalSGD)
 _EXECUTION: Final = by_kind(Execution)
@@ -224,13 +224,7 @@ class Run:
 
     def difference(self, other: Run) -> str | None:
         """One line naming the first value in which two runs differ in what they compute; None if in none."""
-        mine, theirs = dotted(self.to_dict()), dotted(other.to_dict())
-        for name in sorted(mine.keys() | theirs.keys()):
-            if name.removeprefix("execution.") in Execution.PLACE:
-                continue
-            if mine.get(name) != theirs.get(name):
-                return f"its {name} is {mine.get(name)!r}, not {theirs.get(name)!r}"
-        return None
+        return difference(self.to_dict(), other.to_dict())
 
     def plan(self) -> Plan:
         """The calibrated mechanism. Builds the task, since the model decides the dimension.
@@ -305,6 +299,17 @@ class Run:
         from fedmf.runs.directory import read_header
 
         return cls.from_dict(read_header(Path(path)).run, task, optimizer)
+
+
+def difference(recorded: Mapping[str, Any], run: Mapping[str, Any]) -> str | None:
+    """`Run.difference` of what `Run.to_dict` gave."""
+    mine, theirs = dotted(recorded), dotted(run)
+    for name in sorted(mine.keys() | theirs.keys()):
+        if name.removeprefix("execution.") in Execution.PLACE:
+            continue
+        if mine.get(name) != theirs.get(name):
+            return f"its {name} is {mine.get(name)!r}, not {theirs.get(name)!r}"
+    return None
 
 
 def _task_of(recorded: Mapping[str, Any], task: Task | None) -> TaskSource | Task:

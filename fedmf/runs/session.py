@@ -15,7 +15,7 @@ from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.runs.budget import UserBudgets, check_names, read_budgets
-from fedmf.runs.directory import BUDGETS, EVALUATIONS, RunDirectory, read_header
+from fedmf.runs.directory import EVALUATIONS, RunDirectory, read_header
 from fedmf.runs.evaluation import PrivateEvaluation, PrivateEvaluator
 from fedmf.runs.outputs import (
     central,
@@ -50,7 +50,7 @@ class Session:
         self.sums = self.server.sums
         self._budgets = None
         if isinstance(run.privacy, UserLevel) and run.privacy.user_budgets:
-            self._budgets = UserBudgets(self.plan, read_budgets(directory.path / BUDGETS), directory.ledger)
+            self._budgets = UserBudgets(self.plan, directory.budgets(), directory.ledger)
         self.evaluator = self._private_evaluator()
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
         self._estimates_kept = 0

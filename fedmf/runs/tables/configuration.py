@@ -25,7 +25,7 @@ from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
 from fedmf.runs.evaluation import EVALUATIONS
 from fedmf.runs.execution import Execution
-from fedmf.runs.given import GIVEN, GivenTask, recorded_optimizer
+from fedmf.runs.given import GIVEN, recorded_optimizer
 from fedmf.runs.named_tasks import Classification, FunctionTask
 from fedmf.runs.run import Run
 from fedmf.runs.tables.mechanism_table import MechanismTable
@@ -136,7 +136,7 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
         tables["data"], tables["model"] = TABLES["data"].render(task.data), TABLES["model"].render(task.model)
     else:
         tables["task"] = (
-            _given(task.to_dict()) if isinstance(task, GivenTask) else TABLES["task"].render(task)
+            TABLES["task"].render(task) if isinstance(task, FunctionTask) else _given(task.to_dict())
         )
     values = {
         "cohorts": run.cohorts,

@@ -1,0 +1,111 @@
+"""The private server of somebody's own Flower app: plan, directory, noise, commits, statement."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from torch import Tensor
+
+from fedmf.accounting import PrivacyStatement, UserLevel, build_statement
+from fedmf.errors import ConfigError
+from fedmf.noise import NoiseKey
+from fedmf.runs import (
+    LEDGER,
+    PrivateServer,
+    Run,
+    RunDirectory,
+    UserBudgets,
+    difference,
+    plan_run,
+    read_header,
+    write_statement,
+)
+from fedmf.training import UserFailure
+
+__all__ = ["AppRun", "new_place"]
+
+
+class AppRun:
+    """An open run whose task only its clients know; use `open`.
+
+    Args:
+        run: what is run.
+        directory: its open directory.
+        initial: θ_0, shape (d,), float32.
+    """
+
+    def __init__(self, run: Run, directory: RunDirectory, initial: Tensor) -> None:
+        self.run, self.directory, self.plan = run, directory, directory.header.plan
+        optimizer = run.optimizer_source.build([(initial.numel(),)], run.cohorts.rounds)
+        self.server = PrivateServer(self.plan, directory, initial, optimizer, storage=run.noise.storage)
+        seed = directory.key.cohort_seed()
+        self._schedule = run.cohorts.schedule(self.plan.users, self.plan.participation, seed)
+        self._budgets = None
+        if isinstance(run.privacy, UserLevel) and run.privacy.user_budgets:
+            self._budgets = UserBudgets(self.plan, directory.budgets(), directory.ledger)
+
+    @classmethod
+    def open(cls, path: Path, run: Run, initial: Tensor, lasting: bool) -> Self:
+        """Begin a run, or go on with the one that is there.
+
+        Args:
+            path: its directory.
+            run: what to run.
+            initial: θ_0.
+            lasting: whether users are recognised when nodes come back.
+
+        Raises:
+            ConfigError: the place holds another run, or one that cannot be continued.
+            LedgerError: a damaged ledger, or another process is running it.
+        """
+        if (path / LEDGER).is_file():
+            other = difference(read_header(path).run, run.to_dict())
+            if other is not None:
+                raise ConfigError(f"{path} holds another run: {other}. Continue it with its own values.")
+            if not lasting:
+                raise ConfigError(
+                    f"{path} holds a run whose users are virtual nodes, which are others after a restart: it "
+                    "cannot go on. Use user_id_mod in the client app and UsersSayWho."
+                )
+            directory = RunDirectory.open(path)
+        else:
+            optimizer = run.optimizer_source.build([(initial.numel(),)], run.cohorts.rounds)
+            plan = plan_run(run, optimizer, initial.numel())
+            seed = run.privacy.noise_seed
+            key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
+            directory = RunDirectory.create(path, run, plan, key, initial.numel())
+        try:
+            return cls(run, directory, initial)
+        except BaseException:
+            directory.close()
+            raise
+
+    def cohort(self, t: int, roster: Sequence[str]) -> list[str]:
+        """The users to be asked in round t (0-based), those left out who would exceed their budget."""
+        planned = [roster[int(user)] for user in self._schedule.cohort(t)]
+        return planned if self._budgets is None else self._budgets.admit(t, planned)
+
+    def note_failures(self, t: int, failures: Sequence[UserFailure]) -> None:
+        """Keep for the operator who failed in round t, in a secret file."""
+        self.directory.note_failures(t, failures)
+
+    def statement(self) -> PrivacyStatement:
+        """Of what was released so far."""
+        return build_statement(self.directory.header, self.directory.ledger)
+
+    def write_statement(self) -> None:
+        """Into the run directory."""
+        write_statement(self.directory.path, self.statement())
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        self.directory.close()
+
+
+def new_place() -> Path:
+    """A directory that no run has."""
+    name = f"flower-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}"
+    return Path.home() / ".fedmf" / "runs" / name

@@ -1,0 +1,62 @@
+"""What a run of somebody's own Flower app learns, as far as records go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fedmf.data import PublicInput
+from fedmf.errors import ConfigError
+from fedmf.flower.wrapper.layout import ArrayLayout
+from fedmf.training import Task
+
+__all__ = ["FlowerAppTask"]
+
+
+@dataclass(frozen=True, eq=False)
+class FlowerAppTask:
+    """The task of a Flower app, which its clients know and the server does not.
+
+    Args:
+        layout: of the model's arrays.
+        users: N.
+        identity: how users are told apart, in words.
+    """
+
+    layout: ArrayLayout
+    users: int
+    identity: str
+    kind: ClassVar[str] = "flower-app"
+
+    def build(self) -> Task:
+        """There is none on the server.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError("the task of a Flower app is its clients' own; continue it with CorrelatedNoise.")
+
+    def public_inputs(self) -> tuple[PublicInput, ...]:
+        """See `TaskSource.public_inputs`."""
+        arrays = f"{len(self.layout.names)} arrays, {self.layout.dimension} numbers trained"
+        frozen = ", ".join(sorted(self.layout.kept)) or "none"
+        return (
+            PublicInput("users", str(self.users), "argument num_users"),
+            PublicInput("user ids", self.identity, "the app"),
+            PublicInput("model", arrays, "argument initial_arrays"),
+            PublicInput("arrays that stay", frozen, "named frozen, or of whole numbers"),
+        )
+
+    def undeclared(self) -> tuple[str, ...]:
+        """Nothing is read off anybody's examples."""
+        return ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a record keeps."""
+        return {
+            "kind": self.kind,
+            "name": "clients of a Flower app",
+            "users": self.users,
+            "identity": self.identity,
+            "arrays": self.layout.fingerprint(),
+        }

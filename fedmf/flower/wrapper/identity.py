@@ -1,0 +1,202 @@
+"""Who a user is in an app whose clients are not ours."""
+
+from __future__ import annotations
+
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.serverapp import Grid
+
+from fedmf.errors import ConfigError
+from fedmf.flower.population import pull_until
+
+__all__ = ["NodesAreUsers", "UserIdentity", "UsersSayWho", "user_id_mod"]
+
+#: Marks a train message that only asks who the user is: mods see no query that an app has not registered.
+_QUESTION: Final = "fedmf.who"
+_ANSWER: Final = "fedmf.user"
+_USER_ID: Final = re.compile(r"[^\x00-\x1f]{1,256}")
+
+
+class UserIdentity(ABC):
+    """Which node is which user.
+
+    Args:
+        users: N, how many users there are.
+    """
+
+    #: What a statement says about it.
+    words: str
+    #: Whether a stopped run can go on: users are recognised when nodes come back.
+    lasting: bool
+
+    def __init__(self, users: int) -> None:
+        self.users = users
+        self._nodes: dict[str, int] = {}
+
+    @property
+    @abstractmethod
+    def roster(self) -> list[str]:
+        """User ids by index."""
+
+    @abstractmethod
+    def refresh(self, grid: Grid, timeout: float) -> None:
+        """Look for nodes not seen before."""
+
+    @property
+    def missing(self) -> int:
+        """How many users have no node."""
+        return self.users - len(self._nodes)
+
+    def gather(self, grid: Grid, timeout: float) -> None:
+        """Wait until every user has a node, or the time is up.
+
+        Raises:
+            RuntimeError: nobody came.
+        """
+        deadline = time.monotonic() + timeout
+        self.refresh(grid, timeout)
+        while self.missing and time.monotonic() < deadline:
+            time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
+            self.refresh(grid, max(0.0, deadline - time.monotonic()))
+        if not self._nodes:
+            raise RuntimeError(f"no node that serves a user answered within {timeout:g} s.")
+
+    def node_of(self, user: str) -> int | None:
+        """The node to ask for a user."""
+        return self._nodes.get(user)
+
+
+class NodesAreUsers(UserIdentity):
+    """Every virtual node of a simulation is a user: the first that registered is user 0, and so on.
+
+    In Flower's simulations that is the order of partitions. Nodes of a deployment come back with other ids or
+    in another order, so this tells nothing there.
+    """
+
+    words = "virtual nodes of a simulation in the order of their registration"
+    lasting = False
+
+    @property
+    def roster(self) -> list[str]:
+        """``user-000``, …"""
+        width = len(str(self.users - 1))
+        return [f"user-{u:0{width}d}" for u in range(self.users)]
+
+    def refresh(self, grid: Grid, timeout: float) -> None:
+        """See `UserIdentity.refresh`; once all are there, the map stays."""
+        if self._nodes:
+            return
+        nodes = _in_order(grid)
+        if len(nodes) > self.users:
+            raise ConfigError(
+                f"num_users must be the number of nodes where nodes are users; got {self.users}, and "
+                f"there are {len(nodes)} nodes."
+            )
+        if len(nodes) == self.users:
+            self._nodes = dict(zip(self.roster, nodes, strict=True))
+
+
+def _in_order(grid: Grid) -> list[int]:
+    try:
+        return [node.node_id for node in sorted(grid.get_nodes(), key=lambda node: node.registered_at)]
+    except NotImplementedError:
+        return list(grid.get_node_ids())
+
+
+class UsersSayWho(UserIdentity):
+    """Nodes say which user they serve, by `user_id_mod` in their client app.
+
+    The first claim of a user counts for the whole run, also after its node left: another node that says the
+    same is taken for that user only while the first is gone, and never gets back what it lost to it.
+
+    Args:
+        roster: ids of all users, given before any node is asked.
+        report: called with one line about nodes that are no users.
+    """
+
+    words = "as nodes say (user_id_mod)"
+    lasting = True
+
+    def __init__(self, roster: Sequence[str], report: Callable[[str], None] = lambda _: None) -> None:
+        super().__init__(len(roster))
+        if len(set(roster)) < len(roster):
+            raise ConfigError("roster must name each user once.")
+        self._roster, self._report = list(roster), report
+        self._known = set(roster)
+        self._asked: set[int] = set()
+
+    @property
+    def roster(self) -> list[str]:
+        """As given."""
+        return self._roster
+
+    def refresh(self, grid: Grid, timeout: float) -> None:
+        """See `UserIdentity.refresh`."""
+        alive = set(grid.get_node_ids())
+        newcomers = sorted(alive - self._asked)
+        if not newcomers:
+            return
+        content = RecordDict({"config": ConfigRecord({_QUESTION: True})})
+        messages = [Message(content, node, MessageType.TRAIN, group_id="who") for node in newcomers]
+        answered: set[int] = set()
+        for reply in pull_until(grid, list(grid.push_messages(messages)), timeout):
+            node = reply.metadata.src_node_id
+            answered.add(node)
+            user = _user_of(reply)
+            if user is None:
+                self._report(f"node {node} does not say whom it serves: add user_id_mod to its client app")
+            elif user not in self._known:
+                self._report(f"node {node} serves a user that is not on the roster; it is not asked")
+            elif self._nodes.get(user) in alive:
+                self._report(f"node {node} claims a user that another node serves; it is not asked")
+            else:
+                self._nodes[user] = node
+        # Whoever did not answer in time is asked again next time.
+        self._asked = (self._asked & alive) | answered
+
+
+def _user_of(reply: Message) -> str | None:
+    if reply.has_error():
+        return None
+    for record in reply.content.config_records.values():
+        user = record.get(_ANSWER)
+        if isinstance(user, str) and _USER_ID.fullmatch(user):
+            return user
+    return None
+
+
+def user_id_mod(user_of: Callable[[Context], str] | None = None) -> Mod:
+    """A mod that tells a server which user a node serves, and lets everything else through.
+
+    Args:
+        user_of: from the node's context to the user's stable id; by default the node config's ``user-id``,
+            else its ``partition-id``.
+
+    >>> from flwr.clientapp import ClientApp
+    >>> app = ClientApp(mods=[user_id_mod()])
+    """
+
+    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        if not _asks_who(message):
+            return call_next(message, context)
+        user = _configured(context) if user_of is None else user_of(context)
+        return Message(RecordDict({"config": ConfigRecord({_ANSWER: str(user)})}), reply_to=message)
+
+    return mod
+
+
+def _asks_who(message: Message) -> bool:
+    return any(_QUESTION in record for record in message.content.config_records.values())
+
+
+def _configured(context: Context) -> str:
+    for name in ("user-id", "partition-id"):
+        if name in context.node_config:
+            return str(context.node_config[name])
+    raise ValueError("node config must hold user-id or partition-id; got neither.")

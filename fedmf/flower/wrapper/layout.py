@@ -1,0 +1,150 @@
+"""The arrays of a model as one flat vector: what is trained, what stays, and what a reply must look like."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedmf.errors import ConfigError
+
+__all__ = ["ArrayLayout"]
+
+_FLOATS: Final = ("float16", "float32", "float64")
+_EXACT: Final = (*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "bool")
+#: What NumPy's file format may take beside the numbers.
+_OVERHEAD: Final = 4096
+#: Names under which torch's normalisation layers keep statistics of the data they saw.
+_STATISTICS: Final = re.compile(r"(^|\.)running_(mean|var)$")
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayLayout:
+    """Names, shapes and types of a model's arrays, in their order.
+
+    Arrays of a floating type are trained, clipped together and noised, unless they are named as frozen.
+    Frozen arrays and those of whole numbers (such as counters of batches) stay what they were at the start;
+    what clients send for them is not looked at.
+
+    Args:
+        names: of all arrays.
+        shapes: of each.
+        dtypes: of each, as NumPy calls them.
+        frozen: names of arrays that stay.
+        kept: the values of those, by name.
+
+    Raises:
+        ConfigError: nothing to train, another type, a name that is frozen and not there, or statistics of
+            normalisation layers that are not frozen: they are no gradients, and noise may make them negative.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    frozen: tuple[str, ...]
+    kept: Mapping[str, NDArray[Any]]
+
+    @classmethod
+    def of(cls, arrays: ArrayRecord, frozen: Sequence[str] = ()) -> Self:
+        """That of a record."""
+        names = tuple(arrays)
+        strangers = sorted(set(frozen) - set(names))
+        if strangers:
+            raise ConfigError(f"frozen must name arrays of the model; got {strangers[0]!r}.")
+        for name, array in arrays.items():
+            if array.dtype not in (*_FLOATS, *_EXACT):
+                raise ConfigError(
+                    f"array {name!r} must be of a floating type up to 64 bits or whole numbers; got "
+                    f"{array.dtype}."
+                )
+            if _STATISTICS.search(name) and name not in frozen:
+                raise ConfigError(
+                    f"array {name!r} holds statistics of a normalisation layer, which mix users' examples "
+                    "and are no gradient: use GroupNorm or LayerNorm, or name it in frozen."
+                )
+        stays = [n for n, a in arrays.items() if n in frozen or a.dtype in _EXACT]
+        if len(stays) == len(names):
+            raise ConfigError(
+                "arrays must hold at least one of a floating type that is not frozen; got none."
+            )
+        return cls(
+            names,
+            tuple(tuple(int(size) for size in array.shape) for array in arrays.values()),
+            tuple(array.dtype for array in arrays.values()),
+            tuple(frozen),
+            {name: arrays[name].numpy() for name in stays},
+        )
+
+    @property
+    def trained(self) -> list[tuple[str, tuple[int, ...], str]]:
+        """Name, shape and type of each array that is trained."""
+        rows = zip(self.names, self.shapes, self.dtypes, strict=True)
+        return [row for row in rows if row[0] not in self.kept]
+
+    @property
+    def dimension(self) -> int:
+        """d, how many numbers are trained."""
+        return sum(int(np.prod(shape, dtype=np.int64)) for _, shape, _ in self.trained)
+
+    def flat(self, arrays: Mapping[str, Array]) -> Tensor:
+        """The trained numbers one array after the other, float64, shape (d,)."""
+        parts = [arrays[name].numpy().astype(np.float64).reshape(-1) for name, _, _ in self.trained]
+        return torch.from_numpy(np.concatenate(parts))
+
+    def record(self, flat: Tensor) -> ArrayRecord:
+        """A model's arrays, all of them, each of its own type."""
+        trained = self.trained_record(flat)
+        return ArrayRecord(
+            {name: Array(self.kept[name]) if name in self.kept else trained[name] for name in self.names}
+        )
+
+    def trained_record(self, flat: Tensor) -> ArrayRecord:
+        """The trained arrays alone."""
+        values, made, start = flat.detach().cpu().numpy(), dict[str, Array](), 0
+        for name, shape, dtype in self.trained:
+            length = int(np.prod(shape, dtype=np.int64))
+            made[name] = Array(values[start : start + length].reshape(shape).astype(dtype))
+            start += length
+        return ArrayRecord(made)
+
+    def read(self, arrays: Mapping[str, Array]) -> Tensor:
+        """The trained numbers of a reply, as `flat`; types, shapes and sizes are checked before any decoding.
+
+        Raises:
+            ValueError: an array is missing, or of another type, shape or size.
+        """
+        for name, shape, dtype in self.trained:
+            if name not in arrays:
+                raise ValueError(f"reply has no array {name[:100]!r}")
+            array = arrays[name]
+            if array.stype != "numpy.ndarray" or array.dtype != dtype or tuple(array.shape) != shape:
+                raise ValueError(
+                    f"array {name!r} must be {dtype} of shape {shape}; got {str(array.dtype)[:40]} of shape "
+                    f"{str(tuple(array.shape))[:80]}"
+                )
+            expected = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+            if not expected <= len(array.data) <= expected + _OVERHEAD:
+                raise ValueError(f"array {name!r} must take {expected} bytes; got {len(array.data)}")
+            # The declared type and shape are the sender's word: the bytes have their own.
+            decoded = array.numpy()
+            if decoded.dtype != np.dtype(dtype) or decoded.shape != shape:
+                raise ValueError(f"array {name!r} must hold what it declares; it holds {decoded.dtype}")
+        return self.flat(arrays)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of names, shapes, types and the arrays that stay."""
+        digest = hashlib.sha256(
+            json.dumps([self.names, self.shapes, self.dtypes, sorted(self.kept)]).encode()
+        )
+        for name in sorted(self.kept):
+            digest.update(np.ascontiguousarray(self.kept[name]).tobytes())
+        return digest.hexdigest()
