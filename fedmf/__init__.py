@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         PrivateEvaluation,
         Run,
         account,
+        load_model,
         load_run,
     )
     from fedmf.training import LocalSGD, Task
@@ -61,6 +62,7 @@ else:
             "PrivateEvaluation",
             "Run",
             "account",
+            "load_model",
             "load_run",
         ),
         "fedmf.training": ("LocalSGD", "Task"),
@@ -96,5 +98,6 @@ __all__ = [
     "__version__",
     "account",
     "design",
+    "load_model",
     "load_run",
 ]

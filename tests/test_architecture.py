@@ -48,7 +48,7 @@ ONLY_IN = {
     "dp_accounting": {"accounting"},
     "jinja2": {"accounting"},
     "typer": {"cli"},
-    "rich": {"cli"},
+    "rich": {"cli", "flower"},
     "numba": {"compiled", "noise"},
     "llvmlite": {"noise"},
     "triton": {"noise"},
@@ -110,6 +110,7 @@ PUBLIC = [
     "__version__",
     "account",
     "design",
+    "load_model",
     "load_run",
 ]
 HEAVY = (

@@ -18,7 +18,7 @@ from flwr.app import Message
 from support.small_runs import client_for, run_small, small_run, watched
 
 from fedmf.errors import ConfigError
-from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.records import durable
 from fedmf.records.ledger import Ledger

@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.small_runs import client_for, linear_task, run_small, small_run
 
-from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.runs import Session
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 import typer
 
-from fedmf.cli import account, audit, data, design, simulate, stream
+from fedmf.cli import account, audit, data, design, export, simulate, stream
 from fedmf.version import __version__
 
 __all__ = ["application", "main"]
@@ -26,6 +26,7 @@ application.command("data")(data.data)
 application.command("design")(design.design)
 application.command("account")(account.account)
 application.command("audit")(audit.audit)
+application.command("export")(export.export)
 application.command("stream")(stream.stream)
 
 

@@ -15,7 +15,7 @@ for _name, _value in (
     os.environ.setdefault(_name, _value)
 
 from fedmf.flower.client_app import make_client_app  # noqa: E402
-from fedmf.flower.grid import InProcessGrid  # noqa: E402
+from fedmf.flower.local_run import InProcessGrid, run_app  # noqa: E402
 from fedmf.flower.ray import run_on_ray  # noqa: E402
 from fedmf.flower.simulation import run_in_process, run_on_grid, worker_pool  # noqa: E402
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport  # noqa: E402
@@ -31,6 +31,7 @@ __all__ = [
     "SentMessage",
     "UsersSayWho",
     "make_client_app",
+    "run_app",
     "run_in_process",
     "run_on_grid",
     "run_on_ray",

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from fedmf.flower.client_app import make_client_app
 from fedmf.flower.federated_evaluation import CohortEvaluation
-from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.local_run import InProcessGrid
 from fedmf.flower.pool import WorkerPool
 from fedmf.flower.population import Assignment
 from fedmf.flower.private_evaluation import PrivateCohortEvaluation

@@ -48,6 +48,11 @@ class FlatModel:
         """Shapes of the tensors in the order of the flat vector."""
         return tuple(p.shape for p in self.module.parameters())
 
+    @property
+    def arrays(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Name and shape of each parameter in the order of the flat vector."""
+        return tuple((name, tuple(p.shape)) for name, p in self.module.named_parameters())
+
     def initial(self) -> Tensor:
         """The template's parameters as a flat vector, shape (d,)."""
         return torch.cat([p.detach().reshape(-1) for p in self.module.parameters()])

@@ -10,6 +10,7 @@ from fedmf.records.lock import WriterLock
 from fedmf.records.new_directory import create_directory, scratch_directory
 from fedmf.records.new_files import new_file, require_free
 from fedmf.records.sqlite import RecordKind
+from fedmf.records.tensor_files import write_tensors
 from fedmf.records.user_table import PRIVATE, write_users
 
 __all__ = [
@@ -32,5 +33,6 @@ __all__ = [
     "sync_directory",
     "tighten",
     "write_durably",
+    "write_tensors",
     "write_users",
 ]

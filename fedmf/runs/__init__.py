@@ -16,6 +16,7 @@ from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.named_tasks import Classification, FunctionTask
 from fedmf.runs.outputs import central, not_private, publish_statement, write_statement
 from fedmf.runs.planning import plan_run
+from fedmf.runs.released_model import ReleasedModel, load_model
 from fedmf.runs.run import Run, difference
 from fedmf.runs.server import PrivateServer, clipped_sums, local_trainer
 from fedmf.runs.session import Session
@@ -33,6 +34,7 @@ __all__ = [
     "PrivateEvaluation",
     "PrivateEvaluator",
     "PrivateServer",
+    "ReleasedModel",
     "Run",
     "RunDirectory",
     "Scalar",
@@ -45,6 +47,7 @@ __all__ = [
     "difference",
     "dotted_keys",
     "dry_run",
+    "load_model",
     "load_run",
     "local_trainer",
     "not_private",

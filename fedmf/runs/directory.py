@@ -31,7 +31,13 @@ from fedmf.runs.run import Run
 from fedmf.runs.tables import render_toml
 from fedmf.training import UserFailure
 
-__all__ = ["RunDirectory", "account", "header_of", "opened_record", "read_header"]
+__all__ = [
+    "RunDirectory",
+    "account",
+    "header_of",
+    "opened_record",
+    "read_header",
+]
 
 CONFIG, KEY, LEDGER, CHECKPOINTS = "config.toml", "noise.key", "ledger.sqlite", "checkpoints"
 #: The record of private evaluations, and what they released.
@@ -63,7 +69,14 @@ class RunDirectory:
 
     @classmethod
     def create(
-        cls, path: Path, run: Run, plan: Plan, key: NoiseKey, dimension: int, test_owner: str = "nobody"
+        cls,
+        path: Path,
+        run: Run,
+        plan: Plan,
+        key: NoiseKey,
+        dimension: int,
+        test_owner: str = "nobody",
+        arrays: tuple[tuple[str, tuple[int, ...]], ...] = (),
     ) -> Self:
         """Create the directory of a new run; ``config.toml`` and the ledger's header are rendered from it.
 
@@ -74,12 +87,13 @@ class RunDirectory:
             key: of its noise.
             dimension: d, the number of model parameters.
             test_owner: whose the examples of the central test part are, as `FederatedDataset.test_owner`.
+            arrays: name and shape of each tensor of the model, in the order of its flat vector.
 
         Raises:
             ConfigError: the place is taken or cannot be written.
             ValueError: the plan was made for another run.
         """
-        path, header = path.resolve(), header_of(run, plan, key, dimension, test_owner)
+        path, header = path.resolve(), header_of(run, plan, key, dimension, test_owner, arrays)
         if os.path.exists(path / LEDGER):  # False for an impossible name, which is refused below
             raise ConfigError(f"output directory {path} holds another run; resume it, or use another place.")
         budgets = run.privacy.user_budgets if isinstance(run.privacy, UserLevel) else ""
@@ -209,7 +223,14 @@ class RunDirectory:
         self.ledger.commit_round(t, users, name, digest, "released" if users else "empty")
 
 
-def header_of(run: Run, plan: Plan, key: NoiseKey, dimension: int, test_owner: str = "nobody") -> RunHeader:
+def header_of(
+    run: Run,
+    plan: Plan,
+    key: NoiseKey,
+    dimension: int,
+    test_owner: str = "nobody",
+    arrays: tuple[tuple[str, tuple[int, ...]], ...] = (),
+) -> RunHeader:
     """What the ledger must remember to account for the run and to continue it exactly."""
     shown = {
         "federated evaluation": isinstance(run.evaluation, NotPrivateEvaluation),
@@ -219,6 +240,7 @@ def header_of(run: Run, plan: Plan, key: NoiseKey, dimension: int, test_owner: s
         run=run.to_dict(),
         plan=plan,
         dimension=dimension,
+        arrays=arrays,
         key_fingerprint=key.fingerprint if run.is_private else None,
         key_public=key.public,
         clipped_by="server" if run.execution.messages == "per-user" else "workers",

@@ -110,8 +110,8 @@ class Session:
             check_names(budgets, task.dataset.user_ids)
         seed = run.privacy.noise_seed
         key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
-        owner = task.dataset.test_owner
-        directory = RunDirectory.create(path, run, plan, key, task.model.dimension, owner)
+        model, owner = task.model, task.dataset.test_owner
+        directory = RunDirectory.create(path, run, plan, key, model.dimension, owner, model.arrays)
         return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod

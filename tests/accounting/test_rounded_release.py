@@ -18,7 +18,7 @@ from fedmf.accounting import PairRelease, Plan, RunHeader, user_privacy
 from fedmf.accounting.rounded_release import RoundedRelease
 from fedmf.errors import ConfigError
 from fedmf.factorization import rounding_shift
-from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.moments import DiagonalMoment
 from fedmf.records import Ledger

@@ -14,7 +14,7 @@ from scipy import stats
 from support.judged_tasks import ROUNDS, carry_out, judged_run, judged_task
 from support.small_runs import client_for
 
-from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.noise import Domain
 from fedmf.runs import PrivateEvaluation

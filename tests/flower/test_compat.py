@@ -4,7 +4,7 @@ import flwr
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.local_run.grid import InProcessGrid
 
 
 def test_the_pinned_version_is_installed() -> None:

@@ -14,7 +14,7 @@ from flwr.common.constant import ErrorCode
 from support.small_runs import answering, client_for, run_small, schedule_of, small_run
 
 from fedmf.accounting.statement.words import NOT_PRIVATE
-from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport
 from fedmf.runs import Run, not_private

@@ -11,7 +11,7 @@ import torch
 from flwr.app import Message, MetricRecord
 from support.small_runs import answering, client_for, linear_regression, run_small, schedule_of, small_run
 
-from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
 from fedmf.runs import not_private

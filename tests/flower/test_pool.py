@@ -7,7 +7,7 @@ import pytest
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.messages import roster_digest, roster_reply
 from fedmf.flower.pool import WorkerPool, longest_first
 

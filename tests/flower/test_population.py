@@ -5,7 +5,7 @@ import pytest
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.messages import hosted_users_reply
 from fedmf.flower.population import Population
 

@@ -19,7 +19,7 @@ from support.small_runs import (
     tampering,
 )
 
-from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
 from fedmf.records.ledger import Ledger

@@ -17,7 +17,7 @@ from support.amplified_runs import ACCOUNTANTS, BINS, COHORT, DELTA, EPSILON, RO
 from support.small_runs import Recorder, client_for, linear_task, run_small, small_run
 
 from fedmf.accounting import RunAmplification, at_least
-from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.runs import Session, planning
 

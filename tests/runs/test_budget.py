@@ -13,7 +13,7 @@ from support.small_runs import client_for, linear_task, run_small, small_run
 
 from fedmf.accounting import NoPrivacy, realised_privacy
 from fedmf.errors import ConfigError
-from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.records.ledger import Ledger
 from fedmf.runs import Run

@@ -15,7 +15,7 @@ from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import client_for, linear_task, run_small, tampering
 
 from fedmf.errors import ConfigError
-from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
 from fedmf.moments import BlockEnergies

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.small_runs import client_for, run_small, small_run
 
-from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
 from fedmf.records.ledger import Ledger

@@ -11,7 +11,7 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.runs import PrivateEvaluation, Run, Session
 from fedmf.training import Metric, Task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
@@ -32,6 +33,8 @@ class RunHeader:
         clipped_by: "server" (it clips every user's update again) or "workers" (they clip and sum).
         not_private: what the run shows that was computed from users' examples without noise.
         public_inputs: what about the data is taken as public: dicts of the strings name, value, source.
+        arrays: name and shape of each tensor of the model in the order of its flat vector; empty for a
+            vector without parts.
         software: name and version of what the run was started with.
 
     Raises:
@@ -40,7 +43,7 @@ class RunHeader:
     >>> RunHeader.from_dict({"format": 5, "dimension": 10})
     Traceback (most recent call last):
         ...
-    ValueError: header (run description) must have the fields of this version; missing: clipped_by, ...
+    ValueError: header (run description) must have the fields of this version; missing: arrays, ...
     """
 
     run: Mapping[str, Any]
@@ -51,6 +54,7 @@ class RunHeader:
     clipped_by: Literal["server", "workers"]
     not_private: tuple[str, ...] = ()
     public_inputs: tuple[Mapping[str, str], ...] = ()
+    arrays: tuple[tuple[str, tuple[int, ...]], ...] = ()
     software: str = SOFTWARE
 
     def __post_init__(self) -> None:
@@ -63,6 +67,11 @@ class RunHeader:
                 raise ValueError(
                     f"public_inputs must hold strings under name, value and source; got {dict(entry)!r}."
                 )
+        length = sum(math.prod(shape) for _, shape in self.arrays)
+        if self.arrays and length != self.dimension:
+            raise ValueError(
+                f"arrays (tensors of the model) must have d={self.dimension} entries together; got {length}."
+            )
         for name, value in (("privacy", self.plan.privacy), ("cohorts", self.plan.cohorts)):
             if self.run.get(name) != value.to_dict():
                 raise ValueError(
@@ -114,6 +123,7 @@ class RunHeader:
         cohorts = value_of(COHORTS, given["run"].get("cohorts", {}))
         plan = Plan.from_dict(privacy, cohorts, given["plan"])
         tuples = {name: tuple(given[name]) for name in ("not_private", "public_inputs")}
+        tuples["arrays"] = tuple((name, tuple(shape)) for name, shape in given["arrays"])
         return cls(**{**given, **tuples, "plan": plan})
 
 

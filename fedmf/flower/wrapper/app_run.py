@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedmf.accounting import PrivacyStatement, UserLevel, build_statement
 from fedmf.errors import ConfigError
+from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.noise import NoiseKey
 from fedmf.runs import (
     LEDGER,
@@ -48,13 +49,14 @@ class AppRun:
             self._budgets = UserBudgets(self.plan, directory.budgets(), directory.ledger)
 
     @classmethod
-    def open(cls, path: Path, run: Run, initial: Tensor, lasting: bool) -> Self:
+    def open(cls, path: Path, run: Run, initial: Tensor, layout: ArrayLayout, lasting: bool) -> Self:
         """Begin a run, or go on with the one that is there.
 
         Args:
             path: its directory.
             run: what to run.
             initial: θ_0.
+            layout: of the arrays it is made of.
             lasting: whether users are recognised when nodes come back.
 
         Raises:
@@ -76,7 +78,8 @@ class AppRun:
             plan = plan_run(run, optimizer, initial.numel())
             seed = run.privacy.noise_seed
             key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
-            directory = RunDirectory.create(path, run, plan, key, initial.numel())
+            arrays = tuple((name, shape) for name, shape, _ in layout.trained)
+            directory = RunDirectory.create(path, run, plan, key, initial.numel(), arrays=arrays)
         try:
             return cls(run, directory, initial)
         except BaseException:

@@ -176,7 +176,7 @@ class CorrelatedNoise(Strategy):
             )
             self._layout = layout
             self._opened = AppRun.open(
-                self._path, run, layout.flat(initial_arrays).float(), self.identity.lasting
+                self._path, run, layout.flat(initial_arrays).float(), layout, self.identity.lasting
             )
         return self._opened
 

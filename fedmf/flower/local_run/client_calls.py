@@ -1,0 +1,187 @@
+"""Calls of a client app with generators of their own, in this process or in several."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+import traceback
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedmf.flower.compat import error_reason
+from fedmf.flower.local_run.generators import fresh_generators, generators_kept, seeded_generators
+from fedmf.flower.local_run.grid import ClientCalls, ClientFailure
+from fedmf.flower.local_run.pipe import packed, receive, send
+
+__all__ = ["CallsInProcesses", "CallsInTurn", "SeededClient"]
+
+#: Seconds that a process gets to end by itself.
+_GRACE = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class SeededClient:
+    """A client app, and what its calls draw from the global generators.
+
+    Args:
+        app: the app.
+        seed: if given, the generators of a call follow from (seed, node's partition, number of the message)
+            alone.
+    """
+
+    app: ClientApp
+    seed: int | None
+
+    def __call__(self, request: Message, context: Context, number: int) -> tuple[Message, Context]:
+        """The reply and the context after it; see `ClientCalls.call`."""
+        if self.seed is not None:
+            seeded_generators([self.seed, 1, int(context.node_config["partition-id"]), number])
+        return self.app(request, context), context
+
+
+class CallsInTurn(ClientCalls):
+    """Calls in this process, one after another, on one thread of PyTorch.
+
+    Args:
+        client: what to call. If it is seeded, the generators are for the server as if no client had drawn.
+    """
+
+    def __init__(self, client: SeededClient) -> None:
+        self._client = client
+
+    def call(self, request: Message, context: Context, number: int) -> tuple[Message, Context]:
+        """See `ClientCalls.call`."""
+        kept = contextlib.nullcontext() if self._client.seed is None else generators_kept()
+        with _one_thread(), kept:
+            return self._client(request, context, number)
+
+
+class CallsInProcesses(ClientCalls):
+    """Calls in copies of this process, each with one thread of PyTorch.
+
+    A copy (fork) has the client app with all that it refers to, so nothing must be picklable but messages and
+    contexts, which are. What a call changes elsewhere, such as a global variable, stays in its copy.
+
+    Args:
+        client: what to call.
+        workers: how many processes, at least 1.
+
+    Guarantees:
+        A process that dies costs the message that it was at work on, which fails; another takes its place.
+    """
+
+    def __init__(self, client: SeededClient, workers: int) -> None:
+        self._client, self.workers = client, workers
+        self._lock = threading.Lock()
+        self._closed = False
+        self._all: list[_Worker] = []
+        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        for _ in range(workers):
+            self._start_worker()
+
+    def call(self, request: Message, context: Context, number: int) -> tuple[Message, Context]:
+        """See `ClientCalls.call`."""
+        question = packed((request, context, number))
+        worker = self._idle.get()
+        try:
+            send(worker.connection, question)
+            outcome = receive(worker.connection)
+        except (EOFError, OSError):
+            code = worker.end(_GRACE)
+            self._start_worker(instead_of=worker)
+            reason = f"the client's process ended (exit code {code})"
+            raise ClientFailure(reason, reason, "") from None
+        except BaseException:  # an answer that cannot be read, of a process that waits for the next message
+            self._idle.put(worker)
+            raise
+        self._idle.put(worker)
+        if isinstance(outcome, ClientFailure):
+            raise outcome
+        return outcome
+
+    def close(self) -> None:
+        """End the processes; calls that are under way fail."""
+        with self._lock:
+            self._closed = True
+            for worker in self._all:
+                worker.process.kill()
+            for worker in self._all:
+                worker.process.join()
+
+    def _start_worker(self, instead_of: _Worker | None = None) -> None:
+        # One at a time: a copy that held the pipe of another would hide the other's end.
+        with self._lock:
+            if instead_of is not None:
+                self._all.remove(instead_of)
+            if self._closed:
+                return
+            here, there = multiprocessing.Pipe()
+            inherited = [here, *(worker.connection for worker in self._all)]
+            process = multiprocessing.get_context("fork").Process(
+                target=_serve, args=(self._client, there, inherited)
+            )
+            with warnings.catch_warnings():  # Python 3.12 warns of threads; copies use none of them
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
+            there.close()
+            worker = _Worker(process, here)
+            self._all.append(worker)
+            self._idle.put(worker)
+
+
+@dataclass(frozen=True, eq=False)
+class _Worker:
+    process: BaseProcess
+    connection: Connection
+
+    def end(self, grace: float) -> int | None:
+        """Wait some seconds, then kill; returns the exit code."""
+        self.process.join(grace)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        return self.process.exitcode
+
+
+def _serve(client: SeededClient, connection: Connection, inherited: list[Connection]) -> None:
+    """Answer messages until the other process ends."""
+    for other in inherited:  # so that every copy notices when this process's parent ends
+        other.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and ends its copies
+    torch.set_num_threads(1)
+    fresh_generators()
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            question = receive(connection)
+            try:
+                answer = packed(client(*question))
+            except (Exception, SystemExit) as error:
+                trace = traceback.format_exc()
+                failure = ClientFailure(error_reason(error), f"{type(error).__name__}: {error}", trace)
+                answer = packed(failure)
+            send(connection, answer)
+    os._exit(0)  # nothing of the parent's is to be tidied away here
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,221 @@
+"""The in-process grid: Flower's message interface without a network."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+from fedmf.flower.compat import (
+    NodeInfo,
+    UserConfigValue,
+    claim_task_identity,
+    client_error,
+    empty_run,
+    set_message_id,
+)
+from fedmf.flower.local_run.copies import copied_context, copied_message
+from fedmf.flower.local_run.mailbox import Mailbox
+
+__all__ = ["CallsHere", "ClientCalls", "ClientFailure", "InProcessGrid"]
+
+_log = logging.getLogger("fedmf")
+
+#: Flower draws node ids from all of 64 bits; ids that are no int64 here keep everybody prepared for them.
+_FIRST_NODE = 2**63 + 1000
+
+
+class ClientFailure(Exception):
+    """An exception of a client app in another process.
+
+    Args:
+        reason: what the error reply says.
+        signature: type and text of the exception.
+        trace: its traceback as text.
+    """
+
+    def __init__(self, reason: str, signature: str, trace: str) -> None:
+        super().__init__(reason, signature, trace)  # what pickle gives back to it
+        self.reason, self.signature, self.trace = reason, signature, trace
+
+
+class ClientCalls(ABC):
+    """How a grid calls a client app.
+
+    Attributes:
+        workers: how many calls may be under way at the same time, at least 1.
+    """
+
+    workers: int = 1
+
+    @abstractmethod
+    def call(self, request: Message, context: Context, number: int) -> tuple[Message, Context]:
+        """The client's reply, and the node's context after it.
+
+        Args:
+            request: a message that the client may write into.
+            context: of the node; also the client's own to write into.
+            number: how many messages the node had before.
+
+        Raises:
+            Exception: the client's, or `ClientFailure` for one elsewhere.
+        """
+
+
+class CallsHere(ClientCalls):
+    """Calls in this process, one after another.
+
+    Args:
+        client_app: the app to call.
+    """
+
+    def __init__(self, client_app: ClientApp) -> None:
+        self._client_app = client_app
+
+    def call(self, request: Message, context: Context, number: int) -> tuple[Message, Context]:
+        """See `ClientCalls.call`."""
+        return self._client_app(request, context), context
+
+
+class InProcessGrid(Grid):
+    """Runs a client app for each message on this machine.
+
+    A server strategy written for Flower runs on it unchanged. Replies are computed as they are pulled, in one
+    process one by one, so that only one is in memory at a time. A client that raises becomes an error reply,
+    as it does in Flower, and what it wrote into its context is lost, as it is there.
+
+    Args:
+        client: the app to run, or how it is to be called.
+        nodes: number of virtual nodes; node i gets the node config that Flower's simulation gives,
+            ``partition-id`` = i and ``num-partitions`` = nodes.
+        run_config: the run config that the client app sees.
+
+    Guarantees:
+        Each client gets records of its own: what it writes into them reaches neither the server nor another
+        client. A node's messages are answered in the order in which they were pushed.
+    """
+
+    def __init__(
+        self,
+        client: ClientApp | ClientCalls,
+        nodes: int = 1,
+        run_config: Mapping[str, UserConfigValue] | None = None,
+    ) -> None:
+        claim_task_identity()
+        self._run = empty_run()
+        self._calls = client if isinstance(client, ClientCalls) else CallsHere(client)
+        self._contexts = {
+            _FIRST_NODE + i: Context(
+                run_id=self._run.run_id,
+                node_id=_FIRST_NODE + i,
+                node_config={"partition-id": i, "num-partitions": nodes},
+                state=RecordDict(),
+                run_config=dict(run_config or {}),
+            )
+            for i in range(nodes)
+        }
+        self._registered = datetime.now(UTC)
+        self._mailbox = Mailbox(self._answer, self._calls.workers)
+        self._failures: set[str] = set()
+        self._ids = itertools.count(1)
+
+    def close(self) -> None:
+        """Call no client any more."""
+        self._mailbox.close()
+
+    def set_run(self, run: Run) -> None:
+        """See Grid.set_run."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """See Grid.run."""
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """See Grid.create_message."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """See Grid.get_node_ids."""
+        return list(self._contexts)
+
+    def get_nodes(self) -> list[NodeInfo]:
+        """See Grid.get_nodes; nodes are registered in the order of their partitions."""
+        moments = (self._registered + timedelta(microseconds=i) for i in itertools.count())
+        return [
+            NodeInfo(node_id=node, status="online", registered_at=moment.isoformat(timespec="microseconds"))
+            for node, moment in zip(self._contexts, moments, strict=False)
+        ]
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """See Grid.push_messages."""
+        pushed = []
+        for message in messages:
+            if message.metadata.dst_node_id not in self._contexts:
+                raise ValueError(f"node id must be one of this grid's; got {message.metadata.dst_node_id}.")
+            set_message_id(message, f"message-{next(self._ids)}")
+            self._mailbox.post(copied_message(message))
+            pushed.append(message.metadata.message_id)
+        return pushed
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
+        """See Grid.pull_messages; replies come one by one, and the iterator waits for them."""
+        for message_id in list(message_ids):
+            reply = self._mailbox.take(message_id)
+            if reply is not None:
+                yield reply
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """See Grid.send_and_receive; ``timeout`` does not apply to calls on this machine."""
+        return list(self.pull_messages(self.push_messages(messages)))
+
+    def _log_failure(self, error: BaseException) -> None:
+        """Where a client failed, for the operator: with its traceback the first time."""
+        if isinstance(error, ClientFailure):
+            signature, text, cause = error.signature, f"{error.signature}\n{error.trace}", None
+        else:
+            signature = text = f"{type(error).__name__}: {error}"
+            cause = error
+        if signature in self._failures:
+            _log.error("client app failed: %s", signature)
+        else:
+            self._failures.add(signature)
+            _log.error("client app failed: %s", text, exc_info=cause)
+
+    def _answer(self, request: Message, number: int) -> Message:
+        node, request_id = request.metadata.dst_node_id, request.metadata.message_id
+        envelope = Message(RecordDict(), metadata=copy.copy(request.metadata))  # type: ignore[call-overload]
+        try:
+            reply, context = self._calls.call(request, copied_context(self._contexts[node]), number)
+            _check_reply(reply, request_id)
+            if context.run_config != self._contexts[node].run_config:
+                raise ValueError("the run config of a context must not be changed; the client did.")
+            reply, self._contexts[node] = copied_message(reply), context
+        except (Exception, SystemExit) as error:  # a client's failure must never stop the server
+            self._log_failure(error)
+            reply = client_error(error.reason if isinstance(error, ClientFailure) else error, envelope)
+        set_message_id(reply, f"reply-{next(self._ids)}")
+        return reply
+
+
+def _check_reply(reply: object, request_id: str) -> None:
+    if not isinstance(reply, Message):
+        raise TypeError(f"a client app must return a Message; got {type(reply).__name__}.")
+    if reply.metadata.reply_to_message_id != request_id:
+        raise ValueError("a client app must return Message(..., reply_to=message); got a reply to another.")

@@ -1,0 +1,94 @@
+"""Which message is answered when: lazily one by one, or some ahead on several workers."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from flwr.app import Message
+
+__all__ = ["Mailbox"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    request: Message
+    number: int
+    previous: threading.Event | None
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class Mailbox:
+    """Messages that were posted, and their answers.
+
+    Args:
+        answer: from a message and how many messages its node had before to the reply. It must not raise
+            exceptions of the client's.
+        workers: W ≥ 1. With W = 1 an answer is computed when it is taken, in the taker's thread; otherwise on
+            W threads, up to 2W answers before they are taken.
+
+    Guarantees:
+        A node's messages are answered in the order in which they were posted, one after another, whatever
+        the order of taking and the number of workers; messages of different nodes may be answered at the
+        same time. At most 2W answers, and those before the one that is asked for, are kept.
+    """
+
+    def __init__(self, answer: Callable[[Message, int], Message], workers: int = 1) -> None:
+        self._answer = answer
+        self._pool = ThreadPoolExecutor(workers) if workers > 1 else None
+        self._ahead = 2 * workers if workers > 1 else 0
+        self._lock = threading.RLock()
+        self._pending: OrderedDict[str, _Job] = OrderedDict()
+        self._of_node: defaultdict[int, deque[str]] = defaultdict(deque)
+        self._last: dict[int, _Job] = {}
+        self._started: dict[str, Future[Message]] = {}
+
+    def post(self, message: Message) -> None:
+        """Keep a message, by its id, until its answer is taken."""
+        with self._lock:
+            node, name = message.metadata.dst_node_id, message.metadata.message_id
+            before = self._last.get(node)
+            job = _Job(message, before.number + 1, before.done) if before else _Job(message, 0, None)
+            self._last[node] = self._pending[name] = job
+            self._of_node[node].append(name)
+
+    def take(self, message_id: str) -> Message | None:
+        """The answer to a message, None if there is no such message or its answer was taken."""
+        with self._lock:
+            job = self._pending.get(message_id)
+            if job is not None:
+                queue = self._of_node[job.request.metadata.dst_node_id]
+                while message_id in self._pending:
+                    self._start(queue[0])
+            future = self._started.pop(message_id, None)
+            while self._pending and len(self._started) < self._ahead:
+                self._start(next(iter(self._pending)))
+        return None if future is None else future.result()
+
+    def close(self) -> None:
+        """Begin no answer any more."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _start(self, name: str) -> None:
+        """Begin the first message of a node that was not begun."""
+        job = self._pending.pop(name)
+        self._of_node[job.request.metadata.dst_node_id].popleft()
+        if self._pool is None:
+            future: Future[Message] = Future()
+            future.set_result(self._run(job))
+        else:
+            # The pool begins jobs in this order, so the job that this one waits for is under way.
+            future = self._pool.submit(self._run, job)
+        self._started[name] = future
+
+    def _run(self, job: _Job) -> Message:
+        if job.previous is not None:
+            job.previous.wait()
+        try:
+            return self._answer(job.request, job.number)
+        finally:
+            job.done.set()

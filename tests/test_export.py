@@ -1,0 +1,158 @@
+"""The released model as tensors: what the run holds, without its data and its code."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.headers import make_header
+
+import fedmf
+from fedmf.accounting import RunHeader
+from fedmf.cli.app import run as cli
+from fedmf.errors import ConfigError
+from fedmf.records import write_tensors
+
+RUN = fedmf.Run(
+    task=fedmf.Classification(fedmf.Digits(users=20), fedmf.Mlp(hidden_units=(5,))),
+    cohorts=fedmf.CyclicCohorts(rounds=4, size=5),
+    privacy=fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=0.3),
+    mechanism="identity",
+)
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "digits"
+    RUN.simulate(path)
+    return path
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Read by the format's own description, with its rules checked."""
+    content = path.read_bytes()
+    begin = 8 + int.from_bytes(content[:8], "little")
+    assert begin % 8 == 0
+    header = json.loads(content[8:begin])
+    about = header.pop("__metadata__")
+    tensors, end = {}, 0
+    for name, entry in header.items():
+        assert entry["dtype"] == "F32"
+        assert entry["data_offsets"][0] == end, "no holes"
+        first, end = entry["data_offsets"]
+        array = np.frombuffer(content[begin + first : begin + end], "<f4").reshape(entry["shape"])
+        tensors[name] = torch.from_numpy(array.copy())
+    assert begin + end == len(content)
+    return tensors, about
+
+
+def test_the_model_is_the_last_released_one_by_the_names_of_the_module(run_dir: Path) -> None:
+    model = fedmf.load_model(run_dir)
+    module = RUN.task_source.build().model.module
+    assert [(name, tensor.shape) for name, tensor in model.items()] == [
+        (name, parameter.shape) for name, parameter in module.named_parameters()
+    ]
+    module.load_state_dict(model)
+    with RUN.resume(run_dir) as session:
+        assert session.server.t == 4
+        flat = torch.cat([tensor.reshape(-1) for tensor in model.values()])
+        assert torch.equal(flat, session.server.parameters)
+        assert torch.equal(flat, torch.cat([p.reshape(-1) for p in module.parameters()]))
+
+
+def test_neither_data_nor_key_nor_configuration_are_read(run_dir: Path, tmp_path: Path) -> None:
+    for part in ("ledger.sqlite", "checkpoints"):
+        source = run_dir / part
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / part)
+    model = fedmf.load_model(tmp_path)
+    assert all(torch.equal(model[name], tensor) for name, tensor in fedmf.load_model(run_dir).items())
+
+
+def test_files_hold_the_same_tensors_and_only_their_owner_reads_them(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = fedmf.load_model(run_dir)
+    for suffix in ("safetensors", "pt"):
+        path = tmp_path / f"model.{suffix}"
+        assert cli(["export", str(run_dir), "--output", str(path)]) == 0
+        entries = sum(tensor.numel() for tensor in model.values())
+        assert capsys.readouterr().out == f"{path}: {entries} parameters in 4 tensors after 4 rounds.\n"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        if suffix == "pt":
+            tensors = torch.load(path, weights_only=True)
+        else:
+            tensors, about = read_safetensors(path)
+            assert about["rounds"] == "4"
+            assert about["software"].startswith("fedmf")
+        assert tensors.keys() == model.keys()
+        assert all(torch.equal(tensors[name], tensor) for name, tensor in model.items())
+
+
+def test_sparse_checkpoints_say_which_model_it_is(tmp_path: Path) -> None:
+    run = dataclasses.replace(RUN, execution=fedmf.Execution(checkpoint_every=3))
+    with run.start(tmp_path / "run") as session:
+        with pytest.raises(ConfigError, match="has no model yet: no round of the run was released"):
+            fedmf.load_model(tmp_path / "run")
+        first = session.server.parameters.clone()
+        session.server.release(session.server.new_sum(), [])
+        model = fedmf.load_model(tmp_path / "run")
+    assert torch.equal(torch.cat([tensor.reshape(-1) for tensor in model.values()]), first)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["{run}", "--output", "{tmp}/model.onnx"], "must end with .safetensors or .pt; got 'model.onnx'."),
+        (["{run}", "--output", "{tmp}/there.pt"], "there.pt exists already and is not replaced."),
+        (["{run}", "--output", "{tmp}/no/model.pt"], "cannot write"),
+        (["{tmp}", "--output", "{tmp}/model.pt"], "is not a run directory: it has no ledger.sqlite."),
+        (["{run}"], "Missing option '--output'"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_in_one_line(
+    arguments: list[str], error: str, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "there.pt").write_bytes(b"mine")
+    before = sorted(os.listdir(tmp_path))
+    assert cli(["export", *(text.format(run=run_dir, tmp=tmp_path) for text in arguments)]) == 2
+    printed = capsys.readouterr().err
+    assert error in printed
+    assert printed.count("\n") == 1
+    assert sorted(os.listdir(tmp_path)) == before
+    assert (tmp_path / "there.pt").read_bytes() == b"mine"
+
+
+def test_a_damaged_checkpoint_is_refused(run_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(run_dir, tmp_path / "run")
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
+    content = bytearray(checkpoint.read_bytes())
+    content[200] ^= 1
+    checkpoint.write_bytes(content)
+    with pytest.raises(ValueError, match="is not the one the ledger committed: its SHA-256 differs"):
+        fedmf.load_model(tmp_path / "run")
+    checkpoint.unlink()
+    with pytest.raises(ValueError, match="cannot read checkpoint"):
+        fedmf.load_model(tmp_path / "run")
+
+
+def test_odd_names_and_shapes_survive(tmp_path: Path) -> None:
+    tensors = {"layer.0 “ä”": torch.randn(2, 3), "scalar": torch.tensor(1.5), "none": torch.zeros(0, 4)}
+    write_tensors(tmp_path / "a.safetensors", tensors, {})
+    read, _ = read_safetensors(tmp_path / "a.safetensors")
+    assert read.keys() == tensors.keys()
+    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
+
+
+def test_the_header_keeps_names_and_shapes_and_checks_them() -> None:
+    arrays = (("weight", (10, 90)), ("bias", (100,)), ("scale", ()))
+    header = make_header(dimension=1001, arrays=arrays)
+    assert RunHeader.from_dict(json.loads(json.dumps(header.to_dict()))).arrays == arrays
+    with pytest.raises(ValueError, match=r"arrays .* must have d=1000 entries together; got 1001\."):
+        make_header(dimension=1000, arrays=arrays)
