@@ -12,6 +12,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from support.headers import DELTA, FACTORIZATION, PLANNED, make_header, read, record
+from support.small_runs import small_run
 
 from fedmf.accounting import NoPrivacy, RunHeader, at_least, build_statement
 from fedmf.accounting import release as release_module
@@ -292,3 +293,22 @@ def test_disagreeing_accountants_make_no_statement(path, monkeypatch):
     monkeypatch.setattr(dp_accounting, "get_epsilon_gaussian", lambda sigma, delta: 1.0)
     with pytest.raises(RuntimeError, match="accountants disagree"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "shared", "inexact"),
+    [
+        ({}, True, False),
+        ({"isolation": "process"}, False, False),
+        ({"messages": "per-user"}, False, False),
+        ({"local_engine": "vectorised"}, True, True),
+        ({"worker_gpus": 1.0}, True, True),
+    ],
+)
+def test_what_workers_are_trusted_with_is_assumed_where_it_matters(
+    keys: dict[str, object], shared: bool, inexact: bool, tmp_path: Path
+) -> None:
+    with small_run(**keys).start(tmp_path / "run") as session:
+        assumptions = " ".join(session.statement().to_dict()["assumptions"])
+    assert ("no worker process is killed" in assumptions) == shared
+    assert ("rounding of other users' updates" in assumptions) == inexact

@@ -80,6 +80,18 @@ class RunHeader:
                 )
 
     @property
+    def shares_workers(self) -> bool:
+        """Whether a process trains several users, so that its end would take all of them out of the sum."""
+        execution = self.run.get("execution", {})
+        return self.clipped_by == "workers" and execution.get("isolation") != "process"
+
+    @property
+    def groups_inexactly(self) -> bool:
+        """Whether the rounding of one user's update may depend on who is computed with it."""
+        vectorised = self.run.get("local", {}).get("engine") == "vectorised"
+        return vectorised or bool(self.run.get("execution", {}).get("worker_gpus"))
+
+    @property
     def sampling(self) -> str:
         """What a privacy statement says about sampling: first what is claimed, then how cohorts are drawn."""
         cohorts = self.plan.cohorts

@@ -23,6 +23,7 @@ from fedmf.accounting.statement.header import RunHeader
 from fedmf.accounting.statement.text import render
 from fedmf.accounting.statement.words import (
     ASSUMPTIONS,
+    INEXACT_GROUPS,
     NOT_COVERED,
     NOT_PRIVATE,
     OPERATING_SYSTEM_KEY,
@@ -34,6 +35,7 @@ from fedmf.accounting.statement.words import (
     SECRECY,
     SECRET_COHORTS,
     SECRETS,
+    SHARED_WORKERS,
     TRUST,
 )
 from fedmf.errors import LedgerError
@@ -149,6 +151,8 @@ class PrivacyStatement:
             "assumptions": [
                 *([SECRECY] if amplified else []),
                 *ASSUMPTIONS,
+                *([SHARED_WORKERS] if header.shares_workers else []),
+                *([INEXACT_GROUPS] if header.groups_inexactly else []),
                 *([ROUNDED_STORAGE] if plan.inflation > 1 else []),
                 REALISED_ASSUMPTION,
             ],

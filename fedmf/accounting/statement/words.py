@@ -6,6 +6,7 @@ from typing import Final
 
 __all__ = [
     "ASSUMPTIONS",
+    "INEXACT_GROUPS",
     "NOT_COVERED",
     "NOT_PRIVATE",
     "OPERATING_SYSTEM_KEY",
@@ -17,6 +18,7 @@ __all__ = [
     "SECRECY",
     "SECRETS",
     "SECRET_COHORTS",
+    "SHARED_WORKERS",
     "TRUST",
 ]
 
@@ -73,9 +75,15 @@ ASSUMPTIONS: Final = (
     "one user's data change that user's own contribution and nothing else: not which other users' updates "
     "are in a sum, not which rounds there are, not when the run ends. epsilon_planned then holds whatever "
     "the examples are; a user whose examples cannot be loaded or trained on enters as a zero vector",
-    "no worker process is killed by the system because of a user's data: such a worker's slice would count "
-    "as zero for all its users",
     "epsilon_planned_so_far holds if the round at which the run stopped does not depend on the data",
+)
+SHARED_WORKERS: Final = (
+    "no worker process is killed by the system because of a user's data: such a worker's slice would count "
+    "as zero for all its users (isolation 'process' trains each user in a process of its own)"
+)
+INEXACT_GROUPS: Final = (
+    "the rounding of other users' updates, which depends on how many examples a user has where users are "
+    "computed together on a GPU or with engine 'vectorised', tells nothing"
 )
 REALISED_ASSUMPTION: Final = (
     "epsilon_realised holds if neither a user's participation nor the round at which the run stopped "
