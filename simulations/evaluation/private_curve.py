@@ -116,19 +116,19 @@ def page(results: dict[tuple[str, float], list[dict[str, Any]]], options: argpar
         if plan.evaluation is None:
             cells = [f"{plan.noise_multiplier:.4f}", "", "", "", ""]
         else:
-            pairs = [
+            errors = [
                 (run["metrics"][t][VALUE] - true_t, run["metrics"][t][SPREAD])
                 for run in runs
                 for t, true_t in run["true"].items()
             ]
             first, final = (100 * runs[0]["metrics"][t][SPREAD] for t in (10, last))
-            inside = sum(abs(error) <= 2 * bar for error, bar in pairs)
+            inside = sum(abs(error) <= 2 * bar for error, bar in errors)
             cells = [
                 f"{plan.noise_multiplier:.4f}",
                 f"{plan.evaluation.noise_multiplier:.4f}",
                 f"{first:.2f}, {final:.2f}",
-                f"{100 * math.sqrt(float(np.mean([error**2 for error, _ in pairs]))):.2f}",
-                f"{inside} of {len(pairs)}",
+                f"{100 * math.sqrt(float(np.mean([error**2 for error, _ in errors]))):.2f}",
+                f"{inside} of {len(errors)}",
             ]
         figures = [f"{central:.1f}", f"{true:.1f}", f"{epsilon:.6g}"]
         shown = f"{100 * share:g} %" if share else "0"
