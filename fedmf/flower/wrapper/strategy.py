@@ -122,7 +122,7 @@ class CorrelatedNoise(Strategy):
         if (self._cohorts.rounds, self._cohorts.size) != (num_rounds, users_per_round):
             raise ConfigError("cohorts must have the rounds and users_per_round that are given beside them.")
         self._mechanism = mechanism
-        self._path = Path(run_dir).expanduser() if run_dir is not None else new_place()
+        self._path = Path(run_dir).expanduser().resolve() if run_dir else new_place()
         self._opened: AppRun | None = None
         self._round: RoundTrip | None = None
 

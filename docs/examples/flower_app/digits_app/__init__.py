@@ -1,0 +1,1 @@
+"""An ordinary Flower app: a small CNN on handwritten digits."""

@@ -1,0 +1,33 @@
+"""The server app."""
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from digits_app.task import Net, initial_model, load_data, test
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    rounds, lr = int(context.run_config["num-server-rounds"]), float(context.run_config["learning-rate"])
+    strategy = FedAvg(fraction_evaluate=0.5)
+    result = strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(initial_model().state_dict()),
+        train_config=ConfigRecord({"lr": lr}),
+        num_rounds=rounds,
+        evaluate_fn=central,
+    )
+    print(
+        "accuracy", [round(float(row["accuracy"]), 3) for row in result.evaluate_metrics_serverapp.values()]
+    )
+
+
+def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    model = Net()
+    model.load_state_dict(arrays.to_torch_state_dict())
+    _, _, x, y = load_data(0, 1)
+    loss, accuracy = test(model, x, y)
+    return MetricRecord({"loss": loss, "accuracy": accuracy})

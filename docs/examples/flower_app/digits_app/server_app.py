@@ -1,0 +1,38 @@
+"""The server app."""
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from digits_app.task import Net, initial_model, load_data, test
+from fedmf.flower import CorrelatedNoise
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    rounds, lr = int(context.run_config["num-server-rounds"]), float(context.run_config["learning-rate"])
+    strategy = FedAvg(fraction_evaluate=0.5)
+    strategy = CorrelatedNoise(strategy, epsilon=50.0, delta=1e-5, clipping_norm=1.0, num_users=3,
+                               users_per_round=3, num_rounds=rounds, mechanism="bisr",
+                               noise_seed=int(context.run_config["noise-seed"]),
+                               run_dir=str(context.run_config["run-dir"]))  # fmt: skip
+    result = strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(initial_model().state_dict()),
+        train_config=ConfigRecord({"lr": lr}),
+        num_rounds=rounds,
+        evaluate_fn=central,
+    )
+    print(
+        "accuracy", [round(float(row["accuracy"]), 3) for row in result.evaluate_metrics_serverapp.values()]
+    )
+
+
+def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    model = Net()
+    model.load_state_dict(arrays.to_torch_state_dict())
+    _, _, x, y = load_data(0, 1)
+    loss, accuracy = test(model, x, y)
+    return MetricRecord({"loss": loss, "accuracy": accuracy})
