@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -19,6 +20,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from .certificates import Credentials
 
 Env = Mapping[str, str]
 RunConfig = Mapping[str, str | int | float | bool] | Path | None
@@ -93,31 +96,53 @@ def flower_environment(tmp_path: Path) -> dict[str, str]:
 
 
 @contextmanager
-def superlink(env: Env, workdir: Path, name: str = "loopback") -> Iterator[SuperLink]:
+def superlink(
+    env: Env, workdir: Path, name: str = "loopback", credentials: Credentials | None = None
+) -> Iterator[SuperLink]:
     """Start ``flower-superlink`` on a free port and write the connection ``name`` into the Flower config.
 
-    The ServerApp runs as a child of the SuperLink, with ``workdir`` as its working directory.
+    The ServerApp runs as a child of the SuperLink, with ``workdir`` as its working directory. With
+    credentials connections are encrypted, and only nodes that are registered here may connect.
     """
     workdir.mkdir(parents=True, exist_ok=True)
     port = str(free_ports(1)[0])
     link = SuperLink(name, f"127.0.0.1:{port}", workdir)
-    command = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", port]
+    command = ["flower-superlink", "--host", "127.0.0.1", "--port", port]
+    if credentials is None:
+        command, trust = [*command, "--insecure"], "insecure = true"
+    else:
+        files = {"ca-certfile": "ca.pem", "certfile": "server.pem", "keyfile": "server.key"}
+        for option, file in files.items():
+            command += [f"--ssl-{option}", str(credentials.folder / file)]
+        command.append("--enable-supernode-auth")
+        trust = f'root-certificates = "{credentials.authority}"'
     try:
         with _running({workdir / "superlink.log": command}, env) as processes:
-            _wait(lambda: _healthy(link.address), "SuperLink", workdir, processes)
-            connection = f'superlink.{name} = {{ address = "{link.address}", insecure = true }}\n'
+            _wait(lambda: _healthy(link.address, credentials), "SuperLink", workdir, processes)
+            connection = f'superlink.{name} = {{ address = "{link.address}", {trust} }}\n'
             (Path(env["FLWR_HOME"]) / "config.toml").write_text(_CONNECTIONS + connection)
+            for key in [] if credentials is None else sorted(credentials.folder.glob("node-*.pub")):
+                code, output = _run(["flwr", "supernode", "register", str(key), name], env, 60)
+                if code:
+                    raise RuntimeError(f"cannot register {key.name}: {output}")
             yield link
     finally:
         stop_processes(env)  # the SuperLink detaches its SuperExec into another session
 
 
 @contextmanager
-def supernodes(env: Env, link: SuperLink, count: int) -> Iterator[list[Path]]:
+def supernodes(
+    env: Env, link: SuperLink, count: int, credentials: Credentials | None = None
+) -> Iterator[list[Path]]:
     """Start ``count`` SuperNodes, partition-id 0..count-1, in the SuperLink's folder; yield their logs."""
     commands = {}
     for i, port in enumerate(free_ports(count)):
-        command = ["flower-supernode", "--insecure", "--superlink", link.address, "--host", "127.0.0.1"]
+        command = ["flower-supernode", "--superlink", link.address, "--host", "127.0.0.1"]
+        if credentials is None:
+            command.append("--insecure")
+        else:
+            command += ["--root-certificates", str(credentials.authority)]
+            command += ["--auth-supernode-private-key", str(credentials.node(i))]
         command += ["--port", str(port), "--node-config", f"partition-id={i} num-partitions={count}"]
         commands[link.logs / f"supernode-{i}.log"] = command
     with _running(commands, env) as processes:
@@ -229,8 +254,10 @@ def _config_file(run_config: Mapping[str, str | int | float | bool] | Path, home
     return path
 
 
-def _healthy(address: str) -> bool:
-    with suppress(OSError), urllib.request.urlopen(f"http://{address}/health", timeout=1.0) as response:
+def _healthy(address: str, credentials: Credentials | None = None) -> bool:
+    trust = None if credentials is None else ssl.create_default_context(cafile=credentials.authority)
+    place = f"{'http' if trust is None else 'https'}://{address}/health"
+    with suppress(OSError), urllib.request.urlopen(place, timeout=1.0, context=trust) as response:
         return response.status == 200
     return False
 

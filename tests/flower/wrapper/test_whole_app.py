@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.certificates import make_credentials
 from support.flower_network import (
     flower_environment,
     flwr_run,
@@ -75,9 +76,15 @@ def test_on_flowers_simulation_engine(
 
 
 @pytest.mark.xdist_group("flower")
-def test_on_a_superlink(app_dir: Path, expected: dict[str, torch.Tensor], tmp_path: Path) -> None:
+def test_on_a_superlink_with_encryption_and_authenticated_nodes(
+    app_dir: Path, expected: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
     env, config = flower_environment(tmp_path), {"run-dir": str(tmp_path / "run")}
-    with superlink(env, tmp_path / "net") as link, supernodes(env, link, NODES):
+    credentials = make_credentials(tmp_path / "credentials", NODES)
+    with (
+        superlink(env, tmp_path / "net", credentials=credentials) as link,
+        supernodes(env, link, NODES, credentials),
+    ):
         done = flwr_run(app_dir, env, link.name, config, timeout=300)
     assert done.ok, done.details + done.output[-3000:]
     same(tmp_path / "run", expected)
