@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -13,7 +13,9 @@ from flwr.common.constant import SType
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["TensorArray", "array_record", "tensor_of"]
+from fedmf.flower.boundary import checked_array
+
+__all__ = ["TensorArray", "array_record", "checked_vector", "tensor_of"]
 
 
 class TensorArray(Array):
@@ -63,6 +65,23 @@ def tensor_of(array: Array) -> Tensor:
     if isinstance(array, TensorArray):
         return array.__dict__["tensor"]
     return torch.from_numpy(np.require(array.numpy(), requirements=["C", "W"]))
+
+
+def checked_vector(array: Array, name: str, dtypes: Sequence[str], length: int) -> Tensor:
+    """The tensor of a stranger's array, of one of these types and this length; checked before any decoding.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if isinstance(array, TensorArray):
+        if array.dtype not in dtypes or array.shape != (length,):
+            raise ValueError(
+                f"array {name!r} must be {' or '.join(dtypes)} of shape ({length},); got {array.dtype} of "
+                f"shape {array.shape}"
+            )
+        return array.__dict__["tensor"]
+    # A copy: what was decoded lies, read-only, in the message's own bytes.
+    return torch.from_numpy(checked_array(array, name, dtypes, (length,)).copy())
 
 
 def array_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from torch import Tensor
 
+from fedmf.flower.boundary import shown
 from fedmf.flower.messages import RejectedReply, check_header, request_content
 from fedmf.runs import not_private
 from fedmf.training import ACCURACY, ExampleTotals, Task, UserFailure
@@ -94,7 +95,7 @@ class CohortEvaluation:
                     reply, t=t, asked=asked, examples_of=self._examples_of, lengths=self._lengths
                 )
                 _check_possible(part, self._task)
-            except RejectedReply as reason:
+            except Exception as reason:  # whatever a stranger's bytes may cause
                 self.failures.append(UserFailure("", "reply", f"evaluation, node {node}: {reason}"))
                 continue
             totals.append(part)
@@ -124,7 +125,8 @@ def _check_possible(totals: ExampleTotals, task: Task) -> None:
     try:
         task.values(totals.sums, totals.examples)
     except (ArithmeticError, ValueError) as error:
-        raise RejectedReply(f"sums must be those of examples; got {dict(totals.sums)}: {error}") from None
+        sums = shown(str(dict(totals.sums)))
+        raise RejectedReply(f"sums must be those of examples; got {sums}: {error}") from None
 
 
 def evaluation_reply(request: Message, t: int, users: Sequence[str], totals: ExampleTotals) -> Message:
@@ -157,7 +159,7 @@ def read_evaluation_reply(
     record = reply.content.metric_records[_METRICS]
     owned, examples = examples_of(asked), record.get(_EXAMPLES)
     if type(examples) is not int or examples != owned:
-        raise RejectedReply(f"{_EXAMPLES} must be the {owned} that the users own; got {examples!r}")
+        raise RejectedReply(f"{_EXAMPLES} must be the {owned} that the users own; got {shown(examples)}")
     sums = {name: _sums(record, name, length) for name, length in lengths.items()}
     return ExampleTotals(sums, examples)
 
@@ -170,5 +172,5 @@ def _sums(record: MetricRecord, name: str, length: int) -> tuple[float, ...]:
         or len(terms) != length
         or not all(isinstance(term, float) and math.isfinite(term) for term in terms)
     ):
-        raise RejectedReply(f"{name} must be a list of {length} finite real numbers; got {terms!r}")
+        raise RejectedReply(f"{name} must be a list of {length} finite real numbers; got {shown(terms)}")
     return tuple(terms)

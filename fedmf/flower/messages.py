@@ -11,7 +11,8 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
-from fedmf.flower.arrays import array_record, tensor_of
+from fedmf.flower.arrays import array_record, checked_vector, tensor_of
+from fedmf.flower.boundary import shown
 from fedmf.training import UserFailure
 
 __all__ = [
@@ -121,7 +122,8 @@ def _packed(failures: Sequence[UserFailure]) -> list[str]:
 def read_failures(reply: Message, asked: Collection[str]) -> list[UserFailure]:
     """What a reply says about failures of the users asked, at most one for each; what is no such report is
     passed over."""
-    packed = reply.content.config_records[_CONFIG].get(_FAILURES)
+    records = reply.content.config_records
+    packed = records[_CONFIG].get(_FAILURES) if _CONFIG in records else None
     if not isinstance(packed, list):
         return []
     failures: dict[str, UserFailure] = {}
@@ -142,9 +144,7 @@ def read_user_reply(reply: Message, *, t: int, asked: Sequence[str], dimension: 
         RejectedReply: an error, another round or user, a wrong length or type, NaN or infinity.
     """
     check_header(reply, t, asked)
-    update = _vector(reply, _UPDATE, dimension)
-    if not update.is_floating_point():
-        raise RejectedReply(f"update must be floating point; got {update.dtype}")
+    update = _vector(reply, _UPDATE, dimension, ("float32", "float64", "float16"))
     if not torch.isfinite(update).all():
         raise RejectedReply("update holds NaN or infinity")
     return update
@@ -159,11 +159,7 @@ def read_slice_reply(
         RejectedReply: an error, another round, other users than those asked, or a wrong length or type.
     """
     check_header(reply, t, asked)
-    parts = {name: _vector(reply, name, length) for name, length in lengths.items()}
-    for name, part in parts.items():
-        if part.dtype != torch.int64:
-            raise RejectedReply(f"slice {name} must be int64; got {part.dtype}")
-    return parts
+    return {name: _vector(reply, name, length, ("int64",)) for name, length in lengths.items()}
 
 
 def question(about: str) -> RecordDict:
@@ -230,11 +226,11 @@ def check_header(reply: Message, t: int, asked: Sequence[str]) -> None:
     config = _config(reply)
     replied = _integer(config, "round")
     if replied != t:
-        raise RejectedReply(f"reply must be for round {t + 1}; got round {replied + 1}")
+        raise RejectedReply(f"reply must be for round {t + 1}; got round {shown(replied + 1)}")
     users = _names(config, "users")
     if sorted(users) != sorted(asked):
         strangers = sorted(set(users) - set(asked))
-        other = f"{strangers[0]!r}" if strangers else f"{len(users)} of them"
+        other = shown(strangers[0]) if strangers else f"{len(users)} of them"
         raise RejectedReply(f"reply must be for the {len(asked)} users asked; got {other}")
 
 
@@ -249,7 +245,7 @@ def _config(reply: Message) -> ConfigRecord:
 def _integer(config: ConfigRecord, key: str) -> int:
     value = config.get(key)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise RejectedReply(f"reply must hold an integer {key!r}; got {value!r}")
+        raise RejectedReply(f"reply must hold an integer {key!r}; got {shown(value)}")
     return value
 
 
@@ -263,15 +259,15 @@ def _names(config: ConfigRecord, key: str) -> tuple[str, ...]:
 def _tensor(message: Message, name: str) -> Tensor:
     records = message.content.array_records
     if _ARRAYS not in records or name not in records[_ARRAYS]:
+        raise RejectedReply(f"request has no array {name!r}")
+    return tensor_of(records[_ARRAYS][name])
+
+
+def _vector(reply: Message, name: str, dimension: int, dtypes: Sequence[str]) -> Tensor:
+    records = reply.content.array_records
+    if _ARRAYS not in records or name not in records[_ARRAYS]:
         raise RejectedReply(f"reply has no array {name!r}")
     try:
-        return tensor_of(records[_ARRAYS][name])
-    except (TypeError, ValueError) as error:
-        raise RejectedReply(f"array {name!r} cannot be decoded: {type(error).__name__}") from None
-
-
-def _vector(reply: Message, name: str, dimension: int) -> Tensor:
-    tensor = _tensor(reply, name)
-    if tensor.shape != (dimension,):
-        raise RejectedReply(f"{name} must have shape ({dimension},); got {tuple(tensor.shape)}")
-    return tensor
+        return checked_vector(records[_ARRAYS][name], name, dtypes, dimension)
+    except Exception as error:  # whatever a stranger's bytes may cause
+        raise RejectedReply(str(error) if type(error) is ValueError else type(error).__name__) from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from typing import Final, Protocol
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedmf.flower.boundary import Wait, pull_until
 from fedmf.flower.compat import arrived
-from fedmf.flower.population import pull_until
 
 __all__ = ["Persistence"]
 
@@ -40,14 +39,12 @@ class Persistence:
     silence of everybody who was asked counts, and how often is fixed in advance.
 
     Args:
-        timeout: seconds to wait for handshakes, and for replies where ``patient`` is false.
+        wait: for replies, and for handshakes where that is shorter.
         retries: how often is asked again if no reply arrives at all.
-        patient: wait for every reply: one user's slow training must not take the others out of a slice.
     """
 
-    timeout: float
+    wait: Wait
     retries: int
-    patient: bool
 
     def replies(
         self,
@@ -64,13 +61,13 @@ class Persistence:
             grid: where.
             assignment: is brought up to date before each attempt.
             configure: makes the messages of an attempt.
-            wanted: whether there was anybody to ask; a random cohort may be empty.
+            wanted: whether silence is a reason to ask again: a random cohort may be empty, and users who are
+                asked no more would answer nothing.
         """
-        patience = math.inf if self.patient else self.timeout
         for attempt in range(self.retries + 1):
-            assignment.refresh(grid, self.timeout)
+            assignment.refresh(grid, self.wait.seconds)
             messages = configure()
-            replies = filter(arrived, pull_until(grid, list(grid.push_messages(messages)), patience))
+            replies = filter(arrived, pull_until(grid, list(grid.push_messages(messages)), self.wait))
             first = next(replies, None)
             if first is not None:
                 return itertools.chain([first], replies)
@@ -78,5 +75,5 @@ class Persistence:
                 return iter(())
             if attempt < self.retries:
                 _log.warning("%s: no reply arrived; asking again (%d)", what, attempt + 1)
-                time.sleep(min(self.timeout, _LONGEST_PAUSE, 0.1 * 2**attempt))
+                time.sleep(min(self.wait.seconds, _LONGEST_PAUSE, 0.1 * 2**attempt))
         return None

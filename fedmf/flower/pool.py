@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedmf.flower.messages import ROSTER, RejectedReply, roster_digest, served_roster
-from fedmf.flower.population import Assignment, ask_nodes
+from fedmf.flower.population import Assignment, handshakes
 
 __all__ = ["WorkerPool", "longest_first"]
 
@@ -66,16 +66,14 @@ class WorkerPool(Assignment):
     ) -> None:
         self._digest, self._sizes, self._report = roster_digest(roster), sizes, report
         self._users = len(roster)
-        self._asked: set[int] = set()
+        self._handshakes = handshakes(ROSTER)
         self._fit: set[int] = set()
         self._alive: set[int] = set()
 
     def refresh(self, grid: Grid, timeout: float) -> None:
         """See Assignment.refresh."""
         self._alive = set(grid.get_node_ids())
-        newcomers = sorted(self._alive - self._asked)
-        self._asked |= self._alive
-        for node, reply in ask_nodes(grid, newcomers, ROSTER, timeout):
+        for node, reply in self._handshakes.answers(grid, self._alive, timeout):
             try:
                 if served_roster(reply) == self._digest:
                     self._fit.add(node)
@@ -83,6 +81,8 @@ class WorkerPool(Assignment):
                     self._report(f"worker {node} was built for other users; it will not be asked")
             except RejectedReply as reason:
                 self._report(f"worker {node} failed the handshake: {reason}")
+                continue
+            self._handshakes.known(node)
 
     @property
     def missing(self) -> int:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedmf.flower.boundary import Claims, Handshakes
 from fedmf.flower.messages import USERS, RejectedReply, hosted_users, question
 
-__all__ = ["Assignment", "Population", "ask_nodes", "pull_until"]
+__all__ = ["Assignment", "Population", "handshakes"]
 
-_NOBODY, _DISPUTED = -1, -2
+#: How many users that are not on the roster one node may claim before all its claims are refused.
+_MOST_STRANGERS: Final = 1000
+#: How many lines one handshake may make.
+_MOST_LINES: Final = 20
 
 
 class Assignment(ABC):
@@ -62,8 +67,8 @@ class Assignment(ABC):
 class Population(Assignment):
     """Which node serves which user, kept up to date as nodes come and go.
 
-    A user claimed by two living nodes is disputed: neither claim is believed and the user is never
-    asked again. A claim on a user whose node has left (node ids change on restart) is a move.
+    Whom nodes claim is believed as `Claims` says: a user is served by the first node that claimed it, for as
+    long as that node lives, and nothing that others claim changes it.
 
     Args:
         roster: the stable ids of all users of the run.
@@ -72,75 +77,55 @@ class Population(Assignment):
 
     def __init__(self, roster: Sequence[str], report: Callable[[str], None] = lambda _: None) -> None:
         self._roster, self._users, self._report = roster, len(roster), report
-        self._asked: set[int] = set()
-        self._nodes: list[int] = []
-        self._slot = np.full(len(roster), _NOBODY, dtype=np.int32)  # into _nodes
+        self._claims, self._handshakes = Claims(len(roster)), handshakes(USERS)
+        self._alive: set[int] = set()
 
     def refresh(self, grid: Grid, timeout: float) -> None:
         """See Assignment.refresh."""
         alive = set(grid.get_node_ids())
-        newcomers = sorted(alive - self._asked)
-        if not newcomers:
-            return
-        self._asked |= alive
-        place = {user: index for index, user in enumerate(self._roster)}
-        for node, reply in ask_nodes(grid, newcomers, USERS, timeout):
+        claims: list[tuple[int, NDArray[np.int64]]] = []
+        place: dict[str, int] = {}
+        for node, reply in self._handshakes.answers(grid, alive, timeout):
+            place = place or {user: index for index, user in enumerate(self._roster)}
             try:
-                self._register(node, hosted_users(reply), alive, place)
-            except RejectedReply as reason:
-                self._report(f"node {node} failed the handshake: {reason}")
+                claims.append((node, self._claimed(node, hosted_users(reply), place)))
+            except Exception as reason:  # whatever a stranger's bytes may cause
+                what = str(reason) if isinstance(reason, RejectedReply) else type(reason).__name__
+                self._report(f"node {node} failed the handshake: {what}")
+                continue
+            self._handshakes.known(node)
+        if claims or alive != self._alive:
+            self._alive = alive
+            for user in self._claims.update(alive, claims)[:_MOST_LINES]:
+                self._report(f"user {self._roster[user]!r} is claimed by several nodes; {self._who(user)}")
 
     @property
     def missing(self) -> int:
         """See Assignment.missing; disputed users are not missing."""
-        return int(np.count_nonzero(self._slot == _NOBODY))
+        return self._claims.unclaimed
 
     def nodes_of(self, users: NDArray[np.int64]) -> list[int | None]:
         """See Assignment.nodes_of."""
-        return [self._nodes[slot] if slot >= 0 else None for slot in self._slot[users].tolist()]
+        return [self._claims.node_of(user) for user in users.tolist()]
 
     def disputed(self) -> list[str]:
-        """The users that several nodes claim."""
-        return [self._roster[index] for index in np.flatnonzero(self._slot == _DISPUTED).tolist()]
+        """The users whom several nodes claim, and none of them before the others."""
+        return [self._roster[user] for user in self._claims.disputed]
 
-    def _register(self, node: int, users: Sequence[str], alive: set[int], place: dict[str, int]) -> None:
-        roster_places = np.fromiter((place.get(user, -1) for user in users), dtype=np.int64, count=len(users))
-        if strangers := np.count_nonzero(roster_places < 0):
+    def _who(self, user: int) -> str:
+        node = self._claims.node_of(user)
+        return "none is asked" if node is None else f"node {node} goes on serving it"
+
+    def _claimed(self, node: int, users: Sequence[str], place: dict[str, int]) -> NDArray[np.int64]:
+        if len(users) > 2 * self._users + _MOST_STRANGERS:
+            raise RejectedReply(f"reply must claim users of the roster; it claims {len(users)}")
+        places = np.fromiter((place.get(user, -1) for user in users), dtype=np.int64, count=len(users))
+        if strangers := np.count_nonzero(places < 0):
             self._report(f"node {node} claims {strangers} users that are not on the roster; ignored")
-        claimed = np.unique(roster_places[roster_places >= 0])
-        owners = self._slot[claimed]
-        living = [slot for slot, other in enumerate(self._nodes) if other in alive]
-        contested = np.isin(owners, living)
-        self._slot[claimed[contested]] = _DISPUTED
-        for index in claimed[contested].tolist():
-            self._report(f"user {self._roster[index]!r} is claimed by several nodes and will not be asked")
-        self._slot[claimed[~contested & (owners != _DISPUTED)]] = len(self._nodes)
-        self._nodes.append(node)
+        return np.unique(places[places >= 0])
 
 
-def ask_nodes(grid: Grid, nodes: Sequence[int], about: str, timeout: float) -> Iterator[tuple[int, Message]]:
-    """(node, reply) of the nodes that answer a handshake question in time."""
+def handshakes(about: str) -> Handshakes:
+    """Questions to nodes: `USERS` or `ROSTER`."""
     content = question(about)
-    messages = [Message(content, node, MessageType.QUERY, group_id="handshake") for node in nodes]
-    for reply in pull_until(grid, list(grid.push_messages(messages)), timeout):
-        yield reply.metadata.src_node_id, reply
-
-
-def pull_until(
-    grid: Grid, message_ids: Sequence[str], timeout: float, interval: float = 0.05
-) -> Iterator[Message]:
-    """Yield the first reply to each message as it arrives, until all are in or the time is up."""
-    pending = set(message_ids)
-    deadline = time.monotonic() + timeout
-    pause = interval
-    while pending:
-        arrived = False
-        for reply in grid.pull_messages([m for m in message_ids if m in pending]):
-            if reply.metadata.reply_to_message_id in pending:
-                pending.discard(reply.metadata.reply_to_message_id)
-                arrived = True
-                yield reply
-        if not pending or time.monotonic() >= deadline:
-            return
-        pause = interval if arrived else min(pause * 1.5, 1.0)
-        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+    return Handshakes(lambda node: Message(content, node, MessageType.QUERY, group_id="handshake"))

@@ -9,6 +9,7 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
+from fedmf.flower.boundary import Wait
 from fedmf.flower.client_app import make_client_app
 from fedmf.flower.federated_evaluation import CohortEvaluation
 from fedmf.flower.local_run import InProcessGrid
@@ -64,7 +65,8 @@ def run_on_grid(
         session.cohort_schedule(),
         session.task.dataset.user_ids,
         messages=execution.messages,
-        timeout=execution.round_timeout,
+        wait=Wait(execution.round_timeout, execution.min_replies, execution.grace),
+        refusals=execution.refusals,
         retries=execution.silent_retries,
         on_round=on_round,
         admit=session.admit,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
@@ -15,6 +16,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedmf.cohorts import CohortSchedule
 from fedmf.flower.arrays import array_record
+from fedmf.flower.boundary import Quarantine, Wait
 from fedmf.flower.compat import arrived
 from fedmf.flower.federated_evaluation import CohortEvaluation
 from fedmf.flower.messages import read_failures, read_slice_reply, read_user_reply, request_content
@@ -27,6 +29,10 @@ from fedmf.training import FixedPointSum, UserFailure
 __all__ = ["CorrelatedNoiseStrategy", "RoundReport"]
 
 _log = logging.getLogger("fedmf")
+
+_WAIT: Final = Wait(600.0)
+#: Bytes of a reply beside its numbers: ids and failures of its users.
+_SLACK: Final = 2**26
 
 
 @dataclass(frozen=True)
@@ -62,13 +68,13 @@ class CorrelatedNoiseStrategy(Strategy):
         roster: stable user ids by user index.
         messages: "per-user" sends one message a user and clips again on the server; "slice" sends one
             message a node and trusts the workers to clip.
-        timeout: seconds to wait for a round's replies in "per-user" mode. Slices are waited for: one user's
-            slow training must not take the others out of the sum.
+        wait: for a round's replies in "per-user" mode. Slices are waited for, whoever is slow.
         retries: how often a round is asked for again if no reply arrives at all.
         on_round: called after each round with its report.
         admit: those of a round's users that their own budgets allow to be asked.
         assignment: which node is asked for which user; default: each user's own node, as nodes claim.
         evaluation: how released models are evaluated on users' own examples; default: never.
+        refusals: after so many in a row, in "per-user" mode, a node is not asked for that user any more.
 
     References:
         Kairouz et al. (2021), "Practical and Private (Deep) Learning without Sampling or Shuffling";
@@ -81,17 +87,20 @@ class CorrelatedNoiseStrategy(Strategy):
         schedule: CohortSchedule,
         roster: Sequence[str],
         messages: Literal["slice", "per-user"] = "slice",
-        timeout: float = 600.0,
+        wait: Wait = _WAIT,
         retries: int = 10,
         on_round: Callable[[RoundReport], None] = lambda _: None,
         admit: Callable[[int, Sequence[str]], list[str]] = lambda _, users: list(users),
         assignment: Assignment | None = None,
         evaluation: CohortEvaluation | PrivateCohortEvaluation | None = None,
+        refusals: int = 3,
     ) -> None:
         if len(roster) != schedule.users:
             raise ValueError(f"roster must name the schedule's {schedule.users} users; got {len(roster)}.")
         self.server, self.schedule, self.roster = server, schedule, roster
-        self.messages, self.timeout, self.retries, self.on_round = messages, timeout, retries, on_round
+        self.messages, self.retries, self.on_round = messages, retries, on_round
+        self.wait = replace(wait, most_bytes=64 * server.dimension + _SLACK)
+        self._quarantine = Quarantine(refusals if messages == "per-user" else 0)
         self.admit = admit
         self._assignment = assignment or Population(roster, _log.warning)
         self._evaluation = evaluation
@@ -142,11 +151,11 @@ class CorrelatedNoiseStrategy(Strategy):
         return [message for message, _ in self._sent]
 
     def _by_node(self, users: Mapping[int, str]) -> dict[int, list[str]]:
-        """Users, given as ids by index, by the node to ask for them; without those that no node serves."""
+        """Users, given as ids by index, by the node to ask for them; without those that none serves well."""
         by_node: dict[int, list[str]] = {}
         nodes = self._assignment.nodes_of(np.array(list(users), dtype=np.int64))
         for user, node in zip(users.values(), nodes, strict=True):
-            if node is not None:
+            if node is not None and (node, user) not in self._quarantine:
                 by_node.setdefault(node, []).append(user)
         return by_node
 
@@ -161,20 +170,20 @@ class CorrelatedNoiseStrategy(Strategy):
         """
         t = server_round - 1
         total = self.server.new_sum()
-        awaited = {message.metadata.message_id: users for message, users in self._sent}
+        awaited = {m.metadata.message_id: (m.metadata.dst_node_id, users) for m, users in self._sent}
         self._sent, self._present, self._failures = [], [], []
         for reply in replies:
-            users = awaited.pop(reply.metadata.reply_to_message_id, None)
+            node, users = awaited.pop(reply.metadata.reply_to_message_id, (0, None))
             if users is None:
                 self._refuse([""], f"node {reply.metadata.src_node_id}: nobody is asked for this reply")
             elif arrived(reply):
                 self._present.extend(users)
-                self._fold(total, t, reply, users)
+                self._fold(total, t, reply, node, users)
         self._present.sort()
         self.server.release(total, self._present)
         return self.initial_arrays(), None
 
-    def _fold(self, total: FixedPointSum, t: int, reply: Message, users: tuple[str, ...]) -> None:
+    def _fold(self, total: FixedPointSum, t: int, reply: Message, node: int, users: tuple[str, ...]) -> None:
         """Add one reply to the sum; zeros if there is anything wrong with it."""
         try:
             if self.messages == "slice":
@@ -184,8 +193,10 @@ class CorrelatedNoiseStrategy(Strategy):
                 total.add_updates(update[None])
         except Exception as reason:  # whatever a stranger's bytes may cause
             total.add_nothing(len(users))
-            self._refuse(users, f"node {reply.metadata.src_node_id}: {reason}")
+            self._refuse(users, f"node {node}: {reason}")
+            self._failures += self._quarantine.refused(node, users)
             return
+        self._quarantine.accepted(node, users)
         self._failures += read_failures(reply, users)
 
     def _refuse(self, users: Sequence[str], reason: str) -> None:
@@ -248,18 +259,20 @@ class CorrelatedNoiseStrategy(Strategy):
                 f"num_rounds must be at most the horizon n={self.server.horizon}; got {last}. "
                 "The noise of further rounds was not calibrated."
             )
-        timeout = self.timeout if timeout is None else timeout
+        wait = self.wait if timeout is None else replace(self.wait, seconds=timeout)
         self.summary()
         result = Result()
         result.arrays = self.initial_arrays()
         left = self._evaluation is not None and self._evaluation.is_left(self.server.t)
         if left or self.server.t < last:
-            self._assignment.gather(grid, timeout)
+            self._assignment.gather(grid, wait.seconds)
+        if self.messages == "slice":
+            wait = Wait(math.inf, most_bytes=wait.most_bytes)
         if left:  # a process was stopped between a round and its evaluation
-            self._evaluate(self.server.t, grid, timeout)
+            self._evaluate(self.server.t, grid, wait)
         while self.server.t < last:
             number = self.server.t + 1
-            self._run_round(number, grid, timeout, train_config or ConfigRecord())
+            self._run_round(number, grid, wait, train_config or ConfigRecord())
             result.arrays = self.initial_arrays()
             if evaluate_fn is not None:
                 metrics = evaluate_fn(number, result.arrays)
@@ -267,14 +280,14 @@ class CorrelatedNoiseStrategy(Strategy):
                     result.evaluate_metrics_serverapp[number] = metrics
         return result
 
-    def _run_round(self, number: int, grid: Grid, timeout: float, config: ConfigRecord) -> None:
+    def _run_round(self, number: int, grid: Grid, wait: Wait, config: ConfigRecord) -> None:
         begun = time.perf_counter()
-        replies = Persistence(timeout, self.retries, self.messages == "slice").replies(
+        replies = Persistence(wait, self.retries).replies(
             f"round {number}",
             grid,
             self._assignment,
             lambda: self.configure_train(number, self.initial_arrays(), config, grid),
-            lambda: bool(self._cohort),
+            self._is_worth_asking_again,
         )
         if replies is None:
             raise RuntimeError(
@@ -282,7 +295,7 @@ class CorrelatedNoiseStrategy(Strategy):
                 "was released: resume the run when nodes answer again."
             )
         self.aggregate_train(number, replies)
-        self._evaluate(number, grid, timeout)
+        self._evaluate(number, grid, wait)
         report = RoundReport(
             t=number - 1,
             asked=len(self._cohort),
@@ -293,12 +306,19 @@ class CorrelatedNoiseStrategy(Strategy):
         )
         self.on_round(report)
 
-    def _evaluate(self, number: int, grid: Grid, timeout: float) -> None:
+    def _is_worth_asking_again(self) -> bool:
+        """Not with a user in the cohort who is asked no more: a useless reply would have ended the wait."""
+        nodes = self._assignment.nodes_of(np.array(list(self._cohort), dtype=np.int64))
+        asked = zip(nodes, self._cohort.values(), strict=True)
+        return bool(self._cohort) and not any(pair in self._quarantine for pair in asked)
+
+    def _evaluate(self, number: int, grid: Grid, wait: Wait) -> None:
         """Ask users about the model after so many rounds, where that is wanted."""
         if self._evaluation is None:
             return
-        private = self._evaluation.retried
-        persistence = Persistence(timeout, self.retries * private, private and self.messages == "slice")
+        if not self._evaluation.retried:
+            wait = replace(wait, seconds=min(wait.seconds, self.wait.seconds))
+        persistence = Persistence(wait, self.retries * self._evaluation.retried)
         replies = persistence.replies(
             f"the evaluation after round {number}",
             grid,

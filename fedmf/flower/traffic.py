@@ -79,6 +79,8 @@ class WatchedGrid(Grid):
 
     def __init__(self, grid: Grid, watchers: tuple[Watcher, ...]) -> None:
         self._grid, self._watchers = grid, watchers
+        #: Replies may be pulled past this grid, which shows only what is sent.
+        self.carrier = grid
 
     def set_run(self, run: Run) -> None:
         """See Grid.set_run."""

@@ -25,6 +25,11 @@ class Execution(Value):
         ray_address: of a Ray cluster; empty starts one on this machine.
         round_timeout: seconds to wait for the replies of a round with messages "per-user". Slices are waited
             for, so that one user's slow training cannot take others out of the sum.
+        min_replies: with messages "per-user": after so many replies to a round, the others are waited for
+            only ``grace`` longer; 0 waits for all.
+        grace: seconds, see ``min_replies``.
+        refusals: with messages "per-user": after so many refused replies in a row a node is not asked for
+            that user any more, as long as the run is not resumed; 0 asks for ever.
         silent_retries: how often a round is asked for again if no reply to it arrives at all, before the run
             stops.
         user_examples: most examples of one user; a user beyond contributes the zero vector.
@@ -50,6 +55,9 @@ class Execution(Value):
     worker_gpus: float = 0.0
     ray_address: str = ""
     round_timeout: float = 600.0
+    min_replies: int = 0
+    grace: float = 0.0
+    refusals: int = 3
     silent_retries: int = 10
     user_examples: int | None = None
     user_steps: int | None = None
@@ -70,8 +78,14 @@ class Execution(Value):
         for name in ("workers", "evaluate_every", "checkpoint_every"):
             if not 1 <= getattr(self, name) < 2**31:
                 raise ValueError(f"{name} must be an integer in 1..2^31-1; got {getattr(self, name)!r}.")
-        if not 0 <= self.silent_retries < 2**31:
-            raise ValueError(f"silent_retries must be at least 0; got {self.silent_retries!r}.")
+        for name in ("silent_retries", "min_replies", "refusals"):
+            if not 0 <= getattr(self, name) < 2**31:
+                raise ValueError(f"{name} must be an integer in 0..2^31-1; got {getattr(self, name)!r}.")
+        if self.min_replies and self.messages == "slice":
+            raise ValueError(
+                f"min_replies must be 0 with messages 'slice'; got {self.min_replies!r}. One user's slow "
+                "training would take others out of the sum."
+            )
         self.user_limits  # noqa: B018 - its constructor checks them
         if self.isolation not in ("none", "process"):
             raise ValueError(f"isolation must be 'none' or 'process'; got {self.isolation!r}.")
@@ -83,8 +97,9 @@ class Execution(Value):
         for name in ("worker_cpus", "round_timeout"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be positive and finite; got {getattr(self, name)!r}.")
-        if not 0 <= self.worker_gpus < math.inf:
-            raise ValueError(f"worker_gpus must be finite and at least 0; got {self.worker_gpus!r}.")
+        for name in ("worker_gpus", "grace"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and at least 0; got {getattr(self, name)!r}.")
 
     @property
     def user_limits(self) -> UserLimits:

@@ -52,7 +52,7 @@ BAD_USER_REPLIES = {
 @pytest.mark.parametrize("kind", BAD_USER_REPLIES)
 def test_bad_replies_of_one_user_count_as_zero_and_use_up_the_noise_row(kind: str, tmp_path) -> None:
     victim = "u003"
-    run = small_run(TASK, messages="per-user", server_momentum=0.0, server_learning_rate=1.0)
+    run = small_run(TASK, messages="per-user", server_momentum=0.0, server_learning_rate=1.0, refusals=4)
 
     def tamper(request: Message, reply: Message) -> Message:
         mine = request.content.config_records["config"]["users"] == [victim]
@@ -226,7 +226,7 @@ def test_a_run_to_which_nobody_replies_any_more_stops_and_can_be_resumed(tmp_pat
 @pytest.mark.parametrize("messages", ["per-user", "slice"])
 def test_a_run_in_which_every_reply_is_an_error_goes_on_to_its_horizon(messages: str, tmp_path) -> None:
     """Stopping would tell that nobody's update was finite; one finite user more and it would not stop."""
-    run = small_run(TASK, messages=messages)
+    run = small_run(TASK, messages=messages, refusals=0)
     reports: list[RoundReport] = []
     run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), _raise), reports.append)
     assert [report.present for report in reports] == [6] * 12
@@ -234,7 +234,7 @@ def test_a_run_in_which_every_reply_is_an_error_goes_on_to_its_horizon(messages:
 
 
 def test_what_fails_is_kept_in_a_secret_file_that_is_always_there(tmp_path) -> None:
-    run = small_run(TASK, messages="per-user")
+    run = small_run(TASK, messages="per-user", refusals=0)
     run_small(tmp_path / "plain", run)
     run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), _raise))
     for name in ("plain", "run"):

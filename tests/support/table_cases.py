@@ -28,6 +28,7 @@ COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("optimizer.epsilon", 0.0): {"optimizer.kind": "adam"},
     ("optimizer.epsilon", 1e9): {"optimizer.kind": "adam"},
     ("optimizer.relative-epsilon", 0.0): {"optimizer.epsilon": 0.5},
+    ("execution.min-replies", 4): {"execution.messages": "per-user"},
     ("execution.user-seconds", 0.5): {"execution.isolation": "process"},
     ("execution.user-seconds", 60.0): {"execution.isolation": "process"},
 }
@@ -106,6 +107,9 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "execution.worker-gpus": ([0.0, 0.5, 2.0], [-0.1, math.inf]),
     "execution.round-timeout": ([0.1, 1e6], [0.0, -1.0]),
     "execution.silent-retries": ([0, 3], [-2]),
+    "execution.min-replies": ([0, 4], [-2, 2**31]),
+    "execution.grace": ([0.0, 2.5], [-0.1, math.inf]),
+    "execution.refusals": ([0, 1, 100], [-2, 2**31]),
     "execution.user-examples": ([1, 10**6], [0, -5]),
     "execution.user-steps": ([1, 500], [0, -5]),
     "execution.user-megabytes": ([0.5, 100.0], [0.0, -1.0]),

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.run import Run
 
-__all__ = ["CohortGrid", "everybody"]
+__all__ = ["CohortGrid", "messages_of"]
 
 
 class CohortGrid(Grid):
@@ -69,7 +69,7 @@ class CohortGrid(Grid):
 
 
 @contextmanager
-def everybody(inner: FedAvg, nodes: int) -> Iterator[None]:
+def _everybody(inner: FedAvg, nodes: int) -> Iterator[None]:
     """A strategy that asks every node it sees: the cohort decides whom to ask, not its fractions."""
     chosen = {
         "fraction_train": 1.0,
@@ -82,3 +82,14 @@ def everybody(inner: FedAvg, nodes: int) -> Iterator[None]:
         yield
     finally:
         vars(inner).update(before)
+
+
+def messages_of(
+    inner: FedAvg, server_round: int, arrays: ArrayRecord, config: ConfigRecord, cohort: CohortGrid
+) -> list[Message]:
+    """What a strategy sends for a round to every node that it sees."""
+    nodes = len(cohort.get_node_ids())
+    if not nodes:
+        return []
+    with _everybody(inner, nodes):
+        return list(inner.configure_train(server_round, arrays, config, cohort))

@@ -8,12 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from fedmf.errors import ConfigError
-from fedmf.flower.population import pull_until
+from fedmf.flower.boundary import Claims, Handshakes, shown
 
 __all__ = ["NodesAreUsers", "UserIdentity", "UsersSayWho", "user_id_mod"]
 
@@ -37,7 +39,6 @@ class UserIdentity(ABC):
 
     def __init__(self, users: int) -> None:
         self.users = users
-        self._nodes: dict[str, int] = {}
 
     @property
     @abstractmethod
@@ -49,9 +50,13 @@ class UserIdentity(ABC):
         """Look for nodes not seen before."""
 
     @property
+    @abstractmethod
     def missing(self) -> int:
-        """How many users have no node."""
-        return self.users - len(self._nodes)
+        """How many users no node has claimed."""
+
+    @abstractmethod
+    def node_of(self, user: str) -> int | None:
+        """The node to ask for a user."""
 
     def gather(self, grid: Grid, timeout: float) -> None:
         """Wait until every user has a node, or the time is up.
@@ -64,12 +69,8 @@ class UserIdentity(ABC):
         while self.missing and time.monotonic() < deadline:
             time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
             self.refresh(grid, max(0.0, deadline - time.monotonic()))
-        if not self._nodes:
+        if self.missing == self.users:
             raise RuntimeError(f"no node that serves a user answered within {timeout:g} s.")
-
-    def node_of(self, user: str) -> int | None:
-        """The node to ask for a user."""
-        return self._nodes.get(user)
 
 
 class NodesAreUsers(UserIdentity):
@@ -81,6 +82,19 @@ class NodesAreUsers(UserIdentity):
 
     words = "virtual nodes of a simulation in the order of their registration"
     lasting = False
+
+    def __init__(self, users: int) -> None:
+        super().__init__(users)
+        self._nodes: dict[str, int] = {}
+
+    @property
+    def missing(self) -> int:
+        """See `UserIdentity.missing`."""
+        return self.users - len(self._nodes)
+
+    def node_of(self, user: str) -> int | None:
+        """See `UserIdentity.node_of`."""
+        return self._nodes.get(user)
 
     @property
     def roster(self) -> list[str]:
@@ -112,8 +126,8 @@ def _in_order(grid: Grid) -> list[int]:
 class UsersSayWho(UserIdentity):
     """Nodes say which user they serve, by `user_id_mod` in their client app.
 
-    The first claim of a user counts for the whole run, also after its node left: another node that says the
-    same is taken for that user only while the first is gone, and never gets back what it lost to it.
+    Nodes are believed as `Claims` says: the first that claimed a user serves it as long as it lives, and
+    another that says the same is taken for that user only while the first is gone.
 
     Args:
         roster: ids of all users, given before any node is asked.
@@ -128,8 +142,10 @@ class UsersSayWho(UserIdentity):
         if len(set(roster)) < len(roster):
             raise ConfigError("roster must name each user once.")
         self._roster, self._report = list(roster), report
-        self._known = set(roster)
-        self._asked: set[int] = set()
+        self._place = {user: index for index, user in enumerate(roster)}
+        self._claims, self._alive = Claims(len(roster)), set[int]()
+        content = RecordDict({"config": ConfigRecord({_QUESTION: True})})
+        self._handshakes = Handshakes(lambda node: Message(content, node, MessageType.TRAIN, group_id="who"))
 
     @property
     def roster(self) -> list[str]:
@@ -139,36 +155,39 @@ class UsersSayWho(UserIdentity):
     def refresh(self, grid: Grid, timeout: float) -> None:
         """See `UserIdentity.refresh`."""
         alive = set(grid.get_node_ids())
-        newcomers = sorted(alive - self._asked)
-        if not newcomers:
-            return
-        content = RecordDict({"config": ConfigRecord({_QUESTION: True})})
-        messages = [Message(content, node, MessageType.TRAIN, group_id="who") for node in newcomers]
-        answered: set[int] = set()
-        for reply in pull_until(grid, list(grid.push_messages(messages)), timeout):
-            node = reply.metadata.src_node_id
-            answered.add(node)
+        claims: list[tuple[int, NDArray[np.int64]]] = []
+        for node, reply in self._handshakes.answers(grid, alive, timeout):
+            if reply.has_error():
+                self._report(f"node {node} failed the handshake: client error {shown(reply.error.code)}")
+                continue
+            self._handshakes.known(node)
             user = _user_of(reply)
             if user is None:
                 self._report(f"node {node} does not say whom it serves: add user_id_mod to its client app")
-            elif user not in self._known:
+            elif user not in self._place:
                 self._report(f"node {node} serves a user that is not on the roster; it is not asked")
-            elif self._nodes.get(user) in alive:
-                self._report(f"node {node} claims a user that another node serves; it is not asked")
             else:
-                self._nodes[user] = node
-        # Whoever did not answer in time is asked again next time.
-        self._asked = (self._asked & alive) | answered
+                claims.append((node, np.array([self._place[user]])))
+        if claims or alive != self._alive:
+            self._alive = alive
+            for user in self._claims.update(alive, claims):
+                self._report(f"user {self._roster[user]!r} is claimed by several nodes; the first stays")
+
+    @property
+    def missing(self) -> int:
+        """See `UserIdentity.missing`; disputed users are not missing."""
+        return self._claims.unclaimed
+
+    def node_of(self, user: str) -> int | None:
+        """See `UserIdentity.node_of`."""
+        return self._claims.node_of(self._place[user])
 
 
 def _user_of(reply: Message) -> str | None:
-    if reply.has_error():
-        return None
-    for record in reply.content.config_records.values():
-        user = record.get(_ANSWER)
-        if isinstance(user, str) and _USER_ID.fullmatch(user):
-            return user
-    return None
+    """The one user that an answer names."""
+    said = [record[_ANSWER] for record in reply.content.config_records.values() if _ANSWER in record]
+    user = said[0] if len(said) == 1 else None
+    return user if isinstance(user, str) and _USER_ID.fullmatch(user) else None
 
 
 def user_id_mod(user_of: Callable[[Context], str] | None = None) -> Mod:

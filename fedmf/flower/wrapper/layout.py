@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.errors import ConfigError
+from fedmf.flower.boundary import checked_array
 
 __all__ = ["ArrayLayout"]
 
 _FLOATS: Final = ("float16", "float32", "float64")
 _EXACT: Final = (*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "bool")
-#: What NumPy's file format may take beside the numbers.
-_OVERHEAD: Final = 4096
 #: Names under which torch's normalisation layers keep statistics of the data they saw.
 _STATISTICS: Final = re.compile(r"(^|\.)running_(mean|var)$")
 
@@ -122,23 +121,18 @@ class ArrayLayout:
         Raises:
             ValueError: an array is missing, or of another type, shape or size.
         """
+        parts = list[NDArray[np.float64]]()
         for name, shape, dtype in self.trained:
             if name not in arrays:
                 raise ValueError(f"reply has no array {name[:100]!r}")
-            array = arrays[name]
-            if array.stype != "numpy.ndarray" or array.dtype != dtype or tuple(array.shape) != shape:
-                raise ValueError(
-                    f"array {name!r} must be {dtype} of shape {shape}; got {str(array.dtype)[:40]} of shape "
-                    f"{str(tuple(array.shape))[:80]}"
-                )
-            expected = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-            if not expected <= len(array.data) <= expected + _OVERHEAD:
-                raise ValueError(f"array {name!r} must take {expected} bytes; got {len(array.data)}")
-            # The declared type and shape are the sender's word: the bytes have their own.
-            decoded = array.numpy()
-            if decoded.dtype != np.dtype(dtype) or decoded.shape != shape:
-                raise ValueError(f"array {name!r} must hold what it declares; it holds {decoded.dtype}")
-        return self.flat(arrays)
+            parts.append(checked_array(arrays[name], name, (dtype,), shape).astype(np.float64).reshape(-1))
+        return torch.from_numpy(np.concatenate(parts))
+
+    @property
+    def most_bytes(self) -> int:
+        """Of a reply that holds the model a few times, metrics and whatever else clients send."""
+        sizes = zip(self.shapes, self.dtypes, strict=True)
+        return 2**26 + 8 * sum(int(np.prod(s, dtype=np.int64)) * np.dtype(d).itemsize for s, d in sizes)
 
     def fingerprint(self) -> str:
         """SHA-256 of names, shapes, types and the arrays that stay."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from flwr.app import ArrayRecord, Message
 from torch import Tensor
 
+from fedmf.flower.boundary import Quarantine
 from fedmf.flower.compat import arrived
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.training import FixedPointSum, UserFailure
@@ -22,26 +23,35 @@ class RoundTrip:
         sent: each message with its user.
         base: the trained numbers of the model sent, float64, shape (d,).
         layout: of its arrays.
+        quarantine: is told which replies are refused.
     """
 
     def __init__(
-        self, cohort: Sequence[str], sent: Sequence[tuple[Message, str]], base: Tensor, layout: ArrayLayout
+        self,
+        cohort: Sequence[str],
+        sent: Sequence[tuple[Message, str]],
+        base: Tensor,
+        layout: ArrayLayout,
+        quarantine: Quarantine,
     ) -> None:
         self.cohort, self._sent, self._base, self._layout = cohort, sent, base, layout
+        self._quarantine = quarantine
         self.present: list[str] = []
         self.failures: list[UserFailure] = []
 
     def fold(self, replies: Iterable[Message], total: FixedPointSum) -> None:
         """Clip and add the updates; whose reply arrived is present, whatever it holds."""
-        awaited = {message.metadata.message_id: user for message, user in self._sent}
+        awaited = {m.metadata.message_id: (m.metadata.dst_node_id, user) for m, user in self._sent}
         for reply in replies:
-            user = awaited.pop(reply.metadata.reply_to_message_id, None)
+            node, user = awaited.pop(reply.metadata.reply_to_message_id, (0, None))
             if user is None or not arrived(reply):
                 continue
             self.present.append(user)
             reason = self._add(reply, total)
             if reason:
-                self.failures.append(UserFailure(user, "reply", reason))
+                self.failures += [UserFailure(user, "reply", reason), *self._quarantine.refused(node, [user])]
+            else:
+                self._quarantine.accepted(node, [user])
         self.present.sort()
 
     def _add(self, reply: Message, total: FixedPointSum) -> str:

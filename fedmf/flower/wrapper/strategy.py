@@ -15,11 +15,11 @@ from fedmf.accounting import PrivacyStatement, UserLevel
 from fedmf.cohorts import Cohorts, CyclicCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
+from fedmf.flower.boundary import Quarantine, Wait, pull_until
 from fedmf.flower.persistence import Persistence
-from fedmf.flower.population import pull_until
 from fedmf.flower.wrapper.app_run import AppRun, new_place
 from fedmf.flower.wrapper.app_task import FlowerAppTask
-from fedmf.flower.wrapper.cohort_grid import CohortGrid, everybody
+from fedmf.flower.wrapper.cohort_grid import CohortGrid, messages_of
 from fedmf.flower.wrapper.identity import NodesAreUsers, UserIdentity
 from fedmf.flower.wrapper.inner_rule import InnerRule, check_inner
 from fedmf.flower.wrapper.layout import ArrayLayout
@@ -32,6 +32,7 @@ __all__ = ["CorrelatedNoise"]
 _log = logging.getLogger("fedmf")
 #: What a run records of each way in which clients may evaluate.
 _EVALUATIONS: Final = {"off": CentralEvaluation(), "not-private": NotPrivateEvaluation()}
+_EXECUTION: Final = Execution(messages="per-user")
 
 
 class CorrelatedNoise(Strategy):
@@ -64,7 +65,8 @@ class CorrelatedNoise(Strategy):
         frozen: names of arrays that are neither trained nor noised.
         max_epsilon: stop before any allowed user spends more than this.
         user_budgets: CSV or Parquet file with the columns user, epsilon.
-        silent_retries: how often a round is asked for again if no reply arrives at all.
+        execution: how long replies are waited for after the first have come, how often silence is asked again
+            and when useless nodes are not asked any more; messages "per-user".
         trusted_subclass: the strategy's class replaces parts of an admitted one, but only to look at results.
 
     Raises:
@@ -91,10 +93,12 @@ class CorrelatedNoise(Strategy):
         frozen: Sequence[str] = (),
         max_epsilon: float | None = None,
         user_budgets: str = "",
-        silent_retries: int = 10,
+        execution: Execution = _EXECUTION,
         trusted_subclass: bool = False,
     ) -> None:
         check_inner(strategy, trusted_subclass)
+        if execution.messages != "per-user":
+            raise ConfigError(f"execution must have messages 'per-user'; got {execution.messages!r}.")
         if client_evaluation not in ("off", "not-private"):
             raise ConfigError(
                 f"client_evaluation must be 'off' or 'not-private'; got {client_evaluation!r}. Private "
@@ -106,7 +110,8 @@ class CorrelatedNoise(Strategy):
             raise ConfigError(
                 f"num_users must be that of the identity, {self.identity.users}; got {num_users}."
             )
-        self._frozen, self._retries = tuple(frozen), silent_retries
+        self._frozen, self._execution = tuple(frozen), execution
+        self._quarantine = Quarantine(execution.refusals)
         self._privacy = _checked(
             lambda: UserLevel(
                 clip_norm=clipping_norm,
@@ -125,6 +130,7 @@ class CorrelatedNoise(Strategy):
         self._path = Path(run_dir).expanduser().resolve() if run_dir else new_place()
         self._opened: AppRun | None = None
         self._round: RoundTrip | None = None
+        self._may_wait = True
 
     @property
     def run_dir(self) -> Path:
@@ -172,7 +178,7 @@ class CorrelatedNoise(Strategy):
                 mechanism=self._mechanism,
                 optimizer=InnerRule(self.inner, layout),
                 evaluation=_EVALUATIONS[self.client_evaluation],
-                execution=Execution(messages="per-user", silent_retries=self._retries),
+                execution=self._execution,
             )
             self._layout = layout
             self._opened = AppRun.open(
@@ -191,9 +197,10 @@ class CorrelatedNoise(Strategy):
         opened = self.begin(arrays)
         roster = self.identity.roster
         cohort = opened.cohort(server_round - 1, roster)
-        nodes = {node: user for user in cohort if (node := self.identity.node_of(user)) is not None}
+        served = {node: user for user in cohort if (node := self.identity.node_of(user)) is not None}
+        nodes = {node: user for node, user in served.items() if (node, user) not in self._quarantine}
         sent = self._layout.record(opened.server.parameters)
-        messages = self._inner_messages(server_round, sent, config, CohortGrid(grid, sorted(nodes)))
+        messages = messages_of(self.inner, server_round, sent, config, CohortGrid(grid, sorted(nodes)))
         asked = [message.metadata.dst_node_id for message in messages]
         if sorted(asked) != sorted(nodes):
             raise RuntimeError(
@@ -201,17 +208,9 @@ class CorrelatedNoise(Strategy):
                 f"once; it asks {len(asked)}."
             )
         by_user = [(message, nodes[message.metadata.dst_node_id]) for message in messages]
-        self._round = RoundTrip(cohort, by_user, self._layout.flat(sent), self._layout)
+        self._round = RoundTrip(cohort, by_user, self._layout.flat(sent), self._layout, self._quarantine)
+        self._may_wait = bool(cohort) and len(nodes) == len(served)
         return messages
-
-    def _inner_messages(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, cohort: CohortGrid
-    ) -> list[Message]:
-        nodes = len(cohort.get_node_ids())
-        if not nodes:
-            return []
-        with everybody(self.inner, nodes):
-            return list(self.inner.configure_train(server_round, arrays, config, cohort))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -287,7 +286,7 @@ class CorrelatedNoise(Strategy):
                 result.arrays = arrays
                 messages = list(self.configure_evaluate(number, arrays, evaluate, grid))
                 if messages:
-                    replies = pull_until(grid, list(grid.push_messages(messages)), timeout)
+                    replies = pull_until(grid, grid.push_messages(messages), self._wait(timeout))
                     _keep(result.evaluate_metrics_clientapp, number, self.aggregate_evaluate(number, replies))
                 if evaluate_fn is not None:
                     _keep(result.evaluate_metrics_serverapp, number, evaluate_fn(number, arrays))
@@ -296,19 +295,23 @@ class CorrelatedNoise(Strategy):
             opened.write_statement()
         return result
 
+    def _wait(self, seconds: float) -> Wait:
+        return Wait(seconds, self._execution.min_replies, self._execution.grace, self._layout.most_bytes)
+
     def _replies(self, number: int, grid: Grid, timeout: float, config: ConfigRecord) -> Iterator[Message]:
         """The replies to a round, asked for again until one arrives."""
-        replies = Persistence(timeout, self._retries, patient=False).replies(
+        replies = Persistence(self._wait(timeout), self._execution.silent_retries).replies(
             f"round {number}",
             grid,
             self.identity,
             lambda: self.configure_train(number, ArrayRecord(), config, grid),
-            lambda: self._round is not None and bool(self._round.cohort),
+            # A user who is asked no more would have ended the wait by another useless reply.
+            lambda: self._may_wait,
         )
         if replies is None:
             raise RuntimeError(
-                f"no reply to round {number} arrived in {self._retries + 1} attempts; stopped. Nothing of it "
-                "was released: start again when nodes answer."
+                f"no reply to round {number} arrived in {self._execution.silent_retries + 1} attempts; "
+                "stopped. Nothing of it was released: start again when nodes answer."
             )
         return replies
 

@@ -17,8 +17,8 @@ class UserFailure:
 
     Args:
         user: the user's id; empty where a reply names nobody.
-        stage: at what: "sizes", "limit", "loading", "training", "update", "isolation", "evaluation" or
-            "reply".
+        stage: at what: "sizes", "limit", "loading", "training", "update", "isolation", "evaluation",
+            "reply" or "quarantine".
         reason: why, in one line.
     """
 

@@ -1,0 +1,113 @@
+"""Replies as they arrive, one by one: what is wrong with one of them stays with it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedmf.flower.compat import LinkPull, arrived, is_of_the_link, unusable_reply
+
+__all__ = ["Wait", "pull_until"]
+
+#: How often pulling one reply may raise before it counts as one that holds nothing.
+_ATTEMPTS: Final = 3
+#: How often in a row the link may fail to answer before that ends the run.
+_LINK_FAILURES: Final = 10
+_SHORTEST_PAUSE: Final = 0.05
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How long replies are waited for, fixed before anybody is asked.
+
+    Args:
+        seconds: at most so long; infinite: until all are in.
+        min_replies: after so many arrived, only ``grace`` longer; 0: all are waited for.
+        grace: seconds, see there.
+        most_bytes: of one reply, where the grid lets that be known before the reply is unpacked.
+    """
+
+    seconds: float
+    min_replies: int = 0
+    grace: float = 0.0
+    most_bytes: int = 2**32
+
+
+def pull_until(grid: Grid, message_ids: Iterable[str | None], wait: Wait) -> Iterator[Message]:
+    """Yield the first reply to each message as it arrives, until all are in or the time is up.
+
+    A reply that cannot be pulled or unpacked comes as an error reply of its node: it arrived and holds
+    nothing. Whatever a node sends, the replies of the others come.
+
+    Args:
+        grid: where.
+        message_ids: of the messages; None for one that could not be sent.
+        wait: how long.
+    """
+    pending = dict.fromkeys(message_id for message_id in message_ids if message_id)
+    pull = _Pull(grid, wait.most_bytes)
+    came: float = 0
+    deadline, pause = time.monotonic() + wait.seconds, _SHORTEST_PAUSE
+    while pending:
+        before = len(pending)
+        for reply in pull(list(pending)):
+            if reply.metadata.reply_to_message_id in pending:
+                del pending[reply.metadata.reply_to_message_id]
+                came += arrived(reply)
+                yield reply
+        if 0 < wait.min_replies <= came:
+            deadline = min(deadline, time.monotonic() + wait.grace)
+            came = -math.inf  # the grace runs once
+        if not pending or time.monotonic() >= deadline:
+            return
+        pause = _SHORTEST_PAUSE if len(pending) < before else min(pause * 1.5, 1.0)
+        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+
+
+class _Pull:
+    """All replies that are there; one by one after one of several made the grid raise."""
+
+    def __init__(self, grid: Grid, most_bytes: int) -> None:
+        link = LinkPull.of(grid, most_bytes)
+        self._pull: Callable[[Sequence[str]], Iterable[Message]] = link or grid.pull_messages
+        self._one_by_one, self._link_failures = False, 0
+        self._raised: Counter[str] = Counter()
+
+    def __call__(self, message_ids: Sequence[str]) -> Iterator[Message]:
+        if not self._one_by_one:
+            try:
+                yield from self._pull(message_ids)
+            except Exception as error:  # one of them may be anything
+                self._one_by_one = not self._is_the_link(error)
+            else:
+                self._link_failures = 0
+        if self._one_by_one:
+            for message_id in message_ids:
+                yield from self._one(message_id)
+
+    def _one(self, message_id: str) -> Iterator[Message]:
+        try:
+            replies = list(self._pull([message_id]))
+        except Exception as error:
+            self._raised[message_id] += not self._is_the_link(error)
+            if self._raised[message_id] >= _ATTEMPTS:
+                yield unusable_reply(message_id, f"reply cannot be pulled: {type(error).__name__}")
+            return
+        self._link_failures = 0
+        yield from replies
+
+    def _is_the_link(self, error: Exception) -> bool:
+        """Whether no reply is to blame; a link that fails again and again ends the run."""
+        if not is_of_the_link(error):
+            return False
+        self._link_failures += 1
+        if self._link_failures >= _LINK_FAILURES:
+            raise error
+        return True

@@ -1,0 +1,45 @@
+"""Nodes whose replies are useless are asked no more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from fedmf.training import UserFailure
+
+__all__ = ["Quarantine"]
+
+
+class Quarantine:
+    """Counts refused replies, for each user of a node apart.
+
+    A user's replies decide about that user alone: one whose replies are useless takes neither another node
+    nor another user of its own node with it. A node of one user is out as a whole.
+
+    Args:
+        limit: r ≥ 1, how many refusals in a row are the last; 0 asks for ever.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._refused: Counter[tuple[int | None, str]] = Counter()
+
+    def refused(self, node: int, users: Iterable[str]) -> list[UserFailure]:
+        """Note the refusal of a reply for some users; those for whom it was the last."""
+        last = list[UserFailure]()
+        for user in users:
+            self._refused[node, user] += 1
+            if self._refused[node, user] == self._limit:
+                last.append(
+                    UserFailure(user, "quarantine", f"node {node} is not asked for this user any more")
+                )
+        return last
+
+    def accepted(self, node: int, users: Iterable[str]) -> None:
+        """Note a reply that was used: refusals are counted anew."""
+        for user in users:
+            self._refused.pop((node, user), None)
+
+    def __contains__(self, node_and_user: tuple[int | None, str]) -> bool:
+        """Whether a node is not asked for a user any more."""
+        return 0 < self._limit <= self._refused[node_and_user]

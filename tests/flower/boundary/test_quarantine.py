@@ -1,0 +1,77 @@
+"""A node whose replies are useless is asked no more: that costs its user alone, and ends nothing."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from support.small_runs import client_for, linear_task, run_small, schedule_of, small_run, tampering
+
+from fedmf.flower.boundary import Quarantine
+from fedmf.flower.strategy import RoundReport
+
+TASK = linear_task(24, 50)
+
+
+def _raise(request: Message, reply: Message) -> Message:
+    raise RuntimeError("no")
+
+
+def test_refusals_in_a_row_are_counted_for_each_user_of_a_node() -> None:
+    quarantine = Quarantine(2)
+    assert not quarantine.refused(7, ["ann"])
+    quarantine.accepted(7, ["ann"])
+    assert not quarantine.refused(7, ["ann", "bob"])
+    (last,) = quarantine.refused(7, ["ann"])
+    assert (last.user, last.stage) == ("ann", "quarantine")
+    assert (7, "ann") in quarantine
+    assert (7, "bob") not in quarantine
+    assert (8, "ann") not in quarantine
+    assert not quarantine.refused(7, ["ann"])  # said once
+
+
+def test_zero_asks_for_ever() -> None:
+    quarantine = Quarantine(0)
+    assert not any(quarantine.refused(7, ["ann"]) for _ in range(100))
+    assert (7, "ann") not in quarantine
+
+
+def test_a_quarantined_user_is_absent_and_everybody_else_keeps_every_bit(tmp_path: Path) -> None:
+    """Users share one node here: the refusals of one of them decide about that one alone."""
+    victim, asked = "u003", list[str]()
+
+    def tamper(request: Message, reply: Message) -> Message:
+        (user,) = request.content.config_records["config"]["users"]  # type: ignore[misc]
+        asked.append(str(user))
+        return _raise(request, reply) if user == victim else reply
+
+    reports: dict[int, list[RoundReport]] = {0: [], 2: []}
+    models = {
+        limit: run_small(
+            tmp_path / str(limit),
+            small_run(TASK, messages="per-user", refusals=limit),
+            lambda s: tampering(client_for(s), tamper),
+            reports[limit].append,
+        )
+        for limit in reports
+    }
+    assert np.array_equal(models[0], models[2])
+    assert asked.count(victim) == 3 + 2
+    cohorts = schedule_of(small_run(TASK, messages="per-user"))
+    rounds = [t for t in range(12) if 3 in cohorts.cohort(t)]
+    assert [report.present for report in reports[2]] == [6 - (t == rounds[2]) for t in range(12)]
+    rows = [json.loads(line) for line in (tmp_path / "2" / "failures.jsonl").read_text().splitlines()]
+    assert [(row["user"], row["stage"]) for row in rows] == [
+        (victim, "reply"),
+        (victim, "reply"),
+        (victim, "quarantine"),
+    ]
+
+
+@pytest.mark.parametrize("refusals", [1, 2])
+def test_a_run_in_which_all_are_quarantined_goes_on_to_its_horizon(refusals: int, tmp_path: Path) -> None:
+    reports: list[RoundReport] = []
+    run = small_run(TASK, messages="per-user", refusals=refusals, round_timeout=5.0)
+    run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), _raise), reports.append)
+    assert [report.present for report in reports] == [6] * 4 * refusals + [0] * (12 - 4 * refusals)
