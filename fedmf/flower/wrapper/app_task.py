@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
+from fedmf.flower.messages import roster_digest
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.training import Task
 
@@ -19,14 +21,19 @@ class FlowerAppTask:
 
     Args:
         layout: of the model's arrays.
-        users: N.
+        roster: ids of all users in their order.
         identity: how users are told apart, in words.
     """
 
     layout: ArrayLayout
-    users: int
+    roster: Sequence[str]
     identity: str
     kind: ClassVar[str] = "flower-app"
+
+    @property
+    def users(self) -> int:
+        """N."""
+        return len(self.roster)
 
     def build(self) -> Task:
         """There is none on the server.
@@ -57,6 +64,7 @@ class FlowerAppTask:
             "kind": self.kind,
             "name": "clients of a Flower app",
             "users": self.users,
+            "roster": roster_digest(self.roster),
             "identity": self.identity,
             "arrays": self.layout.fingerprint(),
         }

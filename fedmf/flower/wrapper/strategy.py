@@ -172,7 +172,7 @@ class CorrelatedNoise(Strategy):
         if self._opened is None:
             layout = ArrayLayout.of(initial_arrays, self._frozen)
             run = Run(
-                task=FlowerAppTask(layout, self.identity.users, self.identity.words),
+                task=FlowerAppTask(layout, self.identity.roster, self.identity.words),
                 cohorts=self._cohorts,
                 privacy=self._privacy,
                 mechanism=self._mechanism,

@@ -277,6 +277,17 @@ def test_a_run_whose_users_are_virtual_nodes_cannot_go_on(tmp_path: Path) -> Non
         private(FedAvg(), tmp_path / "run").start(grid=grid, initial_arrays=model())
 
 
+def test_a_run_is_not_continued_with_users_in_another_order(tmp_path: Path) -> None:
+    """Cohorts are drawn by place on the roster: another order would ask users too soon again."""
+    grid = InProcessGrid(saying(lambda user, _: update_of(user)), nodes=USERS)
+    first = private(FedAvg(), tmp_path / "run", identity=UsersSayWho(ROSTER))
+    first.start(grid=grid, initial_arrays=model(), num_rounds=1)
+    first.close()
+    other = private(FedAvg(), tmp_path / "run", identity=UsersSayWho(ROSTER[::-1]))
+    with pytest.raises(ConfigError, match=r"its task\.roster is"):
+        other.start(grid=grid, initial_arrays=model())
+
+
 def test_another_run_is_not_continued(tmp_path: Path) -> None:
     grid = InProcessGrid(saying(lambda user, _: update_of(user)), nodes=USERS)
     first = private(FedAvg(), tmp_path / "run", identity=UsersSayWho(ROSTER))
