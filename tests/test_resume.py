@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Message
+from support.child_processes import in_child
 from support.small_runs import client_for, run_small, small_run, watched
 
 from fedmf.errors import ConfigError
@@ -46,21 +47,6 @@ def _run_logged(path: Path, log: Path, patch: Callable[[Session], None] = lambda
     with opened as session:
         patch(session)
         run_on_grid(session, InProcessGrid(watched(client_for(session), note)))
-
-
-def _in_child(body: Callable[[], None]) -> int:
-    """Run ``body`` in a forked process; returns its exit status, negative for a signal."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            body()
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _kill_in_round(session: Session, t: int, where: str) -> None:
@@ -106,11 +92,11 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
 def test_killed_at_every_point_of_a_release(uninterrupted: np.ndarray, tmp_path: Path) -> None:
     path, log = tmp_path / "run", tmp_path / "log"
     for t, where in enumerate(POINTS, start=3):
-        status = _in_child(
+        status = in_child(
             lambda t=t, where=where: _run_logged(path, log, lambda s: _kill_in_round(s, t, where))
         )
         assert status == -signal.SIGKILL, where
-    assert _in_child(lambda: _run_logged(path, log)) == 0
+    assert in_child(lambda: _run_logged(path, log)) == 0
     with RUN.resume(path) as session:
         assert session.server.t == RUN.cohorts.rounds
         assert np.array_equal(session.server.parameters.numpy(), uninterrupted)

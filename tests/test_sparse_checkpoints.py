@@ -3,12 +3,12 @@
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from support.child_processes import in_child
 from support.small_runs import client_for, linear_task, run_small, small_run
 
 from fedmf.flower.local_run.grid import InProcessGrid
@@ -18,20 +18,6 @@ from fedmf.runs import Session
 #: Updates do not depend on the model and the server has no momentum, so the model is a sum over its rounds.
 TASK = linear_task(24, 40)
 RUN = small_run(TASK, mechanism="bsr", bands=4, server_momentum=0.0, checkpoint_every=5)
-
-
-def _in_child(body: Callable[[], None]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            body()
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _run_until(path: Path, log: Path, t: int, where: str) -> None:
@@ -90,12 +76,12 @@ def test_killed_between_checkpoints_loses_work_and_repeats_nothing(
     path, log = tmp_path / "run", tmp_path / "log"
     lost: set[int] = set()
     for t, where, rounds in kills:
-        assert _in_child(lambda t=t, where=where: _run_until(path, log, t, where)) == -signal.SIGKILL
+        assert in_child(lambda t=t, where=where: _run_until(path, log, t, where)) == -signal.SIGKILL
         with RUN.resume(path) as session:
             assert session.server.t == t + (where == "after")
             assert session.server.lost == rounds
         lost |= set(rounds)
-    assert _in_child(lambda: _run_until(path, log, -1, "never")) == 0
+    assert in_child(lambda: _run_until(path, log, -1, "never")) == 0
 
     kept = [t for t in range(RUN.cohorts.rounds) if t not in lost]
     with RUN.resume(path) as session:

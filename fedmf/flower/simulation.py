@@ -9,7 +9,6 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from fedmf.flower.boundary import Wait
 from fedmf.flower.client_app import make_client_app
 from fedmf.flower.federated_evaluation import CohortEvaluation
 from fedmf.flower.local_run import InProcessGrid
@@ -64,10 +63,7 @@ def run_on_grid(
         session.server,
         session.cohort_schedule(),
         session.task.dataset.user_ids,
-        messages=execution.messages,
-        wait=Wait(execution.round_timeout, execution.min_replies, execution.grace),
-        refusals=execution.refusals,
-        retries=execution.silent_retries,
+        execution=execution,
         on_round=on_round,
         admit=session.admit,
         assignment=assignment,

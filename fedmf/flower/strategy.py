@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
@@ -23,14 +23,14 @@ from fedmf.flower.messages import read_failures, read_slice_reply, read_user_rep
 from fedmf.flower.persistence import Persistence
 from fedmf.flower.population import Assignment, Population
 from fedmf.flower.private_evaluation import PrivateCohortEvaluation
-from fedmf.runs import PrivateServer
+from fedmf.runs import Execution, PrivateServer
 from fedmf.training import FixedPointSum, UserFailure
 
 __all__ = ["CorrelatedNoiseStrategy", "RoundReport"]
 
 _log = logging.getLogger("fedmf")
 
-_WAIT: Final = Wait(600.0)
+_EXECUTION: Final = Execution()
 #: Bytes of a reply beside its numbers: ids and failures of its users.
 _SLACK: Final = 2**26
 
@@ -66,15 +66,12 @@ class CorrelatedNoiseStrategy(Strategy):
         server: noise, optimizer and commit.
         schedule: which users are asked in which round.
         roster: stable user ids by user index.
-        messages: "per-user" sends one message a user and clips again on the server; "slice" sends one
-            message a node and trusts the workers to clip.
-        wait: for a round's replies in "per-user" mode. Slices are waited for, whoever is slow.
-        retries: how often a round is asked for again if no reply arrives at all.
+        execution: whether a message asks one user, whose update the server clips again, or many, whom a
+            worker clips; how long replies are waited for (slices: always), how often silence is asked again.
         on_round: called after each round with its report.
         admit: those of a round's users that their own budgets allow to be asked.
         assignment: which node is asked for which user; default: each user's own node, as nodes claim.
         evaluation: how released models are evaluated on users' own examples; default: never.
-        refusals: after so many in a row, in "per-user" mode, a node is not asked for that user any more.
 
     References:
         Kairouz et al. (2021), "Practical and Private (Deep) Learning without Sampling or Shuffling";
@@ -86,21 +83,19 @@ class CorrelatedNoiseStrategy(Strategy):
         server: PrivateServer,
         schedule: CohortSchedule,
         roster: Sequence[str],
-        messages: Literal["slice", "per-user"] = "slice",
-        wait: Wait = _WAIT,
-        retries: int = 10,
+        execution: Execution = _EXECUTION,
         on_round: Callable[[RoundReport], None] = lambda _: None,
         admit: Callable[[int, Sequence[str]], list[str]] = lambda _, users: list(users),
         assignment: Assignment | None = None,
         evaluation: CohortEvaluation | PrivateCohortEvaluation | None = None,
-        refusals: int = 3,
     ) -> None:
         if len(roster) != schedule.users:
             raise ValueError(f"roster must name the schedule's {schedule.users} users; got {len(roster)}.")
         self.server, self.schedule, self.roster = server, schedule, roster
-        self.messages, self.retries, self.on_round = messages, retries, on_round
-        self.wait = replace(wait, most_bytes=64 * server.dimension + _SLACK)
-        self._quarantine = Quarantine(refusals if messages == "per-user" else 0)
+        self.messages, self.retries, self.on_round = execution.messages, execution.silent_retries, on_round
+        most_bytes = 64 * server.dimension + _SLACK
+        self.wait = Wait(execution.round_timeout, execution.min_replies, execution.grace, most_bytes)
+        self._quarantine = Quarantine(execution.refusals if self.messages == "per-user" else 0)
         self.admit = admit
         self._assignment = assignment or Population(roster, _log.warning)
         self._evaluation = evaluation

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 from torch import Tensor
 
 from fedmf.flower.arrays import tensor_of
+from fedmf.flower.forwarded_grid import ForwardedGrid
 
 __all__ = ["SentMessage", "WatchedGrid", "watch", "watched_messages"]
 
@@ -69,7 +69,7 @@ def watch(grid: Grid) -> Grid:
     return WatchedGrid(grid, tuple(_watchers)) if _watchers else grid
 
 
-class WatchedGrid(Grid):
+class WatchedGrid(ForwardedGrid):
     """A grid that shows every message before it sends it.
 
     Args:
@@ -78,48 +78,24 @@ class WatchedGrid(Grid):
     """
 
     def __init__(self, grid: Grid, watchers: tuple[Watcher, ...]) -> None:
-        self._grid, self._watchers = grid, watchers
+        super().__init__(grid)
+        self._watchers = watchers
         #: Replies may be pulled past this grid, which shows only what is sent.
         self.carrier = grid
 
-    def set_run(self, run: Run) -> None:
-        """See Grid.set_run."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """See Grid.run."""
-        return self._grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """See Grid.create_message."""
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """See Grid.get_node_ids."""
-        return self._grid.get_node_ids()
-
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """See Grid.push_messages."""
-        sent = list(messages)
-        for message in sent:
-            for note in self._watchers:
-                note(SentMessage.of(message))
-        return self._grid.push_messages(sent)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """See Grid.pull_messages."""
-        return self._grid.pull_messages(message_ids)
+        return super().push_messages(self._shown(messages))
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """See Grid.send_and_receive."""
-        return self._grid.send_and_receive(messages, timeout=timeout)
+        return super().send_and_receive(self._shown(messages), timeout=timeout)
+
+    def _shown(self, messages: Iterable[Message]) -> list[Message]:
+        sent = list(messages)
+        for message in sent:
+            for note in self._watchers:
+                note(SentMessage.of(message))
+        return sent

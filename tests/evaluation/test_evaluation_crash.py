@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.child_processes import in_child
 from support.judged_tasks import ROUNDS, carry_out, judged_run
 
 from fedmf.errors import LedgerError
@@ -25,20 +26,6 @@ COLUMNS = [column for name in ("loss", "accuracy") for column in private_columns
 
 def _die(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _in_child(body: Callable[[], object]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            body()
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _dying(t: int, where: str, log: Path) -> Callable[[Session], None]:
@@ -83,8 +70,8 @@ def test_killed_at_every_point_of_an_evaluation(tmp_path: Path) -> None:
     whole = carry_out(tmp_path / "whole", run)
     for t, where in zip(DUE[1:], POINTS, strict=False):
         prepare = _dying(t, where, log)
-        assert _in_child(lambda p=prepare: carry_out(path, run, prepare=p)) == -signal.SIGKILL, where
-    assert _in_child(lambda: carry_out(path, run, prepare=_dying(-1, "", log))) == 0
+        assert in_child(lambda p=prepare: carry_out(path, run, prepare=p)) == -signal.SIGKILL, where
+    assert in_child(lambda: carry_out(path, run, prepare=_dying(-1, "", log))) == 0
     with run.resume(path) as session:
         assert session.metrics == whole
         assert session.directory.evaluations.replay().rounds == len(DUE)  # type: ignore[union-attr]
@@ -113,7 +100,7 @@ def test_lost_rounds_never_use_a_row_of_evaluations_again(tmp_path: Path) -> Non
 
         session.directory.commit_row = dying  # type: ignore[method-assign]
 
-    assert _in_child(lambda: carry_out(path, run, prepare=prepare)) == -signal.SIGKILL
+    assert in_child(lambda: carry_out(path, run, prepare=prepare)) == -signal.SIGKILL
     metrics = carry_out(path, run, prepare=_dying(-1, "", log))
     entries = [json.loads(line) for line in log.read_text().splitlines()]
     assert [e for e, _ in entries] == list(range(len(DUE)))

@@ -269,7 +269,7 @@ def test_the_standard_flower_loop_gives_the_same_model(tmp_path) -> None:
     run = small_run(TASK, messages="per-user")
     with run.start(tmp_path / "flower") as session:
         strategy = CorrelatedNoiseStrategy(
-            session.server, schedule_of(run), TASK.dataset.user_ids, messages="per-user"
+            session.server, schedule_of(run), TASK.dataset.user_ids, run.execution
         )
         grid = InProcessGrid(client_for(session))
         strategy._assignment = Population(TASK.dataset.user_ids)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
-from flwr.supercore.run import Run
+
+from fedmf.flower.forwarded_grid import ForwardedGrid
 
 __all__ = ["CohortGrid", "messages_of"]
 
 
-class CohortGrid(Grid):
+class CohortGrid(ForwardedGrid):
     """Another grid, of whose nodes only some are there.
 
     Args:
@@ -23,27 +24,8 @@ class CohortGrid(Grid):
     """
 
     def __init__(self, grid: Grid, nodes: Sequence[int]) -> None:
-        self._grid, self._nodes = grid, list(nodes)
-
-    def set_run(self, run: Run) -> None:
-        """See Grid.set_run."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """See Grid.run."""
-        return self._grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """See Grid.create_message."""
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+        super().__init__(grid)
+        self._nodes = list(nodes)
 
     def get_node_ids(self) -> list[int]:
         """The nodes of the cohort."""
@@ -51,21 +33,7 @@ class CohortGrid(Grid):
 
     def get_nodes(self) -> list[Any]:
         """What is known of them."""
-        return [node for node in self._grid.get_nodes() if node.node_id in set(self._nodes)]
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """See Grid.push_messages."""
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """See Grid.pull_messages."""
-        return self._grid.pull_messages(message_ids)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """See Grid.send_and_receive."""
-        return self._grid.send_and_receive(messages, timeout=timeout)
+        return [node for node in super().get_nodes() if node.node_id in set(self._nodes)]
 
 
 @contextmanager
