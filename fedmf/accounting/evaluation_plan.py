@@ -81,7 +81,7 @@ class EvaluationPlan:
         sensitivity: of C_e under the contract.
         noise_multiplier: σ_e > 0 for sensitivity 1.
         share: of the squared μ of the run's (ε, δ).
-        loss_bound: L; a user's mean loss is clamped to [0, L].
+        ranges: name and public ends of each number that users say, q of them, in the order of a row.
 
     Raises:
         ValueError: a value out of its range, or horizons that do not fit together.
@@ -96,7 +96,7 @@ class EvaluationPlan:
     sensitivity: Sensitivity
     noise_multiplier: float
     share: float
-    loss_bound: float
+    ranges: tuple[tuple[str, float, float], ...]
 
     def __post_init__(self) -> None:
         for symbol, name in (("n", "rounds"), ("every", "every"), ("m_e", "size")):
@@ -113,12 +113,19 @@ class EvaluationPlan:
         for symbol, name, value in (
             ("sens", "sensitivity", self.sensitivity.value),
             ("σ_e", "noise_multiplier", self.noise_multiplier),
-            ("L", "loss_bound", self.loss_bound),
         ):
             if not 0 < value < math.inf:
                 raise ValueError(f"{symbol} ({name} of evaluations) must be positive, finite; got {value!r}.")
         if not 0 < self.share < 1:
             raise ValueError(f"share (of μ²) must lie strictly between 0 and 1; got {self.share!r}.")
+        if not self.ranges or len({name for name, _, _ in self.ranges}) < len(self.ranges):
+            raise ValueError(f"ranges (of what users say) must name each number once; got {self.ranges!r}.")
+        for name, low, high in self.ranges:
+            if not (low < high and math.isfinite(high - low)):
+                raise ValueError(
+                    f"range (of {name}) must have finite ends, the lower below the upper; got "
+                    f"({low!r}, {high!r})."
+                )
         if (self._row_sums <= 0).any():
             raise ValueError(
                 f"A (workload of evaluations) must have rows of positive sum; got {self.workload!r}."
@@ -161,6 +168,23 @@ class EvaluationPlan:
     def relative_noise_std(self, adjacency: str) -> float:
         """Standard deviation of the streamed z per unit of the norm √q."""
         return self.noise_multiplier * self.sensitivity.value * adjacency_factor(adjacency)
+
+    @property
+    def norm(self) -> float:
+        """√q, the largest norm of a user's row."""
+        return math.sqrt(len(self.ranges))
+
+    def stds(self, e: int, adjacency: str) -> dict[str, float]:
+        """Standard deviations of the noise in what evaluation e shows, by name.
+
+        With [c − h, c + h] the range that is h·√q·σ_e·s_e·f·‖(A C_e⁻¹)_e‖/(m_e (A 1)_e).
+
+        Args:
+            e: of E.
+            adjacency: "zero-out" or "replace-one".
+        """
+        scale = self.norm * self.relative_noise_std(adjacency) * float(self.relative_errors[e]) / self.size
+        return {name: (high - low) / 2 * scale for name, low, high in self.ranges}
 
     @property
     def queries(self) -> ToeplitzWorkload:
@@ -214,5 +238,6 @@ class EvaluationPlan:
                 "participation": Participation(**values["participation"]),
                 "sensitivity": Sensitivity(**values["sensitivity"]),
                 "mechanism": Mechanism(**named, factorization=factorization),
+                "ranges": tuple((str(name), float(low), float(high)) for name, low, high in values["ranges"]),
             }
         )

@@ -95,7 +95,7 @@ def audit(
         )
     configured = run.optimizer_source.build([(canaries,)], run.cohorts.rounds)
     optimizer = SummedReleases(configured.second_moment, configured.second_form)
-    plan = plan_run(run, optimizer, canaries)
+    plan = plan_run(run, optimizer, canaries, {})
     C = plan.mechanism.factorization
     pattern, signs = worst_canary(C, plan.participation)
     signal = np.zeros(C.rounds)

@@ -72,7 +72,7 @@ class PrivateCohortEvaluation:
             parameters: θ_{t+1}, shape (d,).
             by_node: whom `asked` named, by the node that serves them.
         """
-        as_slice, bound = self._messages == "slice", self._evaluator.plan.loss_bound
+        as_slice, (_, _, bound) = self._messages == "slice", self._evaluator.plan.ranges[0]  # of the loss
         parts = [
             (node, tuple(part))
             for node, users in sorted(by_node.items())
@@ -116,7 +116,7 @@ class PrivateCohortEvaluation:
             if self._messages == "slice":
                 total.add_parts(read_slice_reply(reply, t=t, asked=users, lengths=total.lengths), len(users))
             else:
-                row = read_user_reply(reply, t=t, asked=users, dimension=len(self._evaluator.ranges))
+                row = read_user_reply(reply, t=t, asked=users, dimension=self._evaluator.dimension)
                 total.add_updates(row[None].clamp(-1.0, 1.0))
         except Exception as reason:  # whatever a stranger's bytes may cause
             total.add_nothing(len(users))

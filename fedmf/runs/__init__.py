@@ -5,9 +5,11 @@ from fedmf.runs.cost_estimate import dry_run
 from fedmf.runs.directory import FAILURES, LEDGER, RunDirectory, account, opened_record, read_header
 from fedmf.runs.evaluation import (
     CentralEvaluation,
+    Evaluation,
     NotPrivateEvaluation,
     PrivateEvaluation,
     PrivateEvaluator,
+    Ranges,
     private_columns,
 )
 from fedmf.runs.execution import Execution
@@ -27,6 +29,7 @@ __all__ = [
     "LEDGER",
     "CentralEvaluation",
     "Classification",
+    "Evaluation",
     "Execution",
     "FunctionTask",
     "NoiseMechanism",
@@ -34,6 +37,7 @@ __all__ = [
     "PrivateEvaluation",
     "PrivateEvaluator",
     "PrivateServer",
+    "Ranges",
     "ReleasedModel",
     "Run",
     "RunDirectory",

@@ -34,7 +34,8 @@ def dry_run(run: Run, device: str = "cpu") -> dict[str, str]:
     task = run.task_source.build().to(device)
     preflight(task, run.local, run.privacy.clip_norm)
     model, n = task.model, run.cohorts.rounds
-    plan = plan_run(run, run.optimizer_source.build(model.shapes, n), model.dimension)
+    optimizer = run.optimizer_source.build(model.shapes, n)
+    plan = plan_run(run, optimizer, model.dimension, run.evaluation.ranges(task))
     source = GaussianSource(NoiseKey.from_os(), model.dimension, Domain.TRAINING)
     inverse = plan.mechanism.factorization.recurrence()
     noise = BlockedNoise(

@@ -26,7 +26,7 @@ from fedmf.records import (
     write_durably,
 )
 from fedmf.runs.budget import read_budgets
-from fedmf.runs.evaluation import NotPrivateEvaluation
+from fedmf.runs.evaluation import NotPrivateEvaluation, PrivateEvaluator
 from fedmf.runs.run import Run
 from fedmf.runs.tables import render_toml
 from fedmf.training import UserFailure
@@ -138,6 +138,20 @@ class RunDirectory:
     def budgets(self) -> dict[str, float]:
         """ε by user id, as they were when the run began."""
         return read_budgets(self.path / BUDGETS)
+
+    def evaluator(self, released: int) -> PrivateEvaluator | None:
+        """What releases private evaluations, if the run has any, checked against so many rounds released.
+
+        Raises:
+            LedgerError: the records of rounds and of evaluations are not of one copy.
+        """
+        plan, ledger = self.header.plan, self.evaluations
+        if plan.evaluation is None or ledger is None:
+            return None
+        folder, adjacency = self.path / EVALUATIONS, plan.privacy.adjacency
+        evaluator = PrivateEvaluator(plan.evaluation, adjacency, self.key, ledger, folder)
+        evaluator.check_reached(released)
+        return evaluator
 
     def close(self) -> None:
         """Let another process have the directory."""

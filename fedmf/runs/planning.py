@@ -21,20 +21,21 @@ from fedmf.cohorts import SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Mechanism, Sensitivity
 from fedmf.optim import ServerOptimizer
-from fedmf.runs.evaluation import PrivateEvaluation, shared_plan
+from fedmf.runs.evaluation import PrivateEvaluation, Ranges, shared_plan
 from fedmf.runs.pair_plan import paired_streams
 from fedmf.runs.run import Run
 
 __all__ = ["plan_run"]
 
 
-def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
+def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Ranges) -> Plan:
     """Build the factorization and calibrate its noise.
 
     Args:
         run: what is asked for.
         optimizer: the server's, which says whether a second moment must be released beside the sums.
         dimension: d, which matters where stored noise is rounded.
+        ranges: of what users say in private evaluations, by name: `Evaluation.ranges`.
 
     Raises:
         ConfigError: a mechanism that cannot be built, or that the accountant does not cover.
@@ -52,7 +53,9 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
         evaluation = None
         if isinstance(run.evaluation, PrivateEvaluation) and isinstance(privacy, UserLevel):
             users = run.task_source.users
-            noise_multiplier, evaluation = shared_plan(run.evaluation, privacy, run.cohorts.rounds, users)
+            noise_multiplier, evaluation = shared_plan(
+                run.evaluation, privacy, run.cohorts.rounds, users, ranges
+            )
         plan = Plan(
             privacy,
             run.cohorts,

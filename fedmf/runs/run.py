@@ -234,9 +234,9 @@ class Run:
         """
         from fedmf.runs.planning import plan_run
 
-        model = self.task_source.build().model
-        optimizer = self.optimizer_source.build(model.shapes, self.cohorts.rounds)
-        return plan_run(self, optimizer, model.dimension)
+        task = self.task_source.build()
+        optimizer = self.optimizer_source.build(task.model.shapes, self.cohorts.rounds)
+        return plan_run(self, optimizer, task.model.dimension, self.evaluation.ranges(task))
 
     def start(self, path: str | Path, device: str = "cpu") -> Session:
         """Plan the run, create its directory, draw its key: a session at round 0.

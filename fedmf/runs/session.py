@@ -15,8 +15,8 @@ from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.runs.budget import UserBudgets, check_names, read_budgets
-from fedmf.runs.directory import EVALUATIONS, RunDirectory, read_header
-from fedmf.runs.evaluation import PrivateEvaluation, PrivateEvaluator
+from fedmf.runs.directory import RunDirectory, read_header
+from fedmf.runs.evaluation import PrivateEvaluation
 from fedmf.runs.outputs import (
     central,
     draw_learning_curve,
@@ -27,7 +27,7 @@ from fedmf.runs.outputs import (
 from fedmf.runs.planning import plan_run
 from fedmf.runs.run import Run
 from fedmf.runs.server import PrivateServer
-from fedmf.training import Task, UserFailure, example_counts, judgement_ranges, preflight
+from fedmf.training import Task, UserFailure, example_counts, preflight
 
 __all__ = ["Session"]
 
@@ -51,26 +51,10 @@ class Session:
         self._budgets = None
         if isinstance(run.privacy, UserLevel) and run.privacy.user_budgets:
             self._budgets = UserBudgets(self.plan, directory.budgets(), directory.ledger)
-        self.evaluator = self._private_evaluator()
+        self.evaluator = directory.evaluator(self.server.t)
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
         self._estimates_kept = 0
         self.evaluate()
-
-    def _private_evaluator(self) -> PrivateEvaluator | None:
-        """What releases private evaluations, where the run has any, checked against the rounds released."""
-        evaluation, directory = self.plan.evaluation, self.directory
-        if evaluation is None or directory.evaluations is None:
-            return None
-        evaluator = PrivateEvaluator(
-            evaluation,
-            judgement_ranges(self.task, evaluation.loss_bound),
-            self.plan.privacy.adjacency,
-            directory.key,
-            directory.evaluations,
-            directory.path / EVALUATIONS,
-        )
-        evaluator.check_reached(self.server.t)
-        return evaluator
 
     def _keep_estimates(self) -> None:
         """Put released estimates into their rows of metrics; a process may have died in between."""
@@ -104,7 +88,7 @@ class Session:
             raise ConfigError(f"users must be the task's {task.dataset.users}; got {run.task_source.users}.")
         preflight(task, run.local, run.privacy.clip_norm)
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-        plan = plan_run(run, optimizer, task.model.dimension)
+        plan = plan_run(run, optimizer, task.model.dimension, run.evaluation.ranges(task))
         if isinstance(run.privacy, UserLevel) and run.privacy.user_budgets:
             budgets = read_budgets(Path(run.privacy.user_budgets).expanduser())
             check_names(budgets, task.dataset.user_ids)
@@ -175,10 +159,8 @@ class Session:
         asked, plan = self.run.evaluation, self.plan.evaluation
         assert isinstance(asked, PrivateEvaluation)
         assert plan is not None
-        cohorts = asked.cohorts(plan.count, self.plan.users)
-        schedule = cohorts.schedule(self.plan.users, plan.participation, secret_seed=0)
         roster = self.task.dataset.user_ids
-        users = {str(roster[index]): index for index in map(int, schedule.cohort(e))}
+        users = {str(roster[index]): index for index in asked.judges(plan, self.plan.users, e)}
         able = list(users) if self._budgets is None else self._budgets.judges(list(users))
         return {users[user]: user for user in able}
 

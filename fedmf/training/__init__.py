@@ -10,7 +10,7 @@ from fedmf.training.clipping import (
     clip_to_fixed_point,
     fixed_point_energies,
 )
-from fedmf.training.evaluation import ExampleTotals, evaluate_users, judgement_ranges, judgements
+from fedmf.training.evaluation import ExampleTotals, centred, evaluate_users, judgement_ranges, judgements
 from fedmf.training.isolated import IsolatedTrainer
 from fedmf.training.kinds import classification, multi_label, next_token, regression, tagging
 from fedmf.training.local import LocalTrainer, Trainer
@@ -41,6 +41,7 @@ __all__ = [
     "Trainer",
     "UserFailure",
     "UserLimits",
+    "centred",
     "classification",
     "clip",
     "clip_to_fixed_point",

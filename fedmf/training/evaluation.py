@@ -25,7 +25,7 @@ from fedmf.training.barrier import (
 from fedmf.training.task import Task
 from fedmf.training.workers import single_threaded_kernels
 
-__all__ = ["ExampleTotals", "evaluate_users", "judgement_ranges", "judgements"]
+__all__ = ["ExampleTotals", "centred", "evaluate_users", "judgement_ranges", "judgements"]
 
 #: Examples in one forward pass.
 _ROWS = 1024
@@ -104,7 +104,7 @@ def judgements(
                 totals = _judged(task, parameters, user, limits)
                 if totals.examples:
                     values = task.values(totals.sums, totals.examples)
-                    entries = [_centred(values[name], *ends) for name, ends in ranges.items()]
+                    entries = [centred(values[name], *ends) for name, ends in ranges.items()]
                     rows[place] = torch.tensor(entries, dtype=torch.float64)
             except BaseException as error:
                 pass_interrupt(error)
@@ -128,7 +128,12 @@ def _judged(task: Task, parameters: Tensor, user: str, limits: UserLimits) -> Ex
     return _totals(task, parameters, *load_examples(task.dataset, task.structure, users, counts, fail))
 
 
-def _centred(value: float, low: float, high: float) -> float:
+def centred(value: float, low: float, high: float) -> float:
+    """(x − c)/h for x clamped to [c − h, c + h]: a number of [−1, 1]; 0 for NaN.
+
+    >>> centred(0.75, 0.0, 1.0), centred(7.0, 0.0, 5.0), centred(float("nan"), 0.0, 1.0)
+    (0.5, 1.0, 0.0)
+    """
     if math.isnan(value):
         return 0.0
     middle, half = (low + high) / 2, (high - low) / 2

@@ -37,7 +37,7 @@ def fill(path: Path, run: Run) -> float:
     users, dimension = run.task_source.users, 1000
     schedule = run.cohorts.schedule(users, run.participation, secret_seed=0)
     ids = [f"user-{u:08d}" for u in range(users)]
-    plan = plan_run(run, run.optimizer_source.build([(dimension,)], run.cohorts.rounds), dimension)
+    plan = plan_run(run, run.optimizer_source.build([(dimension,)], run.cohorts.rounds), dimension, {})
     header = header_of(run, plan, NoiseKey.from_os(), dimension)
     spent = 0.0
     with Ledger.create(path / LEDGER, run.participation, header.to_dict()) as ledger:

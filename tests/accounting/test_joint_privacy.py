@@ -65,7 +65,7 @@ def evaluation_plan(
         "sensitivity": stated_sensitivity(C, contract),
         "noise_multiplier": multiplier,
         "share": 0.2,
-        "loss_bound": 2.0,
+        "ranges": (("loss", 0.0, 2.0), ("accuracy", 0.0, 1.0)),
     }
     return EvaluationPlan(**{**values, **changes}), toeplitz(column, contract.rounds)
 
@@ -211,8 +211,18 @@ def test_a_statement_says_what_evaluation_is_part_of_it(tmp_path: Path) -> None:
     ledgers = recorded(tmp_path, header, ROUNDS, JUDGED)
     statement = build_statement(RunHeader.from_dict(header.to_dict()), *ledgers)
     said, mu = statement.to_dict(), math.hypot(1 / 0.7, 1 / 1.9)
+    # Half a range, √2 numbers a row, σ_e, sens(C_e) of the dense matrix, 4 users, C_e⁻¹'s longest row.
+    sensitivity = max(
+        float(np.linalg.norm(DENSE_E[:, list(p)].sum(axis=1))) for p in patterns(Participation(3, 2, 1))
+    )
+    longest = float(np.linalg.norm(np.linalg.inv(DENSE_E), axis=1).max())
+    bar = math.sqrt(2) * 1.9 * sensitivity * longest / 4
     assert said["evaluation"] == {
-        "evaluations": 3, "evaluations_released": 3, "every": 2, "size": 4, "share": 0.2, "loss_bound": 2.0,
+        "evaluations": 3, "evaluations_released": 3, "every": 2, "size": 4, "share": 0.2,
+        "metrics": {
+            "loss": {"low": 0.0, "high": 2.0, "largest_std": pytest.approx(bar)},
+            "accuracy": {"low": 0.0, "high": 1.0, "largest_std": pytest.approx(bar / 2)},
+        },
         "max_participations": 2, "min_separation": 1, "mechanism": "given", "params": {},
         "workload": "window:1", "sensitivity": PLAN_E.sensitivity.value,
         "sensitivity_kind": PLAN_E.sensitivity.kind, "noise_multiplier": 1.9,
@@ -275,7 +285,11 @@ def test_no_theorem_no_plan() -> None:
     for changes, message in (
         ({"share": 1.0}, "share"),
         ({"noise_multiplier": 0.0}, "σ_e"),
-        ({"loss_bound": math.inf}, "L "),
+        ({"ranges": ()}, "must name each number once"),
+        ({"ranges": (("loss", 0.0, 1.0), ("loss", 0.0, 2.0))}, "must name each number once"),
+        ({"ranges": (("loss", 0.0, math.inf),)}, "range .of loss. must have finite ends"),
+        ({"ranges": (("loss", 1.0, 1.0),)}, "range .of loss. must have finite ends"),
+        ({"ranges": (("loss", -1e308, 1e308),)}, "range .of loss. must have finite ends"),
         ({"every": 1}, "E .participation of evaluations. must be 6; got 3"),
         ({"workload": "window:9"}, "w .window width."),
     ):

@@ -19,7 +19,7 @@ RUN = small_run(users=4, cohort_size=2, rounds=6, epsilon=3.0, noise_seed=-1)
 
 
 def planned(run: Run = RUN) -> Plan:
-    return plan_run(run, run.optimizer_source.build([(DIMENSION,)], run.cohorts.rounds), DIMENSION)
+    return plan_run(run, run.optimizer_source.build([(DIMENSION,)], run.cohorts.rounds), DIMENSION, {})
 
 
 PLAN, RECORDED = planned(), RUN.to_dict()

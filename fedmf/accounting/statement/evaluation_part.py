@@ -34,22 +34,28 @@ class EvaluationPart:
         plan: the contract and the noise.
         recorded: what the record of evaluations holds.
         mu: of the worst user in the record, of evaluations alone.
+        adjacency: of the run.
     """
 
     plan: EvaluationPlan
     recorded: ParticipationSummary
     mu: float
+    adjacency: str
 
     def planned(self) -> dict[str, Any]:
         """What may be public, JSON-able: nothing of it depends on who took part."""
         plan = self.plan
+        stds = [plan.stds(e, self.adjacency) for e in range(plan.count)]
         return {
             "evaluations": plan.count,
             "evaluations_released": self.recorded.rounds,
             "every": plan.every,
             "size": plan.size,
             "share": plan.share,
-            "loss_bound": plan.loss_bound,
+            "metrics": {
+                name: {"low": low, "high": high, "largest_std": max(std[name] for std in stds)}
+                for name, low, high in plan.ranges
+            },
             "max_participations": plan.participation.max_participations,
             "min_separation": plan.participation.min_separation,
             "mechanism": plan.mechanism.name,
@@ -132,4 +138,4 @@ def evaluation_part(
     spent = realised_privacy(
         recorded.patterns, evaluation.release, noise, plan.privacy.delta, rows, adjacency
     )
-    return EvaluationPart(evaluation, recorded.summary, spent.mu)
+    return EvaluationPart(evaluation, recorded.summary, spent.mu, adjacency)

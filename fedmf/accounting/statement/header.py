@@ -17,7 +17,7 @@ from fedmf.version import SOFTWARE
 __all__ = ["RunHeader"]
 
 #: Raised when a field changes its meaning; see docs/decisions/0011-record-formats.md.
-_FORMAT: Final = 5
+_FORMAT: Final = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class RunHeader:
     Raises:
         ValueError: a field out of its range, or a plan for other privacy or cohorts than those of the run.
 
-    >>> RunHeader.from_dict({"format": 5, "dimension": 10})
+    >>> RunHeader.from_dict({"format": 6, "dimension": 10})
     Traceback (most recent call last):
         ...
     ValueError: header (run description) must have the fields of this version; missing: arrays, ...

@@ -145,11 +145,15 @@ def _second_moment(second: Mapping[str, Any]) -> str:
 def _evaluation(evaluation: Mapping[str, Any]) -> str:
     """The stream of private evaluations that the same ε covers."""
     e = evaluation
+    metrics = ", ".join(
+        f"{name} ({m['low']:g} to {m['high']:g}, error bar {up(m['largest_std'])})"
+        for name, m in e["metrics"].items()
+    )
     return (
         f"{e['evaluations_released']} of {e['evaluations']} private ones under the same epsilon, of "
         f"{e['size']} users each: mu = {up(e['mu_planned'])} planned, {100 * e['share']:g} % of mu^2; "
         f"{e['mechanism']}{_parameters(e['params'])}, workload {e['workload']}, noise multiplier "
-        f"{_level(e['noise_multiplier'])}"
+        f"{_level(e['noise_multiplier'])}; private metrics: {metrics}"
     )
 
 

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from flwr.app import ArrayRecord
 from torch import Tensor
 
 from fedmf.accounting import PrivacyStatement, UserLevel, build_statement
 from fedmf.errors import ConfigError
+from fedmf.flower.wrapper.app_task import FlowerAppTask
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.noise import NoiseKey
 from fedmf.runs import (
     LEDGER,
+    PrivateEvaluation,
     PrivateServer,
     Run,
     RunDirectory,
@@ -36,33 +39,37 @@ class AppRun:
         run: what is run.
         directory: its open directory.
         initial: θ_0, shape (d,), float32.
+        layout: of the arrays it is made of.
     """
 
-    def __init__(self, run: Run, directory: RunDirectory, initial: Tensor) -> None:
+    def __init__(self, run: Run, directory: RunDirectory, initial: Tensor, layout: ArrayLayout) -> None:
         self.run, self.directory, self.plan = run, directory, directory.header.plan
+        self.layout = layout
         optimizer = run.optimizer_source.build([(initial.numel(),)], run.cohorts.rounds)
         self.server = PrivateServer(self.plan, directory, initial, optimizer, storage=run.noise.storage)
         seed = directory.key.cohort_seed()
+        self.evaluator = directory.evaluator(self.server.t)
         self._schedule = run.cohorts.schedule(self.plan.users, self.plan.participation, seed)
         self._budgets = None
         if isinstance(run.privacy, UserLevel) and run.privacy.user_budgets:
             self._budgets = UserBudgets(self.plan, directory.budgets(), directory.ledger)
 
     @classmethod
-    def open(cls, path: Path, run: Run, initial: Tensor, layout: ArrayLayout, lasting: bool) -> Self:
+    def open(cls, path: Path, run: Run, task: FlowerAppTask, initial: Tensor, lasting: bool) -> Self:
         """Begin a run, or go on with the one that is there.
 
         Args:
             path: its directory.
             run: what to run.
+            task: of the run.
             initial: θ_0.
-            layout: of the arrays it is made of.
             lasting: whether users are recognised when nodes come back.
 
         Raises:
             ConfigError: the place holds another run, or one that cannot be continued.
             LedgerError: a damaged ledger, or another process is running it.
         """
+        layout = task.layout
         if (path / LEDGER).is_file():
             other = difference(read_header(path).run, run.to_dict())
             if other is not None:
@@ -75,21 +82,34 @@ class AppRun:
             directory = RunDirectory.open(path)
         else:
             optimizer = run.optimizer_source.build([(initial.numel(),)], run.cohorts.rounds)
-            plan = plan_run(run, optimizer, initial.numel())
+            plan = plan_run(run, optimizer, initial.numel(), task.ranges)
             seed = run.privacy.noise_seed
             key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
             arrays = tuple((name, shape) for name, shape, _ in layout.trained)
             directory = RunDirectory.create(path, run, plan, key, initial.numel(), arrays=arrays)
         try:
-            return cls(run, directory, initial)
+            return cls(run, directory, initial, layout)
         except BaseException:
             directory.close()
             raise
+
+    @property
+    def arrays(self) -> ArrayRecord:
+        """The released model."""
+        return self.layout.record(self.server.parameters)
 
     def cohort(self, t: int, roster: Sequence[str]) -> list[str]:
         """The users to be asked in round t (0-based), those left out who would exceed their budget."""
         planned = [roster[int(user)] for user in self._schedule.cohort(t)]
         return planned if self._budgets is None else self._budgets.admit(t, planned)
+
+    def judges(self, e: int, roster: Sequence[str]) -> list[str]:
+        """The users whom private evaluation e asks, those left out whose own budget forbids it."""
+        asked, plan = self.run.evaluation, self.plan.evaluation
+        assert isinstance(asked, PrivateEvaluation)
+        assert plan is not None
+        users = [roster[user] for user in asked.judges(plan, self.plan.users, e)]
+        return users if self._budgets is None else self._budgets.judges(users)
 
     def note_failures(self, t: int, failures: Sequence[UserFailure]) -> None:
         """Keep for the operator who failed in round t, in a secret file."""
@@ -97,7 +117,7 @@ class AppRun:
 
     def statement(self) -> PrivacyStatement:
         """Of what was released so far."""
-        return build_statement(self.directory.header, self.directory.ledger)
+        return build_statement(self.directory.header, self.directory.ledger, self.directory.evaluations)
 
     def write_statement(self) -> None:
         """Into the run directory."""

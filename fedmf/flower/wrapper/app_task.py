@@ -10,6 +10,7 @@ from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
 from fedmf.flower.messages import roster_digest
 from fedmf.flower.wrapper.layout import ArrayLayout
+from fedmf.runs import Ranges
 from fedmf.training import Task
 
 __all__ = ["FlowerAppTask"]
@@ -23,11 +24,13 @@ class FlowerAppTask:
         layout: of the model's arrays.
         roster: ids of all users in their order.
         identity: how users are told apart, in words.
+        ranges: of the metrics that clients report and private evaluation releases, by name.
     """
 
     layout: ArrayLayout
     roster: Sequence[str]
     identity: str
+    ranges: Ranges
     kind: ClassVar[str] = "flower-app"
 
     @property
@@ -46,12 +49,14 @@ class FlowerAppTask:
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """See `TaskSource.public_inputs`."""
         arrays = f"{len(self.layout.names)} arrays, {self.layout.dimension} numbers trained"
+        ranges = ", ".join(f"{name} in [{low:g}, {high:g}]" for name, (low, high) in self.ranges.items())
         frozen = ", ".join(sorted(self.layout.kept)) or "none"
         return (
             PublicInput("users", str(self.users), "argument num_users"),
             PublicInput("user ids", self.identity, "the app"),
             PublicInput("model", arrays, "argument initial_arrays"),
             PublicInput("arrays that stay", frozen, "named frozen, or of whole numbers"),
+            *([PublicInput("ranges of metrics", ranges, "argument evaluation_metrics")] if ranges else []),
         )
 
     def undeclared(self) -> tuple[str, ...]:
@@ -67,4 +72,5 @@ class FlowerAppTask:
             "roster": roster_digest(self.roster),
             "identity": self.identity,
             "arrays": self.layout.fingerprint(),
+            "metrics": [[name, float(low), float(high)] for name, (low, high) in self.ranges.items()],
         }

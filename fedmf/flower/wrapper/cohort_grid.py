@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from fedmf.flower.boundary import Quarantine
 from fedmf.flower.forwarded_grid import ForwardedGrid
+from fedmf.flower.wrapper.identity import UserIdentity
 
-__all__ = ["CohortGrid", "messages_of"]
+__all__ = ["CohortGrid", "messages_of", "reached"]
 
 
 class CohortGrid(ForwardedGrid):
@@ -41,7 +43,9 @@ def _everybody(inner: FedAvg, nodes: int) -> Iterator[None]:
     """A strategy that asks every node it sees: the cohort decides whom to ask, not its fractions."""
     chosen = {
         "fraction_train": 1.0,
+        "fraction_evaluate": 1.0,
         "min_train_nodes": nodes,
+        "min_evaluate_nodes": nodes,
         "min_available_nodes": nodes,
     }
     before = {name: getattr(inner, name) for name in chosen}
@@ -53,11 +57,37 @@ def _everybody(inner: FedAvg, nodes: int) -> Iterator[None]:
 
 
 def messages_of(
-    inner: FedAvg, server_round: int, arrays: ArrayRecord, config: ConfigRecord, cohort: CohortGrid
+    inner: FedAvg,
+    kind: Literal["train", "evaluate"],
+    server_round: int,
+    arrays: ArrayRecord,
+    config: ConfigRecord,
+    cohort: CohortGrid,
 ) -> list[Message]:
-    """What a strategy sends for a round to every node that it sees."""
-    nodes = len(cohort.get_node_ids())
+    """What a strategy sends for a round to every node that it sees.
+
+    Raises:
+        RuntimeError: the strategy asks other nodes, or one twice.
+    """
+    nodes = cohort.get_node_ids()
     if not nodes:
         return []
-    with _everybody(inner, nodes):
-        return list(inner.configure_train(server_round, arrays, config, cohort))
+    configure = inner.configure_train if kind == "train" else inner.configure_evaluate
+    with _everybody(inner, len(nodes)):
+        messages = list(configure(server_round, arrays, config, cohort))
+    asked = [message.metadata.dst_node_id for message in messages]
+    if sorted(asked) != sorted(nodes):
+        raise RuntimeError(
+            f"strategy {type(inner).__name__} must ask each of the {len(nodes)} nodes of the cohort once to "
+            f"{kind}; it asks {len(asked)}."
+        )
+    return messages
+
+
+def reached(
+    users: Sequence[str], identity: UserIdentity, quarantine: Quarantine
+) -> tuple[dict[int, str], bool]:
+    """Whom to ask for users, as users by node, and whether no node that serves one is left out as useless."""
+    served = {node: user for user in users if (node := identity.node_of(user)) is not None}
+    nodes = {node: user for node, user in served.items() if (node, user) not in quarantine}
+    return nodes, len(nodes) == len(served)

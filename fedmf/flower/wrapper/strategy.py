@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -15,24 +15,23 @@ from fedmf.accounting import PrivacyStatement, UserLevel
 from fedmf.cohorts import Cohorts, CyclicCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
-from fedmf.flower.boundary import Quarantine, Wait, pull_until
-from fedmf.flower.persistence import Persistence
+from fedmf.flower.boundary import Quarantine, Wait
 from fedmf.flower.wrapper.app_run import AppRun, new_place
 from fedmf.flower.wrapper.app_task import FlowerAppTask
-from fedmf.flower.wrapper.cohort_grid import CohortGrid, messages_of
+from fedmf.flower.wrapper.client_evaluation import AskedEvaluation, ClientEvaluation, ClientEvaluationKind
+from fedmf.flower.wrapper.cohort_training import CohortTraining
 from fedmf.flower.wrapper.identity import NodesAreUsers, UserIdentity
 from fedmf.flower.wrapper.inner_rule import InnerRule, check_inner
 from fedmf.flower.wrapper.layout import ArrayLayout
-from fedmf.flower.wrapper.round_trip import RoundTrip
+from fedmf.flower.wrapper.private_client_evaluation import evaluation_of
 from fedmf.participation import Adjacency
-from fedmf.runs import CentralEvaluation, Execution, NoiseMechanism, NotPrivateEvaluation, Run
+from fedmf.runs import Execution, NoiseMechanism, PrivateEvaluation, Run
 
 __all__ = ["CorrelatedNoise"]
 
 _log = logging.getLogger("fedmf")
-#: What a run records of each way in which clients may evaluate.
-_EVALUATIONS: Final = {"off": CentralEvaluation(), "not-private": NotPrivateEvaluation()}
 _EXECUTION: Final = Execution(messages="per-user")
+_PRIVATE_EVALUATION: Final = PrivateEvaluation()
 
 
 class CorrelatedNoise(Strategy):
@@ -53,8 +52,11 @@ class CorrelatedNoise(Strategy):
         users_per_round: m, how many are asked in a round.
         num_rounds: n, the most rounds there will ever be.
         mechanism: name of a mechanism, or a factorization.
-        client_evaluation: "off", or "not-private": the inner strategy's evaluation on clients, whose metrics
-            are computed from users' examples without noise and that no ε counts.
+        client_evaluation: "off"; "private": metrics that clients report, with noise, under the same ε; or
+            "not-private": the inner strategy's evaluation on clients, without noise, that no ε counts.
+        evaluation_metrics: for "private": the metrics to release, each with its public range, such as
+            ``{"eval_loss": (0.0, 5.0), "eval_acc": (0.0, 1.0)}``. Every user counts once.
+        private_evaluation: for "private": share of the budget, rounds between evaluations, users asked.
         noise_seed: public seed: a simulation that anyone can undo; None draws a key from the operating
             system.
         run_dir: where ledger, key and statement are; a run that is there is continued. Default: a new
@@ -84,7 +86,9 @@ class CorrelatedNoise(Strategy):
         users_per_round: int,
         num_rounds: int,
         mechanism: str | Factorization | MechanismChoice | NoiseMechanism = "banded-toeplitz",
-        client_evaluation: Literal["off", "not-private"] = "off",
+        client_evaluation: ClientEvaluationKind = "off",
+        evaluation_metrics: Mapping[str, tuple[float, float]] | None = None,
+        private_evaluation: PrivateEvaluation = _PRIVATE_EVALUATION,
         noise_seed: int | None = None,
         run_dir: str | Path | None = None,
         adjacency: Adjacency = "zero-out",
@@ -99,19 +103,14 @@ class CorrelatedNoise(Strategy):
         check_inner(strategy, trusted_subclass)
         if execution.messages != "per-user":
             raise ConfigError(f"execution must have messages 'per-user'; got {execution.messages!r}.")
-        if client_evaluation not in ("off", "not-private"):
-            raise ConfigError(
-                f"client_evaluation must be 'off' or 'not-private'; got {client_evaluation!r}. Private "
-                "evaluation needs clients of fedmf, which say what each user's metrics are."
-            )
-        self.inner, self.client_evaluation = strategy, client_evaluation
+        self.inner = strategy
+        self._asked = AskedEvaluation(client_evaluation, dict(evaluation_metrics or {}), private_evaluation)
         self.identity = identity or NodesAreUsers(num_users)
         if self.identity.users != num_users:
             raise ConfigError(
                 f"num_users must be that of the identity, {self.identity.users}; got {num_users}."
             )
         self._frozen, self._execution = tuple(frozen), execution
-        self._quarantine = Quarantine(execution.refusals)
         self._privacy = _checked(
             lambda: UserLevel(
                 clip_norm=clipping_norm,
@@ -129,8 +128,8 @@ class CorrelatedNoise(Strategy):
         self._mechanism = mechanism
         self._path = Path(run_dir).expanduser().resolve() if run_dir else new_place()
         self._opened: AppRun | None = None
-        self._round: RoundTrip | None = None
-        self._may_wait = True
+        self._training: CohortTraining | None = None
+        self._evaluation: ClientEvaluation | None = None
 
     @property
     def run_dir(self) -> Path:
@@ -162,7 +161,7 @@ class CorrelatedNoise(Strategy):
                 type(self.inner).__name__,
                 plan.mechanism.name,
                 plan.noise_multiplier,
-                self.client_evaluation,
+                self._asked.kind,
                 self._path,
             )
         self.inner.summary()
@@ -171,19 +170,22 @@ class CorrelatedNoise(Strategy):
         """Plan the run and make its directory, or open the one that is there. `start` does it."""
         if self._opened is None:
             layout = ArrayLayout.of(initial_arrays, self._frozen)
+            task = FlowerAppTask(layout, self.identity.roster, self.identity.words, self._asked.metrics)
             run = Run(
-                task=FlowerAppTask(layout, self.identity.roster, self.identity.words),
+                task=task,
                 cohorts=self._cohorts,
                 privacy=self._privacy,
                 mechanism=self._mechanism,
                 optimizer=InnerRule(self.inner, layout),
-                evaluation=_EVALUATIONS[self.client_evaluation],
+                evaluation=self._asked.recorded,
                 execution=self._execution,
             )
-            self._layout = layout
-            self._opened = AppRun.open(
-                self._path, run, layout.flat(initial_arrays).float(), layout, self.identity.lasting
-            )
+            initial = layout.flat(initial_arrays).float()
+            opened = AppRun.open(self._path, run, task, initial, self.identity.lasting)
+            quarantine, retries = Quarantine(self._execution.refusals), self._execution.silent_retries
+            shared = opened, self.inner, self.identity, quarantine, retries
+            self._opened, self._training = opened, CohortTraining(*shared)
+            self._evaluation = evaluation_of(self._asked, *shared)
         return self._opened
 
     def configure_train(
@@ -194,55 +196,29 @@ class CorrelatedNoise(Strategy):
         Raises:
             RuntimeError: the inner strategy asks other nodes, or one twice.
         """
-        opened = self.begin(arrays)
-        roster = self.identity.roster
-        cohort = opened.cohort(server_round - 1, roster)
-        served = {node: user for user in cohort if (node := self.identity.node_of(user)) is not None}
-        nodes = {node: user for node, user in served.items() if (node, user) not in self._quarantine}
-        sent = self._layout.record(opened.server.parameters)
-        messages = messages_of(self.inner, server_round, sent, config, CohortGrid(grid, sorted(nodes)))
-        asked = [message.metadata.dst_node_id for message in messages]
-        if sorted(asked) != sorted(nodes):
-            raise RuntimeError(
-                f"strategy {type(self.inner).__name__} must ask each of the {len(nodes)} nodes of the cohort "
-                f"once; it asks {len(asked)}."
-            )
-        by_user = [(message, nodes[message.metadata.dst_node_id]) for message in messages]
-        self._round = RoundTrip(cohort, by_user, self._layout.flat(sent), self._layout, self._quarantine)
-        self._may_wait = bool(cohort) and len(nodes) == len(served)
-        return messages
+        self.begin(arrays)
+        assert self._training is not None
+        return self._training.configure(server_round, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Clip, sum, noise, step, commit. Whose reply arrived is present, whatever it holds."""
-        opened, trip = self._opened, self._round
-        assert opened is not None
-        assert trip is not None
-        total = opened.server.new_sum()
-        trip.fold(replies, total)
-        opened.server.release(total, trip.present)
-        opened.note_failures(server_round - 1, trip.failures)
-        return self._layout.record(opened.server.parameters), None
+        assert self._training is not None
+        return self._training.release(server_round, replies), None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The inner strategy's, or nothing."""
-        if self.client_evaluation == "off":
-            return []
-        return self.inner.configure_evaluate(server_round, arrays, config, grid)
+        """Messages to those who are asked about the model, if any are."""
+        self.begin(arrays)
+        assert self._evaluation is not None
+        return self._evaluation.configure(server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """The inner strategy's; replies that it cannot take never end the run. Not private, by name."""
-        try:
-            metrics = self.inner.aggregate_evaluate(server_round, list(replies))
-        except Exception as error:
-            _log.warning("round %d: client evaluation failed: %s", server_round, type(error).__name__)
-            return None
-        if metrics is None:
-            return None
-        return MetricRecord({f"{name}_not_private": value for name, value in metrics.items()})
+        """What is shown of clients' evaluation."""
+        assert self._evaluation is not None
+        return self._evaluation.aggregate(server_round, replies)
 
     def start(
         self,
@@ -260,7 +236,9 @@ class CorrelatedNoise(Strategy):
             ConfigError: more rounds than were planned; nobody is asked.
             RuntimeError: no node answers, or no reply to a round arrived however often it was asked for.
         """
-        opened = self.begin(initial_arrays)
+        opened, training, evaluation = self.begin(initial_arrays), self._training, self._evaluation
+        assert training is not None
+        assert evaluation is not None
         server = opened.server
         last = server.horizon if num_rounds is None else num_rounds
         if last > server.horizon:
@@ -272,48 +250,31 @@ class CorrelatedNoise(Strategy):
         self.summary()
         train = ConfigRecord() if train_config is None else train_config
         evaluate = ConfigRecord() if evaluate_config is None else evaluate_config
-        result = Result()
-        result.arrays = self._layout.record(server.parameters)
+        execution, result = self._execution, Result()
+        wait = Wait(timeout, execution.min_replies, execution.grace, opened.layout.most_bytes)
+        result.arrays = opened.arrays
         if evaluate_fn is not None and server.t == 0:
             _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, result.arrays))
-        if server.t < last:
+        result.evaluate_metrics_clientapp.update(evaluation.released())
+        left = evaluation.is_left(server.t)
+        if left or server.t < last:
             self.identity.gather(grid, timeout)
         try:
+            if left:
+                metrics = evaluation.evaluate(server.t, result.arrays, evaluate, grid, wait)
+                _keep(result.evaluate_metrics_clientapp, server.t, metrics)
             while server.t < last:
                 number = server.t + 1
-                arrays, _ = self.aggregate_train(number, self._replies(number, grid, timeout, train))
-                assert arrays is not None
+                arrays = training.release(number, training.replies(number, train, grid, wait))
                 result.arrays = arrays
-                messages = list(self.configure_evaluate(number, arrays, evaluate, grid))
-                if messages:
-                    replies = pull_until(grid, grid.push_messages(messages), self._wait(timeout))
-                    _keep(result.evaluate_metrics_clientapp, number, self.aggregate_evaluate(number, replies))
+                metrics = evaluation.evaluate(number, arrays, evaluate, grid, wait)
+                _keep(result.evaluate_metrics_clientapp, number, metrics)
                 if evaluate_fn is not None:
                     _keep(result.evaluate_metrics_serverapp, number, evaluate_fn(number, arrays))
                 _log.info("round %d of %d: released", number, last)
         finally:
             opened.write_statement()
         return result
-
-    def _wait(self, seconds: float) -> Wait:
-        return Wait(seconds, self._execution.min_replies, self._execution.grace, self._layout.most_bytes)
-
-    def _replies(self, number: int, grid: Grid, timeout: float, config: ConfigRecord) -> Iterator[Message]:
-        """The replies to a round, asked for again until one arrives."""
-        replies = Persistence(self._wait(timeout), self._execution.silent_retries).replies(
-            f"round {number}",
-            grid,
-            self.identity,
-            lambda: self.configure_train(number, ArrayRecord(), config, grid),
-            # A user who is asked no more would have ended the wait by another useless reply.
-            lambda: self._may_wait,
-        )
-        if replies is None:
-            raise RuntimeError(
-                f"no reply to round {number} arrived in {self._execution.silent_retries + 1} attempts; "
-                "stopped. Nothing of it was released: start again when nodes answer."
-            )
-        return replies
 
 
 def _keep(history: dict[int, MetricRecord], number: int, metrics: MetricRecord | None) -> None:

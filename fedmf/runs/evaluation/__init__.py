@@ -8,6 +8,7 @@ from fedmf.runs.evaluation.kinds import (
     Evaluation,
     NotPrivateEvaluation,
     PrivateEvaluation,
+    Ranges,
 )
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "NotPrivateEvaluation",
     "PrivateEvaluation",
     "PrivateEvaluator",
+    "Ranges",
     "check_private",
     "private_columns",
     "shared_plan",

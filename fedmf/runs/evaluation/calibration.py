@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedmf.accounting import EvaluationPlan, Privacy, UserLevel, evaluation_count, shared_multipliers
 from fedmf.factorization import stated_sensitivity
-from fedmf.runs.evaluation.kinds import PrivateEvaluation
+from fedmf.runs.evaluation.kinds import PrivateEvaluation, Ranges
 from fedmf.workload import parse_workload
 
 __all__ = ["check_private", "shared_plan"]
@@ -39,7 +39,7 @@ def check_private(asked: PrivateEvaluation, privacy: Privacy, rounds: int, users
 
 
 def shared_plan(
-    asked: PrivateEvaluation, privacy: UserLevel, rounds: int, users: int
+    asked: PrivateEvaluation, privacy: UserLevel, rounds: int, users: int, ranges: Ranges
 ) -> tuple[float, EvaluationPlan]:
     """(σ of training, plan of the evaluations), which have the run's (ε, δ) together.
 
@@ -48,6 +48,7 @@ def shared_plan(
         privacy: of the run.
         rounds: n.
         users: N.
+        ranges: of what users say, by name.
 
     Raises:
         ValueError: a mechanism or workload that cannot be built for so many evaluations, or too many users.
@@ -67,6 +68,6 @@ def shared_plan(
         sensitivity=stated_sensitivity(mechanism.factorization, contract),
         noise_multiplier=evaluation,
         share=asked.share,
-        loss_bound=asked.loss_bound,
+        ranges=tuple((name, float(low), float(high)) for name, (low, high) in ranges.items()),
     )
     return training, plan

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,6 @@ from fedmf.records import Ledger, load_checkpoint, save_checkpoint
 from fedmf.training import FixedPointSum
 
 __all__ = ["PrivateEvaluator", "private_columns"]
-
-Ranges = Mapping[str, tuple[float, float]]
 
 
 def private_columns(name: str) -> tuple[str, str]:
@@ -44,8 +41,7 @@ class PrivateEvaluator:
     c + h·(A Y)_e/(A 1)_e. Users that fail, do not answer or own nothing count as rows of zeros: m_e is fixed.
 
     Args:
-        plan: contract and noise.
-        ranges: the public range of each number, by name; q of them.
+        plan: contract and noise, and the public range of each number.
         adjacency: "zero-out" or "replace-one".
         key: of the run.
         ledger: of the evaluations.
@@ -62,16 +58,15 @@ class PrivateEvaluator:
     def __init__(
         self,
         plan: EvaluationPlan,
-        ranges: Ranges,
         adjacency: str,
         key: NoiseKey,
         ledger: Ledger,
         folder: Path,
     ) -> None:
-        self.plan, self.ranges = plan, dict(ranges)
-        self._ledger, self._folder, self._norm = ledger, folder, math.sqrt(len(ranges))
-        self._std = self._norm * plan.relative_noise_std(adjacency)
-        source = GaussianSource(key, len(ranges), Domain.EVALUATION)
+        self.plan, self.dimension, self._adjacency = plan, len(plan.ranges), adjacency
+        self._ledger, self._folder = ledger, folder
+        self._std = plan.norm * plan.relative_noise_std(adjacency)
+        source = GaussianSource(key, self.dimension, Domain.EVALUATION)
         self._noise = NoiseStream(source, plan.mechanism.factorization.recurrence(), plan.count)
         self._released = self._restored()
 
@@ -79,13 +74,13 @@ class PrivateEvaluator:
         """Y_0, …, Y_{e−1}, shape (e, q)."""
         committed = self._ledger.checkpoint()
         if committed is None:
-            return np.zeros((0, len(self.ranges)))
+            return np.zeros((0, self.dimension))
         e, name, digest = committed
         rows, _, noise = load_checkpoint(self._folder / name, digest)
         self._noise.load_state(noise)
-        if rows.shape != (e + 1, len(self.ranges)) or self._noise.t != e + 1:
+        if rows.shape != (e + 1, self.dimension) or self._noise.t != e + 1:
             raise ValueError(
-                f"what was released (evaluations) must be {e + 1} rows of {len(self.ranges)} numbers; got "
+                f"what was released (evaluations) must be {e + 1} rows of {self.dimension} numbers; got "
                 f"shape {tuple(rows.shape)}. Restore ledger and evaluations from the same copy."
             )
         return rows.numpy()
@@ -129,7 +124,7 @@ class PrivateEvaluator:
 
     def new_sum(self) -> FixedPointSum:
         """An empty sum of rows."""
-        return FixedPointSum(len(self.ranges), self._norm)
+        return FixedPointSum(self.dimension, self.plan.norm)
 
     def release(self, e: int, total: FixedPointSum, users: Sequence[str]) -> dict[str, float]:
         """Release evaluation e: add its row of noise, commit.
@@ -165,11 +160,17 @@ class PrivateEvaluator:
         return self.estimate(e)
 
     def estimate(self, e: int) -> dict[str, float]:
-        """What evaluation e shows: for each number the estimate and the standard deviation of its noise."""
-        means = self.plan.weights(e) @ self._released[: e + 1]
-        relative = self._std * float(self.plan.relative_errors[e]) / self.plan.size
+        """`shown` by column."""
         row: dict[str, float] = {}
-        for (name, (low, high)), mean in zip(self.ranges.items(), means.tolist(), strict=True):
-            value, spread = private_columns(name)
-            row[value], row[spread] = (low + high) / 2 + (high - low) / 2 * mean, (high - low) / 2 * relative
+        for name, (value, std) in self.shown(e).items():
+            row.update(zip(private_columns(name), (value, std), strict=True))
         return row
+
+    def shown(self, e: int) -> dict[str, tuple[float, float]]:
+        """What evaluation e shows by name: the estimate, and the standard deviation of its noise."""
+        means = self.plan.weights(e) @ self._released[: e + 1]
+        stds = self.plan.stds(e, self._adjacency)
+        return {
+            name: ((low + high) / 2 + (high - low) / 2 * mean, stds[name])
+            for (name, low, high), mean in zip(self.plan.ranges, means.tolist(), strict=True)
+        }

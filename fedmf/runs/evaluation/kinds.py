@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from fedmf.accounting import EvaluationPlan
 from fedmf.cohorts import CyclicCohorts
 from fedmf.factorization import NamedMechanism
+from fedmf.training import Task, judgement_ranges
 from fedmf.values import Value, by_kind, check_whole
 
-__all__ = ["EVALUATIONS", "CentralEvaluation", "Evaluation", "NotPrivateEvaluation", "PrivateEvaluation"]
+__all__ = [
+    "EVALUATIONS",
+    "CentralEvaluation",
+    "Evaluation",
+    "NotPrivateEvaluation",
+    "PrivateEvaluation",
+    "Ranges",
+]
+
+Ranges = Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Evaluation(Value):
     """On what released models are evaluated, beside the central test part."""
+
+    def ranges(self, task: Task) -> Ranges:
+        """The public range of each number that users say of a model with noise, by name; none without."""
+        del task
+        return {}
 
 
 @dataclass(frozen=True)
@@ -74,6 +91,10 @@ class PrivateEvaluation(Evaluation):
         """The strategy matrix before its horizon is known."""
         return NamedMechanism(self.mechanism)
 
+    def ranges(self, task: Task) -> Ranges:
+        """See `Evaluation.ranges`: of the loss, and of each metric of the task."""
+        return judgement_ranges(task, self.loss_bound)
+
     def cohorts(self, evaluations: int, users: int) -> CyclicCohorts:
         """Who is asked in which evaluation.
 
@@ -84,6 +105,11 @@ class PrivateEvaluation(Evaluation):
         if size > users:
             raise ValueError(f"m_e (size of private evaluations) must be at most N={users}; got {size}.")
         return CyclicCohorts(rounds=evaluations, size=size, seed=self.seed)
+
+    def judges(self, plan: EvaluationPlan, users: int, e: int) -> list[int]:
+        """Whom evaluation e of a plan asks, users by index."""
+        schedule = self.cohorts(plan.count, users).schedule(users, plan.participation, secret_seed=0)
+        return [int(user) for user in schedule.cohort(e)]
 
 
 EVALUATIONS: Final = by_kind(CentralEvaluation, NotPrivateEvaluation, PrivateEvaluation)

@@ -1,0 +1,141 @@
+"""What clients say of released models: nothing, or what the inner strategy makes of it without noise."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+
+from fedmf.errors import ConfigError
+from fedmf.flower.boundary import Wait, pull_until
+from fedmf.runs import CentralEvaluation, Evaluation, NotPrivateEvaluation, PrivateEvaluation, Ranges
+
+__all__ = ["AskedEvaluation", "ClientEvaluation", "ClientEvaluationKind", "InnerEvaluation", "NoEvaluation"]
+
+ClientEvaluationKind = Literal["off", "not-private", "private"]
+
+_log = logging.getLogger("fedmf")
+
+
+class ClientEvaluation(ABC):
+    """A way in which clients evaluate released models."""
+
+    @abstractmethod
+    def configure(self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
+        """Whom to ask about the model of round ``number``, and what."""
+
+    @abstractmethod
+    def aggregate(self, number: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """What is shown of the answers."""
+
+    def is_left(self, rounds: int) -> bool:
+        """Whether the model after so many rounds should have been evaluated and was not."""
+        del rounds
+        return False
+
+    def released(self) -> dict[int, MetricRecord]:
+        """What is on record of the run, by the round after which it was released."""
+        return {}
+
+    def evaluate(
+        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, wait: Wait
+    ) -> MetricRecord | None:
+        """Ask, wait, and say what is shown."""
+        messages = self.configure(number, arrays, config, grid)
+        if not messages:
+            return None
+        return self.aggregate(number, pull_until(grid, grid.push_messages(messages), wait))
+
+
+class NoEvaluation(ClientEvaluation):
+    """Nobody is asked."""
+
+    def configure(self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
+        """Nothing."""
+        return []
+
+    def aggregate(self, number: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing."""
+        return None
+
+
+class InnerEvaluation(ClientEvaluation):
+    """As the inner strategy evaluates: without noise, and named so.
+
+    Args:
+        inner: the strategy.
+    """
+
+    def __init__(self, inner: FedAvg) -> None:
+        self._inner = inner
+
+    def configure(self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
+        """The inner strategy's messages."""
+        return list(self._inner.configure_evaluate(number, arrays, config, grid))
+
+    def aggregate(self, number: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """The inner strategy's; replies that it cannot take never end the run. Not private, by name."""
+        try:
+            metrics = self._inner.aggregate_evaluate(number, list(replies))
+        except Exception as error:
+            _log.warning("round %d: client evaluation failed: %s", number, type(error).__name__)
+            return None
+        if metrics is None:
+            return None
+        return MetricRecord({f"{name}_not_private": value for name, value in metrics.items()})
+
+
+@dataclass(frozen=True)
+class AskedEvaluation:
+    """How clients shall evaluate, as a user says it.
+
+    Args:
+        kind: "off", "not-private" or "private".
+        metrics: what clients report and is released with noise, with public ranges; for "private" alone.
+        private: share of the budget, rounds between evaluations and the rest, for "private" alone.
+
+    Raises:
+        ConfigError: values that do not fit together.
+    """
+
+    kind: ClientEvaluationKind
+    metrics: Ranges
+    private: PrivateEvaluation
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("off", "not-private", "private"):
+            raise ConfigError(
+                f"client_evaluation must be 'off', 'not-private' or 'private'; got {self.kind!r}."
+            )
+        if (self.kind == "private") != bool(self.metrics):
+            raise ConfigError(
+                "evaluation_metrics (what clients report, with public ranges) must be given with "
+                f"client_evaluation 'private' and with no other; got {dict(self.metrics)!r} with "
+                f"{self.kind!r}. An example: {{'eval_loss': (0.0, 5.0), 'eval_acc': (0.0, 1.0)}}."
+            )
+        if self.private != PrivateEvaluation() and self.kind != "private":
+            raise ConfigError(
+                "private_evaluation must be left out unless client_evaluation is 'private'; got "
+                f"{self.kind!r}."
+            )
+        if self.private.loss_bound != PrivateEvaluation.loss_bound:
+            raise ConfigError(
+                "loss_bound (of private_evaluation) must be left out: evaluation_metrics has a range for "
+                f"every metric; got {self.private.loss_bound!r}."
+            )
+        if clash := {f"{name}_std" for name in self.metrics} & self.metrics.keys():
+            raise ConfigError(
+                f"evaluation_metrics must not name {min(clash)!r}: that is what the error bar is called."
+            )
+
+    @property
+    def recorded(self) -> Evaluation:
+        """What a run records."""
+        known = {"off": CentralEvaluation(), "not-private": NotPrivateEvaluation(), "private": self.private}
+        return known[self.kind]
