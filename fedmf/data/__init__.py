@@ -4,6 +4,7 @@ from typing import Final
 
 from fedmf.data.dataset import ExampleStructure, FederatedDataset, TensorStructure, TestOwner
 from fedmf.data.digit_images import Digits
+from fedmf.data.elsewhere import RosterDataset
 from fedmf.data.memory import InMemoryDataset
 from fedmf.data.options import PARTITIONS, DatasetOptions, SpreadOptions
 from fedmf.data.partitions import (
@@ -16,7 +17,17 @@ from fedmf.data.partitions import (
 )
 from fedmf.data.prototype_images import Prototypes
 from fedmf.data.public_input import PublicInput
-from fedmf.data.rows import Hub, HubDataset, RowOptions, Table, TableColumns, TableRows, read_table
+from fedmf.data.rows import (
+    Hub,
+    HubDataset,
+    OnNodes,
+    RowOptions,
+    RowsOfNode,
+    Table,
+    TableColumns,
+    TableRows,
+    read_table,
+)
 from fedmf.data.summary import PartitionSummary, summarise
 from fedmf.data.synthetic import Synthetic, SyntheticDataset
 from fedmf.data.user_ids import NumberedUsers
@@ -33,11 +44,14 @@ __all__ = [
     "HubDataset",
     "InMemoryDataset",
     "NumberedUsers",
+    "OnNodes",
     "Partition",
     "PartitionSummary",
     "Prototypes",
     "PublicInput",
+    "RosterDataset",
     "RowOptions",
+    "RowsOfNode",
     "SpreadOptions",
     "Synthetic",
     "SyntheticDataset",
@@ -56,4 +70,4 @@ __all__ = [
 ]
 
 #: What `[data]` may be, by kind.
-DATASETS: Final[dict[str, type[DatasetOptions]]] = by_kind(Digits, Synthetic, Prototypes, Table, Hub)
+DATASETS: Final[dict[str, type[DatasetOptions]]] = by_kind(Digits, Synthetic, Prototypes, Table, Hub, OnNodes)

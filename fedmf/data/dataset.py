@@ -107,7 +107,7 @@ class FederatedDataset(ABC):
     Attributes:
         user_ids: the unique, stable ids, by index. A sequence, not necessarily a list: it may format its
             ids on demand.
-        test_features: shape (tests, …), on the dataset's device.
+        test_features: shape (tests, …), on the dataset's device; of no tests, nothing is evaluated.
         test_labels: shape (tests, …).
         classes: number of classes where labels are class numbers; 0 where they are anything else.
         test_owner: whose the test part is: "nobody", "held-out users", who are no users of this data set, or
@@ -127,6 +127,8 @@ class FederatedDataset(ABC):
     #: Whether `examples` of several users always has as many rows of each as `sizes` says, so that no user's
     #: rows can be taken for another's. Users of other data sets are loaded one by one.
     counts_are_exact: ClassVar[bool] = False
+    #: Whether users' examples are here, rather than with somebody else who trains them.
+    has_examples: ClassVar[bool] = True
 
     @property
     def structure(self) -> ExampleStructure:

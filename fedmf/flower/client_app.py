@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedmf.data import OnNodes
+from fedmf.errors import ConfigError
 from fedmf.flower.federated_evaluation import evaluation_reply
 from fedmf.flower.messages import (
     asks_for_roster,
@@ -19,19 +22,29 @@ from fedmf.flower.messages import (
     user_reply,
 )
 from fedmf.flower.private_evaluation import private_reply
-from fedmf.runs import Scalar, clipped_sums, local_trainer, run_of
-from fedmf.training import ClippedSums, FixedPointSum, Trainer, evaluate_users
+from fedmf.runs import Classification, Run, Scalar, clipped_sums, local_trainer, run_of
+from fedmf.training import ClippedSums, FixedPointSum, Task, Trainer, evaluate_users
 
-__all__ = ["app", "make_client_app"]
+__all__ = ["app", "make_client_app", "node_client_app"]
 
 
-def make_client_app(trainer_of: Callable[[Context], tuple[Trainer, ClippedSums]]) -> ClientApp:
+def share_of(context: Context, users: Sequence[str]) -> Sequence[str]:
+    """Of the users of a task that every node has whole: those whose index is ``partition-id`` modulo
+    ``num-partitions``."""
+    part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+    return users[part::parts]
+
+
+def make_client_app(
+    trainer_of: Callable[[Context], tuple[Trainer, ClippedSums]],
+    hosted: Callable[[Context, Sequence[str]], Sequence[str]] = share_of,
+) -> ClientApp:
     """A client app for any task.
 
     Args:
         trainer_of: from a Flower context to the node's local trainer and how updates are clipped and summed.
-            A node with ``partition-id`` i of ``num-partitions`` N serves the users whose index is i modulo N,
-            and in a simulation any user.
+        hosted: from the context and the users of the trainer's task to those that the node says it serves; in
+            a simulation it may be asked for any of the task.
     """
     client_app = ClientApp()
 
@@ -41,8 +54,7 @@ def make_client_app(trainer_of: Callable[[Context], tuple[Trainer, ClippedSums]]
         users = trainer.task.dataset.user_ids
         if asks_for_roster(message):
             return roster_reply(message, users)
-        part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
-        return hosted_users_reply(message, users[part::parts])
+        return hosted_users_reply(message, hosted(context, users))
 
     @client_app.train()
     def train(message: Message, context: Context) -> Message:
@@ -69,18 +81,76 @@ def make_client_app(trainer_of: Callable[[Context], tuple[Trainer, ClippedSums]]
     return client_app
 
 
+def node_client_app(
+    client_task: Callable[[Context], Task], run_at: Callable[[Context], Run] | None = None
+) -> ClientApp:
+    """A client app whose nodes have data of their own: each builds the task of its users and no others.
+
+    The server's run has a task of the same model, loss and structure with a `fedmf.data.RosterDataset`: all
+    user ids and no examples. A user whom no living node serves is absent from the round.
+
+    Args:
+        client_task: from a node's context to the task of its users; it is called for each message, which on a
+            SuperNode is a process of its own. The test part of its data set may be empty.
+        run_at: the run: how users are trained and clipped; by default what the run config describes.
+
+    Raises:
+        ConfigError: in the client, with isolation "process", which would build the server's task.
+    """
+    described = run_at or (lambda context: run_of(dict(context.run_config)))
+
+    def trainer_of(context: Context) -> tuple[Trainer, ClippedSums]:
+        run, task = described(context), client_task(context)
+        if run.execution.isolation != "none":
+            raise ConfigError(
+                f"isolation must be 'none' in this client app; got {run.execution.isolation!r}."
+            )
+        return local_trainer(run, task), clipped_sums(run, task)
+
+    return make_client_app(trainer_of, all_of)
+
+
+def all_of(context: Context, users: Sequence[str]) -> Sequence[str]:
+    """Of the users of a node's own task: all."""
+    del context
+    return users
+
+
 @lru_cache(maxsize=2)
-def cached_trainer(items: tuple[tuple[str, Scalar], ...]) -> tuple[Trainer, ClippedSums]:
-    """The trainer and sums of a configuration's sorted items, built once in each worker process."""
+def cached_trainer(
+    items: tuple[tuple[str, Scalar], ...], path: str = "", roster: str = ""
+) -> tuple[Trainer, ClippedSums]:
+    """The trainer and sums of a configuration's sorted items, built once in each worker process.
+
+    Args:
+        items: of the run config.
+        path: where data are that stay on this node, see `OnNodes.here`.
+        roster: who of them may be served from here.
+    """
     run = run_of(dict(items))
+    source = run.task_source
+    if isinstance(source, Classification) and isinstance(source.data, OnNodes):
+        here = Classification(source.data.here(path, roster), source.model)
+        run = dataclasses.replace(run, task=here)
+    elif path or roster:
+        raise ConfigError(
+            f"data-path and data-roster (of the node config) must be left out unless [data] kind is "
+            f"{OnNodes.kind!r}; got {path or roster!r}."
+        )
     # Ray shows an actor only the GPU it reserved, which is then the first.
     task = run.task_source.build().to("cuda" if run.execution.worker_gpus > 0 else "cpu")
     return local_trainer(run, task), clipped_sums(run, task)
 
 
-def _trainer_from_run_config(context: Context) -> tuple[Trainer, ClippedSums]:
-    return cached_trainer(tuple(sorted(context.run_config.items())))
+def _trainer_from_configs(context: Context) -> tuple[Trainer, ClippedSums]:
+    path, roster = (str(context.node_config.get(name, "")) for name in ("data-path", "data-roster"))
+    return cached_trainer(tuple(sorted(context.run_config.items())), path, roster)
+
+
+def _hosted_by_config(context: Context, users: Sequence[str]) -> Sequence[str]:
+    hosted = all_of if context.run_config.get("data.kind") == OnNodes.kind else share_of
+    return hosted(context, users)
 
 
 #: What pyproject.toml names as the Flower client app.
-app = make_client_app(_trainer_from_run_config)
+app = make_client_app(_trainer_from_configs, _hosted_by_config)

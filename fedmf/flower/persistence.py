@@ -7,13 +7,13 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedmf.flower.boundary import Wait, pull_until
-from fedmf.flower.compat import arrived
+from fedmf.flower.boundary import ServedUsers, Wait, pull_until
+from fedmf.flower.compat import arrived, is_of_the_link
 
 __all__ = ["Persistence"]
 
@@ -21,14 +21,8 @@ _log = logging.getLogger("fedmf")
 
 #: Longest pause before nodes are looked for again, in seconds.
 _LONGEST_PAUSE: Final = 30.0
-
-
-class Refreshed(Protocol):
-    """Which node serves whom."""
-
-    def refresh(self, grid: Grid, timeout: float) -> None:
-        """Shake hands with nodes not seen before."""
-        ...
+#: Seconds between two looks for nodes while replies are awaited.
+_BETWEEN_LOOKS: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +33,7 @@ class Persistence:
     silence of everybody who was asked counts, and how often is fixed in advance.
 
     Args:
-        wait: for replies, and for handshakes where that is shorter.
+        wait: for replies.
         retries: how often is asked again if no reply arrives at all.
     """
 
@@ -50,7 +44,7 @@ class Persistence:
         self,
         what: str,
         grid: Grid,
-        assignment: Refreshed,
+        assignment: ServedUsers,
         configure: Callable[[], list[Message]],
         wanted: Callable[[], bool],
     ) -> Iterator[Message] | None:
@@ -59,15 +53,15 @@ class Persistence:
         Args:
             what: is asked for, for people.
             grid: where.
-            assignment: is brought up to date before each attempt.
+            assignment: is brought up to date before each attempt and while replies are awaited, for the next.
             configure: makes the messages of an attempt.
             wanted: whether silence is a reason to ask again: a random cohort may be empty, and users who are
                 asked no more would answer nothing.
         """
         for attempt in range(self.retries + 1):
-            assignment.refresh(grid, self.wait.seconds)
-            messages = configure()
-            replies = filter(arrived, pull_until(grid, list(grid.push_messages(messages)), self.wait))
+            assignment.refresh(grid)
+            sent = list(grid.push_messages(configure()))
+            replies = filter(arrived, pull_until(grid, sent, self.wait, _looks_for_nodes(grid, assignment)))
             first = next(replies, None)
             if first is not None:
                 return itertools.chain([first], replies)
@@ -77,3 +71,21 @@ class Persistence:
                 _log.warning("%s: no reply arrived; asking again (%d)", what, attempt + 1)
                 time.sleep(min(self.wait.seconds, _LONGEST_PAUSE, 0.1 * 2**attempt))
         return None
+
+
+def _looks_for_nodes(grid: Grid, assignment: ServedUsers) -> Callable[[], None]:
+    """Handshakes beside training: at most one look a second. A link that fails there fails no round."""
+    last = time.monotonic()
+
+    def look() -> None:
+        nonlocal last
+        if time.monotonic() - last < _BETWEEN_LOOKS:
+            return
+        last = time.monotonic()
+        try:
+            assignment.refresh(grid)
+        except Exception as error:
+            if not is_of_the_link(error):
+                raise
+
+    return look

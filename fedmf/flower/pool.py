@@ -64,30 +64,38 @@ class WorkerPool(Assignment):
         sizes: Callable[[NDArray[np.int64]], NDArray[np.int64]],
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._digest, self._sizes, self._report = roster_digest(roster), sizes, report
-        self._users = len(roster)
+        self._digest, self._sizes, self.tell = roster_digest(roster), sizes, report
+        self.users = len(roster)
         self._handshakes = handshakes(ROSTER)
         self._fit: set[int] = set()
         self._alive: set[int] = set()
 
-    def refresh(self, grid: Grid, timeout: float) -> None:
-        """See Assignment.refresh."""
+    def listen(self, grid: Grid) -> None:
+        """See `ServedUsers.listen`."""
         self._alive = set(grid.get_node_ids())
-        for node, reply in self._handshakes.answers(grid, self._alive, timeout):
+        for node, reply in self._handshakes.answers(grid, self._alive):
             try:
                 if served_roster(reply) == self._digest:
                     self._fit.add(node)
                 else:
-                    self._report(f"worker {node} was built for other users; it will not be asked")
+                    self.tell(f"worker {node} was built for other users; it will not be asked")
             except RejectedReply as reason:
-                self._report(f"worker {node} failed the handshake: {reason}")
+                self.tell(f"worker {node} failed the handshake: {reason}")
                 continue
             self._handshakes.known(node)
 
+    def settle(self) -> None:
+        """Nothing to decide: a worker that fits is asked."""
+
+    @property
+    def silent(self) -> int:
+        """See `ServedUsers.silent`."""
+        return self._handshakes.silent
+
     @property
     def missing(self) -> int:
-        """See Assignment.missing: no worker, no user."""
-        return 0 if self._fit & self._alive else self._users
+        """See `ServedUsers.missing`: no worker, no user."""
+        return 0 if self._fit & self._alive else self.users
 
     def nodes_of(self, users: NDArray[np.int64]) -> list[int | None]:
         """See Assignment.nodes_of."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -12,7 +11,7 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedmf.flower.boundary import Claims, Handshakes
+from fedmf.flower.boundary import Claims, Enrolment, Handshakes, ServedUsers
 from fedmf.flower.messages import USERS, RejectedReply, hosted_users, question
 
 __all__ = ["Assignment", "Population", "handshakes"]
@@ -23,38 +22,8 @@ _MOST_STRANGERS: Final = 1000
 _MOST_LINES: Final = 20
 
 
-class Assignment(ABC):
+class Assignment(ServedUsers):
     """Which node is asked for which user."""
-
-    def gather(self, grid: Grid, timeout: float) -> None:
-        """Shake hands until every user can be asked or the time is up.
-
-        Flower may name only part of the nodes at first, so nodes that appear later are asked later.
-
-        Raises:
-            RuntimeError: no user of the roster was found in time.
-        """
-        deadline = time.monotonic() + timeout
-        self.refresh(grid, timeout)
-        while self.missing and time.monotonic() < deadline:
-            time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
-            self.refresh(grid, max(0.0, deadline - time.monotonic()))
-        if self.missing:
-            self._report(f"{self.missing} of {self._users} users are served by no node that answered in time")
-        if self.missing == self._users:
-            raise RuntimeError(f"no node that serves a known user answered within {timeout:g} s.")
-
-    _users: int
-    _report: Callable[[str], None]
-
-    @abstractmethod
-    def refresh(self, grid: Grid, timeout: float) -> None:
-        """Shake hands with nodes not seen before; costs nothing while there are none."""
-
-    @property
-    @abstractmethod
-    def missing(self) -> int:
-        """Number of users on the roster that no node has claimed."""
 
     @abstractmethod
     def nodes_of(self, users: NDArray[np.int64]) -> list[int | None]:
@@ -73,35 +42,56 @@ class Population(Assignment):
     Args:
         roster: the stable ids of all users of the run.
         report: called with one line for the operator about anything odd.
+        enrolment: whose claims on whom are believed: nodes whose key is not in it are not even asked. None
+            believes every node.
     """
 
-    def __init__(self, roster: Sequence[str], report: Callable[[str], None] = lambda _: None) -> None:
-        self._roster, self._users, self._report = roster, len(roster), report
+    def __init__(
+        self,
+        roster: Sequence[str],
+        report: Callable[[str], None] = lambda _: None,
+        enrolment: Enrolment | None = None,
+    ) -> None:
+        self._roster, self.users, self.tell, self._enrolment = roster, len(roster), report, enrolment
+        self._keys: dict[int, bytes] = {}
         self._claims, self._handshakes = Claims(len(roster)), handshakes(USERS)
-        self._alive: set[int] = set()
+        self._listed, self._alive = set[int](), set[int]()
+        self._heard: list[tuple[int, NDArray[np.int64]]] = []
 
-    def refresh(self, grid: Grid, timeout: float) -> None:
-        """See Assignment.refresh."""
-        alive = set(grid.get_node_ids())
-        claims: list[tuple[int, NDArray[np.int64]]] = []
+    def listen(self, grid: Grid) -> None:
+        """See `ServedUsers.listen`."""
+        if self._enrolment is None:
+            self._listed = set(grid.get_node_ids())
+        else:
+            self._keys = self._enrolment.nodes(grid)
+            self._listed = set(self._keys)
         place: dict[str, int] = {}
-        for node, reply in self._handshakes.answers(grid, alive, timeout):
+        for node, reply in self._handshakes.answers(grid, self._listed):
             place = place or {user: index for index, user in enumerate(self._roster)}
             try:
-                claims.append((node, self._claimed(node, hosted_users(reply), place)))
+                self._heard.append((node, self._claimed(node, hosted_users(reply), place)))
             except Exception as reason:  # whatever a stranger's bytes may cause
                 what = str(reason) if isinstance(reason, RejectedReply) else type(reason).__name__
-                self._report(f"node {node} failed the handshake: {what}")
+                self.tell(f"node {node} failed the handshake: {what}")
                 continue
             self._handshakes.known(node)
-        if claims or alive != self._alive:
-            self._alive = alive
-            for user in self._claims.update(alive, claims)[:_MOST_LINES]:
-                self._report(f"user {self._roster[user]!r} is claimed by several nodes; {self._who(user)}")
+
+    def settle(self) -> None:
+        """See `ServedUsers.settle`."""
+        heard, self._heard = [claim for claim in self._heard if claim[0] in self._listed], []
+        if heard or self._listed != self._alive:
+            self._alive = self._listed
+            for user in self._claims.update(self._alive, heard)[:_MOST_LINES]:
+                self.tell(f"user {self._roster[user]!r} is claimed by several nodes; {self._who(user)}")
+
+    @property
+    def silent(self) -> int:
+        """See `ServedUsers.silent`."""
+        return self._handshakes.silent
 
     @property
     def missing(self) -> int:
-        """See Assignment.missing; disputed users are not missing."""
+        """See `ServedUsers.missing`; disputed users are not missing."""
         return self._claims.unclaimed
 
     def nodes_of(self, users: NDArray[np.int64]) -> list[int | None]:
@@ -117,11 +107,16 @@ class Population(Assignment):
         return "none is asked" if node is None else f"node {node} goes on serving it"
 
     def _claimed(self, node: int, users: Sequence[str], place: dict[str, int]) -> NDArray[np.int64]:
-        if len(users) > 2 * self._users + _MOST_STRANGERS:
+        if len(users) > 2 * self.users + _MOST_STRANGERS:
             raise RejectedReply(f"reply must claim users of the roster; it claims {len(users)}")
+        if self._enrolment is not None:
+            enrolled = set(self._enrolment.by_key[self._keys[node]])
+            if others := sum(user not in enrolled for user in users):
+                self.tell(f"node {node} claims {others} users for whom its key is not enrolled; ignored")
+            users = [user for user in users if user in enrolled]
         places = np.fromiter((place.get(user, -1) for user in users), dtype=np.int64, count=len(users))
         if strangers := np.count_nonzero(places < 0):
-            self._report(f"node {node} claims {strangers} users that are not on the roster; ignored")
+            self.tell(f"node {node} claims {strangers} users that are not on the roster; ignored")
         return np.unique(places[places >= 0])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
+from fedmf.errors import ConfigError
 from fedmf.flower.client_app import make_client_app
 from fedmf.flower.federated_evaluation import CohortEvaluation
 from fedmf.flower.local_run import InProcessGrid
@@ -76,15 +77,27 @@ def run_on_grid(
 
 
 def worker_pool(session: Session) -> WorkerPool:
-    """The workers of a simulation of this session: each can train any of its users."""
+    """The workers of a simulation of this session: each can train any of its users.
+
+    Raises:
+        ConfigError: the run names keys, which only nodes of a deployment have, or users' examples are on
+            such nodes.
+    """
+    if session.run.execution.enrolment:
+        raise ConfigError("enrolment must be left out in a simulation, whose nodes have no keys.")
     dataset = session.task.dataset
+    if not dataset.has_examples:
+        raise ConfigError(
+            "users' examples must be here to simulate a run; got a roster alone. Data on nodes are for "
+            "flwr run on a deployment."
+        )
     return WorkerPool(dataset.user_ids, partial(example_counts, dataset), _log.warning)
 
 
 def run_in_process(session: Session, observer: Observer = lambda _report, _row: None) -> None:
     """Run a session with all client apps in this process: the fastest engine on one machine."""
-    trainer = local_trainer(session.run, session.task)
+    pool, trainer = worker_pool(session), local_trainer(session.run, session.task)
     client_app = make_client_app(lambda _: (trainer, session.sums))
     grid = InProcessGrid(client_app, nodes=session.run.execution.workers)
-    run_on_grid(session, grid, observer, worker_pool(session))
+    run_on_grid(session, grid, observer, pool)
     session.draw()

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedmf.cohorts import CohortSchedule
 from fedmf.flower.arrays import array_record
-from fedmf.flower.boundary import Quarantine, Wait
+from fedmf.flower.boundary import Enrolment, Quarantine, Wait
 from fedmf.flower.compat import arrived
 from fedmf.flower.federated_evaluation import CohortEvaluation
 from fedmf.flower.messages import read_failures, read_slice_reply, read_user_reply, request_content
@@ -93,11 +93,13 @@ class CorrelatedNoiseStrategy(Strategy):
             raise ValueError(f"roster must name the schedule's {schedule.users} users; got {len(roster)}.")
         self.server, self.schedule, self.roster = server, schedule, roster
         self.messages, self.retries, self.on_round = execution.messages, execution.silent_retries, on_round
+        self._handshake_timeout = execution.handshake_timeout
         most_bytes = 64 * server.dimension + _SLACK
         self.wait = Wait(execution.round_timeout, execution.min_replies, execution.grace, most_bytes)
         self._quarantine = Quarantine(execution.refusals if self.messages == "per-user" else 0)
         self.admit = admit
-        self._assignment = assignment or Population(roster, _log.warning)
+        enrolment = Enrolment.of(execution.enrolment) if execution.enrolment else None
+        self._assignment = assignment or Population(roster, _log.warning, enrolment)
         self._evaluation = evaluation
         self._cohort: dict[int, str] = {}
         self._judges: Mapping[int, str] = {}
@@ -260,7 +262,7 @@ class CorrelatedNoiseStrategy(Strategy):
         result.arrays = self.initial_arrays()
         left = self._evaluation is not None and self._evaluation.is_left(self.server.t)
         if left or self.server.t < last:
-            self._assignment.gather(grid, wait.seconds)
+            self._assignment.gather(grid, wait.seconds, self._handshake_timeout)
         if self.messages == "slice":
             wait = Wait(math.inf, most_bytes=wait.most_bytes)
         if left:  # a process was stopped between a round and its evaluation

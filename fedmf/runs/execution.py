@@ -25,6 +25,12 @@ class Execution(Value):
         ray_address: of a Ray cluster; empty starts one on this machine.
         round_timeout: seconds to wait for the replies of a round with messages "per-user". Slices are waited
             for, so that one user's slow training cannot take others out of the sum.
+        handshake_timeout: seconds before the first round in which nodes may say whom they serve; after that
+            it begins with those that did, and later answers are taken in beside training. As long as no node
+            serves anybody, ``round_timeout`` is waited.
+        enrolment: of a SuperLink that authenticates its nodes over TLS: a file with a line for each user
+            that a node may serve, the node's public key and the user's id, ``ecdsa-sha2-nistp384 AAAA… ID``.
+            Other nodes, and other claims, are ignored. Empty believes nodes as they say.
         min_replies: with messages "per-user": after so many replies to a round, the others are waited for
             only ``grace`` longer; 0 waits for all.
         grace: seconds, see ``min_replies``.
@@ -55,6 +61,8 @@ class Execution(Value):
     worker_gpus: float = 0.0
     ray_address: str = ""
     round_timeout: float = 600.0
+    handshake_timeout: float = 60.0
+    enrolment: str = ""
     min_replies: int = 0
     grace: float = 0.0
     refusals: int = 3
@@ -94,7 +102,7 @@ class Execution(Value):
                 f"user_seconds must be unset without isolation; got {self.user_seconds!r}. A clock would see "
                 "other users' work too: set isolation to 'process'."
             )
-        for name in ("worker_cpus", "round_timeout"):
+        for name in ("worker_cpus", "round_timeout", "handshake_timeout"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be positive and finite; got {getattr(self, name)!r}.")
         for name in ("worker_gpus", "grace"):

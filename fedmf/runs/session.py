@@ -16,7 +16,7 @@ from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.runs.budget import UserBudgets, check_names, read_budgets
 from fedmf.runs.directory import RunDirectory, read_header
-from fedmf.runs.evaluation import PrivateEvaluation
+from fedmf.runs.evaluation import NotPrivateEvaluation, PrivateEvaluation
 from fedmf.runs.outputs import (
     central,
     draw_learning_curve,
@@ -86,6 +86,11 @@ class Session:
         task = run.task_source.build()
         if task.dataset.users != run.task_source.users:
             raise ConfigError(f"users must be the task's {task.dataset.users}; got {run.task_source.users}.")
+        if isinstance(run.evaluation, NotPrivateEvaluation) and not task.dataset.has_examples:
+            raise ConfigError(
+                "evaluation must be 'off' or 'private' where users' examples are on their nodes; got "
+                "'not-private', which weighs answers by numbers of examples that the server does not know."
+            )
         preflight(task, run.local, run.privacy.clip_norm)
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
         plan = plan_run(run, optimizer, task.model.dimension, run.evaluation.ranges(task))

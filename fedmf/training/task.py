@@ -66,8 +66,10 @@ class Task:
 
     @torch.no_grad()
     def evaluate(self, parameters: Tensor) -> dict[str, float]:
-        """Mean loss, called ``loss``, and the metrics of θ on the central test part."""
+        """Mean loss, called ``loss``, and the metrics of θ on the central test part; empty if that is."""
         labels = self.dataset.test_labels
+        if not len(labels):
+            return {}
         outputs = self.model.forward(parameters, self.dataset.test_features)
         metrics = {metric.name: metric.of(outputs, labels) for metric in self.metrics}
         return {"loss": float(self.loss(outputs, labels).mean()), **metrics}
@@ -75,7 +77,8 @@ class Task:
     @cached_property
     def term_lengths(self) -> dict[str, int]:
         """How many sums of `ExampleTotals` belong to the loss and to each metric."""
-        features, labels = self.dataset.test_features[:1], self.dataset.test_labels[:1]
+        made_up = self.structure.sample(torch.Generator().manual_seed(0), (1,))
+        features, labels = (values.to(self.device) for values in made_up)
         with torch.no_grad():
             outputs = self.model.forward(self.model.initial().to(self.device), features)
         return {"loss": 1} | {metric.name: len(metric.sums(outputs, labels)) for metric in self.metrics}

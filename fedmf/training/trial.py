@@ -65,9 +65,9 @@ def _compare_with_test_part(task: Task) -> None:
         if not declared.fits(values):
             got = type(declared).of(values)
             raise ConfigError(f"{name} must be as the task's structure declares, {declared}; got {got}.")
-    if not 0 < len(dataset.test_features) == len(dataset.test_labels):
+    if len(dataset.test_features) != len(dataset.test_labels):
         raise ConfigError(
-            "test_features and test_labels must be of the same examples, at least one; got "
+            "test_features and test_labels must be of the same examples; got "
             f"{len(dataset.test_features)} and {len(dataset.test_labels)}."
         )
 

@@ -92,5 +92,5 @@ def test_a_restarted_node_gets_its_users_back_under_its_new_id() -> None:
     def query(message: Message, context: Context) -> Message:
         return hosted_users_reply(message, ["ann", "bob"])
 
-    population.refresh(Restarted(app, nodes=3), timeout=1.0)
+    population.refresh(Restarted(app, nodes=3))
     assert _nodes(population) == [NODE + 2, NODE + 2, NODE + 1]

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,9 +132,16 @@ def superlink(
 
 @contextmanager
 def supernodes(
-    env: Env, link: SuperLink, count: int, credentials: Credentials | None = None
+    env: Env,
+    link: SuperLink,
+    count: int,
+    credentials: Credentials | None = None,
+    node_configs: Sequence[str] = (),
 ) -> Iterator[list[Path]]:
-    """Start ``count`` SuperNodes, partition-id 0..count-1, in the SuperLink's folder; yield their logs."""
+    """Start ``count`` SuperNodes, partition-id 0..count-1, in the SuperLink's folder; yield their logs.
+
+    ``node_configs`` are more of their node configs, such as ``data-path='/data/rows.csv'``.
+    """
     commands = {}
     for i, port in enumerate(free_ports(count)):
         command = ["flower-supernode", "--superlink", link.address, "--host", "127.0.0.1"]
@@ -143,7 +150,8 @@ def supernodes(
         else:
             command += ["--root-certificates", str(credentials.authority)]
             command += ["--auth-supernode-private-key", str(credentials.node(i))]
-        command += ["--port", str(port), "--node-config", f"partition-id={i} num-partitions={count}"]
+        config = f"partition-id={i} num-partitions={count} {node_configs[i] if node_configs else ''}"
+        command += ["--port", str(port), "--node-config", config.strip()]
         commands[link.logs / f"supernode-{i}.log"] = command
     with _running(commands, env) as processes:
         _wait(lambda: all("SuperNode ID" in p.read_text() for p in commands), "nodes", link.logs, processes)

@@ -19,6 +19,7 @@ _DECLARED = {"data.class-names": "0..9", "data.input-shape": "64", "data.roster"
 NEEDED: dict[tuple[str, str], dict[str, Any]] = {
     ("data", "table"): {"data.path": "rows.csv", "data.feature-columns": "a,b", **_DECLARED},
     ("data", "hub"): {"data.path": "cifar10", **_DECLARED},
+    ("data", "on-nodes"): {"data.path": "rows.csv", "data.feature-columns": "a,b", **_DECLARED},
     ("task", "function"): {"task.function": "tasks:make"},
 }
 #: What a value of a key needs.
@@ -106,6 +107,7 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "execution.worker-cpus": ([0.25, 8.0], [0.0, -1.0, math.inf]),
     "execution.worker-gpus": ([0.0, 0.5, 2.0], [-0.1, math.inf]),
     "execution.round-timeout": ([0.1, 1e6], [0.0, -1.0]),
+    "execution.handshake-timeout": ([0.1, 1e6], [0.0, -1.0, math.inf]),
     "execution.silent-retries": ([0, 3], [-2]),
     "execution.min-replies": ([0, 4], [-2, 2**31]),
     "execution.grace": ([0.0, 2.5], [-0.1, math.inf]),
@@ -129,6 +131,7 @@ TEXTS: dict[str, list[str]] = {
     "data.user-column": ["who"],
     "data.class-names": ["cat,dog", "0..61", "größe,-1"],
     "data.roster": ["users.txt", 'a "b"/é'],
+    "data.test-path": ["test.csv", 'a "b"/é'],
     "model.hidden-units": ["8,4", "64", "none"],
     "privacy.user-namespace": ["hospital 3"],
     "privacy.user-budgets": ["budgets.csv"],
@@ -136,13 +139,14 @@ TEXTS: dict[str, list[str]] = {
     "mechanism.second-workload": ["prefix", "exponential:0.5"],
     "evaluation.workload": ["window:2", "exponential:0.8", "prefix"],
     "execution.ray-address": ["auto", "ray://head:10001"],
+    "execution.enrolment": ["/etc/fedmf/enrolled", 'a "b"/é'],
     "execution.output-dir": ["/tmp/x", 'a "b"\n\\c é'],
 }
 _MECHANISMS = names()
 #: Texts that a key chooses from.
 CHOICES: dict[str, list[str]] = {
     "task.kind": ["classification", "function"],
-    "data.kind": ["digits", "synthetic", "prototypes", "table", "hub"],
+    "data.kind": ["digits", "synthetic", "prototypes", "table", "hub", "on-nodes"],
     "data.partition": ["iid", "dirichlet", "dirichlet-sizes", "power-law", "shards"],
     "data.hold-out": ["auto", "examples", "users"],
     "model.kind": ["mlp", "cnn", "logistic"],

@@ -1,6 +1,7 @@
 """Data sets of rows that somebody collected: declared, read row by row, and held out by user."""
 
 from fedmf.data.rows.hub import Hub, HubDataset
+from fedmf.data.rows.on_nodes import OnNodes, RowsOfNode
 from fedmf.data.rows.ownership import hold_out_examples, hold_out_users
 from fedmf.data.rows.row_options import RowOptions
 from fedmf.data.rows.table import Table
@@ -9,7 +10,9 @@ from fedmf.data.rows.table_file import TableColumns, TableRows, read_table
 __all__ = [
     "Hub",
     "HubDataset",
+    "OnNodes",
     "RowOptions",
+    "RowsOfNode",
     "Table",
     "TableColumns",
     "TableRows",

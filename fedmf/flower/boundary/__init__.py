@@ -2,8 +2,20 @@
 
 from fedmf.flower.boundary.checks import checked_array, shown
 from fedmf.flower.boundary.claims import Claims
+from fedmf.flower.boundary.enrolment import Enrolment
 from fedmf.flower.boundary.handshakes import Handshakes
 from fedmf.flower.boundary.pulling import Wait, pull_until
 from fedmf.flower.boundary.quarantine import Quarantine
+from fedmf.flower.boundary.served_users import ServedUsers
 
-__all__ = ["Claims", "Handshakes", "Quarantine", "Wait", "checked_array", "pull_until", "shown"]
+__all__ = [
+    "Claims",
+    "Enrolment",
+    "Handshakes",
+    "Quarantine",
+    "ServedUsers",
+    "Wait",
+    "checked_array",
+    "pull_until",
+    "shown",
+]

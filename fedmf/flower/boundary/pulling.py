@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 
 from fedmf.flower.compat import LinkPull, arrived, is_of_the_link, unusable_reply
 
-__all__ = ["Wait", "pull_until"]
+__all__ = ["Pull", "Wait", "pull_until"]
 
 #: How often pulling one reply may raise before it counts as one that holds nothing.
 _ATTEMPTS: Final = 3
@@ -40,7 +40,12 @@ class Wait:
     most_bytes: int = 2**32
 
 
-def pull_until(grid: Grid, message_ids: Iterable[str | None], wait: Wait) -> Iterator[Message]:
+def pull_until(
+    grid: Grid,
+    message_ids: Iterable[str | None],
+    wait: Wait,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Iterator[Message]:
     """Yield the first reply to each message as it arrives, until all are in or the time is up.
 
     A reply that cannot be pulled or unpacked comes as an error reply of its node: it arrived and holds
@@ -50,9 +55,10 @@ def pull_until(grid: Grid, message_ids: Iterable[str | None], wait: Wait) -> Ite
         grid: where.
         message_ids: of the messages; None for one that could not be sent.
         wait: how long.
+        meanwhile: called between one look for replies and the next; it must not wait.
     """
     pending = dict.fromkeys(message_id for message_id in message_ids if message_id)
-    pull = _Pull(grid, wait.most_bytes)
+    pull = Pull(grid, wait.most_bytes)
     came: float = 0
     deadline, pause = time.monotonic() + wait.seconds, _SHORTEST_PAUSE
     while pending:
@@ -67,12 +73,18 @@ def pull_until(grid: Grid, message_ids: Iterable[str | None], wait: Wait) -> Ite
             came = -math.inf  # the grace runs once
         if not pending or time.monotonic() >= deadline:
             return
+        meanwhile()
         pause = _SHORTEST_PAUSE if len(pending) < before else min(pause * 1.5, 1.0)
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
 
 
-class _Pull:
-    """All replies that are there; one by one after one of several made the grid raise."""
+class Pull:
+    """All replies that are there; one by one after one of several made the grid raise.
+
+    Args:
+        grid: where.
+        most_bytes: see `Wait`.
+    """
 
     def __init__(self, grid: Grid, most_bytes: int) -> None:
         link = LinkPull.of(grid, most_bytes)
@@ -81,6 +93,7 @@ class _Pull:
         self._raised: Counter[str] = Counter()
 
     def __call__(self, message_ids: Sequence[str]) -> Iterator[Message]:
+        """Those of the replies to these messages that are there."""
         if not self._one_by_one:
             try:
                 yield from self._pull(message_ids)

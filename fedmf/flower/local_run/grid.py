@@ -6,7 +6,7 @@ import copy
 import itertools
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from flwr.app import Context, Message, RecordDict
@@ -97,6 +97,7 @@ class InProcessGrid(Grid):
         nodes: number of virtual nodes; node i gets the node config that Flower's simulation gives,
             ``partition-id`` = i and ``num-partitions`` = nodes.
         run_config: the run config that the client app sees.
+        node_configs: more of the node configs, by node, as ``flower-supernode --node-config`` gives them.
 
     Guarantees:
         Each client gets records of its own: what it writes into them reaches neither the server nor another
@@ -108,6 +109,7 @@ class InProcessGrid(Grid):
         client: ClientApp | ClientCalls,
         nodes: int = 1,
         run_config: Mapping[str, UserConfigValue] | None = None,
+        node_configs: Sequence[Mapping[str, UserConfigValue]] = (),
     ) -> None:
         claim_task_identity()
         self._run = empty_run()
@@ -116,11 +118,11 @@ class InProcessGrid(Grid):
             _FIRST_NODE + i: Context(
                 run_id=self._run.run_id,
                 node_id=_FIRST_NODE + i,
-                node_config={"partition-id": i, "num-partitions": nodes},
+                node_config={"partition-id": i, "num-partitions": nodes, **given},
                 state=RecordDict(),
                 run_config=dict(run_config or {}),
             )
-            for i in range(nodes)
+            for i, given in enumerate(node_configs or [{}] * nodes)
         }
         self._registered = datetime.now(UTC)
         self._mailbox = Mailbox(self._answer, self._calls.workers)

@@ -77,7 +77,7 @@ class AppRun:
             if not lasting:
                 raise ConfigError(
                     f"{path} holds a run whose users are virtual nodes, which are others after a restart: it "
-                    "cannot go on. Use user_id_mod in the client app and UsersSayWho."
+                    "cannot go on. Use EnrolledUsers, or user_id_mod in the client app and UsersSayWho."
                 )
             directory = RunDirectory.open(path)
         else:

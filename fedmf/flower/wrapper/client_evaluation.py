@@ -14,6 +14,8 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedmf.errors import ConfigError
 from fedmf.flower.boundary import Wait, pull_until
+from fedmf.flower.wrapper.cohort_grid import CohortGrid, evaluation_messages_of
+from fedmf.flower.wrapper.identity import UserIdentity
 from fedmf.runs import CentralEvaluation, Evaluation, NotPrivateEvaluation, PrivateEvaluation, Ranges
 
 __all__ = ["AskedEvaluation", "ClientEvaluation", "ClientEvaluationKind", "InnerEvaluation", "NoEvaluation"]
@@ -70,14 +72,16 @@ class InnerEvaluation(ClientEvaluation):
 
     Args:
         inner: the strategy.
+        identity: which nodes serve users; others are not asked.
     """
 
-    def __init__(self, inner: FedAvg) -> None:
-        self._inner = inner
+    def __init__(self, inner: FedAvg, identity: UserIdentity) -> None:
+        self._inner, self._identity = inner, identity
 
     def configure(self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
-        """The inner strategy's messages."""
-        return list(self._inner.configure_evaluate(number, arrays, config, grid))
+        """The inner strategy's messages to nodes that serve users."""
+        nodes = CohortGrid(grid, self._identity.nodes())
+        return evaluation_messages_of(self._inner, number, arrays, config, nodes)
 
     def aggregate(self, number: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The inner strategy's; replies that it cannot take never end the run. Not private, by name."""

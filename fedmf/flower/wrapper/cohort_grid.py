@@ -14,7 +14,7 @@ from fedmf.flower.boundary import Quarantine
 from fedmf.flower.forwarded_grid import ForwardedGrid
 from fedmf.flower.wrapper.identity import UserIdentity
 
-__all__ = ["CohortGrid", "messages_of", "reached"]
+__all__ = ["CohortGrid", "evaluation_messages_of", "messages_of", "reached"]
 
 
 class CohortGrid(ForwardedGrid):
@@ -91,3 +91,15 @@ def reached(
     served = {node: user for user in users if (node := identity.node_of(user)) is not None}
     nodes = {node: user for node, user in served.items() if (node, user) not in quarantine}
     return nodes, len(nodes) == len(served)
+
+
+def evaluation_messages_of(
+    inner: FedAvg, server_round: int, arrays: ArrayRecord, config: ConfigRecord, nodes: CohortGrid
+) -> list[Message]:
+    """What a strategy sends to have a model evaluated, by its own fractions of the nodes that it sees.
+
+    Nothing as long as they are fewer than it would wait for.
+    """
+    if len(nodes.get_node_ids()) < inner.min_available_nodes:
+        return []
+    return list(inner.configure_evaluate(server_round, arrays, config, nodes))

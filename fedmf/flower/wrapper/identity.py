@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -15,7 +14,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedmf.errors import ConfigError
-from fedmf.flower.boundary import Claims, Handshakes, shown
+from fedmf.flower.boundary import Claims, Handshakes, ServedUsers, shown
 
 __all__ = ["NodesAreUsers", "UserIdentity", "UsersSayWho", "user_id_mod"]
 
@@ -25,11 +24,12 @@ _ANSWER: Final = "fedmf.user"
 _USER_ID: Final = re.compile(r"[^\x00-\x1f]{1,256}")
 
 
-class UserIdentity(ABC):
+class UserIdentity(ServedUsers):
     """Which node is which user.
 
     Args:
         users: N, how many users there are.
+        report: called with one line about nodes that are no users.
     """
 
     #: What a statement says about it.
@@ -37,8 +37,8 @@ class UserIdentity(ABC):
     #: Whether a stopped run can go on: users are recognised when nodes come back.
     lasting: bool
 
-    def __init__(self, users: int) -> None:
-        self.users = users
+    def __init__(self, users: int, report: Callable[[str], None] = lambda _: None) -> None:
+        self.users, self.tell = users, report
 
     @property
     @abstractmethod
@@ -46,31 +46,20 @@ class UserIdentity(ABC):
         """User ids by index."""
 
     @abstractmethod
-    def refresh(self, grid: Grid, timeout: float) -> None:
-        """Look for nodes not seen before."""
-
-    @property
-    @abstractmethod
-    def missing(self) -> int:
-        """How many users no node has claimed."""
-
-    @abstractmethod
     def node_of(self, user: str) -> int | None:
         """The node to ask for a user."""
 
-    def gather(self, grid: Grid, timeout: float) -> None:
-        """Wait until every user has a node, or the time is up.
+    def nodes(self) -> list[int]:
+        """The nodes of all users that have one."""
+        return sorted({node for user in self.roster if (node := self.node_of(user)) is not None})
 
-        Raises:
-            RuntimeError: nobody came.
-        """
-        deadline = time.monotonic() + timeout
-        self.refresh(grid, timeout)
-        while self.missing and time.monotonic() < deadline:
-            time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
-            self.refresh(grid, max(0.0, deadline - time.monotonic()))
-        if self.missing == self.users:
-            raise RuntimeError(f"no node that serves a user answered within {timeout:g} s.")
+    @property
+    def silent(self) -> int:
+        """See `ServedUsers.silent`; nobody is asked by default."""
+        return 0
+
+    def settle(self) -> None:
+        """See `ServedUsers.settle`; what nodes are known by is decided as it is seen by default."""
 
 
 class NodesAreUsers(UserIdentity):
@@ -89,7 +78,7 @@ class NodesAreUsers(UserIdentity):
 
     @property
     def missing(self) -> int:
-        """See `UserIdentity.missing`."""
+        """See `ServedUsers.missing`."""
         return self.users - len(self._nodes)
 
     def node_of(self, user: str) -> int | None:
@@ -102,8 +91,8 @@ class NodesAreUsers(UserIdentity):
         width = len(str(self.users - 1))
         return [f"user-{u:0{width}d}" for u in range(self.users)]
 
-    def refresh(self, grid: Grid, timeout: float) -> None:
-        """See `UserIdentity.refresh`; once all are there, the map stays."""
+    def listen(self, grid: Grid) -> None:
+        """See `ServedUsers.listen`; once all are there, the map stays."""
         if self._nodes:
             return
         nodes = _in_order(grid)
@@ -138,12 +127,13 @@ class UsersSayWho(UserIdentity):
     lasting = True
 
     def __init__(self, roster: Sequence[str], report: Callable[[str], None] = lambda _: None) -> None:
-        super().__init__(len(roster))
+        super().__init__(len(roster), report)
         if len(set(roster)) < len(roster):
             raise ConfigError("roster must name each user once.")
-        self._roster, self._report = list(roster), report
+        self._roster = list(roster)
         self._place = {user: index for index, user in enumerate(roster)}
-        self._claims, self._alive = Claims(len(roster)), set[int]()
+        self._claims, self._listed, self._alive = Claims(len(roster)), set[int](), set[int]()
+        self._heard: list[tuple[int, NDArray[np.int64]]] = []
         content = RecordDict({"config": ConfigRecord({_QUESTION: True})})
         self._handshakes = Handshakes(lambda node: Message(content, node, MessageType.TRAIN, group_id="who"))
 
@@ -152,30 +142,38 @@ class UsersSayWho(UserIdentity):
         """As given."""
         return self._roster
 
-    def refresh(self, grid: Grid, timeout: float) -> None:
-        """See `UserIdentity.refresh`."""
-        alive = set(grid.get_node_ids())
-        claims: list[tuple[int, NDArray[np.int64]]] = []
-        for node, reply in self._handshakes.answers(grid, alive, timeout):
+    def listen(self, grid: Grid) -> None:
+        """See `ServedUsers.listen`."""
+        self._listed = set(grid.get_node_ids())
+        for node, reply in self._handshakes.answers(grid, self._listed):
             if reply.has_error():
-                self._report(f"node {node} failed the handshake: client error {shown(reply.error.code)}")
+                self.tell(f"node {node} failed the handshake: client error {shown(reply.error.code)}")
                 continue
             self._handshakes.known(node)
             user = _user_of(reply)
             if user is None:
-                self._report(f"node {node} does not say whom it serves: add user_id_mod to its client app")
+                self.tell(f"node {node} does not say whom it serves: add user_id_mod to its client app")
             elif user not in self._place:
-                self._report(f"node {node} serves a user that is not on the roster; it is not asked")
+                self.tell(f"node {node} serves a user that is not on the roster; it is not asked")
             else:
-                claims.append((node, np.array([self._place[user]])))
-        if claims or alive != self._alive:
-            self._alive = alive
-            for user in self._claims.update(alive, claims):
-                self._report(f"user {self._roster[user]!r} is claimed by several nodes; the first stays")
+                self._heard.append((node, np.array([self._place[user]])))
+
+    def settle(self) -> None:
+        """See `ServedUsers.settle`."""
+        heard, self._heard = [claim for claim in self._heard if claim[0] in self._listed], []
+        if heard or self._listed != self._alive:
+            self._alive = self._listed
+            for user in self._claims.update(self._alive, heard):
+                self.tell(f"user {self._roster[user]!r} is claimed by several nodes; the first stays")
+
+    @property
+    def silent(self) -> int:
+        """See `ServedUsers.silent`."""
+        return self._handshakes.silent
 
     @property
     def missing(self) -> int:
-        """See `UserIdentity.missing`; disputed users are not missing."""
+        """See `ServedUsers.missing`; disputed users are not missing."""
         return self._claims.unclaimed
 
     def node_of(self, user: str) -> int | None:

@@ -161,4 +161,4 @@ def evaluation_of(
     """What evaluates the models of an open run; arguments as for `PrivateClientEvaluation`."""
     if opened.evaluator is not None:
         return PrivateClientEvaluation(opened, opened.evaluator, inner, identity, quarantine, retries)
-    return InnerEvaluation(inner) if asked.kind == "not-private" else NoEvaluation()
+    return InnerEvaluation(inner, identity) if asked.kind == "not-private" else NoEvaluation()

@@ -63,7 +63,7 @@ class CorrelatedNoise(Strategy):
             directory below ``~/.fedmf/runs``.
         adjacency: "zero-out" or "replace-one".
         cohorts: who takes part when, instead of ``users_per_round`` in turn.
-        identity: who a user is; default: every virtual node of a simulation. `UsersSayWho` for deployments.
+        identity: who a user is; default: every virtual node of a simulation. for deployments `EnrolledUsers`.
         frozen: names of arrays that are neither trained nor noised.
         max_epsilon: stop before any allowed user spends more than this.
         user_budgets: CSV or Parquet file with the columns user, epsilon.
@@ -258,7 +258,7 @@ class CorrelatedNoise(Strategy):
         result.evaluate_metrics_clientapp.update(evaluation.released())
         left = evaluation.is_left(server.t)
         if left or server.t < last:
-            self.identity.gather(grid, timeout)
+            self.identity.gather(grid, timeout, execution.handshake_timeout)
         try:
             if left:
                 metrics = evaluation.evaluate(server.t, result.arrays, evaluate, grid, wait)

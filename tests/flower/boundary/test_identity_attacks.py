@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -61,11 +62,11 @@ class Identity:
         self.lines: list[str] = []
         self.inner = {"population": Population, "say-who": UsersSayWho}[kind](ROSTER, self.lines.append)
         # No pause before a node is asked again.
-        self.inner._handshakes._pause = 0.0
+        self.inner._handshakes._pause = self.inner._handshakes._patience = 0.0
 
     def meet(self, world: World) -> dict[str, int | None]:
         """Shake hands; which node serves whom then."""
-        self.inner.refresh(world, 1.0)
+        self.inner.refresh(world)
         return self.served()
 
     def served(self) -> dict[str, int | None]:
@@ -196,35 +197,57 @@ def _is_first(message: Message) -> bool:
 
 
 class Late(World):
-    """Has the answers of node 0 only after some pulls."""
+    """Has the answers of node 0 only after some looks for nodes."""
 
-    pulls = 0
+    looks, needed = 0, 10
+
+    def get_node_ids(self) -> list[int]:
+        self.looks += 1
+        return super().get_node_ids()
 
     def push_messages(self, messages):  # type: ignore[no-untyped-def]
         sent = list(messages)
         pushed = super().push_messages(sent)
-        self.of_first = {m for m, message in zip(pushed, sent, strict=True) if _is_first(message)}
+        of_first = {m for m, message in zip(pushed, sent, strict=True) if _is_first(message)}
+        self.of_first = getattr(self, "of_first", set()) | of_first
         return pushed
 
     def pull_messages(self, message_ids):  # type: ignore[no-untyped-def]
-        self.pulls += 1
-        late = [m for m in message_ids if m in self.of_first]
-        return super().pull_messages([m for m in message_ids if m not in late or self.pulls > 20])
+        late = set() if self.looks > self.needed else self.of_first
+        return super().pull_messages([m for m in message_ids if m not in late])
 
 
-def test_a_late_answer_counts_and_is_waited_for_only_once(
+def test_a_late_answer_counts_and_nobody_waits_for_it(
     identity: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = Late({0: "ann", 1: "bob"}, [0, 1])
-    identity.inner._handshakes._longest, identity.inner._handshakes._pause = 0.2, 1000.0
-    assert identity.meet(world) == {**NOBODY, "bob": 1}
-    slept: list[float] = []
-    monkeypatch.setattr("fedmf.flower.boundary.pulling.time.sleep", slept.append)
-    for _ in range(25):
-        identity.meet(world)
-    assert identity.served() == {**NOBODY, "ann": 0, "bob": 1}
-    assert not slept
+    identity.inner._handshakes._pause = identity.inner._handshakes._patience = 1000.0
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("a look for nodes must not wait"))
+    for _ in range(10):
+        assert identity.meet(world) == {**NOBODY, "bob": 1}
+    assert identity.meet(world) == {**NOBODY, "ann": 0, "bob": 1}
     assert world.asked.count(0) == 1
+
+
+def test_before_the_first_round_a_silent_node_is_waited_for_as_long_as_the_limit_says(
+    identity: Identity,
+) -> None:
+    world = Late({0: "ann", 1: "bob", 2: "eve"}, [0, 1, 2])
+    world.needed = 10**6
+    begun = time.monotonic()
+    identity.inner.gather(world, timeout=60.0, limit=0.6)
+    assert 0.5 < time.monotonic() - begun < 5.0
+    assert identity.served() == {**NOBODY, "bob": 1, "eve": 2}
+    world.needed = 0
+    assert identity.meet(world) == {"ann": 0, "bob": 1, "eve": 2}
+
+
+def test_nobody_gets_a_user_before_the_first_round_by_answering_sooner(identity: Identity) -> None:
+    world = Late({0: "ann", 1: "ann", 2: "bob"}, [0, 1, 2])
+    world.needed = 3
+    identity.inner.gather(world, timeout=2.0, limit=1.5)
+    assert identity.served() == {**NOBODY, "bob": 2}
+    assert any("'ann' is claimed by several nodes" in line for line in identity.lines)
 
 
 def test_pauses_between_handshakes_double(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,10 +255,10 @@ def test_pauses_between_handshakes_double(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("fedmf.flower.boundary.handshakes.time.monotonic", lambda: now[0])
     world = World({0: OSError("no")}, [0])
     question: Callable[[int], Message] = lambda node: Message(RecordDict(), node, "query")  # noqa: E731
-    handshakes, times = Handshakes(question, longest=0.0), []
+    handshakes, times = Handshakes(question), []
     for second in range(100):
         now[0] = float(second)
         before = len(world.asked)
-        list(handshakes.answers(world, world.get_node_ids(), 0.0))
+        list(handshakes.answers(world, world.get_node_ids()))
         times += [second] * (len(world.asked) - before)
     assert times == [0, 1, 3, 7, 15, 31]

@@ -17,6 +17,7 @@ from support.flower_network import (
 
 from fedmf import load_model
 from fedmf.flower import run_app
+from fedmf.records.ledger import Ledger
 
 APP = Path(__file__).parents[3] / "docs/examples/flower_app"
 NODES = 3
@@ -88,3 +89,29 @@ def test_on_a_superlink_with_encryption_and_authenticated_nodes(
         done = flwr_run(app_dir, env, link.name, config, timeout=300)
     assert done.ok, done.details + done.output[-3000:]
     same(tmp_path / "run", expected)
+
+
+@pytest.mark.xdist_group("flower")
+def test_on_a_superlink_only_nodes_whose_keys_are_enrolled_are_users(app_dir: Path, tmp_path: Path) -> None:
+    """The third node is authenticated and not enrolled; the third user's node is not there."""
+    env, config = flower_environment(tmp_path), {"run-dir": str(tmp_path / "run"), "num-server-rounds": 1}
+    credentials = make_credentials(tmp_path / "credentials", NODES)
+    absent = make_credentials(tmp_path / "absent", 1)
+    keys = [absent.node(0), credentials.node(1), credentials.node(0)]
+    lines = [f"{key.with_suffix('.pub').read_text().strip()} clinic-{i}\n" for i, key in enumerate(keys)]
+    (tmp_path / "enrolled").write_text("".join(lines))
+    server = app_dir / "digits_app" / "server_app.py"
+    enrolled = f"""identity=EnrolledUsers({str(tmp_path / "enrolled")!r}), num_users=3,
+        execution=Execution(messages="per-user", handshake_timeout=1.0),"""
+    plain = server.read_text().replace("import CorrelatedNoise", "import CorrelatedNoise, EnrolledUsers")
+    server.write_text("from fedmf import Execution\n" + plain.replace("num_users=3,", enrolled))
+    with (
+        superlink(env, tmp_path / "net", credentials=credentials) as link,
+        supernodes(env, link, NODES, credentials) as logs,
+    ):
+        done = flwr_run(app_dir, env, link.name, config, timeout=300)
+        received = ["Received" in log.read_text() for log in logs]
+    assert done.ok, done.details + done.output[-3000:]
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
+        assert sorted(user for _, user in ledger.participations()) == ["clinic-1", "clinic-2"]
+    assert received == [True, True, False], [log.read_text()[-2000:] for log in logs]

@@ -1,0 +1,294 @@
+"""Data that stay on their nodes: the server knows a roster, each node trains the users of its own file."""
+
+import dataclasses
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from support.small_runs import SMALL, dotted
+
+from fedmf.data import ExampleStructure, InMemoryDataset, OnNodes, RosterDataset, TensorStructure
+from fedmf.errors import ConfigError
+from fedmf.flower import node_client_app, run_on_grid
+from fedmf.flower.client_app import app
+from fedmf.flower.local_run.grid import InProcessGrid
+from fedmf.flower.strategy import RoundReport
+from fedmf.models import FlatModel
+from fedmf.runs import Run, run_of
+from fedmf.training import Task, classification
+
+USERS = [f"patient-{u:02d}" for u in range(12)]
+CLINICS = {"a": USERS[:5], "b": USERS[5:9], "c": USERS[9:]}
+
+
+def rows(users: list[str]) -> str:
+    """A CSV of three rows for each user, the same ones wherever they are written."""
+    lines = ["age,dose,who,outcome"]
+    for user in users:
+        x = np.random.default_rng(int(user[-2:]) if user[-2:].isdigit() else 99).standard_normal((3, 2))
+        lines += [f"{a:.6f},{b:.6f},{user},{'well' if a > 0 else 'ill'}" for a, b in x]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Path:
+    """A folder for each clinic, and one for the server with a roster and a test file."""
+    for clinic, users in CLINICS.items():
+        (tmp_path / clinic).mkdir()
+        (tmp_path / clinic / "rows.csv").write_text(rows(users))
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "roster.txt").write_text("\n".join(USERS))
+    (tmp_path / "server" / "test.csv").write_text(rows(["volunteer", "nobody-77"]))
+    return tmp_path
+
+
+def configuration(places: Path, **keys: object) -> dict[str, object]:
+    small = {**SMALL, "users": 12, "rounds": 6, "cohort_size": 4, "messages": "per-user", "epsilon": 8.0}
+    return {
+        **dotted(**small),
+        "data.kind": "on-nodes",
+        "data.path": str(places / "nowhere" / "rows.csv"),  # what the server would open if it opened it
+        "data.roster": str(places / "server" / "roster.txt"),
+        "data.feature-columns": "age,dose",
+        "data.label-column": "outcome",
+        "data.user-column": "who",
+        "data.class-names": "ill,well",
+        "data.input-shape": "2",
+        "execution.handshake-timeout": 0.3,
+        **keys,
+    }
+
+
+class Clinics(InProcessGrid):
+    """A node for each node config, all with one run config."""
+
+    def __init__(self, client: ClientApp, run_config: dict, node_configs: list[dict]) -> None:  # type: ignore[type-arg]
+        super().__init__(client, len(node_configs), run_config, node_configs)
+
+
+def clinics(places: Path, config: dict[str, object], *names: str) -> Clinics:
+    return Clinics(app, config, [{"data-path": str(places / name / "rows.csv")} for name in names])
+
+
+def carried_out(
+    run: Run, path: Path, grid: InProcessGrid, resume: bool = False
+) -> tuple[np.ndarray, list[RoundReport], Path]:
+    reports: list[RoundReport] = []
+    with (run.resume if resume else run.start)(path) as session:
+        run_on_grid(session, grid, lambda report, _: reports.append(report))
+        return session.server.parameters.numpy().copy(), reports, path
+
+
+def on_one_machine(places: Path, path: Path) -> np.ndarray:
+    """The same run with everybody's examples in memory of one process."""
+    config = configuration(places)
+    described = run_of(config)
+    source = OnNodes(
+        users=12, path=str(places / "all.csv"), roster=str(config["data.roster"]),
+        feature_columns=("age", "dose"), label_column="outcome", user_column="who",
+        class_names=("ill", "well"), input_shape=(2,),
+    )  # fmt: skip
+    (places / "all.csv").write_text(rows(USERS))
+    task = classification(source.here().load(), described.task_source.model.build((2,), 2))  # type: ignore[attr-defined]
+    run = dataclasses.replace(described, task=task)
+    return run.simulate(path).parameters.numpy()
+
+
+def test_the_model_is_that_of_all_data_in_one_place(places: Path) -> None:
+    config = configuration(places)
+    model, reports, _ = carried_out(run_of(config), places / "run", clinics(places, config, "a", "b", "c"))
+    assert [report.present for report in reports] == 6 * [4]
+    assert not any(report.failures for report in reports)
+    assert np.array_equal(model, on_one_machine(places, places / "same"))
+
+
+def test_the_server_opens_no_file_but_the_roster(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning, starting, resuming and stating are done where no user's rows can be read."""
+    config, opened = configuration(places), list[str]()
+    real = Path.open
+
+    def noting(path: Path, *arguments, **keys):  # type: ignore[no-untyped-def]
+        opened.append(str(path))
+        return real(path, *arguments, **keys)
+
+    monkeypatch.setattr(Path, "open", noting)
+    with run_of(config).start(places / "run") as session:
+        assert not session.task.dataset.has_examples
+        assert session.task.dataset.user_ids == tuple(USERS)
+        assert session.task.model.dimension == 2 * 8 + 8 + 8 * 2 + 2
+        session.write_reports()
+    with run_of(config).resume(places / "run") as session:
+        statement = session.statement().to_dict()
+    touched = {path for path in opened if str(places) in path and str(places / "run") not in path}
+    assert touched <= {str(config["data.roster"])}
+    inputs = {entry["name"]: entry["value"] for entry in statement["public_inputs"]}
+    assert inputs["sizes of users"] == "not known to the server"
+    assert inputs["test part"] == "none"
+
+
+def test_central_test_data_are_the_servers_own(places: Path) -> None:
+    config = configuration(places, **{"data.test-path": str(places / "server" / "test.csv")})
+    grid = clinics(places, config, "a", "b", "c")
+    with run_of(config).start(places / "run") as session:
+        run_on_grid(session, grid)
+        rows = session.metrics
+    assert sorted(rows) == list(range(7))
+    assert all(0 <= row["accuracy"] <= 1 and row["loss"] > 0 for row in rows.values())
+    model, _, _ = carried_out(
+        run_of(configuration(places)), places / "without", clinics(places, config, "a", "b", "c")
+    )
+    assert np.array_equal(model, session.server.parameters.numpy())
+
+
+def test_a_clinic_that_is_down_is_absent_and_comes_back_when_the_run_goes_on(places: Path) -> None:
+    config = configuration(places)
+    run = run_of(config)
+    _, reports, path = carried_out(run, places / "run", clinics(places, config, "a", "b"))
+    assert sum(report.present for report in reports) == 6 * 4 - 2 * 3
+    with pytest.raises(ConfigError, match="another run"):
+        run_of(configuration(places, **{"data.class-names": "well,ill"})).resume(path)
+
+    class Stops(Exception):
+        pass
+
+    def stop(report: RoundReport, _: object) -> None:
+        if report.t == 2:
+            raise Stops
+
+    with run.start(places / "stopped") as session, pytest.raises(Stops):
+        run_on_grid(session, clinics(places, config, "a", "b", "c"), stop)
+    again = clinics(places, config, "c", "a", "b")  # other ids, other order
+    model, reports, _ = carried_out(run, places / "stopped", again, resume=True)
+    assert [report.t for report in reports] == [3, 4, 5]
+    assert np.array_equal(model, on_one_machine(places, places / "same"))
+
+
+def test_what_a_node_says_is_what_its_file_and_its_roster_say(places: Path) -> None:
+    config = configuration(places)
+    (places / "c" / "rows.csv").write_text(rows([*CLINICS["c"], "visitor", *CLINICS["a"][:1]]))
+    (places / "c" / "allowed.txt").write_text("\n".join([*CLINICS["c"], "long-gone"]))
+    nodes = [{"data-path": str(places / name / "rows.csv")} for name in "abc"]
+    nodes[2]["data-roster"] = str(places / "c" / "allowed.txt")
+
+    answered: dict[int, list[str]] = {}
+
+    class Noting(Clinics):
+        def pull_messages(self, message_ids):  # type: ignore[no-untyped-def]
+            for reply in super().pull_messages(message_ids):
+                if reply.metadata.message_type == "query":
+                    users = reply.content.config_records["config"]["users"]
+                    answered[len(answered)] = list(users)
+                yield reply
+
+    model, _, _ = carried_out(run_of(config), places / "run", Noting(app, config, nodes))
+    assert answered == {0: CLINICS["a"], 1: CLINICS["b"], 2: CLINICS["c"]}
+    assert np.array_equal(model, on_one_machine(places, places / "same"))
+
+
+def test_one_users_broken_rows_change_that_users_update_alone(places: Path) -> None:
+    """Neighbouring worlds: who is present is the same, and everybody else's update keeps its bits."""
+    updates: dict[str, dict[tuple[str, int], np.ndarray]] = {}
+
+    class Noting(Clinics):
+        def pull_messages(self, message_ids):  # type: ignore[no-untyped-def]
+            for reply in super().pull_messages(message_ids):
+                config = reply.content.config_records["config"]
+                if "update" in reply.content.array_records.get("arrays", {}):
+                    key = config["users"][0], config["round"]
+                    value = reply.content.array_records["arrays"]["update"].numpy().copy()
+                    updates[world].setdefault(key, value)
+                yield reply
+
+    for world in ("whole", "broken"):
+        updates[world] = {}
+        if world == "broken":
+            text = (places / "b" / "rows.csv").read_text()
+            broken = text.replace(f",{USERS[6]},", f",x,1e999,{USERS[6]},,")
+            assert broken != text
+            (places / "b" / "rows.csv").write_text(broken)
+        config = configuration(places, **{"cohorts.rounds": 1, "cohorts.size": 12})
+        nodes = [{"data-path": str(places / name / "rows.csv")} for name in "abc"]
+        carried_out(run_of(config), places / world, Noting(app, config, nodes))
+    assert updates["whole"].keys() >= updates["broken"].keys() >= {(u, 0) for u in USERS if u != USERS[6]}
+    for key, update in updates["broken"].items():
+        if key[0] != USERS[6]:
+            assert np.array_equal(update, updates["whole"][key])
+
+
+def test_data_on_nodes_are_not_simulated(places: Path) -> None:
+    run = run_of(configuration(places))
+    with pytest.raises(ConfigError, match="examples must be here to simulate a run"):
+        run.simulate(places / "run")
+    with pytest.raises(ConfigError, match="evaluation must be 'off' or 'private'"):
+        run_of(configuration(places, **{"evaluation.kind": "not-private"})).start(places / "other")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        ("data.roster", "", "roster must name the file"),
+        ("data.input-shape", "", "input_shape .* must be declared"),
+        ("data.class-names", "", "class_names .* must be declared"),
+        ("data.feature-columns", "", "feature_columns .* must be declared"),
+        ("data.partition", "iid", "must be 'natural' and 'auto'"),
+        ("data.hold-out", "users", "must be 'natural' and 'auto'"),
+        ("data.user-column", "", "user_column must be named"),
+    ],
+)
+def test_what_must_be_declared(key: str, value: str, what: str, places: Path) -> None:
+    with pytest.raises(ConfigError, match=what):
+        run_of(configuration(places, **{key: value}))
+
+
+def test_a_node_with_a_path_for_data_of_another_kind_fails_alone(places: Path) -> None:
+    config = dotted(**{**SMALL, "messages": "per-user"}) | {"execution.handshake-timeout": 0.3}
+    halves = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
+    grid = Clinics(app, config, [halves[0], halves[1] | {"data-path": "rows.csv"}])
+    _, reports, _ = carried_out(run_of(config), places / "run", grid)
+    assert 0 < sum(report.present for report in reports) < 12 * 6
+
+
+STRUCTURE = ExampleStructure(TensorStructure((3,)), TensorStructure(dtype=torch.int64, bound=2))
+
+
+def _model() -> FlatModel:
+    torch.manual_seed(5)
+    return FlatModel(torch.nn.Linear(3, 2))
+
+
+def _own_task(context: Context) -> Task:
+    """A node's task in code of one's own: no file, no configuration."""
+    users = USERS[int(context.node_config["first"]) : int(context.node_config["last"])]
+    x = torch.stack([torch.randn(2, 3, generator=torch.Generator().manual_seed(int(u[-2:]))) for u in users])
+    y = (x[..., 0] > 0).long()
+    owned = tuple(np.array([2 * u, 2 * u + 1]) for u in range(len(users)))
+    dataset = InMemoryDataset(
+        x.reshape(-1, 3), y.reshape(-1), owned, tuple(users), torch.zeros(0, 3), y.reshape(-1)[:0], 2
+    )
+    return classification(dataset, _model())
+
+
+def test_a_task_of_ones_own_on_each_node(tmp_path: Path) -> None:
+    described = run_of(
+        dotted(**{**SMALL, "users": 12, "rounds": 6, "cohort_size": 4, "messages": "per-user"})
+    )
+    run = dataclasses.replace(described, task=classification(RosterDataset(USERS, STRUCTURE), _model()))
+    client = node_client_app(_own_task, lambda _: run)
+    grid = Clinics(client, {}, [{"first": 0, "last": 7}, {"first": 7, "last": 12}])
+    model, reports, path = carried_out(run, tmp_path / "run", grid)
+    assert [report.present for report in reports] == 6 * [4]
+    assert not any(report.failures for report in reports)
+    whole = Context(1, 1, {"first": 0, "last": 12}, None, {})  # type: ignore[arg-type]
+    same = dataclasses.replace(described, task=_own_task(whole)).simulate(tmp_path / "same")
+    assert np.array_equal(model, same.parameters.numpy())
+    assert json.loads((path / "statement.json").read_text())["rounds_released"] == 6
+
+
+def test_the_listed_keys_hold_those_of_data_on_nodes() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert "test-path" in project["tool"]["flwr"]["app"]["config"]["data"]
