@@ -26,12 +26,15 @@ class Architecture(Value, ABC):
 
     Args:
         seed: public seed of the initial parameters, 0 ≤ seed < 2⁶³.
+        initial: a public file of tensors by parameter name (.safetensors or .pt) that training starts from
+            instead; only the server reads it.
 
     Raises:
         ValueError: a value is out of range.
     """
 
     seed: int = 0
+    initial: str = ""
 
     def __post_init__(self) -> None:
         check_whole("seed (of the model)", self.seed, 0, 2**63 - 1)

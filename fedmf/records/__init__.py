@@ -10,7 +10,7 @@ from fedmf.records.lock import WriterLock
 from fedmf.records.new_directory import create_directory, scratch_directory
 from fedmf.records.new_files import new_file, require_free
 from fedmf.records.sqlite import RecordKind
-from fedmf.records.tensor_files import write_tensors
+from fedmf.records.tensor_files import read_tensors, write_tensors
 from fedmf.records.user_table import PRIVATE, write_users
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "load_checkpoint",
     "load_key",
     "new_file",
+    "read_tensors",
     "replace_durably",
     "require_free",
     "save_checkpoint",

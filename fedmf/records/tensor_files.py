@@ -1,20 +1,30 @@
-"""Files of named tensors that other programs read: safetensors, and PyTorch's own."""
+"""Files of named tensors that other programs read and write: safetensors, and PyTorch's own."""
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedmf.errors import ConfigError
 from fedmf.records.new_files import new_file
 
-__all__ = ["write_tensors"]
+__all__ = ["read_tensors", "write_tensors"]
+
+#: Types by their names in a safetensors header.
+_TYPES: Final = {
+    "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "U16": torch.uint16, "I16": torch.int16,
+    "U32": torch.uint32, "I32": torch.int32, "U64": torch.uint64, "I64": torch.int64, "F16": torch.float16,
+    "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
+}  # fmt: skip
+_NAMES: Final = {dtype: name for name, dtype in _TYPES.items()}
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
@@ -26,17 +36,45 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
 
     Args:
         path: ends with ``.safetensors`` or ``.pt``.
-        tensors: float32.
+        tensors: by name, each of its own type.
         about: what a safetensors file says of itself; a ``.pt`` file has no place for it.
 
     Raises:
         ConfigError: another ending, there is something at that place already, or it cannot be written.
     """
     writers = {".safetensors": _write_safetensors, ".pt": _write_pt}
-    if path.suffix not in writers:
-        raise ConfigError(f"file (of a model) must end with {' or '.join(writers)}; got {path.name!r}.")
+    _check_ending(path)
     with new_file(path) as file:
         writers[path.suffix](file, {name: t.detach().cpu() for name, t in tensors.items()}, about)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a ``.safetensors`` or ``.pt`` file by name; no code of the file is run.
+
+    Args:
+        path: of a file as `write_tensors` or others make it.
+
+    Raises:
+        ConfigError: another ending, it cannot be read, or it is damaged or holds something else.
+    """
+    _check_ending(path)
+    try:
+        if path.suffix == ".pt":
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+        else:
+            tensors = _parsed(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}.") from None
+    except Exception as error:  # whatever a damaged file may cause
+        raise ConfigError(f"{path} is no file of tensors: {type(error).__name__}.") from None
+    if not isinstance(tensors, Mapping) or not all(isinstance(t, Tensor) for t in tensors.values()):
+        raise ConfigError(f"{path} must hold a dict of tensors, as state_dict() gives it.")
+    return {str(name): tensor.detach() for name, tensor in tensors.items()}
+
+
+def _check_ending(path: Path) -> None:
+    if path.suffix not in (".safetensors", ".pt"):
+        raise ConfigError(f"file (of a model) must end with .safetensors or .pt; got {path.name!r}.")
 
 
 def _write_pt(file: IO[bytes], tensors: Mapping[str, Tensor], _about: Mapping[str, str]) -> None:
@@ -47,11 +85,34 @@ def _write_safetensors(file: IO[bytes], tensors: Mapping[str, Tensor], about: Ma
     header: dict[str, object] = {"__metadata__": {**about}}
     end = 0
     for name, tensor in tensors.items():
-        begin, end = end, end + 4 * tensor.numel()
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        begin, end = end, end + tensor.element_size() * tensor.numel()
+        entry = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        header[name] = entry
     text = json.dumps(header, ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     file.write(len(text).to_bytes(8, "little") + text)
     for tensor in tensors.values():
-        array = tensor.to(torch.float32).contiguous().numpy()
-        file.write((array if sys.byteorder == "little" else array.byteswap()).tobytes())
+        file.write(_little_endian(tensor.contiguous().reshape(-1).view(torch.uint8), tensor.element_size()))
+
+
+def _little_endian(content: Tensor, size: int) -> bytes:
+    """Bytes of numbers of so many bytes each, from or to the order of this machine."""
+    numbers = content.numpy().reshape(-1, size)
+    return (numbers if sys.byteorder == "little" else numbers[:, ::-1]).tobytes()
+
+
+def _parsed(content: bytes) -> dict[str, Tensor]:
+    begin = 8 + int.from_bytes(content[:8], "little")
+    header: dict[str, Any] = json.loads(content[8:begin])
+    header.pop("__metadata__", None)
+    tensors: dict[str, Tensor] = {}
+    for name, entry in header.items():
+        dtype, shape = _TYPES[entry["dtype"]], [int(size) for size in entry["shape"]]
+        first, end = (begin + int(offset) for offset in entry["data_offsets"])
+        if not begin <= first <= end <= len(content) or end - first != math.prod(shape) * dtype.itemsize:
+            raise ValueError(name)
+        raw = torch.from_numpy(np.frombuffer(content[first:end], np.uint8).copy())
+        ordered = _little_endian(raw, dtype.itemsize)
+        flat = torch.frombuffer(bytearray(ordered), dtype=dtype) if ordered else torch.empty(0, dtype=dtype)
+        tensors[name] = flat.reshape(shape)
+    return tensors

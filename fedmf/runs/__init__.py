@@ -18,7 +18,7 @@ from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.named_tasks import Classification, FunctionTask
 from fedmf.runs.outputs import central, not_private, publish_statement, write_statement
 from fedmf.runs.planning import plan_run
-from fedmf.runs.released_model import ReleasedModel, load_model
+from fedmf.runs.released_model import ReleasedModel, WholeModel, initial_parameters, load_model
 from fedmf.runs.run import Run, difference
 from fedmf.runs.server import PrivateServer, clipped_sums, local_trainer
 from fedmf.runs.session import Session
@@ -45,12 +45,14 @@ __all__ = [
     "Session",
     "TaskSource",
     "UserBudgets",
+    "WholeModel",
     "account",
     "central",
     "clipped_sums",
     "difference",
     "dotted_keys",
     "dry_run",
+    "initial_parameters",
     "load_model",
     "load_run",
     "local_trainer",

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -42,6 +42,8 @@ __all__ = [
 CONFIG, KEY, LEDGER, CHECKPOINTS = "config.toml", "noise.key", "ledger.sqlite", "checkpoints"
 #: The record of private evaluations, and what they released.
 EVALUATION_LEDGER, EVALUATIONS = "evaluation.sqlite", "evaluations"
+#: All arrays of a model of which only some are trained.
+WHOLE_MODEL = "whole-model.npz"
 #: The budgets of users as they were when the run began; a resumed run uses these.
 BUDGETS = "user-budgets"
 #: Which users failed when, and why: a JSON object a line. It tells about users' data: as secret as the key.
@@ -77,6 +79,7 @@ class RunDirectory:
         dimension: int,
         test_owner: str = "nobody",
         arrays: tuple[tuple[str, tuple[int, ...]], ...] = (),
+        save_whole: Callable[[Path], None] | None = None,
     ) -> Self:
         """Create the directory of a new run; ``config.toml`` and the ledger's header are rendered from it.
 
@@ -88,6 +91,7 @@ class RunDirectory:
             dimension: d, the number of model parameters.
             test_owner: whose the examples of the central test part are, as `FederatedDataset.test_owner`.
             arrays: name and shape of each tensor of the model, in the order of its flat vector.
+            save_whole: writes the file of a model of which only those are trained.
 
         Raises:
             ConfigError: the place is taken or cannot be written.
@@ -103,6 +107,8 @@ class RunDirectory:
             write_durably(building / CONFIG, render_toml(run).encode())
             if budgets:
                 write_durably(building / BUDGETS, Path(budgets).expanduser().read_bytes())
+            if save_whole is not None:
+                save_whole(building / WHOLE_MODEL)
             write_durably(building / FAILURES, b"", mode=0o600)
             save_key(building / KEY, key)
             Ledger.create(building / LEDGER, plan.participation, header.to_dict()).close()

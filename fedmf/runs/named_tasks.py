@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import re
 import sys
@@ -38,8 +39,25 @@ class Classification:
         return self.data.users
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
-        """Those of the data."""
-        return self.data.public_inputs()
+        """Those of the data, and the file that training starts from."""
+        pretrained = self.pretrained()
+        return self.data.public_inputs() + (() if pretrained is None else (pretrained,))
+
+    def pretrained(self) -> PublicInput | None:
+        """The file of the initial parameters by its digest, where one is named.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        if not self.model.initial:
+            return None
+        path = Path(self.model.initial).expanduser()
+        try:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise ConfigError(f"cannot read {path} (initial of the model): {error.strerror}.") from None
+        return PublicInput("initial parameters", f"{path.name}, SHA-256 {digest}", "key initial of [model]")
 
     def undeclared(self) -> tuple[str, ...]:
         """Those of the data."""

@@ -1,19 +1,89 @@
-"""The released model of a run, from its directory alone."""
+"""Models as named tensors: what a run released, from its directory alone, and what another starts from."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Final, Self
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.errors import ConfigError
-from fedmf.records import load_checkpoint
-from fedmf.runs.directory import CHECKPOINTS, opened_record
+from fedmf.models import FlatModel
+from fedmf.records import load_checkpoint, read_tensors, replace_durably
+from fedmf.runs.directory import CHECKPOINTS, WHOLE_MODEL, opened_record
 
-__all__ = ["ReleasedModel", "load_model"]
+__all__ = ["ReleasedModel", "WholeModel", "initial_parameters", "load_model"]
+
+
+@dataclass(frozen=True, eq=False)
+class WholeModel:
+    """All arrays of a model of which a run trains some, in their order; the others stay what they were.
+
+    Args:
+        names: of all arrays.
+        shapes: of each.
+        dtypes: of each, as NumPy calls them.
+        kept: the values of those that are not trained, by name.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    kept: Mapping[str, NDArray[Any]]
+
+    def fingerprint(self) -> str:
+        """SHA-256 of names, shapes, types and the arrays that stay."""
+        digest = hashlib.sha256(
+            json.dumps([self.names, self.shapes, self.dtypes, sorted(self.kept)]).encode()
+        )
+        for name in sorted(self.kept):
+            digest.update(np.ascontiguousarray(self.kept[name]).tobytes())
+        return digest.hexdigest()
+
+    def save(self, path: Path) -> None:
+        """As a NumPy archive without pickled objects: what stays, and a description of all."""
+        described = json.dumps([self.names, self.shapes, self.dtypes, list(self.kept)]).encode()
+        arrays = {f"kept-{place}": array for place, array in enumerate(self.kept.values())}
+        content: dict[str, Any] = {"model": np.frombuffer(described, np.uint8), **arrays}
+        replace_durably(path, lambda file: np.savez(file, **content))
+
+    @classmethod
+    def load(cls, path: Path, fingerprint: str) -> Self:
+        """What `save` wrote.
+
+        Raises:
+            ConfigError: it cannot be read, or is not what was recorded.
+        """
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+                names, shapes, dtypes, kept = json.loads(archive["model"].tobytes())
+                values = {name: archive[f"kept-{place}"] for place, name in enumerate(kept)}
+            model = cls(tuple(names), tuple(map(tuple, shapes)), tuple(dtypes), values)
+            same = model.fingerprint() == fingerprint
+        except Exception as error:  # whatever a damaged file may cause
+            raise ConfigError(
+                f"cannot read {path} (all arrays of the model): {type(error).__name__}."
+            ) from None
+        if not same:
+            raise ConfigError(f"{path} (all arrays of the model) must be what the run began with; it is not.")
+        return model
+
+    def tensors(self, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """All of them, each of its own type, for ``load_state_dict``."""
+        return {
+            name: torch.from_numpy(
+                (self.kept[name] if name in self.kept else trained[name].numpy()).astype(dtype)
+            )
+            for name, dtype in zip(self.names, self.dtypes, strict=True)
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +91,7 @@ class ReleasedModel:
     """The model that a run released last, as far as it was kept.
 
     Args:
-        tensors: float32 tensors by the names of the module's parameters.
+        tensors: by the names of the module's parameters.
         rounds: how many rounds are in it.
         software: name and version of what the run was started with.
     """
@@ -56,7 +126,14 @@ class ReleasedModel:
             tensors = {
                 name: part.reshape(shape).clone() for (name, shape), part in zip(arrays, parts, strict=True)
             }
+            if _FINGERPRINT in header.run["task"]:
+                whole = WholeModel.load(path / WHOLE_MODEL, str(header.run["task"][_FINGERPRINT]))
+                tensors = whole.tensors(tensors)
             return cls(tensors, int(noise["t"]), header.software)
+
+
+#: Where a task records `WholeModel.fingerprint`.
+_FINGERPRINT: Final = "arrays"
 
 
 def load_model(path: str | Path) -> dict[str, Tensor]:
@@ -68,11 +145,37 @@ def load_model(path: str | Path) -> dict[str, Tensor]:
         path: of a finished, running or stopped run. Neither its data nor its task are needed.
 
     Returns:
-        Float32 tensors on the CPU by the names of the module's parameters. A parameter that a module uses
-        under several names is there once.
+        Tensors on the CPU by the names of the module's parameters, float32. Of a Flower app that
+        `CorrelatedNoise` trained: all arrays that it began with, frozen ones and whole numbers too, each of
+        its own type. A parameter that a module uses under several names is there once.
 
     Raises:
         ConfigError: it is not a run directory, or no round was released yet.
         LedgerError, ValueError: its records are damaged.
     """
     return ReleasedModel.of(Path(path)).tensors
+
+
+def initial_parameters(path: Path, model: FlatModel) -> Tensor:
+    """θ_0 from a file of tensors by the names of the module's parameters, shape (d,), float32.
+
+    Raises:
+        ConfigError: a parameter is missing, has another shape, no floating type, or entries that are not
+            finite; or the file holds a tensor that the module has not.
+    """
+    tensors = read_tensors(path)
+    strangers = sorted(tensors.keys() - model.module.state_dict().keys())
+    if strangers:
+        raise ConfigError(
+            f"initial (file of the model) must hold its parameters alone; got {strangers[0]!r}."
+        )
+    for name, shape in model.arrays:
+        tensor = tensors.get(name)
+        if tensor is None or tuple(tensor.shape) != shape or not tensor.is_floating_point():
+            got = "none" if tensor is None else f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+            raise ConfigError(
+                f"initial (file of the model) must hold {name!r}, floats of shape {shape}; got {got}."
+            )
+        if not tensor.isfinite().all():
+            raise ConfigError(f"initial (file of the model) must be finite; {name!r} is not.")
+    return torch.cat([tensors[name].to(torch.float32).reshape(-1) for name, _ in model.arrays])

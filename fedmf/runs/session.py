@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from fedmf.accounting import Plan, PrivacyStatement, UserLevel, at_least, build_statement
 from fedmf.cohorts import CohortSchedule
@@ -17,6 +19,7 @@ from fedmf.optim import ServerOptimizer
 from fedmf.runs.budget import UserBudgets, check_names, read_budgets
 from fedmf.runs.directory import RunDirectory, read_header
 from fedmf.runs.evaluation import NotPrivateEvaluation, PrivateEvaluation
+from fedmf.runs.named_tasks import Classification
 from fedmf.runs.outputs import (
     central,
     draw_learning_curve,
@@ -25,6 +28,7 @@ from fedmf.runs.outputs import (
     write_statement,
 )
 from fedmf.runs.planning import plan_run
+from fedmf.runs.released_model import initial_parameters
 from fedmf.runs.run import Run
 from fedmf.runs.server import PrivateServer
 from fedmf.training import Task, UserFailure, example_counts, preflight
@@ -44,8 +48,9 @@ class Session:
         self.run, self.task, self.directory = run, task.to(device), directory
         self.plan: Plan = directory.header.plan
         every = run.execution.checkpoint_every
+        initial = _initial(run, task, directory)
         self.server = PrivateServer(
-            self.plan, directory, task.model.initial(), optimizer, device, every, run.noise.storage
+            self.plan, directory, initial, optimizer, device, every, run.noise.storage
         )
         self.sums = self.server.sums
         self._budgets = None
@@ -92,6 +97,7 @@ class Session:
                 "'not-private', which weighs answers by numbers of examples that the server does not know."
             )
         preflight(task, run.local, run.privacy.clip_norm)
+        _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
         plan = plan_run(run, optimizer, task.model.dimension, run.evaluation.ranges(task))
         if isinstance(run.privacy, UserLevel) and run.privacy.user_budgets:
@@ -225,3 +231,32 @@ def check_device(device: str) -> None:
         raise ConfigError(
             "--device cuda needs an NVIDIA GPU and a CUDA build of torch; none is available here."
         )
+
+
+def _from_file(run: Run, task: Task) -> Tensor | None:
+    """θ_0 from the file that a run names, where it names one.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    source = run.task_source
+    if not isinstance(source, Classification) or not source.model.initial:
+        return None
+    return initial_parameters(Path(source.model.initial).expanduser(), task.model)
+
+
+def _initial(run: Run, task: Task, directory: RunDirectory) -> Tensor:
+    """θ_0: the model's own, or that of the file; a run that released something goes on from its checkpoint.
+
+    Raises:
+        ConfigError: the file cannot be used, or is another one than when the run began.
+    """
+    given = None if directory.ledger.checkpoint() is not None else _from_file(run, task)
+    if given is None:
+        return task.model.initial()
+    declared = [dataclasses.asdict(entry) for entry in run.task_source.public_inputs()]
+    if any(entry not in directory.header.public_inputs for entry in declared):
+        raise ConfigError(
+            "initial (file of the model) must be what the run began with; its content is another."
+        )
+    return given

@@ -1,4 +1,4 @@
-"""The private corners of Flower that we touch behave on the pinned version as we believe."""
+"""The private corners of Flower that we touch behave on the admitted versions as we believe."""
 
 import flwr
 from flwr.app import Context, Message, MessageType, RecordDict
@@ -7,8 +7,8 @@ from flwr.clientapp import ClientApp
 from fedmf.flower.local_run.grid import InProcessGrid
 
 
-def test_the_pinned_version_is_installed() -> None:
-    assert flwr.__version__.startswith("1.41.")
+def test_the_installed_version_is_one_that_was_tried() -> None:
+    assert flwr.__version__.rpartition(".")[0] in ("1.41", "1.42")
 
 
 def test_messages_carry_ids_and_errors_like_flowers() -> None:

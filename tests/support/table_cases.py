@@ -130,6 +130,7 @@ TEXTS: dict[str, list[str]] = {
     "data.label-column": ["y", "a,b"],
     "data.user-column": ["who"],
     "data.class-names": ["cat,dog", "0..61", "größe,-1"],
+    "model.initial": ["base.safetensors", "a b/é.pt"],
     "data.roster": ["users.txt", 'a "b"/é'],
     "data.test-path": ["test.csv", 'a "b"/é'],
     "model.hidden-units": ["8,4", "64", "none"],

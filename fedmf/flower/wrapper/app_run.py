@@ -45,7 +45,7 @@ class AppRun:
     def __init__(self, run: Run, directory: RunDirectory, initial: Tensor, layout: ArrayLayout) -> None:
         self.run, self.directory, self.plan = run, directory, directory.header.plan
         self.layout = layout
-        optimizer = run.optimizer_source.build([(initial.numel(),)], run.cohorts.rounds)
+        optimizer = run.optimizer_source.build(layout.trained_shapes, run.cohorts.rounds)
         self.server = PrivateServer(self.plan, directory, initial, optimizer, storage=run.noise.storage)
         seed = directory.key.cohort_seed()
         self.evaluator = directory.evaluator(self.server.t)
@@ -81,12 +81,14 @@ class AppRun:
                 )
             directory = RunDirectory.open(path)
         else:
-            optimizer = run.optimizer_source.build([(initial.numel(),)], run.cohorts.rounds)
+            optimizer = run.optimizer_source.build(layout.trained_shapes, run.cohorts.rounds)
             plan = plan_run(run, optimizer, initial.numel(), task.ranges)
             seed = run.privacy.noise_seed
             key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
             arrays = tuple((name, shape) for name, shape, _ in layout.trained)
-            directory = RunDirectory.create(path, run, plan, key, initial.numel(), arrays=arrays)
+            directory = RunDirectory.create(
+                path, run, plan, key, initial.numel(), arrays=arrays, save_whole=layout.whole.save
+            )
         try:
             return cls(run, directory, initial, layout)
         except BaseException:

@@ -71,6 +71,6 @@ class FlowerAppTask:
             "users": self.users,
             "roster": roster_digest(self.roster),
             "identity": self.identity,
-            "arrays": self.layout.fingerprint(),
+            "arrays": self.layout.whole.fingerprint(),
             "metrics": [[name, float(low), float(high)] for name, (low, high) in self.ranges.items()],
         }

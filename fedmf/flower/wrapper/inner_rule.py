@@ -18,7 +18,7 @@ from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.moments import SecondMoment
 from fedmf.optim import RoundRelease
 
-__all__ = ["InnerRule", "check_inner"]
+__all__ = ["InnerRule", "check_inner", "check_no_rule"]
 
 #: Strategies whose aggregation is a mean followed by a rule of the server.
 MEANS: Final = (FedAvgM, FedAdam, FedAdagrad, FedYogi, FedProx, FedAvg)
@@ -65,6 +65,19 @@ def check_inner(inner: FedAvg, trusted: bool = False) -> None:
             )
     if any(getattr(inner, memory, None) is not None for memory in ("current_arrays", *_MEMORY)):
         raise ConfigError(f"strategy {name} must be new; it has aggregated before. Make another one.")
+
+
+def check_no_rule(inner: FedAvg) -> None:
+    """Refuse a strategy with a server rule of its own, where another one is given.
+
+    Raises:
+        ConfigError: it has one.
+    """
+    if isinstance(inner, MEANS[:4]):
+        raise ConfigError(
+            "strategy (beside a server_optimizer) must be one without a server rule, FedAvg or FedProx; got "
+            f"{type(inner).__name__}. Two rules would act on one update: leave one out."
+        )
 
 
 class InnerRule:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Final, Self
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from fedmf.errors import ConfigError
 from fedmf.flower.boundary import checked_array
+from fedmf.runs import WholeModel
 
 __all__ = ["ArrayLayout"]
 
@@ -54,11 +54,14 @@ class ArrayLayout:
 
     @classmethod
     def of(cls, arrays: ArrayRecord, frozen: Sequence[str] = ()) -> Self:
-        """That of a record."""
+        """That of a record.
+
+        Args:
+            arrays: the record.
+            frozen: names of arrays that stay, or patterns of names.
+        """
         names = tuple(arrays)
-        strangers = sorted(set(frozen) - set(names))
-        if strangers:
-            raise ConfigError(f"frozen must name arrays of the model; got {strangers[0]!r}.")
+        frozen = _matching(names, frozen)
         for name, array in arrays.items():
             if array.dtype not in (*_FLOATS, *_EXACT):
                 raise ConfigError(
@@ -79,7 +82,7 @@ class ArrayLayout:
             names,
             tuple(tuple(int(size) for size in array.shape) for array in arrays.values()),
             tuple(array.dtype for array in arrays.values()),
-            tuple(frozen),
+            frozen,
             {name: arrays[name].numpy() for name in stays},
         )
 
@@ -88,6 +91,11 @@ class ArrayLayout:
         """Name, shape and type of each array that is trained."""
         rows = zip(self.names, self.shapes, self.dtypes, strict=True)
         return [row for row in rows if row[0] not in self.kept]
+
+    @property
+    def trained_shapes(self) -> list[tuple[int, ...]]:
+        """Of those, in the order of the flat vector."""
+        return [shape for _, shape, _ in self.trained]
 
     @property
     def dimension(self) -> int:
@@ -134,11 +142,18 @@ class ArrayLayout:
         sizes = zip(self.shapes, self.dtypes, strict=True)
         return 2**26 + 8 * sum(int(np.prod(s, dtype=np.int64)) * np.dtype(d).itemsize for s, d in sizes)
 
-    def fingerprint(self) -> str:
-        """SHA-256 of names, shapes, types and the arrays that stay."""
-        digest = hashlib.sha256(
-            json.dumps([self.names, self.shapes, self.dtypes, sorted(self.kept)]).encode()
-        )
-        for name in sorted(self.kept):
-            digest.update(np.ascontiguousarray(self.kept[name]).tobytes())
-        return digest.hexdigest()
+    @property
+    def whole(self) -> WholeModel:
+        """What a run keeps of it."""
+        return WholeModel(self.names, self.shapes, self.dtypes, self.kept)
+
+
+def _matching(names: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
+    """The names that are given, or match a pattern, in the model's order."""
+    chosen = set[str]()
+    for pattern in patterns:
+        matching = {pattern} if pattern in names else {name for name in names if fnmatchcase(name, pattern)}
+        if not matching:
+            raise ConfigError(f"frozen must name arrays of the model; got {pattern!r}, which matches none.")
+        chosen |= matching
+    return tuple(name for name in names if name in chosen)

@@ -21,9 +21,10 @@ from fedmf.flower.wrapper.app_task import FlowerAppTask
 from fedmf.flower.wrapper.client_evaluation import AskedEvaluation, ClientEvaluation, ClientEvaluationKind
 from fedmf.flower.wrapper.cohort_training import CohortTraining
 from fedmf.flower.wrapper.identity import NodesAreUsers, UserIdentity
-from fedmf.flower.wrapper.inner_rule import InnerRule, check_inner
+from fedmf.flower.wrapper.inner_rule import InnerRule, check_inner, check_no_rule
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.flower.wrapper.private_client_evaluation import evaluation_of
+from fedmf.optim import ChosenOptimizer, ServerOptimizer
 from fedmf.participation import Adjacency
 from fedmf.runs import Execution, NoiseMechanism, PrivateEvaluation, Run
 
@@ -63,10 +64,16 @@ class CorrelatedNoise(Strategy):
             directory below ``~/.fedmf/runs``.
         adjacency: "zero-out" or "replace-one".
         cohorts: who takes part when, instead of ``users_per_round`` in turn.
-        identity: who a user is; default: every virtual node of a simulation. for deployments `EnrolledUsers`.
-        frozen: names of arrays that are neither trained nor noised.
+        identity: who a user is; default: every virtual node of a simulation. For deployments `EnrolledUsers`.
+        amplified: count the secrecy of sampled ``cohorts`` (`BallsInBinsCohorts`, `MinSeparatedCohorts`,
+            `CyclicPoissonCohorts`): less noise for the same ε against those who do not know who took part.
+        frozen: arrays that are neither trained nor noised: names, or patterns such as ``"features.*"``, in
+            which ``*`` stands for any characters, dots too.
         max_epsilon: stop before any allowed user spends more than this.
         user_budgets: CSV or Parquet file with the columns user, epsilon.
+        server_optimizer: a server rule of fedmf in place of the strategy's own, such as `Sgd`, `JmeAdam`
+            with private second moments of its own noise, or any object with ``init`` and ``step``; the
+            strategy must then be one without a rule, FedAvg or FedProx.
         execution: how long replies are waited for after the first have come, how often silence is asked again
             and when useless nodes are not asked any more; messages "per-user".
         trusted_subclass: the strategy's class replaces parts of an admitted one, but only to look at results.
@@ -94,13 +101,17 @@ class CorrelatedNoise(Strategy):
         adjacency: Adjacency = "zero-out",
         cohorts: Cohorts | None = None,
         identity: UserIdentity | None = None,
+        amplified: bool = False,
         frozen: Sequence[str] = (),
         max_epsilon: float | None = None,
         user_budgets: str = "",
+        server_optimizer: ChosenOptimizer | ServerOptimizer | None = None,
         execution: Execution = _EXECUTION,
         trusted_subclass: bool = False,
     ) -> None:
         check_inner(strategy, trusted_subclass)
+        if server_optimizer is not None:
+            check_no_rule(strategy)
         if execution.messages != "per-user":
             raise ConfigError(f"execution must have messages 'per-user'; got {execution.messages!r}.")
         self.inner = strategy
@@ -110,7 +121,7 @@ class CorrelatedNoise(Strategy):
             raise ConfigError(
                 f"num_users must be that of the identity, {self.identity.users}; got {num_users}."
             )
-        self._frozen, self._execution = tuple(frozen), execution
+        self._frozen, self._execution, self._optimizer = tuple(frozen), execution, server_optimizer
         self._privacy = _checked(
             lambda: UserLevel(
                 clip_norm=clipping_norm,
@@ -118,6 +129,7 @@ class CorrelatedNoise(Strategy):
                 adjacency=adjacency,
                 noise_seed=noise_seed,
                 epsilon=epsilon,
+                amplified=amplified,
                 max_epsilon=max_epsilon,
                 user_budgets=user_budgets,
             )
@@ -176,7 +188,7 @@ class CorrelatedNoise(Strategy):
                 cohorts=self._cohorts,
                 privacy=self._privacy,
                 mechanism=self._mechanism,
-                optimizer=InnerRule(self.inner, layout),
+                optimizer=self._optimizer or InnerRule(self.inner, layout),
                 evaluation=self._asked.recorded,
                 execution=self._execution,
             )

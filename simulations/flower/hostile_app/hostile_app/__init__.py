@@ -1,0 +1,1 @@
+"""An ordinary Flower app whose honest clients add a vector that the judge knows."""

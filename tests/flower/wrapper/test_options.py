@@ -1,0 +1,137 @@
+"""Options of a wrapped app give what the same options of a run of fedmf give, on the same data."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
+from support.amplified_runs import ACCOUNTANTS, keys
+from support.small_runs import linear_regression, small_run
+
+from fedmf.accounting import UserLevel
+from fedmf.errors import ConfigError
+from fedmf.flower import CorrelatedNoise, InProcessGrid
+from fedmf.flower.wrapper.layout import ArrayLayout
+from fedmf.optim import Adam, ChosenOptimizer, JmeAdam, ServerOptimizer, Sgd
+from fedmf.runs import Run, local_trainer
+
+TASK = linear_regression(24, 5)
+
+
+def wrapped(run: Run, path: Path, **options: object) -> CorrelatedNoise:
+    """The strategy whose arguments are the values of a run."""
+    privacy = run.privacy
+    assert isinstance(privacy, UserLevel)
+    arguments = {
+        "epsilon": privacy.epsilon, "delta": privacy.delta, "clipping_norm": privacy.clip_norm,
+        "adjacency": privacy.adjacency, "noise_seed": privacy.noise_seed, "amplified": privacy.amplified,
+        "num_users": run.task_source.users, "users_per_round": run.cohorts.size,
+        "num_rounds": run.cohorts.rounds, "cohorts": run.cohorts, "mechanism": run.noise, "run_dir": path,
+        "server_optimizer": run.optimizer,
+    }  # fmt: skip
+    return CorrelatedNoise(FedAvg(), **{**arguments, **options})  # type: ignore[arg-type]
+
+
+def local_clients(run: Run) -> ClientApp:
+    """An app whose node p trains user p as the run does."""
+    trainer, app = local_trainer(run, TASK), ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        received, config = message.content["arrays"], message.content["config"]
+        assert isinstance(received, ArrayRecord)
+        values = {name: torch.from_numpy(array.numpy().copy()) for name, array in received.items()}
+        flat = TASK.model.flatten(values)
+        user, t = int(context.node_config["partition-id"]), int(config["server-round"]) - 1  # type: ignore[index]
+        update = trainer.updates(flat, [TASK.dataset.user_ids[user]], t)[0]  # type: ignore[attr-defined]
+        sent = {name: Array(tensor.numpy()) for name, tensor in TASK.model.unflatten(flat + update).items()}
+        content = {"arrays": ArrayRecord(sent), "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    return app
+
+
+def same_as_a_run(run: Run, path: Path) -> None:
+    """Models agree up to the float32 rounding of what clients send; statements agree in what they promise."""
+    expected = run.simulate(path / "run")
+    strategy = wrapped(run, path / "app")
+    grid = InProcessGrid(local_clients(run), nodes=run.task_source.users)
+    result = strategy.start(grid=grid, initial_arrays=ArrayRecord(TASK.model.module.state_dict()))
+    assert result.arrays is not None
+    mine = np.concatenate([array.numpy().reshape(-1) for array in result.arrays.values()])
+    np.testing.assert_allclose(mine, expected.parameters.numpy(), atol=2e-5)
+    theirs, ours = expected.statement.to_dict(), strategy.statement().to_dict()
+    promised = [
+        "noise_multiplier", "epsilon_planned", "sampling", "mechanism", "params", "sensitivity", "noise_std",
+    ]  # fmt: skip
+    assert {name: ours[name] for name in promised} == {name: theirs[name] for name in promised}
+    strategy.close()
+
+
+RULES: dict[str, ChosenOptimizer] = {
+    "momentum": Sgd(learning_rate=0.5, momentum=0.8),
+    "Adam": Adam(learning_rate=0.05),
+    "a second moment of each user": JmeAdam(learning_rate=0.05),
+    "the square of the mean": JmeAdam(learning_rate=0.05, second_form="squared-mean"),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_server_rule_of_ours_steps_as_in_a_run(name: str, tmp_path: Path) -> None:
+    run = dataclasses.replace(small_run(TASK, mechanism="bisr", epsilon=20.0), optimizer=RULES[name])
+    same_as_a_run(run, tmp_path)
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+def test_sampled_cohorts_are_amplified_as_in_a_run(accountant: str, tmp_path: Path) -> None:
+    same_as_a_run(small_run(TASK, **keys(accountant)), tmp_path)
+
+
+def test_amplification_needs_sampled_cohorts(tmp_path: Path) -> None:
+    strategy = wrapped(small_run(TASK, mechanism="bisr"), tmp_path / "app", amplified=True)
+    with pytest.raises(ConfigError, match="cohorts must be sampled for an amplified run"):
+        strategy.begin(ArrayRecord(TASK.model.module.state_dict()))
+
+
+@pytest.mark.parametrize("inner", [FedAdam(), FedAvgM()])
+def test_two_server_rules_are_refused(inner: FedAvg, tmp_path: Path) -> None:
+    rule: ServerOptimizer | ChosenOptimizer = Sgd()
+    with pytest.raises(ConfigError, match="must be one without a server rule, FedAvg or FedProx; got Fed"):
+        CorrelatedNoise(
+            inner, epsilon=1.0, delta=1e-5, clipping_norm=1.0, num_users=4, users_per_round=2, num_rounds=2,
+            run_dir=tmp_path / "run", server_optimizer=rule,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (("features.*",), ("features.0.weight", "features.0.bias", "features.1.weight")),
+        (("*.bias",), ("features.0.bias", "head.bias")),
+        (("head.bias", "features.1.*"), ("features.1.weight", "head.bias")),
+        (("odd[1]",), ("odd[1]",)),
+    ],
+)
+def test_whole_modules_are_frozen_by_patterns(patterns: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    names = (
+        "features.0.weight",
+        "features.0.bias",
+        "features.1.weight",
+        "head.weight",
+        "head.bias",
+        "odd[1]",
+    )
+    record = ArrayRecord({name: Array(np.zeros(2, np.float32)) for name in names})
+    layout = ArrayLayout.of(record, patterns)
+    assert layout.frozen == expected
+    assert [name for name, _, _ in layout.trained] == [name for name in names if name not in expected]
+
+
+def test_a_pattern_that_matches_nothing_is_refused() -> None:
+    record = ArrayRecord({"head.weight": Array(np.zeros(2, np.float32))})
+    with pytest.raises(ConfigError, match=r"got 'features\.\*', which matches none"):
+        ArrayLayout.of(record, ("features.*",))

@@ -1,0 +1,144 @@
+"""Runs that start from a file of tensors: θ_0 is the file's, which is public and does not change."""
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import pytest
+import torch
+from support.small_runs import small_run
+
+from fedmf import load_model
+from fedmf.errors import ConfigError
+from fedmf.models import Mlp
+from fedmf.records import read_tensors, write_tensors
+from fedmf.runs import Classification, Run
+
+
+def state(run: Run, scale: float = 0.5) -> dict[str, torch.Tensor]:
+    """Parameters other than those of the seed."""
+    shapes = run.task_source.build().model.arrays
+    return {name: torch.full(shape, scale) + 0.01 * i for i, (name, shape) in enumerate(shapes)}
+
+
+def starting(run: Run, file: Path) -> Run:
+    task = run.task
+    assert isinstance(task, Classification)
+    model = dataclasses.replace(task.model, initial=str(file))
+    return dataclasses.replace(run, task=dataclasses.replace(task, model=model))
+
+
+@pytest.fixture
+def run() -> Run:
+    return small_run(mechanism="bisr", rounds=3, users=12, cohort_size=4)
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_training_starts_from_the_file(suffix: str, run: Run, tmp_path: Path) -> None:
+    file, tensors = tmp_path / f"model.{suffix}", state(run)
+    write_tensors(file, tensors, {})
+    with starting(run, file).start(tmp_path / "run") as session:
+        expected = torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
+        assert torch.equal(session.server.parameters, expected)
+        declared = {entry["name"]: entry for entry in session.statement().to_dict()["public_inputs"]}
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert declared["initial parameters"]["value"] == f"model.{suffix}, SHA-256 {digest}"
+
+
+def test_a_run_goes_on_from_the_model_that_another_one_released(run: Run, tmp_path: Path) -> None:
+    run.simulate(tmp_path / "first")
+    write_tensors(tmp_path / "first.safetensors", load_model(tmp_path / "first"), {})
+    second = starting(run, tmp_path / "first.safetensors")
+    released = second.simulate(tmp_path / "second").parameters
+    module = run.task_source.build().model.module
+    module.load_state_dict(load_model(tmp_path / "second"))
+    assert torch.equal(torch.cat([p.detach().reshape(-1) for p in module.parameters()]), released)
+    assert not torch.equal(released, run.simulate(tmp_path / "other").parameters)
+
+
+def test_only_a_run_that_released_nothing_reads_the_file_again(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "model.pt"
+    write_tensors(file, state(run), {})
+    begun = starting(run, file)
+    begun.start(tmp_path / "run").directory.close()
+    file.unlink()
+    write_tensors(file, state(run, 0.25), {})
+    with pytest.raises(ConfigError, match="must be what the run began with; its content is another"):
+        begun.resume(tmp_path / "run")
+    file.unlink()
+    write_tensors(file, state(run), {})
+    with begun.resume(tmp_path / "run") as session:
+        session.server.release(session.server.new_sum(), [])
+    file.unlink()
+    with begun.resume(tmp_path / "run") as session:
+        assert session.server.t == 1
+    assert load_model(tmp_path / "run")
+
+
+def test_files_that_do_not_suit_are_refused_in_one_line_and_leave_nothing(run: Run, tmp_path: Path) -> None:
+    tensors = state(run)
+    name, first = next(iter(tensors.items()))
+    cases = {
+        "missing": ({n: t for n, t in tensors.items() if n != name}, f"must hold '{name}'.*got none"),
+        "more": ({**tensors, "extra": first}, "its parameters alone; got 'extra'"),
+        "shape": ({**tensors, name: first.reshape(-1)}, "of shape"),
+        "whole": ({**tensors, name: first.to(torch.int64)}, "got torch.int64"),
+        "nan": ({**tensors, name: first * float("nan")}, "must be finite"),
+    }
+    for label, (content, message) in cases.items():
+        file = tmp_path / f"{label}.safetensors"
+        write_tensors(file, content, {})
+        with pytest.raises(ConfigError, match=message):
+            starting(run, file).start(tmp_path / label)
+        assert not (tmp_path / label).exists(), label
+    with pytest.raises(ConfigError, match="cannot read"):
+        starting(run, tmp_path / "nowhere.pt").start(tmp_path / "nowhere")
+    (tmp_path / "damaged.pt").write_bytes(b"no archive")
+    with pytest.raises(ConfigError, match=r"damaged\.pt is no file of tensors"):
+        starting(run, tmp_path / "damaged.pt").start(tmp_path / "damaged")
+
+
+DTYPES = [
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.float16,
+    torch.bfloat16, torch.float32, torch.float64,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_what_is_written_is_read_with_its_types(suffix: str, tmp_path: Path) -> None:
+    tensors = {str(dtype): torch.arange(6).reshape(2, 3).to(dtype) for dtype in DTYPES}
+    tensors |= {"empty": torch.zeros(0, 3), "number": torch.tensor(7)}
+    write_tensors(tmp_path / f"all.{suffix}", tensors, {"rounds": "1"})
+    read = read_tensors(tmp_path / f"all.{suffix}")
+    assert read.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert (read[name].dtype, read[name].shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(read[name], tensor)
+
+
+def test_a_file_made_by_the_formats_description_is_read(tmp_path: Path) -> None:
+    """Names in another order than the numbers, spaces before the end of the header, no metadata."""
+    header = (
+        b'{"b":{"dtype":"I16","shape":[2],"data_offsets":[8,12]},'
+        b'"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}}   '
+    )
+    numbers = b"\x00\x00\x80\x3f\x00\x00\x00\xc0" + b"\x01\x00\xff\xff"
+    (tmp_path / "theirs.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + numbers)
+    read = read_tensors(tmp_path / "theirs.safetensors")
+    assert torch.equal(read["a"], torch.tensor([[1.0, -2.0]]))
+    assert torch.equal(read["b"], torch.tensor([1, -1], dtype=torch.int16))
+
+
+def test_a_cut_or_lying_file_is_refused(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "good.safetensors", {"a": torch.zeros(4)}, {})
+    content = (tmp_path / "good.safetensors").read_bytes()
+    bad = [content[:-1], content[:20], b"", content.replace(b"[4]", b"[5]"), content.replace(b"F32", b"F99")]
+    for i, changed in enumerate(bad):
+        path = tmp_path / f"bad-{i}.safetensors"
+        path.write_bytes(changed)
+        with pytest.raises(ConfigError, match="is no file of tensors"):
+            read_tensors(path)
+
+
+def test_the_key_is_part_of_the_model_table() -> None:
+    assert Mlp(initial="/models/base.safetensors").to_dict()["initial"] == "/models/base.safetensors"
