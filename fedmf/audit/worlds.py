@@ -102,7 +102,8 @@ def observe(command: Command, stage: Stage, arguments: Sequence[str] = ()) -> Le
     ):
         code = _code(command, ["simulate", str(config), "--out", str(run), *arguments])
         published = _code(command, ["account", str(run), "--publish", str(public)])
-    per_user = stage.run().execution.messages == "per-user"
+    execution = stage.run().execution
+    one_each = execution.messages == "per-user" and execution.users_per_message == 1
     return Leaving(
         code=code,
         stdout=masked(out.getvalue(), stage.place),
@@ -110,7 +111,7 @@ def observe(command: Command, stage: Stage, arguments: Sequence[str] = ()) -> Le
         log=masked(log.getvalue(), stage.place),
         files=_modes(run),
         published={"exit code": str(published), **_contents(public, stage.place)},
-        traffic=tuple(_traffic(sent, per_user)),
+        traffic=tuple(_traffic(sent, one_each)),
         asked=asked_users(sent),
         models=tuple(_models(sent, run)),
     )
@@ -176,9 +177,9 @@ def _contents(folder: Path, place: Path) -> dict[str, str]:
     }
 
 
-def _traffic(sent: Sequence[SentMessage], per_user: bool) -> Iterator[str]:
-    """A line for each message; in slices who is asked by which worker is no message to a user."""
-    if per_user:
+def _traffic(sent: Sequence[SentMessage], one_each: bool) -> Iterator[str]:
+    """A line for each message to one user; whom else the same worker is asked for is no message to a user."""
+    if one_each:
         lines = [f"round {m.group} {m.kind} to {','.join(m.users)}: {m.size} bytes" for m in sent]
         yield from sorted(lines)
         return

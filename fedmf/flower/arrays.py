@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedmf.flower.boundary import checked_array
 
-__all__ = ["TensorArray", "array_record", "checked_vector", "tensor_of"]
+__all__ = ["TensorArray", "array_record", "checked_tensor", "tensor_of"]
 
 
 class TensorArray(Array):
@@ -67,21 +67,21 @@ def tensor_of(array: Array) -> Tensor:
     return torch.from_numpy(np.require(array.numpy(), requirements=["C", "W"]))
 
 
-def checked_vector(array: Array, name: str, dtypes: Sequence[str], length: int) -> Tensor:
-    """The tensor of a stranger's array, of one of these types and this length; checked before any decoding.
+def checked_tensor(array: Array, name: str, dtypes: Sequence[str], shape: tuple[int, ...]) -> Tensor:
+    """The tensor of a stranger's array, of one of these types and this shape; checked before any decoding.
 
     Raises:
         ValueError: anything else.
     """
     if isinstance(array, TensorArray):
-        if array.dtype not in dtypes or array.shape != (length,):
+        if array.dtype not in dtypes or array.shape != shape:
             raise ValueError(
-                f"array {name!r} must be {' or '.join(dtypes)} of shape ({length},); got {array.dtype} of "
+                f"array {name!r} must be {' or '.join(dtypes)} of shape {shape}; got {array.dtype} of "
                 f"shape {array.shape}"
             )
         return array.__dict__["tensor"]
     # A copy: what was decoded lies, read-only, in the message's own bytes.
-    return torch.from_numpy(checked_array(array, name, dtypes, (length,)).copy())
+    return torch.from_numpy(checked_array(array, name, dtypes, shape).copy())
 
 
 def array_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
@@ -18,12 +17,12 @@ from fedmf.flower.messages import (
     hosted_users_reply,
     read_request,
     roster_reply,
+    rows_reply,
     slice_reply,
-    user_reply,
 )
 from fedmf.flower.private_evaluation import private_reply
 from fedmf.runs import Classification, Run, Scalar, clipped_sums, local_trainer, run_of
-from fedmf.training import ClippedSums, FixedPointSum, Task, Trainer, evaluate_users
+from fedmf.training import ClippedSums, Task, Trainer, evaluate_users
 
 __all__ = ["app", "make_client_app", "node_client_app"]
 
@@ -64,10 +63,8 @@ def make_client_app(
             total = sums.empty(trainer.task.device)
             failures = trainer.add_updates(request.parameters, request.users, request.t, total)
             return slice_reply(message, request.t, request.users, total.parts, failures)
-        (user,) = request.users
-        clipped = FixedPointSum(sums.dimension, sums.clip_norm, trainer.task.device)
-        failures = trainer.add_updates(request.parameters, [user], request.t, clipped)
-        return user_reply(message, request.t, user, clipped.total().to(torch.float32), failures)
+        rows, failures = trainer.clipped_rows(request.parameters, request.users, request.t, sums.clip_norm)
+        return rows_reply(message, request.t, request.users, rows, failures)
 
     @client_app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,19 +171,19 @@ class LinkPull:
 
     Args:
         grid: the grid of a server app.
-        most_bytes: of one reply, packed and unpacked.
+        limit: most bytes of the reply to a message, by its id; packed, and unpacked.
     """
 
-    def __init__(self, grid: HttpGrid, most_bytes: int) -> None:
+    def __init__(self, grid: HttpGrid, limit: Callable[[str], int]) -> None:
         self._client, self._node, self._run_id = grid._runtime_client, grid.node, grid.run.run_id
-        self._most = most_bytes
+        self._limit = limit
         self._announced: dict[str, _Announced] = {}
 
     @classmethod
-    def of(cls, grid: Grid, most_bytes: int) -> Self | None:
+    def of(cls, grid: Grid, limit: Callable[[str], int]) -> Self | None:
         """For a grid, or None where it is not of this kind."""
         carrier = getattr(grid, "carrier", grid)
-        return cls(carrier, most_bytes) if isinstance(carrier, HttpGrid) else None
+        return cls(carrier, limit) if isinstance(carrier, HttpGrid) else None
 
     def __call__(self, message_ids: Sequence[str]) -> Iterator[Message]:
         """Those replies that are there. One that cannot be unpacked is an error reply."""
@@ -211,9 +211,10 @@ class LinkPull:
     def _reply(self, answered: str, announced: _Announced) -> Message | None:
         """The reply, an error reply, or None as long as it is not complete."""
         try:
-            if not self._complete(announced):
+            most = self._limit(answered)
+            if not self._complete(announced, most):
                 return None
-            check_unpacked_size(announced.contents, self._most)
+            check_unpacked_size(announced.contents, most)
             reply = inflate_object_from_contents(announced.message_id, announced.contents)
             said = reply.metadata if isinstance(reply, Message) else None
             if said is None or (said.reply_to_message_id, said.src_node_id) != (answered, announced.node):
@@ -231,7 +232,7 @@ class LinkPull:
             reason = str(error) if isinstance(error, _TooLargeError) else type(error).__name__
             return unusable_reply(answered, f"reply cannot be unpacked: {reason}")
 
-    def _complete(self, announced: _Announced) -> bool:
+    def _complete(self, announced: _Announced, most: int) -> bool:
         """Pull what is not there yet; never more than may be."""
         if len(announced.object_ids) > _MOST_OBJECTS:
             raise _TooLargeError(f"it has more than {_MOST_OBJECTS} objects")
@@ -248,8 +249,8 @@ class LinkPull:
             validate_object_content(answer.object_content)
             announced.contents[object_id] = answer.object_content
             announced.size += len(answer.object_content)
-            if announced.size > self._most:
-                raise _TooLargeError(f"it takes more than {self._most} bytes")
+            if announced.size > most:
+                raise _TooLargeError(f"it takes more than {most} bytes")
         return True
 
 

@@ -7,11 +7,10 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
-from fedmf.flower.arrays import array_record, checked_vector, tensor_of
+from fedmf.flower.arrays import array_record, checked_tensor, tensor_of
 from fedmf.flower.boundary import shown
 from fedmf.training import UserFailure
 
@@ -27,18 +26,18 @@ __all__ = [
     "question",
     "read_failures",
     "read_request",
+    "read_rows_reply",
     "read_slice_reply",
-    "read_user_reply",
     "request_content",
     "roster_digest",
     "roster_reply",
+    "rows_reply",
     "served_roster",
     "slice_reply",
-    "user_reply",
 ]
 
 _ARRAYS, _CONFIG = "arrays", "config"
-_PARAMETERS, _UPDATE, _FAILURES = "parameters", "update", "failures"
+_PARAMETERS, _ROWS, _FAILURES = "parameters", "rows", "failures"
 #: The two questions of a handshake: which users are yours; which roster were you built with?
 USERS, ROSTER = "users", "roster"
 _QUESTION = "handshake"
@@ -57,7 +56,7 @@ class Request:
         parameters: of the model.
         t: the round.
         users: whom.
-        as_slice: whether their contributions are summed.
+        as_slice: whether their contributions are summed; otherwise they are sent as one row each.
         loss_bound: L, where private evaluation is asked for.
     """
 
@@ -95,12 +94,11 @@ def read_request(message: Message) -> Request:
     )
 
 
-def user_reply(
-    request: Message, t: int, user: str, update: Tensor, failures: Sequence[UserFailure] = ()
+def rows_reply(
+    request: Message, t: int, users: Sequence[str], rows: Tensor, failures: Sequence[UserFailure] = ()
 ) -> Message:
-    """One user's clipped update, float32."""
-    config = ConfigRecord({"round": t, "users": [user], _FAILURES: _packed(failures)})
-    return Message(RecordDict({_ARRAYS: array_record({_UPDATE: update}), _CONFIG: config}), reply_to=request)
+    """One clipped row a user, shape (r, d), in the order in which the request names them."""
+    return slice_reply(request, t, users, {_ROWS: rows}, failures)
 
 
 def slice_reply(
@@ -137,17 +135,16 @@ def read_failures(reply: Message, asked: Collection[str]) -> list[UserFailure]:
     return list(failures.values())
 
 
-def read_user_reply(reply: Message, *, t: int, asked: Sequence[str], dimension: int) -> Tensor:
-    """The update in the reply of the one user asked, shape (d,), floating and finite.
+def read_rows_reply(
+    reply: Message, *, t: int, asked: Sequence[str], dimension: int, dtype: str = "float32"
+) -> Tensor:
+    """The rows of the r users asked, shape (r, d), in their order. They may hold NaN or infinity.
 
     Raises:
-        RejectedReply: an error, another round or user, a wrong length or type, NaN or infinity.
+        RejectedReply: an error, another round, other users or another order, a wrong shape or type.
     """
     check_header(reply, t, asked)
-    update = _vector(reply, _UPDATE, dimension, ("float32", "float64", "float16"))
-    if not torch.isfinite(update).all():
-        raise RejectedReply("update holds NaN or infinity")
-    return update
+    return _array(reply, _ROWS, (len(asked), dimension), dtype)
 
 
 def read_slice_reply(
@@ -159,7 +156,7 @@ def read_slice_reply(
         RejectedReply: an error, another round, other users than those asked, or a wrong length or type.
     """
     check_header(reply, t, asked)
-    return {name: _vector(reply, name, length, ("int64",)) for name, length in lengths.items()}
+    return {name: _array(reply, name, (length,), "int64") for name, length in lengths.items()}
 
 
 def question(about: str) -> RecordDict:
@@ -218,19 +215,19 @@ def hosted_users(reply: Message) -> tuple[str, ...]:
 
 
 def check_header(reply: Message, t: int, asked: Sequence[str]) -> None:
-    """Refuse a reply that is not to the round and the users asked.
+    """Refuse a reply that is not to the round and the users asked, in their order.
 
     Raises:
-        RejectedReply: an error, another round or other users.
+        RejectedReply: an error, another round, other users or another order.
     """
     config = _config(reply)
     replied = _integer(config, "round")
     if replied != t:
         raise RejectedReply(f"reply must be for round {t + 1}; got round {shown(replied + 1)}")
     users = _names(config, "users")
-    if sorted(users) != sorted(asked):
+    if list(users) != list(asked):
         strangers = sorted(set(users) - set(asked))
-        other = shown(strangers[0]) if strangers else f"{len(users)} of them"
+        other = shown(strangers[0]) if strangers else f"{len(users)}, not in their order"
         raise RejectedReply(f"reply must be for the {len(asked)} users asked; got {other}")
 
 
@@ -263,11 +260,11 @@ def _tensor(message: Message, name: str) -> Tensor:
     return tensor_of(records[_ARRAYS][name])
 
 
-def _vector(reply: Message, name: str, dimension: int, dtypes: Sequence[str]) -> Tensor:
+def _array(reply: Message, name: str, shape: tuple[int, ...], dtype: str) -> Tensor:
     records = reply.content.array_records
     if _ARRAYS not in records or name not in records[_ARRAYS]:
         raise RejectedReply(f"reply has no array {name!r}")
     try:
-        return checked_vector(records[_ARRAYS][name], name, dtypes, dimension)
+        return checked_tensor(records[_ARRAYS][name], name, [dtype], shape)
     except Exception as error:  # whatever a stranger's bytes may cause
         raise RejectedReply(str(error) if type(error) is ValueError else type(error).__name__) from None

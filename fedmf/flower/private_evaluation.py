@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from flwr.app import Message, MessageType
 from torch import Tensor
 
+from fedmf.flower.asking import Asked, MessageForm
 from fedmf.flower.compat import arrived
-from fedmf.flower.messages import (
-    Request,
-    read_failures,
-    read_slice_reply,
-    read_user_reply,
-    request_content,
-    slice_reply,
-    user_reply,
-)
+from fedmf.flower.messages import Request, read_failures, rows_reply, slice_reply
 from fedmf.runs import PrivateEvaluator
 from fedmf.training import FixedPointSum, Trainer, UserFailure
 
@@ -31,7 +24,7 @@ class PrivateCohortEvaluation:
     Args:
         evaluator: noise and commit.
         cohort: users by index of an evaluation, those left out whose own budget forbids it.
-        messages: as for training: sums of a node's users, or one reply a user, which is clipped again here.
+        form: as for training: sums of a node's users, or one row a user, which is clipped again here.
 
     Attributes:
         metrics: the estimates of the last round; empty if none was due.
@@ -42,11 +35,11 @@ class PrivateCohortEvaluation:
         self,
         evaluator: PrivateEvaluator,
         cohort: Callable[[int], Mapping[int, str]],
-        messages: Literal["slice", "per-user"] = "slice",
+        form: MessageForm,
     ) -> None:
-        self._evaluator, self._cohort, self._messages = evaluator, cohort, messages
+        self._evaluator, self._cohort, self._form = evaluator, cohort, form
         self._e: int | None = None
-        self._sent: list[tuple[Message, tuple[str, ...]]] = []
+        self._asked: Asked | None = None
         self.metrics: dict[str, float] = {}
         self.failures: list[UserFailure] = []
 
@@ -60,79 +53,53 @@ class PrivateCohortEvaluation:
     def asked(self, t: int, participants: Mapping[int, str]) -> Mapping[int, str]:
         """Whom to ask after round t (0-based), whoever took part in it; nobody if nothing is due."""
         del participants
-        self.metrics, self.failures, self._sent = {}, [], []
+        self.metrics, self.failures, self._asked = {}, [], None
         self._e = self._evaluator.due(t + 1)
         return {} if self._e is None else self._cohort(self._e)
 
     def ask(self, t: int, parameters: Tensor, by_node: Mapping[int, Sequence[str]]) -> list[Message]:
-        """One message for each node, or for each user.
+        """The messages.
 
         Args:
             t: the round.
             parameters: θ_{t+1}, shape (d,).
             by_node: whom `asked` named, by the node that serves them.
         """
-        as_slice, (_, _, bound) = self._messages == "slice", self._evaluator.plan.ranges[0]  # of the loss
-        parts = [
-            (node, tuple(part))
-            for node, users in sorted(by_node.items())
-            for part in ([users] if as_slice else [[user] for user in users])
-        ]
-        self._sent = [
-            (
-                Message(
-                    request_content(parameters, t, users, as_slice, bound),
-                    node,
-                    MessageType.EVALUATE,
-                    group_id=str(t + 1),
-                ),
-                users,
-            )
-            for node, users in parts
-        ]
-        return [message for message, _ in self._sent]
+        (_, _, bound), parts = self._evaluator.plan.ranges[0], self._form.parts(by_node)  # of the loss
+        self._asked = Asked(self._form, parts, parameters, t, MessageType.EVALUATE, bound)
+        return self._asked.messages
 
     def collect(self, t: int, replies: Iterable[Message]) -> dict[str, float]:
         """Release what was asked for after round t: the estimates, or nothing if nothing was due.
 
         Whose reply arrives took part, whatever it holds. The row of noise is spent in any case.
         """
-        if self._e is None:
+        asked = self._asked
+        if self._e is None or asked is None:
             return {}
         total, present = self._evaluator.new_sum(), list[str]()
-        awaited = {message.metadata.message_id: users for message, users in self._sent}
         for reply in replies:
-            users = awaited.pop(reply.metadata.reply_to_message_id, None)
-            if users is not None and arrived(reply):
+            part = asked.part_of(reply)
+            if part is not None and arrived(reply):
+                node, users = part
                 present += users
-                self._fold(total, t, reply, users)
+                zeros = asked.add(reply, users, total, dtype="float64", bound=1.0)
+                self.failures += [
+                    UserFailure(user, "reply", f"evaluation, node {node}: {reason}")
+                    for user, reason in zeros.items()
+                ]
+                self.failures += read_failures(reply, users) if len(zeros) < len(users) else []
         self.metrics = self._evaluator.release(self._e, total, sorted(present))
-        self._e, self._sent = None, []
+        self._e, self._asked = None, None
         return self.metrics
-
-    def _fold(self, total: FixedPointSum, t: int, reply: Message, users: tuple[str, ...]) -> None:
-        """Add one reply to the sum; zeros if there is anything wrong with it."""
-        try:
-            if self._messages == "slice":
-                total.add_parts(read_slice_reply(reply, t=t, asked=users, lengths=total.lengths), len(users))
-            else:
-                row = read_user_reply(reply, t=t, asked=users, dimension=self._evaluator.dimension)
-                total.add_updates(row[None].clamp(-1.0, 1.0))
-        except Exception as reason:  # whatever a stranger's bytes may cause
-            total.add_nothing(len(users))
-            line = f"evaluation, node {reply.metadata.src_node_id}: {reason}"
-            self.failures += [UserFailure(user, "reply", line) for user in users]
-            return
-        self.failures += read_failures(reply, users)
 
 
 def private_reply(message: Message, request: Request, trainer: Trainer) -> Message:
-    """A node's answer: the exact sum of its users' rows, or the row of the one user."""
+    """A node's answer: the exact sum of its users' rows, or the rows."""
     assert request.loss_bound is not None
     rows, failures = trainer.judge(request.parameters, request.users, request.loss_bound)
     if not request.as_slice:
-        (user,) = request.users
-        return user_reply(message, request.t, user, rows[0], failures)
+        return rows_reply(message, request.t, request.users, rows, failures)
     total = FixedPointSum(rows.shape[1], math.sqrt(rows.shape[1]))
     total.add_updates(rows)
     return slice_reply(message, request.t, request.users, total.parts, failures)

@@ -10,6 +10,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedmf.errors import ConfigError
+from fedmf.flower.asking import MessageForm
 from fedmf.flower.client_app import make_client_app
 from fedmf.flower.federated_evaluation import CohortEvaluation
 from fedmf.flower.local_run import InProcessGrid
@@ -53,7 +54,9 @@ def run_on_grid(
     execution = session.run.execution
     evaluation: CohortEvaluation | PrivateCohortEvaluation | None = None
     if session.evaluator is not None:
-        evaluation = PrivateCohortEvaluation(session.evaluator, session.judges, execution.messages)
+        evaluation = PrivateCohortEvaluation(
+            session.evaluator, session.judges, MessageForm.of(execution, session.server.dimension)
+        )
     elif isinstance(session.run.evaluation, NotPrivateEvaluation):
         _log.warning(
             "federated evaluation: metrics on users' own examples are computed without noise. They "

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedmf.cohorts import CohortSchedule
 from fedmf.flower.arrays import array_record
+from fedmf.flower.asking import Asked, MessageForm, Persistence
 from fedmf.flower.boundary import Enrolment, Quarantine, Wait
 from fedmf.flower.compat import arrived
 from fedmf.flower.federated_evaluation import CohortEvaluation
-from fedmf.flower.messages import read_failures, read_slice_reply, read_user_reply, request_content
-from fedmf.flower.persistence import Persistence
+from fedmf.flower.messages import read_failures
 from fedmf.flower.population import Assignment, Population
 from fedmf.flower.private_evaluation import PrivateCohortEvaluation
 from fedmf.runs import Execution, PrivateServer
@@ -31,7 +31,7 @@ __all__ = ["CorrelatedNoiseStrategy", "RoundReport"]
 _log = logging.getLogger("fedmf")
 
 _EXECUTION: Final = Execution()
-#: Bytes of a reply beside its numbers: ids and failures of its users.
+#: Bytes of a reply beside what it adds to a sum: ids and failures of its users, an evaluation.
 _SLACK: Final = 2**26
 
 
@@ -66,8 +66,9 @@ class CorrelatedNoiseStrategy(Strategy):
         server: noise, optimizer and commit.
         schedule: which users are asked in which round.
         roster: stable user ids by user index.
-        execution: whether a message asks one user, whose update the server clips again, or many, whom a
-            worker clips; how long replies are waited for (slices: always), how often silence is asked again.
+        execution: whether a reply holds a row of each user, which the server clips again, or a sum over users
+            whom a worker clips; how long replies are waited for (slices: always), how often silence is asked
+            again.
         on_round: called after each round with its report.
         admit: those of a round's users that their own budgets allow to be asked.
         assignment: which node is asked for which user; default: each user's own node, as nodes claim.
@@ -92,18 +93,23 @@ class CorrelatedNoiseStrategy(Strategy):
         if len(roster) != schedule.users:
             raise ValueError(f"roster must name the schedule's {schedule.users} users; got {len(roster)}.")
         self.server, self.schedule, self.roster = server, schedule, roster
-        self.messages, self.retries, self.on_round = execution.messages, execution.silent_retries, on_round
-        self._handshake_timeout = execution.handshake_timeout
-        most_bytes = 64 * server.dimension + _SLACK
-        self.wait = Wait(execution.round_timeout, execution.min_replies, execution.grace, most_bytes)
-        self._quarantine = Quarantine(execution.refusals if self.messages == "per-user" else 0)
+        self.form, self.retries = MessageForm.of(execution, server.dimension), execution.silent_retries
+        self.on_round, self._handshake_timeout = on_round, execution.handshake_timeout
+        self.wait = Wait(
+            execution.round_timeout,
+            execution.min_replies,
+            execution.grace,
+            _SLACK,
+            lambda message_id: self._asked.bytes_of(message_id),
+        )
+        self._quarantine = Quarantine(0 if self.form.is_slice else execution.refusals)
         self.admit = admit
         enrolment = Enrolment.of(execution.enrolment) if execution.enrolment else None
         self._assignment = assignment or Population(roster, _log.warning, enrolment)
         self._evaluation = evaluation
         self._cohort: dict[int, str] = {}
         self._judges: Mapping[int, str] = {}
-        self._sent: list[tuple[Message, tuple[str, ...]]] = []
+        self._asked = Asked(self.form, [], server.parameters, server.t)
         self._present: list[str] = []
         self._failures: list[UserFailure] = []
 
@@ -119,33 +125,15 @@ class CorrelatedNoiseStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """One message for each user of the cohort, or for each node that serves some of them.
+        """One message for each node that serves users of the cohort; several where their rows are too large.
 
         ``arrays`` is not read: the committed model of the private server is what is sent.
         """
         t = server_round - 1
         self._cohort = self.cohort(t)
-        by_node = self._by_node(self._cohort)
-        as_slice = self.messages == "slice"
-        parameters = self.server.parameters
-        asked = [
-            (node, tuple(part))
-            for node, users in sorted(by_node.items())
-            for part in ([users] if as_slice else [[user] for user in users])
-        ]
-        self._sent = [
-            (
-                Message(
-                    request_content(parameters, t, users, as_slice),
-                    node,
-                    MessageType.TRAIN,
-                    group_id=str(server_round),
-                ),
-                users,
-            )
-            for node, users in asked
-        ]
-        return [message for message, _ in self._sent]
+        parts = self.form.parts(self._by_node(self._cohort), self._quarantine.is_suspect)
+        self._asked = Asked(self.form, parts, self.server.parameters, t)
+        return self._asked.messages
 
     def _by_node(self, users: Mapping[int, str]) -> dict[int, list[str]]:
         """Users, given as ids by index, by the node to ask for them; without those that none serves well."""
@@ -161,40 +149,34 @@ class CorrelatedNoiseStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Fold the replies into the sum as they come, release the round, return the new model.
 
-        Whose reply arrives is present, whatever it holds: one that is an error, of another round, of the
-        wrong length or not finite contributes zeros. So nothing but a user's own contribution depends on what
-        that user sent. The round consumes its row of noise in any case.
+        Whose reply arrives is present, whatever it holds. A row that is not finite is the zero vector of its
+        user; a reply that is an error, of another round or malformed is that of all its users. So nothing but
+        a user's own contribution depends on what that user sent. The round consumes its row of noise in any
+        case.
         """
-        t = server_round - 1
         total = self.server.new_sum()
-        awaited = {m.metadata.message_id: (m.metadata.dst_node_id, users) for m, users in self._sent}
-        self._sent, self._present, self._failures = [], [], []
+        self._present, self._failures = [], []
         for reply in replies:
-            node, users = awaited.pop(reply.metadata.reply_to_message_id, (0, None))
-            if users is None:
+            part = self._asked.part_of(reply)
+            if part is None:
                 self._refuse([""], f"node {reply.metadata.src_node_id}: nobody is asked for this reply")
             elif arrived(reply):
-                self._present.extend(users)
-                self._fold(total, t, reply, node, users)
+                self._present.extend(part[1])
+                self._fold(total, reply, *part)
         self._present.sort()
         self.server.release(total, self._present)
         return self.initial_arrays(), None
 
-    def _fold(self, total: FixedPointSum, t: int, reply: Message, node: int, users: tuple[str, ...]) -> None:
-        """Add one reply to the sum; zeros if there is anything wrong with it."""
-        try:
-            if self.messages == "slice":
-                total.add_parts(read_slice_reply(reply, t=t, asked=users, lengths=total.lengths), len(users))
-            else:
-                update = read_user_reply(reply, t=t, asked=users, dimension=self.server.dimension)
-                total.add_updates(update[None])
-        except Exception as reason:  # whatever a stranger's bytes may cause
-            total.add_nothing(len(users))
-            self._refuse(users, f"node {node}: {reason}")
-            self._failures += self._quarantine.refused(node, users)
-            return
-        self._quarantine.accepted(node, users)
-        self._failures += read_failures(reply, users)
+    def _fold(self, total: FixedPointSum, reply: Message, node: int, users: tuple[str, ...]) -> None:
+        """Add one reply to the sum, and note for whom it was of no use."""
+        zeros = self._asked.add(reply, users, total)
+        for user, reason in zeros.items():
+            self._refuse([user], f"node {node}: {reason}")
+        self._failures += self._quarantine.refused(node, zeros)
+        used = [user for user in users if user not in zeros]
+        self._quarantine.accepted(node, used)
+        if used:
+            self._failures += read_failures(reply, users)
 
     def _refuse(self, users: Sequence[str], reason: str) -> None:
         self._failures += [UserFailure(user, "reply", reason) for user in users]
@@ -263,8 +245,8 @@ class CorrelatedNoiseStrategy(Strategy):
         left = self._evaluation is not None and self._evaluation.is_left(self.server.t)
         if left or self.server.t < last:
             self._assignment.gather(grid, wait.seconds, self._handshake_timeout)
-        if self.messages == "slice":
-            wait = Wait(math.inf, most_bytes=wait.most_bytes)
+        if self.form.is_slice:
+            wait = replace(wait, seconds=math.inf, min_replies=0)
         if left:  # a process was stopped between a round and its evaluation
             self._evaluate(self.server.t, grid, wait)
         while self.server.t < last:

@@ -17,8 +17,10 @@ class Execution(Value):
     """How a run is executed, on any engine.
 
     Args:
-        messages: "slice": one message a worker with many users, which it clips and sums. "per-user": one
-            message a user; the server clips again.
+        messages: "slice": a worker's reply is one sum over its users, whom it clips. "per-user": a reply is
+            one row a user; the server clips each again.
+        users_per_message: with messages "per-user": most users that one message asks a node for; unset: as
+            many as have rows of 2^28 bytes together. 1 is a message a user.
         workers: how many slices a cohort is cut into; with Ray, actors.
         worker_cpus: CPUs that each Ray actor reserves.
         worker_gpus: GPUs that each Ray actor reserves; above 0 it trains on one.
@@ -31,8 +33,8 @@ class Execution(Value):
         enrolment: of a SuperLink that authenticates its nodes over TLS: a file with a line for each user
             that a node may serve, the node's public key and the user's id, ``ecdsa-sha2-nistp384 AAAA… ID``.
             Other nodes, and other claims, are ignored. Empty believes nodes as they say.
-        min_replies: with messages "per-user": after so many replies to a round, the others are waited for
-            only ``grace`` longer; 0 waits for all.
+        min_replies: with messages "per-user": after so many replies to a round, however many users each is
+            for, the others are waited for only ``grace`` longer; 0 waits for all.
         grace: seconds, see ``min_replies``.
         refusals: with messages "per-user": after so many refused replies in a row a node is not asked for
             that user any more, as long as the run is not resumed; 0 asks for ever.
@@ -56,6 +58,7 @@ class Execution(Value):
 
     kind: ClassVar[str] = "flower"
     messages: Literal["slice", "per-user"] = "slice"
+    users_per_message: int | None = None
     workers: int = 1
     worker_cpus: float = 1.0
     worker_gpus: float = 0.0
@@ -86,6 +89,10 @@ class Execution(Value):
         for name in ("workers", "evaluate_every", "checkpoint_every"):
             if not 1 <= getattr(self, name) < 2**31:
                 raise ValueError(f"{name} must be an integer in 1..2^31-1; got {getattr(self, name)!r}.")
+        if self.users_per_message is not None and not 1 <= self.users_per_message < 2**31:
+            raise ValueError(
+                f"users_per_message must be unset or an integer in 1..2^31-1; got {self.users_per_message!r}."
+            )
         for name in ("silent_retries", "min_replies", "refusals"):
             if not 0 <= getattr(self, name) < 2**31:
                 raise ValueError(f"{name} must be an integer in 0..2^31-1; got {getattr(self, name)!r}.")

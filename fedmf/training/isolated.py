@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedmf.training.barrier import Failures, UserFailure, UserLimits, described
 from fedmf.training.batches import shape_of, step_rows
+from fedmf.training.clipping import ClippedRows
 from fedmf.training.evaluation import judgement_ranges
 from fedmf.training.local import LocalTrainer, UpdateSum
 from fedmf.training.local_sgd import LocalSGD
@@ -27,6 +28,8 @@ from fedmf.training.trial import preflight
 from fedmf.training.workers import Workers
 
 __all__ = ["IsolatedTrainer"]
+
+T = TypeVar("T")
 
 #: What a process is asked for.
 _UPDATE, _JUDGE = "update", "judge"
@@ -62,16 +65,36 @@ class IsolatedTrainer:
         self, parameters: Tensor, user_ids: Sequence[str], t: int, total: UpdateSum
     ) -> list[UserFailure]:
         """See `LocalTrainer.add_updates`."""
+        return self._train(parameters, user_ids, t, total, lambda _, update, into: into.add_updates(update))
+
+    def clipped_rows(
+        self, parameters: Tensor, user_ids: Sequence[str], t: int, clip_norm: float
+    ) -> tuple[Tensor, list[UserFailure]]:
+        """See `LocalTrainer.clipped_rows`."""
+        rows = ClippedRows(len(user_ids), parameters.numel(), clip_norm)
+        failures = self._train(
+            parameters, user_ids, t, rows, lambda place, update, into: into.put([place], update)
+        )
+        return rows.block, failures
+
+    def _train(
+        self,
+        parameters: Tensor,
+        user_ids: Sequence[str],
+        t: int,
+        total: T,
+        take: Callable[[int, Tensor, T], Tensor],
+    ) -> list[UserFailure]:
+        """Train users one by one; ``take`` hands an update on, zeros where there is none."""
         self.task.dataset.indices(user_ids)  # an unknown id is the asker's mistake, nobody's failure
         origin, failures = parameters.cpu(), Failures()
 
-        def train(place: int, into: UpdateSum) -> None:
+        def train(place: int, into: T) -> None:
             update, failed = self._workers.of_thread.update(origin, user_ids[place], t)
             if failed is not None:
                 failures.note(place, failed.stage, failed.reason)
-            if update is None:
-                into.add_nothing(1)
-            elif not into.add_updates(update[None]).all():
+            row = torch.zeros_like(origin) if update is None else update
+            if not take(place, row[None], into).all():
                 failures.note(place, "update", "holds NaN or infinity")
 
         self._workers.each(train, range(len(user_ids)), total)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Protocol, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from fedmf.training.barrier import (
     silent,
 )
 from fedmf.training.batches import groups_of, shape_of, step_rows
+from fedmf.training.clipping import ClippedRows
 from fedmf.training.engines import gradient_program
 from fedmf.training.evaluation import judgements
 from fedmf.training.gradients import Accumulation, Batch, aligned_empty
@@ -35,6 +36,8 @@ from fedmf.training.workers import Workers, single_threaded_kernels
 __all__ = ["LocalTrainer", "Trainer", "UpdateSum"]
 
 _log = logging.getLogger("fedmf")
+
+T = TypeVar("T")
 
 
 class UpdateSum(Protocol):
@@ -66,6 +69,12 @@ class Trainer(Protocol):
         self, parameters: Tensor, user_ids: Sequence[str], t: int, total: UpdateSum
     ) -> list[UserFailure]:
         """See `LocalTrainer.add_updates`."""
+        ...
+
+    def clipped_rows(
+        self, parameters: Tensor, user_ids: Sequence[str], t: int, clip_norm: float
+    ) -> tuple[Tensor, list[UserFailure]]:
+        """See `LocalTrainer.clipped_rows`."""
         ...
 
     def judge(
@@ -163,19 +172,51 @@ class LocalTrainer:
         Raises:
             KeyError: an unknown user id.
         """
-        origin, failures = parameters.to(self.task.device), Failures()
         trained: list[int] = []
 
-        def train(group: Group, into: UpdateSum) -> None:
-            finite = into.add_updates(self._models(origin, group, failures), origin).cpu().numpy()
+        def add(group: Group, models: Tensor, origin: Tensor, into: UpdateSum) -> Tensor:
+            trained.append(len(group))
+            return into.add_updates(models, origin)
+
+        failures = self._train(parameters, user_ids, t, total, add)
+        if rest := len(user_ids) - sum(trained):
+            total.add_nothing(rest)
+        return failures
+
+    def clipped_rows(
+        self, parameters: Tensor, user_ids: Sequence[str], t: int, clip_norm: float
+    ) -> tuple[Tensor, list[UserFailure]]:
+        """Train users as `add_updates` does; each update is clipped to ζ (``clip_norm``) in a row of its own.
+
+        Returns:
+            Rows, shape (users, d), float32, in the order of ``user_ids``; and who failed: its row is zeros.
+        """
+        rows = ClippedRows(len(user_ids), parameters.numel(), clip_norm, self.task.device)
+
+        def put(group: Group, models: Tensor, origin: Tensor, into: ClippedRows) -> Tensor:
+            return into.put(group.positions.tolist(), models, origin)
+
+        failures = self._train(parameters, user_ids, t, rows, put)
+        return rows.block, failures
+
+    def _train(
+        self,
+        parameters: Tensor,
+        user_ids: Sequence[str],
+        t: int,
+        total: T,
+        take: Callable[[Group, Tensor, Tensor, T], Tensor],
+    ) -> list[UserFailure]:
+        """Train users group by group; ``take`` hands each group's models on and says which are finite."""
+        origin, failures = parameters.to(self.task.device), Failures()
+
+        def train(group: Group, into: T) -> None:
+            finite = take(group, self._models(origin, group, failures), origin, into).cpu().numpy()
             for position in group.positions[~finite].tolist():
                 failures.note(position, "update", "holds NaN or infinity")
-            trained.append(len(group))
 
         with silent():
             self._workers.each(train, self._groups(user_ids, t, failures), total)
-        if rest := len(user_ids) - sum(trained):
-            total.add_nothing(rest)
         return failures.named(user_ids)
 
     def judge(

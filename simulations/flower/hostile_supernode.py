@@ -43,8 +43,11 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
 from flwr.supernode.fleet_http_connection import http_request_response
+from hostile.judge import HARMLESS
+from hostile.link import OF_THE_LINK
+from hostile.objects import OF_OBJECTS
+from hostile.replies import OF_ARRAYS, Draw
 from hostile_app.task import CLIP, trained, update_of
-from hostile_replies import HARMLESS, OF_ARRAYS, OF_OBJECTS, OF_THE_LINK, Draw
 from rich.console import Console
 from rich.table import Table
 from support.flower_network import SuperLink, flower_environment, flwr_run, superlink, supernodes

@@ -296,19 +296,23 @@ def test_disagreeing_accountants_make_no_statement(path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("keys", "shared", "inexact"),
+    ("keys", "shared", "timed", "inexact"),
     [
-        ({}, True, False),
-        ({"isolation": "process"}, False, False),
-        ({"messages": "per-user"}, False, False),
-        ({"local_engine": "vectorised"}, True, True),
-        ({"worker_gpus": 1.0}, True, True),
+        ({}, True, False, False),
+        ({"isolation": "process"}, False, False, False),
+        ({"messages": "per-user"}, True, True, False),
+        ({"messages": "per-user", "users_per_message": 1}, False, False, False),
+        ({"messages": "per-user", "isolation": "process"}, False, True, False),
+        ({"messages": "per-user", "isolation": "process", "user_seconds": 5.0}, False, False, False),
+        ({"local_engine": "vectorised"}, True, False, True),
+        ({"worker_gpus": 1.0}, True, False, True),
     ],
 )
 def test_what_workers_are_trusted_with_is_assumed_where_it_matters(
-    keys: dict[str, object], shared: bool, inexact: bool, tmp_path: Path
+    keys: dict[str, object], shared: bool, timed: bool, inexact: bool, tmp_path: Path
 ) -> None:
     with small_run(**keys).start(tmp_path / "run") as session:
         assumptions = " ".join(session.statement().to_dict()["assumptions"])
     assert ("no worker process is killed" in assumptions) == shared
+    assert ("hold up the reply of the node" in assumptions) == timed
     assert ("rounding of other users' updates" in assumptions) == inexact

@@ -48,10 +48,18 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "draw_learning_curve", lambda *_: False)
 
 
-@pytest.mark.parametrize("messages", ["slice", "per-user"])
+#: Sums, one row a user, and one row a message.
+FORMS = {
+    "slice": {"execution.messages": "slice"},
+    "per-user": {"execution.messages": "per-user"},
+    "one-user": {"execution.messages": "per-user", "execution.users-per-message": 1},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("data", STAGES)
-def test_nothing_but_noised_values_differs(data: str, messages: str, tmp_path: Path) -> None:
-    stage = Stage.small(tmp_path, data, **{"execution.messages": messages, "execution.workers": 2})
+def test_nothing_but_noised_values_differs(data: str, form: str, tmp_path: Path) -> None:
+    stage = Stage.small(tmp_path, data, **FORMS[form], **{"execution.workers": 2})
     stage.act(None)
     benign = observe(command, stage)
     assert (benign.code, benign.published["exit code"], len(benign.models)) == (0, "0", 5), benign.stderr
@@ -64,9 +72,9 @@ def test_nothing_but_noised_values_differs(data: str, messages: str, tmp_path: P
     assert max(norms.values()) > 0.5, "no hostile user contributes anything"
 
 
-@pytest.mark.parametrize("messages", ["slice", "per-user"])
-def test_private_evaluation_tells_no_more(messages: str, tmp_path: Path) -> None:
-    keys = {"execution.messages": messages, "execution.workers": 2}
+@pytest.mark.parametrize("form", FORMS)
+def test_private_evaluation_tells_no_more(form: str, tmp_path: Path) -> None:
+    keys = {**FORMS[form], "execution.workers": 2}
     stage = Stage.small(tmp_path, "digits", **keys, **{"evaluation.kind": "private", "evaluation.every": 2})
     stage.act(None)
     benign = observe(command, stage)

@@ -116,7 +116,7 @@ def test_both_message_modes_release_the_same_bits(tmp_path: Path) -> None:
 
 def _tampered(request: Message, reply: Message, value: np.ndarray) -> Message:
     (name,) = reply.content.array_records["arrays"]
-    reply.content["arrays"] = ArrayRecord({name: Array(value)})
+    reply.content["arrays"] = ArrayRecord({name: Array(value if name == "sum" else value[None])})
     return Message(reply.content, reply_to=request)
 
 
@@ -148,7 +148,7 @@ def test_a_hostile_reply_moves_the_sum_by_its_own_users_at_most(
         return BROKEN[broken](request, reply) if victim in users else reply
 
     asked = PrivateEvaluation(every=12, size=None, loss_bound=1.0)
-    run = run_with(asked, messages=messages, workers=3)
+    run = run_with(asked, messages=messages, workers=3, users_per_message=1)
     honest = carry_out(tmp_path / "honest", run)[12]
     found = carry_out(tmp_path / "broken", run, evaluate)[12]
     users = 1 if messages == "per-user" else 8

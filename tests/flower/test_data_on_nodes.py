@@ -198,10 +198,10 @@ def test_one_users_broken_rows_change_that_users_update_alone(places: Path) -> N
         def pull_messages(self, message_ids):  # type: ignore[no-untyped-def]
             for reply in super().pull_messages(message_ids):
                 config = reply.content.config_records["config"]
-                if "update" in reply.content.array_records.get("arrays", {}):
-                    key = config["users"][0], config["round"]
-                    value = reply.content.array_records["arrays"]["update"].numpy().copy()
-                    updates[world].setdefault(key, value)
+                if "rows" in reply.content.array_records.get("arrays", {}):
+                    rows = reply.content.array_records["arrays"]["rows"].numpy()
+                    for user, row in zip(config["users"], rows, strict=True):
+                        updates[world].setdefault((user, config["round"]), row.copy())
                 yield reply
 
     for world in ("whole", "broken"):

@@ -34,13 +34,13 @@ def _raise(request: Message, reply: Message) -> Message:
 
 BAD_USER_REPLIES = {
     "raises": _raise,
-    "too short": lambda q, r: reply_with(q, r, array=("update", np.zeros(DIMENSION - 1, np.float32))),
-    "matrix": lambda q, r: reply_with(q, r, array=("update", np.zeros((DIMENSION, 1), np.float32))),
-    "integers": lambda q, r: reply_with(q, r, array=("update", np.ones(DIMENSION, np.int64))),
-    "NaN": lambda q, r: reply_with(q, r, array=("update", np.full(DIMENSION, np.nan, np.float32))),
-    "infinity": lambda q, r: reply_with(q, r, array=("update", np.full(DIMENSION, np.inf, np.float32))),
-    "complex": lambda q, r: reply_with(q, r, array=("update", np.ones(DIMENSION, np.complex64))),
-    "misnamed": lambda q, r: reply_with(q, r, array=("model", np.zeros(DIMENSION, np.float32))),
+    "too short": lambda q, r: reply_with(q, r, array=("rows", np.zeros((1, DIMENSION - 1), np.float32))),
+    "flat": lambda q, r: reply_with(q, r, array=("rows", np.zeros(DIMENSION, np.float32))),
+    "integers": lambda q, r: reply_with(q, r, array=("rows", np.ones((1, DIMENSION), np.int64))),
+    "NaN": lambda q, r: reply_with(q, r, array=("rows", np.full((1, DIMENSION), np.nan, np.float32))),
+    "infinity": lambda q, r: reply_with(q, r, array=("rows", np.full((1, DIMENSION), np.inf, np.float32))),
+    "complex": lambda q, r: reply_with(q, r, array=("rows", np.ones((1, DIMENSION), np.complex64))),
+    "misnamed": lambda q, r: reply_with(q, r, array=("model", np.zeros((1, DIMENSION), np.float32))),
     "last round": lambda q, r: reply_with(q, r, round=int(q.content.config_records["config"]["round"]) - 1),
     "no round": lambda q, r: reply_with(q, r, round="now"),
     "another user": lambda q, r: reply_with(q, r, users=["u999"]),
@@ -52,7 +52,8 @@ BAD_USER_REPLIES = {
 @pytest.mark.parametrize("kind", BAD_USER_REPLIES)
 def test_bad_replies_of_one_user_count_as_zero_and_use_up_the_noise_row(kind: str, tmp_path) -> None:
     victim = "u003"
-    run = small_run(TASK, messages="per-user", server_momentum=0.0, server_learning_rate=1.0, refusals=4)
+    keys = {"messages": "per-user", "users_per_message": 1, "refusals": 4}
+    run = small_run(TASK, **keys, server_momentum=0.0, server_learning_rate=1.0)
 
     def tamper(request: Message, reply: Message) -> Message:
         mine = request.content.config_records["config"]["users"] == [victim]
@@ -110,8 +111,12 @@ def test_replies_over_the_clip_norm_are_clipped_again_by_the_server(tmp_path) ->
     run = small_run(TASK, messages="per-user", private=False, server_momentum=0.0, server_learning_rate=1.0)
     huge = np.zeros(DIMENSION, np.float32)
     huge[0] = 1e30
-    client = lambda s: tampering(client_for(s), lambda q, r: reply_with(q, r, array=("update", huge)))  # noqa: E731
-    model = run_small(tmp_path / "run", run, client)
+
+    def tamper(request: Message, reply: Message) -> Message:
+        users = request.content.config_records["config"]["users"]
+        return reply_with(request, reply, array=("rows", np.tile(huge, (len(users), 1))))  # type: ignore[arg-type]
+
+    model = run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), tamper))
     expected = np.zeros(DIMENSION)
     expected[0] = run.cohorts.rounds * run.privacy.clip_norm
     np.testing.assert_allclose(model, expected, rtol=1e-6)
@@ -139,7 +144,8 @@ def test_a_node_cannot_answer_for_one_of_its_users_twice(tmp_path) -> None:
         mine = request.content.config_records["config"]["users"] == ["u003"]
         return reply_with(request, reply, users=["u010"]) if mine else reply
 
-    run = small_run(TASK, messages="per-user", schedule="random", min_separation=1, max_participations=12)
+    keys = {"schedule": "random", "min_separation": 1, "max_participations": 12}
+    run = small_run(TASK, messages="per-user", users_per_message=1, **keys)
     together = [t for t in range(12) if {3, 10} <= set(schedule_of(run).cohort(t).tolist())]
     assert together
     reports: list[RoundReport] = []
@@ -172,7 +178,7 @@ class LateGrid(InProcessGrid):
 
 
 def test_late_replies_are_not_waited_for_and_never_enter_a_later_round(tmp_path) -> None:
-    run = small_run(TASK, messages="per-user", private=False, round_timeout=0.3)
+    run = small_run(TASK, messages="per-user", users_per_message=1, private=False, round_timeout=0.3)
     reports: list[RoundReport] = []
     begun = time.monotonic()
     with run.start(tmp_path / "late") as session:
@@ -185,7 +191,7 @@ def test_late_replies_are_not_waited_for_and_never_enter_a_later_round(tmp_path)
 
 
 def test_a_round_to_which_nobody_replies_is_asked_for_again_and_spends_nothing(tmp_path) -> None:
-    run = small_run(TASK, messages="per-user", round_timeout=0.2)
+    run = small_run(TASK, messages="per-user", users_per_message=1, round_timeout=0.2)
     reports: list[RoundReport] = []
     with run.start(tmp_path / "late") as session:
         grid = LateGrid(client_for(session), 2)

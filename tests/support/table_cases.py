@@ -103,6 +103,7 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "evaluation.size": ([1, 360], [0, -2, 361, 2**31]),
     "evaluation.loss-bound": ([1e-9, 1e9], [0.0, -1.0]),
     "evaluation.seed": ([0, 2**63 - 1], [-2, 2**63]),
+    "execution.users-per-message": ([1, 12], [0, -5]),
     "execution.workers": ([1, 100], [0, -2, 2**31]),
     "execution.worker-cpus": ([0.25, 8.0], [0.0, -1.0, math.inf]),
     "execution.worker-gpus": ([0.0, 0.5, 2.0], [-0.1, math.inf]),

@@ -83,7 +83,15 @@ class RunHeader:
     def shares_workers(self) -> bool:
         """Whether a process trains several users, so that its end would take all of them out of the sum."""
         execution = self.run.get("execution", {})
-        return self.clipped_by == "workers" and execution.get("isolation") != "process"
+        several = self.clipped_by == "workers" or execution.get("users_per_message") != 1
+        return several and execution.get("isolation") != "process"
+
+    @property
+    def shares_time(self) -> bool:
+        """Whether a reply that is waited for so long and no longer is that of several users."""
+        execution = self.run.get("execution", {})
+        several = self.clipped_by == "server" and execution.get("users_per_message") != 1
+        return several and execution.get("user_seconds") is None
 
     @property
     def groups_inexactly(self) -> bool:

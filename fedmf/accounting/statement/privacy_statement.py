@@ -35,6 +35,7 @@ from fedmf.accounting.statement.words import (
     SECRECY,
     SECRET_COHORTS,
     SECRETS,
+    SHARED_TIME,
     SHARED_WORKERS,
     TRUST,
 )
@@ -152,6 +153,7 @@ class PrivacyStatement:
                 *([SECRECY] if amplified else []),
                 *ASSUMPTIONS,
                 *([SHARED_WORKERS] if header.shares_workers else []),
+                *([SHARED_TIME] if header.shares_time else []),
                 *([INEXACT_GROUPS] if header.groups_inexactly else []),
                 *([ROUNDED_STORAGE] if plan.inflation > 1 else []),
                 REALISED_ASSUMPTION,

@@ -18,6 +18,7 @@ __all__ = [
     "SECRECY",
     "SECRETS",
     "SECRET_COHORTS",
+    "SHARED_TIME",
     "SHARED_WORKERS",
     "TRUST",
 ]
@@ -78,8 +79,12 @@ ASSUMPTIONS: Final = (
     "epsilon_planned_so_far holds if the round at which the run stopped does not depend on the data",
 )
 SHARED_WORKERS: Final = (
-    "no worker process is killed by the system because of a user's data: such a worker's slice would count "
+    "no worker process is killed by the system because of a user's data: such a worker's reply would count "
     "as zero for all its users (isolation 'process' trains each user in a process of its own)"
+)
+SHARED_TIME: Final = (
+    "no user's data hold up the reply of the node beyond the time limit of a round: all users of the message "
+    "would be absent (isolation 'process' with user_seconds limits each user's time)"
 )
 INEXACT_GROUPS: Final = (
     "the rounding of other users' updates, which depends on how many examples a user has where users are "

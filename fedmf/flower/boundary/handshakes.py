@@ -73,7 +73,7 @@ class Handshakes:
             return
         if self._pull is None or self._pull[0] is not grid:
             # Kept from one look to the next: a link tells only once of an answer that is still on its way.
-            self._pull = grid, Pull(grid, _MOST_BYTES)
+            self._pull = grid, Pull(grid, lambda _: _MOST_BYTES)
         for reply in self._pull[1](list(self._sent)):
             node = self._sent.pop(reply.metadata.reply_to_message_id, None)
             if node is None:

@@ -32,12 +32,18 @@ class Wait:
         min_replies: after so many arrived, only ``grace`` longer; 0: all are waited for.
         grace: seconds, see there.
         most_bytes: of one reply, where the grid lets that be known before the reply is unpacked.
+        more_bytes: further ones of the reply to a message, by its id.
     """
 
     seconds: float
     min_replies: int = 0
     grace: float = 0.0
     most_bytes: int = 2**32
+    more_bytes: Callable[[str], int] = lambda _: 0
+
+    def limit(self, message_id: str) -> int:
+        """Most bytes of the reply to a message."""
+        return self.most_bytes + self.more_bytes(message_id)
 
 
 def pull_until(
@@ -58,7 +64,7 @@ def pull_until(
         meanwhile: called between one look for replies and the next; it must not wait.
     """
     pending = dict.fromkeys(message_id for message_id in message_ids if message_id)
-    pull = Pull(grid, wait.most_bytes)
+    pull = Pull(grid, wait.limit)
     came: float = 0
     deadline, pause = time.monotonic() + wait.seconds, _SHORTEST_PAUSE
     while pending:
@@ -83,11 +89,11 @@ class Pull:
 
     Args:
         grid: where.
-        most_bytes: see `Wait`.
+        limit: most bytes of the reply to a message, by its id.
     """
 
-    def __init__(self, grid: Grid, most_bytes: int) -> None:
-        link = LinkPull.of(grid, most_bytes)
+    def __init__(self, grid: Grid, limit: Callable[[str], int]) -> None:
+        link = LinkPull.of(grid, limit)
         self._pull: Callable[[Sequence[str]], Iterable[Message]] = link or grid.pull_messages
         self._one_by_one, self._link_failures = False, 0
         self._raised: Counter[str] = Counter()

@@ -14,7 +14,13 @@ class Quarantine:
     """Counts refused replies, for each user of a node apart.
 
     A user's replies decide about that user alone: one whose replies are useless takes neither another node
-    nor another user of its own node with it. A node of one user is out as a whole.
+    nor another user of its own node with it. A node of one user is out as a whole. Refusing a reply of many
+    users is a refusal for each of them; they are then asked one by one until a reply is used, so that whose
+    fault it was shows.
+
+    Guarantees:
+        With limit r ≥ 2, the last r − 1 refusals before a user is out are of that user's own rows, or of
+        replies of that user alone.
 
     Args:
         limit: r ≥ 1, how many refusals in a row are the last; 0 asks for ever.
@@ -39,6 +45,10 @@ class Quarantine:
         """Note a reply that was used: refusals are counted anew."""
         for user in users:
             self._refused.pop((node, user), None)
+
+    def is_suspect(self, node: int, user: str) -> bool:
+        """Whether the node's last reply about a user was refused: it is to be asked for that user alone."""
+        return self._refused[node, user] > 0
 
     def __contains__(self, node_and_user: tuple[int | None, str]) -> bool:
         """Whether a node is not asked for a user any more."""

@@ -8,8 +8,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from fedmf.flower.asking import Persistence
 from fedmf.flower.boundary import Quarantine, Wait
-from fedmf.flower.persistence import Persistence
 from fedmf.flower.wrapper.app_run import AppRun
 from fedmf.flower.wrapper.cohort_grid import CohortGrid, messages_of, reached
 from fedmf.flower.wrapper.identity import UserIdentity

@@ -11,9 +11,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
+from fedmf.flower.asking import Persistence
 from fedmf.flower.boundary import Quarantine, Wait, shown
 from fedmf.flower.compat import arrived
-from fedmf.flower.persistence import Persistence
 from fedmf.flower.wrapper.app_run import AppRun
 from fedmf.flower.wrapper.client_evaluation import (
     AskedEvaluation,

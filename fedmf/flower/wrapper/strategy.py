@@ -31,7 +31,7 @@ from fedmf.runs import Execution, NoiseMechanism, PrivateEvaluation, Run
 __all__ = ["CorrelatedNoise"]
 
 _log = logging.getLogger("fedmf")
-_EXECUTION: Final = Execution(messages="per-user")
+_EXECUTION: Final = Execution(messages="per-user", users_per_message=1)
 _PRIVATE_EVALUATION: Final = PrivateEvaluation()
 
 

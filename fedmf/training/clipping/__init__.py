@@ -3,9 +3,11 @@
 from fedmf.training.clipping.energies import fixed_point_energies
 from fedmf.training.clipping.fixed_point import FRACTION_BITS, FixedPointSum, clip, clip_to_fixed_point
 from fedmf.training.clipping.pair_sum import ClippedSums, FixedPointPair
+from fedmf.training.clipping.rows import ClippedRows
 
 __all__ = [
     "FRACTION_BITS",
+    "ClippedRows",
     "ClippedSums",
     "FixedPointPair",
     "FixedPointSum",

@@ -214,6 +214,9 @@ def test_replies_that_are_too_large_packed_or_unpacked_are_refused_before_they_a
     assert errors.keys() == {"m1", "m2"}
     assert "more than 100000 bytes" in str(errors["m1"])
     assert "arrays would take more than 100000 bytes" in str(errors["m2"])
+    wait = Wait(20.0, most_bytes=10**5, more_bytes=lambda name: 5 * 10**6 * (name == "m1"))
+    replies = pulled(Link(spoil, edit), wait)
+    assert [name for name, reply in replies.items() if reply.has_error()] == ["m2"]
 
 
 def test_a_reply_that_is_never_uploaded_holds_up_nobody() -> None:

@@ -50,7 +50,7 @@ def test_a_quarantined_user_is_absent_and_everybody_else_keeps_every_bit(tmp_pat
     models = {
         limit: run_small(
             tmp_path / str(limit),
-            small_run(TASK, messages="per-user", refusals=limit),
+            small_run(TASK, messages="per-user", users_per_message=1, refusals=limit),
             lambda s: tampering(client_for(s), tamper),
             reports[limit].append,
         )

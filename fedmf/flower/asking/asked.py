@@ -1,0 +1,162 @@
+"""Which users a message asks, and what the reply to it adds to a sum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Self
+
+import torch
+from flwr.app import Message, MessageType
+from torch import Tensor
+
+from fedmf.flower.messages import read_rows_reply, read_slice_reply, request_content
+from fedmf.runs import Execution
+from fedmf.training import FixedPointSum
+
+__all__ = ["Asked", "MessageForm", "Part"]
+
+#: Most bytes of the rows of a message with more than one user.
+_MOST_ROW_BYTES: Final = 2**28
+
+#: A node, and the users whom one message asks there.
+Part = tuple[int, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class MessageForm:
+    """What a message asks of a node's users: one exact sum over all of them, or one row of each.
+
+    Args:
+        kind: "slice" or "per-user", as `Execution`.
+        most_users: r ≥ 1, in a message that asks for rows.
+    """
+
+    kind: Literal["slice", "per-user"]
+    most_users: int
+
+    @classmethod
+    def of(cls, execution: Execution, dimension: int) -> Self:
+        """That of a run with d parameters: rows of a message take at most 2²⁸ bytes, unless it is one row."""
+        fit = max(1, _MOST_ROW_BYTES // (4 * max(1, dimension)))
+        return cls(execution.messages, min(fit, execution.users_per_message or fit))
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether contributions come summed."""
+        return self.kind == "slice"
+
+    def parts(
+        self,
+        by_node: Mapping[int, Sequence[str]],
+        is_alone: Callable[[int, str], bool] = lambda _node, _user: False,
+    ) -> list[Part]:
+        """Cut the users of each node into messages, in their order.
+
+        Args:
+            by_node: users by the node that serves them.
+            is_alone: who gets a message of its own, unless contributions come summed.
+        """
+        parts: list[Part] = []
+        for node, users in sorted(by_node.items()):
+            if self.is_slice:
+                parts.append((node, tuple(users)))
+                continue
+            parts += [(node, (user,)) for user in users if is_alone(node, user)]
+            others = [user for user in users if not is_alone(node, user)]
+            starts = range(0, len(others), self.most_users)
+            parts += [(node, tuple(others[start : start + self.most_users])) for start in starts]
+        return parts
+
+
+class Asked:
+    """The messages of one attempt at a round, and whose reply is whose.
+
+    Args:
+        form: of the messages.
+        parts: whom each asks.
+        parameters: of the model, shape (d,).
+        t: 0-based round.
+        message_type: training or evaluation.
+        loss_bound: L, for private evaluation.
+    """
+
+    def __init__(
+        self,
+        form: MessageForm,
+        parts: Sequence[Part],
+        parameters: Tensor,
+        t: int,
+        message_type: str = MessageType.TRAIN,
+        loss_bound: float | None = None,
+    ) -> None:
+        self._form, self._t, self._dimension = form, t, parameters.numel()
+        #: To be sent; a grid gives each its id.
+        self.messages = [
+            Message(
+                request_content(parameters, t, users, form.is_slice, loss_bound),
+                node,
+                message_type,
+                group_id=str(t + 1),
+            )
+            for node, users in parts
+        ]
+        self._parts = parts
+        self._open: dict[str, Part] | None = None
+
+    @property
+    def _unanswered(self) -> dict[str, Part]:
+        """Parts by the id of their message, once messages were sent."""
+        if self._open is None:
+            ids = (message.metadata.message_id for message in self.messages)
+            self._open = dict(zip(ids, self._parts, strict=True))
+        return self._open
+
+    def part_of(self, reply: Message) -> Part | None:
+        """Whom the message asked that is answered; None for a second answer, or one to nothing."""
+        return self._unanswered.pop(reply.metadata.reply_to_message_id, None)
+
+    def bytes_of(self, message_id: str) -> int:
+        """Twice what the arrays of a reply may take; slices hold up to four int64 a parameter."""
+        _, users = self._unanswered.get(message_id, (0, ()))
+        return 64 * self._dimension if self._form.is_slice else 8 * self._dimension * len(users)
+
+    def add(
+        self,
+        reply: Message,
+        users: tuple[str, ...],
+        total: FixedPointSum,
+        dtype: str = "float32",
+        bound: float = math.inf,
+    ) -> dict[str, str]:
+        """Add a reply to a sum; every row is clipped again.
+
+        Args:
+            reply: to the message that asked ``users``.
+            users: whom.
+            total: their contributions are added to it.
+            dtype: of rows.
+            bound: entries of rows are clamped to [−bound, bound].
+
+        Returns:
+            Those users whose contribution is the zero vector, and why. A row that is not finite is one
+            user's; whatever else is wrong with a reply is everybody's in it.
+        """
+        lengths = total.lengths
+        try:
+            if self._form.is_slice:
+                total.add_parts(read_slice_reply(reply, t=self._t, asked=users, lengths=lengths), len(users))
+                return {}
+            rows = read_rows_reply(reply, t=self._t, asked=users, dimension=lengths["sum"], dtype=dtype)
+            if bound < math.inf:
+                rows = torch.where(torch.isfinite(rows), rows.clamp(-bound, bound), torch.nan)
+            finite = total.add_updates(rows).tolist()
+        except Exception as reason:  # whatever a stranger's bytes may cause
+            total.add_nothing(len(users))
+            return dict.fromkeys(users, str(reason))
+        return {
+            user: "row holds NaN or infinity"
+            for user, is_finite in zip(users, finite, strict=True)
+            if not is_finite
+        }

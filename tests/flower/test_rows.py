@@ -1,0 +1,239 @@
+"""Several users a message: each row is checked and clipped alone, and has the bits of one sent alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Message
+from flwr.clientapp import ClientApp
+from support.small_runs import (
+    client_for,
+    linear_task,
+    reply_with,
+    run_small,
+    schedule_of,
+    small_run,
+    tampering,
+)
+
+from fedmf.flower.asking import Asked, MessageForm
+from fedmf.flower.compat import claim_task_identity
+from fedmf.flower.messages import rows_reply
+from fedmf.flower.strategy import RoundReport
+from fedmf.runs import Execution
+from fedmf.training import FixedPointSum
+
+D, CLIP = 30, 0.5
+USERS = tuple(f"u{place:03d}" for place in range(7))
+TASK = linear_task(24, 50)
+Change = Callable[[Message, Message], Message]
+
+
+def block(seed: int = 0) -> torch.Tensor:
+    """Rows below, at and above the clip norm."""
+    rows = torch.randn(len(USERS), D, generator=torch.Generator().manual_seed(seed))
+    return rows * torch.tensor([0.01, 0.1, 1.0, 1e20, 0.0, 1e-20, 3.0])[:, None]
+
+
+def alone(row: torch.Tensor) -> torch.Tensor:
+    total = FixedPointSum(D, CLIP)
+    total.add_updates(row[None])
+    return total.fixed_point
+
+
+def asked(users: tuple[str, ...] = USERS) -> tuple[Asked, Message]:
+    """Messages of round 4 to one node, and the first of them as a grid sends it."""
+    claim_task_identity()
+    one = Asked(MessageForm("per-user", 100), [(5, users)], torch.zeros(D), t=3)
+    (message,) = one.messages
+    message.metadata.__dict__["_message_id"] = "m"
+    return one, message
+
+
+def in_bytes(reply: Message) -> Message:
+    rows = reply.content.array_records["arrays"]["rows"].numpy()
+    reply.content["arrays"] = ArrayRecord({"rows": Array(rows)})
+    return reply
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), -float("inf")])
+def test_a_row_that_is_not_finite_is_its_users_zero_vector(value: float | None, as_bytes: bool) -> None:
+    rows, bad = block(), 2
+    if value is not None:
+        rows[bad, 11] = value
+    one, message = asked()
+    reply = rows_reply(message, 3, USERS, rows)
+    total = FixedPointSum(D, CLIP)
+    zeros = one.add(in_bytes(reply) if as_bytes else reply, USERS, total)
+    counted = [place for place in range(len(USERS)) if value is None or place != bad]
+    assert torch.equal(total.fixed_point, torch.stack([alone(rows[place]) for place in counted]).sum(0))
+    assert list(zeros) == ([] if value is None else [USERS[bad]])
+    assert total.users == len(USERS)
+
+
+def test_every_row_is_clipped_again() -> None:
+    one, message = asked()
+    rows = torch.full((len(USERS), D), 1e30)
+    total = FixedPointSum(D, CLIP)
+    assert not one.add(rows_reply(message, 3, USERS, rows), USERS, total)
+    norm = float(torch.linalg.vector_norm(total.total()))
+    assert len(USERS) * CLIP * (1 - 1e-9) <= norm <= len(USERS) * CLIP
+
+
+WHOLE: dict[str, Any] = {
+    "a row less": lambda rows: (USERS, rows[1:]),
+    "a row more": lambda rows: (USERS, torch.cat([rows, rows[:1]])),
+    "flat": lambda rows: (USERS, rows.reshape(-1)),
+    "transposed": lambda rows: (USERS, rows.T.contiguous()),
+    "short rows": lambda rows: (USERS, rows[:, 1:].contiguous()),
+    "float64": lambda rows: (USERS, rows.double()),
+    "float16": lambda rows: (USERS, rows.half()),
+    "integers": lambda rows: (USERS, rows.to(torch.int32)),
+    "users swapped": lambda rows: ((USERS[1], USERS[0], *USERS[2:]), rows),
+    "a user twice": lambda rows: ((USERS[0], *USERS[:-1]), rows),
+    "a user and a row less": lambda rows: (USERS[1:], rows[1:]),
+    "a user and a row more": lambda rows: ((*USERS, "u999"), torch.cat([rows, rows[:1]])),
+}
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+@pytest.mark.parametrize("kind", WHOLE)
+def test_a_malformed_reply_is_zeros_for_all_its_users(kind: str, as_bytes: bool) -> None:
+    users, rows = WHOLE[kind](block())
+    one, message = asked()
+    reply = rows_reply(message, 3, users, rows)
+    total = FixedPointSum(D, CLIP)
+    assert tuple(one.add(in_bytes(reply) if as_bytes else reply, USERS, total)) == USERS
+    assert not total.fixed_point.any()
+    assert total.users == len(USERS)
+
+
+def test_a_reply_counts_once_and_for_the_users_its_message_asked() -> None:
+    one, message = asked()
+    reply = rows_reply(message, 3, USERS, block())
+    assert one.part_of(reply) == (5, USERS)
+    assert one.part_of(reply) is None
+
+
+def test_a_message_asks_as_many_users_as_have_rows_of_a_quarter_gibibyte() -> None:
+    users = {9: ["i", "j"], 4: ["a", "b", "c", "d", "e", "f"]}
+    form = MessageForm.of(Execution(messages="per-user"), 2**24)
+    assert form.parts(users) == [(4, ("a", "b", "c", "d")), (4, ("e", "f")), (9, ("i", "j"))]
+    single = [(node, (user,)) for node in (4, 9) for user in users[node]]
+    for form in (
+        MessageForm.of(Execution(messages="per-user"), 10**9),
+        MessageForm.of(Execution(messages="per-user", users_per_message=1), 10),
+    ):
+        assert form.parts(users) == single
+    form = MessageForm.of(Execution(messages="per-user", users_per_message=100), 2**25)
+    assert [len(part) for _, part in form.parts(users)] == [2, 2, 2, 2]
+    slices = MessageForm.of(Execution(users_per_message=1), 2**30)
+    assert slices.parts(users, lambda *_: True) == [(4, tuple(users[4])), (9, tuple(users[9]))]
+
+
+def test_users_whose_last_reply_was_refused_are_asked_alone() -> None:
+    form = MessageForm("per-user", 2)
+    parts = form.parts(
+        {4: list("abcde"), 5: list("xy")}, lambda node, user: (node, user) in ((4, "c"), (5, "b"))
+    )
+    assert parts == [(4, ("c",)), (4, ("a", "b")), (4, ("d", "e")), (5, ("x", "y"))]
+
+
+def test_the_bytes_that_a_reply_may_take_follow_its_users() -> None:
+    one, _ = asked(USERS[:3])
+    assert one.bytes_of("m") == 8 * D * 3
+    assert one.bytes_of("another") == 0
+
+
+KEYS = {"mechanism": "bisr", "bands": 4, "local_batch_size": 16, "messages": "per-user"}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "jme-adam"])
+def test_the_bits_do_not_depend_on_how_many_users_a_message_asks(optimizer: str, tmp_path: Path) -> None:
+    models = []
+    cases = [({"users_per_message": 1}, 1), ({}, 12), ({"users_per_message": 3, "workers": 3}, 3)]
+    for place, (keys, most) in enumerate(cases):
+        counts: list[int] = []
+        run = small_run(
+            **KEYS, **keys, cohort_size=12, min_separation=2, server_optimizer=optimizer, rounds=6
+        )
+        models.append(
+            run_small(tmp_path / str(place), run, lambda s, counts=counts: counting(client_for(s), counts))
+        )
+        assert max(counts) == most
+    assert np.array_equal(models[0], models[1])
+    assert np.array_equal(models[0], models[2])
+
+
+def counting(client: ClientApp, counts: list[int]) -> ClientApp:
+    def note(request: Message, reply: Message) -> Message:
+        counts.append(len(request.content.config_records["config"]["users"]))  # type: ignore[arg-type]
+        return reply
+
+    return tampering(client, note)
+
+
+def spoiling(victim: str, value: float) -> Change:
+    """The victim's row is made of one number."""
+
+    def change(request: Message, reply: Message) -> Message:
+        users = list(request.content.config_records["config"]["users"])  # type: ignore[arg-type]
+        rows = reply.content.array_records["arrays"]["rows"].numpy()
+        if victim in users:
+            rows[users.index(victim)] = value
+        return reply_with(request, reply, array=("rows", rows))
+
+    return change
+
+
+def test_one_users_row_changes_that_users_contribution_alone(tmp_path: Path) -> None:
+    """A row of NaN leaves the bits of the run in which it is zeros, and everybody is present."""
+    victim, models, failures = "u003", list[np.ndarray](), list[list[tuple[str, str]]]()
+    for place, value in enumerate((0.0, float("nan"), float("inf"))):
+        reports: list[RoundReport] = []
+        run = small_run(TASK, messages="per-user", refusals=0)
+        change = spoiling(victim, value)
+        models.append(
+            run_small(
+                tmp_path / str(place),
+                run,
+                lambda s, change=change: tampering(client_for(s), change),
+                reports.append,
+            )
+        )
+        assert [report.present for report in reports] == [6] * 12
+        failures.append([(f.user, f.stage) for report in reports for f in report.failures])
+    assert np.array_equal(models[0], models[1])
+    assert np.array_equal(models[0], models[2])
+    assert failures == [[], [(victim, "reply")] * 3, [(victim, "reply")] * 3]
+
+
+def test_who_makes_whole_replies_useless_is_found_and_the_others_are_asked_on(tmp_path: Path) -> None:
+    """One user's training ends the process: after one refusal for all it is asked alone, and is out alone."""
+    victim, rounds, reports = "u003", dict[int, list[list[str]]](), list[RoundReport]()
+
+    def tamper(request: Message, reply: Message) -> Message:
+        users = list(request.content.config_records["config"]["users"])  # type: ignore[arg-type]
+        rounds.setdefault(int(request.metadata.group_id) - 1, []).append(users)
+        if victim in users:
+            raise RuntimeError("out of memory")
+        return reply
+
+    run = small_run(TASK, messages="per-user", refusals=2)
+    run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), tamper), reports.append)
+    first, second, third = (t for t in range(12) if 3 in schedule_of(run).cohort(t))
+    assert [len(users) for users in rounds[first]] == [6]
+    assert [len(users) for users in rounds[second]] == [1] * 6
+    assert [len(users) for users in rounds[third]] == [5]
+    assert [report.present for report in reports] == [6 - (t == third) for t in range(12)]
+    failures = {t: [(f.user, f.stage) for f in reports[t].failures] for t in range(12) if reports[t].failures}
+    assert failures == {
+        first: [(user, "reply") for user in rounds[first][0]],
+        second: [(victim, "reply"), (victim, "quarantine")],
+    }
