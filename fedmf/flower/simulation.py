@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from fedmf.errors import ConfigError
+from fedmf.errors import ConfigError, LedgerError
 from fedmf.flower.asking import MessageForm
 from fedmf.flower.client_app import make_client_app
 from fedmf.flower.federated_evaluation import CohortEvaluation
@@ -75,8 +76,11 @@ def run_on_grid(
     )
     try:
         strategy.start(watch(grid), num_rounds=session.plan.allowed_rounds)
-    finally:
-        session.write_reports()
+    except BaseException:
+        with contextlib.suppress(ConfigError, LedgerError):  # what stopped the run is what should be seen
+            session.write_reports()
+        raise
+    session.write_reports()
 
 
 def worker_pool(session: Session) -> WorkerPool:

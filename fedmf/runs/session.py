@@ -212,11 +212,21 @@ class Session:
         return build_statement(self.directory.header, self.directory.ledger, self.directory.evaluations)
 
     def write_reports(self) -> None:
-        """Write metrics table and privacy statement into the run directory."""
+        """Write metrics table and privacy statement into the run directory.
+
+        Raises:
+            ConfigError: the disk failed.
+        """
         self._keep_estimates()
         columns = metric_columns(self.task, self.run.evaluation)
-        write_metrics(self.directory.path, self.metrics, columns)
-        write_statement(self.directory.path, self.statement())
+        try:
+            write_metrics(self.directory.path, self.metrics, columns)
+            write_statement(self.directory.path, self.statement())
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write the reports of {self.directory.path}: {error.strerror}. What was released is "
+                "on record; resume the run to write them."
+            ) from None
 
     def draw(self) -> None:
         """Draw the learning curve into the run directory, if matplotlib is installed."""

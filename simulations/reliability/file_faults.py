@@ -1,0 +1,167 @@
+"""A run and a stream die, or their disk fails, before each call that changes a file.
+
+Before the i-th such call, for every i (or every so many): the process is killed; the call alone fails, or it
+and all after it fail, with no space, an input/output error, a read-only file system or no free descriptors.
+Then the job is gone on with undisturbed. What was shown before must be there, and the end must be that of an
+undisturbed job, to the bit.
+
+    python simulations/reliability/file_faults.py [--every 1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jobs import DOCUMENTED, Job, releases_shown, stream, training
+from system_calls import SUPPORTED, Call, traced
+from tqdm import tqdm
+
+_REFUSED, _UNEXPECTED = 3, 4
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong at a call, or from a call on.
+
+    Args:
+        name: shown.
+        error: of the operating system; 0 kills the process.
+        lasting: whether all later calls that it meets fail too.
+        calls: which calls it meets.
+    """
+
+    name: str
+    error: int
+    lasting: bool
+    calls: frozenset[str]
+
+    def meets(self, call: Call) -> bool:
+        """Whether this can go wrong with the call."""
+        return call.name in self.calls
+
+    def from_call(self, first: int) -> Callable[[Call], int | None]:
+        """What `traced` asks for: the fault begins at the call number ``first`` of those it meets."""
+        seen = 0
+
+        def decide(call: Call) -> int | None:
+            nonlocal seen
+            if not self.meets(call):
+                return None
+            seen += 1
+            return self.error if seen == first + 1 or (self.lasting and seen > first) else None
+
+        return decide
+
+
+_GROWS = frozenset(("create", "write", "mkdir", "rename"))
+_CHANGES = _GROWS | {"open-truncated", "truncate", "unlink", "rmdir"}
+FAULTS = (
+    Fault("killed", 0, False, _CHANGES | {"sync"}),
+    Fault("no space, once", errno.ENOSPC, False, _GROWS),
+    Fault("no space from then on", errno.ENOSPC, True, _GROWS),
+    Fault("input/output error, once", errno.EIO, False, _CHANGES | {"sync"}),
+    Fault("input/output errors from then on", errno.EIO, True, _CHANGES | {"sync"}),
+    Fault("read-only from then on", errno.EROFS, True, _CHANGES),
+    Fault("no descriptors, once", errno.EMFILE, False, frozenset(("create",))),
+)
+
+
+def disturbed(job: Job, place: Path, decide: Callable[[Call], int | None]) -> tuple[str, int]:
+    """How a job under faults ends, and how many releases others may have seen."""
+    said = b""
+
+    def watching(call: Call) -> int | None:
+        nonlocal said
+        if call.name == "say":
+            said += call.content
+        return decide(call)
+
+    reading, writing = os.pipe()
+    try:
+        status = traced(lambda: _in_one_line(job, place, writing), place, watching)
+    finally:
+        os.close(reading)
+        os.close(writing)
+    names = {0: "went on", _REFUSED: "one line", -signal.SIGKILL: "died"}
+    return names.get(status, f"STATUS {status}"), releases_shown(said)
+
+
+def _in_one_line(job: Job, place: Path, say: int) -> None:
+    try:
+        job.go(place, say)
+    except DOCUMENTED as error:
+        sys.exit(_UNEXPECTED if "\n" in str(error) else _REFUSED)
+
+
+def outcomes(job: Job, fault: Fault, folder: Path, every: int) -> Counter[str]:
+    """What becomes of a job for every ``every``-th call at which a fault begins."""
+    place, silent = folder / "place", os.open(os.devnull, os.O_WRONLY)
+    _emptied(place)
+    met: list[Call] = []
+    disturbed(job, place, lambda call: met.append(call) if fault.meets(call) else None)
+    expected = job.result(place)
+    found: Counter[str] = Counter()
+    for first in tqdm(range(0, len(met), every), desc=f"{job.name}, {fault.name}", disable=None):
+        _emptied(place)
+        how, shown = disturbed(job, place, fault.from_call(first))
+        found[how] += 1
+        try:
+            if job.released(place) < shown:
+                found["LOST"] += 1
+            job.go(place, silent)
+            if job.result(place) != expected:
+                found["ANOTHER RESULT"] += 1
+        except Exception as error:
+            found[f"NOT CONTINUED {type(error).__name__}: {error}"] += 1
+    os.close(silent)
+    return found
+
+
+def _emptied(place: Path) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+
+
+def main() -> None:
+    """Print a row for each job and fault; exit status 1 if something was lost, wrong or a traceback."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--every", type=int, default=1, help="begin a fault at one call in so many")
+    parser.add_argument("--only", default="", help="jobs whose name begins so")
+    arguments = parser.parse_args()
+    if not SUPPORTED:
+        raise SystemExit("faults are injected on Linux on x86-64 only.")
+    torch.set_num_threads(1)
+    bad = 0
+    print(f"{'job':26} {'fault':34} {'tries':>5} {'died':>5} {'one line':>8} {'went on':>8} {'wrong':>6}")
+    for job in (job for job in (training(1), training(2), stream()) if job.name.startswith(arguments.only)):
+        for fault in FAULTS:
+            with tempfile.TemporaryDirectory() as folder:
+                found = outcomes(job, fault, Path(folder), arguments.every)
+            good = [found.pop(how, 0) for how in ("died", "one line", "went on")]
+            wrong = found.total()
+            tries = sum(good) + sum(count for how, count in found.items() if how.startswith("STATUS"))
+            print(
+                f"{job.name:26} {fault.name:34} {tries:5} {good[0]:5} {good[1]:8} {good[2]:8} {wrong:6}",
+                flush=True,
+            )
+            for what, count in found.items():
+                print(f"    {count} x {what}")
+            bad += wrong
+    raise SystemExit(bool(bad))
+
+
+if __name__ == "__main__":
+    main()
