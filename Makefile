@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+TORCH := $(shell sed -n 's/^torch==\([^ ;]*\).*/\1/p' constraints.txt)
 # What torch's CUDA build requires, which brings it; the tests interpret and compile the GPU kernels without a GPU.
 TRITON := 3.7.1
 # The CPU build spares gigabytes of CUDA packages where there is no NVIDIA GPU.
@@ -14,12 +14,12 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: help run test lint types unit format tables clean
+.PHONY: help run test lint types unit format tables pins clean
 
 help:
 	@echo "make run    train the private digits model (configs/digits.toml)"
 	@echo "make test   lint, types and every test"
-	@echo "make tables / format / lint / types / unit / clean"
+	@echo "make tables / pins / format / lint / types / unit / clean"
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -27,7 +27,8 @@ $(STAMP): pyproject.toml constraints.txt
 	  $(PIP) 'torch==$(TORCH)+cpu' 2>/dev/null \
 	  || $(PIP) --retries 1 --index-url $(TORCH_CPU_INDEX) 'torch==$(TORCH)' 2>/dev/null \
 	  || $(PIP) 'torch==$(TORCH)'; fi
-	$(PIP) --constraint constraints.txt --editable '.[ray,data,report,dev]'
+	$(PIP) --require-hashes --requirement constraints.txt
+	$(PIP) --no-deps --editable .
 	@if [ "$$(uname -sm)" = "Linux x86_64" ] && ! $(BIN)/python -c 'import triton' 2>/dev/null; then \
 	  $(PIP) --no-deps 'triton==$(TRITON)' || echo "no Triton: tests of the GPU kernels are skipped"; fi
 	touch $@
@@ -54,6 +55,15 @@ format: $(STAMP)
 # The keys in pyproject.toml and docs/configuration.md, from the values themselves.
 tables: $(STAMP)
 	$(BIN)/python -m fedmf.runs.tables.reference
+
+# constraints.txt, with digests, and the list of licences; versions stay unless uv is told --upgrade.
+PINS := --extra ray --extra data --extra report --extra dev --universal --python-version 3.11 --generate-hashes \
+  --no-header --no-annotate $(foreach name,colorama triton cuda-bindings cuda-pathfinder cuda-toolkit \
+  $(addprefix nvidia-,cublas cuda-cupti cuda-nvrtc cuda-runtime cudnn-cu13 cufft cufile curand cusolver cusparse \
+  cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx),--no-emit-package $(name))
+pins: $(STAMP)
+	$(BIN)/uv pip compile pyproject.toml $(PINS) --quiet --output-file constraints.txt $(UPGRADE)
+	$(BIN)/python -m tests.support.licences
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache build dist

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-__all__ = ["ConfigError", "HorizonExceededError", "LedgerError", "ParticipationViolation"]
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+__all__ = [
+    "ConfigError",
+    "HorizonExceededError",
+    "LedgerError",
+    "ParticipationViolation",
+    "PlatformError",
+    "one_line",
+    "rebuilding",
+]
+
+_MOST_CHARACTERS: Final = 2000
 
 
 class LedgerError(ValueError):
@@ -19,3 +33,48 @@ class ConfigError(ValueError):
 
 class HorizonExceededError(RuntimeError):
     """A round past the horizon n was asked for: nothing about it was calibrated, so no noise exists."""
+
+
+class PlatformError(ImportError):
+    """Records cannot be kept safely on this platform."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "fedmf needs Linux or macOS: records are locked with fcntl, which this platform does not have. "
+            "On Windows use WSL."
+        )
+
+
+@contextmanager
+def rebuilding(what: str, error: type[ValueError] = ValueError) -> Iterator[None]:
+    """While a value is made again of what was recorded: whatever damage leads to becomes one line.
+
+    >>> with rebuilding("header"):
+    ...     {}["rounds"]
+    Traceback (most recent call last):
+    ValueError: header must be as fedmf wrote it; it is damaged (KeyError: 'rounds').
+    """
+    try:
+        yield
+    except error as already:
+        if str(already) == one_line(str(already)):
+            raise
+        raise error(one_line(str(already))) from None
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as reason:
+        raise error(_line(what, reason)) from None
+
+
+def _line(what: str, reason: Exception) -> str:
+    said = one_line(f"{type(reason).__name__}: {reason}")
+    return f"{what} must be as fedmf wrote it; it is damaged ({said})."
+
+
+def one_line(text: str) -> str:
+    """A message in one line that a value in it cannot make endless: of a long one beginning and end.
+
+    >>> one_line("two\\nlines"), len(one_line("x" * 10**6)) <= _MOST_CHARACTERS
+    ('two lines', True)
+    """
+    line = " ".join(text.split())
+    half = _MOST_CHARACTERS // 2 - 2
+    return line if len(line) <= _MOST_CHARACTERS else f"{line[:half]} … {line[-half:]}"

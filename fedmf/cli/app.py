@@ -1,4 +1,5 @@
-"""Commands and exit codes: 0 done, 1 a run that had to stop, 2 bad input; errors are one line."""
+"""Commands and exit codes: 0 done, 1 a run that had to stop, 2 bad input, 130 or 143 a signal; errors are one
+line."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ import click
 import typer
 
 from fedmf.cli import account, audit, data, design, export, simulate, stream
+from fedmf.cli.interruption import Interruption
+from fedmf.errors import PlatformError
 from fedmf.version import __version__
 
 __all__ = ["application", "main"]
@@ -52,19 +55,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    if sys.platform == "win32":
+        return _fail(str(PlatformError()), 2)
+    interruption = Interruption("nothing is to be gone on with: give the command again.")
     try:
         command = typer.main.get_command(application)
-        code = command.main(
-            args=list(arguments) if arguments is not None else None, prog_name="fedmf", standalone_mode=False
-        )
+        with interruption.watching():
+            code = command.main(
+                args=list(arguments) if arguments is not None else None,
+                prog_name="fedmf",
+                standalone_mode=False,
+            )
+        if interruption.number:  # typer makes an exit code of it, and so does Ray
+            return _fail(interruption.message, interruption.exit_code)
         return code if isinstance(code, int) else 0
+    except (KeyboardInterrupt, click.Abort):
+        return _fail(interruption.message, interruption.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return 2
     except click.ClickException as error:
         return _fail(error.format_message(), 2)
-    except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted; go on with --resume (simulate) or the same command (stream --state).", 130)
     except ValueError as error:
         return _fail(str(error), 2)
     except BrokenPipeError:

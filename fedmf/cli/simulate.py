@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+
+from fedmf.cli.interruption import going_on
 
 if TYPE_CHECKING:
     from fedmf.cli.progress import RunView
@@ -80,11 +83,11 @@ def simulate(
         raise ConfigError("simulate needs CONFIG.toml, or --resume DIR to continue a stopped run.")
     if dry_run:
         _show_plan(run)
-    elif resume is not None:
-        _carry_out(Session.resume(resume, run, device.value), engine)
-    else:
-        place = out or _place(run.execution.output_dir, config)
-        _carry_out(Session.start(place, run, device.value), engine)
+        return
+    place = resume or out or _place(run.execution.output_dir, config)
+    with going_on(lambda: _how(place)):
+        start = Session.start if resume is None else Session.resume
+        _carry_out(start(place, run, device.value), engine)
 
 
 def _carry_out(session: Session, engine: Engine) -> None:
@@ -94,6 +97,13 @@ def _carry_out(session: Session, engine: Engine) -> None:
         with RunView(session) as view:
             _run(session, engine, view)
         view.conclude()
+
+
+def _how(place: Path) -> str:
+    """How to go on with a run that was stopped."""
+    if not place.is_dir():
+        return "nothing was begun: give the command again."
+    return f"every finished round is kept, go on with: fedmf simulate --resume {shlex.quote(str(place))}"
 
 
 def _show_plan(run: Run) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fedmf.cli.design import AdjacencyName, parse_parameters
+from fedmf.cli.interruption import going_on
 
 if TYPE_CHECKING:
     from fedmf.streaming import Settings
@@ -169,7 +170,7 @@ def stream(
     )
     rows = None if source == "-" else Path(source)
     chosen = None if input_format is None else input_format.value
-    with _directory(state) as directory:
+    with going_on(lambda: _how(state, rows)), _directory(state) as directory:
         _run(
             directory,
             settings,
@@ -218,6 +219,18 @@ def _show_counts(counts: Mapping[str, int]) -> None:
     for name, what in asides.items():
         if counts[name]:
             typer.echo(f"Not private, for the operator only: {counts[name]} {what}.", err=True)
+
+
+def _how(state: Path | None, rows: Path | None) -> str:
+    """How to go on with a stream that was stopped."""
+    if state is None:
+        return "without --state a stream cannot go on: its key is gone, and what it released stays released."
+    if rows is None:
+        return (
+            "every finished row is kept, go on with the same command and the same rows, or with --from-row "
+            "and those that follow."
+        )
+    return "every finished row is kept, go on with the same command."
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.accounting import ParticipationSummary, PatternTable
-from fedmf.errors import LedgerError, ParticipationViolation
+from fedmf.errors import LedgerError, ParticipationViolation, rebuilding
 from fedmf.participation import Participation
 from fedmf.records.histories import Histories
 from fedmf.records.ledger_replay import by_user, cohorts, read_histories, read_names, read_patterns, replay
@@ -195,10 +195,10 @@ class Ledger:
 
     def checkpoint(self) -> tuple[int, str, str] | None:
         """(round, checkpoint, digest) of the last committed round, or None before the first."""
-        for index, slots in self._rows("SELECT round, checkpoints FROM rounds ORDER BY round DESC LIMIT 1"):
-            state = json.loads(slots)["state"]
-            return index, state["file"], state["digest"]
-        return None
+        rows = self._rows("SELECT round, checkpoints FROM rounds ORDER BY round DESC LIMIT 1")
+        with rebuilding(f"the last round in {self.path}", LedgerError):
+            states = [(int(index), json.loads(slots)["state"]) for index, slots in rows]
+            return next(((t, str(state["file"]), str(state["digest"])) for t, state in states), None)
 
     def user_count(self) -> int:
         """How many different users have taken part so far."""
@@ -284,9 +284,9 @@ class Ledger:
 
     def metrics(self) -> dict[int, dict[str, Any]]:
         """All stored metrics by round, in order."""
-        return {
-            t: json.loads(text) for t, text in self._rows("SELECT round, json FROM metrics ORDER BY round")
-        }
+        with rebuilding(f"metrics in {self.path}", LedgerError):
+            rows = self._rows("SELECT round, json FROM metrics ORDER BY round")
+            return {int(t): dict(json.loads(text)) for t, text in rows}
 
     def _rows(self, query: str, *values: int) -> list[Any]:
         with self._mutex, LEDGER.one_line_errors(self.path):

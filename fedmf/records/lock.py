@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
+from fedmf.errors import PlatformError
 from fedmf.records.sqlite import RecordKind
+
+try:
+    import fcntl
+except ImportError:
+    raise PlatformError from None
 
 __all__ = ["WriterLock"]
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from fedmf.streaming.rows import InputError
+from fedmf.lines import LineCutter, TooLong
 
 __all__ = ["Lines"]
 
 _CHUNK: Final = 1 << 20
-_LONGEST: Final = 1 << 26
 _MARK: Final = b"\xef\xbb\xbf"
 
 
 class Lines:
     """The lines of a descriptor that are not blank, without their ends; a last line may lack its end.
+
+    Of a line that is too long there is only a `TooLong`.
 
     Args:
         descriptor: open for reading; not closed here.
@@ -25,7 +26,7 @@ class Lines:
         self._descriptor = descriptor
         self._ready: list[bytes] = []
         self._at = 0
-        self._tail = b""
+        self._cutter = LineCutter()
         self._begun = self._ended = False
         self.blank = 0
 
@@ -57,11 +58,9 @@ class Lines:
 
     def _split(self, chunk: bytes) -> None:
         self._ended = not chunk
-        *whole, self._tail = (self._tail + chunk).split(b"\n")
-        if self._ended and self._tail:
-            whole, self._tail = [*whole, self._tail], b""
-        if len(self._tail) > _LONGEST:
-            raise InputError(f"input (line) must be shorter than {_LONGEST} bytes; got a longer one.")
-        lines = [line.removesuffix(b"\r") for line in whole]
-        self._ready, self._at = [line for line in lines if line.strip()], 0
+        lines = [
+            line if isinstance(line, TooLong) else line.removesuffix(b"\r")
+            for line in (self._cutter.end() if self._ended else self._cutter.add(chunk))
+        ]
+        self._ready, self._at = [line for line in lines if line.strip() or isinstance(line, TooLong)], 0
         self.blank += len(lines) - len(self._ready)

@@ -83,7 +83,9 @@ class ParquetReader(RowReader):
         self._batches, self._rest, left = self._from(group), None, target - before
         while left:
             with self._readable():
-                batch = next(self._batches)
+                batch = next(self._batches, None)
+                if batch is None:
+                    raise OSError("it says that it has more rows than there are")
             self._rest, left = batch.slice(left), left - min(left, batch.num_rows)
         passed, self._seen = target - self._seen, target
         return passed

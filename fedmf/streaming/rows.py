@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["InputError", "Layout", "RowBlock", "RowReader", "numbers_of", "wanted_columns"]
+
+#: How many columns a message names, and how much of each.
+_MOST_NAMES: Final = 20
+_MOST_CHARACTERS: Final = 100
 
 
 class InputError(ValueError):
@@ -110,10 +116,20 @@ def wanted_columns(names: Sequence[str], columns: Sequence[str] | None, user: st
     """The columns of numbers, all of them present."""
     wanted = [name for name in names if name != user] if columns is None else list(columns)
     asked = [*wanted, *([] if user is None else [user])]
+    times = Counter(names)
     for name in asked:
-        if names.count(name) != 1:
-            fault = "is missing" if name not in names else "appears twice"
-            raise InputError(f"column {name!r} {fault}; the input has {', '.join(map(repr, names))}.")
+        if times[name] != 1:
+            fault = "appears twice" if times[name] else "is missing"
+            raise InputError(f"column {name!r} {fault}; the input has {_shown(names)}.")
     if not wanted or len(set(asked)) != len(asked):
-        raise InputError(f"columns must be at least one, all different, and not the user's; got {asked}.")
+        raise InputError(
+            f"columns must be at least one, all different, and not the user's; got {_shown(asked)}."
+        )
     return wanted
+
+
+def _shown(names: Sequence[str]) -> str:
+    """The first few names, for a message of one line."""
+    few = [repr(name[:_MOST_CHARACTERS]) for name in names[:_MOST_NAMES]]
+    more = [f"… ({len(names)} in all)"] if len(names) > _MOST_NAMES else []
+    return ", ".join([*few, *more]) or "none"

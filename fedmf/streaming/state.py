@@ -26,6 +26,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmf.errors import rebuilding
 from fedmf.noise import NoiseKey
 from fedmf.records import (
     RecordKind,
@@ -76,10 +77,11 @@ class StreamState:
     ) -> None:
         self.path, self.key = path, key
         self._lock, self._connection, self._releases = lock, connection, releases
-        text, self.digest_key = connection.execute("SELECT json, digest_key FROM plan").fetchone()
-        self.plan = StreamPlan.from_dict(json.loads(text))
-        (text,) = connection.execute("SELECT json FROM position").fetchone()
-        self.position = Position(**json.loads(text))
+        with rebuilding(f"stream state {path}", StateError):
+            text, self.digest_key = connection.execute("SELECT json, digest_key FROM plan").fetchone()
+            self.plan = StreamPlan.from_dict(json.loads(text))
+            (text,) = connection.execute("SELECT json FROM position").fetchone()
+            self.position = Position(**json.loads(text))
 
     @classmethod
     def create(cls, path: Path, plan: StreamPlan, key: NoiseKey) -> Self:
@@ -143,12 +145,14 @@ class StreamState:
 
     def users(self) -> Iterator[UserRow]:
         """Every user's history."""
-        yield from self._connection.execute("SELECT user, count, last FROM users")
+        with STREAM_STATE.one_line_errors(self.path):
+            yield from self._connection.execute("SELECT user, count, last FROM users")
 
     def stream_state(self) -> dict[str, Any] | None:
         """The state of the `MomentStream` as of the last commit, None before the first."""
-        (blob,) = self._connection.execute("SELECT stream FROM position").fetchone()
-        return unpack_state(blob) if blob else None
+        with STREAM_STATE.one_line_errors(self.path), rebuilding(f"stream state {self.path}", StateError):
+            (blob,) = self._connection.execute("SELECT stream FROM position").fetchone()
+            return unpack_state(blob) if blob else None
 
     def commit(
         self,

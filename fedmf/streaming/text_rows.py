@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmf.lines import LONGEST_LINE, TooLong
 from fedmf.streaming.lines import Lines
 from fedmf.streaming.rows import (
     InputError,
@@ -29,6 +31,9 @@ __all__ = ["CsvReader", "JsonLinesReader"]
 
 #: A row's numbers and user, or what is wrong with it and the user where one can be read.
 Parsed = tuple[list[float] | str, str | None]
+#: How deep brackets may be nested in a line of JSON.
+_DEEPEST: Final = 64
+_BRACKETS: Final = re.compile(r"[\[\]{}]")
 
 
 class _TextReader(RowReader):
@@ -45,7 +50,8 @@ class _TextReader(RowReader):
             return None
         first = self._row
         self._row += len(lines)
-        block = self._together(first, lines)
+        whole = not any(isinstance(line, TooLong) for line in lines)
+        block = self._together(first, lines) if whole else None
         return self._one_by_one(first, lines) if block is None else block
 
     def skip(self, rows: int) -> int:
@@ -76,10 +82,7 @@ class _TextReader(RowReader):
         users: list[str | None] = []
         faults: dict[int, str] = {}
         for i, line in enumerate(lines):
-            try:
-                numbers, user = self._row_of(line.decode())
-            except UnicodeDecodeError:
-                numbers, user = "must be UTF-8", None
+            numbers, user = self._parsed(line)
             if isinstance(numbers, str):
                 faults[i] = numbers
             elif self.layout.user is not None and user is None:
@@ -88,6 +91,14 @@ class _TextReader(RowReader):
                 values[i] = numbers
             users.append(user)
         return RowBlock(first, values, None if self.layout.user is None else users, faults)
+
+    def _parsed(self, line: bytes) -> Parsed:
+        if isinstance(line, TooLong):
+            return f"must take at most {LONGEST_LINE} bytes", None
+        try:
+            return self._row_of(line.decode())
+        except UnicodeDecodeError:
+            return "must be UTF-8", None
 
     @abstractmethod
     def _row_of(self, line: str) -> Parsed:
@@ -127,8 +138,9 @@ class CsvReader(_TextReader):
         self._names = names
         wanted = wanted_columns(names, columns, user)
         self.layout = Layout(tuple(wanted), False, len(wanted), user)
-        self._places = [names.index(name) for name in wanted]
-        self._user_place = None if user is None else names.index(user)
+        place = {name: i for i, name in enumerate(names)}
+        self._places = [place[name] for name in wanted]
+        self._user_place = None if user is None else place[user]
 
     def _row_of(self, line: str) -> Parsed:
         fields = _fields(line)
@@ -249,10 +261,25 @@ def _number(text: str) -> float | str:
 
 
 def _json(line: str) -> object:
+    """What a line of JSON says; None for what is none or is nested too deep, which is seen before parsing."""
+    if _too_deep(line):
+        return None
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
         return None
+
+
+def _too_deep(line: str) -> bool:
+    """Whether brackets are nested deeper than a row needs; those in text count too, closed ones do not."""
+    if line.count("[") + line.count("{") <= _DEEPEST:
+        return False
+    depth = 0
+    for bracket in _BRACKETS.findall(line):
+        depth += 1 if bracket in "[{" else -1
+        if depth > _DEEPEST:
+            return True
+    return False
 
 
 def _user(value: object) -> str | None:
@@ -262,6 +289,8 @@ def _user(value: object) -> str | None:
 
 
 def _decoded(line: bytes) -> str:
+    if isinstance(line, TooLong):
+        raise InputError(f"input (first line) must take at most {LONGEST_LINE} bytes; got a longer one.")
     try:
         return line.decode()
     except UnicodeDecodeError:

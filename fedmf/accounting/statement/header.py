@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, Self
 from fedmf.accounting.plan import Plan
 from fedmf.accounting.privacy import PRIVACY
 from fedmf.cohorts import COHORTS, CyclicCohorts
+from fedmf.errors import rebuilding
 from fedmf.values import value_of
 from fedmf.version import SOFTWARE
 
@@ -139,12 +140,13 @@ class RunHeader:
             named = (("missing", missing), ("unknown", unknown))
             differing = "; ".join(f"{word}: {', '.join(names)}" for word, names in named if names)
             raise ValueError(f"header (run description) must have the fields of this version; {differing}.")
-        privacy = value_of(PRIVACY, given["run"].get("privacy", {}))
-        cohorts = value_of(COHORTS, given["run"].get("cohorts", {}))
-        plan = Plan.from_dict(privacy, cohorts, given["plan"])
-        tuples = {name: tuple(given[name]) for name in ("not_private", "public_inputs")}
-        tuples["arrays"] = tuple((name, tuple(shape)) for name, shape in given["arrays"])
-        return cls(**{**given, **tuples, "plan": plan})
+        with rebuilding("header (run description)"):
+            privacy = value_of(PRIVACY, given["run"].get("privacy", {}))
+            cohorts = value_of(COHORTS, given["run"].get("cohorts", {}))
+            plan = Plan.from_dict(privacy, cohorts, given["plan"])
+            tuples = {name: tuple(given[name]) for name in ("not_private", "public_inputs")}
+            tuples["arrays"] = tuple((name, tuple(shape)) for name, shape in given["arrays"])
+            return cls(**{**given, **tuples, "plan": plan})
 
 
 def _is_text(value: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -57,16 +58,17 @@ class TableColumns:
         """
         wanted = [*(self.features or (name for name in present if name not in self.text)), *self.text]
         keys = {self.label: "label_column", self.user: "user_column"}
+        times = Counter(present)
         for name in wanted:
-            if present.count(name) != 1:
+            if times[name] != 1:
                 raise ValueError(
                     f"{keys.get(name, 'feature_columns')} must name one column of {file}; got {name!r}, "
-                    f"which occurs {present.count(name)} times among {', '.join(present)}."
+                    f"which occurs {times[name]} times among {_shown(present)}."
                 )
         if len(set(wanted)) < len(wanted) or len(wanted) == len(self.text):
             raise ValueError(
                 "features, label and user must be different columns, at least one of each; got "
-                f"{', '.join(wanted)}."
+                f"{_shown(wanted)}."
             )
         return wanted
 
@@ -193,6 +195,13 @@ def _batches(file: Path, columns: TableColumns) -> Iterator[Any]:
                 yield from reader.iter_batches(_BATCH, columns=names, use_threads=False)
     except (arrow.ArrowException, OSError) as error:
         raise ValueError(f"path must be readable; got {file}: {' '.join(str(error).split())}") from None
+
+
+def _shown(names: Sequence[str]) -> str:
+    """The first few names, for a message of one line."""
+    few = ", ".join(" ".join(name.split())[:100] for name in names[:20])
+    more = f", … ({len(names)} in all)"
+    return few + more if len(names) > 20 else few
 
 
 def _whole(column: Any) -> Any:

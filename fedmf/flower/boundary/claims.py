@@ -76,7 +76,7 @@ class Claims:
 
     @property
     def unclaimed(self) -> int:
-        """How many users nobody ever claimed."""
+        """How many users have no claim that was accepted or waits; those that wait leave with their node."""
         contested = sum(self._first[user] == _NOBODY for user in self._waiting)
         return int(np.count_nonzero(self._first == _NOBODY)) - int(contested)
 

@@ -159,6 +159,7 @@ def _serve(client: SeededClient, connection: Connection, inherited: list[Connect
     for other in inherited:  # so that every copy notices when this process's parent ends
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and ends its copies
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     fresh_generators()
     with contextlib.suppress(EOFError, OSError):

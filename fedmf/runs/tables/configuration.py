@@ -9,6 +9,7 @@ for a key that is not set.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import tomli_w
 from fedmf.accounting import PRIVACY
 from fedmf.cohorts import COHORTS
 from fedmf.data import DATASETS
-from fedmf.errors import ConfigError
+from fedmf.errors import ConfigError, one_line
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
 from fedmf.runs.evaluation import EVALUATIONS
@@ -66,6 +67,10 @@ TABLES: Final[dict[str, ConfigurationTable]] = {
     "evaluation": ValueTable("evaluation", EVALUATIONS),
     "execution": ValueTable("execution", by_kind(Execution)),
 }
+#: Most bytes of a configuration file.
+_LONGEST: Final = 1 << 18
+_MOST_DOTS: Final = 64
+_QUOTED: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'')
 #: Public seeds that follow the seed of the data unless they are set.
 _SEEDED: Final = ("model", "cohorts", "local", "evaluation")
 
@@ -176,12 +181,29 @@ def load_run(path: Path, overrides: Mapping[str, Any] | None = None) -> Run:
         ConfigError: unreadable, not TOML, or not a valid configuration.
     """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(_LONGEST + 1)
+        if len(content) > _LONGEST:
+            raise ConfigError(f"configuration {path} must take at most {_LONGEST} bytes; it takes more.")
+        values = _parsed(content.decode())
     except OSError as error:
         raise ConfigError(f"cannot read configuration {path}: {error.strerror}.") from None
+    except ConfigError:
+        raise
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
-    return run_of({**_for_kinds(dotted(values), overrides or {}), **(overrides or {})})
+        raise ConfigError(f"{path} is not TOML: {' '.join(str(error).split())[:200]}") from None
+    try:
+        return run_of({**_for_kinds(dotted(values), overrides or {}), **(overrides or {})})
+    except ConfigError as error:  # which says what a value was, however long
+        raise ConfigError(one_line(str(error))) from None
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """TOML whose keys have few parts: the parser's memory grows with the square of their number."""
+    for number, line in enumerate(_QUOTED.sub("", text).splitlines(), start=1):
+        if line.partition("#")[0].count(".") > _MOST_DOTS:
+            raise ValueError(f"line {number} has more than {_MOST_DOTS} dots outside of quotes")
+    return tomllib.loads(text)
 
 
 def _for_kinds(written: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,6 +214,8 @@ def _for_kinds(written: dict[str, Any], overrides: Mapping[str, Any]) -> dict[st
         kind = f"{table}.kind"
         if table not in TABLES or kind not in overrides:
             return False
+        if not isinstance(overrides[kind], str) or not isinstance(written.get(kind, ""), str):
+            return False  # which is refused with what is said of it
         return TABLES[table].takes(written.get(kind), key) and not TABLES[table].takes(overrides[kind], key)
 
     return {name: value for name, value in written.items() if not replaced(name)}
@@ -209,8 +233,8 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
         if not equals or not key.strip():
             raise ConfigError(f"--set takes table.key=value; got {assignment!r}.")
         try:
-            lines = tomllib.loads(f"value = {value}")
-        except ValueError:
+            lines = _parsed(f"value = {value}")
+        except (ValueError, RecursionError):
             lines = {"value": value.strip()}
         if set(lines) != {"value"}:
             raise ConfigError(f"--set takes one table.key=value; got {assignment!r}.")
@@ -230,4 +254,4 @@ def _refuse_unknown(given: Mapping[str, Any], known: Mapping[str, Key]) -> None:
         near = near or [last[other] for other in difflib.get_close_matches(key, last, n=1)]
         meant = " or ".join(map(repr, near))
         hint = f"; did you mean {meant}?" if near else "; see docs/configuration.md for all keys"
-        raise ConfigError(f"unknown configuration key {name!r}{hint}")
+        raise ConfigError(f"unknown configuration key {name[:100]!r}{hint}")

@@ -1,0 +1,179 @@
+"""Configurations, tables, streams of rows and hub folders that are nearly right."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as arrow
+import pyarrow.parquet as parquet
+import pytest
+import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
+from support.data_files import write_images
+from support.fuzzing import ODD_SCALARS, altered, damaged, fuzzed, judged
+
+from fedmf.data import Hub, TableColumns, TableRows, read_table
+from fedmf.errors import ConfigError
+from fedmf.runs import Run, load_run, parse_assignments
+from fedmf.runs.tables.configuration import keys
+from fedmf.streaming.rows import InputError
+from fedmf.streaming.session import open_reader
+from fedmf.streaming.settings import Settings
+
+CONFIG: dict[str, Any] = {
+    "data": {"kind": "synthetic", "users": 24, "seed": 1},
+    "model": {"kind": "mlp", "hidden-units": "8,4"},
+    "cohorts": {"kind": "cyclic", "rounds": 12, "size": 6, "min-separation": 4},
+    "privacy": {"kind": "user-level", "epsilon": 4.0, "delta": 1e-5, "clip-norm": 0.5},
+    "mechanism": {"kind": "banded-toeplitz", "bands": 4},
+    "optimizer": {"kind": "sgd", "learning-rate": 0.2, "momentum": 0.9},
+    "local": {"epochs": 1, "batch-size": 8, "learning-rate": 0.5},
+    "execution": {"workers": 2},
+}
+TEXT = tomli_w.dumps(CONFIG).encode()
+COLUMNS = TableColumns("y", user="who", classes=("0", "1"), users=("u0", "u1", "u2"))
+ROWS = b"who,a,b,y\n" + b"".join(b"u%d,%d.5,-1e-3,%d\n" % (i % 3, i, i % 2) for i in range(8))
+LINES = b"".join(b'{"user": "u%d", "x": [%d, 0.5]}\n' % (i, i) for i in range(6))
+
+
+@fuzzed(300)
+@given(st.one_of(damaged(TEXT), altered(CONFIG, ODD_SCALARS.filter(lambda v: v is not None))))
+def test_configurations(tmp_path_factory: pytest.TempPathFactory, given_as: bytes | dict[str, Any]) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzzed.toml"
+    try:
+        content = given_as if isinstance(given_as, bytes) else tomli_w.dumps(given_as).encode()
+    except UnicodeEncodeError:
+        return
+    path.write_bytes(content)
+    assert isinstance(judged(lambda: load_run(path), ConfigError), Run | None)
+
+
+@fuzzed(300)
+@given(
+    st.sampled_from(sorted(key.dotted for key in keys())),
+    st.sampled_from(
+        ["0", "-1", "1e400", "nan", "inf", "[]", "'x'", "true", "99999999999999999999", "", "{", "1.0"]
+    ),
+)
+def test_overrides(tmp_path_factory: pytest.TempPathFactory, key: str, value: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "plain.toml"
+    path.write_bytes(TEXT)
+    run = judged(lambda: load_run(path, parse_assignments([f"{key}={value}"])), ConfigError)
+    assert isinstance(run, Run | None)
+
+
+def table_file(folder: Path, suffix: str) -> Path:
+    path = folder / f"rows.{suffix}"
+    if suffix == "csv":
+        path.write_bytes(ROWS)
+    elif suffix == "jsonl":
+        path.write_bytes(LINES)
+    else:
+        users = [f"u{i % 3}" for i in range(8)]
+        numbers = [float(i) for i in range(8)]
+        parquet.write_table(arrow.table({"who": users, "a": numbers, "b": numbers, "y": [0, 1] * 4}), path)
+    return path
+
+
+@pytest.mark.parametrize(("suffix", "examples"), [("csv", 300), ("parquet", 150)])
+def test_tables(suffix: str, examples: int, tmp_path: Path) -> None:
+    path = table_file(tmp_path, suffix)
+    clean = path.read_bytes()
+
+    @fuzzed(examples)
+    @given(damaged(clean), st.sampled_from([COLUMNS, TableColumns("y"), TableColumns("y", ("a",), "who")]))
+    def read(content: bytes, columns: TableColumns) -> None:
+        path.write_bytes(content)
+        rows = judged(lambda: read_table(path, columns), ValueError)
+        assert isinstance(rows, TableRows | None)
+        head, _, rest = content.partition(b"\n")
+        if columns is COLUMNS and suffix == "csv" and head == b"who,a,b,y" and rest.strip(b"\r\n"):
+            assert rows is not None  # no value of a row refuses a table
+        if rows is not None:
+            assert len(rows.features) == len(rows.labels) == len(rows.owner)
+            assert rows.labels.max(initial=-1) < max(1, len(rows.classes))
+            broken = ~np.isfinite(rows.features).all(axis=1)
+            assert np.isnan(rows.features[broken]).all()
+
+    read()
+
+
+@pytest.mark.parametrize(("suffix", "examples"), [("csv", 300), ("jsonl", 300), ("parquet", 100)])
+@pytest.mark.parametrize("user", [None, "who"], ids=["no user", "user"])
+def test_rows_of_streams(suffix: str, examples: int, user: str | None, tmp_path: Path) -> None:
+    path = table_file(tmp_path, suffix)
+    clean = path.read_bytes()
+    name = "user" if user and suffix == "jsonl" else user
+    numbers = {"csv": ("a", "b"), "parquet": ("a", "b"), "jsonl": ("x",)}[suffix]
+    settings = Settings(1.0, 1.0, 1e-5, user_column=name, columns=numbers)
+
+    @fuzzed(examples)
+    @given(damaged(clean))
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+
+        def whole() -> int:
+            total = 0
+            with open_reader(path, settings) as reader:
+                while (block := reader.read(3)) is not None:
+                    assert block.first == total + 1
+                    assert block.values.shape == (len(block), reader.layout.dimension)
+                    assert np.isfinite(block.values).all()
+                    assert all("\n" not in fault for fault in block.faults.values())
+                    assert block.users is None or len(block.users) == len(block)
+                    total += len(block)
+            with open_reader(path, settings) as reader:
+                skipped = 0
+                while passed := reader.skip(2):
+                    skipped += passed
+            assert skipped == total or suffix == "parquet"  # whose footer may lie about its rows
+            return total
+
+        judged(whole, InputError)
+
+    read()
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    write_images(folder, count=12)
+    return folder
+
+
+def test_hub_folders(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    clean = (images / "train-0.parquet").read_bytes()
+    count = 0
+
+    @fuzzed(25)
+    @given(damaged(clean))
+    def load(content: bytes) -> None:
+        nonlocal count
+        count += 1
+        folder = tmp_path / f"folder{count}"
+        folder.mkdir()
+        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "cache")
+        (folder / "train-0.parquet").write_bytes(content)
+        options = Hub(
+            path=str(folder),
+            users=3,
+            partition="iid",
+            user_column="writer",
+            class_names=("0..2",),
+            input_shape=(3, 4, 6),
+        )
+        dataset = judged(options.load, ValueError)
+        if dataset is not None:
+            features, labels = dataset.examples(np.arange(3))
+            assert features.shape == (len(labels), 3, 4, 6)
+            assert ((labels >= 0) & (labels < 3)).all()
+        shutil.rmtree(folder)
+
+    load()

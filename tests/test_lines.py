@@ -1,0 +1,156 @@
+"""Lines that are huge, rows that are wide, text that is nested: refused by size, each for itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.child_processes import in_child
+from support.streams import BUDGET, releases, run_once, sample
+
+from fedmf.data import TableColumns, read_table
+from fedmf.errors import ConfigError
+from fedmf.lines import LONGEST_LINE, LineCutter, TooLong
+from fedmf.runs import load_run
+from fedmf.streaming.rows import InputError, wanted_columns
+from fedmf.streaming.session import open_run
+from fedmf.streaming.settings import Settings
+
+TABLE = TableColumns(label="y", features=("a",), user="who", classes=("0", "1"), users=("u0", "u1", "u2"))
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(st.lists(st.text("ab\n", max_size=9).map(str.encode), max_size=8), st.integers(1, 6))
+def test_lines_do_not_depend_on_how_they_arrive(pieces: list[bytes], longest: int) -> None:
+    cutter, text = LineCutter(longest), b"".join(pieces)
+    lines = [line for piece in pieces for line in cutter.add(piece)] + cutter.end()
+    assert lines == text.removesuffix(b"\n").split(b"\n") if text else lines == []
+    assert [isinstance(line, TooLong) for line in lines] == [len(line) > longest for line in lines]
+
+
+def write_long(path: Path, before: str, after: str) -> Path:
+    """A line four times too long between others, written without holding it."""
+    with path.open("wb") as file:
+        file.write(before.encode())
+        for _ in range(4):
+            file.write(b"1" * LONGEST_LINE)
+        file.write(b"\n" + after.encode())
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_line_too_long_is_a_row_of_zeros(tmp_path: Path, suffix: str) -> None:
+    x, numbers = sample(6), dict(BUDGET, rounds=7, workloads=("prefix",))
+    as_csv = [",".join(map(repr, row)) + "\n" for row in x.tolist()]
+    lines = ["x0,x1,x2\n", *as_csv] if suffix == "csv" else [json.dumps(row) + "\n" for row in x.tolist()]
+    middle = len(lines) - 3
+    source = write_long(tmp_path / f"in.{suffix}", "".join(lines[:middle]), "".join(lines[middle:]))
+    zero = "0,0,0\n" if suffix == "csv" else "[0, 0, 0]\n"
+    other = tmp_path / f"zero.{suffix}"
+    other.write_text("".join([*lines[:middle], zero, *lines[middle:]]))
+    for folder in ("long", "zero"):
+        (tmp_path / folder).mkdir()
+    told = run_once(tmp_path / "long", Settings(**numbers), source)
+    assert told["counts"]["zeroed"] == 1
+    run_once(tmp_path / "zero", Settings(**numbers), other)
+    assert releases(tmp_path / "long" / "out.jsonl") == releases(tmp_path / "zero" / "out.jsonl")
+
+
+def test_a_line_too_long_stops_a_stream_that_is_to_stop_at_bad_rows(tmp_path: Path) -> None:
+    from fedmf.streaming.run import Handling
+
+    source = write_long(tmp_path / "in.csv", "x,y\n0,1\n", "0,1\n")
+    with (
+        open_run(
+            tmp_path / "state",
+            Settings(**BUDGET, rounds=3),
+            source,
+            tmp_path / "out",
+            handling=Handling(stop_at_faulty=True),
+        ) as (run, reader),
+        pytest.raises(InputError, match=r"row 2 \(line 3\) must take at most 16777216 bytes"),
+    ):
+        run.feed(reader)
+    assert run.position.row == 1
+
+
+def test_memory_does_not_grow_with_a_line(tmp_path: Path) -> None:
+    """A line of 512 MiB, most of it a hole, read with less than 256 MiB more than before."""
+    path = tmp_path / "in.csv"
+    with path.open("wb") as file:
+        file.write(b"who,a,y\nu0,1,0\nu1,")
+        file.seek(1 << 29)
+        file.write(b",1\nu2,2,1\n")
+
+    def body() -> None:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 28),) * 2)
+        rows = read_table(path, TABLE)
+        assert rows.owner.tolist() == [0, -1, 2]
+        assert np.isnan(rows.features[:, 0]).tolist() == [False, True, False]
+        assert rows.labels.tolist() == [0, -1, 1]
+
+    assert in_child(body) == 0
+
+
+def test_deep_json_is_a_bad_row(tmp_path: Path) -> None:
+    deep = "[" * 200_000
+    lines = ["[1, 2]", deep, '{"a": ' * 1000, "[0, 1]", deep + "]" * 200_000]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+    told = run_once(tmp_path, Settings(**BUDGET, rounds=5), tmp_path / "in.jsonl")
+    assert told["counts"]["zeroed"] == 3
+
+
+def test_a_wide_row_takes_time_in_proportion(tmp_path: Path) -> None:
+    """16 times the columns take 16 times as long; with a search for each column it was 256 times."""
+
+    def seconds(columns: int) -> float:
+        names = [f"column{i}" for i in range(columns)]
+        best = np.inf
+        for _ in range(5):
+            begun = time.process_time()
+            wanted_columns(names, None, None)
+            best = min(best, time.process_time() - begun)
+        return float(best)
+
+    assert seconds(32_000) < 80 * seconds(2_000)
+
+
+def test_broken_wide_rows_are_read_with_the_others(tmp_path: Path) -> None:
+    """Every second of 200 rows of 2,000 columns is broken in its own way; it took a minute."""
+    d = 2000
+    whole = ",".join(["0.5"] * d)
+    ways = [f"u1,{whole}", f'u1,"{whole},1', f'u1,"0",{whole},1', "u1", f"u1,{whole},1,1"]
+    lines = [f"u{i % 2},{whole},1" if i % 2 == 0 else ways[i // 2 % len(ways)] for i in range(200)]
+    path = tmp_path / "wide.csv"
+    names = [f"x{i}" for i in range(d)]
+    path.write_text("\n".join(["who," + ",".join(names) + ",y", *lines]) + "\n")
+    columns = TableColumns(label="y", user="who", classes=("0", "1"), users=("u0", "u1"))
+    begun = time.process_time()
+    rows = read_table(path, columns)
+    assert time.process_time() - begun < 20
+    assert np.isfinite(rows.features[::2]).all()
+    assert np.isnan(rows.features[1::2]).all()
+    assert rows.owner[::2].tolist() == [0] * 100
+    unreadable = [i for i in range(100) if i % 5 == 1]  # a quote that never ends
+    assert np.flatnonzero(rows.owner[1::2] == -1).tolist() == unreadable
+
+
+def test_a_large_configuration_is_refused_by_size(tmp_path: Path) -> None:
+    path = tmp_path / "large.toml"
+    path.write_text("# " + "x" * (1 << 18))
+    with pytest.raises(ConfigError, match="must take at most 262144 bytes"):
+        load_run(path)
+    path.write_text("x = " + "[" * 100_000)
+    with pytest.raises(ConfigError, match="is not TOML"):
+        load_run(path)
+    path.write_text("a" + ".a" * 100_000 + " = 1")
+    with pytest.raises(ConfigError, match="line 1 has more than 64 dots"):
+        load_run(path)
