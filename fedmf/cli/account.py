@@ -51,6 +51,8 @@ def account(
             require_free(path)
     with opened_record(run_dir) as recorded:
         statement = build_statement(*recorded)
+        if not recorded[1].authenticated:
+            typer.echo(f"{run_dir} has no noise.key: its records are chained, not authenticated.", err=True)
         if users is not None:
             _write_users(users, *recorded)
     if page is not None:

@@ -1,14 +1,14 @@
 """What runs and streams keep: durable files and directories, locks, histories, ledgers and checkpoints."""
 
-from fedmf.records.checkpoint import load_checkpoint, save_checkpoint
+from fedmf.records.checkpoint import load_checkpoint, save_checkpoint, with_head, without_head
 from fedmf.records.durable import replace_durably, sync_directory, tighten, write_durably
 from fedmf.records.histories import Histories, UserRow
 from fedmf.records.key_file import load_key, save_key
-from fedmf.records.ledger import Ledger
-from fedmf.records.ledger_schema import SCHEMA
+from fedmf.records.ledger import SCHEMA, Ledger, Opening
 from fedmf.records.lock import WriterLock
 from fedmf.records.new_directory import create_directory, scratch_directory
 from fedmf.records.new_files import new_file, require_free
+from fedmf.records.seal import Seal, Sealed
 from fedmf.records.sqlite import RecordKind
 from fedmf.records.tensor_files import read_tensors, write_tensors
 from fedmf.records.user_table import PRIVATE, write_users
@@ -18,7 +18,10 @@ __all__ = [
     "SCHEMA",
     "Histories",
     "Ledger",
+    "Opening",
     "RecordKind",
+    "Seal",
+    "Sealed",
     "UserRow",
     "WriterLock",
     "create_directory",
@@ -33,6 +36,8 @@ __all__ = [
     "scratch_directory",
     "sync_directory",
     "tighten",
+    "with_head",
+    "without_head",
     "write_durably",
     "write_tensors",
     "write_users",

@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmf.errors import LedgerError
 from fedmf.records.durable import replace_durably
+from fedmf.records.ledger import Ledger
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
+__all__ = ["load_checkpoint", "save_checkpoint", "with_head", "without_head"]
 
 
 class _Hashing:
@@ -58,6 +60,26 @@ def save_checkpoint(
     digest = hashlib.sha256()
     replace_durably(path, lambda file: np.savez(cast(BinaryIO, _Hashing(file, digest)), **plain))
     return digest.hexdigest()
+
+
+def with_head(noise: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:
+    """The position of the noise and the record that the state follows, for `save_checkpoint`."""
+    return {**noise, "head": ledger.head().hex()}
+
+
+def without_head(path: Path, noise: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:
+    """The position of the noise, once the checkpoint is seen to follow a record that the ledger holds.
+
+    Raises:
+        LedgerError: it does not: rows are missing, or the files are of different copies.
+    """
+    head = noise.get("head", "")
+    if not ledger.holds(bytes.fromhex(head)):
+        raise LedgerError(
+            f"checkpoint {path} follows a record that ledger {ledger.path} does not hold. "
+            "Restore both from the same copy."
+        )
+    return {name: value for name, value in noise.items() if name != "head"}
 
 
 def load_checkpoint(path: Path, digest: str) -> tuple[Tensor, dict[str, Tensor], dict[str, Any]]:

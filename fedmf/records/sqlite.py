@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +86,26 @@ class RecordKind:
                 connection.close()
                 raise
         return connection
+
+    def check_file(self, connection: sqlite3.Connection, schema: Sequence[str]) -> None:
+        """See that the pages of a record fit together and that it has the tables and triggers it should.
+
+        Raises:
+            ValueError: as `error`.
+        """
+        (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if verdict != "ok":
+            raise self.error(f"the {self.name} file is damaged: {' '.join(verdict.split())}.")
+        query = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"
+        present = [row[0] for row in connection.execute(query)]
+        missing = [statement for statement in schema if statement not in present]
+        if missing:
+            name = missing[0].split("(")[0].split(" BEFORE ")[0]
+            raise self.error(
+                f"the {self.name}'s schema was altered: no '{name}' as written by this format version."
+            )
+        if len(present) != len(schema):
+            raise self.error(f"the {self.name}'s schema was altered: it has tables or triggers of its own.")
 
     def _recognise(self, connection: sqlite3.Connection, path: Path) -> None:
         (application,) = connection.execute("PRAGMA application_id").fetchone()

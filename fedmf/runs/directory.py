@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,10 +22,13 @@ from fedmf.records import (
     save_checkpoint,
     save_key,
     tighten,
+    with_head,
+    without_head,
     write_durably,
 )
 from fedmf.runs.budget import read_budgets
-from fedmf.runs.evaluation import NotPrivateEvaluation, PrivateEvaluator
+from fedmf.runs.evaluation import PrivateEvaluator
+from fedmf.runs.recorded import evaluation_header, file_digest, header_of, recorded_header
 from fedmf.runs.run import Run
 from fedmf.runs.tables import render_toml
 from fedmf.training import UserFailure
@@ -111,11 +113,11 @@ class RunDirectory:
                 save_whole(building / WHOLE_MODEL)
             write_durably(building / FAILURES, b"", mode=0o600)
             save_key(building / KEY, key)
-            Ledger.create(building / LEDGER, plan.participation, header.to_dict()).close()
+            Ledger.create(building / LEDGER, plan.participation, header.to_dict(), key).close()
             if plan.evaluation is not None:
                 (building / EVALUATIONS).mkdir(mode=0o700)
-                contract, bound = plan.evaluation.participation, _evaluation_header(header)
-                Ledger.create(building / EVALUATION_LEDGER, contract, bound).close()
+                contract, bound = plan.evaluation.participation, evaluation_header(header)
+                Ledger.create(building / EVALUATION_LEDGER, contract, bound, key).close()
 
         create_directory(path, "output directory", fill)
         return cls.open(path)
@@ -130,20 +132,32 @@ class RunDirectory:
         path = path.resolve()
         _require_run(path)
         with contextlib.ExitStack() as opened:
-            ledger = opened.enter_context(Ledger.open(path / LEDGER))
-            header = RunHeader.from_dict(ledger.header)
-            key = load_key(path / KEY, header.key_fingerprint)
+            key = _key_of(path)
+            ledger = opened.enter_context(Ledger.open(path / LEDGER, key))
+            header = recorded_header(ledger)
             tighten(path)
-            evaluations = _opened_evaluations(path, header, read_only=False)
+            evaluations = _opened_evaluations(path, header, key, read_only=False)
             if evaluations is not None:
                 opened.enter_context(evaluations)
+                evaluations.replay()
+            ledger.replay()
             directory = cls(path, header, key, ledger, evaluations)
             opened.pop_all()
             return directory
 
     def budgets(self) -> dict[str, float]:
-        """ε by user id, as they were when the run began."""
-        return read_budgets(self.path / BUDGETS)
+        """ε by user id, as they were when the run began.
+
+        Raises:
+            ConfigError: the file cannot be read, or it is not the one of that time.
+        """
+        found = read_budgets(self.path / BUDGETS)
+        if file_digest(self.path / BUDGETS) != self.header.budgets:
+            raise ConfigError(
+                f"user budgets {self.path / BUDGETS} are not those the run began with (SHA-256 differs). "
+                "Restore the file from a copy."
+            )
+        return found
 
     def evaluator(self, released: int) -> PrivateEvaluator | None:
         """What releases private evaluations, if the run has any, checked against so many rounds released.
@@ -182,7 +196,9 @@ class RunDirectory:
             return None
         t, *self._checkpoint = committed
         name, digest = self._checkpoint
-        return t + 1, *load_checkpoint(self.path / CHECKPOINTS / name, digest)
+        path = self.path / CHECKPOINTS / name
+        parameters, state, noise = load_checkpoint(path, digest)
+        return t + 1, parameters, state, without_head(path, noise, self.ledger)
 
     def keep_initial(self, parameters: Tensor, state: Mapping[str, Tensor], noise: Mapping[str, Any]) -> None:
         """Write the state before round 0, for a run whose first rounds are committed without theirs."""
@@ -231,7 +247,9 @@ class RunDirectory:
     ) -> tuple[str, str]:
         name = f"after-round-{rounds:07d}.npz"
         try:
-            digest = save_checkpoint(self.path / CHECKPOINTS / name, parameters, state, noise)
+            digest = save_checkpoint(
+                self.path / CHECKPOINTS / name, parameters, state, with_head(noise, self.ledger)
+            )
         except OSError as error:
             raise ConfigError(
                 f"cannot write checkpoint of round {rounds}: {error.strerror}; nothing was released."
@@ -243,38 +261,9 @@ class RunDirectory:
         self.ledger.commit_round(t, users, name, digest, "released" if users else "empty")
 
 
-def header_of(
-    run: Run,
-    plan: Plan,
-    key: NoiseKey,
-    dimension: int,
-    test_owner: str = "nobody",
-    arrays: tuple[tuple[str, tuple[int, ...]], ...] = (),
-) -> RunHeader:
-    """What the ledger must remember to account for the run and to continue it exactly."""
-    shown = {
-        "federated evaluation": isinstance(run.evaluation, NotPrivateEvaluation),
-        "central test part": test_owner == "training users",
-    }
-    return RunHeader(
-        run=run.to_dict(),
-        plan=plan,
-        dimension=dimension,
-        arrays=arrays,
-        key_fingerprint=key.fingerprint if run.is_private else None,
-        key_public=key.public,
-        clipped_by="server" if run.execution.messages == "per-user" else "workers",
-        not_private=tuple(name for name, true in shown.items() if true),
-        public_inputs=tuple(dataclasses.asdict(entry) for entry in run.task_source.public_inputs()),
-    )
-
-
-def _evaluation_header(header: RunHeader) -> dict[str, Any]:
-    """What the ledger of evaluations is bound to: the plan and the noise key of one run."""
-    return {"evaluations of": {"plan": header.plan.to_dict(), "key_fingerprint": header.key_fingerprint}}
-
-
-def _opened_evaluations(path: Path, header: RunHeader, read_only: bool) -> Ledger | None:
+def _opened_evaluations(
+    path: Path, header: RunHeader, key: NoiseKey | None, read_only: bool
+) -> Ledger | None:
     """The ledger of a run's evaluations, if its plan has any.
 
     Raises:
@@ -282,8 +271,8 @@ def _opened_evaluations(path: Path, header: RunHeader, read_only: bool) -> Ledge
     """
     if header.plan.evaluation is None:
         return None
-    ledger = Ledger.open(path / EVALUATION_LEDGER, read_only)
-    if ledger.header != json.loads(json.dumps(_evaluation_header(header))):
+    ledger = Ledger.open(path / EVALUATION_LEDGER, key, read_only)
+    if ledger.header != json.loads(json.dumps(evaluation_header(header))):
         ledger.close()
         raise LedgerError(f"{path / EVALUATION_LEDGER} is not the ledger of this run's evaluations.")
     return ledger
@@ -319,13 +308,20 @@ def account(path: str | Path) -> PrivacyStatement:
         return build_statement(*recorded)
 
 
+def _key_of(path: Path) -> NoiseKey:
+    """The run's key, recognised by its fingerprint; the ledger itself is authenticated once it is at hand."""
+    with Ledger.open(path / LEDGER, read_only=True) as ledger:
+        return load_key(path / KEY, ledger.header.get("key_fingerprint"))
+
+
 @contextlib.contextmanager
 def opened_record(path: Path) -> Iterator[tuple[RunHeader, Ledger, Ledger | None]]:
     """A run's header, its ledger and that of its evaluations for reading, all reads of the same rounds."""
     _require_run(path)
-    with Ledger.open(path / LEDGER, read_only=True) as ledger:
-        header = RunHeader.from_dict(ledger.header)
-        evaluations = _opened_evaluations(path, header, read_only=True)
+    key = _key_of(path) if (path / KEY).exists() else None
+    with Ledger.open(path / LEDGER, key, read_only=True) as ledger:
+        header = recorded_header(ledger)
+        evaluations = _opened_evaluations(path, header, key, read_only=True)
         with contextlib.ExitStack() as opened:
             if evaluations is not None:
                 opened.enter_context(evaluations)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 
 from fedmf.accounting import (
@@ -20,12 +21,14 @@ from fedmf.accounting import (
 from fedmf.cohorts import SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Mechanism, Sensitivity
+from fedmf.noise import NoiseStorage
 from fedmf.optim import ServerOptimizer
+from fedmf.participation import Participation
 from fedmf.runs.evaluation import PrivateEvaluation, Ranges, shared_plan
 from fedmf.runs.pair_plan import paired_streams
 from fedmf.runs.run import Run
 
-__all__ = ["plan_run"]
+__all__ = ["plan_run", "release_of", "storage_inflation"]
 
 
 def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Ranges) -> Plan:
@@ -88,11 +91,27 @@ def _streams(run: Run, optimizer: ServerOptimizer) -> tuple[Mechanism, SecondStr
 
 def _inflation(run: Run, mechanism: Mechanism, relative_noise: float, dimension: int) -> float:
     """F, by which rounding what is stored makes the noise larger; 1 where nothing is rounded."""
-    storage, C = run.noise.storage, mechanism.factorization
+    return storage_inflation(run.noise.storage, mechanism, run.participation, relative_noise, dimension)
+
+
+def release_of(plan: Plan) -> RunRelease:
+    """What a plan's noise multiplier and sensitivity are for: its release before anything is rounded."""
+    return dataclasses.replace(plan, inflation=1.0).release
+
+
+def storage_inflation(
+    storage: NoiseStorage,
+    mechanism: Mechanism,
+    contract: Participation,
+    relative_noise: float,
+    dimension: int,
+) -> float:
+    """F for noise that is stored so; ``relative_noise`` is σ·sensitivity, ``dimension`` d."""
+    C = mechanism.factorization
     if relative_noise == 0 or storage.dtype == "float64":
         return 1.0
-    alone = SumRelease(C).stated(run.participation).value
-    return storage.inflation(C.recurrence(), run.participation, dimension, relative_noise / alone)
+    alone = SumRelease(C).stated(contract).value
+    return storage.inflation(C.recurrence(), contract, dimension, relative_noise / alone)
 
 
 def _calibrated(

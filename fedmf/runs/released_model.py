@@ -110,6 +110,7 @@ class ReleasedModel:
         """
         while True:
             with opened_record(path) as (header, ledger, _):
+                ledger.replay()
                 committed = ledger.checkpoint()
             if committed is None:
                 raise ConfigError(f"{path} has no model yet: no round of the run was released.")

@@ -168,6 +168,7 @@ class PrivateServer:
                 f"t (round) must be below {self.plan.allowed_rounds} to keep max_epsilon; got {self.t}. "
                 "Nothing was released."
             )
+        self.directory.ledger.opening()
         released = self._release_of(total)
         parameters, state = self._optimizer.step(self.t, self.parameters, released, self._state)
         self._commit(users, parameters, state)

@@ -220,6 +220,7 @@ class StreamRun:
         """The releases of these steps that are due, and the last step."""
         if not len(rows):
             return np.empty((0, self.plan.width)), self.position.step
+        self.state.opening()
         block = self._stream.extend(torch.from_numpy(rows))
         steps = np.arange(block.t, block.t + len(rows))
         due = (steps % self.plan.settings.every == 0) | (steps == self.plan.rounds)

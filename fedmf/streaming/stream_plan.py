@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -32,9 +33,11 @@ from fedmf.streaming.settings import DEFAULT_MECHANISM, Settings
 from fedmf.version import SOFTWARE
 from fedmf.workload import ToeplitzWorkload, parse_workload
 
-__all__ = ["StreamPlan", "plan_stream"]
+__all__ = ["StreamPlan", "check_plan", "plan_stream"]
 
 _DEFAULT_BANDS: Final = 32
+#: Relative, of every number that is computed again.
+_TOLERANCE: Final = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +120,59 @@ class StreamPlan:
         )
 
 
+def check_plan(plan: StreamPlan) -> None:
+    """Compute again what follows from settings and coefficients, and compare.
+
+    Raises:
+        ValueError: a recorded figure differs, by more than a relative 1e-9, from the one that follows; both
+            are named.
+    """
+    made, settings = plan.mechanism, plan.settings
+    strategies = [made.first, *([] if made.second in (None, made.first) else [made.second])]
+    rounds = made.participation.rounds if settings.rounds is None else settings.rounds
+    dimension = plan.second_moment.sensitivity_dimension
+    users = UserRange(settings.norm_bound, dimension, settings.adjacency)  # type: ignore[arg-type]
+    sigma = certified_sigma(settings.epsilon, settings.delta)
+    participation = _participation(settings, rounds)
+    again = METHODS[settings.method].mechanism(strategies, participation, users, sigma, settings.weight)
+    for name in (
+        "participation",
+        "users",
+        "noise_multiplier",
+        "first_std",
+        "second_std",
+        "weight",
+        "debiased",
+    ):
+        _compare(name, getattr(made, name), getattr(again, name))
+    _compare("method", made.method.name, settings.method)
+    _compare("columns", settings.columns or plan.layout.columns, plan.layout.columns)
+    for name in ("value", "kind", "case"):
+        _compare(
+            f"{name} of the sensitivity", getattr(made.sensitivity, name), getattr(again.sensitivity, name)
+        )
+
+
+def _compare(name: str, recorded: object, recomputed: object) -> None:
+    if isinstance(recorded, float) and isinstance(recomputed, float):
+        agree = math.isclose(recorded, recomputed, rel_tol=_TOLERANCE)
+    else:
+        agree = recorded == recomputed
+    if not agree:
+        raise ValueError(
+            f"{name} of the stream's plan is {recorded!r}; from the rest of the plan follows {recomputed!r}. "
+            "The record was altered: restore it from a copy."
+        )
+
+
+def _participation(settings: Settings, rounds: int) -> Participation:
+    k = 1 if settings.max_participations is None else settings.max_participations
+    b = rounds if settings.min_separation is None else settings.min_separation
+    if k > 1 and settings.min_separation is None:
+        raise ValueError(f"b (min_separation) must be given with k (max_participations) = {k}; got none.")
+    return Participation(rounds, k, min(b, rounds) if k == 1 else b)
+
+
 def plan_stream(settings: Settings, layout: Layout, rounds: int) -> StreamPlan:
     """Build the matrices and calibrate the noise.
 
@@ -128,11 +184,7 @@ def plan_stream(settings: Settings, layout: Layout, rounds: int) -> StreamPlan:
     Raises:
         ValueError: something asked for is impossible; the message says what.
     """
-    k = 1 if settings.max_participations is None else settings.max_participations
-    b = rounds if settings.min_separation is None else settings.min_separation
-    if k > 1 and settings.min_separation is None:
-        raise ValueError(f"b (min_separation) must be given with k (max_participations) = {k}; got none.")
-    participation = Participation(rounds, k, min(b, rounds) if k == 1 else b)
+    participation = _participation(settings, rounds)
     works = _workloads(settings, rounds)
     second_moment = second_moment_named(settings.second, layout.dimension)
     users = UserRange(settings.norm_bound, second_moment.sensitivity_dimension, settings.adjacency)  # type: ignore[arg-type]

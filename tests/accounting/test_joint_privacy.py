@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.headers import DELTA, make_header
+from support.ledgers import begin
 
 from fedmf.accounting import (
     EvaluationPlan,
@@ -162,7 +163,7 @@ def recorded(
         ("ledger", header.plan.participation, rounds),
         ("evaluation", header.plan.evaluation.participation, judged),
     ):
-        ledger = Ledger.create(folder / name, contract, header.to_dict())
+        ledger = begin(folder / name, contract, header.to_dict())
         for index, users in enumerate(users_of):
             ledger.commit_round(index, users, "c", "d", "released" if users else "empty")
         ledgers.append(ledger)

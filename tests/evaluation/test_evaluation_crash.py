@@ -132,10 +132,14 @@ def test_records_from_other_copies_are_refused(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "newest", old / EVALUATION_LEDGER)
     with pytest.raises(LedgerError, match="holds 6; after 6 rounds there can be 3 at most"):
         account(old)
-    carry_out(tmp_path / "other", judged_run(**KEYS, noise_seed=8))
-    shutil.copy(tmp_path / "other" / EVALUATION_LEDGER, path / EVALUATION_LEDGER)
-    with pytest.raises(LedgerError, match="is not the ledger of this run's evaluations"):
-        account(path)
+    for name, change, message in (
+        ("other key", {"noise_seed": 8}, "is not that of the run's key"),
+        ("other plan", {"epsilon": 5.0}, "is not the ledger of this run's evaluations"),
+    ):
+        carry_out(tmp_path / name, judged_run(**{**KEYS, **change}))
+        shutil.copy(tmp_path / name / EVALUATION_LEDGER, path / EVALUATION_LEDGER)
+        with pytest.raises(LedgerError, match=message):
+            account(path)
     (path / EVALUATION_LEDGER).unlink()
     with pytest.raises(LedgerError, match="does not exist"):
         account(path)

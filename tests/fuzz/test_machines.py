@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 from support.fuzzing import fuzzed, judged
+from support.ledgers import begin, go_on
 from support.streams import BUDGET, releases, sample
 
 from fedmf.errors import ParticipationViolation
@@ -32,7 +33,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def begin(self, n: int, b: int) -> None:
         self.folder = Path(tempfile.mkdtemp())
         self.contract = Participation(n, max(1, -(-n // b) - 1), b)
-        self.ledger = Ledger.create(self.folder / "ledger.sqlite", self.contract, {"n": n})
+        self.ledger = begin(self.folder / "ledger.sqlite", self.contract, {"n": n})
         self.rounds: list[tuple[str, list[str]]] = []
 
     def allowed(self, t: int, users: list[str]) -> bool:
@@ -60,7 +61,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.ledger.close()
-        self.ledger = Ledger.open(self.folder / "ledger.sqlite")
+        self.ledger = go_on(self.folder / "ledger.sqlite")
 
     @rule()
     def look_from_elsewhere(self) -> None:

@@ -9,11 +9,12 @@ import threading
 
 import numpy as np
 import pytest
+from support.ledgers import KEY, begin, go_on
 
 from fedmf.errors import LedgerError, ParticipationViolation
 from fedmf.participation import Participation
 from fedmf.records.ledger import Ledger
-from fedmf.records.ledger_replay import replay
+from fedmf.records.ledger.replay import replay
 
 CONTRACT = Participation(rounds=10, max_participations=3, min_separation=3)
 
@@ -25,7 +26,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def ledger(path):
-    with Ledger.create(path, CONTRACT, {"name": "test"}) as created:
+    with begin(path, CONTRACT, {"name": "test"}) as created:
         yield created
 
 
@@ -57,7 +58,7 @@ def test_commits_are_read_back_after_reopening(path, ledger):
     commit(ledger, ["zoë", "ann"], ["bob"], [], ["ann", "cy"], ["zoë"])
     expected = contents(ledger)
     ledger.close()
-    with Ledger.open(path) as reopened, Ledger.open(path, read_only=True) as reader:
+    with go_on(path) as reopened, Ledger.open(path, read_only=True) as reader:
         assert contents(reopened) == contents(reader) == expected
         assert reopened.participation == CONTRACT
         assert reopened.header == {"name": "test"}
@@ -81,15 +82,17 @@ def test_summary(ledger):
 @pytest.mark.parametrize("apart", range(1, 6))
 def test_replay_accepts_exactly_the_contracts_that_the_rows_keep(path, most, apart):
     """One user three times, four rounds apart and then three: the file checks out for k ≥ 3 and b ≤ 3."""
-    with Ledger.create(path, Participation(20, 3, 3), {}) as ledger:
+    with begin(path, Participation(20, 3, 3), {}) as ledger:
         commit(ledger, ["a"], ["b"], [], ["c"], ["a"], [], [], ["a", "b"])
         contract = Participation(20, most, apart)
         if most >= 3 and apart <= 3:
-            assert replay(ledger._connection, contract, ledger._header_chain).min_separation == 3
+            assert (
+                replay(ledger._connection, contract, ledger._header_chain, ledger._seal).min_separation == 3
+            )
             return
         message = r"took part (\d times, last )?in round [04],? and may not in round [47]: [bk] \(m"
         with pytest.raises(ParticipationViolation, match=message):
-            replay(ledger._connection, contract, ledger._header_chain)
+            replay(ledger._connection, contract, ledger._header_chain, ledger._seal)
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 3, -1, 2.0, True, None, "2"])
@@ -119,7 +122,7 @@ def test_separation_is_enforced(path, ledger, reopen):
     commit(ledger, ["a", "b"], ["c"])
     if reopen:
         ledger.close()
-        ledger = Ledger.open(path)
+        ledger = go_on(path)
     before = contents(ledger)
     with pytest.raises(
         ParticipationViolation, match=r"user 'b' took part in round 0 and may not in round 2: b"
@@ -136,7 +139,7 @@ def test_cap_is_enforced(path, ledger, reopen):
     commit(ledger, ["a"], [], [], ["a"], [], [], ["a"], [], [])
     if reopen:
         ledger.close()
-        ledger = Ledger.open(path)
+        ledger = go_on(path)
     with pytest.raises(
         ParticipationViolation, match=r"user 'a' took part 3 times, last in round 6.*round 9: k"
     ):
@@ -186,9 +189,10 @@ def test_ids_are_compared_exactly(ledger):
         "UPDATE rounds SET participants = X''",
         "UPDATE header SET json = '{}'",
         "DELETE FROM header",
-        "INSERT OR REPLACE INTO rounds VALUES (0, 1, 0, 'empty', '{}', X'', X'', X'')",
-        "INSERT OR REPLACE INTO header VALUES (0, 1, 99, 99, 1, '{}', X'')",
-        "INSERT INTO rounds VALUES (7, 1, 0, 'empty', '{}', X'', X'', X'')",
+        "INSERT OR REPLACE INTO rounds VALUES (0, 1, 0, 'empty', '{}', X'', X'', X'', X'')",
+        "INSERT OR REPLACE INTO header VALUES (0, 1, 99, 99, 1, '{}', X'', X'')",
+        "INSERT OR REPLACE INTO openings VALUES (0, 1, 0, X'', '{}', X'', X'')",
+        "INSERT INTO rounds VALUES (7, 1, 0, 'empty', '{}', X'', X'', X'', X'')",
     ],
 )
 def test_the_file_itself_is_append_only(path, ledger, statement):
@@ -221,24 +225,24 @@ def test_metrics(path, ledger):
 def test_create_refuses_to_overwrite(path, ledger):
     ledger.close()
     with pytest.raises(LedgerError, match="exists already"):
-        Ledger.create(path, CONTRACT, {})
-    with Ledger.open(path) as kept:
+        begin(path, CONTRACT, {})
+    with go_on(path) as kept:
         assert kept.header == {"name": "test"}
 
 
 @pytest.mark.parametrize("header", [{"x": float("nan")}, {"x": {1, 2}}, {"x": object()}])
 def test_header_must_be_json(path, header):
     with pytest.raises(LedgerError, match="header"):
-        Ledger.create(path, CONTRACT, header)
+        begin(path, CONTRACT, header)
     assert not path.exists()
-    Ledger.create(path, CONTRACT, {}).close()
+    Ledger.create(path, CONTRACT, {}, KEY).close()
 
 
 def test_missing_file_and_directory(tmp_path):
     with pytest.raises(LedgerError, match="does not exist"):
-        Ledger.open(tmp_path / "none")
+        go_on(tmp_path / "none")
     with pytest.raises(LedgerError, match="cannot be locked"):
-        Ledger.create(tmp_path / "none" / "ledger", CONTRACT, {})
+        begin(tmp_path / "none" / "ledger", CONTRACT, {})
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database at all, but long enough to be read" * 40])
@@ -246,7 +250,7 @@ def test_missing_file_and_directory(tmp_path):
 def test_other_files_are_refused(path, content, read_only):
     path.write_bytes(content)
     with pytest.raises(LedgerError, match="is not a fedmf ledger") as caught:
-        Ledger.open(path, read_only)
+        Ledger.open(path, KEY, read_only)
     assert "\n" not in str(caught.value)
     assert path.read_bytes() == content
 
@@ -258,7 +262,7 @@ def test_other_databases_are_refused_and_left_alone(path):
     connection.close()
     before = path.read_bytes()
     with pytest.raises(LedgerError, match="is not a fedmf ledger"):
-        Ledger.open(path)
+        go_on(path)
     assert path.read_bytes() == before
 
 
@@ -267,8 +271,8 @@ def test_other_format_version(path, ledger):
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version=1")
     connection.close()
-    with pytest.raises(LedgerError, match="format version 1; this fedmf reads version 4"):
-        Ledger.open(path)
+    with pytest.raises(LedgerError, match="format version 1; this fedmf reads version 5"):
+        go_on(path)
 
 
 def test_read_only_refuses_to_write(path, ledger):
@@ -280,13 +284,13 @@ def test_read_only_refuses_to_write(path, ledger):
         with pytest.raises(LedgerError, match="read-only"):
             reader.put_metrics(0, {})
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
-            reader._connection.execute("INSERT INTO metrics VALUES (0, 1, '{}')")
+            reader._connection.execute("INSERT INTO metrics VALUES (0, 1, '{}', X'', X'')")
     assert path.read_bytes() == before
 
 
 def test_header_and_floats_round_trip(path):
     header = {"coefficients": [0.1 + 0.2, 1e-300, 5e-324], "text": "ζ", "nested": {"none": None}}
-    Ledger.create(path, CONTRACT, header).close()
+    Ledger.create(path, CONTRACT, header, KEY).close()
     with Ledger.open(path, read_only=True) as reader:
         assert reader.header == header
         assert json.dumps(reader.header) == json.dumps(header)
@@ -331,7 +335,7 @@ def test_pathlike_and_symlink_share_one_lock(path, ledger, tmp_path):
     alias = tmp_path / "alias"
     os.symlink(path, alias)
     with pytest.raises(LedgerError, match="being written by another process"):
-        Ledger.open(str(alias))
+        go_on(str(alias))
 
 
 def test_wrong_types_are_one_line_errors(tmp_path, ledger):

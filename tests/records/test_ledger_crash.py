@@ -12,11 +12,12 @@ import time
 
 import numpy as np
 import pytest
+from support.ledgers import KEY, begin, go_on
 
 from fedmf.errors import LedgerError, ParticipationViolation
 from fedmf.participation import Participation
 from fedmf.records.ledger import Ledger
-from fedmf.records.ledger_schema import SCHEMA, rows
+from fedmf.records.ledger.schema import SCHEMA, rows
 
 CONTRACT = Participation(rounds=10_000, max_participations=1000, min_separation=3)
 
@@ -24,9 +25,11 @@ CONTRACT = Participation(rounds=10_000, max_participations=1000, min_separation=
 # uncommitted bytes at the end of the file to die (0: never).
 WRITER = """
 import os, resource, signal, sys
+from fedmf.noise import NoiseKey
 from fedmf.records import Ledger
 path, size, suicide = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-ledger = Ledger.open(path)
+ledger = Ledger.open(path, NoiseKey.from_seed(3))
+ledger.opening()
 connection = ledger._connection
 last = ledger.last_round()
 start = 0 if last is None else last + 1
@@ -51,7 +54,7 @@ def spawn(path, size, suicide=0):
 
 def check_after_death(path, acknowledged: int, size: int, read_only: bool) -> int:
     """A round in flight may be there or not, but only whole; returns the last round."""
-    with Ledger.open(path, read_only) as ledger:
+    with Ledger.open(path, KEY, read_only) as ledger:
         last = ledger.last_round()
         last = -1 if last is None else last
         assert acknowledged <= last <= acknowledged + 1
@@ -65,7 +68,7 @@ def check_after_death(path, acknowledged: int, size: int, read_only: bool) -> in
 
 def test_kill_at_random_points(tmp_path):
     path = tmp_path / "ledger.sqlite"
-    Ledger.create(path, CONTRACT, {}).close()
+    Ledger.create(path, CONTRACT, {}, KEY).close()
     generator, size, last = random.Random(5), 1500, -1
     for trial in range(5):
         child = spawn(path, size)
@@ -87,7 +90,7 @@ def test_kill_at_random_points(tmp_path):
 def test_kill_in_the_middle_of_a_transaction(tmp_path, spilled, read_only):
     """The half-written pages are already in the file; whoever opens it first must roll them back."""
     path = tmp_path / "ledger.sqlite"
-    Ledger.create(path, CONTRACT, {}).close()
+    Ledger.create(path, CONTRACT, {}, KEY).close()
     before = path.stat().st_size
     child = spawn(path, 20_000, suicide=spilled)
     assert child.stdout is not None
@@ -98,40 +101,40 @@ def test_kill_in_the_middle_of_a_transaction(tmp_path, spilled, read_only):
     assert path.stat().st_size > before + spilled // 2, "nothing was written of the round in flight"
     assert (tmp_path / "ledger.sqlite-journal").exists(), "the kill came too early to leave anything to undo"
     assert check_after_death(path, 0, 20_000, read_only) == 0
-    with Ledger.open(path) as ledger:
+    with go_on(path) as ledger:
         assert list(ledger.participations()) == [(0, "warm-0")]
         ledger.commit_round(1, ["next"], "c", "d")
 
 
 def test_second_writer_is_refused_until_the_first_dies(tmp_path):
     path = tmp_path / "ledger.sqlite"
-    with Ledger.create(path, CONTRACT, {}), pytest.raises(LedgerError, match="written by another process"):
-        Ledger.open(path)
+    with begin(path, CONTRACT, {}), pytest.raises(LedgerError, match="written by another process"):
+        go_on(path)
     child = spawn(path, 1)
     assert child.stdout is not None
     child.stdout.readline()
     with pytest.raises(LedgerError, match="written by another process") as caught:
-        Ledger.open(path)
+        go_on(path)
     assert "\n" not in str(caught.value)
     with pytest.raises(LedgerError, match="written by another process"):
-        Ledger.create(path, CONTRACT, {})
+        begin(path, CONTRACT, {})
     with Ledger.open(path, read_only=True) as reader:
         assert reader.participation == CONTRACT
     child.kill()
     child.wait()
     child.stdout.close()
-    Ledger.open(path).close()
+    go_on(path).close()
 
 
 def test_a_fork_cannot_write(tmp_path):
-    with Ledger.create(tmp_path / "ledger.sqlite", CONTRACT, {}) as ledger:
+    with begin(tmp_path / "ledger.sqlite", CONTRACT, {}) as ledger:
         ledger._process += 1
         with pytest.raises(LedgerError, match="fork"):
             ledger.commit_round(0, [], "c", "d")
 
 
 def test_full_disk_leaves_nothing_behind(tmp_path):
-    with Ledger.create(tmp_path / "ledger.sqlite", CONTRACT, {}) as ledger:
+    with begin(tmp_path / "ledger.sqlite", CONTRACT, {}) as ledger:
         ledger.commit_round(0, ["a"], "c", "d")
         (pages,) = ledger._connection.execute("PRAGMA page_count").fetchone()
         ledger._connection.execute(f"PRAGMA max_page_count={pages + 2}")
@@ -151,13 +154,15 @@ def test_full_disk_leaves_nothing_behind(tmp_path):
 def test_write_error_while_committing(tmp_path):
     """A file-size limit makes the operating system refuse the write itself."""
     path = tmp_path / "ledger.sqlite"
-    Ledger.create(path, CONTRACT, {}).close()
+    Ledger.create(path, CONTRACT, {}, KEY).close()
     program = f"""
 import resource, signal
 from fedmf.errors import LedgerError
+from fedmf.noise import NoiseKey
 from fedmf.records import Ledger
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-ledger = Ledger.open({str(path)!r})
+ledger = Ledger.open({str(path)!r}, NoiseKey.from_seed(3))
+ledger.opening()
 ledger.commit_round(0, ["a"], "c", "digest-0")
 resource.setrlimit(resource.RLIMIT_FSIZE, ({path.stat().st_size} + 8192,) * 2)
 try:
@@ -173,7 +178,7 @@ except LedgerError as error:
 
 def test_place_that_cannot_be_written():
     with pytest.raises(LedgerError, match="cannot be locked for writing") as caught:
-        Ledger.create("/proc/ledger.sqlite", CONTRACT, {})
+        begin("/proc/ledger.sqlite", CONTRACT, {})
     assert "\n" not in str(caught.value)
 
 
@@ -210,7 +215,7 @@ DOCTORED = {
     ),
     "round removed": ("DELETE FROM rounds WHERE round = 4", "round 4 is missing"),
     "round past the horizon": (
-        "INSERT INTO rounds VALUES (9, 1, 0, 'empty', '{}', X'', X'', X'')",
+        "INSERT INTO rounds VALUES (9, 1, 0, 'empty', '{}', X'', X'', X'', X'')",
         "past the horizon",
     ),
     "empty round with users": ("UPDATE rounds SET status = 'empty' WHERE round = 0", "marked empty"),
@@ -244,7 +249,7 @@ DOCTORED = {
 def test_replay_finds_doctored_rows(tmp_path, case):
     statement, message = DOCTORED[case]
     path = tmp_path / "ledger.sqlite"
-    with Ledger.create(path, SMALL, {}) as ledger:
+    with begin(path, SMALL, {}) as ledger:
         ledger.commit_round(0, ["a"], "c", "d")
         ledger.commit_round(1, ["b"], "c", "d")
         for index in range(2, 9):
@@ -261,10 +266,10 @@ def test_replay_finds_doctored_rows(tmp_path, case):
 )
 def test_an_altered_header_is_refused_when_opened(tmp_path, column):
     path = tmp_path / "ledger.sqlite"
-    Ledger.create(path, SMALL, {"epsilon": 8.0}).close()
+    Ledger.create(path, SMALL, {"epsilon": 8.0}, KEY).close()
     tamper(path, f"UPDATE header SET {column}")
     with pytest.raises(LedgerError, match=r"the header of ledger .* was altered") as caught:
-        Ledger.open(path)
+        go_on(path)
     assert "\n" not in str(caught.value)
 
 
@@ -272,7 +277,7 @@ def test_a_chain_belongs_to_its_header(tmp_path):
     """The same rounds under another description have other chain values: rows cannot be moved."""
     chains = []
     for name in ("a", "b"):
-        with Ledger.create(tmp_path / name, SMALL, {"run": name}) as ledger:
+        with begin(tmp_path / name, SMALL, {"run": name}) as ledger:
             ledger.commit_round(0, ["ann"], "c", "d")
             chains.append(ledger._last()[1])
     assert len(chains[0]) == 32
@@ -282,21 +287,24 @@ def test_a_chain_belongs_to_its_header(tmp_path):
 def test_a_row_with_a_fitting_chain_value_does_not_fit_the_next(tmp_path):
     """Each value covers the one before: to change a row, all later rows must be changed too."""
     path = tmp_path / "ledger.sqlite"
-    with Ledger.create(path, SMALL, {}) as ledger:
+    with begin(path, SMALL, {}) as ledger:
         for index in range(5):
             ledger.commit_round(index, [], "c", "d")
         committed = list(rows(ledger._connection))
-        header = ledger._header_chain
+        seal, header = ledger._seal, ledger._header_chain
     doctored = committed[2][0]._replace(status="empty")
-    value = doctored.chained(committed[1][1], header).hex()
-    tamper(path, f"UPDATE rounds SET status = 'empty', chain = X'{value}' WHERE round = 2")
-    with Ledger.open(path) as ledger, pytest.raises(LedgerError, match="round 3 is not as it was committed"):
+    chain, mac = seal.sealed(b"round", committed[1][1][0], header, *doctored)
+    tamper(path, f"UPDATE rounds SET status = 'empty', chain = X'{chain.hex()}' WHERE round = 2")
+    with go_on(path) as ledger, pytest.raises(LedgerError, match=r"round 2 .* not that of the run's key"):
+        ledger.replay()
+    tamper(path, f"UPDATE rounds SET mac = X'{mac.hex()}' WHERE round = 2")
+    with go_on(path) as ledger, pytest.raises(LedgerError, match="round 3 is not as it was committed"):
         ledger.replay()
 
 
 def test_replay_finds_a_cap_violation_alone(tmp_path):
     path = tmp_path / "ledger.sqlite"
-    with Ledger.create(path, Participation(9, 2, 3), {}) as ledger:
+    with begin(path, Participation(9, 2, 3), {}) as ledger:
         for index, users in enumerate((["a"], [], [], ["a"], [], [], [])):
             ledger.commit_round(index, users, "c", "d")
     tamper(path, joins(6, 0))
@@ -312,17 +320,17 @@ def test_replay_finds_a_cap_violation_alone(tmp_path):
 
 def test_replay_finds_missing_triggers(tmp_path):
     path = tmp_path / "ledger.sqlite"
-    Ledger.create(path, SMALL, {}).close()
+    Ledger.create(path, SMALL, {}, KEY).close()
     connection = sqlite3.connect(path)
     connection.execute("DROP TRIGGER rounds_update")
     connection.close()
-    with Ledger.open(path) as ledger, pytest.raises(LedgerError, match="rounds_update"):
+    with go_on(path) as ledger, pytest.raises(LedgerError, match="rounds_update"):
         ledger.replay()
 
 
 def test_replay_finds_a_damaged_file(tmp_path):
     path = tmp_path / "ledger.sqlite"
-    with Ledger.create(path, CONTRACT, {}) as ledger:
+    with begin(path, CONTRACT, {}) as ledger:
         ledger.commit_round(0, [f"user-{index}" for index in range(3000)], "c", "d")
     content = bytearray(path.read_bytes())
     middle = len(content) // 2 // 4096 * 4096

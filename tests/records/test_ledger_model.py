@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.ledgers import begin, go_on
 
 from fedmf.errors import ParticipationViolation
 from fedmf.participation import Participation
-from fedmf.records.ledger import Ledger
 
 
 def allowed(model: list[list[str]], contract: Participation, users: list[str]) -> bool:
@@ -40,12 +40,12 @@ steps = st.lists(st.one_of(cohorts, st.just("reopen")), max_size=25)
 @given(contract=contracts, script=steps)
 def test_agrees_with_a_plain_model(tmp_path_factory, contract, script):
     path = tmp_path_factory.mktemp("model") / "ledger.sqlite"
-    ledger = Ledger.create(path, contract, {})
+    ledger = begin(path, contract, {})
     model: list[list[str]] = []
     for step in script:
         if step == "reopen":
             ledger.close()
-            ledger = Ledger.open(path)
+            ledger = go_on(path)
         elif allowed(model, contract, step):
             ledger.commit_round(len(model), step, f"c{len(model)}", "d")
             model.append(step)

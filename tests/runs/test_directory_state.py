@@ -223,6 +223,7 @@ def test_a_round_that_breaks_the_contract_is_not_committed(opened: RunDirectory)
 
 
 def test_a_round_in_which_nobody_took_part_counts(opened: RunDirectory) -> None:
+    opened.ledger.opening()
     opened.commit(0, [], torch.ones(3), {}, {"t": 1})
     restored = opened.restore()
     assert restored is not None
@@ -241,8 +242,9 @@ def test_a_checkpoint_swapped_on_disk_is_refused(opened: RunDirectory, tmp_path:
         opened.restore()
 
 
-def test_runs_without_privacy_are_not_bound_to_a_key(tmp_path: Path) -> None:
+def test_records_of_runs_without_privacy_are_bound_to_their_key_too(tmp_path: Path) -> None:
     run = dataclasses.replace(RUN, privacy=NoPrivacy())
     RunDirectory.create(tmp_path / "run", run, planned(run), NoiseKey.from_os(), DIMENSION).close()
     replace_key(tmp_path / "run", NoiseKey.from_os())
-    RunDirectory.open(tmp_path / "run").close()
+    with pytest.raises(LedgerError, match="its authentication code is not that of the run's key"):
+        RunDirectory.open(tmp_path / "run")

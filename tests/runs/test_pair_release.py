@@ -52,7 +52,11 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
     optimizer.seen.clear()
     claim_task_identity()
     directory = SimpleNamespace(
-        key=NoiseKey.from_seed(1), restore=lambda: None, commit=lambda *_: None, keep_initial=lambda *_: None
+        key=NoiseKey.from_seed(1),
+        restore=lambda: None,
+        commit=lambda *_: None,
+        keep_initial=lambda *_: None,
+        ledger=SimpleNamespace(opening=lambda: None),
     )
     d = rounds[0].shape[1]
     initial = torch.zeros(d, dtype=torch.float64)  # so that the release is not rounded to float32

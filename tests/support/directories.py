@@ -30,6 +30,7 @@ def create(path: Path, key: NoiseKey | None = None) -> RunDirectory:
 
 
 def commit(opened: RunDirectory, t: int, value: float) -> None:
+    opened.ledger.opening()
     users = [f"u{(2 * t) % 4}", f"u{(2 * t + 1) % 4}"]
     opened.commit(t, users, torch.full((3,), value), {"velocity": torch.full((3,), -value)}, {"t": t + 1})
 

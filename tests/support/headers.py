@@ -12,6 +12,7 @@ from fedmf.cohorts import CyclicCohorts
 from fedmf.factorization import Factorization, InverseToeplitz, Mechanism, stated_sensitivity
 from fedmf.participation import Participation
 from fedmf.records import Ledger
+from support.ledgers import begin
 
 CONTRACT = Participation(rounds=6, max_participations=2, min_separation=3)
 FACTORIZATION = InverseToeplitz([1.0, -0.8], 6)
@@ -64,7 +65,7 @@ def _taken(changes: dict[str, Any], value: Any, prefix: str = "") -> dict[str, A
 
 def record(path: Path, header: RunHeader, cohorts: Iterable[Sequence[str]]) -> None:
     """A ledger whose rounds had these users."""
-    with Ledger.create(path, header.plan.participation, header.to_dict()) as ledger:
+    with begin(path, header.plan.participation, header.to_dict()) as ledger:
         for index, users in enumerate(cohorts):
             ledger.commit_round(index, list(users), "c", "d", "released" if users else "empty")
 

@@ -72,5 +72,5 @@ class FlowerAppTask:
             "roster": roster_digest(self.roster),
             "identity": self.identity,
             "arrays": self.layout.whole.fingerprint(),
-            "metrics": [[name, float(low), float(high)] for name, (low, high) in self.ranges.items()],
+            "ranges": [[name, float(low), float(high)] for name, (low, high) in self.ranges.items()],
         }

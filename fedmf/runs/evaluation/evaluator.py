@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedmf.accounting import EvaluationPlan
 from fedmf.errors import LedgerError
 from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStream
-from fedmf.records import Ledger, load_checkpoint, save_checkpoint
+from fedmf.records import Ledger, load_checkpoint, save_checkpoint, with_head, without_head
 from fedmf.training import FixedPointSum
 
 __all__ = ["PrivateEvaluator", "private_columns"]
@@ -77,7 +77,7 @@ class PrivateEvaluator:
             return np.zeros((0, self.dimension))
         e, name, digest = committed
         rows, _, noise = load_checkpoint(self._folder / name, digest)
-        self._noise.load_state(noise)
+        self._noise.load_state(without_head(self._folder / name, noise, self._ledger))
         if rows.shape != (e + 1, self.dimension) or self._noise.t != e + 1:
             raise ValueError(
                 f"what was released (evaluations) must be {e + 1} rows of {self.dimension} numbers; got "
@@ -145,12 +145,14 @@ class PrivateEvaluator:
             raise ValueError(
                 f"sum must hold exactly the listed users; got {total.users} rows for {len(users)} users."
             )
+        self._ledger.opening()
         noisy = total.total()
         self._noise.seek(e)
         self._noise.add_(noisy, self._std)
         rows = np.vstack([self._released, (noisy / self.plan.size).numpy()[None]])
         name = f"after-evaluation-{e + 1:07d}.npz"
-        digest = save_checkpoint(self._folder / name, torch.from_numpy(rows), {}, self._noise.state_dict())
+        noise = with_head(self._noise.state_dict(), self._ledger)
+        digest = save_checkpoint(self._folder / name, torch.from_numpy(rows), {}, noise)
         self._ledger.commit_round(e, users, name, digest, "released" if users else "empty")
         self._released = rows
         with contextlib.suppress(OSError):

@@ -5,11 +5,10 @@ docs/decisions/0011-record-formats.md says what versions mean and what is in the
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator
-from dataclasses import astuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,13 +17,15 @@ from numpy.typing import NDArray
 
 from fedmf.errors import LedgerError
 from fedmf.participation import Participation
+from fedmf.records.seal import Seal, Sealed
 from fedmf.records.sqlite import RecordKind
 
 #: "fdmf" in ASCII.
-LEDGER: Final = RecordKind("ledger", 0x66646D66, version=4, error=LedgerError, mode=0o600)
+LEDGER: Final = RecordKind("ledger", 0x66646D66, version=5, error=LedgerError, mode=0o600)
 #: Of each kind of row by itself, so that one kind may change without the others.
 HEADER_VERSION: Final = 1
 ROUND_VERSION: Final = 1
+OPENING_VERSION: Final = 1
 METRICS_VERSION: Final = 1
 
 _encoded: Final = json.JSONEncoder(ensure_ascii=False).encode
@@ -32,16 +33,21 @@ _encoded: Final = json.JSONEncoder(ensure_ascii=False).encode
 _TABLES: Final = """
 CREATE TABLE header(id INTEGER PRIMARY KEY CHECK (id = 0), version INTEGER NOT NULL, rounds INTEGER NOT NULL,
   max_participations INTEGER NOT NULL, min_separation INTEGER NOT NULL, json TEXT NOT NULL,
-  chain BLOB NOT NULL) STRICT;
+  chain BLOB NOT NULL, mac BLOB NOT NULL) STRICT;
+CREATE TABLE openings(number INTEGER PRIMARY KEY, version INTEGER NOT NULL, first_round INTEGER NOT NULL,
+  fresh BLOB NOT NULL, note TEXT NOT NULL, chain BLOB NOT NULL, mac BLOB NOT NULL) STRICT;
 CREATE TABLE rounds(round INTEGER PRIMARY KEY, version INTEGER NOT NULL, users INTEGER NOT NULL,
   status TEXT NOT NULL CHECK (status IN ('released', 'empty')), checkpoints TEXT NOT NULL,
-  participants BLOB NOT NULL, newcomers BLOB NOT NULL, chain BLOB NOT NULL) STRICT;
-CREATE TABLE metrics(round INTEGER PRIMARY KEY, version INTEGER NOT NULL, json TEXT NOT NULL) STRICT;
+  participants BLOB NOT NULL, newcomers BLOB NOT NULL,
+  chain BLOB NOT NULL, mac BLOB NOT NULL) STRICT;
+CREATE TABLE metrics(round INTEGER PRIMARY KEY, version INTEGER NOT NULL, json TEXT NOT NULL,
+  chain BLOB NOT NULL, mac BLOB NOT NULL) STRICT;
 """
 
 # INSERT OR REPLACE deletes without firing DELETE triggers, so replacing is refused before the insert.
 _PRESENT: Final = {
     "header": "EXISTS (SELECT 1 FROM header)",
+    "openings": "NEW.number <> (SELECT COALESCE(MAX(number) + 1, 0) FROM openings)",
     "rounds": "NEW.round <> (SELECT COALESCE(MAX(round) + 1, 0) FROM rounds)",
 }
 
@@ -83,10 +89,6 @@ class RoundRow(NamedTuple):
     checkpoints: str
     participants: bytes
     newcomers: bytes
-
-    def chained(self, chain: bytes, header: bytes) -> bytes:
-        """The chain value after this row: SHA-256 of the value before it, the header's, and all it holds."""
-        return _digest(b"round", chain, header, *self)
 
     def keys(self) -> NDArray[np.uint32]:
         """The user keys.
@@ -136,17 +138,55 @@ def round_row(
     )
 
 
-def rows(connection: sqlite3.Connection) -> Iterator[tuple[RoundRow, bytes]]:
-    """The committed rounds in order, each with its chain value."""
+@dataclass(frozen=True)
+class Opening:
+    """One process's beginning to release, or to go on releasing, a run.
+
+    Args:
+        number: 0, 1, 2 …
+        first_round: the next round when it was made, 0-based.
+        fresh: 32 random bytes of its own, from which the noise of its rounds gets its key.
+        note: what else is to be remembered of it, JSON-able.
+    """
+
+    number: int
+    first_round: int
+    fresh: bytes
+    note: Mapping[str, Any]
+
+    def row(self) -> tuple[int, int, int, bytes, str]:
+        """What the table holds, without its place in the chain."""
+        note = json.dumps(dict(self.note), ensure_ascii=False, allow_nan=False)
+        return self.number, OPENING_VERSION, self.first_round, self.fresh, note
+
+
+def rows(connection: sqlite3.Connection) -> Iterator[tuple[RoundRow, Sealed]]:
+    """The committed rounds in order, each with its chain value and code."""
     query = (
-        "SELECT round, version, users, status, checkpoints, participants, newcomers, chain FROM rounds "
+        "SELECT round, version, users, status, checkpoints, participants, newcomers, chain, mac FROM rounds "
         "ORDER BY round"
     )
-    for *fields, chain in connection.execute(query):
-        yield RoundRow(*fields), chain
+    for *fields, chain, mac in connection.execute(query):
+        _require_types("round", fields, (int, int, int, str, str, bytes, bytes))
+        yield RoundRow(*fields), (chain, mac)
 
 
-def build(path: Path, participation: Participation, header: dict[str, Any]) -> None:
+def opening_rows(connection: sqlite3.Connection) -> list[tuple[tuple[int, int, int, bytes, str], Sealed]]:
+    """The openings in order, each with its chain value and code."""
+    query = "SELECT number, version, first_round, fresh, note, chain, mac FROM openings ORDER BY number"
+    found = connection.execute(query).fetchall()
+    for row in found:
+        _require_types("opening", row[:5], (int, int, int, bytes, str))
+    return [(row[:5], row[5:]) for row in found]
+
+
+def _require_types(kind: str, row: Sequence[object], types: Sequence[type]) -> None:
+    """Damage can turn a column into one of another type, whatever the schema says."""
+    if tuple(map(type, row)) != tuple(types):
+        raise LedgerError(f"{kind} {row[0]!r} of the ledger is damaged: a column is of another type.")
+
+
+def build(path: Path, participation: Participation, header: dict[str, Any], seal: Seal) -> None:
     """Make an empty ledger; the caller holds the writer lock.
 
     Raises:
@@ -161,33 +201,26 @@ def build(path: Path, participation: Participation, header: dict[str, Any]) -> N
     def fill(connection: sqlite3.Connection) -> None:
         for statement in SCHEMA:
             connection.execute(statement)
-        chain = _digest(b"header", LEDGER.version, *fields)
-        connection.execute("INSERT INTO header VALUES (0, ?, ?, ?, ?, ?, ?)", (*fields, chain))
+        sealed = seal.sealed(b"header", *fields)
+        connection.execute("INSERT INTO header VALUES (0, ?, ?, ?, ?, ?, ?, ?)", (*fields, *sealed))
 
     LEDGER.build(path, fill)
 
 
-def read_header(connection: sqlite3.Connection, path: Path) -> tuple[Participation, dict[str, Any], bytes]:
-    """The contract, the run description and the chain value that rounds begin with.
+def read_header(
+    connection: sqlite3.Connection, path: Path, seal: Seal
+) -> tuple[Participation, dict[str, Any], bytes]:
+    """The contract, the run description and the chain value that all rows begin with.
 
     Raises:
         LedgerError: there is no header, or it is not as it was written.
     """
     row = connection.execute(
-        "SELECT version, rounds, max_participations, min_separation, json, chain FROM header"
+        "SELECT version, rounds, max_participations, min_separation, json, chain, mac FROM header"
     ).fetchone()
     if row is None or row[0] != HEADER_VERSION:
         raise LedgerError(f"{path} is not a whole fedmf ledger: its header is missing.")
-    *fields, chain = row
-    if _digest(b"header", LEDGER.version, *fields) != chain:
-        raise LedgerError(f"the header of ledger {path} was altered: its chain value differs.")
+    *fields, chain, mac = row
+    if (fault := seal.fault((chain, mac), b"header", *fields)) is not None:
+        raise LedgerError(f"the header of ledger {path} was altered: {fault}.")
     return Participation(*fields[1:4]), json.loads(fields[4]), chain
-
-
-def _digest(kind: bytes, *parts: int | str | bytes) -> bytes:
-    """SHA-256 of parts, each preceded by its length, so that no two lists of parts read alike."""
-    pieces = [b"fedmf ledger 4 ", kind]
-    for part in parts:
-        content = part if isinstance(part, bytes) else str(part).encode()
-        pieces += len(content).to_bytes(8, "little"), content
-    return hashlib.sha256(b"".join(pieces)).digest()

@@ -5,29 +5,29 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedmf.accounting import ParticipationSummary, PatternTable
-from fedmf.errors import LedgerError, ParticipationViolation, rebuilding
+from fedmf.errors import LedgerError, ParticipationViolation
+from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
 from fedmf.records.histories import Histories
-from fedmf.records.ledger_replay import by_user, cohorts, read_histories, read_names, read_patterns, replay
-from fedmf.records.ledger_requests import check_ids, check_turn, is_index
-from fedmf.records.ledger_schema import LEDGER, METRICS_VERSION, build, read_header, round_row
+from fedmf.records.ledger.reading import LedgerReading
+from fedmf.records.ledger.replay import read_histories
+from fedmf.records.ledger.requests import check_ids, check_turn, is_index
+from fedmf.records.ledger.schema import LEDGER, METRICS_VERSION, Opening, build, round_row
 from fedmf.records.lock import WriterLock
+from fedmf.records.seal import Seal
 
 __all__ = ["Ledger"]
 
+FRESH_BYTES: Final = 32
 
-class Ledger:
+
+class Ledger(LedgerReading):
     """An append-only SQLite file with one row per committed round, which names its participants.
 
     Committing a round here is what makes the round happen: the checkpoint is written first, the commit
@@ -43,7 +43,9 @@ class Ledger:
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "ledger.sqlite"
-    >>> with Ledger.create(path, Participation(10, 2, 4), header={"name": "demo"}) as ledger:
+    >>> key = NoiseKey.from_seed(1)
+    >>> with Ledger.create(path, Participation(10, 2, 4), header={"name": "demo"}, key=key) as ledger:
+    ...     opening = ledger.opening()
     ...     ledger.commit_round(0, ["ann", "bob"], checkpoint="0.pt", digest="9f…")
     ...     ledger.commit_round(1, ["eve"], checkpoint="1.pt", digest="3c…")
     ...     ledger.commit_round(2, ["ann"], checkpoint="2.pt", digest="77…")
@@ -56,37 +58,29 @@ class Ledger:
     """
 
     def __init__(
-        self,
-        path: Path,
-        connection: sqlite3.Connection,
-        lock: WriterLock | None,
-        participation: Participation,
-        header: dict[str, Any],
-        chain: bytes,
+        self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None, seal: Seal
     ) -> None:
-        self.path = path
-        self.participation = participation
-        self.header = header
-        self._header_chain = chain
-        self._connection = connection
+        super().__init__(path, connection, seal)
         self._lock = lock
         self._process = os.getpid()
-        self._mutex = threading.RLock()
-        self._histories: Histories | None = None
+        self._opening: Opening | None = None
 
     @classmethod
-    def create(cls, path: str | Path, participation: Participation, header: Mapping[str, Any]) -> Ledger:
+    def create(
+        cls, path: str | Path, participation: Participation, header: Mapping[str, Any], key: NoiseKey
+    ) -> Ledger:
         """Create the ledger of a new run and keep it open for writing.
 
         Args:
             path: where; the directory exists, the file does not.
             participation: the contract every round is checked against.
             header: the description of the run, JSON-able with finite numbers; stored once.
+            key: of the run; every row gets a code under its sub-key "records".
 
         Raises:
             LedgerError: the file exists, the place is not writable, or the header is not JSON.
         """
-        path = Path(os.path.realpath(path))
+        path, seal = Path(os.path.realpath(path)), Seal.of(LEDGER, key)
         lock = WriterLock(LEDGER, path)
         try:
             if path.exists():
@@ -94,36 +88,44 @@ class Ledger:
                     f"ledger {path} exists already. Resume that run or choose another directory."
                 )
             with LEDGER.one_line_errors(path):
-                build(path, participation, dict(header))
-            return cls._opened(path, lock)
+                build(path, participation, dict(header), seal)
+            return cls._opened(path, lock, seal)
         except BaseException:
             lock.release()
             raise
 
     @classmethod
-    def open(cls, path: str | Path, read_only: bool = False) -> Ledger:
+    def open(cls, path: str | Path, key: NoiseKey | None = None, read_only: bool = False) -> Ledger:
         """Open an existing ledger; for writing, as the only writer.
 
+        Args:
+            path: of the file.
+            key: of the run. Without it a ledger can only be read: its chain is checked, its codes are not.
+            read_only: whether other processes may write meanwhile.
+
         Raises:
-            LedgerError: no such file, not a ledger, another format version, or a second writer.
+            LedgerError: no such file, not a ledger, another format version, a header that was altered or
+                written with another key, no key to write with, or a second writer.
         """
-        path = Path(os.path.realpath(path))
+        path, seal = Path(os.path.realpath(path)), Seal.of(LEDGER, key)
+        if key is None and not read_only:
+            raise LedgerError(f"key (of the run) must be given to write to ledger {path}; got none.")
         if not path.is_file():
             raise LedgerError(f"ledger {path} does not exist.")
         lock = None if read_only else WriterLock(LEDGER, path)
         try:
-            return cls._opened(path, lock)
+            return cls._opened(path, lock, seal)
         except BaseException:
             if lock is not None:
                 lock.release()
             raise
 
     @classmethod
-    def _opened(cls, path: Path, lock: WriterLock | None) -> Ledger:
+    def _opened(cls, path: Path, lock: WriterLock | None, seal: Seal) -> Ledger:
         connection = LEDGER.open(path, read_only=lock is None)
         try:
             with LEDGER.one_line_errors(path):
-                return cls(path, connection, lock, *read_header(connection, path))
+                return cls(path, connection, lock, seal)
         except BaseException:
             connection.close()
             raise
@@ -141,6 +143,36 @@ class Ledger:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def open_era(self, fresh: bytes, note: Mapping[str, Any] | None = None) -> Opening:
+        """Record durably that this process begins to release, before its first round.
+
+        Args:
+            fresh: 32 random bytes that no other opening had.
+            note: what else is to be remembered of it, JSON-able with finite numbers.
+
+        Raises:
+            LedgerError: the bytes or the note are unfit, the ledger is read-only, or the disk failed; nothing
+                was written then.
+        """
+        self._writable()
+        if not (isinstance(fresh, bytes) and len(fresh) == FRESH_BYTES):
+            raise LedgerError(f"fresh (bits of an opening) must be {FRESH_BYTES} bytes; got something else.")
+        with self._mutex, self._transaction():
+            last, _ = self._last()
+            opening = Opening(len(self.openings()), 0 if last is None else last + 1, fresh, dict(note or {}))
+            try:
+                row = opening.row()
+            except (TypeError, ValueError) as error:
+                raise LedgerError(f"note (of an opening) must be JSON: {error}.") from None
+            sealed = self._seal.sealed(b"opening", self.head(), self._header_chain, *row)
+            self._connection.execute("INSERT INTO openings VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, *sealed))
+        self._opening = opening
+        return opening
+
+    def opening(self) -> Opening:
+        """That of this process: recorded now, with fresh bits of the operating system, if it was not yet."""
+        return self._opening or self.open_era(os.urandom(FRESH_BYTES))
 
     def commit_round(
         self,
@@ -162,9 +194,14 @@ class Ledger:
         Raises:
             ParticipationViolation: a round out of turn or past the horizon, a user twice in the round, less
                 than b rounds after that user's previous participation, or more than k times.
-            LedgerError: the ledger is read-only or the disk failed. After any error nothing was written.
+            LedgerError: the ledger is read-only, this process recorded no opening, or the disk failed. After
+                any error nothing was written.
         """
         self._writable()
+        if self._opening is None:
+            raise LedgerError(
+                f"opening (of this process) must be recorded before round {round_index}; got none."
+            )
         if status not in ("released", "empty"):
             raise LedgerError(f"status (of a round) must be 'released' or 'empty'; got {status!r}.")
         if status == "empty" and len(users) > 0:
@@ -176,87 +213,15 @@ class Ledger:
             raise LedgerError(f"checkpoint (file and digest) must be text; got {checkpoint!r}, {digest!r}.")
         slots = {"state": {"file": checkpoint, "digest": digest}}
         with self._mutex, self._transaction():
-            last, chain = self._last()
-            check_turn(self.participation, round_index, last)
+            check_turn(self.participation, round_index, self.last_round())
             histories = self._loaded_histories()
             keys, newcomers = histories.keys(users)
             histories.check(int(round_index), keys)
             row = round_row(int(round_index), status, slots, keys, newcomers)
-            self._connection.execute(
-                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (*row, row.chained(chain, self._header_chain)),
-            )
+            sealed = self._seal.sealed(b"round", self.head(), self._header_chain, *row)
+            self._connection.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, *sealed))
         histories.meet(newcomers)
         histories.record_all(row.round, keys)
-
-    def last_round(self) -> int | None:
-        """The last committed round, or None before the first."""
-        return self._last()[0]
-
-    def checkpoint(self) -> tuple[int, str, str] | None:
-        """(round, checkpoint, digest) of the last committed round, or None before the first."""
-        rows = self._rows("SELECT round, checkpoints FROM rounds ORDER BY round DESC LIMIT 1")
-        with rebuilding(f"the last round in {self.path}", LedgerError):
-            states = [(int(index), json.loads(slots)["state"]) for index, slots in rows]
-            return next(((t, str(state["file"]), str(state["digest"])) for t, state in states), None)
-
-    def user_count(self) -> int:
-        """How many different users have taken part so far."""
-        return len(self._names())
-
-    def participations(self) -> Iterator[tuple[int, str]]:
-        """(round, user) of every participation committed so far, in the order of rounds."""
-        with self.snapshot():
-            names, rounds = read_names(self._connection), list(cohorts(self._connection))
-        for index, keys in enumerate(rounds):
-            for key in keys.tolist():
-                yield index, names[key]
-
-    def participants(self, round_index: int) -> list[str]:
-        """The users of one committed round, in the order in which the ledger first met them."""
-        ((content,),) = self._rows("SELECT participants FROM rounds WHERE round = ?", round_index)
-        names = self._names()
-        return [names[key] for key in np.frombuffer(content, dtype="<u4").tolist()]
-
-    def by_user(self) -> tuple[list[str], NDArray[np.int32], NDArray[np.int32]]:
-        """(users by key, rounds, keys): every participation, sorted by key, then by round."""
-        with self.snapshot():
-            return read_names(self._connection), *by_user(list(cohorts(self._connection)))
-
-    def patterns(self) -> PatternTable:
-        """How many users share each participation pattern; made for millions of users."""
-        with self.snapshot():
-            return read_patterns(self._connection)
-
-    def pattern_counts(self) -> dict[tuple[int, ...], int]:
-        """``patterns`` as a dict from tuples of 0-based rounds to numbers of users, sorted."""
-        return self.patterns().to_counts()
-
-    def replay(self) -> ParticipationSummary:
-        """Verify the whole file from its rows, trusting nothing that was checked when they were written.
-
-        Returns:
-            What was found: rounds, users, realised participation and separation.
-
-        Raises:
-            ParticipationViolation: rows that break the contract.
-            LedgerError: a damaged file, missing triggers, or rows that contradict each other.
-        """
-        with self.snapshot():
-            return replay(self._connection, self.participation, self._header_chain)
-
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        """Several reads inside see the same rounds, even while another process commits more."""
-        with self._mutex, LEDGER.one_line_errors(self.path):
-            nested = self._connection.in_transaction
-            if not nested:
-                self._connection.execute("BEGIN")
-            try:
-                yield
-            finally:
-                if not nested:
-                    self._connection.execute("ROLLBACK")
 
     def put_metrics(self, round_index: int, metrics: Mapping[str, Any]) -> None:
         """Store evaluation results under a round, replacing those stored before. Not part of the accounting.
@@ -278,19 +243,9 @@ class Ledger:
         except (TypeError, ValueError) as error:
             raise LedgerError(f"metrics of round {round_index} must be JSON: {error}.") from None
         with self._mutex, self._transaction():
-            self._connection.execute(
-                "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?)", (int(round_index), METRICS_VERSION, text)
-            )
-
-    def metrics(self) -> dict[int, dict[str, Any]]:
-        """All stored metrics by round, in order."""
-        with rebuilding(f"metrics in {self.path}", LedgerError):
-            rows = self._rows("SELECT round, json FROM metrics ORDER BY round")
-            return {int(t): dict(json.loads(text)) for t, text in rows}
-
-    def _rows(self, query: str, *values: int) -> list[Any]:
-        with self._mutex, LEDGER.one_line_errors(self.path):
-            return self._connection.execute(query, values).fetchall()
+            row = int(round_index), METRICS_VERSION, text
+            sealed = self._seal.sealed(b"metrics", self._header_chain, *row)
+            self._connection.execute("INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?)", (*row, *sealed))
 
     def _writable(self) -> None:
         if self._lock is None:
@@ -313,17 +268,7 @@ class Ledger:
                     self._connection.execute("ROLLBACK")
                 raise
 
-    def _last(self) -> tuple[int | None, bytes]:
-        """The last committed round, if any, and the chain value that the next one follows."""
-        rows = self._rows("SELECT round, chain FROM rounds ORDER BY round DESC LIMIT 1")
-        return rows[0] if rows else (None, self._header_chain)
-
     def _loaded_histories(self) -> Histories:
         if self._histories is None:
             self._histories = read_histories(self._connection, self.participation)
         return self._histories
-
-    def _names(self) -> list[str]:
-        """The users by key: at hand for a writer that has committed, read by everyone else."""
-        with self._mutex, LEDGER.one_line_errors(self.path):
-            return read_names(self._connection) if self._histories is None else self._histories.names

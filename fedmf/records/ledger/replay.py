@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.accounting import ParticipationSummary, PatternTable
-from fedmf.errors import LedgerError, ParticipationViolation
+from fedmf.errors import LedgerError, ParticipationViolation, rebuilding
 from fedmf.participation import Participation
 from fedmf.records.histories import Histories
-from fedmf.records.ledger_schema import ROUND_VERSION, SCHEMA, RoundRow, rows
+from fedmf.records.ledger.schema import (
+    LEDGER,
+    METRICS_VERSION,
+    OPENING_VERSION,
+    ROUND_VERSION,
+    SCHEMA,
+    Opening,
+    RoundRow,
+    opening_rows,
+    rows,
+)
+from fedmf.records.seal import Seal, Sealed
 
 
 def cohorts(connection: sqlite3.Connection) -> Iterator[NDArray[np.uint32]]:
@@ -40,39 +53,34 @@ def read_patterns(connection: sqlite3.Connection) -> PatternTable:
 
 
 def replay(
-    connection: sqlite3.Connection, participation: Participation, header: bytes
+    connection: sqlite3.Connection, participation: Participation, header: bytes, seal: Seal
 ) -> ParticipationSummary:
-    """Check schema, rounds, every participation and the chain against the contract and the header.
+    """Check schema, rows, every participation and the chain against the contract, the header and the key.
 
     Args:
         connection: to the ledger.
         participation: the contract.
         header: the header's chain value.
+        seal: of the ledger.
     """
-    _check_file(connection)
-    histories, chain = Histories(participation), header
+    LEDGER.check_file(connection, SCHEMA)
+    histories, chain = Histories(participation), _Chain(connection, header, seal)
     released = largest = empty = total = 0
-    broken: int | None = None
-    for expected, (row, stored) in enumerate(rows(connection)):
+    for expected, (row, sealed) in enumerate(rows(connection)):
         _check_round(row, expected, participation)
         keys = row.keys()
         histories.meet(row.names())
         _check_keys(row, keys, len(histories))
         histories.check(row.round, keys)
         histories.record_all(row.round, keys)
-        chain = row.chained(chain, header)
-        if chain != stored and broken is None:
-            broken = row.round
+        chain.follow(row, sealed)
         released, total, largest = row.round + 1, total + row.users, max(largest, row.users)
         empty += row.status == "empty"
     _check_names(histories.names)
     if (idle := np.flatnonzero(histories.counts == 0)).size:
         raise LedgerError(f"user {histories.names[idle[0]]!r} is in the ledger without any round.")
-    if broken is not None:
-        raise LedgerError(
-            f"round {broken} is not as it was committed: its chain value differs. "
-            "Restore the ledger from a copy."
-        )
+    chain.end(released)
+    read_metrics(connection, header, seal)
     return ParticipationSummary(
         rounds=released,
         empty_rounds=empty,
@@ -82,6 +90,84 @@ def replay(
         min_separation=histories.min_separation,
         largest_cohort=largest,
     )
+
+
+class _Chain:
+    """The chain as it should be, followed through openings and rounds; the first row that differs is kept."""
+
+    def __init__(self, connection: sqlite3.Connection, header: bytes, seal: Seal) -> None:
+        self._header, self._seal, self._last = header, seal, header
+        self._openings, self._number, self._before = opening_rows(connection), 0, 0
+        self._broken: str | None = None
+
+    def follow(self, row: RoundRow, sealed: Sealed) -> None:
+        """The next round, after the openings made before it."""
+        self._open_until(row.round)
+        if not self._number:
+            self._note("round 0", "no opening is recorded before it")
+        self._step(f"round {row.round}", sealed, b"round", *row)
+
+    def end(self, rounds: int) -> None:
+        """All rounds are there: the openings after them may follow, and nothing else.
+
+        Raises:
+            LedgerError: a row is not as it was committed.
+        """
+        self._open_until(rounds)
+        if self._number < len(self._openings):
+            self._note(f"opening {self._number}", "it begins with a round that is not next")
+        if self._broken is not None:
+            raise LedgerError(self._broken)
+
+    def _open_until(self, index: int) -> None:
+        while self._number < len(self._openings):
+            row, sealed = self._openings[self._number]
+            number, version, first, *_ = row
+            if first > index:
+                return
+            if number != self._number or version != OPENING_VERSION or first < self._before:
+                self._note(f"opening {self._number}", "it is not one of this format, in order")
+            self._step(f"opening {self._number}", sealed, b"opening", *row)
+            self._number, self._before = self._number + 1, first
+
+    def _step(self, name: str, sealed: Sealed, kind: bytes, *content: int | str | bytes) -> None:
+        fault = self._seal.fault(sealed, kind, self._last, self._header, *content)
+        if fault is not None:
+            self._note(name, fault)
+        self._last = sealed[0]
+
+    def _note(self, name: str, fault: str) -> None:
+        if self._broken is None:
+            self._broken = f"{name} is not as it was committed: {fault}. Restore the ledger from a copy."
+
+
+def read_openings(connection: sqlite3.Connection) -> list[Opening]:
+    """All openings in order."""
+    with rebuilding("openings of the ledger", LedgerError):
+        return [
+            Opening(int(number), int(first), bytes(fresh), dict(json.loads(note)))
+            for (number, _, first, fresh, note), _ in opening_rows(connection)
+        ]
+
+
+def read_metrics(connection: sqlite3.Connection, header: bytes, seal: Seal) -> dict[int, dict[str, Any]]:
+    """All metrics by round, in order.
+
+    Raises:
+        LedgerError: a row is not as it was written.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    for *row, chain, mac in connection.execute(
+        "SELECT round, version, json, chain, mac FROM metrics ORDER BY round"
+    ):
+        fault = seal.fault((chain, mac), b"metrics", header, *row)
+        if row[1] != METRICS_VERSION:
+            fault = f"version {row[1]} is not known"
+        if fault is not None:
+            raise LedgerError(f"metrics of round {row[0]} are not as they were written: {fault}.")
+        with rebuilding(f"metrics of round {row[0]}", LedgerError):
+            found[int(row[0])] = dict(json.loads(row[2]))
+    return found
 
 
 def by_user(rounds: list[NDArray[np.uint32]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -100,17 +186,6 @@ def by_user(rounds: list[NDArray[np.uint32]]) -> tuple[NDArray[np.int32], NDArra
     keys = (joined // n).astype(np.int32)
     joined -= keys * np.int64(n)
     return joined.astype(np.int32), keys
-
-
-def _check_file(connection: sqlite3.Connection) -> None:
-    (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-    if verdict != "ok":
-        raise LedgerError(f"the ledger file is damaged: {' '.join(verdict.split())}.")
-    present = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
-    missing = [statement for statement in SCHEMA if statement not in present]
-    if missing:
-        name = missing[0].split("(")[0].split(" BEFORE ")[0]
-        raise LedgerError(f"the ledger's schema was altered: no '{name}' as written by this format version.")
 
 
 def _check_round(row: RoundRow, expected: int, participation: Participation) -> None:

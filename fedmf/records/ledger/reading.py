@@ -1,0 +1,176 @@
+"""A ledger as it is read: by a writer and by everyone who accounts for a run."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.accounting import ParticipationSummary, PatternTable
+from fedmf.errors import LedgerError, rebuilding
+from fedmf.records.histories import Histories
+from fedmf.records.ledger.replay import (
+    by_user,
+    cohorts,
+    read_metrics,
+    read_names,
+    read_openings,
+    read_patterns,
+    replay,
+)
+from fedmf.records.ledger.schema import LEDGER, Opening, read_header
+from fedmf.records.seal import Seal
+
+__all__ = ["LedgerReading"]
+
+
+class LedgerReading:
+    """What an open ledger answers.
+
+    Args:
+        path: of the file.
+        connection: to it.
+        seal: under the key of the run, or without a key.
+
+    Attributes:
+        participation: the contract.
+        header: the description of the run.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, seal: Seal) -> None:
+        self.path = path
+        self.participation, self.header, self._header_chain = read_header(connection, path, seal)
+        self._connection, self._seal = connection, seal
+        self._mutex = threading.RLock()
+        self._histories: Histories | None = None
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether the key is at hand, so that codes are checked and not chain values alone."""
+        return self._seal.key is not None
+
+    def last_round(self) -> int | None:
+        """The last committed round, or None before the first."""
+        return self._last()[0]
+
+    def checkpoint(self) -> tuple[int, str, str] | None:
+        """(round, checkpoint, digest) of the last committed round, or None before the first."""
+        rows = self._rows("SELECT round, checkpoints FROM rounds ORDER BY round DESC LIMIT 1")
+        with rebuilding(f"the last round in {self.path}", LedgerError):
+            states = [(int(index), json.loads(slots)["state"]) for index, slots in rows]
+            return next(((t, str(state["file"]), str(state["digest"])) for t, state in states), None)
+
+    def openings(self) -> list[Opening]:
+        """All openings so far, in order."""
+        with self._mutex, LEDGER.one_line_errors(self.path):
+            return read_openings(self._connection)
+
+    def chains(self) -> list[tuple[int, bytes]]:
+        """(round, chain value) of every committed round, to find where two branches of a run part."""
+        return [
+            (index, chain) for index, chain in self._rows("SELECT round, chain FROM rounds ORDER BY round")
+        ]
+
+    def head(self) -> bytes:
+        """The chain value of the last record: the one that the next follows."""
+        with self.snapshot():
+            last, chain = self._last()
+            query = "SELECT first_round, chain FROM openings ORDER BY number DESC LIMIT 1"
+            for first, opening in self._rows(query):
+                if last is None or first > last:
+                    return opening
+            return chain
+
+    def holds(self, chain: bytes) -> bool:
+        """Whether the header, an opening or a round has this chain value."""
+        query = (
+            "SELECT EXISTS (SELECT 1 FROM rounds WHERE chain = ?1) OR "
+            "EXISTS (SELECT 1 FROM openings WHERE chain = ?1)"
+        )
+        ((found,),) = self._rows(query, chain)
+        return bool(found) or chain == self._header_chain
+
+    def user_count(self) -> int:
+        """How many different users have taken part so far."""
+        return len(self._names())
+
+    def participations(self) -> Iterator[tuple[int, str]]:
+        """(round, user) of every participation committed so far, in the order of rounds."""
+        with self.snapshot():
+            names, rounds = read_names(self._connection), list(cohorts(self._connection))
+        for index, keys in enumerate(rounds):
+            for key in keys.tolist():
+                yield index, names[key]
+
+    def participants(self, round_index: int) -> list[str]:
+        """The users of one committed round, in the order in which the ledger first met them."""
+        ((content,),) = self._rows("SELECT participants FROM rounds WHERE round = ?", round_index)
+        names = self._names()
+        return [names[key] for key in np.frombuffer(content, dtype="<u4").tolist()]
+
+    def by_user(self) -> tuple[list[str], NDArray[np.int32], NDArray[np.int32]]:
+        """(users by key, rounds, keys): every participation, sorted by key, then by round."""
+        with self.snapshot():
+            return read_names(self._connection), *by_user(list(cohorts(self._connection)))
+
+    def patterns(self) -> PatternTable:
+        """How many users share each participation pattern; made for millions of users."""
+        with self.snapshot():
+            return read_patterns(self._connection)
+
+    def pattern_counts(self) -> dict[tuple[int, ...], int]:
+        """``patterns`` as a dict from tuples of 0-based rounds to numbers of users, sorted."""
+        return self.patterns().to_counts()
+
+    def replay(self) -> ParticipationSummary:
+        """Verify the whole file from its rows, trusting nothing that was checked when they were written.
+
+        Returns:
+            What was found: rounds, users, realised participation and separation.
+
+        Raises:
+            ParticipationViolation: rows that break the contract.
+            LedgerError: a damaged file, missing triggers, rows that contradict each other, or that were not
+                written with the run's key (where it is at hand).
+        """
+        with self.snapshot():
+            return replay(self._connection, self.participation, self._header_chain, self._seal)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Several reads inside see the same rounds, even while another process commits more."""
+        with self._mutex, LEDGER.one_line_errors(self.path):
+            nested = self._connection.in_transaction
+            if not nested:
+                self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                if not nested:
+                    self._connection.execute("ROLLBACK")
+
+    def metrics(self) -> dict[int, dict[str, Any]]:
+        """All stored metrics by round, in order."""
+        with self._mutex, LEDGER.one_line_errors(self.path):
+            return read_metrics(self._connection, self._header_chain, self._seal)
+
+    def _rows(self, query: str, *values: int | bytes) -> list[Any]:
+        with self._mutex, LEDGER.one_line_errors(self.path):
+            return self._connection.execute(query, values).fetchall()
+
+    def _last(self) -> tuple[int | None, bytes]:
+        """The last committed round, if any, and its chain value, or the header's."""
+        rows = self._rows("SELECT round, chain FROM rounds ORDER BY round DESC LIMIT 1")
+        return rows[0] if rows else (None, self._header_chain)
+
+    def _names(self) -> list[str]:
+        """The users by key: at hand for a writer that has committed, read by everyone else."""
+        with self._mutex, LEDGER.one_line_errors(self.path):
+            return read_names(self._connection) if self._histories is None else self._histories.names

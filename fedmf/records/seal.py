@@ -1,0 +1,77 @@
+"""What binds the rows of a record to all before them and to the key of the run or stream."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+from typing import Self
+
+from fedmf.noise import NoiseKey
+from fedmf.records.sqlite import RecordKind
+
+__all__ = ["Seal", "Sealed"]
+
+#: (chain value, authentication code)
+Sealed = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True)
+class Seal:
+    """Chain values and authentication codes of one record.
+
+    A row that follows the value c has the chain value c' = SHA-256(kind of record ‖ kind of row ‖ c ‖
+    content), each part preceded by its type and length, and the code HMAC-SHA256(records key, c'). The
+    records key is a sub-key of the noise key, so whoever has that key alone can write rows that fit.
+
+    Args:
+        domain: the kind of record and its version.
+        key: 32 bytes, None where the key is not at hand: then chain values are compared and codes are not.
+    """
+
+    domain: bytes
+    key: bytes | None = field(repr=False)
+
+    @classmethod
+    def of(cls, kind: RecordKind, key: NoiseKey | None) -> Self:
+        """The seal of a record of this kind under the key of its run or stream."""
+        domain = f"fedmf {kind.name} {kind.version} ".encode()
+        return cls(domain, None if key is None else key.subkey("records"))
+
+    def chained(self, row: bytes, *parts: int | str | bytes | None) -> bytes:
+        """The chain value of a row of a kind: no two lists of parts read alike."""
+        pieces = [self.domain, row]
+        for part in parts:
+            content = part if isinstance(part, bytes) else str(part).encode()
+            pieces += type(part).__name__.encode(), len(content).to_bytes(8, "little"), content
+        return hashlib.sha256(b"".join(pieces)).digest()
+
+    def sealed(self, row: bytes, *parts: int | str | bytes | None) -> Sealed:
+        """Chain value and code of a row that is to be written.
+
+        Raises:
+            ValueError: there is no key.
+        """
+        chain = self.chained(row, *parts)
+        return chain, self.code(chain)
+
+    def code(self, chain: bytes) -> bytes:
+        """The authentication code of a chain value.
+
+        Raises:
+            ValueError: there is no key.
+        """
+        if self.key is None:
+            raise ValueError("key (of the record) must be at hand to write; got none.")
+        return hmac.digest(self.key, chain, "sha256")
+
+    def fault(self, sealed: Sealed, row: bytes, *parts: int | str | bytes | None) -> str | None:
+        """What is wrong with a row as it was read, None if nothing is."""
+        chain, code = sealed
+        if not (isinstance(chain, bytes) and isinstance(code, bytes)):
+            return "its chain value or code is damaged"
+        if chain != self.chained(row, *parts):
+            return "its chain value differs"
+        if self.key is not None and not hmac.compare_digest(self.code(chain), code):
+            return "its authentication code is not that of the run's key"
+        return None

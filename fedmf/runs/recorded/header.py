@@ -1,0 +1,67 @@
+"""What the ledger of a run says about it, as it is written and as it is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from fedmf.accounting import Plan, RunHeader, UserLevel
+from fedmf.noise import NoiseKey
+from fedmf.records import Ledger
+from fedmf.runs.evaluation import NotPrivateEvaluation
+from fedmf.runs.recorded.recomputed import check_header
+from fedmf.runs.run import Run
+
+__all__ = ["evaluation_header", "file_digest", "header_of", "recorded_header"]
+
+
+def header_of(
+    run: Run,
+    plan: Plan,
+    key: NoiseKey,
+    dimension: int,
+    test_owner: str = "nobody",
+    arrays: tuple[tuple[str, tuple[int, ...]], ...] = (),
+) -> RunHeader:
+    """What the ledger must remember to account for the run and to continue it exactly."""
+    budgets = run.privacy.user_budgets if isinstance(run.privacy, UserLevel) else ""
+    shown = {
+        "federated evaluation": isinstance(run.evaluation, NotPrivateEvaluation),
+        "central test part": test_owner == "training users",
+    }
+    return RunHeader(
+        run=run.to_dict(),
+        plan=plan,
+        dimension=dimension,
+        arrays=arrays,
+        key_fingerprint=key.fingerprint if run.is_private else None,
+        key_public=key.public,
+        clipped_by="server" if run.execution.messages == "per-user" else "workers",
+        not_private=tuple(name for name, true in shown.items() if true),
+        public_inputs=tuple(dataclasses.asdict(entry) for entry in run.task_source.public_inputs()),
+        budgets=file_digest(Path(budgets).expanduser()) if budgets else "",
+    )
+
+
+def evaluation_header(header: RunHeader) -> dict[str, Any]:
+    """What the ledger of evaluations is bound to: the plan and the noise key of one run."""
+    return {"evaluations of": {"plan": header.plan.to_dict(), "key_fingerprint": header.key_fingerprint}}
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file in hexadecimal digits."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def recorded_header(ledger: Ledger) -> RunHeader:
+    """The header of a ledger, checked against itself.
+
+    Raises:
+        LedgerError: a number in it is not the one that follows from the others.
+        ValueError: another format, or a field out of its range.
+    """
+    header = RunHeader.from_dict(ledger.header)
+    check_header(header)
+    return header

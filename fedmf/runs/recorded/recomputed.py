@@ -1,0 +1,112 @@
+"""Every number of a header that follows from others, computed again when the header is read.
+
+What is recorded must agree to a relative 1e-9, far above rounding and far below anything that matters.
+Figures of amplification take long and are left to the statement, which computes them again by their recorded
+seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Final
+
+from fedmf.accounting import (
+    EvaluationPlan,
+    Plan,
+    RunHeader,
+    UserLevel,
+    certified_sigma,
+    evaluation_count,
+    shared_multipliers,
+)
+from fedmf.errors import LedgerError
+from fedmf.factorization import Sensitivity, stated_sensitivity
+from fedmf.runs.evaluation import EVALUATIONS, PrivateEvaluation
+from fedmf.runs.mechanism import NoiseMechanism
+from fedmf.runs.planning import release_of, storage_inflation
+from fedmf.values import value_of
+
+__all__ = ["TOLERANCE", "check_header"]
+
+#: Relative, of every number that is computed again.
+TOLERANCE: Final = 1e-9
+
+#: (name, recorded, recomputed)
+Figure = tuple[str, Any, Any]
+
+
+def check_header(header: RunHeader) -> None:
+    """Compute again what follows from privacy, cohorts, coefficients and evaluation, and compare.
+
+    Raises:
+        LedgerError: a recorded figure differs from the one that follows; both are named.
+        ValueError: what they follow from cannot be read.
+    """
+    for name, recorded, recomputed in _figures(header):
+        if not _agree(recorded, recomputed):
+            raise LedgerError(
+                f"{name} of the header is {recorded!r}; from the rest of the header follows {recomputed!r}. "
+                "The record was altered: restore it from a copy."
+            )
+
+
+def _figures(header: RunHeader) -> Iterator[Figure]:
+    plan, run = header.plan, header.run
+    noise = NoiseMechanism.from_dict(run["mechanism"])
+    yield "participation", plan.participation, plan.cohorts.participation(plan.users, noise.bands)
+    yield from _sensitivity("sensitivity", plan.sensitivity, release_of(plan).stated(plan.participation))
+    asked = value_of(EVALUATIONS, run["evaluation"])
+    yield "evaluation (whether private)", plan.evaluation is not None, isinstance(asked, PrivateEvaluation)
+    if plan.evaluation is not None and isinstance(asked, PrivateEvaluation):
+        yield from _evaluation(plan, plan.evaluation, asked, run["task"].get("ranges"))
+    elif not isinstance(plan.privacy, UserLevel):
+        yield "noise_multiplier", plan.noise_multiplier, 0.0
+    elif plan.amplification is None:
+        sigma = certified_sigma(plan.privacy.epsilon, plan.privacy.delta)
+        yield "noise_multiplier", plan.noise_multiplier, sigma
+    relative = plan.noise_multiplier * plan.sensitivity.value
+    inflation = storage_inflation(
+        noise.storage, plan.mechanism, plan.participation, relative, header.dimension
+    )
+    yield "inflation", plan.inflation, inflation
+    messages = run["execution"]["messages"]
+    yield "clipped_by", header.clipped_by, "server" if messages == "per-user" else "workers"
+    yield "key_fingerprint (whether there is one)", header.key_fingerprint is None, plan.noise_multiplier == 0
+    if plan.noise_multiplier > 0 and plan.privacy.noise_seed is not None:
+        yield "key_public", header.key_public, True
+
+
+def _evaluation(
+    plan: Plan, made: EvaluationPlan, asked: PrivateEvaluation, ranges: list[Any] | None
+) -> Iterator[Figure]:
+    count = evaluation_count(plan.participation.rounds, asked.every)
+    cohorts = asked.cohorts(count, plan.users)
+    privacy = plan.privacy
+    assert isinstance(privacy, UserLevel)  # `Plan` has no evaluation without noise
+    sigma, sigma_e = shared_multipliers(privacy.epsilon, privacy.delta, asked.share)
+    yield "noise_multiplier", plan.noise_multiplier, sigma
+    yield "noise_multiplier of evaluations", made.noise_multiplier, sigma_e
+    yield "participation of evaluations", made.participation, cohorts.participation(plan.users)
+    yield "size of evaluations", made.size, cohorts.size
+    for name in ("every", "workload", "share"):
+        yield f"{name} of evaluations", getattr(made, name), getattr(asked, name)
+    said = [list(entry) for entry in made.ranges]
+    if ranges is None:  # a task whose metrics only its code knows
+        yield "range of the loss in evaluations", said[0], ["loss", 0.0, float(asked.loss_bound)]
+    else:
+        yield "ranges of evaluations", said, ranges
+    recomputed = stated_sensitivity(made.mechanism.factorization, made.participation)
+    yield from _sensitivity("sensitivity of evaluations", made.sensitivity, recomputed)
+
+
+def _sensitivity(name: str, recorded: Sensitivity, recomputed: Sensitivity) -> Iterator[Figure]:
+    yield name, recorded.value, recomputed.value
+    yield f"kind of {name}", recorded.kind, recomputed.kind
+    yield f"case of {name}", recorded.case, recomputed.case
+
+
+def _agree(recorded: Any, recomputed: Any) -> bool:
+    if isinstance(recorded, float) and isinstance(recomputed, float):
+        return math.isclose(recorded, recomputed, rel_tol=TOLERANCE)
+    return recorded == recomputed

@@ -1,0 +1,123 @@
+"""The file of a stream's releases: blocks of float64 numbers, each with a check in the state's tables."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.records import Opening, Seal
+from fedmf.streaming.state.schema import StateError
+
+__all__ = ["ReleaseFile"]
+
+
+class ReleaseFile:
+    """Every release as float64 numbers, little-endian, one after the other.
+
+    Args:
+        path: of the file; made if it is missing.
+        width: numbers of a release.
+        connection: to the state, which keeps a row for each block: where it begins, how many releases it
+            has, under which opening, and what binds its bytes to the stream's key.
+        seal: of the state.
+        plan: the plan's chain value.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(
+        self, path: Path, width: int, connection: sqlite3.Connection, seal: Seal, plan: bytes
+    ) -> None:
+        self.path, self._size = path, 8 * width
+        self._connection, self._seal, self._plan = connection, seal, plan
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def append(self, first: int, releases: NDArray[np.float64]) -> bytes:
+        """Write a block durably at its place; its digest, for `note`."""
+        content = np.ascontiguousarray(releases, "<f8").tobytes()
+        rest, at = memoryview(content), self._size * first
+        while rest:
+            done = os.pwrite(self._file, rest, at)
+            rest, at = rest[done:], at + done
+        os.fsync(self._file)
+        return hashlib.sha256(content).digest()
+
+    def note(self, first: int, count: int, opening: Opening, digest: bytes) -> None:
+        """Put a block's row into the transaction that commits it."""
+        sealed = self._seal.sealed(b"block", self._plan, first, count, opening.number, opening.fresh, digest)
+        self._connection.execute(
+            "INSERT OR REPLACE INTO blocks VALUES (?, ?, ?, ?, ?)", (first, count, opening.number, *sealed)
+        )
+
+    def read(self, start: int, stop: int, openings: Sequence[Opening]) -> NDArray[np.float64]:
+        """Releases start … stop − 1, shape (stop − start, width), each checked with its whole block.
+
+        Raises:
+            StateError: the file does not hold what was committed.
+        """
+        parts = [np.empty((0, self._size // 8))]
+        for first, block in self._blocks(start, stop, openings):
+            parts.append(block[max(0, start - first) : stop - first])
+        return np.concatenate(parts)
+
+    def _blocks(
+        self, start: int, stop: int, openings: Sequence[Opening]
+    ) -> Iterator[tuple[int, NDArray[np.float64]]]:
+        """(first record, block) of the blocks that cover a range."""
+        if start >= stop:
+            return
+        due: int | None = None
+        query = (
+            "SELECT first, count, opening, chain, mac FROM blocks "
+            "WHERE first >= (SELECT MAX(first) FROM blocks WHERE first <= ?) AND first < ? ORDER BY first"
+        )
+        for first, count, number, *sealed in self._connection.execute(query, (start, stop)).fetchall():
+            if (due is not None and first != due) or not 0 <= number < len(openings):
+                raise self._damaged(stop)
+            content = self._content(first, count, stop)
+            digest, opening = hashlib.sha256(content).digest(), openings[number]
+            chain, mac = sealed
+            fault = self._seal.fault(
+                (chain, mac), b"block", self._plan, first, count, number, opening.fresh, digest
+            )
+            if fault is not None:
+                raise StateError(
+                    f"{self.path} is not as it was committed: block of release {first}: {fault}. "
+                    "Restore the directory from a copy."
+                )
+            yield first, np.frombuffer(content, "<f8").reshape(count, -1)
+            due = first + count
+        if due is None or due < stop:
+            raise self._damaged(stop)
+
+    def _content(self, first: int, count: int, stop: int) -> bytes:
+        content, size, at = bytearray(), self._size * count, self._size * first
+        if at + size > os.fstat(self._file).st_size:
+            raise self._damaged(stop)
+        while len(content) < size:
+            more = os.pread(self._file, size - len(content), at + len(content))
+            if not more:
+                raise self._damaged(stop)
+            content += more
+        return bytes(content)
+
+    def _damaged(self, stop: int) -> StateError:
+        return StateError(f"{self.path} must hold {stop} releases; it is cut short or lacks a block.")

@@ -1,0 +1,304 @@
+"""The state directory of a private stream: what it needs to go on after any interruption.
+
+    noise.key        the key, mode 0600
+    state.sqlite     the plan, openings, the position after the last commit, the users' histories
+    releases.bin     every release as float64 numbers, one after the other
+    statement.*      the privacy statement: .json for programs, .txt and .html for people
+    operator.json    counts for the operator, not to be published
+
+A block of steps is committed in this order: its releases are appended to releases.bin and flushed; one
+transaction moves the position past its rows and names the releases; only then does the output get them. See
+docs/decisions/0008-what-a-stream-commits.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.errors import rebuilding
+from fedmf.noise import NoiseKey
+from fedmf.records import (
+    Opening,
+    Seal,
+    UserRow,
+    WriterLock,
+    create_directory,
+    load_key,
+    save_key,
+    tighten,
+    write_durably,
+)
+from fedmf.streaming.position import Position
+from fedmf.streaming.state.packing import pack_state, unpack_state
+from fedmf.streaming.state.releases import ReleaseFile
+from fedmf.streaming.state.schema import (
+    SCHEMA,
+    STREAM_STATE,
+    PositionRow,
+    StateError,
+    UserSum,
+    read_openings,
+    read_plan,
+    read_position,
+    require,
+)
+from fedmf.streaming.statement_text import render_statement, render_statement_page
+from fedmf.streaming.stream_plan import StreamPlan, check_plan
+
+__all__ = ["StreamState"]
+
+KEY, DATABASE, RELEASES = "noise.key", "state.sqlite", "releases.bin"
+STATEMENT, OPERATOR = "statement", "operator.json"
+FRESH_BYTES: Final = 32
+
+
+class StreamState:
+    """An open state directory; one process at a time holds it.
+
+    Use `create` or `open`, as a context manager.
+
+    Guarantees:
+        A directory either holds a whole state or none. `commit` takes effect whole or not at all, whatever
+        stops the process or the machine, and what returned from it is durable.
+    """
+
+    def __init__(self, path: Path, lock: WriterLock, connection: sqlite3.Connection, key: NoiseKey) -> None:
+        self.path, self.key = path, key
+        self._lock, self._connection, self._seal = lock, connection, Seal.of(STREAM_STATE, key)
+        STREAM_STATE.check_file(connection, SCHEMA)
+        with rebuilding(f"stream state {path}", StateError):
+            plan, self.digest_key, self._plan_chain = read_plan(connection, self._seal)
+            self._users = UserSum(self._seal, self.users())
+            self._row, self._head = read_position(connection, self._seal, self._plan_chain, self._users)
+            found = read_openings(connection, self._seal, self._plan_chain)
+            self.plan, self.position = StreamPlan.from_dict(plan), Position(**json.loads(self._row.json))
+        self._openings = [opening for opening, *_ in found]
+        self._opening: Opening | None = None
+        # Openings after the position: each follows what was last before it.
+        for _, previous, chain in found[self._row.opening + 1 :]:
+            require("an opening", None if previous == self._head else "it does not follow the position")
+            self._head = chain
+        require("position", None if self._row.opening < len(found) else "its opening is missing")
+        check_plan(self.plan)
+        self._check_blocks()
+        self._releases = ReleaseFile(
+            path / RELEASES, self.plan.width, connection, self._seal, self._plan_chain
+        )
+
+    @classmethod
+    def create(cls, path: Path, plan: StreamPlan, key: NoiseKey) -> Self:
+        """Begin a stream and keep its directory open.
+
+        Args:
+            path: absent or an empty directory.
+            plan: of the stream.
+            key: of its noise.
+
+        Raises:
+            StateError: the place is taken or cannot be written.
+        """
+
+        def fill(folder: Path) -> None:
+            save_key(folder / KEY, key)
+            _build_database(folder / DATABASE, plan, Seal.of(STREAM_STATE, key))
+
+        create_directory(path.absolute(), "state directory", fill, error=StateError)
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open the directory of a stream that was begun.
+
+        Raises:
+            StateError, ValueError: not a state directory, damaged, or held by another process.
+        """
+        path = path.absolute()
+        database = path / DATABASE
+        with ExitStack() as undo:
+            lock = WriterLock(STREAM_STATE, database)
+            undo.callback(lock.release)
+            connection = STREAM_STATE.open(database, read_only=False)
+            undo.callback(connection.close)
+            key = load_key(path / KEY)
+            tighten(path)
+            with STREAM_STATE.one_line_errors(database):
+                state = cls(path, lock, connection, key)
+            undo.pop_all()
+        return state
+
+    @staticmethod
+    def exists(path: Path) -> bool:
+        """Whether a stream was begun there."""
+        return (path / DATABASE).exists()
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        self._connection.close()
+        self._releases.close()
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def users(self) -> Iterator[UserRow]:
+        """Every user's history."""
+        yield from self._connection.execute("SELECT user, count, last FROM users")
+
+    def stream_state(self) -> dict[str, Any] | None:
+        """The state of the `MomentStream` as of the last commit, None before the first."""
+        with rebuilding(f"stream state {self.path}", StateError):
+            return unpack_state(self._row.stream) if self._row.stream else None
+
+    def openings(self) -> list[Opening]:
+        """All openings so far, in order; first_round is the step before which one was made, 0-based."""
+        return list(self._openings)
+
+    def head(self) -> bytes:
+        """The chain value of the last record: the one that the next follows."""
+        return self._head
+
+    def open_era(self, fresh: bytes, note: Mapping[str, Any] | None = None) -> Opening:
+        """Record durably that this process begins to release, before its first step.
+
+        Args:
+            fresh: 32 random bytes that no other opening had.
+            note: what else is to be remembered of it, JSON-able with finite numbers.
+
+        Raises:
+            StateError: the bytes are unfit or the disk failed; nothing was written then.
+        """
+        if not (isinstance(fresh, bytes) and len(fresh) == FRESH_BYTES):
+            raise StateError(f"fresh (bits of an opening) must be {FRESH_BYTES} bytes; got something else.")
+        opening = Opening(len(self._openings), self.position.step, fresh, dict(note or {}))
+        row = opening.row()
+        sealed = self._seal.sealed(b"opening", self._plan_chain, self._head, *row)
+        with self._transaction():
+            self._connection.execute(
+                "INSERT INTO openings VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, self._head, *sealed)
+            )
+        self._openings.append(opening)
+        self._head, self._opening = sealed[0], opening
+        return opening
+
+    def opening(self) -> Opening:
+        """That of this process: recorded now, with fresh bits of the operating system, if it was not yet."""
+        return self._opening or self.open_era(os.urandom(FRESH_BYTES))
+
+    def commit(
+        self,
+        position: Position,
+        releases: NDArray[np.float64],
+        stream: Mapping[str, Any],
+        users: Sequence[UserRow],
+    ) -> None:
+        """Make a block of steps final.
+
+        Args:
+            position: after it.
+            releases: those of the block, shape (records, width); they end at `position.records`.
+            stream: the state of the `MomentStream` after it.
+            users: histories that changed.
+
+        Raises:
+            ValueError: this process takes a step and recorded no opening, or the disk failed; then nothing
+                has changed.
+        """
+        if position.step > self.position.step and self._opening is None:
+            raise StateError("opening (of this process) must be recorded before a step; got none.")
+        row = PositionRow(
+            json.dumps(dataclasses.asdict(position)), pack_state(stream), len(self._openings) - 1, self._head
+        )
+        with self._transaction():
+            if len(releases):
+                first = position.records - len(releases)
+                digest = self._releases.append(first, releases)
+                self._releases.note(first, len(releases), self._openings[-1], digest)
+            changed = self._users.changed(self._known(users), users)
+            sealed = row.sealed(self._seal, self._plan_chain, changed)
+            self._connection.execute(
+                "UPDATE position SET json = ?, stream = ?, opening = ?, previous = ?, chain = ?, mac = ?",
+                (*row, *sealed),
+            )
+            self._connection.executemany("INSERT OR REPLACE INTO users VALUES (?, ?, ?)", users)
+        self.position, self._row, self._head, self._users = position, row, sealed[0], changed
+
+    def releases(self, start: int, stop: int) -> NDArray[np.float64]:
+        """Committed releases start … stop − 1, shape (stop − start, width).
+
+        Raises:
+            StateError: the file does not hold what was committed.
+        """
+        with STREAM_STATE.one_line_errors(self.path / DATABASE):
+            return self._releases.read(start, stop, self._openings)
+
+    def write_statement(self, statement: Mapping[str, Any]) -> None:
+        """Write what `stream_statement` gave, for programs and for people; fit to be published."""
+        forms = {
+            ".json": _json(statement),
+            ".txt": render_statement(statement),
+            ".html": render_statement_page(statement),
+        }
+        for suffix, text in forms.items():
+            write_durably(self.path / f"{STATEMENT}{suffix}", text.encode())
+
+    def write_counts(self) -> None:
+        """Write how many rows were clipped, zeroed and refused, which depends on data: for the operator."""
+        write_durably(self.path / OPERATOR, _json(self.position.counts()).encode())
+
+    def _check_blocks(self) -> None:
+        """Blocks and position are committed together, so neither can be put back alone."""
+        query = "SELECT first, count FROM blocks ORDER BY first DESC LIMIT 1"
+        ends = [first + count for first, count in self._connection.execute(query)] or [0]
+        require("blocks", None if ends == [self.position.records] else "they do not end at the position")
+
+    def _known(self, users: Sequence[UserRow]) -> Iterator[UserRow]:
+        """The histories of users as they are before they change."""
+        for user, *_ in users:
+            yield from self._connection.execute("SELECT user, count, last FROM users WHERE user = ?", (user,))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with STREAM_STATE.one_line_errors(self.path / DATABASE):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+
+def _build_database(path: Path, plan: StreamPlan, seal: Seal) -> None:
+    text = json.dumps(plan.to_dict(), ensure_ascii=False, allow_nan=False)
+
+    def fill(connection: sqlite3.Connection) -> None:
+        for statement in SCHEMA:
+            connection.execute(statement)
+        content = text, secrets.token_bytes(32)
+        chain, mac = seal.sealed(b"plan", *content)
+        connection.execute("INSERT INTO plan VALUES (0, ?, ?, ?, ?)", (*content, chain, mac))
+        start = PositionRow(json.dumps(dataclasses.asdict(Position())), b"", -1, chain)
+        sealed = start.sealed(seal, chain, UserSum(seal))
+        connection.execute("INSERT INTO position VALUES (0, ?, ?, ?, ?, ?, ?)", (*start, *sealed))
+
+    with STREAM_STATE.one_line_errors(path):
+        STREAM_STATE.build(path, fill)
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
