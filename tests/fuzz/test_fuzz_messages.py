@@ -18,10 +18,10 @@ from fedmf.flower.messages import (
     RejectedReply,
     hosted_users,
     read_failures,
+    read_rows_reply,
     read_slice_reply,
-    read_user_reply,
+    rows_reply,
     served_roster,
-    user_reply,
 )
 from fedmf.training import UserFailure
 
@@ -66,7 +66,7 @@ def replies(draw: st.DrawFn) -> Message:
     for key in draw(st.lists(st.sampled_from(["round", "users"]), max_size=1)):
         del config[key]
     record = ArrayRecord()
-    for name in draw(st.lists(st.sampled_from(["update", "first", "other"]), max_size=2, unique=True)):
+    for name in draw(st.lists(st.sampled_from(["rows", "first", "other"]), max_size=2, unique=True)):
         record[name] = draw(arrays())
     content: dict[str, Any] = {"arrays": record, "config": ConfigRecord(config)}
     if draw(st.integers(0, 9)) == 0:
@@ -77,8 +77,8 @@ def replies(draw: st.DrawFn) -> Message:
 
 def read(reply: Message) -> None:
     """Through every reader; what is taken is what was asked for."""
-    update = judged(lambda: read_user_reply(reply, t=T, asked=ASKED, dimension=D), RejectedReply)
-    assert update is None or (update.shape == (D,) and bool(torch.isfinite(update).all()))
+    rows = judged(lambda: read_rows_reply(reply, t=T, asked=ASKED, dimension=D), RejectedReply)
+    assert rows is None or (rows.shape == (len(ASKED), D) and rows.dtype == torch.float32)
     parts = judged(lambda: read_slice_reply(reply, t=T, asked=ASKED, lengths={"first": D}), RejectedReply)
     assert parts is None or (parts["first"].dtype == torch.int64 and parts["first"].shape == (D,))
     users = judged(lambda: hosted_users(reply), RejectedReply)
@@ -114,7 +114,7 @@ def honest() -> tuple[Message, dict[str, bytes]]:
     request = Message(RecordDict(), 7, MessageType.TRAIN)
     set_message_id(request, "asked")
     failure = UserFailure("ann", "training", "no reason")
-    reply = user_reply(request, T, "ann", torch.tensor([1.0, 2.0, 3.0]), [failure])
+    reply = rows_reply(request, T, ["ann"], torch.tensor([[1.0, 2.0, 3.0]]), [failure])
     return reply, {name: item.deflate() for name, item in get_all_nested_objects(reply).items()}
 
 
@@ -135,11 +135,11 @@ def test_replies_that_are_damaged_on_their_way(damage: tuple[str, bytes]) -> Non
 def judge(contents: dict[str, bytes]) -> torch.Tensor | None:
     pull = LinkPull.__new__(LinkPull)
     pull._client, pull._node, pull._run_id = Link(contents), None, 1  # type: ignore[assignment]
-    pull._most = 1 << 20
+    pull._limit = lambda _: 1 << 20
     announced = _Announced(REPLY.object_id, REPLY.metadata.src_node_id, list(contents))
     got = judged(lambda: pull._reply("asked", announced))
     assert got is not None
     if got.has_error():
         assert len(got.error.reason.splitlines()) <= 1
     read(got)
-    return judged(lambda: read_user_reply(got, t=T, asked=("ann",), dimension=D), RejectedReply)
+    return judged(lambda: read_rows_reply(got, t=T, asked=("ann",), dimension=D), RejectedReply)

@@ -118,7 +118,7 @@ FIGURES = {
     "noise_multiplier of evaluations": ("plan", "evaluation", "noise_multiplier"),
     "sensitivity of evaluations": ("plan", "evaluation", "sensitivity", "value"),
     "share of evaluations": ("plan", "evaluation", "share"),
-    "loss_bound of evaluations": ("plan", "evaluation", "loss_bound"),
+    "range of the loss in evaluations": ("plan", "evaluation", "ranges"),
     "participation": ("plan", "participation", "max_participations"),
     "clipped_by": ("clipped_by",),
     "key_public": ("key_public",),
@@ -129,6 +129,7 @@ OTHER = {
     "clipped_by": "server",
     "max_participations": 1,
     "key_public": False,
+    "ranges": [["loss", 0.0, 6.0], ["accuracy", 0.0, 1.0]],
 }
 
 

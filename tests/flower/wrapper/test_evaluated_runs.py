@@ -189,7 +189,7 @@ def test_another_choice_of_metrics_is_another_run(tmp_path: Path) -> None:
     swapped = dict(reversed(RANGES.items()))
     for ranges in (swapped, {**RANGES, "eval_loss": (0.0, 9.0)}):
         other = evaluated(tmp_path / "run", identity=UsersSayWho(ROSTER), evaluation_metrics=ranges)
-        with pytest.raises(ConfigError, match=r"holds another run: its task\.metrics"):
+        with pytest.raises(ConfigError, match=r"holds another run: its task\.ranges"):
             other.start(grid=grid, initial_arrays=model())
 
 
