@@ -12,7 +12,7 @@ from fedmf.factorization import Factorization
 from fedmf.moments.mechanism import MomentMechanism
 from fedmf.moments.running import MatrixWorkload, RunningWorkload
 from fedmf.moments.second_moment import SecondMoment
-from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStream
+from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseKey, NoiseStream
 from fedmf.workload import ToeplitzWorkload
 
 __all__ = ["MomentBlock", "MomentRelease", "MomentStream"]
@@ -61,7 +61,7 @@ class MomentStream:
         second_moment: which second moment; its sensitivity dimension must not exceed that of the mechanism.
         first_workload: A₁, n rounds.
         second_workload: A₂; None for A₁.
-        key: the key of this stream; one key, one stream.
+        key: the key of this stream, or the schedule of its keys; one key, one stream.
 
     Raises:
         ValueError: horizons or dimensions disagree.
@@ -93,7 +93,7 @@ class MomentStream:
         first_workload: Workload,
         second_workload: Workload | None = None,
         *,
-        key: NoiseKey,
+        key: NoiseKey | KeySchedule,
     ) -> None:
         second_workload = first_workload if second_workload is None else second_workload
         for name, rounds in (("A_1", first_workload.rounds), ("A_2", second_workload.rounds)):
@@ -264,5 +264,7 @@ class MomentStream:
         self._t, self._whole = int(state["t"]), True
 
 
-def _noise(key: NoiseKey, C: Factorization, size: int, domain: Domain, rounds: int) -> NoiseStream:
+def _noise(
+    key: NoiseKey | KeySchedule, C: Factorization, size: int, domain: Domain, rounds: int
+) -> NoiseStream:
     return NoiseStream(GaussianSource(key, size, domain), C.recurrence(), rounds)

@@ -4,6 +4,7 @@ from fedmf.noise.domain import Domain
 from fedmf.noise.kernels import MAX_DIMENSION
 from fedmf.noise.key import KEY_HEADER, NoiseKey
 from fedmf.noise.rows import BlockedNoise, NoiseStorage, NoiseStream
+from fedmf.noise.schedule import KeySchedule
 from fedmf.noise.source import GaussianSource
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "BlockedNoise",
     "Domain",
     "GaussianSource",
+    "KeySchedule",
     "NoiseKey",
     "NoiseStorage",
     "NoiseStream",

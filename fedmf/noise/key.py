@@ -163,6 +163,18 @@ class NoiseKey:
         info = _SUBKEY_LABEL + purpose.encode()
         return HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=info).derive(self.__secret)
 
+    def opening(self, fresh: bytes) -> NoiseKey:
+        """The key of the noise that one opening of a run adds; a public key has no other than itself.
+
+        Args:
+            fresh: random bytes of the opening, which no two openings share.
+
+        Guarantees:
+            Keys of different openings are independent to whoever cannot tell HMAC-SHA256 from a random
+            function, as for `subkey`.
+        """
+        return self if self._public else NoiseKey(self.subkey("opening " + fresh.hex()))
+
     def cohort_seed(self) -> int:
         """The 256-bit seed of random cohorts: a keystream that no noise uses.
 

@@ -7,6 +7,7 @@ import torch
 from fedmf.noise.domain import Domain
 from fedmf.noise.kernels import MAX_DIMENSION, NoiseKernels, RowPass
 from fedmf.noise.key import NoiseKey
+from fedmf.noise.schedule import KeySchedule
 
 __all__ = ["GaussianSource"]
 
@@ -24,7 +25,7 @@ class GaussianSource:
     So |z| reaches √(2·97·ln 2) = 11.6, and z is never 0.
 
     Args:
-        key: the run's key.
+        keys: which key makes which row; a key alone makes all.
         dimension: d, 1 ≤ d < 2³⁶.
         domain: separates uses of one key.
 
@@ -32,7 +33,7 @@ class GaussianSource:
         ValueError: d or the domain is out of range.
 
     Guarantees:
-        z(t, i) depends on (key, domain, t, i) only: not on d, nor on how a vector is cut into requests,
+        z(t, i) depends on (key of t, domain, t, i) only: not on d, nor on how a vector is cut into requests,
         nor on the order of requests, nor on the number of threads, nor on the processor, to the last bit.
         Different (domain, t, ⌊i/16⌋) use different keystream blocks, in both streams.
         Calls from several threads are safe.
@@ -47,7 +48,9 @@ class GaussianSource:
     True
     """
 
-    def __init__(self, key: NoiseKey, dimension: int, domain: Domain = Domain.TRAINING) -> None:
+    def __init__(
+        self, keys: NoiseKey | KeySchedule, dimension: int, domain: Domain = Domain.TRAINING
+    ) -> None:
         if (
             isinstance(dimension, bool)
             or not isinstance(dimension, int)
@@ -62,9 +65,14 @@ class GaussianSource:
         except ValueError:
             known = ", ".join(f"{member.name}={member.value}" for member in Domain)
             raise ValueError(f"domain (use of the noise) must be one of {known}; got {domain!r}.") from None
-        self.key = key
+        self.keys = KeySchedule.of(keys)
         self.dimension = dimension
         self._kernels: dict[torch.device, NoiseKernels] = {}
+
+    @property
+    def key(self) -> NoiseKey:
+        """The root of the keys."""
+        return self.keys.root
 
     def block(self, t: int, start: int, stop: int) -> torch.Tensor:
         """The variables z(t, start), …, z(t, stop − 1).
@@ -106,11 +114,11 @@ class GaussianSource:
         if place.type == "cpu":
             from fedmf.noise.kernels import CpuKernels
 
-            return CpuKernels(self.key, self.domain)
+            return CpuKernels(self.keys, self.domain)
         if place.type == "cuda":
             from fedmf.noise.kernels import TritonKernels
 
-            return TritonKernels(self.key, self.domain, place)
+            return TritonKernels(self.keys, self.domain, place)
         raise ValueError(f"device (of the noise) must be a CPU or a CUDA GPU; got {place}.")
 
     def __repr__(self) -> str:

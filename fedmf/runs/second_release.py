@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedmf.accounting import Plan, SecondForm
 from fedmf.moments import SecondMoment
-from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStream
+from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseStream
 from fedmf.training import (
     FRACTION_BITS,
     FixedPointPair,
@@ -37,7 +37,7 @@ class SecondMomentRelease:
         plan: of a run with a second stream.
         second_moment: which features; those that the plan counted.
         form: how they are formed; that of the plan.
-        key: of the run.
+        keys: which key makes which row; those of the sums.
         device: where sums and noise live.
 
     Raises:
@@ -49,7 +49,7 @@ class SecondMomentRelease:
         plan: Plan,
         second_moment: SecondMoment,
         form: SecondForm,
-        key: NoiseKey,
+        keys: KeySchedule,
         device: torch.device,
     ) -> None:
         planned = plan.second
@@ -61,7 +61,7 @@ class SecondMomentRelease:
             )
         self._plan, self._moment, self._form = plan, second_moment, planned.form
         self._row_variances = planned.factorization.noise_row_variances()
-        source = GaussianSource(key, second_moment.size, Domain.SECOND_MOMENT)
+        source = GaussianSource(keys, second_moment.size, Domain.SECOND_MOMENT)
         inverse = planned.factorization.recurrence()
         self.noise = NoiseStream(
             source, inverse, plan.participation.rounds, inflation=plan.inflation, device=device

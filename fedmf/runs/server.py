@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedmf.accounting import Plan
-from fedmf.noise import BlockedNoise, Domain, GaussianSource, NoiseKey, NoiseStorage
+from fedmf.noise import BlockedNoise, Domain, GaussianSource, KeySchedule, NoiseStorage
 from fedmf.optim import RoundRelease, ServerOptimizer
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.run import Run
@@ -49,14 +49,18 @@ class PrivateServer:
 
     Attributes:
         t: the next round; as many rounds were released.
+        keys: which key makes which row of noise.
         parameters: θ_t, shape (d,).
         lost: rounds whose work an interruption cost: they were released after the last checkpoint. Their rows
             of noise are never used again.
 
     Guarantees:
-        A resumed run goes on with the very noise of an uninterrupted one. Checkpoints hold the position of
-        the noise and digests that identify it; kept vectors are replayed from the key, since past noise on
-        disk would have to be guarded like the key.
+        With a secret key each process draws the rows it releases with a key of its own, from random bits that
+        are durable before the first of them, so copies of a directory add independent noise; past rows that
+        later ones need are drawn again with the keys that made them. With a public key a resumed run goes on
+        with the very noise of an uninterrupted one. Checkpoints hold the position of the noise and digests
+        that identify it; kept vectors are replayed, since past noise on disk would have to be guarded like
+        the key.
     """
 
     def __init__(
@@ -72,31 +76,32 @@ class PrivateServer:
         self.plan, self.directory, self.device = plan, directory, torch.device(device)
         self._optimizer, self._checkpoint_every = optimizer, checkpoint_every
         self._row_variances = plan.mechanism.factorization.noise_row_variances()
-        self._noise = self._noise_stream(directory.key, initial.numel(), storage or NoiseStorage())
+        restored = directory.restore()
+        self.t = 0 if restored is None else restored[0]
+        self.keys = KeySchedule.of_record(directory.key, directory.ledger, self.t)
+        self._noise = self._noise_stream(initial.numel(), storage or NoiseStorage())
         self.sums = sums_for(optimizer, initial.numel(), plan.privacy.clip_norm)
         moment = optimizer.second_moment
         self._second = (
             None
             if moment is None
-            else SecondMomentRelease(plan, moment, optimizer.second_form, directory.key, self.device)
+            else SecondMomentRelease(plan, moment, optimizer.second_form, self.keys, self.device)
         )
-        restored = directory.restore()
         if restored is None:
-            self.t = 0
             self.lost = range(0)
             self.parameters = initial.to(self.device)
             self._state = self._optimizer.init(self.parameters)
             if checkpoint_every > 1:
                 directory.keep_initial(self.parameters, self._state, self._noise_state())
         else:
-            self.t, parameters, state, noise = restored
+            _, parameters, state, noise = restored
             self._check_noise(noise)
             self.lost = self._lost_rounds(noise)
             self.parameters = parameters.to(self.device)
             self._state = {name: value.to(self.device) for name, value in state.items()}
 
-    def _noise_stream(self, key: NoiseKey, dimension: int, storage: NoiseStorage) -> BlockedNoise:
-        source = GaussianSource(key, dimension, Domain.TRAINING)
+    def _noise_stream(self, dimension: int, storage: NoiseStorage) -> BlockedNoise:
+        source = GaussianSource(self.keys, dimension, Domain.TRAINING)
         inverse = self.plan.mechanism.factorization.recurrence()
         return BlockedNoise(
             source,
@@ -168,7 +173,7 @@ class PrivateServer:
                 f"t (round) must be below {self.plan.allowed_rounds} to keep max_epsilon; got {self.t}. "
                 "Nothing was released."
             )
-        self.directory.ledger.opening()
+        self.keys.open_in(self.directory.ledger)
         released = self._release_of(total)
         parameters, state = self._optimizer.step(self.t, self.parameters, released, self._state)
         self._commit(users, parameters, state)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedmf.noise import KeySchedule
 from fedmf.records import Histories, UserRow
 from fedmf.streaming.clipping import clip_rows
 from fedmf.streaming.outputs import Output, Renderer
@@ -52,7 +53,9 @@ class StreamRun:
 
     Guarantees:
         The releases, bit for bit, are those of `MomentStream.update` on the admitted rows one by one,
-        whatever rows came together and however often the process was killed and begun again.
+        whatever rows came together. With a public key this holds however often the process was killed and
+        begun again; with a secret one each process makes its steps with a key of its own, from random bits
+        that are durable before the first, so copies of a state directory add independent noise.
         Each row of the input is dealt with once, and each step uses one row of noise.
     """
 
@@ -67,7 +70,8 @@ class StreamRun:
         self.handling = handling or Handling()
         self._progress = progress or (lambda step, rounds: None)
         self._renderer = Renderer(self.plan)
-        self._stream = self.plan.stream(state.key)
+        self._keys = KeySchedule.of_record(state.key, state, state.position.step)
+        self._stream = self.plan.stream(self._keys)
         if (saved := state.stream_state()) is not None:
             self._stream.load_state_dict(saved)
         position = state.position
@@ -220,7 +224,7 @@ class StreamRun:
         """The releases of these steps that are due, and the last step."""
         if not len(rows):
             return np.empty((0, self.plan.width)), self.position.step
-        self.state.opening()
+        self._keys.open_in(self.state)
         block = self._stream.extend(torch.from_numpy(rows))
         steps = np.arange(block.t, block.t + len(rows))
         due = (steps % self.plan.settings.every == 0) | (steps == self.plan.rounds)

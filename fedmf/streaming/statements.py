@@ -29,7 +29,8 @@ NOT_COVERED: Final = (
     "when the stream was stopped, if that depends on values; an input that breaks off; counts for the "
     "operator",
     "what the times at which releases come tell",
-    "compromise of the noise key, or the same state directory copied and continued twice",
+    "compromise of the noise key; what a copy of the state directory released that was continued as well; a "
+    "snapshot of the running process that was continued",
     "floating point: the analysis is for real numbers, the noise is added in finite precision",
 )
 SECRETS: Final = (

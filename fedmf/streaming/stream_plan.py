@@ -26,7 +26,7 @@ from fedmf.moments import (
     mechanism_from_dict,
     second_moment_named,
 )
-from fedmf.noise import NoiseKey
+from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.participation import Participation
 from fedmf.streaming.rows import Layout
 from fedmf.streaming.settings import DEFAULT_MECHANISM, Settings
@@ -79,7 +79,7 @@ class StreamPlan:
         """Numbers of a release: d and those of the packed second moment."""
         return self.layout.dimension + self.second_moment.size
 
-    def stream(self, key: NoiseKey) -> MomentStream:
+    def stream(self, key: NoiseKey | KeySchedule) -> MomentStream:
         """A fresh stream of this plan."""
         return MomentStream(self.mechanism, self.second_moment, *self.workloads, key=key)
 

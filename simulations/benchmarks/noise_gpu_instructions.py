@@ -83,7 +83,7 @@ class Code:
         return min(2048, 65536 // (warp * 4) * 128, (227 * 1024 // (self.shared + 1024)) * 128)
 
 
-def compiled(name: str, out: str = "fp32", stored: str = "fp32", arch: int = 90) -> Code:
+def compiled(name: str, out: str = "fp32", stored: str = "fp32", arch: int = 90, many: bool = False) -> Code:
     """The machine code of a pass for aligned vectors.
 
     Args:
@@ -91,12 +91,15 @@ def compiled(name: str, out: str = "fp32", stored: str = "fp32", arch: int = 90)
         out: fp32, fp64 or i16 (bfloat16).
         stored: fp32 or fp64, of stored vectors.
         arch: ten times the compute capability.
+        many: for rows of several keys.
     """
     function = getattr(gpu_kernels, name)
     kinds = {"out": "*" + out, "stored": "*" + stored, "table": "*i64"}
-    signature = {p: "constexpr" if p == "BLOCKS" else kinds.get(p, "i32") for p in function.arg_names}
+    signature = {
+        p: "constexpr" if p in ("BLOCKS", "MANY") else kinds.get(p, "i32") for p in function.arg_names
+    }
     aligned = {(i,): [["tt.divisibility", 16]] for i, p in enumerate(function.arg_names) if p in ALIGNED}
-    source = ASTSource(function, signature, {"BLOCKS": gpu_kernels.BLOCKS}, aligned)
+    source = ASTSource(function, signature, {"BLOCKS": gpu_kernels.BLOCKS, "MANY": many}, aligned)
     kernel = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=gpu_kernels.OPTIONS)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"

@@ -13,6 +13,7 @@ from fedmf.noise.domain import Domain
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.noise_block import normals_of_rounds, suits
 from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.schedule import KeySchedule
 from fedmf.noise.source import GaussianSource
 from fedmf.participation import Participation
 
@@ -67,7 +68,7 @@ def test_tails_are_refined_as_elsewhere() -> None:
     """A pair of radius above √(2·16·ln 2) needs the refinement stream; some are among these."""
     source = GaussianSource(KEY, 50, Domain.SECOND_MOMENT)
     rounds = range(5, 6005)
-    z = normals_of_rounds(KEY, Domain.SECOND_MOMENT, rounds, 2, 50)
+    z = normals_of_rounds(KeySchedule.constant(KEY), Domain.SECOND_MOMENT, rounds, 2, 50)
     expected = torch.stack([source.block(t, 2, 50) for t in rounds])
     assert torch.equal(torch.from_numpy(z.copy()), expected)
     squares = expected[:, 14:22] ** 2 + expected[:, 22:30] ** 2  # elements 16c + k and 16c + 8 + k, c = 1

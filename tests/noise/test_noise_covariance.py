@@ -8,12 +8,10 @@ probability at most 1e-6. The sums for i ≠ j are approximated as normal (exces
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from support.covariance import covariance_fits
 
 from fedmf.factorization.mechanisms.catalogue import build, names
 from fedmf.noise.key import NoiseKey
@@ -21,7 +19,6 @@ from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.source import GaussianSource
 from fedmf.participation import Participation
 
-FALSE_ALARM = 1e-6
 ROUNDS = 12
 DIMENSION = 50_001
 SCALE = 0.7
@@ -36,18 +33,6 @@ def run(recurrence, scale: float = SCALE) -> np.ndarray:
         for part in parts:
             part.add_(out[part.start : part.stop], scale)
     return added.double().numpy()
-
-
-def covariance_fits(noise: np.ndarray, strategy: np.ndarray, scale: float) -> bool:
-    """Whether every entry of the whitened covariance is within its quantiles."""
-    whitened = strategy @ noise / scale
-    n, d = whitened.shape
-    scatter = whitened @ whitened.T
-    alpha = FALSE_ALARM / (n * (n + 1))  # two-sided
-    squares = np.diag(scatter)
-    cross = scatter[~np.eye(n, dtype=bool)]
-    diagonal_fits = (stats.chi2.ppf(alpha, d) < squares) & (squares < stats.chi2.isf(alpha, d))
-    return bool(diagonal_fits.all() and np.abs(cross).max() < math.sqrt(d) * stats.norm.isf(alpha))
 
 
 def test_the_running_stream_has_the_covariance_of_the_mechanism(recurrence):

@@ -8,6 +8,7 @@ import importlib.util
 import numpy as np
 import pytest
 import torch
+from support.openings import fresh, schedule_of
 from support.triton_worker import compiler, interpreter
 
 from fedmf.noise.domain import Domain, nonce
@@ -108,6 +109,21 @@ def test_a_pass_gives_the_bits_of_the_cpu_and_the_values_of_the_reference(case, 
         assert not torch.equal(value, arguments[name])
 
 
+@needs_triton
+@pytest.mark.parametrize("case", CASES)
+def test_rows_of_several_keys_give_the_bits_of_the_cpu(case, interpret):
+    arguments = CASES[case]
+    edges = sorted({0, *arguments["row"].rounds})
+    openings = [(first, fresh(f"{case} {first}")) for first in edges]
+    interpreted = interpret("run_eras", SECRET, openings, copied(arguments))
+    cpu, one = copied(arguments), copied(arguments)
+    CpuKernels(schedule_of(KEY, openings), Domain.TRAINING, threads=1).add_(**cpu)
+    CpuKernels(KEY, Domain.TRAINING, threads=1).add_(**one)
+    for name, value in interpreted.items():
+        assert torch.equal(value, cpu[name]), name
+        assert not torch.equal(value, one[name]), name
+
+
 def test_the_cases_meet_a_refined_pair():
     t, block, pair = REFINED
     words = np.frombuffer(KEY.keystream(nonce(Domain.TRAINING, t), block).update(bytes(64)), "<u4")
@@ -155,15 +171,17 @@ def test_bfloat16_is_rounded_once(interpret):
 
 @needs_triton
 @pytest.mark.parametrize(
-    ("name", "out", "stored", "arch"),
+    ("name", "out", "stored", "arch", "many"),
     [
-        ("add_row", "fp32", "fp32", 90),
-        ("add_stored_row", "fp32", "fp64", 90),
-        ("add_stored_row", "i16", "fp32", 90),
+        ("add_row", "fp32", "fp32", 90, False),
+        ("add_row", "fp32", "fp32", 90, True),
+        ("add_stored_row", "fp32", "fp64", 90, False),
+        ("add_stored_row", "i16", "fp32", 90, False),
+        ("add_stored_row", "i16", "fp32", 90, True),
     ],
 )
-def test_a_pass_compiles_without_spills_to_exact_arithmetic(name, out, stored, arch, compile_):
-    code = compile_("machine_code", name, out, stored, arch)
+def test_a_pass_compiles_without_spills_to_exact_arithmetic(name, out, stored, arch, many, compile_):
+    code = compile_("machine_code", name, out, stored, arch, many)
     assert code["spills"] == 0
     assert code["registers"] <= 128, "fewer than 512 threads fit"
     assert any(opcode.startswith("STG.E.128") for opcode in code["opcodes"]), "vector stores"

@@ -79,7 +79,7 @@ def test_kept_vectors_move_to_another_layout_without_replay(form, whole, monkeyp
     noise = stream(C, storage=storage, **shard)
     rows(noise, 7)
     state = noise.state_dict(kept_vectors=True)
-    assert set(state) == {"t", "key", "domain", "dimension", "digest", "kept", "start", "stop"}
+    assert set(state) == {"t", "key", "domain", "dimension", "digest", "eras", "kept", "start", "stop"}
     json.dumps(noise.state_dict())
     expected = rows(stream(C), ROUNDS)[7:, 50:90]
     resumed = stream(C, storage=storage, start=50, stop=90)

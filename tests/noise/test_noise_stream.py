@@ -230,7 +230,7 @@ def test_state_holds_no_noise_and_no_key(named_recurrence):
     secret = bytes(range(50, 82))
     source = GaussianSource(NoiseKey(secret), DIMENSION)
     state = NoiseStream(source, named_recurrence("both", ROUNDS), ROUNDS).state_dict()
-    assert set(state) == {"t", "key", "domain", "dimension", "digest"}
+    assert set(state) == {"t", "key", "domain", "dimension", "digest", "eras"}
     assert state["key"] == NoiseKey(secret).fingerprint
     assert secret.hex() not in json.dumps(state)
 

@@ -53,7 +53,7 @@ def test_checkpoints_hold_the_position_and_no_noise(tmp_path: Path) -> None:
         assert restored is not None
         *_, noise = restored
         assert noise == session.server._noise.state_dict()
-        assert (noise["t"], set(noise)) == (3, {"t", "key", "domain", "dimension", "digest"})
+        assert (noise["t"], set(noise)) == (3, {"t", "key", "domain", "dimension", "digest", "eras"})
 
 
 @pytest.mark.parametrize(

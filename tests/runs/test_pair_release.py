@@ -51,12 +51,13 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
     """What is released when the users of round t send the rows of rounds[t], unclipped; noise of one seed."""
     optimizer.seen.clear()
     claim_task_identity()
+    ledger = SimpleNamespace(openings=list, opening=lambda: SimpleNamespace(first_round=0, fresh=bytes(32)))
     directory = SimpleNamespace(
+        ledger=ledger,
         key=NoiseKey.from_seed(1),
         restore=lambda: None,
         commit=lambda *_: None,
         keep_initial=lambda *_: None,
-        ledger=SimpleNamespace(opening=lambda: None),
     )
     d = rounds[0].shape[1]
     initial = torch.zeros(d, dtype=torch.float64)  # so that the release is not rounded to float32

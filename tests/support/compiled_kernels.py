@@ -27,9 +27,9 @@ _SPEC.loader.exec_module(instructions)
 compiled = lru_cache(instructions.compiled)
 
 
-def machine_code(name: str, out: str, stored: str, arch: int) -> dict[str, Any]:
+def machine_code(name: str, out: str, stored: str, arch: int, many: bool = False) -> dict[str, Any]:
     """Registers, spills, opcodes and PTX of a pass."""
-    code = compiled(name, out, stored, arch)
+    code = compiled(name, out, stored, arch, many)
     opcodes = {i.opcode for i in code.instructions}
     return {"registers": code.registers, "spills": code.spills, "opcodes": opcodes, "ptx": code.ptx}
 

@@ -17,6 +17,7 @@ from fedmf.noise.kernels import gpu_kernels
 from fedmf.noise.kernels.gpu import TritonKernels
 from fedmf.noise.kernels.transform import fma
 from fedmf.noise.key import NoiseKey
+from support.openings import schedule_of
 
 words = gpu_kernels._keystream
 narrow = gpu_kernels._narrow
@@ -45,6 +46,15 @@ class Interpreted(TritonKernels):
 def run(secret: bytes, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
     """Make a pass and return its tensors as it leaves them."""
     Interpreted(NoiseKey(secret), Domain.TRAINING, torch.device("cpu")).add_(**arguments)
+    return {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+
+
+def run_eras(
+    secret: bytes, openings: list[tuple[int, bytes]], arguments: dict[str, Any]
+) -> dict[str, torch.Tensor]:
+    """The same with a key schedule."""
+    keys = schedule_of(NoiseKey(secret), openings)
+    Interpreted(keys, Domain.TRAINING, torch.device("cpu")).add_(**arguments)
     return {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
 
 
@@ -90,9 +100,12 @@ def to_bfloat16(values: torch.Tensor) -> torch.Tensor:
 
 @triton.jit
 def _displaced(
-    out, back, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS: tl.constexpr
-):
-    add_row(out - back, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS)
+    out, back, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS: tl.constexpr,
+    MANY: tl.constexpr,
+):  # fmt: skip
+    add_row(
+        out - back, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS, MANY
+    )
 
 
 def tile_of_long_vector(secret: bytes, t: int, tile: int) -> torch.Tensor:
@@ -108,6 +121,6 @@ def tile_of_long_vector(secret: bytes, t: int, tile: int) -> torch.Tensor:
     ):
         _displaced[(1,)](
             out, tile * size, (tile + 1) * size, 0, kernels._table([t], [1.0], [], [1.0]), 1, 0, 1,
-            *kernels.key.secret_words().view(np.int32).tolist(), BLOCKS=gpu_kernels.BLOCKS,
+            *kernels.keys.root.secret_words().view(np.int32).tolist(), BLOCKS=gpu_kernels.BLOCKS, MANY=False,
         )  # fmt: skip
     return out

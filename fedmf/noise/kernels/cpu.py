@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers import CipherContext
 from numpy.typing import NDArray
 
 from fedmf.noise.domain import Domain, nonce, refinement_nonce
@@ -21,6 +23,7 @@ from fedmf.noise.kernels.passes import add_rounds, add_row, add_stored_row
 from fedmf.noise.kernels.row_pass import RowPass
 from fedmf.noise.kernels.transform import find_coarse, scratch
 from fedmf.noise.key import NONCE_BYTES, NoiseKey
+from fedmf.noise.schedule import KeySchedule
 
 __all__ = ["TILE", "CpuKernels", "Worker"]
 
@@ -29,6 +32,9 @@ TILE: Final = 1 << 15
 
 FEWEST_PER_THREAD: Final = 1 << 17
 """A thread for fewer elements would take longer to start than it saves."""
+
+MOST_ERAS: Final = 64
+"""Eras whose keystreams a thread keeps open."""
 
 _ZEROS: Final = memoryview(bytes(TILE * BLOCK_BYTES // NORMALS_PER_BLOCK))
 _NOTHING: Final = np.empty(0, np.uint64)
@@ -42,7 +48,7 @@ class CpuKernels:
     """`NoiseKernels` on CPU tensors.
 
     Args:
-        key: the run's key.
+        keys: which key makes which row; a key alone makes all.
         domain: what the noise is for.
         threads: how many at most; None means `torch.get_num_threads()` at each call.
 
@@ -57,8 +63,8 @@ class CpuKernels:
     True
     """
 
-    def __init__(self, key: NoiseKey, domain: Domain, threads: int | None = None) -> None:
-        self.key = key
+    def __init__(self, keys: NoiseKey | KeySchedule, domain: Domain, threads: int | None = None) -> None:
+        self.keys = KeySchedule.of(keys)
         self.domain = domain
         self._threads = threads
         self._idle: list[Worker] = []
@@ -68,7 +74,7 @@ class CpuKernels:
         if out.device.type != "cpu":
             raise ValueError(f"out (vector) must be on the CPU; got {out.device}. No noise was added.")
         row.check_fit(out, start, stored)
-        values, scale = _array(out), float(row.scale)
+        values, scale, eras = _array(out), float(row.scale), self.keys.eras(row.rounds)
         if stored is None or not row.vectors:
 
             def work(last: _Rounds, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
@@ -82,22 +88,22 @@ class CpuKernels:
             def work(last: _Rounds, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
                 add_stored_row(last, sums, values[low:high], skip, vectors, low, reads, places, factors)
 
-        self._share(work, row, start, out.numel())
+        self._share(work, row, eras, start, out.numel())
 
-    def _share(self, work: _Pass, row: RowPass, start: int, count: int) -> None:
+    def _share(self, work: _Pass, row: RowPass, eras: list[int], start: int, count: int) -> None:
         """Give each thread a range of whole tiles of elements 0 … count − 1, and wait for all."""
         threads = count // FEWEST_PER_THREAD
         if threads > 1:
             threads = min(threads, torch.get_num_threads() if self._threads is None else self._threads)
         if threads <= 1:
-            self._work(work, row, start, 0, count)
+            self._work(work, row, eras, start, 0, count)
             return
         edges = [*(count * n // threads // TILE * TILE for n in range(threads)), count]
         failures: list[BaseException] = []
 
         def run(low: int, high: int) -> None:
             try:
-                self._work(work, row, start, low, high)
+                self._work(work, row, eras, start, low, high)
             except BaseException as failure:
                 failures.append(failure)
 
@@ -110,24 +116,24 @@ class CpuKernels:
         if failures:
             raise failures[0]
 
-    def _work(self, work: _Pass, row: RowPass, start: int, low: int, high: int) -> None:
+    def _work(self, work: _Pass, row: RowPass, eras: list[int], start: int, low: int, high: int) -> None:
         """One thread's share, elements low … high − 1 of `out`, tile by tile."""
         try:
             worker = self._idle.pop()
         except IndexError:
-            worker = Worker(self.key, self.domain)
+            worker = Worker(self.keys, self.domain)
         weights = np.array(row.weights, np.float64)
         try:
             for part in _tiles(start, low, high):
-                worker.draw(work, row.rounds, weights, start, *part)
+                worker.draw(work, row.rounds, eras, weights, start, *part)
         finally:
             self._idle.append(worker)
 
     def __deepcopy__(self, memo: dict[int, object]) -> CpuKernels:
-        return CpuKernels(self.key, self.domain, self._threads)
+        return CpuKernels(copy.deepcopy(self.keys, memo), self.domain, self._threads)
 
     def __repr__(self) -> str:
-        return f"CpuKernels({self.key!r}, {self.domain.name})"
+        return f"CpuKernels({self.keys.root!r}, {self.domain.name})"
 
 
 def _tiles(start: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
@@ -145,10 +151,10 @@ def _tiles(start: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
 class Worker:
     """Keystreams and buffers of one thread, used again by later calls; 256 KiB more for sums of rounds."""
 
-    def __init__(self, key: NoiseKey, domain: Domain) -> None:
-        self._domain = domain
-        self._stream, self._refining = (key.keystream(bytes(NONCE_BYTES), 0) for _ in range(2))
-        self._place: tuple[int, int] | None = None  # round and block that `_stream` gives next
+    def __init__(self, keys: KeySchedule, domain: Domain) -> None:
+        self._keys, self._domain = keys, domain
+        self._streams: dict[int, tuple[CipherContext, CipherContext]] = {}
+        self._place: tuple[int, int, int] | None = None  # era, round and block that its stream gives next
         self._words = np.empty(TILE, np.uint32)
         self._bytes = self._words.data.cast("B")
         self._positions = np.empty(TILE // 2, np.int64)  # hardly ever written, so that no cache holds it
@@ -158,6 +164,7 @@ class Worker:
         self,
         work: _Pass,
         rounds: Sequence[int],
+        eras: Sequence[int],
         weights: NDArray[np.float64],
         start: int,
         low: int,
@@ -179,34 +186,53 @@ class Worker:
             sums = self._sums[:count]
             sums.fill(0.0)
         for j in range(0, last, together):
-            add_rounds(self.rounds(rounds, weights, j, j + together, block, count), sums, self._scratch)
-        work(self.rounds(rounds, weights, last, len(rounds), block, count), sums, low, high, skip)
+            add_rounds(self.rounds(rounds, eras, weights, j, j + together, block, count), sums, self._scratch)
+        work(self.rounds(rounds, eras, weights, last, len(rounds), block, count), sums, low, high, skip)
 
     def rounds(
         self,
         rounds: Sequence[int],
+        eras: Sequence[int],
         weights: NDArray[np.float64],
         first: int,
         stop: int,
         block: int,
         count: int,
     ) -> _Rounds:
-        """Keystream of some of the rounds, (rounds, words), and 64 more bits for pairs of all of it."""
+        """Keystream of some of the rounds, (rounds, words), and 64 more bits for pairs of all of it.
+
+        Each round's is made with the key of its era, as `KeySchedule.eras` gives it.
+        """
         size, position = 4 * count, block.to_bytes(4, "little")
         zeros, words = _ZEROS[:size], self._words[: (stop - first) * count]
         for j in range(first, stop):
-            if self._place != (rounds[j], block):
-                self._stream.reset_nonce(position + nonce(self._domain, rounds[j]))
+            stream, _ = self._streams.get(eras[j]) or self._open(eras[j])
+            if self._place != (eras[j], rounds[j], block):
+                stream.reset_nonce(position + nonce(self._domain, rounds[j]))
             self._place, begin = None, (j - first) * size
-            self._stream.update_into(zeros, self._bytes[begin : begin + size])
-            self._place = (rounds[j], block + count // NORMALS_PER_BLOCK)
+            stream.update_into(zeros, self._bytes[begin : begin + size])
+            self._place = (eras[j], rounds[j], block + count // NORMALS_PER_BLOCK)
         positions, refinements = self._positions[: find_coarse(words, self._positions)], _NOTHING
         if positions.size:
-            refinements = self._refinements(rounds[first:stop], block, count, positions)
+            refinements = self._refinements(rounds[first:stop], eras[first:stop], block, count, positions)
         return words.reshape(stop - first, count), positions, refinements, weights[first:stop]
 
+    def _open(self, era: int) -> tuple[CipherContext, CipherContext]:
+        """The keystream of an era and that of its refinements; of many eras, the last few stay open."""
+        if len(self._streams) >= MOST_ERAS:
+            self._streams.clear()
+        key = self._keys.key(era)
+        main, refining = (key.keystream(bytes(NONCE_BYTES), 0) for _ in range(2))
+        self._streams[era] = main, refining
+        return main, refining
+
     def _refinements(
-        self, rounds: Sequence[int], block: int, count: int, positions: NDArray[np.int64]
+        self,
+        rounds: Sequence[int],
+        eras: Sequence[int],
+        block: int,
+        count: int,
+        positions: NDArray[np.int64],
     ) -> NDArray[np.uint64]:
         """64 more bits for each of these pairs."""
         extra = np.empty(positions.size, np.uint64)
@@ -214,8 +240,9 @@ class Worker:
             behind, pair = divmod(position, PAIRS_PER_BLOCK)
             line, behind = divmod(behind, count // NORMALS_PER_BLOCK)
             stream = (block + behind).to_bytes(4, "little") + refinement_nonce(self._domain, rounds[line])
-            self._refining.reset_nonce(stream)
-            words = self._refining.update(_ZEROS[:BLOCK_BYTES])
+            _, refining = self._streams.get(eras[line]) or self._open(eras[line])
+            refining.reset_nonce(stream)
+            words = refining.update(_ZEROS[:BLOCK_BYTES])
             extra[j] = int.from_bytes(words[8 * pair : 8 * pair + 8], "little")
         return extra
 

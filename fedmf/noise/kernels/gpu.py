@@ -13,6 +13,7 @@ from fedmf.noise.domain import Domain
 from fedmf.noise.kernels.layout import NORMALS_PER_BLOCK
 from fedmf.noise.kernels.row_pass import RowPass
 from fedmf.noise.key import NoiseKey
+from fedmf.noise.schedule import KeySchedule
 
 __all__ = ["TritonKernels"]
 
@@ -26,7 +27,7 @@ class TritonKernels:
     or so; later processes find the machine code in Triton's cache on disk, in which nothing of a key is.
 
     Args:
-        key: the run's key.
+        keys: which key makes which row; a key alone makes all.
         domain: what the noise is for.
         device: a CUDA device.
 
@@ -36,16 +37,17 @@ class TritonKernels:
     Guarantees:
         The same float64 operations in the same order as the kernels on CPUs, fused where those are fused, on
         integers and IEEE numbers: the same bits in `out`, ring and state.
-        The key is not in `repr`. A launch hands its eight words to the driver as arguments.
+        No key is in `repr`. A launch hands the eight words of one key to the driver as arguments; where rows
+        of several keys meet, those lie in a small array on the GPU, overwritten after the launch.
     """
 
-    def __init__(self, key: NoiseKey, domain: Domain, device: torch.device) -> None:
+    def __init__(self, keys: NoiseKey | KeySchedule, domain: Domain, device: torch.device) -> None:
         if find_spec("triton") is None:
             raise RuntimeError(
                 "triton (compiler of the GPU kernels) must be installed for noise on a GPU; "
                 "install the `triton` extra, or keep the noise on the CPU."
             )
-        self.key = key
+        self.keys = KeySchedule.of(keys)
         self.domain = Domain(domain)
         self.device = torch.device(device)
         self._check_device()
@@ -68,12 +70,18 @@ class TritonKernels:
             )
         row.check_fit(out, start, stored)
         places = row.reads, row.read_weights, row.writes, row.decays
-        table = self._table(row.rounds, row.weights, [], [row.scale], *places)
+        keys = [self.keys.key(era) for era in self.keys.eras(row.rounds)]
+        one = all(key is keys[0] for key in keys)
+        words = [] if one else [word for key in keys for word in key.secret_words().view("<u8").tolist()]
+        table = self._table(row.rounds, row.weights, [], [row.scale], *places, words)
+        key = keys[0] if one else None
         if stored is None or not row.vectors:
-            self._launch("add_row", out, start, (_bits(out),), table, len(row.rounds))
+            self._launch("add_row", out, start, (_bits(out),), key, table, len(row.rounds))
         else:
             counts = len(row.rounds), len(row.reads), len(row.writes)
-            self._launch("add_stored_row", out, start, (_bits(out), stored), table, *counts)
+            self._launch("add_stored_row", out, start, (_bits(out), stored), key, table, *counts)
+        if not one:
+            table.zero_()
 
     def _table(self, *columns: Sequence[float]) -> torch.Tensor:
         """Integers (even places) and floats (odd places) as one small device array of 64-bit words."""
@@ -92,6 +100,7 @@ class TritonKernels:
         out: torch.Tensor,
         start: int,
         tensors: tuple[torch.Tensor, ...],
+        key: NoiseKey | None,
         table: torch.Tensor,
         *counts: int,
     ) -> None:
@@ -104,12 +113,12 @@ class TritonKernels:
         with torch.cuda.device_of(out):
             getattr(gpu_kernels, name)[(programs,)](
                 *tensors, out.numel(), shift, table, *counts, _signed(counter), int(self.domain),
-                *self.key.secret_words().view(np.int32).tolist(),
-                BLOCKS=gpu_kernels.BLOCKS, **gpu_kernels.OPTIONS,
+                *([0] * 8 if key is None else key.secret_words().view(np.int32).tolist()),
+                BLOCKS=gpu_kernels.BLOCKS, MANY=key is None, **gpu_kernels.OPTIONS,
             )  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"TritonKernels({self.key!r}, {self.domain.name}, device={str(self.device)!r})"
+        return f"TritonKernels({self.keys.root!r}, {self.domain.name}, device={str(self.device)!r})"
 
 
 def _bits(values: torch.Tensor) -> torch.Tensor:

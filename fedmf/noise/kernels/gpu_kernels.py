@@ -237,26 +237,46 @@ def _round(place, blocks):
 
 
 @triton.jit
-def _weighted(total, k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, table, rows):
-    """total + Σ_j weight_j·z(t_j, ·), one term after the other; the table holds all t, then all weights."""
+def _two_words(place):
+    """The 32-bit words of one of 64, the low one first."""
+    both = tl.load(place).to(tl.uint64, bitcast=True)
+    return (both & 0xFFFFFFFF).to(tl.uint32), (both >> 32).to(tl.uint32)
+
+
+@triton.jit
+def _weighted(total, k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, table, rows, keys, MANY: tl.constexpr):
+    """total + Σ_j weight_j·z(t_j, ·), one term after the other; the table holds all t, then all weights.
+
+    Where rows are of MANY keys, `keys` holds four 64-bit words for each.
+    """
     for j in range(rows):
         t = _round(table + j, blocks)
         weight = tl.load(table + rows + j).to(tl.float64, bitcast=True)
-        z = _normals(k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, t)
+        if MANY:
+            own = keys + 4 * j
+            c0, c1 = _two_words(own)
+            c2, c3 = _two_words(own + 1)
+            c4, c5 = _two_words(own + 2)
+            c6, c7 = _two_words(own + 3)
+            z = _normals(c0, c1, c2, c3, c4, c5, c6, c7, tag, blocks, t)
+        else:
+            z = _normals(k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, t)
         total = tl.fma(weight, z, total)
     return total
 
 
 @triton.jit(do_not_specialize=SECRET)
 def add_row(
-    out, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS: tl.constexpr
-):
-    """out ← out + scale·y, y = Σ_j weight_j·z(t_j, ·) summed from 0; the table goes on with the scale."""
+    out, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7,
+    BLOCKS: tl.constexpr, MANY: tl.constexpr,
+):  # fmt: skip
+    """out ← out + scale·y, y = Σ_j weight_j·z(t_j, ·) summed from 0; scale and keys end the table."""
     tag, k0, k1, k2, k3 = _unsigned(tag), _unsigned(k0), _unsigned(k1), _unsigned(k2), _unsigned(k3)
     k4, k5, k6, k7 = _unsigned(k4), _unsigned(k5), _unsigned(k6), _unsigned(k7)
     blocks, at, inside = _tile(counter, shift, length, BLOCKS)
     y = tl.zeros([BLOCKS, 16], tl.float64)
-    y = _weighted(y, k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, table, rows)
+    keys = table + 2 * rows + 1
+    y = _weighted(y, k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, table, rows, keys, MANY)
     scale = tl.load(table + 2 * rows).to(tl.float64, bitcast=True)
     total = tl.fma(scale, y, _read(out, at, length, inside))
     _write(out, at, length, inside, _narrow(total, out.dtype.element_ty))
@@ -265,17 +285,19 @@ def add_row(
 @triton.jit(do_not_specialize=SECRET)
 def add_stored_row(
     out, stored, length, shift, table, rows, reads, writes, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7,
-    BLOCKS: tl.constexpr,
+    BLOCKS: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     """A pass that reads or writes stored vectors, as `RowPass` says; y is added as it was before rounding.
 
-    The table goes on with the scale, the places read, their weights, the places written and their decays.
+    The table goes on with the scale, the places read, their weights, the places written, their decays and
+    the keys.
     """
     tag, k0, k1, k2, k3 = _unsigned(tag), _unsigned(k0), _unsigned(k1), _unsigned(k2), _unsigned(k3)
     k4, k5, k6, k7 = _unsigned(k4), _unsigned(k5), _unsigned(k6), _unsigned(k7)
     blocks, at, inside = _tile(counter, shift, length, BLOCKS)
     y = tl.zeros([BLOCKS, 16], tl.float64)
-    y = _weighted(y, k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, table, rows)
+    keys = table + 2 * (rows + reads + writes) + 1
+    y = _weighted(y, k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, table, rows, keys, MANY)
     table += 2 * rows
     scale = tl.load(table).to(tl.float64, bitcast=True)
     table += 1

@@ -19,6 +19,7 @@ from fedmf.noise.kernels.layout import (
 )
 from fedmf.noise.kernels.row_pass import RowPass
 from fedmf.noise.key import NoiseKey
+from fedmf.noise.schedule import KeySchedule
 
 __all__ = ["ReferenceKernels", "box_muller", "normals", "round_to", "uniforms"]
 
@@ -89,8 +90,8 @@ class ReferenceKernels:
     True
     """
 
-    def __init__(self, key: NoiseKey, domain: Domain) -> None:
-        self.key = key
+    def __init__(self, keys: NoiseKey | KeySchedule, domain: Domain) -> None:
+        self.keys = KeySchedule.of(keys)
         self.domain = domain
 
     def add_(self, row: RowPass, out: torch.Tensor, start: int, stored: torch.Tensor | None = None) -> None:
@@ -99,7 +100,7 @@ class ReferenceKernels:
         vectors = out.new_empty(0, out.numel()) if stored is None else stored
         y = np.zeros(out.numel())
         for t, weight in zip(row.rounds, row.weights, strict=True):
-            y = y + weight * normals(self.key, self.domain, t, start, start + out.numel())
+            y = y + weight * normals(self.keys.key_of(t), self.domain, t, start, start + out.numel())
         for place, weight in zip(row.reads, row.read_weights, strict=True):
             y = y - weight * _wide(vectors[place])
         for place, decay in zip(row.writes, row.decays, strict=True):
@@ -108,4 +109,4 @@ class ReferenceKernels:
         out.copy_(round_to(_wide(out) + row.scale * y, out.dtype))
 
     def __repr__(self) -> str:
-        return f"ReferenceKernels({self.key!r}, {self.domain.name})"
+        return f"ReferenceKernels({self.keys.root!r}, {self.domain.name})"

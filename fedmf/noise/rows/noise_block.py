@@ -22,8 +22,8 @@ from fedmf.noise.kernels import (
     fma,
     scratch,
 )
-from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.row_rules import FeedbackRows, RegeneratedRows, RowRule
+from fedmf.noise.schedule import KeySchedule
 from fedmf.noise.source import GaussianSource
 from fedmf.typing import Array
 
@@ -67,7 +67,7 @@ def add_block(
     for low in range(0, len(out), room):
         part, at = out[low : low + room], t + low
         first = max(0, at - lags + 1)
-        z = normals_of_rounds(source.key, source.domain, range(first, at + len(part)), start, start + length)
+        z = normals_of_rounds(source.keys, source.domain, range(first, at + len(part)), start, start + length)
         scales = np.array([scale * float(inverse.row_scale[i]) for i in range(at, at + len(part))])
         forward, back = _of_rounds(inverse.feedforward, at, len(part)), np.zeros((1, 0))
         if isinstance(rule, FeedbackRows):
@@ -75,20 +75,16 @@ def add_block(
         _recur(z, at - first, at, scales, forward, back, stored, part)
 
 
-def normals_of_rounds(key: NoiseKey, domain: Domain, rounds: range, start: int, stop: int) -> Array:
+def normals_of_rounds(keys: KeySchedule, domain: Domain, rounds: range, start: int, stop: int) -> Array:
     """z(t, start), …, z(t, stop − 1) for each of the rounds, shape (rounds, stop − start); a tile at most."""
     first, last = start // NORMALS_PER_BLOCK, -(-stop // NORMALS_PER_BLOCK)
     count = (last - first) * NORMALS_PER_BLOCK
-    z, ones, memory, worker = (
-        np.zeros((len(rounds), count)),
-        np.ones(len(rounds)),
-        scratch(),
-        Worker(key, domain),
-    )
+    z, ones, eras = np.zeros((len(rounds), count)), np.ones(len(rounds)), keys.eras(rounds)
+    memory, worker = scratch(), Worker(keys, domain)
     together = TILE // count
     for low in range(0, len(rounds), together):
         high = min(low + together, len(rounds))
-        each_round(worker.rounds(rounds, ones, low, high, first, count), z[low:high], memory)
+        each_round(worker.rounds(rounds, eras, ones, low, high, first, count), z[low:high], memory)
     skip = start - first * NORMALS_PER_BLOCK
     return z[:, skip : skip + stop - start]
 

@@ -219,7 +219,8 @@ class NoiseStream:
             kept_vectors: include them, so that another shard layout can go on without replay. They are past
                 noise, to be guarded like the key.
         """
-        state: dict[str, Any] = {"t": self._t, **self._identity()}
+        eras = self.source.keys.digest(self._t)
+        state: dict[str, Any] = {"t": self._t, **self._identity(), "eras": eras}
         if kept_vectors and self._rule.vectors:
             with torch.no_grad():
                 state["kept"] = self._ready(self.source.kernels(self._device)).to("cpu", copy=True)
@@ -233,11 +234,12 @@ class NoiseStream:
         contains this one, and made again otherwise.
 
         Raises:
-            ValueError: an entry is missing, or key, domain, dimension or recurrence differ.
+            ValueError: an entry is missing, or key, domain, dimension, recurrence or the keys of rows handed
+                out differ.
             HorizonExceededError: the position is past the horizon.
         """
         expected = self._identity()
-        for name in ("t", *expected):
+        for name in ("t", "eras", *expected):
             if name not in state:
                 raise ValueError(f"state (of the noise) must have the entry {name!r}; got {sorted(state)}.")
         for name, value in expected.items():
@@ -246,7 +248,15 @@ class NoiseStream:
                     f"{name} (of the saved noise) must be {value!r}; got {state[name]!r}. "
                     "Resuming with other noise would void the guarantee."
                 )
+        before = self._t
         self.seek(state["t"])
+        eras = self.source.keys.digest(self._t)
+        if state["eras"] != eras:
+            self._t = before
+            raise ValueError(
+                f"eras (keys of the saved noise) must be {eras}, as the openings on record say; "
+                f"got {state['eras']!r}. Restore all records from the same copy."
+            )
         stored = state.get("kept")
         if stored is not None and state["start"] <= self.start < self.stop <= state["stop"]:
             self._load_stored(stored, state["start"], state["stop"])

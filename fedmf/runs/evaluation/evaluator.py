@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedmf.accounting import EvaluationPlan
 from fedmf.errors import LedgerError
-from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStream
+from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseKey, NoiseStream
 from fedmf.records import Ledger, load_checkpoint, save_checkpoint, with_head, without_head
 from fedmf.training import FixedPointSum
 
@@ -52,7 +52,8 @@ class PrivateEvaluator:
 
     Guarantees:
         `release` returns after the noisy row and its participants are durable. A process killed before that
-        has shown nothing; one killed after it finds the row again and never asks for it again.
+        has shown nothing; one killed after it finds the row again and never asks for it again. With a secret
+        key each process draws its rows with a key of its own (`KeySchedule`).
     """
 
     def __init__(
@@ -66,7 +67,9 @@ class PrivateEvaluator:
         self.plan, self.dimension, self._adjacency = plan, len(plan.ranges), adjacency
         self._ledger, self._folder = ledger, folder
         self._std = plan.norm * plan.relative_noise_std(adjacency)
-        source = GaussianSource(key, self.dimension, Domain.EVALUATION)
+        committed = ledger.checkpoint()
+        self._keys = KeySchedule.of_record(key, ledger, 0 if committed is None else committed[0] + 1)
+        source = GaussianSource(self._keys, self.dimension, Domain.EVALUATION)
         self._noise = NoiseStream(source, plan.mechanism.factorization.recurrence(), plan.count)
         self._released = self._restored()
 
@@ -145,7 +148,7 @@ class PrivateEvaluator:
             raise ValueError(
                 f"sum must hold exactly the listed users; got {total.users} rows for {len(users)} users."
             )
-        self._ledger.opening()
+        self._keys.open_in(self._ledger)
         noisy = total.total()
         self._noise.seek(e)
         self._noise.add_(noisy, self._std)

@@ -1,0 +1,266 @@
+"""Every row has the key of the opening that released it first, whatever the form of C⁻¹ and the kernel."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from support.covariance import covariance_fits
+from support.openings import fresh, schedule_of
+
+from fedmf.factorization.mechanisms.catalogue import build, names
+from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseKey, NoiseStorage, NoiseStream
+from fedmf.noise.kernels import CpuKernels, RowPass
+from fedmf.noise.kernels.reference import ReferenceKernels, normals
+from fedmf.noise.rows.noise_block import normals_of_rounds
+from fedmf.participation import Participation
+
+ROOT = NoiseKey(bytes(range(32)))
+PUBLIC = NoiseKey.from_seed(3)
+ROUNDS, DIMENSION, SCALE = 12, 20_001, 0.7
+#: Stopped after 3, after 4 (opened twice there: the first time nothing was released) and after 9 rounds.
+OPENINGS = [(0, fresh("a")), (3, fresh("b")), (4, fresh("unused")), (4, fresh("c")), (9, fresh("d"))]
+FORKED = 5
+
+
+def key_at(t: int, openings=OPENINGS) -> NoiseKey:
+    """The key of row t, by the rule in words."""
+    (*_, last) = (random for first, random in openings if first <= t)
+    return NoiseKey(ROOT.subkey("opening " + last.hex()))
+
+
+def interrupted(inverse, openings, dimension=DIMENSION, storage=None, source=GaussianSource, rounds=ROUNDS):
+    """What a run adds that is stopped before every opening and goes on from its saved state."""
+    added, state = torch.zeros(rounds, dimension, dtype=torch.float64), None
+    edges = [*(first for first, _ in openings[1:]), rounds]
+    for count, stop in enumerate(edges, start=1):
+        keys = schedule_of(ROOT, openings[:count])
+        noise = NoiseStream(source(keys, dimension), inverse, rounds, storage=storage or NoiseStorage())
+        if state is not None:
+            noise.load_state(state)
+        while noise.t < stop:
+            noise.add_(added[noise.t], SCALE)
+        state = noise.state_dict()
+    return added.numpy()
+
+
+def test_a_row_has_the_key_of_the_last_opening_up_to_it() -> None:
+    schedule = schedule_of(ROOT, OPENINGS)
+    for t in (0, 2, 3, 4, 8, 9, 10, 2**40):
+        assert schedule.key_of(t) == key_at(t)
+        assert schedule.key_of(t) != ROOT
+    assert schedule.eras([9, 8, 4, 3, 2]) == [4, 3, 3, 1, 0]
+    assert {schedule.key_of(t).public for t in range(10)} == {False}
+    assert len({schedule.key_of(t) for t in range(12)}) == 4
+
+
+def test_a_public_key_makes_all_rows_itself() -> None:
+    schedule = schedule_of(PUBLIC, OPENINGS)
+    assert all(schedule.key_of(t) is PUBLIC for t in range(12))
+    assert schedule.digest(12) == KeySchedule.constant(PUBLIC).digest(3)
+    assert PUBLIC.opening(bytes(32)) is PUBLIC
+
+
+def test_rows_that_were_not_released_have_no_key_before_an_opening() -> None:
+    for root in (ROOT, PUBLIC):
+        schedule = KeySchedule(root, OPENINGS[:2], released=4)
+        source = GaussianSource(schedule, 5)
+        assert not schedule.opened
+        assert schedule.eras([3, 0]) == ([1, 0] if root is ROOT else [0, 0])
+        with pytest.raises(RuntimeError, match="must be below 4, the rounds released"):
+            source.block(4, 0, 5)
+        before = source.block(3, 0, 5)
+        schedule.open(*OPENINGS[3])
+        assert torch.equal(source.block(3, 0, 5), before)
+        assert bool(source.block(4, 0, 5).abs().min() > 0)
+
+
+class Record:
+    """Openings in memory, as one process after the other has them."""
+
+    def __init__(self) -> None:
+        self.released, self.made, self.own = 0, [], None
+
+    def openings(self):
+        return self.made
+
+    def opening(self):
+        if self.own is None:
+            fresh = os.urandom(32)
+            self.own = SimpleNamespace(first_round=self.released, fresh=fresh)
+            self.made.append(self.own)
+        return self.own
+
+
+def test_a_process_has_one_opening_and_the_schedule_its_key() -> None:
+    record = Record()
+    for process, released in enumerate((0, 0, 3), start=1):
+        record.released, record.own = released, None
+        schedule = KeySchedule.of_record(ROOT, record, released)
+        schedule.open_in(record)
+        schedule.open_in(record)
+        assert len(record.made) == process
+        assert schedule.key_of(released) == ROOT.opening(record.made[-1].fresh)
+    assert len({schedule.key_of(t) for t in range(5)}) == 2, "the first opening released nothing"
+
+
+def test_an_opening_that_was_recorded_before_the_schedule_is_begun_too() -> None:
+    record = Record()
+    record.opening()
+    schedule = KeySchedule.of_record(ROOT, record, 0)
+    assert not schedule.opened
+    schedule.open_in(record)
+    assert len(record.made) == 1
+    assert schedule.key_of(7) == ROOT.opening(record.made[0].fresh)
+
+
+@pytest.mark.parametrize(
+    ("openings", "released", "message"),
+    [
+        ([(1, bytes(32))], 4, "must be 0 for the first"),
+        ([(0, bytes(32)), (3, bytes(32)), (2, bytes(32))], 4, "must be at least 3"),
+        ([(0, bytes(32)), (5, bytes(32))], 4, "must be at most 4, the rounds released"),
+        ([(0, bytes(16))], 4, "must be 32 bytes"),
+        ([], 4, "openings must be recorded where 4 rounds were released"),
+    ],
+)
+def test_openings_that_no_run_records_are_refused(openings, released, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        KeySchedule(ROOT, openings, released)
+
+
+def test_an_opening_elsewhere_or_again_is_refused() -> None:
+    schedule = KeySchedule(ROOT, OPENINGS[:2], released=4)
+    with pytest.raises(ValueError, match="opened at 4; got an opening at 5"):
+        schedule.open(5, bytes(32))
+    schedule.open(4, bytes(32))
+    with pytest.raises(ValueError, match="opened once; got an opening at 4"):
+        schedule.open(4, bytes(32))
+
+
+def test_the_digest_is_that_of_the_rows_before() -> None:
+    whole, other = schedule_of(ROOT, OPENINGS), schedule_of(ROOT, [*OPENINGS[:3], (4, fresh("other"))])
+    stopped = KeySchedule(ROOT, OPENINGS[:3], released=4)
+    for t in (0, 1, 3, 4):
+        assert whole.digest(t) == other.digest(t) == stopped.digest(t)
+    assert whole.digest(5) != other.digest(5)
+    assert len({whole.digest(t) for t in (0, 1, 4, 5, 10)}) == 5
+    assert whole.digest(5) == schedule_of(ROOT, [OPENINGS[0], OPENINGS[1], OPENINGS[3]]).digest(5)
+
+
+def test_a_state_of_another_branch_is_refused() -> None:
+    inverse = build("blt", Participation(ROUNDS, 3, 4)).factorization.recurrence()
+    keys, other = (schedule_of(ROOT, [*OPENINGS[:2], (4, fresh(name))]) for name in "xy")
+    noise, branch = (NoiseStream(GaussianSource(k, 7), inverse, ROUNDS) for k in (keys, other))
+    noise.seek(4)
+    branch.load_state(noise.state_dict())  # nothing was released under what differs
+    noise.seek(5)
+    with pytest.raises(ValueError, match=r"eras .keys of the saved noise. must be .* from the same copy"):
+        branch.load_state(noise.state_dict())
+    assert branch.t == 4
+
+
+def test_keys_stay_hidden_and_copies_agree() -> None:
+    schedule = schedule_of(ROOT, OPENINGS)
+    copied = copy.deepcopy(schedule)
+    assert [copied.key_of(t) for t in range(12)] == [schedule.key_of(t) for t in range(12)]
+    assert repr(schedule) == f"KeySchedule({ROOT!r}, openings=5, opened=True)"
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(schedule)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_pass_draws_each_row_with_its_own_key(threads: int) -> None:
+    keys, rounds = schedule_of(ROOT, OPENINGS), (11, 9, 8, 3, 2, 0)
+    row = RowPass(rounds, (1.0, -0.5, 0.25, 2.0, 1.5, -1.0), 0.7)
+    out, expected = torch.zeros(3 << 17, dtype=torch.float64), torch.zeros(400, dtype=torch.float64)
+    CpuKernels(keys, Domain.TRAINING, threads).add_(row, out, 5)
+    ReferenceKernels(keys, Domain.TRAINING).add_(row, expected, 5)
+    assert (out[:400] - expected).abs().max() < 1e-13
+    by_hand = sum(
+        w * normals(key_at(t), Domain.TRAINING, t, 5, 405) for t, w in zip(rounds, row.weights, strict=True)
+    )
+    np.testing.assert_allclose(expected, 0.7 * by_hand, rtol=0, atol=1e-13)
+
+
+def test_tails_of_all_keys_are_refined() -> None:
+    """So many short rows that some of each key need the refinement stream; all eras in one block."""
+    openings = [(500 * era, fresh(str(era))) for era in range(80)]  # more than stay open at once
+    z = normals_of_rounds(schedule_of(ROOT, openings), Domain.TRAINING, range(40_000), 0, 16)
+    for t in (*range(0, 40_000, 997), int(np.abs(z).max(axis=1).argmax())):
+        expected = normals(key_at(t, openings), Domain.TRAINING, t, 0, 16)
+        np.testing.assert_allclose(z[t], expected, rtol=0, atol=1e-14)
+    assert float((z[:, :8] ** 2 + z[:, 8:] ** 2).max()) > 2 * 16 * np.log(2)
+
+
+@pytest.fixture(params=names())
+def strategy(request: pytest.FixtureRequest):
+    """Every mechanism of the catalogue."""
+    return build(request.param, Participation(ROUNDS, 3, 4)).factorization
+
+
+@pytest.mark.parametrize("policy", ["auto", "regenerate", "buffer"])
+def test_an_interrupted_stream_adds_rows_of_their_own_keys(strategy, policy: str) -> None:
+    storage = NoiseStorage(policy)  # type: ignore[arg-type]
+    got = interrupted(strategy.recurrence(), OPENINGS, 40, storage)
+    z = np.stack([normals(key_at(t), Domain.TRAINING, t, 0, 40) for t in range(ROUNDS)])
+    np.testing.assert_allclose(got, SCALE * np.linalg.solve(strategy.materialize(), z), rtol=0, atol=1e-11)
+    whole = NoiseStream(GaussianSource(schedule_of(ROOT, OPENINGS), 40), strategy.recurrence(), ROUNDS)
+    block = torch.zeros(ROUNDS, 40, dtype=torch.float64)
+    whole.add_rows_(block[:7], SCALE)
+    whole.add_rows_(block[7:], SCALE)
+    np.testing.assert_allclose(got, block, rtol=0, atol=1e-12)
+
+
+def test_row_j_is_the_first_that_holds_z_j(strategy) -> None:
+    """So its opening is the first that releases anything of z_j: no row draws a later z, and C_jj ≠ 0."""
+    inverse = np.linalg.inv(strategy.materialize())
+    assert np.abs(np.diag(inverse)).min() > 1e-6
+    streamed = strategy.recurrence().apply(np.eye(ROUNDS))
+    assert not np.triu(streamed, 1).any()
+
+
+FORMS = ["banded-inverse", "banded-toeplitz", "blt", "tree", "dense"]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_covariance_over_interruptions_is_that_of_the_plan(name: str) -> None:
+    factorization = build(name, Participation(ROUNDS, 3, 4)).factorization
+    inverse, matrix = factorization.recurrence(), factorization.materialize()
+    noise = interrupted(inverse, OPENINGS)
+    assert covariance_fits(noise, matrix, SCALE)
+    assert not covariance_fits(noise * 1.1, matrix, SCALE), "a wrong sigma must be rejected"
+    forgetful = interrupted(inverse, OPENINGS, source=forgetful_source)
+    assert not covariance_fits(forgetful, matrix, SCALE), "past rows drawn with the newest key"
+
+
+def forgetful_source(keys: KeySchedule, dimension: int) -> GaussianSource:
+    """Makes all rows with the key of the last opening, past ones too; its states say otherwise."""
+    source = GaussianSource(KeySchedule.constant(keys.key_of(2**40)), dimension)
+    source.keys.digest = lambda t: ""  # type: ignore[method-assign]
+    source.keys.root = ROOT
+    return source
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_two_branches_release_through_the_stacked_matrix(name: str) -> None:
+    """Common rows, then those of each copy: Y = M⁻¹z, M = [[C11, 0, 0], [C21, C22, 0], [C21, 0, C22]]."""
+    factorization = build(name, Participation(ROUNDS, 3, 4)).factorization
+    inverse, C, T = factorization.recurrence(), factorization.materialize(), FORKED
+    branches = [interrupted(inverse, [*OPENINGS[:2], (T, fresh(branch))]) for branch in "xy"]
+    assert np.array_equal(branches[0][:T], branches[1][:T])
+    zero = np.zeros((ROUNDS - T, ROUNDS - T))
+    M = np.block(
+        [
+            [C[:T, :T], np.zeros((T, 2 * (ROUNDS - T)))],
+            [C[T:, :T], C[T:, T:], zero],
+            [C[T:, :T], zero, C[T:, T:]],
+        ]
+    )
+    assert covariance_fits(np.vstack([branches[0], branches[1][T:]]), M, SCALE)
+    assert not covariance_fits(np.vstack([branches[0], branches[0][T:]]), M, SCALE), "the same noise twice"

@@ -1,0 +1,248 @@
+"""A run that was stopped, killed or copied: each process draws fresh noise, all of it that of the plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.child_processes import in_child
+from support.covariance import covariance_fits
+from support.judged_tasks import carry_out, judged_run
+from support.small_runs import linear_task, small_run
+
+from fedmf.noise import KeySchedule
+from fedmf.runs import Run, Session, account
+from fedmf.runs.directory import EVALUATIONS
+from fedmf.runs.server import PrivateServer
+
+DIMENSION, ROUNDS, COPIED = 10_000, 12, 5
+TASK = linear_task(24, DIMENSION)
+FORMS = {
+    "banded inverse": {"mechanism": "bisr", "bands": 4},
+    "bands": {"mechanism": "banded-toeplitz", "bands": 4},
+    "blt": {"mechanism": "blt"},
+    "tree": {"mechanism": "tree"},
+    "dense": {"mechanism": "dense"},
+}
+
+
+def secret(run: Run) -> Run:
+    """The run with a key from the operating system."""
+    return dataclasses.replace(run, privacy=dataclasses.replace(run.privacy, noise_seed=None))
+
+
+def run_with(form: str, **keys: object) -> Run:
+    return secret(small_run(TASK, server_momentum=0.0, **FORMS[form], **keys))
+
+
+def noise_of(session: Session, stop: int) -> np.ndarray:
+    """What rounds without a reply add up to this one: their noise alone, in units of the plan's scale."""
+    steps = []
+    while session.server.t < stop:
+        before = session.server.parameters
+        after = session.server.release(session.server.new_sum(), [])
+        steps.append((after - before).double().numpy())
+    rate = float(session.run.to_dict()["optimizer"]["learning_rate"])
+    scale = rate * session.plan.noise_std / session.plan.cohorts.size
+    return np.array(steps).reshape(-1, DIMENSION) / scale
+
+
+def continued(path: Path, run: Run, stops: list[int]) -> np.ndarray:
+    """The noise of all rounds from where the run stands, a process for every stop."""
+    parts = []
+    for stop in stops:
+        with run.resume(path) if path.exists() else run.start(path) as session:
+            parts.append(noise_of(session, stop))
+    return np.vstack(parts)
+
+
+def matrix_of(path: Path, run: Run) -> np.ndarray:
+    with run.resume(path) as session:
+        return session.plan.mechanism.factorization.materialize()
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("form", FORMS)
+def test_noise_over_interruptions_is_that_of_the_plan(tmp_path: Path, form: str, every: int) -> None:
+    """Stopped after 4, 5 and 9 rounds; with states kept in every third round, rounds are lost each time."""
+    run = run_with(form, checkpoint_every=every)
+    noise = continued(tmp_path / "run", run, [4, 5, 9, ROUNDS])
+    C = matrix_of(tmp_path / "run", run)
+    assert covariance_fits(noise, C, 1.0)
+    assert not covariance_fits(noise * 1.1, C, 1.0), "a wrong sigma must be rejected"
+
+
+def newest(self: KeySchedule, rounds: range) -> list[int]:
+    return [len(self._first) - 1] * len(rounds)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_past_rows_from_the_newest_key_are_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr(KeySchedule, "eras", newest)
+    run = run_with(form)
+    noise = continued(tmp_path / "run", run, [4, 5, 9, ROUNDS])
+    assert not covariance_fits(noise, matrix_of(tmp_path / "run", run), 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with threads: they are idle
+@pytest.mark.parametrize("form", ["banded inverse", "bands"])
+def test_killed_between_checkpoints_it_goes_on_with_the_noise_of_the_plan(tmp_path: Path, form: str) -> None:
+    """Killed when round 4 (0-based) is about to count: its noise was drawn and shown to nobody."""
+    run, path = run_with(form, checkpoint_every=3), tmp_path / "run"
+
+    def dying() -> None:
+        with run.start(path) as session:
+            np.save(tmp_path / "first.npy", noise_of(session, 4))
+            session.directory.ledger.commit_round = lambda *_: os.kill(  # type: ignore[method-assign]
+                os.getpid(), signal.SIGKILL
+            )
+            noise_of(session, 5)
+
+    assert in_child(dying) == -signal.SIGKILL
+    with run.resume(path) as session:
+        assert (session.server.t, session.server.lost) == (4, range(3, 4))
+        rest = noise_of(session, ROUNDS)
+        assert [opening.first_round for opening in session.directory.ledger.openings()] == [0, 4]
+        C = session.plan.mechanism.factorization.materialize()
+    assert covariance_fits(np.vstack([np.load(tmp_path / "first.npy"), rest]), C, 1.0)
+
+
+def test_resumed_with_the_models_that_were_released(tmp_path: Path) -> None:
+    run, path = run_with("bands"), tmp_path / "run"
+    with run.start(path) as session:
+        noise_of(session, COPIED)
+        released = session.server.parameters.clone()
+    with run.resume(path) as session:
+        assert session.server.t == COPIED
+        assert torch.equal(session.server.parameters, released)
+
+
+def test_what_only_reads_opens_nothing(tmp_path: Path) -> None:
+    run, path = run_with("bands"), tmp_path / "run"
+    with run.start(path) as session:
+        assert session.directory.ledger.openings() == []
+        noise_of(session, 2)
+    account(path)
+    with run.resume(path) as session:
+        session.statement()
+        assert len(session.directory.ledger.openings()) == 1
+        noise_of(session, 3)
+        noise_of(session, 4)
+        assert [opening.first_round for opening in session.directory.ledger.openings()] == [0, 2]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_copies_release_through_the_stacked_matrix(tmp_path: Path, form: str) -> None:
+    """Y = M⁻¹z with M = [[C11, 0, 0], [C21, C22, 0], [C21, 0, C22]] of all that both copies release."""
+    run = run_with(form)
+    common = continued(tmp_path / "a", run, [COPIED])
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    branches = [continued(tmp_path / name, run, [8, ROUNDS]) for name in "ab"]
+    C, T = matrix_of(tmp_path / "a", run), COPIED
+    zero = np.zeros((ROUNDS - T, ROUNDS - T))
+    M = np.block(
+        [
+            [C[:T, :T], np.zeros((T, 2 * (ROUNDS - T)))],
+            [C[T:, :T], C[T:, T:], zero],
+            [C[T:, :T], zero, C[T:, T:]],
+        ]
+    )
+    assert covariance_fits(np.vstack([common, *branches]), M, 1.0)
+    assert not covariance_fits(np.vstack([common, branches[0], branches[0]]), M, 1.0), "the same noise twice"
+
+
+def test_copies_with_a_public_seed_release_the_same_bits(tmp_path: Path) -> None:
+    run = small_run(TASK, server_momentum=0.0, **FORMS["bands"])
+    whole = continued(tmp_path / "whole", run, [ROUNDS])
+    first = continued(tmp_path / "a", run, [COPIED])
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for name in "ab":
+        assert np.array_equal(np.vstack([first, continued(tmp_path / name, run, [7, ROUNDS])]), whole)
+
+
+def test_a_checkpoint_of_another_branch_is_refused(tmp_path: Path) -> None:
+    """Its digest is not on this branch's record; and were it, its noise would not be that of the openings."""
+    run = run_with("bands")
+    continued(tmp_path / "a", run, [COPIED])
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for name in "ab":
+        continued(tmp_path / name, run, [7])
+    with run.resume(tmp_path / "b") as session:
+        foreign = session.directory.restore()
+    with run.resume(tmp_path / "a") as session:
+        assert foreign is not None
+        session.directory.restore = lambda: foreign  # type: ignore[method-assign]
+        optimizer = run.optimizer_source.build((), ROUNDS)
+        with pytest.raises(ValueError, match=r"eras .keys of the saved noise. must be"):
+            PrivateServer(session.plan, session.directory, torch.zeros(DIMENSION), optimizer)
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_copies_add_other_noise_to_evaluations(tmp_path: Path, public: bool) -> None:
+    run = judged_run(linear_task(24, 60))
+    run = run if public else secret(run)
+
+    def stopping(session: Session) -> None:
+        release = session.server.release
+
+        def limited(total, users):
+            if session.server.t == COPIED:
+                raise KeyboardInterrupt
+            return release(total, users)
+
+        session.server.release = limited  # type: ignore[method-assign]
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(tmp_path / "a", run, prepare=stopping)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    a, b = (carry_out(tmp_path / name, run) for name in "ab")
+    private = {
+        t: [[row[name] for name in sorted(row) if name.endswith("_private")] for row in (a[t], b[t])]
+        for t in range(2, ROUNDS + 1, 2)
+    }
+    assert all(one == other for t, (one, other) in private.items() if t <= COPIED or public)
+    assert public or all(one != other for t, (one, other) in private.items() if t > COPIED)
+    assert all(one for one, _ in private.values())
+    assert (tmp_path / "a" / EVALUATIONS).is_dir()
+
+
+def test_the_second_moment_has_the_keys_of_the_sums(tmp_path: Path) -> None:
+    """Copies add other noise to it from the copy on; before, and with a public seed, the same."""
+    task = linear_task(24, 50)
+    for name, public in (("secret", False), ("public", True)):
+        run = small_run(task, server_optimizer="jme-adam", mechanism="bsr", bands=4)
+        run, path = run if public else secret(run), tmp_path / name
+        seconds = {}
+        with run.start(path) as session:
+            released = [second_of(session) for _ in range(COPIED)]
+        shutil.copytree(path, tmp_path / f"{name} copy")
+        for place in (path, tmp_path / f"{name} copy"):
+            with run.resume(place) as session:
+                seconds[place] = [*released, second_of(session)]
+                assert session.server.t == COPIED + 1
+        one, other = (values[-1] for values in seconds.values())
+        assert torch.equal(one, other) == public
+
+
+def second_of(session: Session) -> torch.Tensor:
+    """The second moment that the next round releases."""
+    server, kept = session.server, []
+    assert server._second is not None
+    real = server._second.release
+
+    def release(t, total):
+        kept.append(real(t, total))
+        return kept[-1]
+
+    server._second.release = release  # type: ignore[method-assign]
+    server.release(server.new_sum(), [])
+    server._second.release = real  # type: ignore[method-assign]
+    return kept[0][0]

@@ -1,0 +1,130 @@
+"""A stream that was stopped or copied: every process draws fresh noise, and all of it is that of the plan."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.covariance import covariance_fits
+from support.streams import BUDGET, write_rows
+
+from fedmf.noise import KeySchedule
+from fedmf.streaming.session import open_run
+from fedmf.streaming.settings import Settings
+
+STEPS, DIMENSION, COPIED = 12, 3000, 5
+FORMS = ["banded-inverse", "banded-toeplitz", "blt", "tree", "dense"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of zeros, so that what is released is noise."""
+    return write_rows(tmp_path_factory.mktemp("input") / "rows.csv", np.zeros((STEPS, DIMENSION)))
+
+
+@pytest.fixture(scope="module")
+def parts(source: Path) -> dict[int, Path]:
+    """Its first rows, by how many."""
+    lines = source.read_text().splitlines(keepends=True)
+    paths = {}
+    for stop in (1, 4, COPIED, 9, STEPS):
+        paths[stop] = source.with_name(f"first-{stop}.csv")
+        paths[stop].write_text("".join(lines[: stop + 1]))
+    return paths
+
+
+def settings(mechanism: str, **more: object) -> Settings:
+    public = {"seed": None, "rounds": STEPS, "second": "energy", "mechanisms": (mechanism,), **more}
+    return Settings(**{**BUDGET, **public})
+
+
+def whitened(state: Path, asked: Settings, sources: list[Path]) -> tuple[np.ndarray, np.ndarray]:
+    """C⁻¹z of the first moments, a process for every source, and C₁; the workload is undone."""
+    for path in sources:
+        with open_run(state, asked, path, state.parent / f"{state.name}.jsonl") as (run, reader):
+            run.feed(reader)
+            released = run.state.releases(0, run.position.records)[:, :DIMENSION]
+            mechanism = run.plan.mechanism
+    t = np.arange(1, len(released) + 1)[:, None]
+    sums = t * released  # the workload is the average of all rows so far
+    return np.diff(sums, axis=0, prepend=0) / mechanism.first_std, mechanism.first.materialize()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_noise_over_interruptions_is_that_of_the_plan(
+    tmp_path: Path, parts: dict[int, Path], form: str
+) -> None:
+    noise, C = whitened(tmp_path / "state", settings(form), [parts[t] for t in (1, 4, 9, STEPS)])
+    assert covariance_fits(noise, C, 1.0)
+    assert not covariance_fits(noise * 1.2, C, 1.0), "a wrong sigma must be rejected"
+
+
+def test_past_rows_from_the_newest_key_are_rejected(
+    tmp_path: Path, parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a form that draws past rows again; others keep outputs in the state."""
+    monkeypatch.setattr(KeySchedule, "eras", lambda self, rounds: [len(self._first) - 1] * len(rounds))
+    noise, C = whitened(tmp_path / "state", settings("banded-inverse"), [parts[t] for t in (4, 9, STEPS)])
+    assert not covariance_fits(noise, C, 1.0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_copies_release_through_the_stacked_matrix(
+    tmp_path: Path, source: Path, parts: dict[int, Path], form: str
+) -> None:
+    asked, T = settings(form), COPIED
+    common, C = whitened(tmp_path / "a", asked, [parts[T]])
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    a, b = (whitened(tmp_path / name, asked, [source])[0] for name in "ab")
+    assert np.array_equal(a[:T], common)
+    assert np.array_equal(b[:T], common)
+    zero = np.zeros((STEPS - T, STEPS - T))
+    M = np.block(
+        [
+            [C[:T, :T], np.zeros((T, 2 * (STEPS - T)))],
+            [C[T:, :T], C[T:, T:], zero],
+            [C[T:, :T], zero, C[T:, T:]],
+        ]
+    )
+    assert covariance_fits(np.vstack([a, b[T:]]), M, 1.0)
+    assert not covariance_fits(np.vstack([a, a[T:]]), M, 1.0), "the same noise twice"
+
+
+def test_steps_that_are_due_later_are_shared_by_copies_with_their_rows(
+    tmp_path: Path, source: Path, parts: dict[int, Path]
+) -> None:
+    """With releases in every fourth step, step 5 is committed, not released, when the copy is made: both
+    copies hold its row with its noise, so the first release of each shares them and differs in the rest."""
+    asked = settings("banded-inverse", every=4)
+    whitened_steps = {}
+    with open_run(tmp_path / "a", asked, parts[COPIED], tmp_path / "a.jsonl") as (run, reader):
+        run.feed(reader)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for name in "ab":
+        with open_run(tmp_path / name, asked, source, tmp_path / f"{name}.jsonl") as (run, reader):
+            run.feed(reader)
+            released = run.state.releases(0, 3)[:, :DIMENSION] * np.array([[4], [8], [12]])
+            mechanism = run.plan.mechanism
+            whitened_steps[name] = released / mechanism.first_std
+    assert np.array_equal(whitened_steps["a"][0], whitened_steps["b"][0])
+    inverse = np.linalg.inv(mechanism.first.materialize())
+    sums = np.tril(np.ones((STEPS, STEPS)))[[3, 7, 11]] @ inverse
+    own, shared = sums[1:, COPIED:], sums[:, :COPIED]
+    # (first release, then the second and third of a, then of b) = F·(shared z, z of a, z of b)
+    zero = np.zeros_like(own)
+    F = np.block(
+        [[shared[:1], np.zeros((1, 2 * own.shape[1]))], [shared[1:], own, zero], [shared[1:], zero, own]]
+    )
+    stacked = np.vstack([whitened_steps["a"], whitened_steps["b"][1:]])
+    assert covariance_fits(stacked, np.linalg.inv(np.linalg.cholesky(F @ F.T)), 1.0)
+
+
+def test_a_public_stream_is_the_same_however_often_it_stops(
+    tmp_path: Path, source: Path, parts: dict[int, Path]
+) -> None:
+    asked = settings("banded-inverse", seed=5)
+    whole, _ = whitened(tmp_path / "whole", asked, [source])
+    stopped, _ = whitened(tmp_path / "stopped", asked, [parts[1], parts[4], source])
+    assert np.array_equal(whole, stopped)
