@@ -1,4 +1,4 @@
-"""Shared set-up: one torch thread a test process, no telemetry from Flower, a cache of its own."""
+"""Shared set-up: one torch thread a test process, no telemetry from Flower, folders of its own."""
 
 import atexit
 import os
@@ -12,6 +12,10 @@ os.environ["FLWR_DISABLE_UPDATE_CHECK"] = "1"
 _cache = tempfile.mkdtemp(prefix="fedmf-cache-")
 os.environ["FEDMF_CACHE"] = _cache
 atexit.register(shutil.rmtree, _cache, ignore_errors=True)
+#: Of all tests and the programs they start: what is remembered of runs never lands in a home directory.
+_state = tempfile.mkdtemp(prefix="fedmf-state-")
+os.environ["XDG_STATE_HOME"] = _state
+atexit.register(shutil.rmtree, _state, ignore_errors=True)
 
 #: Run by tests as programs of their own, with Triton or its interpreter; importing them here would load it.
 collect_ignore = [

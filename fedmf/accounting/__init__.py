@@ -3,6 +3,7 @@
 from fedmf.accounting.amplification import CohortLaw, RunAmplification, amplified_run, check_sampling
 from fedmf.accounting.audit_bound import LeakageBound, leakage_bound
 from fedmf.accounting.comparison import design
+from fedmf.accounting.continuations import RESTORED, LostRounds, lost_rounds
 from fedmf.accounting.evaluation_plan import (
     EvaluationPlan,
     evaluation_count,
@@ -29,9 +30,12 @@ from fedmf.accounting.rounding import at_least, at_most
 from fedmf.accounting.statement import (
     OPERATING_SYSTEM_KEY,
     PUBLIC_KEY,
+    Branch,
+    JointStatement,
     PrivacyStatement,
     RunHeader,
     as_json,
+    build_joint_statement,
     build_statement,
     detection_limit,
     detection_percent,
@@ -47,10 +51,14 @@ __all__ = [
     "OPERATING_SYSTEM_KEY",
     "PRIVACY",
     "PUBLIC_KEY",
+    "RESTORED",
+    "Branch",
     "CohortLaw",
     "EpsilonBin",
     "EvaluationPlan",
+    "JointStatement",
     "LeakageBound",
+    "LostRounds",
     "NoPrivacy",
     "PairRelease",
     "ParticipationSummary",
@@ -71,6 +79,7 @@ __all__ = [
     "as_json",
     "at_least",
     "at_most",
+    "build_joint_statement",
     "build_statement",
     "certified_epsilon",
     "certified_sigma",
@@ -87,6 +96,7 @@ __all__ = [
     "joint_multiplier",
     "law_of",
     "leakage_bound",
+    "lost_rounds",
     "odds_factor",
     "realised_privacy",
     "render",

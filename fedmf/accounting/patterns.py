@@ -88,7 +88,7 @@ class PatternTable:
             yield from zip(map(tuple, patterns.tolist()), users.tolist(), strict=True)
 
 
-def distinct_patterns(table: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def distinct_patterns(table: NDArray[np.integer]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """The different rows of a table of patterns, and which of them each row is.
 
     >>> distinct_patterns(np.array([[3, 5], [0, 4], [3, 5]], dtype=np.int32))
@@ -99,7 +99,7 @@ def distinct_patterns(table: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDAr
     return _rounds(distinct, table.shape[1]), which
 
 
-def _opaque(table: NDArray[np.int32]) -> NDArray[np.void]:
+def _opaque(table: NDArray[np.integer]) -> NDArray[np.void]:
     """Rows as strings of big-endian bytes: they sort as the tuples do, much faster than column by column."""
     return np.ascontiguousarray(table.astype(">i4")).view(np.dtype((np.void, 4 * table.shape[1]))).reshape(-1)
 

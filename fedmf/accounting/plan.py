@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -163,6 +163,29 @@ class Plan:
         if self.evaluation is None:
             return training
         return joint_multiplier(training, self.evaluation.multiplier_of(self.evaluation.released_by(rounds)))
+
+    def multiplier_with_losses(self, multiplier: float, released: Sequence[int]) -> float:
+        """σ of rounds with this multiplier and of more that were lost with backups.
+
+        Each loss is composed with the others as a run of its own that released so many rounds.
+        """
+        if not released:
+            return multiplier
+        if self.inflation > 1:  # rounding does not add up as independent noise does
+            return joint_multiplier(*[self.noise_multiplier] * (len(released) + 1))
+        return joint_multiplier(multiplier, *map(self.multiplier_after, released))
+
+    @property
+    def without_losses(self) -> str | None:
+        """Why no theorem or no promise of this run allows that rounds were lost with a backup."""
+        limited = isinstance(self.privacy, UserLevel) and (
+            self.privacy.max_epsilon is not None or self.privacy.user_budgets
+        )
+        if self.amplification is not None:
+            return "no accountant covers two branches with the same secret cohorts"
+        if self.evaluation is not None:
+            return "who judged the models that were lost is not known"
+        return "the rounds that were lost may have spent max_epsilon or a user's budget" if limited else None
 
     @cached_property
     def _epsilons(self) -> dict[int, float]:

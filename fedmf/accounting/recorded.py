@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from fedmf.accounting.patterns import PatternTable
 from fedmf.participation import Participation
 
-__all__ = ["ParticipationRecord", "ParticipationSummary"]
+__all__ = ["ParticipationRecord", "ParticipationSummary", "RecordOpening"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,30 @@ class ParticipationSummary:
     largest_cohort: int
 
 
+class RecordOpening(Protocol):
+    """When a process opened a record in order to extend it, and what it noted."""
+
+    @property
+    def number(self) -> int:
+        """0, 1, 2, …"""
+        ...
+
+    @property
+    def first_round(self) -> int:
+        """The next round at that time."""
+        ...
+
+    @property
+    def fresh(self) -> bytes:
+        """The random bits from which noise from that round on follows."""
+        ...
+
+    @property
+    def note(self) -> Mapping[str, Any]:
+        """JSON-able."""
+        ...
+
+
 class ParticipationRecord(Protocol):
     """Who took part in which round, durably; a ledger is one."""
 
@@ -57,6 +82,14 @@ class ParticipationRecord(Protocol):
 
     def last_round(self) -> int | None:
         """The last committed round, or None before the first."""
+        ...
+
+    def chains(self) -> Sequence[tuple[int, bytes]]:
+        """(round, chain value) of every committed round, in order."""
+        ...
+
+    def openings(self) -> Sequence[RecordOpening]:
+        """Who opened it, in order."""
         ...
 
     def by_user(self) -> tuple[list[str], NDArray[np.int32], NDArray[np.int32]]:

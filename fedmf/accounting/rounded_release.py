@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.accounting.release import RunRelease
-from fedmf.factorization import Sensitivity
+from fedmf.factorization import Branches, Sensitivity
 from fedmf.participation import Participation
 
 __all__ = ["RoundedRelease"]
@@ -27,7 +28,7 @@ class RoundedRelease(RunRelease):
 
     which is s for the worst pattern: see docs/noise-streams.md. Before the first participation nothing of the
     user can move any rounding. Of a pair, both noises are F times as large and the sums' is rounded:
-    √((A/F + W)² + (B/F)²) ≤ √(A² + B²)/F + W.
+    √((A/F + W)² + (B/F)²) ≤ √(A² + B²)/F + W. Rounding moves m continuations of one run by √m·W at most.
 
     Args:
         exact: the release without rounding.
@@ -58,11 +59,13 @@ class RoundedRelease(RunRelease):
         return RoundedRelease(self.exact.leading(rounds), self.inflation, self.planned)
 
     def of_equal_length(
-        self, rows: NDArray[np.integer], released_rounds: int | None = None
+        self, rows: NDArray[np.integer], released_rounds: int | Branches | None = None
     ) -> NDArray[np.float64]:
         """See `RunRelease.of_equal_length`."""
-        return self._moved(self.exact.of_equal_length(rows, released_rounds))
+        ends = released_rounds.ends if isinstance(released_rounds, Branches) else 1
+        return self._moved(self.exact.of_equal_length(rows, released_rounds), ends)
 
-    def _moved(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        moved = values / self.inflation + (1 - 1 / self.inflation) * self.planned
+    def _moved(self, values: NDArray[np.float64], continuations: int = 1) -> NDArray[np.float64]:
+        rounding = math.sqrt(continuations) * (1 - 1 / self.inflation) * self.planned
+        moved = values / self.inflation + rounding
         return np.where(values > 0, moved, 0.0)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from fedmf.errors import ConfigError
+
 if TYPE_CHECKING:
     from fedmf.accounting import PrivacyStatement, RunHeader
     from fedmf.records import Ledger
@@ -16,8 +18,10 @@ __all__ = ["account"]
 
 
 def account(
-    run_dir: Path = typer.Argument(
-        ..., metavar="RUN_DIR", help="Directory of a finished, running or stopped run."
+    run_dirs: list[Path] = typer.Argument(
+        ...,
+        metavar="RUN_DIR...",
+        help="Directory of a finished, running or stopped run; several are branches of one run.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the privacy statement as JSON."),
     page: Path | None = typer.Option(
@@ -41,11 +45,20 @@ def account(
     Replays the participation ledger, checks every row against the (n, k, b) contract, and computes each
     user's exact ε from the rounds in which that user took part. What it prints is for the operator: realised
     figures are not private. Files that exist are never replaced.
+
+    Several directories must be branches of one run, such as copies that both went on: their shared rounds
+    count once.
     """
+    if len(run_dirs) > 1:
+        if any(option is not None for option in (page, users, publish)):
+            raise ConfigError("--html, --users and --publish take one run directory; got several.")
+        _account_jointly(run_dirs, as_json)
+        return
     from fedmf.accounting import build_statement
     from fedmf.records import require_free
     from fedmf.runs import opened_record, publish_statement
 
+    (run_dir,) = run_dirs
     for path in (page, users):
         if path is not None:
             require_free(path)
@@ -64,6 +77,14 @@ def account(
     else:
         typer.echo(statement.render_text())
         _show_users(statement)
+
+
+def _account_jointly(run_dirs: list[Path], as_json: bool) -> None:
+    from fedmf.accounting import as_json as rendered
+    from fedmf.runs import account_branches
+
+    statement = account_branches(run_dirs)
+    typer.echo(rendered(statement.to_dict()) if as_json else statement.render_text())
 
 
 def _write_page(path: Path, statement: PrivacyStatement) -> None:

@@ -56,6 +56,12 @@ def simulate(
     resume: Path | None = typer.Option(
         None, "--resume", metavar="DIR", help="Continue the stopped run in DIR where its ledger ends."
     ),
+    restored: bool = typer.Option(
+        False,
+        "--restored-from-backup",
+        help="With --resume: go on although DIR is behind what this machine knows of the run. Lost rounds "
+        "count as spent.",
+    ),
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Say epsilon, noise, memory and time a round; start nothing."
     ),
@@ -74,6 +80,8 @@ def simulate(
     overrides = parse_assignments(assignments)
     if resume is not None and out is not None:
         raise ConfigError("--out names a new run directory and --resume an existing one; give one of them.")
+    if restored and resume is None:
+        raise ConfigError("--restored-from-backup needs --resume DIR, the directory that was restored.")
     if config is not None:
         run = load_run(config, overrides)
     elif resume is not None:
@@ -86,8 +94,11 @@ def simulate(
         return
     place = resume or out or _place(run.execution.output_dir, config)
     with going_on(lambda: _how(place)):
-        start = Session.start if resume is None else Session.resume
-        _carry_out(start(place, run, device.value), engine)
+        if resume is None:
+            session = Session.start(place, run, device.value)
+        else:
+            session = Session.resume(place, run, device.value, restored)
+        _carry_out(session, engine)
 
 
 def _carry_out(session: Session, engine: Engine) -> None:

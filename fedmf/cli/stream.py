@@ -134,6 +134,12 @@ def stream(
     from_row: int = typer.Option(
         1, "--from-row", metavar="I", help="Which row of the stream the input begins with."
     ),
+    restored: bool = typer.Option(
+        False,
+        "--restored-from-backup",
+        help="Go on although --state is behind what this machine knows of the stream. Lost steps count as "
+        "spent.",
+    ),
     seed: int | None = typer.Option(
         None, "--seed", metavar="S", help="Public noise for tests: reproducible, NOT private."
     ),
@@ -176,7 +182,12 @@ def stream(
             settings,
             rows,
             output,
-            {"file_format": chosen, "first_row": from_row},
+            {
+                "file_format": chosen,
+                "first_row": from_row,
+                "restored": restored,
+                "remembered": state is not None,
+            },
             {"clip": on_long is OnLong.clip, "stop_at_faulty": stop_at_bad_row},
             show_counts,
         )

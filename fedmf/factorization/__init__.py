@@ -66,6 +66,7 @@ from fedmf.factorization.mechanisms import (
 )
 from fedmf.factorization.objectives import Errors, errors, query_variances
 from fedmf.factorization.sensitivity import (
+    Branches,
     Sensitivity,
     SensitivityNotExact,
     UserRange,
@@ -96,6 +97,7 @@ __all__ = [
     "Banded",
     "BlockSums",
     "BlockTree",
+    "Branches",
     "BufferedToeplitz",
     "ColumnScaled",
     "Dense",

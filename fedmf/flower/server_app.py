@@ -28,7 +28,8 @@ def main(grid: Grid, context: Context) -> None:
     """Start or resume the run that the run config describes."""
     run = run_of(context.run_config)
     path = run_directory(run.execution, context.run_id)
-    opened = run.resume(path) if run.execution.resume else run.start(path)
+    place = run.execution
+    opened = run.resume(path, restored=place.restored_from_backup) if place.resume else run.start(path)
     with opened as session:
         _log.info("fedmf: run directory %s", path)
         run_on_grid(session, grid, _log_round)

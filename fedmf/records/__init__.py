@@ -2,9 +2,10 @@
 
 from fedmf.records.checkpoint import load_checkpoint, save_checkpoint, with_head, without_head
 from fedmf.records.durable import replace_durably, sync_directory, tighten, write_durably
+from fedmf.records.guard import Guard, Loss
 from fedmf.records.histories import Histories, UserRow
 from fedmf.records.key_file import load_key, save_key
-from fedmf.records.ledger import SCHEMA, Ledger, Opening
+from fedmf.records.ledger import SCHEMA, Ledger, Opening, meet_losses
 from fedmf.records.lock import WriterLock
 from fedmf.records.new_directory import create_directory, scratch_directory
 from fedmf.records.new_files import new_file, require_free
@@ -16,8 +17,10 @@ from fedmf.records.user_table import PRIVATE, write_users
 __all__ = [
     "PRIVATE",
     "SCHEMA",
+    "Guard",
     "Histories",
     "Ledger",
+    "Loss",
     "Opening",
     "RecordKind",
     "Seal",
@@ -27,6 +30,7 @@ __all__ = [
     "create_directory",
     "load_checkpoint",
     "load_key",
+    "meet_losses",
     "new_file",
     "read_tensors",
     "replace_durably",

@@ -2,7 +2,7 @@
 
 from fedmf.runs.budget import UserBudgets
 from fedmf.runs.cost_estimate import dry_run
-from fedmf.runs.directory import FAILURES, LEDGER, RunDirectory, account, opened_record, read_header
+from fedmf.runs.directory import FAILURES, RunDirectory
 from fedmf.runs.evaluation import (
     CentralEvaluation,
     Evaluation,
@@ -16,8 +16,16 @@ from fedmf.runs.execution import Execution
 from fedmf.runs.given import TaskSource
 from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.named_tasks import Classification, FunctionTask
-from fedmf.runs.outputs import central, not_private, publish_statement, write_statement
+from fedmf.runs.outputs import (
+    account,
+    account_branches,
+    central,
+    not_private,
+    publish_statement,
+    write_statement,
+)
 from fedmf.runs.planning import plan_run
+from fedmf.runs.recorded import LEDGER, opened_record, read_header
 from fedmf.runs.released_model import ReleasedModel, WholeModel, initial_parameters, load_model
 from fedmf.runs.run import Run, difference
 from fedmf.runs.server import PrivateServer, clipped_sums, local_trainer
@@ -47,6 +55,7 @@ __all__ = [
     "UserBudgets",
     "WholeModel",
     "account",
+    "account_branches",
     "central",
     "clipped_sums",
     "difference",

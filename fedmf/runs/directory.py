@@ -5,20 +5,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from torch import Tensor
 
-from fedmf.accounting import Plan, PrivacyStatement, RunHeader, UserLevel, build_statement
-from fedmf.errors import ConfigError, LedgerError
+from fedmf.accounting import Plan, RunHeader, UserLevel
+from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.records import (
+    Guard,
     Ledger,
+    Opening,
     create_directory,
     load_checkpoint,
-    load_key,
+    meet_losses,
     save_checkpoint,
     save_key,
     tighten,
@@ -28,28 +31,39 @@ from fedmf.records import (
 )
 from fedmf.runs.budget import read_budgets
 from fedmf.runs.evaluation import PrivateEvaluator
-from fedmf.runs.recorded import evaluation_header, file_digest, header_of, recorded_header
+from fedmf.runs.recorded import (
+    EVALUATION_LEDGER,
+    KEY,
+    LEDGER,
+    evaluation_header,
+    file_digest,
+    header_of,
+    key_of,
+    opened_evaluations,
+    recorded_header,
+    require_run,
+)
 from fedmf.runs.run import Run
 from fedmf.runs.tables import render_toml
 from fedmf.training import UserFailure
 
 __all__ = [
     "RunDirectory",
-    "account",
-    "header_of",
-    "opened_record",
-    "read_header",
 ]
 
-CONFIG, KEY, LEDGER, CHECKPOINTS = "config.toml", "noise.key", "ledger.sqlite", "checkpoints"
-#: The record of private evaluations, and what they released.
-EVALUATION_LEDGER, EVALUATIONS = "evaluation.sqlite", "evaluations"
+CONFIG, CHECKPOINTS = "config.toml", "checkpoints"
+#: What private evaluations released.
+EVALUATIONS = "evaluations"
 #: All arrays of a model of which only some are trained.
 WHOLE_MODEL = "whole-model.npz"
 #: The budgets of users as they were when the run began; a resumed run uses these.
 BUDGETS = "user-budgets"
 #: Which users failed when, and why: a JSON object a line. It tells about users' data: as secret as the key.
 FAILURES = "failures.jsonl"
+DATA_CHANGED = "the users' examples are not those of the last opening: their ids, or how many each has"
+
+#: (plan, key, round) ↦ the users that are planned for it.
+Planned = Callable[[Plan, NoiseKey, int], Sequence[str]]
 
 
 class RunDirectory:
@@ -65,11 +79,18 @@ class RunDirectory:
     """
 
     def __init__(
-        self, path: Path, header: RunHeader, key: NoiseKey, ledger: Ledger, evaluations: Ledger | None
+        self,
+        path: Path,
+        header: RunHeader,
+        key: NoiseKey,
+        ledger: Ledger,
+        evaluations: Ledger | None,
+        guard: Guard,
     ) -> None:
         self.path, self.header, self.key, self.ledger = path, header, key, ledger
-        self.evaluations = evaluations
+        self.evaluations, self._guard = evaluations, guard
         self._checkpoint: Sequence[str] = ()
+        self._openings: Sequence[Opening] = ()
 
     @classmethod
     def create(
@@ -123,25 +144,35 @@ class RunDirectory:
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: Path) -> Self:
+    def open(cls, path: Path, restored: Planned | None = None) -> Self:
         """Open the directory of a run that was started before.
 
+        Args:
+            path: where.
+            restored: whether to go on if this machine knows of rounds that are not in the directory. They
+                count as spent, by the users whom this function of plan, key and round names.
+
         Raises:
-            ConfigError, LedgerError, ValueError: not a run directory, damaged, or held by another process.
+            ConfigError, LedgerError, ValueError: not a run directory, damaged, held by another process, or
+                behind what this machine knows of its run.
         """
         path = path.resolve()
-        _require_run(path)
+        require_run(path)
         with contextlib.ExitStack() as opened:
-            key = _key_of(path)
+            key = key_of(path)
             ledger = opened.enter_context(Ledger.open(path / LEDGER, key))
             header = recorded_header(ledger)
             tighten(path)
-            evaluations = _opened_evaluations(path, header, key, read_only=False)
+            evaluations = opened_evaluations(path, header, key, read_only=False)
             if evaluations is not None:
                 opened.enter_context(evaluations)
                 evaluations.replay()
             ledger.replay()
-            directory = cls(path, header, key, ledger, evaluations)
+            guard = opened.enter_context(Guard.open(key if header.key_fingerprint else None))
+            meet_losses(
+                ledger, guard, header.plan, None if restored is None else partial(restored, header.plan, key)
+            )
+            directory = cls(path, header, key, ledger, evaluations, guard)
             opened.pop_all()
             return directory
 
@@ -178,6 +209,7 @@ class RunDirectory:
         if self.evaluations is not None:
             self.evaluations.close()
         self.ledger.close()
+        self._guard.close()
 
     def __enter__(self) -> Self:
         return self
@@ -230,17 +262,27 @@ class RunDirectory:
         """
         self._commit_round(t, users, self._checkpoint)
 
+    def note_data(self, digest: str) -> None:
+        """Let the next opening note what the data are, and tell the operator alone if they have changed."""
+        noted = [opening.note["data"] for opening in self.ledger.openings() if "data" in opening.note]
+        self.ledger.note = {**self.ledger.note, "data": digest}
+        if noted and noted[-1] != digest:
+            last = self.ledger.last_round()
+            self._tell_operator([{"round": 1 if last is None else last + 2, "notice": DATA_CHANGED}])
+
     def note_failures(self, t: int, failures: Sequence[UserFailure]) -> None:
         """Append the failures of round t (0-based); a full disk loses them, which must not stop the run."""
-        if not failures:
+        self._tell_operator([{"round": t + 1, **failure.to_dict()} for failure in failures])
+
+    def _tell_operator(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        if not entries:
             return
-        rows = (json.dumps({"round": t + 1, **failure.to_dict()}) + "\n" for failure in failures)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         with (
             contextlib.suppress(OSError),
             open(os.open(self.path / FAILURES, flags, 0o600), "a", encoding="utf-8") as file,
         ):
-            file.writelines(rows)
+            file.writelines(json.dumps(entry) + "\n" for entry in entries)
 
     def _write(
         self, rounds: int, parameters: Tensor, state: Mapping[str, Tensor], noise: Mapping[str, Any]
@@ -259,73 +301,6 @@ class RunDirectory:
     def _commit_round(self, t: int, users: Sequence[str], checkpoint: Sequence[str]) -> None:
         name, digest = checkpoint
         self.ledger.commit_round(t, users, name, digest, "released" if users else "empty")
-
-
-def _opened_evaluations(
-    path: Path, header: RunHeader, key: NoiseKey | None, read_only: bool
-) -> Ledger | None:
-    """The ledger of a run's evaluations, if its plan has any.
-
-    Raises:
-        LedgerError: it is missing, or it is that of another run.
-    """
-    if header.plan.evaluation is None:
-        return None
-    ledger = Ledger.open(path / EVALUATION_LEDGER, key, read_only)
-    if ledger.header != json.loads(json.dumps(evaluation_header(header))):
-        ledger.close()
-        raise LedgerError(f"{path / EVALUATION_LEDGER} is not the ledger of this run's evaluations.")
-    return ledger
-
-
-def read_header(path: Path) -> RunHeader:
-    """The header that a run directory's ledger keeps.
-
-    Raises:
-        ConfigError: it is not a run directory.
-        LedgerError, ValueError: a damaged ledger, or one of another format.
-    """
-    with opened_record(path) as (header, *_):
-        return header
-
-
-def _require_run(path: Path) -> None:
-    if not (path / LEDGER).is_file():
-        raise ConfigError(f"{path} is not a run directory: it has no {LEDGER}.")
-
-
-def account(path: str | Path) -> PrivacyStatement:
-    """What a run promised and what it really gave, from its directory alone.
-
-    Args:
-        path: of a finished, running or stopped run.
-
-    Raises:
-        ConfigError: it is not a run directory.
-        LedgerError: its records are damaged or contradict each other.
-    """
-    with opened_record(Path(path)) as recorded:
-        return build_statement(*recorded)
-
-
-def _key_of(path: Path) -> NoiseKey:
-    """The run's key, recognised by its fingerprint; the ledger itself is authenticated once it is at hand."""
-    with Ledger.open(path / LEDGER, read_only=True) as ledger:
-        return load_key(path / KEY, ledger.header.get("key_fingerprint"))
-
-
-@contextlib.contextmanager
-def opened_record(path: Path) -> Iterator[tuple[RunHeader, Ledger, Ledger | None]]:
-    """A run's header, its ledger and that of its evaluations for reading, all reads of the same rounds."""
-    _require_run(path)
-    key = _key_of(path) if (path / KEY).exists() else None
-    with Ledger.open(path / LEDGER, key, read_only=True) as ledger:
-        header = recorded_header(ledger)
-        evaluations = _opened_evaluations(path, header, key, read_only=True)
-        with contextlib.ExitStack() as opened:
-            if evaluations is not None:
-                opened.enter_context(evaluations)
-                opened.enter_context(evaluations.snapshot())
-                evaluations.last_round()  # before any read of the rounds: those evaluated are among them
-            opened.enter_context(ledger.snapshot())
-            yield header, ledger, evaluations
+        if not self._openings:
+            self._openings = self.ledger.openings()  # a process makes one, before its first round
+        self._guard.note(self._openings, t + 1, self.ledger.committed)

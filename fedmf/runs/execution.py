@@ -51,6 +51,7 @@ class Execution(Value):
             is interrupted, their privacy is spent.
         output_dir: run directory; absolute under ``flwr run``.
         resume: under ``flwr run``, go on with the run in ``output_dir``.
+        restored_from_backup: then go on also if ``output_dir`` is behind what this machine knows of the run.
 
     Raises:
         ValueError: a value out of its range.
@@ -79,9 +80,10 @@ class Execution(Value):
     checkpoint_every: int = 1
     output_dir: str = ""
     resume: bool = False
+    restored_from_backup: bool = False
 
     #: Fields in which two processes of one run may differ: they say where it is, not what it computes.
-    PLACE: ClassVar[frozenset[str]] = frozenset({"output_dir", "resume"})
+    PLACE: ClassVar[frozenset[str]] = frozenset({"output_dir", "resume", "restored_from_backup"})
 
     def __post_init__(self) -> None:
         if self.messages not in ("slice", "per-user"):

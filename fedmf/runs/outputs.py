@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmf.accounting import PrivacyStatement, as_json, render, render_page
+from fedmf.accounting import (
+    Branch,
+    JointStatement,
+    PrivacyStatement,
+    as_json,
+    build_joint_statement,
+    build_statement,
+    render,
+    render_page,
+)
 from fedmf.data import FederatedDataset
+from fedmf.errors import ConfigError
 from fedmf.records import create_directory, write_durably
 from fedmf.runs.evaluation import Evaluation, NotPrivateEvaluation, PrivateEvaluation, private_columns
+from fedmf.runs.recorded import opened_record
 from fedmf.training import Metric, Task
 
 __all__ = [
@@ -20,6 +32,8 @@ __all__ = [
     "STATEMENT",
     "STATEMENT_PAGE",
     "STATEMENT_TEXT",
+    "account",
+    "account_branches",
     "central",
     "draw_learning_curve",
     "metric_columns",
@@ -173,3 +187,35 @@ def draw_learning_curve(
 def _central_value(row: Mapping[str, Any], name: str) -> float:
     """A metric of the central test part, whatever its column says of its owner."""
     return row.get(name, row.get(f"{name}_not_private", math.nan))
+
+
+def account(path: str | Path) -> PrivacyStatement:
+    """What a run promised and what it really gave, from its directory alone.
+
+    Args:
+        path: of a finished, running or stopped run.
+
+    Raises:
+        ConfigError: it is not a run directory.
+        LedgerError: its records are damaged or contradict each other.
+    """
+    with opened_record(Path(path)) as recorded:
+        return build_statement(*recorded)
+
+
+def account_branches(paths: Sequence[str | Path]) -> JointStatement:
+    """What several directories of one run released together, each shared round counted once.
+
+    Args:
+        paths: of two or more copies of a run that went on, or of earlier states.
+
+    Raises:
+        ConfigError: one is not a run directory, or one is named twice.
+        LedgerError: they are of different runs, records are damaged, or no theorem covers the branches.
+    """
+    if len({Path(path).resolve() for path in paths}) < len(paths):
+        raise ConfigError("run directories (branches of one run) must differ; got one of them twice.")
+    with contextlib.ExitStack() as opened:
+        return build_joint_statement(
+            [Branch(str(path), *opened.enter_context(opened_record(Path(path)))) for path in paths]
+        )

@@ -18,7 +18,8 @@ from torch import Tensor
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
 from fedmf.records import load_checkpoint, read_tensors, replace_durably
-from fedmf.runs.directory import CHECKPOINTS, WHOLE_MODEL, opened_record
+from fedmf.runs.directory import CHECKPOINTS, WHOLE_MODEL
+from fedmf.runs.recorded import opened_record
 
 __all__ = ["ReleasedModel", "WholeModel", "initial_parameters", "load_model"]
 

@@ -252,8 +252,8 @@ class Run:
 
         return Session.start(Path(path), self, device)
 
-    def resume(self, path: str | Path, device: str = "cpu") -> Session:
-        """Open a stopped run of this value where its ledger ends.
+    def resume(self, path: str | Path, device: str = "cpu", restored: bool = False) -> Session:
+        """Open a stopped run of this value where its ledger ends, or, if ``restored``, that of a backup.
 
         Raises:
             ConfigError: not a run directory, or that of another run.
@@ -261,7 +261,7 @@ class Run:
         """
         from fedmf.runs.session import Session
 
-        return Session.resume(Path(path), self, device)
+        return Session.resume(Path(path), self, device, restored)
 
     def simulate(self, path: str | Path, device: str = "cpu", observer: Observer | None = None) -> RunResult:
         """Carry the run out in this process, to its horizon: start it, or go on if it was stopped there.
@@ -296,7 +296,7 @@ class Run:
         Raises:
             ConfigError: not a run directory, or an object of the user's own is missing or another one.
         """
-        from fedmf.runs.directory import read_header
+        from fedmf.runs.recorded import read_header
 
         return cls.from_dict(read_header(Path(path)).run, task, optimizer)
 

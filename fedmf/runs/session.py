@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import hmac
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.accounting import Plan, PrivacyStatement, UserLevel, at_least, build_statement
+from fedmf.accounting import (
+    Plan,
+    PrivacyStatement,
+    UserLevel,
+    at_least,
+    build_statement,
+    gaussian_epsilon,
+    lost_rounds,
+)
 from fedmf.cohorts import CohortSchedule
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.runs.budget import UserBudgets, check_names, read_budgets
-from fedmf.runs.directory import RunDirectory, read_header
+from fedmf.runs.directory import Planned, RunDirectory
 from fedmf.runs.evaluation import NotPrivateEvaluation, PrivateEvaluation
 from fedmf.runs.named_tasks import Classification
 from fedmf.runs.outputs import (
@@ -28,6 +38,7 @@ from fedmf.runs.outputs import (
     write_statement,
 )
 from fedmf.runs.planning import plan_run
+from fedmf.runs.recorded import read_header
 from fedmf.runs.released_model import initial_parameters
 from fedmf.runs.run import Run
 from fedmf.runs.server import PrivateServer
@@ -53,6 +64,7 @@ class Session:
             self.plan, directory, initial, optimizer, device, every, run.noise.storage
         )
         self.sums = self.server.sums
+        directory.note_data(_data_digest(directory.key, task))
         self._budgets = None
         if isinstance(run.privacy, UserLevel) and run.privacy.user_budgets:
             self._budgets = UserBudgets(self.plan, directory.budgets(), directory.ledger)
@@ -110,7 +122,7 @@ class Session:
         return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
-    def resume(cls, path: Path, run: Run | None = None, device: str = "cpu") -> Self:
+    def resume(cls, path: Path, run: Run | None = None, device: str = "cpu", restored: bool = False) -> Self:
         """Open a stopped run where its ledger ends.
 
         Args:
@@ -118,9 +130,11 @@ class Session:
             run: if given, must compute the same as the stored one; needed where objects of the user's own
                 are in it.
             device: as for ``start``.
+            restored: whether to go on from a backup, if this machine knows of later rounds: they count as
+                spent.
 
         Raises:
-            ConfigError: not a run directory, or that of another run.
+            ConfigError: not a run directory, that of another run, or behind what this machine knows of it.
             LedgerError: a damaged ledger, or another process is running it.
         """
         check_device(device)
@@ -138,7 +152,8 @@ class Session:
             run = recorded
         task = run.task_source.build()
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-        return cls._opened(run, task, optimizer, RunDirectory.open(path), device)
+        directory = RunDirectory.open(path, _planned_users(run, task) if restored else None)
+        return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
     def _opened(
@@ -195,13 +210,21 @@ class Session:
         """
         t, dataset = self.server.t, self.task.dataset
         if self.evaluation_due(t) and t not in self.metrics:
-            epsilon, values = self.plan.epsilon_after(t), self.task.evaluate(self.server.parameters)
+            epsilon, values = self._epsilon_after(t), self.task.evaluate(self.server.parameters)
             row = {central(name, dataset): value for name, value in values.items()}
             self._keep(t, {**row, "epsilon": epsilon if math.isfinite(epsilon) else None})
         self._keep_estimates()
         if federated and t in self.metrics and not federated.keys() <= self.metrics[t].keys():
             self._keep(t, {**self.metrics[t], **federated})
         return self.metrics.get(t)
+
+    def _epsilon_after(self, t: int) -> float:
+        """ε that the plan allows after t rounds, what was lost with a backup included."""
+        lost, plan = [entry.released for entry in lost_rounds(self.directory.ledger)], self.plan
+        if not lost:
+            return plan.epsilon_after(t)
+        own = plan.multiplier_after(t) if t else math.inf
+        return gaussian_epsilon(plan.multiplier_with_losses(own, lost), plan.privacy.delta)
 
     def note_failures(self, t: int, failures: Sequence[UserFailure]) -> None:
         """Keep for the operator which users failed in round t (0-based), in a secret file."""
@@ -233,6 +256,24 @@ class Session:
         epsilon = self.run.privacy.requested_epsilon
         title = "no noise" if epsilon is None else f"{self.plan.mechanism.name}, ε = {at_least(epsilon)}"
         draw_learning_curve(self.directory.path, self.metrics, title, self.task.metrics[:1])
+
+
+def _planned_users(run: Run, task: Task) -> Planned:
+    """Whom the cohorts of a run plan for a round."""
+
+    def users(plan: Plan, key: NoiseKey, t: int) -> list[str]:
+        schedule = run.cohorts.schedule(plan.users, plan.participation, key.cohort_seed())
+        return [str(task.dataset.user_ids[user]) for user in map(int, schedule.cohort(t))]
+
+    return users
+
+
+def _data_digest(key: NoiseKey, task: Task) -> str:
+    """A keyed digest of who owns how many examples, hexadecimal: as secret as they are to who has the key."""
+    dataset = task.dataset
+    counts = example_counts(dataset, np.arange(dataset.users))
+    ids = "\0".join(map(str, dataset.user_ids)).encode()
+    return hmac.digest(key.subkey("data"), counts.astype("<i8").tobytes() + ids, "sha256").hex()
 
 
 def check_device(device: str) -> None:

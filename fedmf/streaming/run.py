@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from fedmf.noise import KeySchedule
-from fedmf.records import Histories, UserRow
+from fedmf.records import Guard, Histories, UserRow
 from fedmf.streaming.clipping import clip_rows
+from fedmf.streaming.losses import lost_steps
 from fedmf.streaming.outputs import Output, Renderer
 from fedmf.streaming.position import Position
 from fedmf.streaming.rows import InputError, RowBlock, RowReader
@@ -50,6 +51,7 @@ class StreamRun:
         output: where releases go.
         handling: of rows that do not fit.
         progress: called with (t, n) after each commit.
+        guard: what this machine remembers of the stream.
 
     Guarantees:
         The releases, bit for bit, are those of `MomentStream.update` on the admitted rows one by one,
@@ -65,10 +67,12 @@ class StreamRun:
         output: Output,
         handling: Handling | None = None,
         progress: Callable[[int, int], None] | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.plan, self.state, self.output = state.plan, state, output
         self.handling = handling or Handling()
         self._progress = progress or (lambda step, rounds: None)
+        self._guard = guard or Guard.open(None)
         self._renderer = Renderer(self.plan)
         self._keys = KeySchedule.of_record(state.key, state, state.position.step)
         self._stream = self.plan.stream(self._keys)
@@ -138,7 +142,8 @@ class StreamRun:
         self.output.finish(self._renderer, self.state.releases, self.position.records)
         self._written, self._emitted = self.output.flush(), self.position.records
         self._commit(self.position)
-        statement = stream_statement(self.plan, self.position, self.users, self.state.key)
+        lost = lost_steps(self.state.openings())
+        statement = stream_statement(self.plan, self.position, self.users, self.state.key, lost)
         self.state.write_statement(statement)
         return statement
 
@@ -255,6 +260,8 @@ class StreamRun:
         fresh = np.empty((0, self.plan.width)) if releases is None else releases
         state = self._stream.state_dict(kept_vectors=True)
         self.state.commit(position, fresh, state, changed)
+        if position.step:
+            self._guard.note(self.state.openings(), position.step, None)
         self._catch_up(fresh)
         self._progress(position.step, self.plan.rounds)
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from fedmf.noise import NoiseKey
+from fedmf.records import Guard
 from fedmf.streaming.lines import Lines
+from fedmf.streaming.losses import meet_losses
 from fedmf.streaming.outputs import open_output
 from fedmf.streaming.rows import InputError, Layout, RowReader
 from fedmf.streaming.run import Handling, StreamRun
@@ -93,6 +95,8 @@ def open_run(
     first_row: int = 1,
     handling: Handling | None = None,
     progress: Callable[[int, int], None] | None = None,
+    restored: bool = False,
+    remembered: bool = True,
 ) -> Iterator[tuple[StreamRun, RowReader]]:
     """The run of a state directory, begun if there is none, with the reader of its input.
 
@@ -105,9 +109,12 @@ def open_run(
         first_row: which row of the stream the input begins with.
         handling: of rows that do not fit.
         progress: called with (t, n) after each commit.
+        restored: whether to go on from a backup, if this machine knows of later steps: they count as spent.
+        remembered: whether this machine is to know how far the stream is, once its directory is gone.
 
     Raises:
-        StateError: the directory belongs to other settings, to something else, or is in use.
+        StateError: the directory belongs to other settings, to something else, is in use, or is behind what
+            this machine knows of its stream.
         ValueError: settings, input or output are unfit.
     """
     begun = StreamState.exists(directory)
@@ -124,17 +131,20 @@ def open_run(
             key = NoiseKey.from_os() if settings.seed is None else NoiseKey.from_seed(settings.seed)
             with (
                 StreamState.create(directory, plan, key) as state,
-                _run(state, output, handling, progress) as run,
+                Guard.open(key if remembered else None) as guard,
+                _run(state, output, handling, progress, guard) as run,
             ):
                 yield run, reader
         return
     with state:
         _check_same(state.plan.settings, settings, directory)
-        with (
-            open_reader(source, settings, file_format, state.plan.layout, first_row) as reader,
-            _run(state, output, handling, progress) as run,
-        ):
-            yield run, reader
+        with Guard.open(state.key) as guard:
+            meet_losses(state, guard, restored)
+            with (
+                open_reader(source, settings, file_format, state.plan.layout, first_row) as reader,
+                _run(state, output, handling, progress, guard) as run,
+            ):
+                yield run, reader
 
 
 def _run(
@@ -142,10 +152,11 @@ def _run(
     output: Path | None,
     handling: Handling | None,
     progress: Callable[[int, int], None] | None,
+    guard: Guard,
 ) -> StreamRun:
     name = "-" if output is None else str(output.absolute())
     place = open_output(output, fresh=state.position.output not in ("", name))
-    return StreamRun(state, place, handling, progress)
+    return StreamRun(state, place, handling, progress, guard)
 
 
 def _horizon(settings: Settings, source: Path | None, file_format: str | None) -> int:

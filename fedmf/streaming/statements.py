@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fedmf.accounting import (
@@ -11,6 +12,7 @@ from fedmf.accounting import (
     certified_epsilon,
     gaussian_mu,
     gaussian_rho,
+    joint_multiplier,
 )
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
@@ -54,10 +56,20 @@ _STOPPING: Final = (
     "this stream was run so that it stops at a row that cannot be read (--stop-at-bad-row): where it "
     "stopped, and that it did not, is a function of rows without noise, and epsilon covers neither"
 )
+_LOST: Final = (
+    "this stream went on from a backup: each time the steps released after it are counted as a whole stream, "
+    "and no others were released"
+)
 _PUBLIC_ROWS: Final = "the horizon was counted from the input: the number of its rows is public"
 
 
-def stream_statement(plan: StreamPlan, position: Position, users: Histories, key: NoiseKey) -> dict[str, Any]:
+def stream_statement(
+    plan: StreamPlan,
+    position: Position,
+    users: Histories,
+    key: NoiseKey,
+    lost: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
     """One record, JSON-able, of what the stream guarantees; nothing in it depends on a row's values.
 
     Args:
@@ -65,6 +77,8 @@ def stream_statement(plan: StreamPlan, position: Position, users: Histories, key
         position: how far it is.
         users: their histories.
         key: of the noise.
+        lost: first and released of the steps that were released after backups from which the stream went on;
+            each loss counts as a whole stream of its own.
 
     Raises:
         RuntimeError: the two accountants disagree.
@@ -76,7 +90,12 @@ def stream_statement(plan: StreamPlan, position: Position, users: Histories, key
     made, settings = plan.mechanism, plan.settings
     n, k, b = _contract(made.participation)
     sigma, spent = made.noise_multiplier, _realised_multiplier(plan, users)
-    planned = certified_epsilon(sigma, settings.delta, settings.epsilon)
+    asked = None if lost else settings.epsilon
+    if lost:
+        whole = len(lost) * [sigma]
+        spent = joint_multiplier(math.inf if spent is None else spent, *whole)
+        sigma = joint_multiplier(sigma, *whole)
+    planned = certified_epsilon(sigma, settings.delta, asked)
     return {
         "unit": "user",
         "adjacency": made.users.adjacency,
@@ -94,6 +113,7 @@ def stream_statement(plan: StreamPlan, position: Position, users: Histories, key
         "rounds_source": "declared" if settings.rounds is not None else "rows of the input, taken as public",
         "steps": position.step,
         "releases": position.records,
+        "steps_lost": [{name: entry[name] for name in ("first", "released")} for entry in lost],
         "every": settings.every,
         "max_participations": k,
         "min_separation": b,
@@ -102,7 +122,7 @@ def stream_statement(plan: StreamPlan, position: Position, users: Histories, key
         "sampling": "none: no amplification claimed",
         "users": len(users) if settings.user_column is not None else None,
         "clip_norm": made.users.norm_bound,
-        "noise_multiplier": sigma,
+        "noise_multiplier": made.noise_multiplier,
         "sensitivity": made.sensitivity.value,
         "sensitivity_kind": made.sensitivity.kind,
         "sensitivity_case": made.sensitivity.case,
@@ -119,7 +139,7 @@ def stream_statement(plan: StreamPlan, position: Position, users: Histories, key
         "rho_realised": 0.0 if spent is None else gaussian_rho(spent),
         "noise_key": f"{key.fingerprint} ({PUBLIC_KEY if key.public else OPERATING_SYSTEM_KEY})",
         "noise_key_public": key.public,
-        "assumptions": _assumptions(plan),
+        "assumptions": [*_assumptions(plan), *([_LOST] if lost else [])],
         "not_covered": [*([_STOPPING] if position.may_stop else []), *NOT_COVERED],
         "secret": list(SECRETS),
         "software": plan.software,

@@ -30,8 +30,8 @@ from rich.table import Table
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 from fedmf.records import Ledger, Seal, Sealed
-from fedmf.runs.directory import LEDGER, header_of
 from fedmf.runs.planning import plan_run
+from fedmf.runs.recorded import LEDGER, header_of
 from fedmf.runs.run import Run
 from fedmf.runs.tables.configuration import parse_assignments, run_of
 

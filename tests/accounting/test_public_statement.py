@@ -23,8 +23,8 @@ from fedmf.accounting.statement.words import REALISED
 from fedmf.errors import ConfigError
 from fedmf.noise.key import NoiseKey
 from fedmf.runs import publish_statement
-from fedmf.runs.directory import header_of
 from fedmf.runs.planning import plan_run
+from fedmf.runs.recorded import header_of
 
 BUSY = [["ann-7f3", "bob-7f3"], ["eve-7f3"], [], [], ["ann-7f3", "bob-7f3"], []]
 IDLE = [[], [], [], ["zoe-7f3"], [], []]

@@ -16,8 +16,9 @@ from support.judged_tasks import ROUNDS, carry_out, judged_run
 
 from fedmf.errors import LedgerError
 from fedmf.runs import Session, account
-from fedmf.runs.directory import EVALUATION_LEDGER, EVALUATIONS, LEDGER
+from fedmf.runs.directory import EVALUATIONS
 from fedmf.runs.evaluation import private_columns
+from fedmf.runs.recorded import EVALUATION_LEDGER, LEDGER
 
 KEYS = {"mechanism": "bisr", "bands": 4, "evaluate_every": 5, "partition": "dirichlet-sizes"}
 DUE = list(range(2, ROUNDS + 1, 2))

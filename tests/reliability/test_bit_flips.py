@@ -17,7 +17,8 @@ from fedmf.errors import ConfigError, LedgerError
 from fedmf.records import Seal, load_key
 from fedmf.records.ledger.schema import LEDGER
 from fedmf.runs import Session, account, load_model
-from fedmf.runs.directory import RunDirectory, opened_record
+from fedmf.runs.directory import RunDirectory
+from fedmf.runs.recorded import opened_record
 from fedmf.streaming import StateError, open_run
 
 SCRIPT = Path(__file__).resolve().parents[2] / "simulations" / "reliability" / "bit_flips.py"

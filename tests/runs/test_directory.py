@@ -15,7 +15,8 @@ from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise.key import NoiseKey
 from fedmf.records import durable, new_directory
 from fedmf.runs import Run, directory, load_run
-from fedmf.runs.directory import CHECKPOINTS, CONFIG, KEY, LEDGER, RunDirectory, header_of, read_header
+from fedmf.runs.directory import CHECKPOINTS, CONFIG, RunDirectory
+from fedmf.runs.recorded import KEY, LEDGER, header_of, read_header
 
 
 def test_a_new_directory_holds_a_complete_run(tmp_path: Path) -> None:

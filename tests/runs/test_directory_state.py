@@ -22,7 +22,8 @@ from fedmf.records import durable
 from fedmf.records.key_file import save_key
 from fedmf.records.ledger import Ledger
 from fedmf.runs import Run
-from fedmf.runs.directory import CHECKPOINTS, CONFIG, KEY, RunDirectory
+from fedmf.runs.directory import CHECKPOINTS, CONFIG, RunDirectory
+from fedmf.runs.recorded import KEY
 
 
 @pytest.fixture
@@ -45,7 +46,8 @@ def test_a_second_process_is_refused_and_reading_is_not(opened: RunDirectory) ->
         "import sys\n"
         "from pathlib import Path\n"
         "from fedmf.records.ledger import Ledger\n"
-        "from fedmf.runs.directory import LEDGER, RunDirectory\n"
+        "from fedmf.runs.directory import RunDirectory\n"
+        "from fedmf.runs.recorded import LEDGER\n"
         "path = Path(sys.argv[1])\n"
         "print(Ledger.open(path / LEDGER, read_only=True).last_round())\n"
         "try:\n"

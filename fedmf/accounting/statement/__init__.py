@@ -2,6 +2,7 @@
 
 from fedmf.accounting.statement.amplified_claim import law_of
 from fedmf.accounting.statement.header import RunHeader
+from fedmf.accounting.statement.joint_statement import Branch, JointStatement, build_joint_statement
 from fedmf.accounting.statement.page import render_document, render_page
 from fedmf.accounting.statement.per_user import user_privacy
 from fedmf.accounting.statement.plain import detection_limit, detection_percent, odds_factor
@@ -12,9 +13,12 @@ from fedmf.accounting.statement.words import OPERATING_SYSTEM_KEY, PUBLIC_KEY
 __all__ = [
     "OPERATING_SYSTEM_KEY",
     "PUBLIC_KEY",
+    "Branch",
+    "JointStatement",
     "PrivacyStatement",
     "RunHeader",
     "as_json",
+    "build_joint_statement",
     "build_statement",
     "detection_limit",
     "detection_percent",

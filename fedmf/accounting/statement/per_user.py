@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmf.accounting.continuations import JointRecord, continuations_of
 from fedmf.accounting.gaussian import adjacency_factor, gaussian_epsilons
 from fedmf.accounting.patterns import distinct_patterns
 from fedmf.accounting.plan import Plan
 from fedmf.accounting.recorded import ParticipationRecord
 from fedmf.accounting.release import RunRelease
 from fedmf.accounting.statement.header import RunHeader
+from fedmf.factorization import Branches
 
 __all__ = ["UserPrivacy", "user_privacy"]
 
@@ -23,7 +25,8 @@ class UserPrivacy:
 
     Attributes:
         users: ids of those that took part at least once, in training or in a private evaluation.
-        participations: in how many rounds each took part.
+        participations: in how many rounds each took part, those included that were lost with a backup and
+            for which the user was planned.
         first_round: the first of them, 0-based; ``last_round`` likewise; −1 if there is none.
         evaluations: in how many private evaluations each took part.
         sensitivity: how far the user's rounds can move what was released, per unit clip norm.
@@ -33,8 +36,8 @@ class UserPrivacy:
 
     users: list[str]
     participations: NDArray[np.int64]
-    first_round: NDArray[np.int32]
-    last_round: NDArray[np.int32]
+    first_round: NDArray[np.integer]
+    last_round: NDArray[np.integer]
     evaluations: NDArray[np.int64]
     sensitivity: NDArray[np.float64]
     epsilon: NDArray[np.float64]
@@ -83,8 +86,8 @@ class _Spent:
 
     users: list[str]
     lengths: NDArray[np.int64]
-    first: NDArray[np.int32]
-    last: NDArray[np.int32]
+    first: NDArray[np.integer]
+    last: NDArray[np.integer]
     sensitivity: NDArray[np.float64]
 
     def with_idle(self, users: list[str]) -> _Spent:
@@ -100,14 +103,21 @@ class _Spent:
 
 
 def _spent(release: RunRelease, ledger: ParticipationRecord) -> _Spent:
-    with ledger.snapshot():
-        users, rounds, keys = ledger.by_user()
-        last = ledger.last_round()
-    released = 0 if last is None else last + 1
+    """Places of rounds are their numbers where nothing was lost with a backup."""
+    first, *lost = continuations_of(ledger)
+    released: int | Branches = len(first.identities)
+    users, places, keys, rounds = list(first.users), first.rounds, first.keys, first.rounds
+    if lost:
+        joint = JointRecord.of([first, *lost])
+        released, users, places, keys = joint.branches, joint.users, joint.places, joint.keys
+        rounds = joint.branches.round_of[places]
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     lengths = np.diff(starts, append=keys.size)
-    spent = _sensitivities(release, rounds, starts, lengths, released)
-    return _Spent(users, lengths, rounds[starts], rounds[starts + lengths - 1], spent)
+    spent = _sensitivities(release, places, starts, lengths, released)
+    if not keys.size:
+        return _Spent(users, lengths, rounds, rounds, spent)
+    early, late = np.minimum.reduceat(rounds, starts), np.maximum.reduceat(rounds, starts)
+    return _Spent(users, lengths, early, late, spent)
 
 
 def _mu(spent: NDArray[np.float64], noise: float, plan: Plan) -> NDArray[np.float64]:
@@ -117,10 +127,10 @@ def _mu(spent: NDArray[np.float64], noise: float, plan: Plan) -> NDArray[np.floa
 
 def _sensitivities(
     release: RunRelease,
-    rounds: NDArray[np.int32],
+    rounds: NDArray[np.integer],
     starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
-    released: int,
+    released: int | Branches,
 ) -> NDArray[np.float64]:
     """Of each user's pattern over the released rows; equal patterns are computed once."""
     sensitivities = np.zeros(starts.size)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fedmf.accounting.continuations import JointRecord, LostRounds, continuations_of, lost_rounds
 from fedmf.accounting.gaussian import certified_epsilon, gaussian_mu, gaussian_rho
 from fedmf.accounting.plan import Plan
 from fedmf.accounting.realised import RealisedPrivacy, realised_privacy
@@ -24,6 +25,7 @@ from fedmf.accounting.statement.text import render
 from fedmf.accounting.statement.words import (
     ASSUMPTIONS,
     INEXACT_GROUPS,
+    LOST_ROUNDS,
     NOT_COVERED,
     NOT_PRIVATE,
     OPERATING_SYSTEM_KEY,
@@ -78,6 +80,7 @@ class PrivacyStatement:
             exceed the planned ε.
         patterns: how many different patterns of rounds there are.
         evaluation: what private evaluations are part of all this; None without any.
+        lost: what was released after backups from which the run went on; all of it is counted.
         stated_by: the software that computed this statement; the header names what started the run.
     """
 
@@ -87,6 +90,7 @@ class PrivacyStatement:
     realised: RealisedPrivacy
     patterns: int
     evaluation: EvaluationPart | None = None
+    lost: tuple[LostRounds, ...] = ()
     stated_by: str = SOFTWARE
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,6 +115,7 @@ class PrivacyStatement:
             **dataclasses.asdict(plan.participation),
             "rounds_released": recorded.rounds,
             "rounds_empty": recorded.empty_rounds,
+            "rounds_lost": [{"first": entry.first, "released": entry.released} for entry in self.lost],
             "realised_max_participations": recorded.max_participations,
             "realised_min_separation": recorded.min_separation,
             "sampling": header.sampling,
@@ -157,6 +162,7 @@ class PrivacyStatement:
                 *([INEXACT_GROUPS] if header.groups_inexactly else []),
                 *([ROUNDED_STORAGE] if plan.inflation > 1 else []),
                 REALISED_ASSUMPTION,
+                *([LOST_ROUNDS] if self.lost else []),
             ],
             "not_covered": [
                 *(NOT_PRIVATE[name] for name in header.not_private),
@@ -221,7 +227,13 @@ def build_statement(
     evaluated = recorded_evaluations(plan, evaluations)
     with record.snapshot():
         recorded = record.replay()
-        patterns = record.patterns()
+        lost = tuple(lost_rounds(record))
+        patterns, released = record.patterns(), recorded.rounds
+        if lost:
+            joint = JointRecord.of(continuations_of(record))
+            patterns, released = joint.patterns, joint.branches
+    if lost and (reason := plan.without_losses):
+        raise LedgerError(f"the ledger goes on from a backup, and {reason}; no privacy statement is made.")
     if recorded.users > plan.users:
         raise LedgerError(f"the ledger holds {recorded.users} users; the header says there are {plan.users}.")
     _check_sensitivity(plan)
@@ -231,30 +243,32 @@ def build_statement(
         plan.release,
         plan.relative_noise_std,
         plan.privacy.delta,
-        recorded.rounds,
+        released,
         plan.privacy.adjacency,
         plan.users,
         0.0 if part is None else part.mu,
     )
-    planned = _planned(plan, recorded.rounds)
+    planned = _planned(plan, recorded.rounds, [entry.released for entry in lost])
     if realised.epsilon > planned.known_so_far + _TOLERANCE * max(1.0, planned.known_so_far):
         raise LedgerError(
             f"epsilon_realised is {realised.epsilon!r}, above the planned {planned.known_so_far!r}. The "
             "run's records contradict its plan; no privacy statement is made."
         )
-    return PrivacyStatement(header, recorded, planned, realised, patterns.patterns, part)
+    return PrivacyStatement(header, recorded, planned, realised, patterns.patterns, part, lost)
 
 
-def _planned(plan: Plan, released: int) -> PlannedPrivacy:
+def _planned(plan: Plan, released: int, lost: Sequence[int]) -> PlannedPrivacy:
     noisy = plan.noise_multiplier > 0
-    delta, asked = plan.privacy.delta, plan.privacy.requested_epsilon
-    known = certified_epsilon(plan.joint_multiplier, delta, asked) if noisy else math.inf
+    delta, asked = plan.privacy.delta, None if lost else plan.privacy.requested_epsilon
+    whole = plan.multiplier_with_losses(plan.joint_multiplier, lost) if noisy else 0.0
+    known = certified_epsilon(whole, delta, asked) if noisy else math.inf
     epsilon = claimed_epsilon(plan, known)
     if released == plan.participation.rounds:
         return PlannedPrivacy(epsilon, known, None, known)
-    known_so_far = math.inf if released else 0.0
-    if noisy and released:
-        known_so_far = min(known, certified_epsilon(plan.multiplier_after(released), delta))
+    known_so_far = math.inf if released or lost else 0.0
+    if noisy and (released or lost):
+        so_far = plan.multiplier_after(released) if released else math.inf
+        known_so_far = min(known, certified_epsilon(plan.multiplier_with_losses(so_far, lost), delta))
     return PlannedPrivacy(epsilon, known, min(known_so_far, epsilon), known_so_far)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fedmf.accounting.rounding import at_least, at_most
@@ -79,6 +79,7 @@ def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         *([("user ids of", s["user_namespace"])] if s["user_namespace"] else []),
         ("mechanism", s["mechanism"] + _parameters(s["params"])),
         ("rounds", f"{s['rounds_released']} of {s['rounds']} released"),
+        *([("lost rounds", _lost(s["rounds_lost"]))] if s["rounds_lost"] else []),
         ("participations", f"at most {s['max_participations']} planned"),
         ("separation", f"at least {s['min_separation']} planned"),
         ("sampling", s["sampling"]),
@@ -155,6 +156,12 @@ def _evaluation(evaluation: Mapping[str, Any]) -> str:
         f"{e['mechanism']}{_parameters(e['params'])}, workload {e['workload']}, noise multiplier "
         f"{_level(e['noise_multiplier'])}; private metrics: {metrics}"
     )
+
+
+def _lost(lost: Sequence[Mapping[str, int]]) -> str:
+    """What was released after backups from which the run went on; rounds counted from 1 as elsewhere."""
+    ranges = ", ".join(f"{entry['first'] + 1} to {entry['released']}" for entry in lost)
+    return f"{ranges}: released before a backup was restored, counted as spent"
 
 
 def _accountant(amplification: Mapping[str, Any]) -> str:

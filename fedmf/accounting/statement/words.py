@@ -7,6 +7,7 @@ from typing import Final
 __all__ = [
     "ASSUMPTIONS",
     "INEXACT_GROUPS",
+    "LOST_ROUNDS",
     "NOT_COVERED",
     "NOT_PRIVATE",
     "OPERATING_SYSTEM_KEY",
@@ -93,6 +94,10 @@ INEXACT_GROUPS: Final = (
 REALISED_ASSUMPTION: Final = (
     "epsilon_realised holds if neither a user's participation nor the round at which the run stopped "
     "depends on the data"
+)
+LOST_ROUNDS: Final = (
+    "this run went on from a backup: rounds released after it are counted as spent, by every user that was "
+    "planned for them, and no others were released"
 )
 ROUNDED_STORAGE: Final = (
     "noise that is kept is rounded, which a larger noise makes up for but with probability 1e-20: delta is "

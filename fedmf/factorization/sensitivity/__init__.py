@@ -1,5 +1,6 @@
 """How far one user can move what is released."""
 
+from fedmf.factorization.sensitivity.branches import Branches, Segment
 from fedmf.factorization.sensitivity.joint import (
     UserRange,
     equal_length_joint_sensitivities,
@@ -28,6 +29,8 @@ from fedmf.factorization.sensitivity.stated import (
 )
 
 __all__ = [
+    "Branches",
+    "Segment",
     "Sensitivity",
     "SensitivityNotExact",
     "UserRange",

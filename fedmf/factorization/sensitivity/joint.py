@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.factorization.matrices import Factorization
+from fedmf.factorization.sensitivity.branches import Branches
 from fedmf.factorization.sensitivity.joint_range import joint_diameter_square
 from fedmf.factorization.sensitivity.methods import Released, Sensitivity, kind_of, over_patterns, tightest
 from fedmf.factorization.sensitivity.pattern import equal_length_row_sums
@@ -123,7 +124,7 @@ def equal_length_joint_sensitivities(
     rows: NDArray[np.integer],
     weight: float,
     users: UserRange,
-    released_rounds: int | None = None,
+    released_rounds: int | Branches | None = None,
 ) -> Vector:
     """How far users with these patterns can move (C₁X, √λ·C₂(X•X)): ζ·√(Σ_{i∈π} φ(r_{1,i}, r_{2,i})).
 
@@ -136,7 +137,8 @@ def equal_length_joint_sensitivities(
         rows: one pattern of 0-based rounds a row, shape (patterns, k).
         weight: λ ≥ 0.
         users: ζ, the dimension class and the adjacency.
-        released_rounds: T ≤ n, how many rounds were released; all by default.
+        released_rounds: T ≤ n, how many rounds were released; all by default. With branches, patterns are
+            places in them.
 
     Returns:
         Shape (patterns,).

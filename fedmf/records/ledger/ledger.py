@@ -64,6 +64,10 @@ class Ledger(LedgerReading):
         self._lock = lock
         self._process = os.getpid()
         self._opening: Opening | None = None
+        #: The chain value of the last round that this process committed.
+        self.committed: bytes | None = None
+        #: What the opening of this process will note.
+        self.note: Mapping[str, Any] = {}
 
     @classmethod
     def create(
@@ -172,7 +176,7 @@ class Ledger(LedgerReading):
 
     def opening(self) -> Opening:
         """That of this process: recorded now, with fresh bits of the operating system, if it was not yet."""
-        return self._opening or self.open_era(os.urandom(FRESH_BYTES))
+        return self._opening or self.open_era(os.urandom(FRESH_BYTES), self.note)
 
     def commit_round(
         self,
@@ -222,6 +226,7 @@ class Ledger(LedgerReading):
             self._connection.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, *sealed))
         histories.meet(newcomers)
         histories.record_all(row.round, keys)
+        self.committed = sealed[0]
 
     def put_metrics(self, round_index: int, metrics: Mapping[str, Any]) -> None:
         """Store evaluation results under a round, replacing those stored before. Not part of the accounting.

@@ -1,5 +1,28 @@
-"""A run's header: written from its plan, and computed again when it is read."""
+"""A run's records: the header written from its plan, and computed again when it is read; reading them all."""
 
 from fedmf.runs.recorded.header import evaluation_header, file_digest, header_of, recorded_header
+from fedmf.runs.recorded.reading import (
+    EVALUATION_LEDGER,
+    KEY,
+    LEDGER,
+    key_of,
+    opened_evaluations,
+    opened_record,
+    read_header,
+    require_run,
+)
 
-__all__ = ["evaluation_header", "file_digest", "header_of", "recorded_header"]
+__all__ = [
+    "EVALUATION_LEDGER",
+    "KEY",
+    "LEDGER",
+    "evaluation_header",
+    "file_digest",
+    "header_of",
+    "key_of",
+    "opened_evaluations",
+    "opened_record",
+    "read_header",
+    "recorded_header",
+    "require_run",
+]

@@ -85,6 +85,8 @@ class StreamState:
             self.plan, self.position = StreamPlan.from_dict(plan), Position(**json.loads(self._row.json))
         self._openings = [opening for opening, *_ in found]
         self._opening: Opening | None = None
+        #: What the opening of this process will note.
+        self.note: Mapping[str, Any] = {}
         # Openings after the position: each follows what was last before it.
         for _, previous, chain in found[self._row.opening + 1 :]:
             require("an opening", None if previous == self._head else "it does not follow the position")
@@ -196,7 +198,7 @@ class StreamState:
 
     def opening(self) -> Opening:
         """That of this process: recorded now, with fresh bits of the operating system, if it was not yet."""
-        return self._opening or self.open_era(os.urandom(FRESH_BYTES))
+        return self._opening or self.open_era(os.urandom(FRESH_BYTES), self.note)
 
     def commit(
         self,

@@ -1,0 +1,225 @@
+"""What a machine remembers of runs and streams outside their directories, to notice backups and copies.
+
+One file a noise key and user of the machine in `$XDG_STATE_HOME/fedmf/guards/` (by default
+`~/.local/state/fedmf/guards/`), mode 0600, written after each commit without waiting for the disk. It is a
+help and never a condition: where it cannot be kept (no home, read-only, another machine) a run goes on
+without it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hmac
+import json
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol, Self
+
+from fedmf.errors import ConfigError
+from fedmf.noise import NoiseKey
+
+__all__ = ["Guard", "Loss", "guards_folder"]
+
+_log = logging.getLogger("fedmf")
+_VERSION: Final = 1
+_MOST_BYTES: Final = 1 << 24
+
+
+class Opened(Protocol):
+    """An opening of a record."""
+
+    @property
+    def first_round(self) -> int:
+        """The next round when it was made."""
+        ...
+
+    @property
+    def fresh(self) -> bytes:
+        """Its random bits."""
+        ...
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Rounds first … released − 1 that were released and are not in the record at hand.
+
+    Attributes:
+        first: 0-based.
+        released: the first round after them.
+        head: what identifies them, hexadecimal; nothing follows from it without the key.
+    """
+
+    first: int
+    released: int
+    head: str
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What the file holds: rounds released, keyed digests of the last of them and of all openings, and what
+    was lost before."""
+
+    released: int = 0
+    head: str = ""
+    openings: tuple[tuple[int, str], ...] = ()
+    lost: tuple[Loss, ...] = ()
+
+    def text(self) -> bytes:
+        lost = [[loss.first, loss.released, loss.head] for loss in self.lost]
+        values = [_VERSION, self.released, self.head, [list(pair) for pair in self.openings], lost]
+        return json.dumps(values).encode()
+
+    @classmethod
+    def of_text(cls, text: bytes) -> Self:
+        """Raises ValueError, TypeError or a kind of LookupError if it is anything else."""
+        version, released, head, openings, lost = json.loads(text)
+        if version != _VERSION or type(released) is not int or released < 0:
+            raise ValueError
+        pairs = tuple((int(first), str(digest)) for first, digest in openings)
+        return cls(released, str(head), pairs, tuple(Loss(int(a), int(b), str(c)) for a, b, c in lost))
+
+
+@dataclass(eq=False)
+class Guard:
+    """The memory of one run or stream, by the fingerprint of its key; held by one process at a time.
+
+    Guarantees:
+        Nothing that happens to its file stops a run, but that another process holds it. The file tells
+        whoever can read it how many rounds were released and when, and nothing else without the key.
+    """
+
+    _key: bytes = field(repr=False)
+    _descriptor: int | None
+    _known: _Known
+    _written: int = 0
+
+    @classmethod
+    def open(cls, key: NoiseKey | None) -> Self:
+        """What this machine remembers of the run or stream with this key; nothing for public keys, or none.
+
+        Raises:
+            ConfigError: another process has a copy of the run or stream open.
+        """
+        folder = guards_folder()
+        if key is None or key.public or folder is None:
+            return cls(b"", None, _Known())
+        secret = key.subkey("guard")
+        place = folder / key.fingerprint
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError:
+            return cls(secret, None, _Known())
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            content = os.pread(descriptor, _MOST_BYTES, 0)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise ConfigError(
+                f"run directory must be the only one of the run with key {key.fingerprint} that is open; "
+                "another process has a copy of it open. Wait for it to end or stop it."
+            ) from None
+        except OSError:
+            os.close(descriptor)
+            return cls(secret, None, _Known())
+        return cls(secret, descriptor, _read(content, place), len(content))
+
+    def losses(
+        self, openings: Sequence[Opened], released: int, head_after: Callable[[int], bytes | None]
+    ) -> list[Loss]:
+        """What was released on this machine and is not in the record; empty if all of it is.
+
+        Args:
+            openings: of the record.
+            released: rounds in the record.
+            head_after: what identifies the first so many rounds of the record, None if that cannot be told.
+        """
+        known = self._known
+        same = 0
+        own = [(opening.first_round, self._digest(opening.fresh)) for opening in openings]
+        while same < min(len(own), len(known.openings)) and own[same] == known.openings[same]:
+            same += 1
+        ends = [pairs[same][0] for pairs in (own, known.openings) if same < len(pairs)]
+        first = min([released, known.released, *ends])
+        if first == known.released and known.released:
+            head = head_after(known.released) if known.head else None
+            if head is not None and not hmac.compare_digest(self._digest(head), known.head):
+                first = 0  # the same openings and other rounds: where they part is not known
+        if first >= known.released:
+            return []
+        earlier = [Loss(min(loss.first, first), loss.released, loss.head) for loss in known.lost]
+        return [*earlier, Loss(first, known.released, known.head)]
+
+    def note(
+        self,
+        openings: Sequence[Opened],
+        released: int,
+        head: bytes | None,
+        lost: Sequence[Loss] | None = None,
+    ) -> None:
+        """Remember how far the record is, after its commit; what cannot be written is not remembered.
+
+        Args:
+            openings: of the record.
+            released: rounds in the record.
+            head: what identifies the last of them.
+            lost: what was lost with backups, if that has changed.
+        """
+        if self._descriptor is None:
+            return
+        pairs = self._known.openings
+        if len(pairs) != len(openings) or lost is not None:
+            pairs = tuple((opening.first_round, self._digest(opening.fresh)) for opening in openings)
+        kept = self._known.lost if lost is None else tuple(lost)
+        digest = "" if head is None else self._digest(head)
+        self._known = _Known(released, digest, pairs, kept)
+        text = self._known.text().ljust(self._written)  # one write: a shorter text leaves nothing behind
+        try:
+            os.pwrite(self._descriptor, text, 0)
+        except OSError:
+            return
+        self._written = len(text)
+
+    def close(self) -> None:
+        """Let another process have it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _digest(self, content: bytes) -> str:
+        return hmac.digest(self._key, content, "sha256").hex()[:32]
+
+
+def guards_folder() -> Path | None:
+    """Where guards are kept: XDG_STATE_HOME/fedmf/guards, else ~/.local/state/fedmf/guards; None if there is
+    no home."""
+    home = os.environ.get("XDG_STATE_HOME", "")
+    if os.path.isabs(home):
+        return Path(home) / "fedmf" / "guards"
+    try:
+        return Path.home() / ".local" / "state" / "fedmf" / "guards"
+    except RuntimeError:
+        return None
+
+
+def _read(content: bytes, place: Path) -> _Known:
+    if not content.strip():
+        return _Known()
+    try:
+        return _Known.of_text(content)
+    except (ValueError, TypeError, LookupError, RecursionError):
+        _log.warning(
+            "%s does not hold what fedmf wrote there, so that it cannot tell whether this run was restored "
+            "from a backup; it is written anew",
+            place,
+        )
+        return _Known()
