@@ -19,6 +19,7 @@ from fedmf.moments import SecondMoment
 from fedmf.noise import NoiseKey
 from fedmf.optim import RoundRelease
 from fedmf.participation import Participation
+from fedmf.records import unguarded
 from fedmf.runs import PrivateServer, Run, RunDirectory, plan_run
 
 __all__ = ["Audit", "SummedReleases", "audit", "worst_canary"]
@@ -114,6 +115,7 @@ def audit(
         )
         with (
             tempfile.TemporaryDirectory() as folder,
+            unguarded(),
             RunDirectory.create(Path(folder) / "run", run, plan, key, canaries) as directory,
         ):
             storage = run.noise.storage

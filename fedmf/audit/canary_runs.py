@@ -19,6 +19,7 @@ from fedmf.audit.tasks import CANARIES, FUNCTION
 from fedmf.audit.worlds import asked_users
 from fedmf.data import NumberedUsers
 from fedmf.flower import SentMessage, watched_messages
+from fedmf.records import unguarded
 from fedmf.runs import FunctionTask, Run
 
 __all__ = ["audit_canary_runs"]
@@ -39,7 +40,7 @@ def audit_canary_runs(
     for _ in range(runs):
         heads = rng.random(users) < 0.5
         tails = rng.choice(["opposite"] if replaced else list(SILENT), size=users)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, unguarded():
             script = Path(folder) / "script.json"
             write_script(script, {u: str(tails[u]) for u in np.flatnonzero(~heads).tolist()})
             task = FunctionTask(FUNCTION, users, options=f"{CANARIES} {script}")

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedmf.audit.stage import Hostile, Stage
 from fedmf.audit.tasks import LINEAR
 from fedmf.flower import SentMessage, watched_messages
+from fedmf.records import unguarded
 from fedmf.runs import render_toml
 
 __all__ = ["Command", "Leaving", "Verdict", "compare", "differences", "observe"]
@@ -95,6 +96,7 @@ def observe(command: Command, stage: Stage, arguments: Sequence[str] = ()) -> Le
     out, err, sent = io.StringIO(), io.StringIO(), []
     with (
         _wide(),
+        unguarded(),  # both worlds have one key
         redirect_stdout(out),
         redirect_stderr(err),
         watched_messages(sent.append),

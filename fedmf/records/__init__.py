@@ -2,7 +2,7 @@
 
 from fedmf.records.checkpoint import load_checkpoint, save_checkpoint, with_head, without_head
 from fedmf.records.durable import replace_durably, sync_directory, tighten, write_durably
-from fedmf.records.guard import Guard, Loss
+from fedmf.records.guard import Guard, Loss, unguarded
 from fedmf.records.histories import Histories, UserRow
 from fedmf.records.key_file import load_key, save_key
 from fedmf.records.ledger import SCHEMA, Ledger, Opening, meet_losses
@@ -40,6 +40,7 @@ __all__ = [
     "scratch_directory",
     "sync_directory",
     "tighten",
+    "unguarded",
     "with_head",
     "without_head",
     "write_durably",

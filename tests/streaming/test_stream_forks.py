@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,19 @@ from support.covariance import covariance_fits
 from support.streams import BUDGET, write_rows
 
 from fedmf.noise import KeySchedule
+from fedmf.records import unguarded
 from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 
 STEPS, DIMENSION, COPIED = 12, 3000, 5
 FORMS = ["banded-inverse", "banded-toeplitz", "blt", "tree", "dense"]
+
+
+@pytest.fixture(autouse=True)
+def copies() -> Iterator[None]:
+    """Copied and continued on purpose."""
+    with unguarded():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,8 @@ RUN = small_run(users=4, cohort_size=2, rounds=6, epsilon=3.0, noise_seed=-1)
 
 
 def planned(run: Run = RUN) -> Plan:
-    return plan_run(run, run.optimizer_source.build([(DIMENSION,)], run.cohorts.rounds), DIMENSION, {})
+    optimizer = run.optimizer_source.build([(DIMENSION,)], run.cohorts.rounds)
+    return plan_run(run, optimizer, DIMENSION, {"loss": (0.0, 5.0)})
 
 
 PLAN, RECORDED = planned(), RUN.to_dict()
