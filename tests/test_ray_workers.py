@@ -61,7 +61,7 @@ def test_workers_need_not_know_a_given_matrix() -> None:
 )
 def test_what_actors_reserve(keys: dict, init: dict, resources: dict) -> None:
     reserved = backend_config(small_run(**keys).execution)
-    assert reserved["client_resources"] == resources
+    assert reserved["client_resources"] == {**resources, "max_restarts": -1}
     assert {name: reserved["init_args"].get(name) for name in ("num_cpus", "address")} == {
         "num_cpus": None,
         "address": None,

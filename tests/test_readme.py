@@ -48,7 +48,19 @@ def test_links_lead_somewhere(page: str) -> None:
             assert ((PROJECT / page).parent / target).exists(), f"{page} links to {target}"
 
 
-def test_tests_and_scripts_named_in_the_coverage_page_exist() -> None:
-    text = (PROJECT / "docs/coverage.md").read_text()
+@pytest.mark.parametrize("page", ["coverage", "reliability"])
+def test_tests_and_scripts_named_in_tables_exist(page: str) -> None:
+    text = (PROJECT / f"docs/{page}.md").read_text()
     for name in re.findall(r"`((?:tests|simulations)/[^` ]+)`", text):
         assert (PROJECT / name).exists(), name
+
+
+def test_every_fault_of_the_reliability_page_names_its_test_or_script() -> None:
+    text = (PROJECT / "docs/reliability.md").read_text()
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    faults = [row for row in rows if row[0] != "| fault"]
+    assert len(faults) >= 70
+    for row in faults:
+        assert len(row) == 4, row
+        tried = not row[1].startswith("not ")
+        assert not tried or re.search(r"`(?:tests|simulations)/|^same", row[3]), row

@@ -53,7 +53,8 @@ def backend_config(execution: Execution) -> dict[str, dict[str, ConfigRecordValu
     """Where Ray runs and what each actor reserves there.
 
     A cluster brings its own resources. On this machine Ray is told that there are as many CPUs as the actors
-    ask for, so that all slices of a round are at work at the same time.
+    ask for, so that all slices of a round are at work at the same time. An actor whose process or machine is
+    lost is started again where there is room: Flower goes on giving it a slice in every round.
     """
     init: dict[str, ConfigRecordValues] = {"logging_level": "ERROR", "log_to_driver": False}
     if execution.ray_address:
@@ -62,7 +63,11 @@ def backend_config(execution: Execution) -> dict[str, dict[str, ConfigRecordValu
         init["num_cpus"] = math.ceil(execution.workers * execution.worker_cpus)
     return {
         "init_args": init,
-        "client_resources": {"num_cpus": execution.worker_cpus, "num_gpus": execution.worker_gpus},
+        "client_resources": {
+            "num_cpus": execution.worker_cpus,
+            "num_gpus": execution.worker_gpus,
+            "max_restarts": -1,
+        },
     }
 
 

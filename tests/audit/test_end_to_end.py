@@ -77,9 +77,11 @@ def test_too_little_noise_is_caught_by_canaries(monkeypatch: pytest.MonkeyPatch)
     assert found.refuted
 
 
-@pytest.mark.parametrize("messages", ["slice", "per-user"])
-def test_a_user_who_takes_others_along_is_caught(messages: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A barrier that gives up on everybody whom it loads together with a broken user."""
+@pytest.mark.parametrize(("messages", "together"), [("slice", 0), ("per-user", 0), ("per-user", 1)])
+def test_a_user_who_takes_others_along_is_caught(
+    messages: str, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A barrier that gives up on everybody whom it loads together with a broken user, unless that is one."""
     true = loading_module.load_examples
 
     def all_or_none(dataset, structure, users, counts, note):
@@ -90,11 +92,11 @@ def test_a_user_who_takes_others_along_is_caught(messages: str, monkeypatch: pyt
         return loaded
 
     monkeypatch.setattr("fedmf.training.local.load_examples", all_or_none)
-    run = run_of({**KEYS, "execution.messages": messages})
+    run = run_of({**KEYS, "execution.messages": messages, "execution.users-per-message": together})
     found = short(run, canary_runs=1, behaviours=("raise",))
     (world,) = found.worlds
-    assert (world.mu_exact > 3 * found.mu_claimed) is (messages == "slice")
-    assert found.refuted is (messages == "slice")
+    assert (world.mu_exact > 3 * found.mu_claimed) is (together != 1)
+    assert found.refuted is (together != 1)
 
 
 def test_what_else_leaves_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
