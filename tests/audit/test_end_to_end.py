@@ -77,9 +77,9 @@ def test_too_little_noise_is_caught_by_canaries(monkeypatch: pytest.MonkeyPatch)
     assert found.refuted
 
 
-@pytest.mark.parametrize(("messages", "together"), [("slice", 0), ("per-user", 0), ("per-user", 1)])
+@pytest.mark.parametrize(("messages", "together"), [("slice", None), ("per-user", None), ("per-user", 1)])
 def test_a_user_who_takes_others_along_is_caught(
-    messages: str, together: int, monkeypatch: pytest.MonkeyPatch
+    messages: str, together: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A barrier that gives up on everybody whom it loads together with a broken user, unless that is one."""
     true = loading_module.load_examples
@@ -92,7 +92,8 @@ def test_a_user_who_takes_others_along_is_caught(
         return loaded
 
     monkeypatch.setattr("fedmf.training.local.load_examples", all_or_none)
-    run = run_of({**KEYS, "execution.messages": messages, "execution.users-per-message": together})
+    form = {} if together is None else {"execution.users-per-message": together}
+    run = run_of({**KEYS, "execution.messages": messages, **form})
     found = short(run, canary_runs=1, behaviours=("raise",))
     (world,) = found.worlds
     assert (world.mu_exact > 3 * found.mu_claimed) is (together != 1)
