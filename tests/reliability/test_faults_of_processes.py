@@ -17,7 +17,7 @@ from jobs import stream, training  # noqa: E402  # pyright: ignore[reportMissing
 
 sys.path.remove(str(FOLDER))
 
-JOBS = {job.name: job for job in (training(1), training(2), stream())}
+JOBS = {job.name: job for job in (training(1), stream())}
 ENDS = {"died", "one line", "went on"}
 
 
@@ -42,11 +42,11 @@ def script(name: str, *options: str, planted: str = "") -> tuple[int, str]:
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with threads: they are idle
 def test_what_happens_to_a_process_loses_nothing(job: str, fault: str, tmp_path: Path) -> None:
-    found = process_faults.outcomes(JOBS[job], fault, tmp_path / "place", tries=2)
+    found = process_faults.outcomes(JOBS[job], fault, tmp_path / "place", tries=1)
     assert set(found) <= ENDS, found
-    assert found.total() == 2
+    assert found.total() == 1
     if fault == "0 free descriptors left":
-        assert found["one line"] == 2  # the fault met it
+        assert found["one line"] == 1  # the fault met it
 
 
 def test_a_second_process_that_gets_in_is_seen() -> None:
@@ -60,10 +60,10 @@ def test_a_second_process_that_gets_in_is_seen() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_soak_of_300_rounds(tmp_path: Path) -> None:
-    found = soak.soak(tmp_path / "run", rounds=300, resumes=2)
-    assert (found.rounds, found.resumes) == (300, 2)
-    assert found.failures > 100  # of 600 expected, less those of nodes that are away
+def test_a_soak_of_150_rounds(tmp_path: Path) -> None:
+    found = soak.soak(tmp_path / "run", rounds=150, resumes=2)
+    assert (found.rounds, found.resumes) == (150, 2)
+    assert found.failures > 50  # of 300 expected, less those of nodes that are away
     first, second = found.ledger_growth
     assert 0 < second < 1.5 * first + 100  # bytes a round: what is kept of a round does not grow
     first, second = found.directory_growth
@@ -80,14 +80,9 @@ def test_a_ray_cluster_that_loses_a_node_in_a_round_goes_on() -> None:
 
 
 @pytest.mark.xdist_group("flower")
-@pytest.mark.parametrize(
-    "fault",
-    [
-        "SuperNode killed and started again",
-        "SuperLink killed and started again, server app beside it",
-        "SuperLink killed and started again, server app below it",
-    ],
-)
-def test_a_deployment_that_loses_a_part_goes_on_or_is_resumed(fault: str) -> None:
-    status, output = script("distributed_faults", "--rounds", "2", "--fault", fault)
+def test_a_deployment_that_loses_a_node_goes_on() -> None:
+    """The other four faults take minutes: `simulations/reliability/distributed_faults.py` has them all."""
+    status, output = script(
+        "distributed_faults", "--rounds", "2", "--fault", "SuperNode killed and started again"
+    )
     assert status == 0, output
