@@ -199,7 +199,7 @@ def test_rows_cut_off_the_end_of_a_ledger_are_noticed(secret: Path, copy: Callab
         connection.execute("DELETE FROM rounds WHERE round = 5")
         connection.execute(drop)
     connection.close()
-    with pytest.raises(ConfigError, match="is a copy or a restored backup: 6 rounds .* of which it holds 5"):
+    with pytest.raises(ConfigError, match=r"is a copy or a restored backup: 6 rounds .* of which it holds 5"):
         RunDirectory.open(path)
     with (
         unguarded(),  # as on another machine
