@@ -224,7 +224,9 @@ def certified_sigma(epsilon: float, delta: float) -> float:
     sigma = gaussian_sigma(epsilon, delta)
     from dp_accounting import get_sigma_gaussian
 
-    return _agreed("σ", sigma, float(get_sigma_gaussian(epsilon, delta)))
+    with np.errstate(divide="ignore"):  # log δ is −∞ for a σ that it tries at a very large ε
+        other = float(get_sigma_gaussian(epsilon, delta))
+    return _agreed("σ", sigma, other)
 
 
 def _agreed(symbol: str, fedmf_value: float, other: float) -> float:
