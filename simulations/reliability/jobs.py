@@ -65,7 +65,7 @@ def training(checkpoint_every: int) -> Job:
             os.write(say, b"shown %d\n" % (report.t + 1))
 
         # The picture of a finished run is no record, and takes longer than all the rest.
-        with mock.patch.object(session, "draw_learning_curve", lambda *_: False):
+        with mock.patch.object(session, "draw_learning_curve", return_value=False):
             run.simulate(root / "run", observer=tell)
 
     def result(root: Path) -> object:

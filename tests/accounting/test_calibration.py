@@ -184,3 +184,8 @@ def test_small_mu_does_not_lose_digits():
     sigma, epsilon = 5e6, 1e-6
     exact = float(exact_delta(sigma, epsilon))
     assert math.exp(gaussian_tail.log_delta(1 / sigma, epsilon)) == pytest.approx(exact, rel=1e-12)
+
+
+def test_a_very_large_epsilon_is_certified_without_a_warning() -> None:
+    """Warnings are errors here; a header with such an ε is read by every command."""
+    assert certified_sigma(1e9, 1e-5) == pytest.approx(1 / math.sqrt(2e9), rel=1e-3)
