@@ -13,19 +13,17 @@ from __future__ import annotations
 import argparse
 import errno
 import os
-import shutil
 import signal
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import torch
-from jobs import DOCUMENTED, Job, releases_shown, stream, training
+from jobs import DOCUMENTED, Job, releases_shown
 from system_calls import SUPPORTED, Call, traced
-from tqdm import tqdm
+from trials import Disturbed, chosen_jobs, emptied, table, tried
 
 _REFUSED, _UNEXPECTED = 3, 4
 
@@ -77,7 +75,7 @@ FAULTS = (
 )
 
 
-def disturbed(job: Job, place: Path, decide: Callable[[Call], int | None]) -> tuple[str, int]:
+def disturbed(job: Job, place: Path, decide: Callable[[Call], int | None]) -> Disturbed:
     """How a job under faults ends, and how many releases others may have seen."""
     said = b""
 
@@ -94,7 +92,7 @@ def disturbed(job: Job, place: Path, decide: Callable[[Call], int | None]) -> tu
         os.close(reading)
         os.close(writing)
     names = {0: "went on", _REFUSED: "one line", -signal.SIGKILL: "died"}
-    return names.get(status, f"STATUS {status}"), releases_shown(said)
+    return names.get(status, f"ENDED {status}"), releases_shown(said)
 
 
 def _in_one_line(job: Job, place: Path, say: int) -> None:
@@ -104,33 +102,14 @@ def _in_one_line(job: Job, place: Path, say: int) -> None:
         sys.exit(_UNEXPECTED if "\n" in str(error) else _REFUSED)
 
 
-def outcomes(job: Job, fault: Fault, folder: Path, every: int) -> Counter[str]:
+def outcomes(job: Job, fault: Fault, place: Path, every: int) -> Counter[str]:
     """What becomes of a job for every ``every``-th call at which a fault begins."""
-    place, silent = folder / "place", os.open(os.devnull, os.O_WRONLY)
-    _emptied(place)
+    emptied(place)
     met: list[Call] = []
     disturbed(job, place, lambda call: met.append(call) if fault.meets(call) else None)
-    expected = job.result(place)
-    found: Counter[str] = Counter()
-    for first in tqdm(range(0, len(met), every), desc=f"{job.name}, {fault.name}", disable=None):
-        _emptied(place)
-        how, shown = disturbed(job, place, fault.from_call(first))
-        found[how] += 1
-        try:
-            if job.released(place) < shown:
-                found["LOST"] += 1
-            job.go(place, silent)
-            if job.result(place) != expected:
-                found["ANOTHER RESULT"] += 1
-        except Exception as error:
-            found[f"NOT CONTINUED {type(error).__name__}: {error}"] += 1
-    os.close(silent)
-    return found
-
-
-def _emptied(place: Path) -> None:
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
+    places = range(0, len(met), every)
+    begun = (partial(disturbed, job, place, fault.from_call(first)) for first in places)
+    return tried(job, place, begun, f"{job.name}, {fault.name}", len(places))
 
 
 def main() -> None:
@@ -143,24 +122,12 @@ def main() -> None:
     arguments = parser.parse_args()
     if not SUPPORTED:
         raise SystemExit("faults are injected on Linux on x86-64 only.")
-    torch.set_num_threads(1)
-    bad = 0
-    print(f"{'job':26} {'fault':34} {'tries':>5} {'died':>5} {'one line':>8} {'went on':>8} {'wrong':>6}")
-    for job in (job for job in (training(1), training(2), stream()) if job.name.startswith(arguments.only)):
-        for fault in FAULTS:
-            with tempfile.TemporaryDirectory() as folder:
-                found = outcomes(job, fault, Path(folder), arguments.every)
-            good = [found.pop(how, 0) for how in ("died", "one line", "went on")]
-            wrong = found.total()
-            tries = sum(good) + sum(count for how, count in found.items() if how.startswith("STATUS"))
-            print(
-                f"{job.name:26} {fault.name:34} {tries:5} {good[0]:5} {good[1]:8} {good[2]:8} {wrong:6}",
-                flush=True,
-            )
-            for what, count in found.items():
-                print(f"    {count} x {what}")
-            bad += wrong
-    raise SystemExit(bool(bad))
+    known = {fault.name: fault for fault in FAULTS}
+    table(
+        chosen_jobs(arguments.only),
+        known,
+        lambda job, name, place: outcomes(job, known[name], place, arguments.every),
+    )
 
 
 if __name__ == "__main__":

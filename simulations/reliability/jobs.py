@@ -12,7 +12,7 @@ from unittest import mock
 import fedmf
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.flower import RoundReport
-from fedmf.runs import session
+from fedmf.runs import opened_record, session
 from fedmf.streaming import Settings, StateError, StreamState, open_run
 
 __all__ = ["DOCUMENTED", "Job", "releases_shown", "stream", "training"]
@@ -69,14 +69,15 @@ def training(checkpoint_every: int) -> Job:
             run.simulate(root / "run", observer=tell)
 
     def result(root: Path) -> object:
+        with opened_record(root / "run") as (_, ledger, _):
+            took_part = list(ledger.participations())
+        if checkpoint_every > 1:  # work may be lost, by decision 9, and with it the same model
+            return took_part
         model = fedmf.load_model(root / "run")
-        return {name: value.numpy().tobytes() for name, value in model.items()}
+        return took_part, {name: value.numpy().tobytes() for name, value in model.items()}
 
     return Job(
-        f"run, checkpoint every {checkpoint_every}",
-        go,
-        lambda root: _committed_rounds(root / "run"),
-        result if checkpoint_every == 1 else lambda root: None,  # work may be lost, by decision 9
+        f"run, checkpoint every {checkpoint_every}", go, lambda root: _committed_rounds(root / "run"), result
     )
 
 

@@ -13,15 +13,13 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import shutil
 import sys
-import tempfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
-import torch
-from jobs import DOCUMENTED, Job, releases_shown, stream, training
-from tqdm import tqdm
+from jobs import DOCUMENTED, Job, releases_shown
+from trials import Disturbed, chosen_jobs, emptied, table, tried
 
 try:
     from _testcapi import set_nomemory  # pyright: ignore[reportMissingImports]
@@ -36,15 +34,14 @@ def reached(job: Job, place: Path) -> int:
     """A number of an allocation after which failing ones no longer meet the job."""
     number, unmet = 1000, 0
     while unmet < 2:  # one may have been survived
-        place.mkdir()
+        emptied(place)
         how, _ = disturbed(job, place, number, number + 40)
-        shutil.rmtree(place)
         unmet = unmet + 1 if how == "went on" else 0
         number = number * 5 // 4
     return number
 
 
-def disturbed(job: Job, place: Path, first: int, end: int) -> tuple[str, int]:
+def disturbed(job: Job, place: Path, first: int, end: int) -> Disturbed:
     """How a job ends whose allocations from ``first`` to ``end`` fail, and how many releases were shown."""
     reading, writing = os.pipe()
     sys.stdout.flush()
@@ -75,31 +72,13 @@ def _child(job: Job, place: Path, say: int, first: int, end: int) -> int:
     return 0
 
 
-def outcomes(job: Job, in_row: int, folder: Path, tries: int, seed: int = 1) -> Counter[str]:
+def outcomes(job: Job, in_row: int, place: Path, tries: int, seed: int = 1) -> Counter[str]:
     """What becomes of a job for so many places at which allocations begin to fail."""
-    place, silent = folder / "place", os.open(os.devnull, os.O_WRONLY)
-    end = reached(job, place)
-    place.mkdir()
-    job.go(place, silent)
-    expected = job.result(place)
-    chosen = random.Random(seed)
-    found: Counter[str] = Counter()
-    for _ in tqdm(range(tries), desc=f"{job.name}, {in_row} in a row", disable=None):
-        shutil.rmtree(place)
-        place.mkdir()
-        first = int(end ** chosen.uniform(0.4, 1))  # as many tries between 10^4 and 10^5 as up to 10^6
-        how, shown = disturbed(job, place, first, first + in_row)
-        found[how] += 1
-        try:
-            if job.released(place) < shown:
-                found["LOST"] += 1
-            job.go(place, silent)
-            if job.result(place) != expected:
-                found["ANOTHER RESULT"] += 1
-        except Exception as error:
-            found[f"NOT CONTINUED {type(error).__name__}: {error}"] += 1
-    os.close(silent)
-    return found
+    end, chosen = reached(job, place), random.Random(seed)
+    # As many tries between 10^4 and 10^5 as up to 10^6.
+    places = [int(end ** chosen.uniform(0.4, 1)) for _ in range(tries)]
+    begun = (partial(disturbed, job, place, first, first + in_row) for first in places)
+    return tried(job, place, begun, f"{job.name}, {in_row} in a row", tries)
 
 
 def main() -> None:
@@ -112,23 +91,11 @@ def main() -> None:
     arguments = parser.parse_args()
     if set_nomemory is None:
         raise SystemExit("allocations are made to fail by _testcapi, which this interpreter does not have.")
-    torch.set_num_threads(1)
-    bad = 0
-    print(f"{'job':26} {'fault':34} {'tries':>5} {'died':>5} {'one line':>8} {'went on':>8} {'wrong':>6}")
-    for job in (job for job in (training(1), training(2), stream()) if job.name.startswith(arguments.only)):
-        for fault, in_row in FAULTS.items():
-            with tempfile.TemporaryDirectory() as folder:
-                found = outcomes(job, in_row, Path(folder), arguments.tries)
-            good = [found.pop(how, 0) for how in ("died", "one line", "went on")]
-            wrong = found.total()
-            print(
-                f"{job.name:26} {fault:34} {sum(good):5} {good[0]:5} {good[1]:8} {good[2]:8} {wrong:6}",
-                flush=True,
-            )
-            for what, count in found.items():
-                print(f"    {count} x {what}")
-            bad += wrong
-    raise SystemExit(bool(bad))
+    table(
+        chosen_jobs(arguments.only),
+        FAULTS,
+        lambda job, name, place: outcomes(job, FAULTS[name], place, arguments.tries),
+    )
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-import torch
 from disk_images import images
-from jobs import DOCUMENTED, Job, releases_shown, stream, training
+from jobs import DOCUMENTED, Job, releases_shown
 from system_calls import SUPPORTED, Call, traced
 from tqdm import tqdm
+from trials import chosen_jobs, emptied, undisturbed
 
 
 def logged(job: Job, root: Path) -> list[Call]:
@@ -41,18 +41,14 @@ def logged(job: Job, root: Path) -> list[Call]:
 
 def judge(job: Job, place: Path, shown: int, expected: object) -> str:
     """What became of one disk: "resumed", "refused", or what is wrong."""
-    silent = os.open(os.devnull, os.O_WRONLY)
     try:
         if job.released(place) < shown:
             return "LOST"
-        job.go(place, silent)
+        return "resumed" if undisturbed(job, place) == expected else "ANOTHER RESULT"
     except DOCUMENTED as error:
         return "refused" if "\n" not in str(error) else "TRACEBACK"
     except Exception as error:
         return f"TRACEBACK {type(error).__name__}: {error}"
-    finally:
-        os.close(silent)
-    return "resumed" if job.result(place) == expected else "ANOTHER RESULT"
 
 
 def shown_after(log: list[Call], made: int) -> int:
@@ -63,14 +59,11 @@ def shown_after(log: list[Call], made: int) -> int:
 def outcomes(job: Job, folder: Path, subsets: int, every: int, seed: int = 1) -> tuple[int, Counter[str]]:
     """How many calls a job makes, and what becomes of every ``every``-th of its disks."""
     place = folder / "disk"  # always the same, since a stream knows where its output was
-    silent = os.open(os.devnull, os.O_WRONLY)
-    place.mkdir()
-    job.go(place, silent)
-    expected = job.result(place)
-    os.close(silent)
-    _emptied(place)
+    emptied(place)
+    expected = undisturbed(job, place)
+    emptied(place)
     log = logged(job, place)
-    _emptied(place)
+    emptied(place)
     found: Counter[str] = Counter()
     chosen = random.Random(seed)
     for made, image in tqdm(images(place, log, subsets, seed), desc=job.name, disable=None, unit=" disks"):
@@ -80,11 +73,6 @@ def outcomes(job: Job, folder: Path, subsets: int, every: int, seed: int = 1) ->
         image.write(place)
         found[judge(job, place, shown_after(log, made), expected)] += 1
     return sum(call.name != "say" for call in log), found
-
-
-def _emptied(place: Path) -> None:
-    shutil.rmtree(place)
-    place.mkdir()
 
 
 def main() -> None:
@@ -100,10 +88,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if not SUPPORTED:
         raise SystemExit("power losses are replayed on Linux on x86-64 only.")
-    torch.set_num_threads(1)
     bad = 0
     print(f"{'job':26} {'calls':>6} {'disks':>6} {'resumed':>8} {'refused':>8} {'wrong':>6}")
-    for job in (job for job in (training(1), training(2), stream()) if job.name.startswith(arguments.only)):
+    for job in chosen_jobs(arguments.only):
         with tempfile.TemporaryDirectory() as folder:
             calls, found = outcomes(job, Path(folder), arguments.subsets, arguments.every)
         wrong = {what: count for what, count in found.items() if what not in ("resumed", "refused")}

@@ -16,10 +16,8 @@ import itertools
 import os
 import random
 import resource
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,9 +27,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
-from jobs import DOCUMENTED, Job, releases_shown, stream, training
-from tqdm import tqdm
+from jobs import DOCUMENTED, Job, releases_shown
+from trials import Disturbed, chosen_jobs, emptied, table, tried
 
 _REFUSED = 3
 _DAY = 86400.0
@@ -72,7 +69,7 @@ class Working:
     def how(self) -> str:
         """How it ended."""
         names = {0: "went on", _REFUSED: "one line"}
-        return "died" if self.status < 0 else names.get(self.status, f"STATUS {self.status}")
+        return "died" if self.status < 0 else names.get(self.status, f"ENDED {self.status}")
 
 
 @contextmanager
@@ -208,32 +205,14 @@ RIGHT = {
 
 def outcomes(job: Job, name: str, place: Path, tries: int, seed: int = 1) -> Counter[str]:
     """What becomes of a job that is disturbed so often."""
-    chosen, silent = random.Random(f"{seed} {name}"), os.open(os.devnull, os.O_WRONLY)
-    emptied(place)
-    job.go(place, silent)
-    expected = job.result(place)
-    found: Counter[str] = Counter()
-    for _ in tqdm(range(tries), desc=f"{job.name}, {name}", disable=None):
-        emptied(place)
+    chosen = random.Random(f"{seed} {name}")
+
+    def disturbed() -> Disturbed:
         other = FAULTS[name](job, place, chosen)
-        how = other.how if other.how in RIGHT.get(name, {other.how}) else f"NOT RIGHT: {other.how}"
-        found[how] += 1
-        try:
-            if job.released(place) < releases_shown(other.said):
-                found["LOST"] += 1
-            job.go(place, silent)
-            if job.result(place) != expected:
-                found["ANOTHER RESULT"] += 1
-        except Exception as error:
-            found[f"NOT CONTINUED {type(error).__name__}: {error}"] += 1
-    os.close(silent)
-    return found
+        right = other.how in RIGHT.get(name, {other.how})
+        return other.how if right else f"ENDED WRONGLY: {other.how}", releases_shown(other.said)
 
-
-def emptied(place: Path) -> None:
-    """An empty directory in its place."""
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
+    return tried(job, place, itertools.repeat(disturbed, tries), f"{job.name}, {name}", tries)
 
 
 def main() -> None:
@@ -245,23 +224,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="jobs whose name begins so")
     parser.add_argument("--fault", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="NAME")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    bad = 0
-    print(f"{'job':26} {'fault':34} {'tries':>5} {'died':>5} {'one line':>8} {'went on':>8} {'wrong':>6}")
-    for job in (job for job in (training(1), training(2), stream()) if job.name.startswith(arguments.only)):
-        for name in arguments.fault:
-            with tempfile.TemporaryDirectory() as folder:
-                found = outcomes(job, name, Path(folder) / "place", arguments.tries)
-            good = [found.pop(how, 0) for how in ("died", "one line", "went on")]
-            wrong = found.total()
-            print(
-                f"{job.name:26} {name:34} {arguments.tries:5} {good[0]:5} {good[1]:8} {good[2]:8} {wrong:6}",
-                flush=True,
-            )
-            for what, count in found.items():
-                print(f"    {count} x {what}")
-            bad += wrong
-    raise SystemExit(bool(bad))
+    table(
+        chosen_jobs(arguments.only),
+        arguments.fault,
+        lambda job, name, place: outcomes(job, name, place, arguments.tries),
+    )
 
 
 if __name__ == "__main__":

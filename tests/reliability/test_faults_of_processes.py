@@ -56,7 +56,7 @@ def test_a_second_process_that_gets_in_is_seen() -> None:
         "process_faults", "--tries", "1", "--only", job, "--fault", fault, planted=planted
     )
     assert status == 1, output
-    assert "NOT RIGHT" in output or "ANOTHER RESULT" in output or "LOST" in output, output
+    assert "ENDED WRONGLY" in output or "ANOTHER RESULT" in output or "LOST" in output, output
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
