@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import signal
 import sys
 from collections import Counter
 from functools import partial
@@ -28,6 +29,8 @@ except ImportError:  # some distributions leave it out
 
 #: How many allocations in a row fail, by what a row of the table is called.
 FAULTS = {"one allocation fails": 1, "40 in a row fail": 40}
+#: Seconds after which a job that takes two or three is taken to wait for ever.
+_LONGEST = 60
 
 
 def reached(job: Job, place: Path) -> int:
@@ -57,11 +60,13 @@ def disturbed(job: Job, place: Path, first: int, end: int) -> Disturbed:
     with open(reading, "rb") as pipe:
         said = pipe.read()
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return {0: "went on", 3: "one line"}.get(status, "died"), releases_shown(said)
+    ends = {0: "went on", 3: "one line", -signal.SIGALRM: "ENDED NEVER"}
+    return ends.get(status, "died"), releases_shown(said)
 
 
 def _child(job: Job, place: Path, say: int, first: int, end: int) -> int:
     assert set_nomemory is not None
+    signal.alarm(_LONGEST)
     try:
         set_nomemory(first, end)
         job.go(place, say)

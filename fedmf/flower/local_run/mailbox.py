@@ -45,6 +45,7 @@ class Mailbox:
         self._of_node: defaultdict[int, deque[str]] = defaultdict(deque)
         self._last: dict[int, _Job] = {}
         self._started: dict[str, Future[Message]] = {}
+        self._answers: dict[str, Message] = {}
 
     def post(self, message: Message) -> None:
         """Keep a message, by its id, until its answer is taken."""
@@ -56,34 +57,51 @@ class Mailbox:
             self._of_node[node].append(name)
 
     def take(self, message_id: str) -> Message | None:
-        """The answer to a message, None if there is no such message or its answer was taken."""
+        """The answer to a message, None if there is no such message or its answer was taken.
+
+        Raises:
+            BaseException: whatever computing the answer raised. Nothing is lost by that: the next call tries
+                again in the taker's thread, and raises the same again where other threads compute.
+        """
+        if self._pool is None:
+            with self._lock:
+                return self._computed(message_id)
         with self._lock:
             job = self._pending.get(message_id)
             if job is not None:
                 queue = self._of_node[job.request.metadata.dst_node_id]
                 while message_id in self._pending:
-                    self._start(queue[0])
-            future = self._started.pop(message_id, None)
-            while self._pending and len(self._started) < self._ahead:
-                self._start(next(iter(self._pending)))
-        return None if future is None else future.result()
+                    self._start(self._pool, queue[0])
+            future = self._started.get(message_id)
+            while self._pending and len(self._started) - (future is not None) < self._ahead:
+                self._start(self._pool, next(iter(self._pending)))
+        if future is None:
+            return None
+        reply = future.result()
+        with self._lock:
+            self._started.pop(message_id, None)
+        return reply
+
+    def _computed(self, message_id: str) -> Message | None:
+        job = self._pending.get(message_id)
+        if job is not None:
+            queue = self._of_node[job.request.metadata.dst_node_id]
+            while message_id in self._pending:
+                first = self._pending[queue[0]]
+                self._answers[queue[0]] = self._answer(first.request, first.number)
+                del self._pending[queue.popleft()]
+        return self._answers.pop(message_id, None)
 
     def close(self) -> None:
         """Begin no answer any more."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _start(self, name: str) -> None:
+    def _start(self, pool: ThreadPoolExecutor, name: str) -> None:
         """Begin the first message of a node that was not begun."""
-        job = self._pending.pop(name)
-        self._of_node[job.request.metadata.dst_node_id].popleft()
-        if self._pool is None:
-            future: Future[Message] = Future()
-            future.set_result(self._run(job))
-        else:
-            # The pool begins jobs in this order, so the job that this one waits for is under way.
-            future = self._pool.submit(self._run, job)
-        self._started[name] = future
+        # The pool begins jobs in this order, so the job that this one waits for is under way.
+        self._started[name] = pool.submit(self._run, self._pending[name])
+        self._of_node[self._pending.pop(name).request.metadata.dst_node_id].popleft()
 
     def _run(self, job: _Job) -> Message:
         if job.previous is not None:
