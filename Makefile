@@ -57,7 +57,7 @@ tables: $(STAMP)
 	$(BIN)/python -m fedmf.runs.tables.reference
 
 # constraints.txt, with digests, and the list of licences; versions stay unless uv is told --upgrade.
-PINS := --extra ray --extra data --extra report --extra dev --universal --python-version 3.11 --generate-hashes \
+PINS := --extra ray --extra data --extra report --extra lm --extra dev --universal --python-version 3.11 --generate-hashes \
   --no-header --no-annotate $(foreach name,colorama triton cuda-bindings cuda-pathfinder cuda-toolkit \
   $(addprefix nvidia-,cublas cuda-cupti cuda-nvrtc cuda-runtime cudnn-cu13 cufft cufile curand cusolver cusparse \
   cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx),--no-emit-package $(name))

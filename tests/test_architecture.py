@@ -52,6 +52,8 @@ ONLY_IN = {
     "numba": {"compiled", "noise"},
     "llvmlite": {"noise"},
     "triton": {"noise"},
+    "peft": {"models"},
+    "transformers": set(),
 }
 LIMITED = {
     "compiled": {"numba"},

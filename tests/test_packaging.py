@@ -19,7 +19,7 @@ def declared_names() -> set[str]:
     extras = DECLARED["optional-dependencies"]
     wanted = [
         *DECLARED["dependencies"],
-        *(text for name in ("ray", "data", "report", "dev") for text in extras[name]),
+        *(text for name in ("ray", "data", "report", "lm", "dev") for text in extras[name]),
     ]
     return {match.group().lower() for text in wanted if (match := NAME.match(text))}
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from fedmf.data.dataset import ExampleStructure, FederatedDataset, TensorStructure, TestOwner
+from fedmf.data.dataset import FederatedDataset, TestOwner
 from fedmf.data.digit_images import Digits
 from fedmf.data.elsewhere import RosterDataset
 from fedmf.data.memory import InMemoryDataset
@@ -28,6 +28,19 @@ from fedmf.data.rows import (
     TableRows,
     read_table,
 )
+from fedmf.data.structure import (
+    ExampleStructure,
+    Features,
+    NamedStructures,
+    TensorStructure,
+    device_of,
+    each,
+    joined,
+    named,
+    row_count,
+    split_rows,
+    structure_of,
+)
 from fedmf.data.summary import PartitionSummary, summarise
 from fedmf.data.synthetic import Synthetic, SyntheticDataset
 from fedmf.data.user_ids import NumberedUsers
@@ -39,10 +52,12 @@ __all__ = [
     "DatasetOptions",
     "Digits",
     "ExampleStructure",
+    "Features",
     "FederatedDataset",
     "Hub",
     "HubDataset",
     "InMemoryDataset",
+    "NamedStructures",
     "NumberedUsers",
     "OnNodes",
     "Partition",
@@ -60,12 +75,19 @@ __all__ = [
     "TableRows",
     "TensorStructure",
     "TestOwner",
+    "device_of",
+    "each",
+    "joined",
+    "named",
     "partition_by_dirichlet_sizes",
     "partition_by_label",
     "partition_by_power_law",
     "partition_by_shards",
     "partition_evenly",
     "read_table",
+    "row_count",
+    "split_rows",
+    "structure_of",
     "summarise",
 ]
 

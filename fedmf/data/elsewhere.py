@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data.dataset import ExampleStructure, FederatedDataset, TensorStructure, TestOwner
+from fedmf.data.dataset import FederatedDataset, TestOwner
+from fedmf.data.structure import ExampleStructure, Features, each
 
 __all__ = ["RosterDataset"]
 
@@ -27,6 +28,7 @@ class RosterDataset(FederatedDataset):
     Raises:
         ValueError: ids that are not unique.
 
+    >>> from fedmf.data import TensorStructure
     >>> structure = ExampleStructure(TensorStructure((8,)), TensorStructure(dtype=torch.int64, bound=10))
     >>> len(RosterDataset(("ann", "bob"), structure).test_features)
     0
@@ -38,7 +40,7 @@ class RosterDataset(FederatedDataset):
         self,
         user_ids: Sequence[str],
         structure: ExampleStructure,
-        test: tuple[Tensor, Tensor] | None = None,
+        test: tuple[Features, Tensor] | None = None,
         test_owner: TestOwner = "nobody",
     ) -> None:
         self.user_ids, self._structure, self.test_owner = tuple(user_ids), structure, test_owner
@@ -47,7 +49,10 @@ class RosterDataset(FederatedDataset):
             raise ValueError(
                 f"user ids must be unique; got {len(self._index)} different of {len(self.user_ids)}."
             )
-        self.test_features, self.test_labels = test or (_none(structure.features), _none(structure.labels))
+        self.test_features, self.test_labels = test or (
+            structure.features.zeros(0),
+            structure.labels.zeros(0),
+        )
         self.classes = structure.labels.bound or 0
 
     @property
@@ -63,15 +68,11 @@ class RosterDataset(FederatedDataset):
         """Not known here."""
         raise ValueError("users' examples are on their nodes; how many there are is not known here.")
 
-    def examples(self, users: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    def examples(self, users: NDArray[np.int64]) -> tuple[Features, Tensor]:
         """Not here."""
         raise ValueError("users' examples are on their nodes, not here.")
 
     def to(self, device: torch.device | str) -> Self:
         """See `FederatedDataset.to`."""
-        test = self.test_features.to(device), self.test_labels.to(device)
+        test = each(lambda x: x.to(device), self.test_features), self.test_labels.to(device)
         return type(self)(self.user_ids, self._structure, test, self.test_owner)
-
-
-def _none(structure: TensorStructure) -> Tensor:
-    return torch.zeros(0, *structure.shape, dtype=structure.dtype)

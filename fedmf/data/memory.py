@@ -15,23 +15,26 @@ from torch import Tensor
 
 from fedmf.data.dataset import FederatedDataset, TestOwner
 from fedmf.data.partitions import Partition
+from fedmf.data.structure import Features, each, named
 
 __all__ = ["InMemoryDataset"]
 
 
 @dataclass(frozen=True, eq=False)
 class InMemoryDataset(FederatedDataset):
-    """Examples in two tensors, and for each user the rows it owns.
+    """Examples in tensors, and for each user the rows it owns.
 
     Args:
-        features: shape (examples, …), of any real type.
+        features: shape (examples, …), of any real type; or several such tensors by the names under which the
+            model takes them.
         labels: shape (examples, …), of any real type.
         owned: for each user the indices of its examples; examples may belong to nobody.
         user_ids: unique, stable names; user u is called ``user_ids[u]``.
-        test_features: shape (tests, …).
+        test_features: shape (tests, …), likewise.
         test_labels: shape (tests, …).
         classes: number of classes where labels are class numbers; 0 where they are anything else.
         test_owner: whose the test part is.
+        vocabulary: how many token numbers there are where features are tokens, else 0.
 
     Raises:
         ValueError: ids that are not unique, or users' examples of another shape or type than those of the
@@ -40,14 +43,15 @@ class InMemoryDataset(FederatedDataset):
 
     counts_are_exact: ClassVar[bool] = True
 
-    features: Tensor
+    features: Features
     labels: Tensor
     owned: Sequence[NDArray[np.int64]]
     user_ids: Sequence[str]
-    test_features: Tensor
+    test_features: Features
     test_labels: Tensor
     classes: int = 0
     test_owner: TestOwner = "nobody"
+    vocabulary: int = 0
 
     def __post_init__(self) -> None:
         if len(self.owned) != len(self.user_ids) or len(self._index) != len(self.user_ids):
@@ -59,11 +63,11 @@ class InMemoryDataset(FederatedDataset):
             ("features", self.features, self.test_features),
             ("labels", self.labels, self.test_labels),
         ):
-            if (users.shape[1:], users.dtype) != (tests.shape[1:], tests.dtype):
-                raise ValueError(
-                    f"{name} must be like test_{name}, {tuple(tests.shape[1:])} {tests.dtype}; "
-                    f"got {tuple(users.shape[1:])} {users.dtype}."
-                )
+            if _layout(users) != _layout(tests):
+                raise ValueError(f"{name} must be like test_{name}, {_layout(tests)}; got {_layout(users)}.")
+            for part in (users, tests):
+                if len({len(values) for values in named(part).values()}) > 1:
+                    raise ValueError(f"{name} must have as many rows under every name; they do not.")
 
     @cached_property
     def _partition(self) -> Partition:
@@ -83,13 +87,13 @@ class InMemoryDataset(FederatedDataset):
 
     def examples(self, users: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """See `FederatedDataset.examples`."""
-        rows = torch.from_numpy(self._partition.rows(users)).to(self.features.device)
-        return self.features[rows], self.labels[rows]
+        rows = torch.from_numpy(self._partition.rows(users)).to(self.labels.device)
+        return each(lambda values: values[rows], self.features), self.labels[rows]
 
     def to(self, device: torch.device | str) -> Self:
         """See `FederatedDataset.to`."""
         names = ("features", "labels", "test_features", "test_labels")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        return replace(self, **{name: each(lambda x: x.to(device), getattr(self, name)) for name in names})
 
     def reshaped(self, shape: Sequence[int]) -> Self:
         """The same examples in another shape, such as an image's.
@@ -106,3 +110,9 @@ class InMemoryDataset(FederatedDataset):
         return replace(
             self, **{name: getattr(self, name).reshape(len(getattr(self, name)), *shape) for name in names}
         )
+
+
+def _layout(features: Features) -> str:
+    """Names, shapes and types, as text."""
+    parts = [f"{name} {tuple(x.shape[1:])} {x.dtype}".lstrip() for name, x in sorted(named(features).items())]
+    return ", ".join(parts)

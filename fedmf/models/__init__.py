@@ -2,6 +2,7 @@
 
 from fedmf.models.architectures import MODELS, Architecture, Cnn, Logistic, Mlp, mlp
 from fedmf.models.flat_model import FlatModel
+from fedmf.models.lora import LogitsOf, with_lora
 from fedmf.models.parts import LastPosition, MeanPosition, Positions, Recurrent, Residual, SelfAttention
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "FlatModel",
     "LastPosition",
     "Logistic",
+    "LogitsOf",
     "MeanPosition",
     "Mlp",
     "Positions",
@@ -18,4 +20,5 @@ __all__ = [
     "Residual",
     "SelfAttention",
     "mlp",
+    "with_lora",
 ]

@@ -13,6 +13,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from fedmf.accounting import Plan, RunHeader, UserLevel
+from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.records import (
@@ -103,6 +104,7 @@ class RunDirectory:
         test_owner: str = "nobody",
         arrays: tuple[tuple[str, tuple[int, ...]], ...] = (),
         save_whole: Callable[[Path], None] | None = None,
+        constants: Sequence[PublicInput] = (),
     ) -> Self:
         """Create the directory of a new run; ``config.toml`` and the ledger's header are rendered from it.
 
@@ -115,12 +117,14 @@ class RunDirectory:
             test_owner: whose the examples of the central test part are, as `FederatedDataset.test_owner`.
             arrays: name and shape of each tensor of the model, in the order of its flat vector.
             save_whole: writes the file of a model of which only those are trained.
+            constants: what else the model holds (`Task.constant_inputs`).
 
         Raises:
             ConfigError: the place is taken or cannot be written.
             ValueError: the plan was made for another run.
         """
-        path, header = path.resolve(), header_of(run, plan, key, dimension, test_owner, arrays)
+        header = header_of(run, plan, key, dimension, test_owner, arrays, constants)
+        path = path.resolve()
         if os.path.exists(path / LEDGER):  # False for an impossible name, which is refused below
             raise ConfigError(f"output directory {path} holds another run; resume it, or use another place.")
         budgets = run.privacy.user_budgets if isinstance(run.privacy, UserLevel) else ""

@@ -147,7 +147,8 @@ def load_model(path: str | Path) -> dict[str, Tensor]:
         path: of a finished, running or stopped run. Neither its data nor its task are needed.
 
     Returns:
-        Tensors on the CPU by the names of the module's parameters, float32. Of a Flower app that
+        Tensors on the CPU by the names of the module's trained parameters, float32; what is frozen is public
+        and stays with the module (``strict=False``, or `FlatModel.state`). Of a Flower app that
         `CorrelatedNoise` trained: all arrays that it began with, frozen ones and whole numbers too, each of
         its own type. A parameter that a module uses under several names is there once.
 
@@ -166,11 +167,18 @@ def initial_parameters(path: Path, model: FlatModel) -> Tensor:
             finite; or the file holds a tensor that the module has not.
     """
     tensors = read_tensors(path)
-    strangers = sorted(tensors.keys() - model.module.state_dict().keys())
+    state = model.state(model.initial())
+    strangers = sorted(tensors.keys() - state.keys())
     if strangers:
         raise ConfigError(
             f"initial (file of the model) must hold its parameters alone; got {strangers[0]!r}."
         )
+    for name in sorted(tensors.keys() & model.constants.keys()):
+        if not torch.equal(tensors[name], state[name].cpu()):
+            raise ConfigError(
+                f"initial (file of the model) must hold the values of what is frozen; {name!r} has others. "
+                "Every process must have them: load them where the model is made."
+            )
     for name, shape in model.arrays:
         tensor = tensors.get(name)
         if tensor is None or tuple(tensor.shape) != shape or not tensor.is_floating_point():

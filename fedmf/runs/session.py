@@ -118,7 +118,9 @@ class Session:
         seed = run.privacy.noise_seed
         key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
         model, owner = task.model, task.dataset.test_owner
-        directory = RunDirectory.create(path, run, plan, key, model.dimension, owner, model.arrays)
+        directory = RunDirectory.create(
+            path, run, plan, key, model.dimension, owner, model.arrays, constants=task.constant_inputs()
+        )
         return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
@@ -160,6 +162,7 @@ class Session:
         cls, run: Run, task: Task, optimizer: ServerOptimizer, directory: RunDirectory, device: str
     ) -> Self:
         try:
+            _check_constants(task, directory)
             return cls(run, task, optimizer, directory, device)
         except BaseException:
             directory.close()
@@ -282,6 +285,15 @@ def check_device(device: str) -> None:
         raise ConfigError(
             "--device cuda needs an NVIDIA GPU and a CUDA build of torch; none is available here."
         )
+
+
+def _check_constants(task: Task, directory: RunDirectory) -> None:
+    """Refuse a model whose frozen parameters or buffers are not those of the run's first day."""
+    for entry in map(dataclasses.asdict, task.constant_inputs()):
+        if entry not in directory.header.public_inputs:
+            raise ConfigError(
+                f"{entry['name']} (of the model) must be what the run began with; got {entry['value']}."
+            )
 
 
 def _from_file(run: Run, task: Task) -> Tensor | None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from fedmf.data import each
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
-from fedmf.training.barrier import described
+from fedmf.training.barrier import described, silent
 from fedmf.training.gradients import (
     Accumulation,
     Batch,
@@ -19,9 +20,10 @@ from fedmf.training.gradients import (
     Gradient,
     LayeredGradient,
     LoopGradient,
+    MicroBatches,
     layers_of,
 )
-from fedmf.training.local_sgd import LocalEngine
+from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
 
 __all__ = ["GradientProgram", "gradient_program"]
@@ -42,30 +44,41 @@ class GradientProgram:
     fallback: str = ""
 
 
-def gradient_program(task: Task, engine: LocalEngine) -> GradientProgram:
+def gradient_program(task: Task, local: LocalSGD) -> GradientProgram:
     """Choose how gradients are computed; a module is tried on made-up examples.
 
     Args:
         task: model, loss and structure of examples.
-        engine: see `LocalSGD`.
+        local: its engine, precision and micro-batches.
 
     Raises:
-        ConfigError: the module mixes examples, or engine is "vectorised" and torch.func cannot handle it.
+        ConfigError: the module mixes examples, engine is "vectorised" and torch.func cannot handle it, or the
+            device has not that precision.
     """
+    refuse_batch_statistics(task.model.module)
+    program = _of_whole_batches(task, local)
+    if not local.micro_batch:
+        return program
+    return replace(program, make=lambda: MicroBatches(program.make(), local.micro_batch))
+
+
+def _of_whole_batches(task: Task, local: LocalSGD) -> GradientProgram:
     model, loss = task.model, task.loss
-    refuse_batch_statistics(model.module)
-    loop = lambda: LoopGradient(copied(model), loss)  # noqa: E731
-    functional = lambda: FunctionalGradient(copied(model), loss)  # noqa: E731
-    if engine == "loop":
+    if local.precision == "bfloat16":
+        model = FlatModel(InBfloat16(model.module, task.device))
+    loop = lambda: LoopGradient(model.copied(), loss)  # noqa: E731
+    functional = lambda: FunctionalGradient(model.copied(), loss)  # noqa: E731
+    if local.engine == "loop":
         return GradientProgram(loop)
     layers = layers_of(model, task.device)
     if layers is not None:
         return GradientProgram(lambda: LayeredGradient(layers, loss))
     try:
-        _try_groups(functional(), task)
+        with silent():  # operations that torch.func batches slowly
+            _try_groups(functional(), task)
     except Exception as error:  # a module may raise anything
         reason = described(error)
-        if engine == "vectorised":
+        if local.engine == "vectorised":
             raise ConfigError(
                 f"model must be one that torch.func can batch with engine 'vectorised'; got {reason}. "
                 "Use 'auto' or 'loop'."
@@ -74,9 +87,30 @@ def gradient_program(task: Task, engine: LocalEngine) -> GradientProgram:
     return GradientProgram(functional)
 
 
-def copied(model: FlatModel) -> FlatModel:
-    """A model that shares nothing with another thread's."""
-    return FlatModel(copy.deepcopy(model.module))
+class InBfloat16(nn.Module):
+    """A module whose products are computed in bfloat16; parameters, outputs and gradients are float32.
+
+    Args:
+        inner: the module; its parameters have "inner." before their names here.
+        device: where it is computed.
+
+    Raises:
+        ConfigError: a GPU without bfloat16.
+    """
+
+    def __init__(self, inner: nn.Module, device: torch.device) -> None:
+        super().__init__()
+        if device.type == "cuda" and not torch.cuda.is_bf16_supported():
+            raise ConfigError(
+                "precision (of local training) must be 'float32' on this GPU, which has no bfloat16; got "
+                "'bfloat16'."
+            )
+        self.inner, self._device = inner, device.type
+
+    def forward(self, *arguments: Any, **named: Any) -> Tensor:
+        """Outputs in float32, so that the loss is too."""
+        with torch.autocast(self._device, torch.bfloat16, cache_enabled=False):
+            return self.inner(*arguments, **named).float()
 
 
 def _try_groups(gradient: Gradient, task: Task) -> None:
@@ -84,9 +118,8 @@ def _try_groups(gradient: Gradient, task: Task) -> None:
     device, shape = task.device, (_TRIED_USERS, _TRIED_WIDTH)
     rows = task.model.initial().to(device).repeat(_TRIED_USERS, 1)
     features, labels = task.structure.sample(torch.Generator().manual_seed(0), shape)
-    batch = Batch(
-        features.to(device), labels.to(device), torch.full(shape, 1.0 / _TRIED_WIDTH, device=device)
-    )
+    features = each(lambda values: values.to(device), features)
+    batch = Batch(features, labels.to(device), torch.full(shape, 1.0 / _TRIED_WIDTH, device=device))
     gradient.accumulate(batch, Accumulation(rows, torch.empty_like(rows), beta=0.0, alpha=1.0))
 
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data import FederatedDataset
+from fedmf.data import Features, FederatedDataset
 from fedmf.training.barrier import (
     Failures,
     UserFailure,
@@ -27,7 +27,7 @@ from fedmf.training.workers import single_threaded_kernels
 
 __all__ = ["ExampleTotals", "centred", "evaluate_users", "judgement_ranges", "judgements"]
 
-#: Examples in one forward pass.
+#: Examples that are loaded together, about.
 _ROWS = 1024
 
 
@@ -128,6 +128,10 @@ def _judged(task: Task, parameters: Tensor, user: str, limits: UserLimits) -> Ex
     return _totals(task, parameters, *load_examples(task.dataset, task.structure, users, counts, fail))
 
 
+def _totals(task: Task, parameters: Tensor, features: Features, labels: Tensor) -> ExampleTotals:
+    return ExampleTotals(task.sums(parameters, features, labels), len(labels))
+
+
 def centred(value: float, low: float, high: float) -> float:
     """(x − c)/h for x clamped to [c − h, c + h]: a number of [−1, 1]; 0 for NaN.
 
@@ -138,20 +142,6 @@ def centred(value: float, low: float, high: float) -> float:
         return 0.0
     middle, half = (low + high) / 2, (high - low) / 2
     return max(-1.0, min(1.0, (min(max(value, low), high) - middle) / half))
-
-
-def _totals(task: Task, parameters: Tensor, features: Tensor, labels: Tensor) -> ExampleTotals:
-    """The sums over these examples, 1024 at a time."""
-    theta = parameters.to(features.device)
-
-    def chunks() -> Iterator[ExampleTotals]:
-        for part, targets in zip(features.split(_ROWS), labels.split(_ROWS), strict=True):
-            outputs = task.model.forward(theta, part)
-            sums = {metric.name: metric.sums(outputs, targets) for metric in task.metrics}
-            loss = (float(task.loss(outputs, targets).to(torch.float64).sum()),)
-            yield ExampleTotals({**sums, "loss": loss}, len(targets))
-
-    return _added(chunks())
 
 
 def _added(parts: Iterable[ExampleTotals]) -> ExampleTotals:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedmf.data import each
 from fedmf.training.gradients import Accumulation, Batch, Gradient, aligned_empty
 from fedmf.training.task import Task
 from fedmf.training.workers import Workers, single_threaded_kernels
@@ -71,11 +72,14 @@ class Grouping:
         generator = torch.Generator().manual_seed(0)
         initial = self._task.model.initial()
         random = initial + 0.1 * torch.randn(users, initial.numel(), generator=generator)
-        features, labels = (part.to(device) for part in structure.sample(generator, (users, width)))
+        features, labels = structure.sample(generator, (users, width))
+        features, labels = each(lambda values: values.to(device), features), labels.to(device)
         weights = torch.full((users, width), 1.0 / width, device=device)
         batches = [Batch(features, labels, weights)]
-        if structure.features.bound is not None:  # words that repeat, as they do in texts
-            batches.append(Batch(features[:, :1].expand_as(features), labels, weights))
+        if any(part.bound is not None for part in structure.features.named.values()):
+            # Words that repeat, as they do in texts.
+            repeated = each(lambda values: values[:, :1].expand_as(values), features)
+            batches.append(Batch(repeated, labels, weights))
         return all(self._same(random, batch) for batch in batches)
 
     def _same(self, random: Tensor, batch: Batch) -> bool:
@@ -84,7 +88,7 @@ class Grouping:
             for parts in ([slice(0, len(random))], [slice(u, u + 1) for u in range(len(random))]):
                 models = aligned_empty(batch.weights, *random.shape).copy_(random)
                 for part in parts:
-                    alone = Batch(*(x[part].clone() for x in (batch.features, batch.labels, batch.weights)))
+                    alone = batch.part(part).cloned()
                     self._workers.of_thread.accumulate(
                         alone, Accumulation(models[part], models[part], beta=1.0, alpha=-1.0)
                     )
@@ -106,6 +110,7 @@ def saved_bytes(task: Task) -> int:
         return tensor
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        outputs = task.model.forward(point, features.to(task.device))
+        features = each(lambda values: values.to(task.device), features)
+        outputs = task.model.forward(point, features)
         task.loss(outputs, labels.to(task.device)).sum()
     return sum(saved.values())

@@ -43,15 +43,15 @@ def next_token(dataset: FederatedDataset, model: Model, vocabulary: int) -> Task
     """The token that follows each position of a text; outputs are logits, shape (batch, T, vocabulary).
 
     Args:
-        dataset: features are tokens, shape (examples, T), integers; labels the tokens that follow, −100
-            where none does.
+        dataset: features are tokens, shape (examples, T), integers, alone or as ``input_ids``; labels the
+            tokens that follow, −100 where none does.
         model: from tokens to logits.
         vocabulary: how many tokens there are; they are numbered from 0.
     """
     shapes = dataset.structure
     structure = replace(
         shapes,
-        features=replace(shapes.features, bound=vocabulary),
+        features=shapes.features.of_tokens(vocabulary),
         labels=replace(shapes.labels, bound=vocabulary),
     )
     return Task(dataset, _flat(model), token_cross_entropy, (PERPLEXITY, TOKEN_ACCURACY), structure)

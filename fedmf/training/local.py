@@ -118,7 +118,7 @@ class LocalTrainer:
         limits: UserLimits | None = None,
     ) -> None:
         self.task, self.local, self.limits = task, local, limits or UserLimits()
-        program = gradient_program(task, local.engine)
+        program = gradient_program(task, local)
         if program.fallback:
             _log.warning(
                 "users are trained one by one, which is slower: torch.func cannot batch the model (%s)",
@@ -306,7 +306,7 @@ class LocalTrainer:
                 rows = torch.from_numpy(group.steps.rows[s]).to(origin.device)
                 weights = torch.from_numpy(group.steps.weights[s]).to(origin.device)
                 for part in self._grouping.parts(int(active), group.width):
-                    batch = Batch(group.features[rows[part]], group.labels[rows[part]], weights[part])
+                    batch = Batch(*group.taken(rows[part]), weights[part])
                     moving = None if velocity is None else velocity[part]
                     self._step(models[part], origin, batch, moving, first=s == 0)
             return models

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
-from fedmf.values import Value, check_whole
+from fedmf.values import Value, check_choices, check_whole
 
-__all__ = ["LocalEngine", "LocalSGD"]
+__all__ = ["LocalEngine", "LocalSGD", "Precision"]
 
 LocalEngine = Literal["auto", "vectorised", "loop"]
+Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,10 @@ class LocalSGD(Value):
         engine: how gradients are computed. "vectorised" trains users in groups: a chain of common layers by
             passes written out, any other module by torch.func. "loop" trains one user after another. "auto"
             is vectorised, or the loop for a module that torch.func cannot handle.
+        micro_batch: most examples of a batch in one pass, so that memory is theirs; the gradient is that of
+            the batch, to rounding. 0 takes the batch at once.
+        precision: of the products in forward and backward passes; "bfloat16" goes through torch's autocast.
+            Parameters, gradients, losses and updates are float32 either way.
         seed: public seed of the order in which users go through their examples.
 
     Raises:
@@ -47,6 +52,8 @@ class LocalSGD(Value):
     momentum: float = 0.0
     proximal: float = 0.0
     engine: LocalEngine = "auto"
+    micro_batch: int = 0
+    precision: Precision = "float32"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -59,10 +66,8 @@ class LocalSGD(Value):
             raise ValueError(f"momentum (β) must lie in [0, 1); got {self.momentum}.")
         if not (math.isfinite(self.proximal) and self.proximal >= 0):
             raise ValueError(f"proximal (μ) must be finite and at least 0; got {self.proximal}.")
-        if self.engine not in get_args(LocalEngine):
-            raise ValueError(
-                f"engine must be one of {', '.join(get_args(LocalEngine))}; got {self.engine!r}."
-            )
+        check_whole("micro_batch", self.micro_batch, 0)
+        check_choices(self)
 
     @property
     def plain(self) -> bool:

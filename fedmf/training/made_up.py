@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from fedmf.data import InMemoryDataset
+from fedmf.data import InMemoryDataset, each
 from fedmf.training.barrier import example_counts
 from fedmf.training.clipping import FixedPointSum
 from fedmf.training.local import LocalTrainer
@@ -42,7 +42,7 @@ def seconds_of_training(task: Task, local: LocalSGD, cohort_size: int, clip_norm
         labels=labels,
         owned=tuple(np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])),
         user_ids=names,
-        test_features=features[:1],
+        test_features=each(lambda values: values[:1], features),
         test_labels=labels[:1],
     )
     trainer = LocalTrainer(replace(task, dataset=dataset.to(task.device)), local)

@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data import ExampleStructure, FederatedDataset
+from fedmf.data import ExampleStructure, Features, FederatedDataset, PublicInput, device_of, each, split_rows
 from fedmf.models import FlatModel
 from fedmf.training.gradients import Loss
 from fedmf.training.metrics import Metric
@@ -22,6 +24,8 @@ __all__ = ["Task"]
 
 #: Columns that every table of metrics has.
 RESERVED = ("round", "loss", "epsilon")
+#: Outputs of one forward pass of an evaluation, about.
+_OUTPUTS = 2**26
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,43 +60,84 @@ class Task:
             )
 
     def to(self, device: torch.device | str) -> Self:
-        """The same task with its examples on ``device``."""
-        return replace(self, dataset=self.dataset.to(device))
+        """The same task with its examples, and the constants of its model, on ``device``."""
+        return replace(self, dataset=self.dataset.to(device), model=self.model.to(device))
 
     @property
     def device(self) -> torch.device:
         """Where the examples are, and users are trained."""
-        return self.dataset.test_features.device
+        return device_of(self.dataset.test_features)
 
     @torch.no_grad()
     def evaluate(self, parameters: Tensor) -> dict[str, float]:
         """Mean loss, called ``loss``, and the metrics of θ on the central test part; empty if that is."""
-        labels = self.dataset.test_labels
-        if not len(labels):
+        examples = len(self.dataset.test_labels)
+        if not examples:
             return {}
-        outputs = self.model.forward(parameters, self.dataset.test_features)
-        metrics = {metric.name: metric.of(outputs, labels) for metric in self.metrics}
-        return {"loss": float(self.loss(outputs, labels).mean()), **metrics}
+        sums = self.sums(parameters, self.dataset.test_features, self.dataset.test_labels)
+        return self.values(sums, examples)
+
+    @torch.no_grad()
+    def sums(self, parameters: Tensor, features: Features, labels: Tensor) -> dict[str, tuple[float, ...]]:
+        """Sums over examples of the loss and of each metric's terms, by name; a few examples at a time.
+
+        Args:
+            parameters: θ, shape (d,).
+            features: of the examples, at least one.
+            labels: likewise.
+        """
+        theta, rows = parameters.to(labels.device), self._rows_of_a_pass
+        total: dict[str, NDArray[np.float64]] = {}
+        for part, targets in zip(split_rows(features, rows), split_rows(labels, rows), strict=True):
+            outputs = self.model.forward(theta, part)
+            terms = {"loss": (float(self.loss(outputs, targets).to(torch.float64).sum()),)}
+            terms |= {metric.name: metric.sums(outputs, targets) for metric in self.metrics}
+            total = {name: total.get(name, 0.0) + np.asarray(term) for name, term in terms.items()}
+        return {name: tuple(sums.tolist()) for name, sums in total.items()}
+
+    @cached_property
+    def _made_up(self) -> tuple[Tensor, Tensor]:
+        """Outputs and labels of a made-up example."""
+        features, labels = self.structure.sample(torch.Generator().manual_seed(0), (1,))
+        features = each(lambda values: values.to(self.device), features)
+        with torch.no_grad():
+            outputs = self.model.forward(self.model.initial().to(self.device), features)
+        return outputs, labels.to(self.device)
+
+    @property
+    def _rows_of_a_pass(self) -> int:
+        """Examples in one forward pass: at most 1024, and fewer where each has many outputs."""
+        return max(1, min(1024, _OUTPUTS // max(1, self._made_up[0].numel())))
 
     @cached_property
     def term_lengths(self) -> dict[str, int]:
         """How many sums of `ExampleTotals` belong to the loss and to each metric."""
-        made_up = self.structure.sample(torch.Generator().manual_seed(0), (1,))
-        features, labels = (values.to(self.device) for values in made_up)
-        with torch.no_grad():
-            outputs = self.model.forward(self.model.initial().to(self.device), features)
-        return {"loss": 1} | {metric.name: len(metric.sums(outputs, labels)) for metric in self.metrics}
+        return {"loss": 1} | {metric.name: len(metric.sums(*self._made_up)) for metric in self.metrics}
 
     def values(self, sums: Mapping[str, tuple[float, ...]], examples: int) -> dict[str, float]:
         """Mean loss and metrics from the sums of `ExampleTotals`, by name."""
         metrics = {metric.name: metric.value(sums[metric.name], examples) for metric in self.metrics}
         return {"loss": sums["loss"][0] / examples, **metrics}
 
+    def constant_inputs(self) -> tuple[PublicInput, ...]:
+        """What the model holds beside the trained parameters, taken as known to everybody."""
+        constants = self.model.constants
+        if not constants:
+            return ()
+        numbers = sum(tensor.numel() for tensor in constants.values())
+        value = f"{numbers} numbers in {len(constants)} tensors, SHA-256 {self.model.constants_digest()}"
+        return (
+            PublicInput(
+                "frozen parameters and buffers", value, "the model, which must not be made from private rows"
+            ),
+        )
+
     def fingerprint(self) -> str:
         """SHA-256 in hexadecimal of what makes a task this one, the same in every process.
 
         It covers the structure, the users' ids in their order, the parameters' names, shapes and initial
-        values, and the qualified names of loss and metrics; neither examples nor the code behind the names.
+        values, frozen parameters and buffers, and the qualified names of loss and metrics; neither examples
+        nor the code behind the names.
         """
         digest = hashlib.sha256()
         for part in self._identity():
@@ -103,7 +148,9 @@ class Task:
     def _identity(self) -> Iterator[Any]:
         yield "fedmf task 1"
         yield [str(self.structure.features), str(self.structure.labels)]
-        yield [[name, list(p.shape)] for name, p in self.model.module.named_parameters()]
+        yield [[name, list(shape)] for name, shape in self.model.arrays]
+        if self.model.constants:
+            yield self.model.constants_digest()
         yield qualified_name(self.loss)
         yield [
             [metric.name, qualified_name(metric.terms), qualified_name(metric.value)]

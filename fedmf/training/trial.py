@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
+from fedmf.data import Features, each, named, row_count, structure_of
 from fedmf.errors import ConfigError
-from fedmf.training.barrier import described
+from fedmf.models import FlatModel
+from fedmf.training.barrier import described, silent
 from fedmf.training.clipping import FixedPointSum
-from fedmf.training.engines import copied, gradient_program, refuse_batch_statistics
+from fedmf.training.engines import gradient_program, refuse_batch_statistics
 from fedmf.training.gradients import Accumulation, Batch, flat_gradient
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
@@ -44,11 +47,11 @@ def preflight(task: Task, local: LocalSGD, clip_norm: float = 1.0) -> None:
     _compare_with_test_part(task)
     refuse_batch_statistics(task.model.module)
     gpus = [task.device] if task.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=gpus):
+    with silent(), torch.random.fork_rng(devices=gpus):
         batch = _made_up(task)
-        features, labels = batch.features[0], batch.labels[0]
-        outputs = _outputs_and_losses(task, features, labels)
-        _outputs_and_losses(task, features[:1], labels[:1])
+        examples = batch.part(0)
+        outputs, labels = _outputs_and_losses(task, examples), examples.labels
+        _outputs_and_losses(task, examples.part(slice(1)))
         _train(task, local, clip_norm, batch)
     for metric in task.metrics:
         with _stage(f"metric {metric.name} must be a number computed from outputs {_seen(outputs)}"):
@@ -63,33 +66,37 @@ def _compare_with_test_part(task: Task) -> None:
     }
     for name, (declared, values) in parts.items():
         if not declared.fits(values):
-            got = type(declared).of(values)
+            got = structure_of(values)
             raise ConfigError(f"{name} must be as the task's structure declares, {declared}; got {got}.")
-    if len(dataset.test_features) != len(dataset.test_labels):
+    if row_count(dataset.test_features) != len(dataset.test_labels):
         raise ConfigError(
             "test_features and test_labels must be of the same examples; got "
-            f"{len(dataset.test_features)} and {len(dataset.test_labels)}."
+            f"{row_count(dataset.test_features)} and {len(dataset.test_labels)}."
         )
 
 
 def _made_up(task: Task) -> Batch:
     """Examples of a few users, the last of each padding, the largest valid whole numbers among them."""
     shape = (_USERS, _WIDTH)
-    features, labels = task.structure.sample(torch.Generator().manual_seed(0), shape)
-    for declared, values in ((task.structure.features, features), (task.structure.labels, labels)):
-        if declared.bound is not None:
-            values.view(-1)[0] = declared.bound - 1
-        values[:, -1] = values[:, 0]
+    structure = task.structure
+    features, labels = structure.sample(torch.Generator().manual_seed(0), shape)
+    for part, drawn in ((structure.features, features), (structure.labels, labels)):
+        for name, values in named(drawn).items():
+            bound = part.named[name].bound
+            if bound is not None:
+                values.view(-1)[0] = bound - 1
+            values[:, -1] = values[:, 0]
     weights = torch.full(shape, 1.0 / (_WIDTH - 1))
     weights[:, -1] = 0.0
-    return Batch(*(part.to(task.device) for part in (features, labels, weights)))
+    features = each(lambda values: values.to(task.device), features)
+    return Batch(features, labels.to(task.device), weights.to(task.device))
 
 
-def _outputs_and_losses(task: Task, features: Tensor, labels: Tensor) -> Tensor:
-    """The outputs, once model, loss and gradient are what they must be on these examples."""
-    examples = len(features)
+def _outputs_and_losses(task: Task, batch: Batch) -> Tensor:
+    """The outputs, once model, loss and gradient are what they must be on these examples of one user."""
+    features, labels, examples = batch.features, batch.labels, len(batch.labels)
     with _stage("model must be one that can be copied, since each thread has its own"):
-        model = copied(task.model)
+        model = task.model.copied()
     theta = model.initial().to(task.device)
     with torch.no_grad():
         with _stage(f"model must take the declared features, {task.structure.features}"):
@@ -114,15 +121,37 @@ def _outputs_and_losses(task: Task, features: Tensor, labels: Tensor) -> Tensor:
             )
     with _stage("loss must be differentiable in the parameters"):
         weights = torch.full((examples,), 1.0 / examples, device=task.device)
-        gradient = flat_gradient(model, task.loss, theta, features, labels, weights)
+        gradient = flat_gradient(model, task.loss, theta, Batch(features, labels, weights))
     if not torch.isfinite(gradient).all():
         raise ConfigError("gradient of the loss must be finite; got one that is not for made-up examples.")
+    _refuse_changed_constants(task, features)
     return outputs
+
+
+def _refuse_changed_constants(task: Task, features: Features) -> None:
+    """Compare frozen parameters and buffers with what a pass of the module by itself leaves of them."""
+    with _stage("model must be one that can be copied"):
+        module = copy.deepcopy(task.model.module).to(task.device)
+    with torch.no_grad():
+        module(features) if isinstance(features, Tensor) else module(**features)
+    after = FlatModel(module)
+    if task.model.constants_digest() == after.constants_digest():
+        return
+    kept, left = task.model.constants, after.constants
+    changed = sorted(
+        name
+        for name in kept.keys() | left.keys()
+        if name not in kept or name not in left or kept[name].tolist() != left[name].tolist()
+    )
+    raise ConfigError(
+        f"model must not change its buffers in a pass; got another {changed[0]!r}. What it keeps of examples "
+        "would be released without clipping or noise."
+    )
 
 
 def _train(task: Task, local: LocalSGD, clip_norm: float, batch: Batch) -> None:
     with _stage(f"model and loss must be trainable with engine {local.engine!r}"):
-        gradient = gradient_program(task, local.engine).make()
+        gradient = gradient_program(task, local).make()
         origin = task.model.initial().to(task.device)
         models = origin.repeat(_USERS, 1)
         with torch.no_grad():

@@ -14,7 +14,7 @@ from fedmf.models.flat_model import FlatModel
 
 
 class Odd(nn.Module):
-    """Parameters of 0, 1, 2 and 3 dimensions, one of them empty, one frozen."""
+    """Parameters of 0, 1, 2 and 3 dimensions, one of them empty, one frozen, and a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,15 +23,19 @@ class Odd(nn.Module):
         self.empty = nn.Parameter(torch.zeros(0, 2))
         self.weight = nn.Parameter(torch.arange(8.0).reshape(4, 2), requires_grad=False)
         self.cube = nn.Parameter(torch.arange(12.0).reshape(2, 2, 3))
+        self.register_buffer("places", torch.arange(4), persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
         return self.scale * features @ self.weight.T + self.bias + self.cube.sum()
 
 
-def test_the_vector_holds_every_parameter_once_in_order() -> None:
+def test_the_vector_holds_every_trained_parameter_once_in_order() -> None:
     model = FlatModel(Odd())
-    expected = torch.cat([torch.tensor([3.0]), torch.arange(4.0), torch.arange(8.0), torch.arange(12.0)])
-    assert model.dimension == 25
+    expected = torch.cat([torch.tensor([3.0]), torch.arange(4.0), torch.arange(12.0)])
+    assert model.dimension == 17
+    assert model.arrays == (("scale", ()), ("bias", (4,)), ("empty", (0, 2)), ("cube", (2, 2, 3)))
+    assert model.shapes == ((), (4,), (0, 2), (2, 2, 3))
+    assert list(model.constants) == ["weight", "places"]
     assert torch.equal(model.initial(), expected)
     assert not model.initial().requires_grad
 
@@ -39,9 +43,9 @@ def test_the_vector_holds_every_parameter_once_in_order() -> None:
 @pytest.mark.parametrize("leading", [(), (1,), (5,), (2, 3)])
 def test_flatten_undoes_unflatten(leading: tuple[int, ...]) -> None:
     model = FlatModel(Odd())
-    flat = torch.randn(*leading, 25, generator=torch.Generator().manual_seed(0))
+    flat = torch.randn(*leading, 17, generator=torch.Generator().manual_seed(0))
     views = model.unflatten(flat)
-    shapes = {name: tuple(p.shape) for name, p in model.module.named_parameters()}
+    shapes = {name: tuple(p.shape) for name, p in model.trained.items()}
     assert {name: tuple(view.shape) for name, view in views.items()} == {
         name: (*leading, *shape) for name, shape in shapes.items()
     }
@@ -63,17 +67,105 @@ def test_the_initial_vector_is_a_copy() -> None:
     assert model.initial().any()
 
 
-@pytest.mark.parametrize("module", [nn.BatchNorm1d(3), nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))])
-def test_buffers_are_refused(module: nn.Module) -> None:
-    with pytest.raises(ValueError, match=r"model must have no buffers; got '.*running_mean'.*use GroupNorm"):
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.BatchNorm1d(3),
+        nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)),
+        nn.InstanceNorm1d(3, track_running_stats=True),
+        nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).requires_grad_(False),
+    ],
+)
+def test_running_statistics_are_refused(module: nn.Module) -> None:
+    with pytest.raises(ValueError, match=r"no running statistics; got .*running_mean.*use GroupNorm"):
         FlatModel(module)
 
 
-def test_buffers_that_state_dicts_leave_out_are_refused() -> None:
-    module = nn.Linear(2, 2)
-    module.register_buffer("steps", torch.tensor(0), persistent=False)
-    with pytest.raises(ValueError, match="got 'steps'"):
-        FlatModel(module)
+def test_a_model_of_which_everything_is_frozen_is_refused() -> None:
+    message = (
+        r"model must have parameters to train; got none; all of them are frozen \(requires_grad is False\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        FlatModel(nn.Linear(2, 2).requires_grad_(False))
+
+
+class Tied(nn.Module):
+    """One matrix at both ends, a frozen layer between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.between, self.last = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3, bias=False)
+        self.last.weight = self.first.weight
+        self.between.requires_grad_(False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.last(self.between(self.first(features)))
+
+
+def test_tied_parameters_count_once_and_stay_tied() -> None:
+    torch.manual_seed(0)
+    model, features = FlatModel(Tied()), torch.randn(5, 3)
+    assert model.arrays == (("first.weight", (3, 3)), ("first.bias", (3,)))
+    flat = torch.randn(12, generator=torch.Generator().manual_seed(1))
+    weight, bias = flat[:9].reshape(3, 3), flat[9:]
+    between = model.module.between
+    expected = between(features @ weight.T + bias) @ weight.T
+    torch.testing.assert_close(model.forward(flat, features), expected)
+
+
+def test_the_whole_state_loads_strictly() -> None:
+    model, other = FlatModel(Tied()), Tied()
+    flat, features = torch.randn(12), torch.randn(5, 3)
+    state = model.state(flat)
+    assert list(state) == list(other.state_dict())
+    other.load_state_dict(state)
+    torch.testing.assert_close(other(features), model.forward(flat, features))
+
+
+def test_copies_share_every_tensor_and_nothing_else() -> None:
+    model = FlatModel(Odd())
+    copied = model.copied()
+    mine, theirs = ({**m.trained, **m.constants} for m in (model, copied))
+    assert copied.module is not model.module
+    assert mine.keys() == theirs.keys()
+    assert [name for name, tensor in mine.items() if tensor.data_ptr() != theirs[name].data_ptr()] == []
+    with torch.no_grad():
+        copied.forward(torch.zeros(17), torch.ones(3, 2))
+    assert torch.equal(model.initial(), FlatModel(Odd()).initial())
+
+
+def test_the_digest_of_constants_tells_names_types_shapes_and_values_apart() -> None:
+    def digest(**changes: Tensor) -> str:
+        module = Odd()
+        for name, value in changes.items():
+            if name == "places":
+                module.register_buffer(name, value)
+            else:
+                module.weight = nn.Parameter(value, requires_grad=False)
+        return FlatModel(module).constants_digest()
+
+    weight = torch.arange(8.0).reshape(4, 2)
+    same = [digest(), digest(weight=weight), digest(places=torch.arange(4))]
+    moved = weight.clone()
+    moved[0, 0] = -0.0
+    others = [
+        digest(weight=moved),
+        digest(weight=weight.reshape(2, 4)),
+        digest(weight=weight.double()),
+        digest(places=torch.arange(4) + 1),
+    ]
+    assert len({*same}) == 1
+    assert len({same[0], *others}) == len(others) + 1
+
+
+def test_a_model_moves_with_its_constants() -> None:
+    model = FlatModel(Odd())
+    assert model.to("cpu") is model
+    moved = model.to("meta")
+    assert {tensor.device.type for tensor in moved.constants.values()} == {"meta"}
+    assert {tensor.device.type for tensor in model.constants.values()} == {"cpu"}
+    trained_alone = FlatModel(nn.Linear(2, 2))
+    assert trained_alone.to("meta") is trained_alone
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -86,7 +178,7 @@ def test_other_types_than_float32_are_refused(dtype: torch.dtype) -> None:
 
 
 def test_a_model_without_parameters_is_refused() -> None:
-    with pytest.raises(ValueError, match="model must have parameters"):
+    with pytest.raises(ValueError, match=r"model must have parameters to train; got none\."):
         FlatModel(nn.ReLU())
 
 

@@ -181,6 +181,8 @@ def test_nobody_and_strangers() -> None:
         ((1, 8, 0.1, 1.0), r"momentum \(β\) must lie in \[0, 1\); got 1.0"),
         ((1, 8, 0.1, 0.0, -1.0), r"proximal \(μ\) must be finite and at least 0; got -1.0"),
         ((1, 8, 0.1, 0.0, 0.0, "fast"), "engine must be one of auto, vectorised, loop; got 'fast'"),
+        ((1, 8, 0.1, 0.0, 0.0, "auto", -1), "micro_batch must be a whole number in 0"),
+        ((1, 8, 0.1, 0.0, 0.0, "auto", 0, "int8"), "precision must be one of float32, bfloat16; got 'int8'"),
     ],
 )
 def test_impossible_local_training_is_refused(arguments: tuple, message: str) -> None:
@@ -193,5 +195,5 @@ def test_local_training_is_a_value_that_writes_itself_down() -> None:
     assert value_of(by_kind(LocalSGD), json.loads(json.dumps(local.to_dict()))) == local
     assert LocalSGD().to_dict() == {
         **{"kind": "sgd", "epochs": 1, "batch_size": 8, "learning_rate": 0.5, "momentum": 0.0},
-        **{"proximal": 0.0, "engine": "auto", "seed": 0},
+        **{"proximal": 0.0, "engine": "auto", "micro_batch": 0, "precision": "float32", "seed": 0},
     }

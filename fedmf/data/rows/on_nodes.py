@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 
-from fedmf.data.dataset import ExampleStructure, FederatedDataset, TensorStructure, TestOwner
+from fedmf.data.dataset import FederatedDataset, TestOwner
 from fedmf.data.elsewhere import RosterDataset
 from fedmf.data.memory import InMemoryDataset
 from fedmf.data.options import Spread
@@ -19,6 +19,7 @@ from fedmf.data.rows.ownership import partition_by_owner
 from fedmf.data.rows.roster import read_roster
 from fedmf.data.rows.row_options import RowOptions
 from fedmf.data.rows.table_file import TableColumns, TableRows, read_table
+from fedmf.data.structure import ExampleStructure, TensorStructure
 
 __all__ = ["OnNodes", "RowsOfNode"]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedmf.accounting import Plan, RunHeader, UserLevel
+from fedmf.data import PublicInput
 from fedmf.noise import NoiseKey
 from fedmf.records import Ledger
 from fedmf.runs.evaluation import NotPrivateEvaluation
@@ -24,6 +26,7 @@ def header_of(
     dimension: int,
     test_owner: str = "nobody",
     arrays: tuple[tuple[str, tuple[int, ...]], ...] = (),
+    constants: Sequence[PublicInput] = (),
 ) -> RunHeader:
     """What the ledger must remember to account for the run and to continue it exactly."""
     budgets = run.privacy.user_budgets if isinstance(run.privacy, UserLevel) else ""
@@ -40,7 +43,9 @@ def header_of(
         key_public=key.public,
         clipped_by="server" if run.execution.messages == "per-user" else "workers",
         not_private=tuple(name for name, true in shown.items() if true),
-        public_inputs=tuple(dataclasses.asdict(entry) for entry in run.task_source.public_inputs()),
+        public_inputs=tuple(
+            dataclasses.asdict(entry) for entry in (*run.task_source.public_inputs(), *constants)
+        ),
         budgets=file_digest(Path(budgets).expanduser()) if budgets else "",
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmf.data import Features, each, named
 from fedmf.training.batches import StepRows
 
 __all__ = ["Group"]
@@ -31,13 +32,17 @@ class Group:
     positions: NDArray[np.int64]
     width: int
     edges: NDArray[np.int64]
-    features: Tensor
+    features: Features
     labels: Tensor
     steps: StepRows
     absent: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return self.positions.size
+
+    def taken(self, rows: Tensor) -> tuple[Features, Tensor]:
+        """Features and labels of these examples."""
+        return each(lambda values: values[rows], self.features), self.labels[rows]
 
     def part(self, first: int, last: int) -> Group:
         """Some of the users; the examples are those of all."""
@@ -57,9 +62,10 @@ class Group:
 
     def without(self, users: Iterable[int]) -> Group:
         """The same with zeros for these users' examples: no shape changes, nor anybody else's bits."""
-        features, labels = self.features.clone(), self.labels.clone()
+        features, labels = each(lambda values: values.clone(), self.features), self.labels.clone()
         failed = frozenset(users)
         for user in failed:
             owned = slice(int(self.edges[user]), int(self.edges[user + 1]))
-            features[owned], labels[owned] = 0, 0
+            for values in (*named(features).values(), labels):
+                values[owned] = 0
         return replace(self, features=features, labels=labels, absent=self.absent | failed)

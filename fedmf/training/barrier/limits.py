@@ -44,7 +44,7 @@ class UserLimits:
         >>> UserLimits(megabytes=1.0).exceeded(200, 25, ExampleStructure(numbers, numbers))
         'user_megabytes is 1; the examples take 1.6'
         """
-        size = examples * _bytes_of_example(structure) / 1e6
+        size = examples * structure.example_bytes / 1e6
         for name, cost, what in (
             ("examples", examples, "the user has"),
             ("steps", steps, "the user would take"),
@@ -54,8 +54,3 @@ class UserLimits:
             if limit is not None and cost > limit:
                 return f"user_{name} is {limit:g}; {what} {cost:g}"
         return None
-
-
-def _bytes_of_example(structure: ExampleStructure) -> int:
-    parts = (structure.features, structure.labels)
-    return sum(math.prod(part.shape) * part.dtype.itemsize for part in parts)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data import ExampleStructure, FederatedDataset, TensorStructure
+from fedmf.data import ExampleStructure, Features, FederatedDataset, device_of, joined
 from fedmf.training.barrier.description import described, pass_interrupt
 
 __all__ = ["example_counts", "load_examples"]
@@ -51,7 +51,7 @@ def load_examples(
     users: NDArray[np.int64],
     counts: NDArray[np.int64],
     note: Note,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Features, Tensor]:
     """All examples of some users, one user after the other; zeros in place of those that fail.
 
     Args:
@@ -66,22 +66,23 @@ def load_examples(
         sets that promise as many examples as they count (`FederatedDataset.counts_are_exact`), and one by
         one where that fails.
     """
-    parts: list[tuple[Tensor, Tensor]] = []
-    device = dataset.test_features.device
+    parts: list[tuple[Features, Tensor]] = []
+    device = device_of(dataset.test_features)
 
     def load(first: int, last: int) -> None:
         try:
             features, labels = dataset.examples(users[first:last])
             expected = int(counts[first:last].sum())
-            _check("features", structure.features, features, expected, device)
-            _check("labels", structure.labels, labels, expected, device)
+            structure.features.check("features", features, expected, device)
+            structure.labels.check("labels", labels, expected, device)
         except BaseException as error:
             pass_interrupt(error)
             if last - first > 1:
                 halve(first, last)
                 return
             note(first, described(error))
-            features, labels = _zeros(structure, int(counts[first]), device)
+            owned = int(counts[first])
+            features, labels = structure.features.zeros(owned, device), structure.labels.zeros(owned, device)
         parts.append((features, labels))
 
     def halve(first: int, last: int) -> None:
@@ -96,27 +97,4 @@ def load_examples(
             load(place, place + 1)
     if len(parts) == 1:
         return parts[0]
-    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
-
-
-def _check(name: str, declared: TensorStructure, values: Tensor, examples: int, device: torch.device) -> None:
-    if not isinstance(values, Tensor):
-        raise TypeError(f"{name} must be a tensor; got {type(values).__name__}.")
-    if len(values) != examples or tuple(values.shape[1:]) != declared.shape or values.dtype != declared.dtype:
-        raise ValueError(
-            f"{name} must be {examples} of {declared}; got {tuple(values.shape)} {values.dtype}."
-        )
-    if values.device != device:
-        raise ValueError(f"{name} must be on {device}; got {values.device}.")
-    # On a processor an impossible number raises where it is used; on a GPU it would end the process.
-    if values.is_cuda and not declared.fits(values):
-        raise ValueError(f"{name} must be {declared}; got {int(values.max())}.")
-
-
-def _zeros(structure: ExampleStructure, examples: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Valid examples that say nothing."""
-    shapes = structure.features, structure.labels
-    features, labels = (
-        torch.zeros((examples, *part.shape), dtype=part.dtype, device=device) for part in shapes
-    )
-    return features, labels
+    return joined([part[0] for part in parts]), torch.cat([part[1] for part in parts])

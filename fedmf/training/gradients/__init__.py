@@ -8,6 +8,7 @@ from fedmf.training.gradients.gradient import (
     Gradient,
     LoopGradient,
     Loss,
+    MicroBatches,
     flat_gradient,
 )
 from fedmf.training.gradients.layered import LayeredGradient, layers_of
@@ -20,6 +21,7 @@ __all__ = [
     "LayeredGradient",
     "LoopGradient",
     "Loss",
+    "MicroBatches",
     "aligned_empty",
     "flat_gradient",
     "layers_of",

@@ -5,14 +5,26 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
+from fedmf.data import Features, each
 from fedmf.models import FlatModel
+from fedmf.training.gradients.alignment import aligned_empty
 
-__all__ = ["Accumulation", "Batch", "FunctionalGradient", "Gradient", "LoopGradient", "Loss", "flat_gradient"]
+__all__ = [
+    "Accumulation",
+    "Batch",
+    "FunctionalGradient",
+    "Gradient",
+    "LoopGradient",
+    "Loss",
+    "MicroBatches",
+    "flat_gradient",
+]
 
 #: (outputs, labels) → per-example losses, shape (batch,).
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -23,14 +35,23 @@ class Batch:
     """The examples on which each user of a group takes one step, of any type and structure.
 
     Args:
-        features: shape (users, width, …).
+        features: shape (users, width, …), or several such tensors by name.
         labels: shape (users, width, …).
         weights: shape (users, width), float32; 0 for padding.
     """
 
-    features: Tensor
+    features: Features
     labels: Tensor
     weights: Tensor
+
+    def part(self, rows: Any) -> Batch:
+        """What an index takes out of every tensor."""
+        return Batch(each(lambda values: values[rows], self.features), self.labels[rows], self.weights[rows])
+
+    def cloned(self) -> Batch:
+        """The same numbers elsewhere in memory."""
+        features = each(lambda values: values.clone(), self.features)
+        return Batch(features, self.labels.clone(), self.weights.clone())
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,19 +99,20 @@ class FunctionalGradient(Gradient):
         self._gradients = vmap(grad(self._weighted_loss))
 
     def _weighted_loss(
-        self, parameters: dict[str, Tensor], features: Tensor, labels: Tensor, weights: Tensor
+        self, parameters: dict[str, Tensor], features: Features, labels: Tensor, weights: Tensor
     ) -> Tensor:
-        outputs = functional_call(self._model.module, parameters, (features,))
+        outputs = self._model.call(parameters, features)
         return (self._loss(outputs, labels) * weights).sum()
 
     def accumulate(self, batch: Batch, into: Accumulation) -> None:
         """See `Gradient.accumulate`."""
-        examples = batch.features, batch.labels, batch.weights
         if len(into.parameters) == 1:  # without the cost of batching
-            user = (values[0] for values in examples)
-            into.add(into.target[0], flat_gradient(self._model, self._loss, into.parameters[0], *user))
+            gradient = flat_gradient(self._model, self._loss, into.parameters[0], batch.part(0))
+            into.add(into.target[0], gradient)
             return
-        gradients = self._gradients(self._model.unflatten(into.parameters), *examples)
+        gradients = self._gradients(
+            self._model.unflatten(into.parameters), batch.features, batch.labels, batch.weights
+        )
         for name, view in self._model.unflatten(into.target).items():
             into.add(view, gradients[name])
 
@@ -106,17 +128,56 @@ class LoopGradient(Gradient):
     def accumulate(self, batch: Batch, into: Accumulation) -> None:
         """See `Gradient.accumulate`."""
         for u, parameters in enumerate(into.parameters):
-            real = batch.weights[u] > 0
-            user = (values[u][real] for values in (batch.features, batch.labels, batch.weights))
-            into.add(into.target[u], flat_gradient(self._model, self._loss, parameters, *user))
+            user = batch.part(u)
+            real = user.part(user.weights > 0)
+            if len(real.weights):
+                gradient = flat_gradient(self._model, self._loss, parameters, real)
+            else:
+                gradient = torch.zeros_like(parameters)
+            into.add(into.target[u], gradient)
 
 
-def flat_gradient(
-    model: FlatModel, loss: Loss, parameters: Tensor, features: Tensor, labels: Tensor, weights: Tensor
-) -> Tensor:
-    """One user's gradient, shape (d,), by ordinary automatic differentiation."""
+class MicroBatches(Gradient):
+    """The gradient of a batch as the sum of those of its parts: what a pass saves is that of one part.
+
+    Args:
+        inner: computes the gradient of a part.
+        most: examples of each user in a part, at least 1.
+    """
+
+    def __init__(self, inner: Gradient, most: int) -> None:
+        self._inner, self._most = inner, most
+        self.one_by_one = inner.one_by_one
+
+    def accumulate(self, batch: Batch, into: Accumulation) -> None:
+        """See `Gradient.accumulate`."""
+        width = batch.weights.shape[1]
+        if width <= self._most:
+            self._inner.accumulate(batch, into)
+            return
+        target, beta, alpha = into.target, into.beta, into.alpha
+        moves = target.data_ptr() == into.parameters.data_ptr()
+        if moves:  # parameters must not move before the last part
+            target, beta, alpha = aligned_empty(target, *target.shape), 0.0, 1.0
+        for first in range(0, width, self._most):
+            part = batch.part((slice(None), slice(first, first + self._most)))
+            self._inner.accumulate(part, Accumulation(into.parameters, target, beta, alpha))
+            beta = 1.0
+        if moves:
+            into.add(into.target, target)
+
+
+def flat_gradient(model: FlatModel, loss: Loss, parameters: Tensor, batch: Batch) -> Tensor:
+    """One user's gradient, shape (d,), by ordinary automatic differentiation.
+
+    Args:
+        model: any.
+        loss: (outputs, labels) → per-example losses.
+        parameters: shape (d,).
+        batch: of that user alone, without the dimension of users.
+    """
     with torch.enable_grad():
         point = parameters.detach().clone().requires_grad_()
-        losses = loss(model.forward(point, features), labels)
-        (gradient,) = torch.autograd.grad((losses * weights).sum(), point)
+        losses = loss(model.forward(point, batch.features), batch.labels)
+        (gradient,) = torch.autograd.grad((losses * batch.weights).sum(), point)
     return gradient

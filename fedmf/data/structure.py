@@ -1,0 +1,277 @@
+"""What one example looks like, and what is done with examples of one tensor and of several alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeAlias
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "ExampleStructure",
+    "Features",
+    "NamedStructures",
+    "TensorStructure",
+    "device_of",
+    "each",
+    "joined",
+    "named",
+    "row_count",
+    "split_rows",
+    "structure_of",
+]
+
+#: A tensor, shape (examples, …), or a mapping of such tensors by the names of the model's arguments. A data
+#: set's structure says which; no static type does, as with any tree of tensors.
+Features: TypeAlias = Any
+
+
+def named(features: Features) -> dict[str, Tensor]:
+    """The tensors by name; a single one has the empty name."""
+    return dict(features) if isinstance(features, Mapping) else {"": features}
+
+
+def each(function: Callable[..., Any], *features: Features) -> Any:
+    """A function of every tensor, or of those of one name in several features.
+
+    >>> each(len, {"tokens": torch.zeros(3, 2), "mask": torch.zeros(3, 2)})
+    {'tokens': 3, 'mask': 3}
+    """
+    first, *others = features
+    if isinstance(first, Mapping):
+        return {name: function(values, *(other[name] for other in others)) for name, values in first.items()}
+    return function(*features)
+
+
+def row_count(features: Features) -> int:
+    """How many examples there are."""
+    return len(next(iter(named(features).values())))
+
+
+def device_of(features: Features) -> torch.device:
+    """Where they are."""
+    return next(iter(named(features).values())).device
+
+
+def joined(parts: Sequence[Features]) -> Features:
+    """The examples of all parts, one after the other."""
+    return each(lambda *tensors: torch.cat(tensors), *parts)
+
+
+def split_rows(features: Features, rows: int) -> Iterator[Features]:
+    """Views of at most so many examples each, in their order; one view of none at all."""
+    for first in range(0, max(1, row_count(features)), rows):
+        yield each(lambda values, first=first: values[first : first + rows], features)
+
+
+@dataclass(frozen=True)
+class TensorStructure:
+    """What the features, or the labels, of one example look like.
+
+    Args:
+        shape: sizes, without the dimension that counts examples; each at least 1.
+        dtype: any real one.
+        bound: entries are whole numbers 0, …, bound − 1; None for real numbers of a floating dtype.
+
+    Raises:
+        ValueError: an empty shape, a complex dtype, or no positive bound for whole numbers.
+
+    >>> str(TensorStructure((12,), torch.int64, bound=50))
+    '(12,) int64 below 50'
+    """
+
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.float32
+    bound: int | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.shape, default=1) < 1:
+            raise ValueError(f"shape must consist of sizes of at least 1; got {self.shape}.")
+        if self.dtype.is_complex:
+            raise ValueError(f"dtype must be real; got {self.dtype}.")
+        whole = not self.dtype.is_floating_point or self.bound is not None
+        if whole and (self.bound is None or self.bound < 1):
+            raise ValueError(
+                f"bound (exclusive, of whole numbers) must be at least 1; got {self.bound}. "
+                f"Say which numbers of type {self.dtype} are valid."
+            )
+
+    def __str__(self) -> str:
+        limit = "" if self.bound is None else f" below {self.bound}"
+        return f"{self.shape} {str(self.dtype).removeprefix('torch.')}{limit}"
+
+    @classmethod
+    def of(cls, values: Tensor, bound: int | None = None) -> Self:
+        """The structure of one of ``values``, shape (examples, …); their largest bounds whole numbers."""
+        if bound is None and not values.dtype.is_floating_point:
+            bound = max(1, int(values.max()) + 1) if values.numel() else 1
+        return cls(tuple(values.shape[1:]), values.dtype, bound)
+
+    @property
+    def named(self) -> dict[str, TensorStructure]:
+        """Itself, as `named` gives a single tensor."""
+        return {"": self}
+
+    @property
+    def example_bytes(self) -> int:
+        """Bytes of one example."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def of_tokens(self, vocabulary: int) -> TensorStructure:
+        """The same with tokens 0, …, vocabulary − 1."""
+        return replace(self, bound=vocabulary)
+
+    def fits(self, values: Features) -> bool:
+        """Whether ``values``, shape (examples, …), are of this structure; negative ones stand for padding."""
+        if not isinstance(values, Tensor):
+            return False
+        if tuple(values.shape[1:]) != self.shape or values.dtype != self.dtype:
+            return False
+        return self.bound is None or not values.numel() or int(values.max()) < self.bound
+
+    def check(self, what: str, values: Features, examples: int, device: torch.device) -> None:
+        """Refuse anything but so many examples of this structure on a device.
+
+        Raises:
+            TypeError, ValueError: what is wrong, in one line.
+        """
+        if not isinstance(values, Tensor):
+            raise TypeError(f"{what} must be a tensor; got {type(values).__name__}.")
+        if len(values) != examples or tuple(values.shape[1:]) != self.shape or values.dtype != self.dtype:
+            raise ValueError(
+                f"{what} must be {examples} of {self}; got {tuple(values.shape)} {values.dtype}."
+            )
+        if values.device != device:
+            raise ValueError(f"{what} must be on {device}; got {values.device}.")
+        # On a processor an impossible number raises where it is used; on a GPU it would end the process.
+        if values.is_cuda and not self.fits(values):
+            raise ValueError(f"{what} must be {self}; got {int(values.max())}.")
+
+    def zeros(self, examples: int, device: torch.device | str = "cpu") -> Tensor:
+        """Valid examples that say nothing."""
+        return torch.zeros((examples, *self.shape), dtype=self.dtype, device=device)
+
+    def sample(self, generator: torch.Generator, shape: Sequence[int]) -> Tensor:
+        """Made-up values, shape (*shape, *self.shape): standard normal, or uniform below the bound."""
+        size = (*shape, *self.shape)
+        if self.bound is None:
+            return torch.randn(size, generator=generator).to(self.dtype)
+        return torch.randint(self.bound, size, generator=generator).to(self.dtype)
+
+
+@dataclass(frozen=True)
+class NamedStructures:
+    """What the features of one example look like where a model takes several tensors by name.
+
+    Args:
+        named: by the names of the model's arguments, at least one.
+
+    Raises:
+        ValueError: no names, or one that is no name of an argument.
+
+    >>> str(NamedStructures({"mask": TensorStructure((5,)), "tokens": TensorStructure((5,), torch.int64, 9)}))
+    'mask (5,) float32, tokens (5,) int64 below 9'
+    """
+
+    named: Mapping[str, TensorStructure]
+
+    def __post_init__(self) -> None:
+        names = list(self.named)
+        if not names or not all(isinstance(name, str) and name.isidentifier() for name in names):
+            raise ValueError(f"features must have the names of the model's arguments; got {names}.")
+        object.__setattr__(self, "named", dict(sorted(self.named.items())))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {structure}" for name, structure in self.named.items())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """There is none of all.
+
+        Raises:
+            ValueError: always; the caller wants one tensor.
+        """
+        raise ValueError(f"features must be one tensor here; got several: {', '.join(self.named)}.")
+
+    @property
+    def example_bytes(self) -> int:
+        """See `TensorStructure.example_bytes`."""
+        return sum(structure.example_bytes for structure in self.named.values())
+
+    def of_tokens(self, vocabulary: int) -> NamedStructures:
+        """The same with tokens 0, …, vocabulary − 1 under the name ``input_ids``.
+
+        Raises:
+            ValueError: there is no such name.
+        """
+        if "input_ids" not in self.named:
+            raise ValueError(
+                f"features (of texts) must have tokens as input_ids; got {', '.join(self.named)}."
+            )
+        return NamedStructures({**self.named, "input_ids": self.named["input_ids"].of_tokens(vocabulary)})
+
+    def fits(self, values: Features) -> bool:
+        """See `TensorStructure.fits`."""
+        if not isinstance(values, Mapping) or values.keys() != self.named.keys():
+            return False
+        return all(structure.fits(values[name]) for name, structure in self.named.items())
+
+    def check(self, what: str, values: Features, examples: int, device: torch.device) -> None:
+        """See `TensorStructure.check`."""
+        if not isinstance(values, Mapping):
+            raise TypeError(f"{what} must be a mapping of tensors; got {type(values).__name__}.")
+        if values.keys() != self.named.keys():
+            raise ValueError(f"{what} must be of names {', '.join(self.named)}; got {', '.join(values)}.")
+        for name, structure in self.named.items():
+            structure.check(f"{what} {name!r}", values[name], examples, device)
+
+    def zeros(self, examples: int, device: torch.device | str = "cpu") -> dict[str, Tensor]:
+        """See `TensorStructure.zeros`."""
+        return {name: structure.zeros(examples, device) for name, structure in self.named.items()}
+
+    def sample(self, generator: torch.Generator, shape: Sequence[int]) -> dict[str, Tensor]:
+        """See `TensorStructure.sample`."""
+        return {name: structure.sample(generator, shape) for name, structure in self.named.items()}
+
+
+def structure_of(features: Features, vocabulary: int = 0) -> TensorStructure | NamedStructures:
+    """The structure of one of these examples; their largest bounds whole numbers.
+
+    Args:
+        features: any.
+        vocabulary: how many tokens there are, where features are tokens or hold them as ``input_ids``.
+    """
+    if not isinstance(features, Mapping):
+        return TensorStructure.of(features, vocabulary or None)
+    structure = NamedStructures({name: TensorStructure.of(values) for name, values in features.items()})
+    return structure.of_tokens(vocabulary) if vocabulary else structure
+
+
+@dataclass(frozen=True)
+class ExampleStructure:
+    """What one example looks like. It is declared, and public: no user's row is looked at.
+
+    Args:
+        features: what the model takes: one tensor, or several by the names of its arguments.
+        labels: what the loss compares its outputs with.
+    """
+
+    features: TensorStructure | NamedStructures
+    labels: TensorStructure
+
+    @property
+    def example_bytes(self) -> int:
+        """Bytes of one example."""
+        return self.features.example_bytes + self.labels.example_bytes
+
+    def sample(self, generator: torch.Generator, shape: Sequence[int]) -> tuple[Features, Tensor]:
+        """Features and labels of made-up examples, which are valid by the declaration.
+
+        Args:
+            generator: of the processor; the same state gives the same examples.
+            shape: how many, such as (users, width).
+        """
+        return self.features.sample(generator, shape), self.labels.sample(generator, shape)

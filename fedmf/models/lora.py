@@ -1,0 +1,111 @@
+"""LoRA: a module of which only low-rank adapters are trained, through peft; and the logits of such models."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedmf.errors import ConfigError
+
+__all__ = ["LogitsOf", "with_lora"]
+
+
+class LogitsOf(nn.Module):
+    """The tensor ``logits`` of what a model returns, as models of transformers do.
+
+    Args:
+        inner: takes tokens as ``input_ids``, or several tensors by the names of its arguments. It is told to
+            keep no cache of keys and values.
+    """
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        config: Any = getattr(inner, "config", None)
+        if hasattr(config, "use_cache"):
+            config.use_cache = False
+
+    def forward(self, input_ids: Tensor, **named: Tensor) -> Tensor:
+        """Its logits."""
+        return self.inner(input_ids=input_ids, **named).logits
+
+
+def with_lora(
+    module: nn.Module,
+    rank: int = 8,
+    alpha: float = 16.0,
+    targets: Sequence[str] = (),
+    heads: Sequence[str] = (),
+    seed: int = 0,
+) -> nn.Module:
+    """Give a module low-rank adapters and freeze the rest: y = W·x + (α/r)·B·A·x with A and B trained.
+
+    Args:
+        module: any; it is changed and returned, in evaluation mode, so that nothing in it draws at random.
+        rank: r ≥ 1.
+        alpha: α > 0.
+        targets: names of dense layers, or the ends of such names; all of them if left out, but for heads and
+            layers whose weight another module shares.
+        heads: names of modules that are trained as they are.
+        seed: public seed of A; B starts at zero, so that the outputs are those of the module.
+
+    Raises:
+        ConfigError: peft is not installed, a value is out of range, the module has dropout, or no layer or
+            module has such a name.
+
+    References:
+        Hu et al. (2022), "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1.
+    """
+    if not (isinstance(rank, int) and rank >= 1):
+        raise ConfigError(f"rank (r, of LoRA) must be a whole number of at least 1; got {rank!r}.")
+    if not (math.isfinite(alpha) and alpha > 0):
+        raise ConfigError(f"alpha (α, of LoRA) must be positive and finite; got {alpha!r}.")
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"seed (of LoRA) must lie in 0..2⁶³ − 1; got {seed!r}.")
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError:
+        raise ConfigError("LoRA needs peft: pip install 'fedmf[lm]'.") from None
+    parts = dict(module.named_modules())
+    if strangers := [name for name in heads if name not in parts]:
+        raise ConfigError(f"heads (of LoRA) must name modules; got {strangers[0]!r}.")
+    for name, part in parts.items():
+        if isinstance(part, nn.modules.dropout._DropoutNd) and part.training and part.p:
+            raise ConfigError(
+                f"module (for LoRA) must have no dropout; got {type(part).__name__} {name!r}. Build it with "
+                "dropout 0, or call eval()."
+            )
+    chosen = list(targets) or list(_dense_layers(module, heads))
+    if not chosen:
+        raise ConfigError("targets (of LoRA) must name dense layers; the module has none.")
+    config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, bias="none", target_modules=chosen)  # pyright: ignore[reportArgumentType]
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # which way round GPT-2 stores its weights
+        torch.default_generator.manual_seed(seed)
+        try:
+            inject_adapter_in_model(config, module)
+        except ValueError as error:
+            raise ConfigError(f"targets (of LoRA) must name dense layers; got {chosen}: {error}") from None
+    for name in heads:
+        parts[name].requires_grad_(True)
+    return module.eval()
+
+
+def _dense_layers(module: nn.Module, heads: Sequence[str]) -> Iterator[str]:
+    """Names of the dense layers outside the heads whose weight is theirs alone."""
+    owners: dict[int, int] = {}
+    for _, parameter in module.named_parameters(remove_duplicate=False):
+        owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+    for name, part in module.named_modules():
+        dense = isinstance(part, nn.Linear) or type(part).__name__ == "Conv1D"  # that of GPT-2
+        if dense and owners[id(part.weight)] == 1 and not _within(name, heads):
+            yield name
+
+
+def _within(name: str, heads: Sequence[str]) -> bool:
+    return any(name == head or name.startswith(f"{head}.") for head in heads)

@@ -1,0 +1,236 @@
+"""LoRA through peft, and models of transformers from tiny configurations: nothing is downloaded."""
+
+from __future__ import annotations
+
+import builtins
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.named_features import exact_update
+from torch import Tensor, nn
+from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
+
+import fedmf
+from fedmf.data import InMemoryDataset, NamedStructures, TensorStructure, each
+from fedmf.errors import ConfigError
+from fedmf.models import FlatModel, LogitsOf, mlp, with_lora
+from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_token, preflight
+from fedmf.training.gradients import FunctionalGradient, LoopGradient
+
+TOKENS, LENGTH, USERS, EACH = 40, 6, 6, 5
+PLAN = LocalSGD(epochs=2, batch_size=2, learning_rate=0.1, seed=5)
+
+
+def gpt2(seed: int = 0, attention: str = "eager") -> GPT2LMHeadModel:
+    config = GPT2Config(
+        **{"vocab_size": TOKENS, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2},
+        **{"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0},
+        attn_implementation=attention,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return GPT2LMHeadModel(config)
+
+
+def bert() -> BertForSequenceClassification:
+    config = BertConfig(
+        **{"vocab_size": TOKENS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2},
+        **{"intermediate_size": 32, "max_position_embeddings": 16, "num_labels": 3},
+        **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return BertForSequenceClassification(config)
+
+
+def split(features: Any, labels: Tensor, classes: int = 0) -> InMemoryDataset:
+    last = USERS * EACH
+    return InMemoryDataset(
+        features=each(lambda x: x[:last], features),
+        labels=labels[:last],
+        owned=tuple(np.arange(last).reshape(USERS, EACH)),
+        user_ids=tuple(f"u{u}" for u in range(USERS)),
+        test_features=each(lambda x: x[last:], features),
+        test_labels=labels[last:],
+        classes=classes,
+    )
+
+
+def _texts() -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(1, TOKENS, (USERS * EACH + 10, LENGTH + 1), generator=generator)
+
+
+def language_task(module: nn.Module) -> Task:
+    texts = _texts()
+    return next_token(split(texts[:, :-1], texts[:, 1:]), LogitsOf(module), TOKENS)
+
+
+def sequence_task(module: nn.Module) -> Task:
+    """Texts of different lengths; the label is that of the first token."""
+    texts = _texts()[:, :-1]
+    mask = (torch.arange(LENGTH) < 2 + torch.arange(len(texts))[:, None] % (LENGTH - 1)).long()
+    features = {"input_ids": texts * mask, "attention_mask": mask}
+    task = classification(split(features, texts[:, 0] % 3, classes=3), LogitsOf(module))
+    mask_structure = TensorStructure((LENGTH,), torch.int64, bound=2)
+    declared = NamedStructures(
+        {"attention_mask": mask_structure, "input_ids": TensorStructure((LENGTH,), torch.int64, TOKENS)}
+    )
+    return replace(task, structure=replace(task.structure, features=declared))
+
+
+TASKS: dict[str, Any] = {
+    "causal": lambda: language_task(gpt2()),
+    "causal with LoRA": lambda: language_task(with_lora(gpt2(), rank=2, alpha=4.0)),
+    "classifier": lambda: sequence_task(bert()),
+    "classifier with LoRA": lambda: sequence_task(
+        with_lora(bert(), rank=2, alpha=4.0, targets=("query", "value"), heads=("classifier",))
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", ["auto", "loop"])
+@pytest.mark.parametrize("name", TASKS)
+def test_models_of_transformers_train_in_the_default_engine_and_in_a_loop(
+    name: str, engine: str, recwarn: pytest.WarningsRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Encoders look at the numbers of a mask, which torch.func cannot batch: the loop takes over."""
+    task, local = TASKS[name](), replace(PLAN, engine=engine)  # type: ignore[arg-type]
+    preflight(task, local)
+    assert caplog.records == []
+    trainer = LocalTrainer(task, local)
+    batched = engine == "auto" and name.startswith("causal")
+    assert type(trainer._workers.of_thread) is (FunctionalGradient if batched else LoopGradient)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == (engine == "auto" and not batched)
+    assert all(line.startswith("users are trained one by one") and "\n" not in line for line in told)
+    updates = trainer.updates(task.model.initial(), task.dataset.user_ids, 1)
+    for user, update in list(zip(task.dataset.user_ids, updates, strict=True))[:2]:
+        expected = exact_update(task, user, 1, local)
+        assert expected.norm() > 1e-3
+        torch.testing.assert_close(update.double(), expected, rtol=1e-4, atol=2e-5)
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_attention_of_either_kind_passes_without_a_warning(
+    attention: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    task = language_task(gpt2(attention=attention))
+    preflight(task, PLAN)
+    assert type(LocalTrainer(task, PLAN)._workers.of_thread) is FunctionalGradient
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_only_adapters_are_trained_and_the_outputs_begin_as_they_were() -> None:
+    plain, tokens = gpt2().eval(), _texts()[:4]
+    adapted = with_lora(gpt2(), rank=3, alpha=6.0)
+    model = FlatModel(LogitsOf(adapted))
+    assert all("lora_" in name for name in model.trained)
+    layers = {"attn.c_attn": (16, 48), "attn.c_proj": (16, 16), "mlp.c_fc": (16, 64), "mlp.c_proj": (64, 16)}
+    assert model.dimension == 2 * sum(3 * (a + b) for a, b in layers.values())
+    torch.testing.assert_close(model.forward(model.initial(), tokens), plain(input_ids=tokens).logits)
+    assert not torch.equal(model.forward(model.initial() + 0.1, tokens), plain(input_ids=tokens).logits)
+
+
+def test_adapters_are_low_rank_updates_of_the_layers_named() -> None:
+    """By the definition: W + (α/r)·B·A for the layers named, W elsewhere; heads as they are."""
+    base = mlp(6, (7, 5), 4, seed=2)
+    expected = copy.deepcopy(base)
+    model = FlatModel(with_lora(base, rank=2, alpha=3.0, targets=["hidden0"], heads=["output"]))
+    moved = {name: tensor + 0.3 for name, tensor in model.unflatten(model.initial()).items()}
+    names = ["hidden0.lora_A.default.weight", "hidden0.lora_B.default.weight", "output.weight", "output.bias"]
+    assert list(moved) == names
+    a, b = moved[names[0]], moved[names[1]]
+    with torch.no_grad():
+        expected.get_submodule("hidden0").weight += 3.0 / 2 * b @ a
+        expected.get_submodule("output").weight += 0.3
+        expected.get_submodule("output").bias += 0.3
+    features = torch.randn(5, 6)
+    torch.testing.assert_close(model.forward(model.flatten(moved), features), expected(features))
+
+
+def test_the_seed_decides_and_no_generator_moves() -> None:
+    before = torch.get_rng_state()
+    first, same, other = (
+        FlatModel(with_lora(gpt2(), rank=2, alpha=4.0, seed=seed)).initial() for seed in (3, 3, 4)
+    )
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+def test_left_out_targets_are_dense_layers_of_ones_own() -> None:
+    tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    tied[2].weight = tied[0].weight
+    names = {name.partition(".")[0] for name in FlatModel(with_lora(tied, rank=1, alpha=1.0)).trained}
+    assert names == {"1"}
+    model = mlp(6, (7,), 4, seed=0)
+    trained = FlatModel(with_lora(model, rank=1, alpha=1.0, heads=["output"])).trained
+    assert list(trained) == [
+        *(f"hidden0.lora_{x}.default.weight" for x in "AB"),
+        "output.weight",
+        "output.bias",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rank": 0}, r"rank \(r, of LoRA\) must be a whole number of at least 1; got 0"),
+        ({"alpha": 0.0}, r"alpha \(α, of LoRA\) must be positive and finite; got 0\.0"),
+        ({"seed": -1}, "seed .of LoRA. must lie in"),
+        ({"targets": ("nowhere",)}, r"targets \(of LoRA\) must name dense layers; got \['nowhere'\]"),
+        ({"heads": ("nowhere",)}, r"heads \(of LoRA\) must name modules; got 'nowhere'"),
+    ],
+)
+def test_impossible_adapters_are_refused_in_one_line(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refusal:
+        with_lora(mlp(6, (7,), 4, seed=0), **arguments)
+    assert "\n" not in str(refusal.value)
+
+
+def test_dropout_and_modules_without_dense_layers_are_refused() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1))
+    with pytest.raises(ConfigError, match=r"must have no dropout; got Dropout '1'\."):
+        with_lora(module)
+    assert not with_lora(module.eval(), rank=1).training
+    with pytest.raises(ConfigError, match=r"targets .of LoRA. must name dense layers; the module has none"):
+        with_lora(nn.Conv2d(1, 1, 1))
+
+
+def test_without_peft_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name == "peft":
+            raise ImportError(name)
+        return imported(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ConfigError, match=r"LoRA needs peft: pip install 'fedmf\[lm\]'"):
+        with_lora(mlp(6, (7,), 4, seed=0))
+
+
+def test_a_private_run_of_adapters_keeps_the_model_and_learns(tmp_path: Path) -> None:
+    task = TASKS["classifier with LoRA"]()
+    run = fedmf.Run(
+        task,
+        fedmf.CyclicCohorts(rounds=3, size=2),
+        fedmf.UserLevel(epsilon=8.0, delta=1e-3, clip_norm=0.3, noise_seed=1),
+        "identity",
+        local=PLAN,
+    )
+    result = run.simulate(tmp_path / "run")
+    assert result.parameters.shape == (task.model.dimension,)
+    adapters = fedmf.load_model(tmp_path / "run")
+    assert all("lora_" in name or "classifier" in name for name in adapters)
+    again = TASKS["classifier with LoRA"]()
+    again.model.module.load_state_dict(adapters, strict=False)
+    assert torch.equal(again.model.initial(), result.parameters)
+    assert again.model.constants_digest() == task.model.constants_digest()

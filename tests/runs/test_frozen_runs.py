@@ -1,0 +1,148 @@
+"""Runs of models with frozen and tied parameters on dictionaries of tensors: noise, records, export."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from support.named_features import TRAINED, MaskedWords, UnregisteredWords, masked_task
+from support.small_runs import Recorder, client_for, run_small, small_run
+from torch import nn
+
+import fedmf
+from fedmf.cli.app import run as cli
+from fedmf.errors import ConfigError
+from fedmf.records import read_tensors, write_tensors
+from fedmf.runs import FunctionTask
+from fedmf.training import Task
+
+SIZES = [4, 7, 2, 3, 5, 1, 6, 4, 4, 3, 2, 8]
+
+
+def run_of(module: type[nn.Module] = MaskedWords, **named: object) -> fedmf.Run:
+    return small_run(masked_task(SIZES, module), users=len(SIZES), cohort_size=4, rounds=3, **named)
+
+
+@pytest.mark.parametrize("messages", ["slice", "per-user"])
+@pytest.mark.parametrize("mechanism", ["identity", "bisr"])
+def test_noise_ledger_and_messages_have_the_trained_dimension(
+    messages: str, mechanism: str, tmp_path: Path
+) -> None:
+    """The released models are, to the bit, those of a module that knows of no constants at all."""
+    recorder, unknown = Recorder(), Recorder()
+    keys = {"messages": messages, "mechanism": mechanism}
+    run = run_of(**keys)
+    released = run_small(tmp_path / "a", run, lambda session: client_for(session, recorder))
+    other = run_of(UnregisteredWords, **keys)
+    same = run_small(tmp_path / "b", other, lambda session: client_for(session, unknown))
+    assert released.shape == (TRAINED,)
+    assert {model.shape for model in recorder.models.values()} == {(TRAINED,)}
+    assert (released == same).all()
+    assert recorder.models.keys() == unknown.models.keys()
+    noiseless = run_small(tmp_path / "c", run_of(**keys, private=False))
+    assert (released != noiseless).all(), "noise in every coordinate"
+    with run.resume(tmp_path / "a") as session:
+        assert session.directory.header.dimension == TRAINED
+        assert [name for name, _ in session.directory.header.arrays] == ["embedding.weight", "head.bias"]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "jme-adam"])
+def test_a_run_stops_resumes_and_is_exported(optimizer: str, tmp_path: Path) -> None:
+    run = run_of(server_optimizer=optimizer)
+    expected = run.simulate(tmp_path / "whole").parameters
+    with run.start(tmp_path / "cut") as session:
+        session.server.release(session.server.new_sum(), [])
+    with run.resume(tmp_path / "cut") as session:
+        assert session.server.t == 1
+    result = run.simulate(tmp_path / "cut")
+    assert result.parameters.shape == expected.shape == (TRAINED,)
+    model = fedmf.load_model(tmp_path / "whole")
+    task = run.task
+    assert isinstance(task, Task)
+    assert {name: tuple(t.shape) for name, t in model.items()} == dict(task.model.arrays)
+    loaded = MaskedWords()
+    missing, unexpected = loaded.load_state_dict(model, strict=False)
+    assert (missing, unexpected) == (["mixing.weight", "mixing.bias", "head.weight"], [])
+    whole = MaskedWords()
+    whole.load_state_dict(task.model.state(expected))
+    features = task.dataset.test_features
+    torch.testing.assert_close(whole(**features), task.model.forward(expected, features))
+    assert cli(["export", str(tmp_path / "whole"), "--output", str(tmp_path / "model.pt")]) == 0
+    assert read_tensors(tmp_path / "model.pt").keys() == model.keys()
+
+
+def test_the_statement_names_what_is_frozen(tmp_path: Path) -> None:
+    run = run_of()
+    task = run.task
+    assert isinstance(task, Task)
+    statement = run.simulate(tmp_path / "run").statement
+    (entry,) = [e for e in statement.to_dict()["public_inputs"] if "frozen" in e["name"]]
+    assert entry["value"] == f"79 numbers in 3 tensors, SHA-256 {task.model.constants_digest()}"
+    assert task.model.constants_digest() in statement.render_text()
+    without = small_run().task_source.public_inputs()
+    assert [e for e in without if "frozen" in e.name] == []
+
+
+def test_a_run_goes_on_with_the_same_constants_only(tmp_path: Path) -> None:
+    run = run_of()
+    run.start(tmp_path / "run").directory.close()
+    changed = masked_task(SIZES)
+    with torch.no_grad():
+        changed.model.constants["mixing.bias"][0] += 1e-3
+    with pytest.raises(
+        ConfigError, match="task must be the one that the run was started with; its fingerprint"
+    ):
+        dataclasses.replace(run, task=changed).resume(tmp_path / "run")
+    run.resume(tmp_path / "run").directory.close()
+
+
+SHIFT = 0.0
+
+
+def made(source: FunctionTask) -> Task:
+    """A task by name, whose frozen layer somebody may change between two processes."""
+    task = masked_task(SIZES[: source.users])
+    with torch.no_grad():
+        task.model.constants["mixing.bias"][0] += SHIFT
+    return task
+
+
+def test_a_task_by_name_must_make_the_same_constants_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = FunctionTask(function=f"{made.__module__}:made", users=len(SIZES))
+    run = dataclasses.replace(run_of(), task=named)
+    run.start(tmp_path / "run").directory.close()
+    monkeypatch.setattr(f"{made.__module__}.SHIFT", 0.5)
+    with pytest.raises(
+        ConfigError, match=r"frozen parameters and buffers .* must be what the run began with"
+    ):
+        run.resume(tmp_path / "run")
+
+
+def test_a_file_to_start_from_holds_the_trained_and_agrees_on_the_rest(tmp_path: Path) -> None:
+    from fedmf.runs.released_model import initial_parameters
+
+    task = masked_task(SIZES)
+    flat = task.model.initial() + 0.5
+    state = task.model.state(flat)
+    trained = {name: state[name] for name, _ in task.model.arrays}
+    other = {**state, "mixing.bias": state["mixing.bias"] + 1.0}
+    for name, tensors in (("whole", state), ("trained", trained), ("other", other)):
+        write_tensors(tmp_path / f"{name}.safetensors", {n: t.clone() for n, t in tensors.items()}, {})
+    for name in ("whole", "trained"):
+        assert torch.equal(initial_parameters(tmp_path / f"{name}.safetensors", task.model), flat)
+    with pytest.raises(
+        ConfigError, match=r"must hold the values of what is frozen; 'mixing\.bias' has others"
+    ):
+        initial_parameters(tmp_path / "other.safetensors", task.model)
+
+
+def test_blocks_of_second_moments_are_those_of_trained_tensors(tmp_path: Path) -> None:
+    run = run_of(server_optimizer="jme-adam", second_moment_blocks="tensor")
+    with run.start(tmp_path / "run") as session:
+        second = session.plan.second
+        assert second is not None
+        assert second.features == 2

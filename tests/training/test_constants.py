@@ -1,0 +1,375 @@
+"""Frozen and tied parameters, buffers, and examples as dictionaries of tensors, in local training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from support.broken_tasks import with_model
+from support.named_features import TRAINED, MaskedWords, UnregisteredWords, exact_update, masked_task
+from support.training_cases import LENGTH, TOKENS, cohort
+from torch import Tensor, nn
+
+from fedmf.data import ExampleStructure, FederatedDataset, InMemoryDataset, NamedStructures, TensorStructure
+from fedmf.data.structure import each
+from fedmf.errors import ConfigError
+from fedmf.models import FlatModel, mlp
+from fedmf.training import (
+    FixedPointSum,
+    LocalSGD,
+    LocalTrainer,
+    Task,
+    UserLimits,
+    classification,
+    evaluate_users,
+    preflight,
+    seconds_of_training,
+)
+from fedmf.training.barrier import Group
+from fedmf.training.batches import StepRows
+from fedmf.training.evaluation import judgements
+
+SIZES = [5, 9, 4, 1, 8, 3]
+PLAN = LocalSGD(epochs=2, batch_size=4, learning_rate=0.3, momentum=0.5, seed=5)
+ENGINES = ("auto", "vectorised", "loop")
+every_engine = pytest.mark.parametrize("engine", ENGINES)
+# float32 against float64: a few hundred additions deep.
+TOLERANCE = 2e-5
+
+
+def half_frozen() -> nn.Module:
+    """A chain of layers, so that no engine may take the layer that is frozen for one that is trained."""
+    module = mlp(6, (7, 5), 4, seed=2)
+    module.get_submodule("hidden1").requires_grad_(False)
+    return module
+
+
+TASKS: dict[str, Callable[[], Task]] = {
+    "tied, frozen, named": lambda: masked_task(SIZES),
+    "half a chain": lambda: classification(cohort(SIZES), half_frozen()),
+}
+
+
+@every_engine
+@pytest.mark.parametrize("make", TASKS.values(), ids=TASKS)
+def test_updates_are_those_of_torch_optim_in_64_bits(make: Callable[[], Task], engine: str) -> None:
+    task, local = make(), replace(PLAN, engine=engine)  # type: ignore[arg-type]
+    updates = LocalTrainer(task, local).updates(task.model.initial(), task.dataset.user_ids, 3)
+    assert updates.shape == (len(SIZES), task.model.dimension)
+    for user, update in zip(task.dataset.user_ids, updates, strict=True):
+        expected = exact_update(task, user, 3, local)
+        assert expected.norm() > 1e-2
+        torch.testing.assert_close(update.double(), expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_named_features_are_trained_alike_in_groups_threads_and_alone() -> None:
+    task = masked_task(SIZES)
+    assert task.model.dimension == TRAINED
+    users, start = list(task.dataset.user_ids), task.model.initial()
+    alone = LocalTrainer(task, PLAN, group_size=1).updates(start, users, 0)
+    before = torch.get_num_threads()
+    try:
+        for threads, group_size in ((1, None), (1, 3), (2, 2)):
+            torch.set_num_threads(threads)
+            trainer = LocalTrainer(task, PLAN, group_size)
+            assert torch.equal(trainer.updates(start, users, 0), alone)
+            total, expected = (FixedPointSum(TRAINED, 0.5) for _ in range(2))
+            assert trainer.add_updates(start, users, 0, total) == []
+            expected.add_updates(alone)
+            assert torch.equal(total.fixed_point, expected.fixed_point)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_constants_known_to_the_module_or_not_give_the_same_bits() -> None:
+    known, unknown = masked_task(SIZES), masked_task(SIZES, UnregisteredWords)
+    assert list(unknown.model.constants) == []
+    assert torch.equal(known.model.initial(), unknown.model.initial())
+    users = known.dataset.user_ids
+    updates = [LocalTrainer(t, PLAN).updates(t.model.initial(), users, 0) for t in (known, unknown)]
+    assert torch.equal(*updates)
+
+
+def test_fingerprints_hold_constants() -> None:
+    def changed(name: str) -> str:
+        task = masked_task(SIZES)
+        with torch.no_grad():
+            task.model.constants[name].view(-1)[0] += 1.0
+        return task.fingerprint()
+
+    prints = [masked_task(SIZES).fingerprint(), changed("mixing.weight"), changed("positions")]
+    assert masked_task(SIZES).fingerprint() == prints[0]
+    assert len({*prints}) == 3
+
+
+def test_constants_are_a_public_input() -> None:
+    (entry,) = masked_task(SIZES).constant_inputs()
+    digest = masked_task(SIZES).model.constants_digest()
+    assert entry.name == "frozen parameters and buffers"
+    assert entry.value == f"{8 * 8 + 8 + LENGTH} numbers in 3 tensors, SHA-256 {digest}"
+    assert classification(cohort([3]), mlp(6, (), 4, 0)).constant_inputs() == ()
+
+
+class Counting(nn.Module):
+    """Keeps something of the examples that it sees."""
+
+    def __init__(self, keep: Callable[[nn.Module, Tensor], None]) -> None:
+        super().__init__()
+        self.inner, self.keep = nn.Linear(6, 4), keep
+        self.register_buffer("seen", torch.zeros(6))
+
+    def forward(self, features: Tensor) -> Tensor:
+        self.keep(self, features.detach())
+        return self.inner(features)
+
+
+def _in_place(module: nn.Module, features: Tensor) -> None:
+    module.seen.add_(features.reshape(-1, 6)[0])  # type: ignore[operator,union-attr]
+
+
+def _another(module: nn.Module, features: Tensor) -> None:
+    module.seen = module.seen + features.reshape(-1, 6)[0]  # type: ignore[operator]
+
+
+def _one_more(module: nn.Module, features: Tensor) -> None:
+    module.register_buffer("last", features.reshape(-1, 6)[0])
+
+
+@every_engine
+@pytest.mark.parametrize(
+    ("keep", "name"),
+    [(_in_place, "seen"), (_another, "seen"), (_one_more, "last")],
+    ids=["moved", "replaced", "new"],
+)
+def test_a_module_whose_buffers_move_is_refused(keep: Any, name: str, engine: str) -> None:
+    task = with_model(Counting(keep))
+    with pytest.raises(ConfigError, match=f"must not change its buffers in a pass; got another '{name}'"):
+        preflight(task, LocalSGD(engine=engine))  # type: ignore[arg-type]
+    assert not task.model.constants["seen"].any()
+
+
+class Remembering(nn.Module):
+    """Writes into its buffers, which its outputs depend on, once it sees large numbers."""
+
+    seen: Tensor
+    last: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 4)
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("last", torch.zeros(()))
+
+    def forward(self, features: Tensor) -> Tensor:
+        outputs = torch.tanh(self.inner(features)) + self.seen + torch.arange(4) * (self.last + self.seen)
+        if features.detach().abs().max().item() > 50.0:
+            self.seen.add_(1.0)
+            self.last = self.last + 2.0
+        return outputs
+
+
+@pytest.mark.parametrize("engine", ["auto", "loop"])
+def test_what_a_module_keeps_of_a_user_does_not_reach_the_next(engine: str) -> None:
+    torch.manual_seed(0)
+    local = replace(PLAN, engine=engine)  # type: ignore[arg-type]
+    dataset, module = cohort(SIZES), Remembering()
+    clean = LocalTrainer(classification(dataset, module), local)
+    start, users = clean.task.model.initial(), dataset.user_ids
+    expected = clean.updates(start, users, 0)
+    dataset.features[dataset.owned[1]] = 100.0
+    marked = LocalTrainer(classification(dataset, module), local).updates(start, users, 0)
+    others = [u for u in range(len(users)) if u != 1]
+    assert torch.equal(marked[others], expected[others])
+    assert not torch.equal(marked[1], expected[1])
+    assert float(module.seen) == float(module.last) == 0.0
+
+
+@every_engine
+def test_preflight_and_time_estimates_take_named_features(engine: str) -> None:
+    task, local = masked_task(SIZES), replace(PLAN, engine=engine)  # type: ignore[arg-type]
+    preflight(task, local)
+    assert seconds_of_training(task, local, 6, 0.5) > 0
+
+
+def test_preflight_compares_named_features_with_the_test_part() -> None:
+    task = masked_task(SIZES)
+    other = NamedStructures({**task.structure.features.named, "mask": TensorStructure((LENGTH + 1,))})
+    with pytest.raises(ConfigError, match=r"test_features must be .* mask \(8,\) float32; got .*mask \(7,\)"):
+        preflight(replace(task, structure=replace(task.structure, features=other)), PLAN)
+    with pytest.raises(ConfigError, match=r"must take the declared features, input_ids .*; got TypeError"):
+        preflight(replace(task, model=FlatModel(nn.Linear(LENGTH, TOKENS))), PLAN)
+
+
+def _raise(_: dict[str, Tensor]) -> Any:
+    raise OSError("cannot be decoded")
+
+
+FAULTS: dict[str, tuple[Callable[[dict[str, Tensor]], Any], str]] = {
+    "raises": (_raise, "loading"),
+    "a name less": (lambda x: {"input_ids": x["input_ids"]}, "loading"),
+    "a name more": (lambda x: {**x, "more": x["mask"]}, "loading"),
+    "another name": (lambda x: {"input_ids": x["input_ids"], "masks": x["mask"]}, "loading"),
+    "no mapping": (lambda x: x["mask"], "loading"),
+    "no tensor": (lambda x: {**x, "mask": x["mask"].tolist()}, "loading"),
+    "fewer rows of one": (lambda x: {**x, "mask": x["mask"][:-1]}, "loading"),
+    "another type": (lambda x: {**x, "mask": x["mask"].double()}, "loading"),
+    "another shape": (lambda x: {**x, "mask": x["mask"][:, :3]}, "loading"),
+    "NaN": (lambda x: {**x, "mask": torch.full_like(x["mask"], torch.nan)}, "update"),
+    "a token beyond": (lambda x: {**x, "input_ids": torch.full_like(x["input_ids"], 999)}, "training"),
+}
+VICTIM = 4
+
+
+class Tampered(FederatedDataset):
+    """One user's features are something else."""
+
+    def __init__(self, inner: InMemoryDataset, change: Callable[[dict[str, Tensor]], Any]) -> None:
+        self.inner, self.change, self.user_ids = inner, change, inner.user_ids
+        self.test_features, self.test_labels = inner.test_features, inner.test_labels
+
+    def index_of(self, user_id: str) -> int:
+        return self.inner.index_of(user_id)
+
+    def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.inner.sizes(users)
+
+    def examples(self, users: NDArray[np.int64]) -> tuple[Any, Tensor]:
+        features, labels = self.inner.examples(users)
+        return (self.change(features) if VICTIM in users else features), labels
+
+    def to(self, device: torch.device | str) -> Self:
+        return self
+
+
+@every_engine
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_failing_user_of_named_features_moves_nobody_else(fault: str, engine: str) -> None:
+    change, stage = FAULTS[fault]
+    task, local = masked_task(SIZES), replace(PLAN, engine=engine)  # type: ignore[arg-type]
+    assert isinstance(task.dataset, InMemoryDataset)
+    tampered = replace(task, dataset=Tampered(task.dataset, change))
+    users, start = task.dataset.user_ids, task.model.initial()
+    clean = LocalTrainer(task, local, group_size=3).updates(start, users, 0)
+    total, expected = (FixedPointSum(TRAINED, 0.5) for _ in range(2))
+    failures = LocalTrainer(tampered, local, group_size=3).add_updates(start, users, 0, total)
+    assert [(failure.user, failure.stage) for failure in failures] == [(users[VICTIM], stage)]
+    clean[VICTIM] = 0.0
+    expected.add_updates(clean)
+    assert torch.equal(total.fixed_point, expected.fixed_point)
+    rows, judged = judgements(tampered, start, users, 5.0)
+    assert [failure.user for failure in judged] == ([] if fault == "NaN" else [users[VICTIM]])
+    others = [u for u in range(len(users)) if u != VICTIM]
+    assert torch.equal(rows[others], judgements(task, start, users, 5.0)[0][others])
+
+
+def test_who_gives_way_gives_way_in_every_tensor() -> None:
+    features = {"tokens": torch.arange(1, 7), "mask": torch.ones(6, 2)}
+    nothing = StepRows(np.zeros((0, 3, 1), np.int64), np.zeros((0, 3, 1), np.float32), np.zeros(0, np.int64))
+    group = Group(np.arange(3), 1, np.array([0, 2, 3, 6]), features, torch.arange(1, 7), nothing)
+    cut = group.without([1])
+    assert cut.features["tokens"].tolist() == cut.labels.tolist() == [1, 2, 0, 4, 5, 6]
+    assert cut.features["mask"].sum(dim=1).tolist() == [2, 2, 0, 2, 2, 2]
+    assert group.features["tokens"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert cut.absent == {1}
+
+
+def test_limits_count_the_bytes_of_every_tensor() -> None:
+    structure = masked_task(SIZES).structure
+    assert structure.example_bytes == LENGTH * (8 + 4 + 8)
+    limits = UserLimits(megabytes=10 * structure.example_bytes / 1e6)
+    assert limits.exceeded(10, 1, structure) is None
+    assert "user_megabytes" in str(limits.exceeded(11, 1, structure))
+
+
+def test_sums_over_users_are_those_of_their_examples() -> None:
+    task = masked_task(SIZES)
+    theta = task.model.initial()
+    totals = evaluate_users(task, theta, task.dataset.user_ids)
+    features, labels = task.dataset.examples(np.arange(len(SIZES)))
+    everything = replace(task.dataset, test_features=features, test_labels=labels)  # type: ignore[type-var]
+    expected = replace(task, dataset=everything).evaluate(theta)
+    assert task.values(totals.sums, totals.examples) == pytest.approx(expected, rel=1e-5)
+
+
+def test_evaluation_in_parts_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = masked_task(SIZES)
+    whole = task.evaluate(task.model.initial())
+    outputs = task.model.forward(task.model.initial(), task.dataset.test_features)
+    losses = task.loss(outputs, task.dataset.test_labels)
+    assert whole["loss"] == pytest.approx(float(losses.mean()), rel=1e-5)
+    passes: list[int] = []
+    forward = FlatModel.forward
+
+    def noted(model: FlatModel, flat: Tensor, features: Any) -> Tensor:
+        passes.append(len(features["mask"]))
+        return forward(model, flat, features)
+
+    monkeypatch.setattr("fedmf.training.task._OUTPUTS", 6 * LENGTH * TOKENS + 1)
+    monkeypatch.setattr(FlatModel, "forward", noted)
+    fresh = masked_task(SIZES)
+    assert fresh.evaluate(fresh.model.initial()) == pytest.approx(whole, rel=1e-5)
+    assert passes == [1, 6, 6, 6, 2]
+
+
+@pytest.mark.parametrize("names", [[], ["a b"], [""]])
+def test_names_are_those_of_arguments(names: list[str]) -> None:
+    with pytest.raises(ValueError, match="features must have the names of the model's arguments"):
+        NamedStructures(dict.fromkeys(names, TensorStructure((2,))))
+
+
+def test_named_structures_are_the_same_in_any_order() -> None:
+    tokens, mask = TensorStructure((3,), torch.int64, 9), TensorStructure((3,))
+    labels = TensorStructure((), torch.int64, 2)
+    one = ExampleStructure(NamedStructures({"tokens": tokens, "mask": mask}), labels)
+    other = ExampleStructure(NamedStructures({"mask": mask, "tokens": tokens}), labels)
+    assert str(one.features) == str(other.features)
+    drawn = [s.sample(torch.Generator().manual_seed(1), (4,))[0] for s in (one, other)]
+    assert drawn[0].keys() == {"tokens", "mask"}
+    assert all(torch.equal(drawn[0][name], drawn[1][name]) for name in drawn[0])
+    assert one.features.fits(drawn[0])
+    assert not one.features.fits(drawn[0]["mask"])
+    assert not mask.fits(drawn[0])
+    with pytest.raises(ValueError, match="features must be one tensor here; got several: mask, tokens"):
+        _ = one.features.shape
+    with pytest.raises(ValueError, match="must have tokens as input_ids; got mask, tokens"):
+        one.features.of_tokens(5)
+
+
+def test_a_vocabulary_bounds_the_tokens_alone() -> None:
+    dataset = masked_task(SIZES).dataset
+    assert isinstance(dataset, InMemoryDataset)
+    seen = int(dataset.test_features["input_ids"].max()) + 1
+    assert str(dataset.structure.features) == f"input_ids (7,) int64 below {seen}, mask (7,) float32"
+    declared = replace(dataset, vocabulary=999).structure
+    assert str(declared.features) == "input_ids (7,) int64 below 999, mask (7,) float32"
+    tokens = replace(dataset, features=dataset.labels, test_features=dataset.test_labels, vocabulary=99)
+    assert str(tokens.structure.features) == "(7,) int64 below 99"
+
+
+def test_rows_of_a_data_set_must_agree() -> None:
+    dataset = masked_task(SIZES).dataset
+    assert isinstance(dataset, InMemoryDataset)
+    cut = {**dataset.features, "mask": dataset.features["mask"][1:]}
+    with pytest.raises(ValueError, match="features must have as many rows under every name"):
+        replace(dataset, features=cut)
+    with pytest.raises(ValueError, match=r"must be like test_features, .*mask \(7,\).*; got input_ids"):
+        replace(dataset, features={"input_ids": dataset.features["input_ids"]})
+    moved = dataset.to("meta")
+    assert {x.device.type for x in (*moved.features.values(), *moved.test_features.values())} == {"meta"}
+    assert each(len, dataset.features) == {"input_ids": sum(SIZES), "mask": sum(SIZES)}
+
+
+def test_the_module_is_left_as_it_was() -> None:
+    task = masked_task(SIZES)
+    before = {name: tensor.clone() for name, tensor in task.model.module.state_dict().items()}
+    LocalTrainer(task, PLAN).updates(task.model.initial() + 0.1, task.dataset.user_ids, 0)
+    after = task.model.module.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    module = task.model.module
+    assert isinstance(module, MaskedWords)
+    assert module.head.weight is module.embedding.weight

@@ -1,0 +1,184 @@
+"""Micro-batches and bfloat16: what one pass holds and how it multiplies; updates stay those of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from support.named_features import exact_update, masked_task
+from support.training_cases import Plain, cohort
+from torch import Tensor, nn
+
+from fedmf.errors import ConfigError
+from fedmf.models import mlp
+from fedmf.training import LocalSGD, LocalTrainer, Task, classification, preflight
+from fedmf.training.gradients import FunctionalGradient, LayeredGradient, LoopGradient, MicroBatches
+
+SIZES = [5, 9, 4, 1, 8, 3, 17]
+ENGINES = ("auto", "vectorised", "loop")
+every_engine = pytest.mark.parametrize("engine", ENGINES)
+TASKS: dict[str, Callable[[], Task]] = {
+    "chain": lambda: classification(cohort(SIZES), mlp(6, (7,), 4, seed=2)),
+    "general": lambda: classification(cohort(SIZES), Plain(mlp(6, (7,), 4, seed=2))),
+    "named": lambda: masked_task(SIZES),
+}
+every_task = pytest.mark.parametrize("make", TASKS.values(), ids=TASKS)
+# float32 sums in another order, and against 64 bits.
+TOLERANCE = 2e-5
+
+
+def updates_of(task: Task, local: LocalSGD, group_size: int | None = None) -> Tensor:
+    return LocalTrainer(task, local, group_size).updates(task.model.initial(), task.dataset.user_ids, 2)
+
+
+@every_engine
+@every_task
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_micro_batches_have_the_gradient_of_the_batch(
+    make: Callable[[], Task], engine: str, momentum: float
+) -> None:
+    task = make()
+    local = LocalSGD(2, 8, 0.3, momentum, engine=engine, seed=5)  # type: ignore[arg-type]
+    exact = torch.stack([exact_update(task, user, 2, local) for user in task.dataset.user_ids])
+    for most in (1, 3, 8, 100):
+        updates = updates_of(task, replace(local, micro_batch=most))
+        torch.testing.assert_close(updates.double(), exact, rtol=TOLERANCE, atol=TOLERANCE)
+    assert torch.equal(updates_of(task, replace(local, micro_batch=8)), updates_of(task, local))
+
+
+@every_task
+def test_bits_of_micro_batches_do_not_depend_on_groups(make: Callable[[], Task]) -> None:
+    task, local = make(), LocalSGD(2, 8, 0.3, seed=5, micro_batch=3)
+    alone = updates_of(task, local, group_size=1)
+    for group_size in (None, 2, 5):
+        assert torch.equal(updates_of(task, local, group_size), alone)
+
+
+class Watched(nn.Module):
+    """Notes how many examples come in a pass, and in which type its product is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 4)
+        self.widths: list[int] = []
+        self.types: set[torch.dtype] = set()
+
+    def forward(self, features: Tensor) -> Tensor:
+        outputs = self.inner(features)
+        self.widths.append(len(features))
+        self.types.add(outputs.dtype)
+        return outputs
+
+    def __deepcopy__(self, _: object) -> Watched:
+        return self  # threads are to write into one list
+
+
+def test_no_pass_holds_more_than_a_micro_batch() -> None:
+    module = Watched()
+    task = classification(cohort(SIZES), module)
+    trainer = LocalTrainer(task, LocalSGD(1, 16, 0.1, engine="loop", micro_batch=5))
+    module.widths.clear()
+    trainer.updates(task.model.initial(), task.dataset.user_ids, 0)
+    assert (min(module.widths), max(module.widths)) == (1, 5)  # never a pass of none
+    assert sum(module.widths) == sum(SIZES)
+
+
+class Held:
+    """Bytes that automatic differentiation keeps for its way back, as they come and go."""
+
+    now = most = 0
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.size = tensor, tensor.numel() * tensor.element_size()
+        Held.now += self.size
+        Held.most = max(Held.most, Held.now)
+
+    def __del__(self) -> None:
+        Held.now -= self.size
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "loop"])
+def test_memory_is_that_of_a_micro_batch(engine: str) -> None:
+    def most_held(micro_batch: int) -> int:
+        module = Plain(nn.Sequential(nn.Linear(6, 256), nn.Tanh(), nn.Linear(256, 4)))
+        task = classification(cohort([64]), module)
+        local = LocalSGD(1, 64, 0.1, engine=engine, micro_batch=micro_batch)  # type: ignore[arg-type]
+        trainer = LocalTrainer(task, local)
+        Held.now = Held.most = 0
+        with torch.autograd.graph.saved_tensors_hooks(Held, lambda held: held.tensor):
+            trainer.updates(task.model.initial(), task.dataset.user_ids, 0)
+        return Held.most
+
+    activations = 2 * 256 * 4  # at least, of one example: what Tanh gave and the last layer took
+    assert most_held(0) > 32 * activations
+    assert 0 < most_held(4) < most_held(0) / 4
+
+
+def test_the_engine_that_is_chosen() -> None:
+    def kinds(task: Task, **fields: object) -> list[type]:
+        gradient = LocalTrainer(task, LocalSGD(**fields))._workers.of_thread  # type: ignore[arg-type]
+        if isinstance(gradient, MicroBatches):
+            return [MicroBatches, type(gradient._inner)]
+        return [type(gradient)]
+
+    chain = TASKS["chain"]()
+    assert kinds(chain) == [LayeredGradient]
+    assert kinds(chain, micro_batch=2) == [MicroBatches, LayeredGradient]
+    assert kinds(chain, precision="bfloat16") == [FunctionalGradient]
+    assert kinds(chain, precision="bfloat16", engine="loop", micro_batch=1) == [MicroBatches, LoopGradient]
+
+
+@every_engine
+@every_task
+def test_bfloat16_is_near_and_not_the_same(make: Callable[[], Task], engine: str) -> None:
+    task = make()
+    local = LocalSGD(2, 4, 0.3, seed=5, engine=engine)  # type: ignore[arg-type]
+    exact = updates_of(task, local)
+    rough = updates_of(task, replace(local, precision="bfloat16"))
+    assert rough.dtype == torch.float32
+    error = (rough - exact).norm(dim=1) / exact.norm(dim=1)
+    # bfloat16 has 8 bits; float32 would be below 1e-5.
+    assert (error < 0.05).all()
+    assert (error > 1e-4).all()
+
+
+@every_engine
+def test_products_are_in_bfloat16_and_the_rest_in_float32(engine: str) -> None:
+    module, seen = Watched(), set[torch.dtype]()
+
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        seen.add(outputs.dtype)
+        return nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+    task = classification(cohort(SIZES), module, loss)
+    for precision, expected in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        module.types.clear()
+        updates_of(task, LocalSGD(engine=engine, precision=precision))  # type: ignore[arg-type]
+        assert module.types == {expected}
+    assert seen == {torch.float32}
+    assert module.inner.weight.dtype == torch.float32
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_bits_of_bfloat16_do_not_depend_on_groups() -> None:
+    task, local = TASKS["general"](), LocalSGD(2, 8, 0.3, seed=5, precision="bfloat16")
+    alone = updates_of(task, local, group_size=1)
+    assert torch.equal(updates_of(task, local), alone)
+
+
+@every_engine
+def test_preflight_tries_the_passes_that_training_takes(engine: str) -> None:
+    module = Watched()
+    task = classification(cohort(SIZES), module)
+    preflight(task, LocalSGD(engine=engine, precision="bfloat16", micro_batch=2))  # type: ignore[arg-type]
+    assert torch.bfloat16 in module.types
+
+
+def test_a_gpu_without_bfloat16_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedmf.training.engines import InBfloat16
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
+    with pytest.raises(ConfigError, match=r"precision .* on this GPU, which has no bfloat16"):
+        InBfloat16(nn.Linear(1, 1), torch.device("cuda"))
