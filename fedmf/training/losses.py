@@ -29,7 +29,8 @@ def token_cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
 
 def position_losses(outputs: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy of each position, shape (batch, …); 0 for padding."""
-    return F.cross_entropy(outputs.movedim(-1, 1), labels, reduction="none", ignore_index=PADDING)
+    flat = outputs.flatten(0, -2), labels.flatten()
+    return F.cross_entropy(*flat, reduction="none", ignore_index=PADDING).view(labels.shape)
 
 
 def squared_error(outputs: Tensor, labels: Tensor) -> Tensor:

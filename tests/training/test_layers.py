@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support.chains import LowRank
 from torch import Tensor, nn
 
 from fedmf.models.flat_model import FlatModel
+from fedmf.models.parts import Recurrent, Residual
 from fedmf.training.gradients.alignment import aligned, aligned_empty
 from fedmf.training.gradients.convolutions import ConvolutionByProducts, ConvolutionByUser
 from fedmf.training.gradients.gradient import Accumulation, Batch, FunctionalGradient, LoopGradient
@@ -135,7 +137,7 @@ def test_both_ways_to_convolve_are_meant() -> None:
     for device, kind in ((CPU, ConvolutionByUser), (ELSEWHERE, ConvolutionByProducts)):
         layers = layers_of(model, device)
         assert layers is not None
-        assert isinstance(layers[0], kind)
+        assert isinstance(layers.layers[0], kind)
 
 
 class Doubled(nn.Linear):
@@ -145,15 +147,28 @@ class Doubled(nn.Linear):
         return 2 * super().forward(features)
 
 
+class Unused(nn.Sequential):
+    """Looks like a chain, but is not."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(nn.Linear(inputs, outputs))
+        self.rest = nn.Parameter(torch.zeros(3))
+
+
 def hooked() -> nn.Module:
     module = nn.Linear(7, 4)
     module.register_forward_hook(lambda _module, _inputs, outputs: 2 * outputs)
     return module
 
 
-def shared() -> nn.Module:
-    same = nn.Linear(7, 7)
-    return nn.Sequential(same, nn.ReLU(), same)
+class Gate(nn.LSTM):
+    """Looks like an LSTM, but might not be."""
+
+
+def merged() -> nn.Module:
+    module = LowRank(nn.Linear(7, 4), 2, 0.5)
+    module.merged = True
+    return module
 
 
 @pytest.mark.parametrize(
@@ -161,15 +176,19 @@ def shared() -> nn.Module:
     [
         lambda: Doubled(7, 4),
         hooked,
-        shared,
+        merged,
+        lambda: nn.Sequential(nn.Linear(7, 4), nn.PReLU()),
+        lambda: Recurrent(Gate(7, 4, batch_first=True)),
+        lambda: nn.Embedding(7, 4, max_norm=1.0),
+        lambda: nn.Embedding(7, 4, sparse=True),
+        lambda: Residual(nn.Linear(7, 7), nn.PReLU()),
+        lambda: nn.Sequential(Unused(7, 4), nn.ReLU()),
         lambda: nn.Conv2d(4, 4, 3, groups=2),
         lambda: nn.Conv2d(4, 4, 3, padding="same"),
         lambda: nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"),
         lambda: nn.Sequential(nn.Linear(7, 4), nn.Flatten(0)),
         lambda: nn.Sequential(nn.Linear(7, 4), nn.Dropout(0.5)),
-        lambda: nn.Sequential(nn.Linear(7, 4), nn.GroupNorm(2, 4)),
     ],
-    ids=["subclass", "hook", "shared", "groups", "same", "reflect", "flatten", "dropout", "norm"],
 )
 def test_what_is_not_written_out_is_left_to_the_general_way(make: Callable[[], nn.Module]) -> None:
     assert layers_of(FlatModel(make()), CPU) is None

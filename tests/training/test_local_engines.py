@@ -164,8 +164,8 @@ def test_batch_statistics_are_refused_with_the_way_out(engine: str) -> None:
     [
         (mlp(6, (), 4, seed=0), "auto", LayeredGradient),
         (mlp(6, (), 4, seed=0), "loop", LoopGradient),
-        (nn.Sequential(nn.Linear(6, 4), nn.GroupNorm(2, 4)), "auto", FunctionalGradient),
-        (nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4)), "vectorised", FunctionalGradient),
+        (nn.Sequential(nn.Linear(6, 4), nn.GroupNorm(2, 4)), "auto", LayeredGradient),
+        (nn.Sequential(nn.Linear(6, 4), nn.PReLU()), "vectorised", FunctionalGradient),
         (Branching(), "auto", LoopGradient),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from fedmf.training.gradients.gradient import Accumulation
 from fedmf.training.gradients.layers import Layer
+from fedmf.training.gradients.weights import Places, Weight
 
 __all__ = ["ConvolutionByProducts", "ConvolutionByUser", "MaxPool", "channels_last"]
 
@@ -31,68 +33,61 @@ class _Convolution(Layer):
 
     Args:
         module: what it stands for.
-        start: where its parameters begin in the flat vector; kernels come before the bias.
+        places: where its parameters stand.
     """
 
-    has_parameters = True
-
-    def __init__(self, module: nn.Conv2d, start: int) -> None:
+    def __init__(self, module: nn.Conv2d, places: Places) -> None:
         assert not isinstance(module.padding, str)
         self._stride, self._padding, self._dilation = module.stride, module.padding, module.dilation
         self._kernels = module.weight.shape
-        self._weight = slice(start, start + module.weight.numel())
-        self._bias = slice(self._weight.stop, self._weight.stop + module.out_channels)
-        self._has_bias = module.bias is not None
+        self._weight, self._bias = places.of(module.weight), places.maybe(module.bias)
 
-    def _view(self, rows: Tensor) -> Tensor:
-        return rows[:, self._weight].view(-1, *self._kernels)
+    def weights(self) -> Iterator[Weight]:
+        """See `Layer.weights`."""
+        yield self._weight
+        if self._bias is not None:
+            yield self._bias
 
 
 class ConvolutionByUser(_Convolution):
     """One user after another with the library's convolution: the fastest on processors.
 
-    A convolution of many channels does enough arithmetic for one call; a grouped one over users is slower.
+    A convolution of many channels does enough arithmetic for one call; a grouped one over users is slower,
+    and what users of a group save for the way back would not stay in the processor's cache.
     """
+
+    @property
+    def one_by_one(self) -> bool:
+        """See `Layer.one_by_one`."""
+        return True
 
     def forward(self, parameters: Tensor, x: Tensor) -> tuple[Tensor, Any]:
         """See `Layer.forward`."""
-        weights = self._view(parameters)
-        inputs = [channels_last(part) for part in x]
-        outputs = []
-        for u, part in enumerate(inputs):
-            bias = parameters[u, self._bias] if self._has_bias else None
-            kernels = channels_last(weights[u])
-            outputs.append(F.conv2d(part, kernels, bias, self._stride, self._padding, self._dilation))
-        return _stacked(outputs), inputs
+        inputs, kernels = channels_last(x[0]), channels_last(self._weight.of(parameters)[0])
+        bias = None if self._bias is None else self._bias.of(parameters)[0]
+        y = F.conv2d(inputs, kernels, bias, self._stride, self._padding, self._dilation)
+        return y[None], (inputs, kernels)
 
     def backward(self, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool) -> Tensor | None:
         """See `Layer.backward`."""
-        weights, targets = self._view(into.parameters), self._view(into.target)
-        inputs = []
-        for u, x in enumerate(saved):
-            dx, kernels, bias = torch.ops.aten.convolution_backward(
-                channels_last(dy[u]),
-                x,
-                channels_last(weights[u]),
-                [self._kernels[0]],
-                self._stride,
-                self._padding,
-                self._dilation,
-                False,
-                [0, 0],
-                1,
-                [need_dx, True, self._has_bias],
-            )
-            inputs.append(dx)
-            into.add(targets[u], kernels)
-            if self._has_bias:
-                into.add(into.target[u, self._bias], bias)
-        return _stacked(inputs) if need_dx else None
-
-
-def _stacked(parts: list[Tensor]) -> Tensor:
-    """One leading dimension more; without copying if there is one part."""
-    return parts[0][None] if len(parts) == 1 else torch.stack(parts)
+        of_bias = self._bias is not None and self._bias.trainable
+        dx, kernels, bias = torch.ops.aten.convolution_backward(
+            channels_last(dy[0]),
+            *saved,
+            [self._kernels[0]],
+            self._stride,
+            self._padding,
+            self._dilation,
+            False,
+            [0, 0],
+            1,
+            [need_dx, self._weight.trainable, of_bias],
+        )
+        if self._weight.trainable:
+            self._weight.add(into, kernels[None])
+        if self._bias is not None and of_bias:
+            self._bias.add(into, bias[None])
+        return dx[None] if need_dx else None
 
 
 class ConvolutionByProducts(_Convolution):
@@ -105,9 +100,9 @@ class ConvolutionByProducts(_Convolution):
             x.flatten(0, 1), self._kernels[2:], self._dilation, self._padding, self._stride
         ).unflatten(0, (users, batch))
         columns = patches.transpose(1, 2).flatten(2)
-        kernels = self._view(parameters).flatten(2)
-        if self._has_bias:
-            y = torch.baddbmm(parameters[:, self._bias, None], kernels, columns)
+        kernels = self._weight.of(parameters).flatten(2)
+        if self._bias is not None:
+            y = torch.baddbmm(self._bias.of(parameters)[..., None], kernels, columns)
         else:
             y = torch.bmm(kernels, columns)
         size = [
@@ -125,15 +120,15 @@ class ConvolutionByProducts(_Convolution):
         outer = dy.transpose(1, 2).flatten(2)
         dx = None
         if need_dx:
-            patches = torch.bmm(self._view(into.parameters).flatten(2).mT, outer)
+            patches = torch.bmm(self._weight.of(into.parameters).flatten(2).mT, outer)
             patches = patches.unflatten(2, (batch, -1)).transpose(1, 2).flatten(0, 1)
             dx = F.fold(
                 patches, shape[3:], self._kernels[2:], self._dilation, self._padding, self._stride
             ).unflatten(0, (users, batch))
-        flat = into.target[:, self._weight].view(users, self._kernels[0], -1)
-        flat.baddbmm_(outer, columns.mT, beta=into.beta, alpha=into.alpha)
-        if self._has_bias:
-            into.add(into.target[:, self._bias], outer.sum(dim=2))
+        if self._weight.trainable:
+            self._weight.add_product(into, outer, columns.mT)
+        if self._bias is not None and self._bias.trainable:
+            self._bias.add(into, outer.sum(dim=2))
         return dx
 
 

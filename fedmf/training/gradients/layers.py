@@ -7,22 +7,35 @@ itself: it is added to its target by the very product that computes it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedmf.training.gradients.alignment import aligned, aligned_empty
 from fedmf.training.gradients.gradient import Accumulation
+from fedmf.training.gradients.weights import Places, Weight
 
-__all__ = ["Layer", "Linear", "ParameterFree", "Rectifier"]
+__all__ = ["Flatten", "Layer", "Linear", "ParameterFree", "Rectifier"]
 
 
 class Layer(ABC):
     """One layer; it keeps no state between passes, so that threads can share it."""
 
-    has_parameters: ClassVar[bool] = False
+    @property
+    def one_by_one(self) -> bool:
+        """Whether it takes one user at a time."""
+        return False
+
+    def weights(self) -> Iterator[Weight]:
+        """Its parameter tensors, in the order in which `backward` adds their gradients."""
+        return iter(())
+
+    @property
+    def trainable(self) -> bool:
+        """Whether it adds any gradient."""
+        return any(weight.trainable for weight in self.weights())
 
     @abstractmethod
     def forward(self, parameters: Tensor, x: Tensor) -> tuple[Tensor, Any]:
@@ -30,7 +43,10 @@ class Layer(ABC):
 
     @abstractmethod
     def backward(self, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool) -> Tensor | None:
-        """Accumulate this layer's parameter gradients; returns the gradient of its inputs if needed."""
+        """Accumulate this layer's parameter gradients; returns the gradient of its inputs if needed.
+
+        Its own weights are read before their targets move: the target may be the parameters.
+        """
 
 
 class Linear(Layer):
@@ -38,28 +54,26 @@ class Linear(Layer):
 
     Args:
         module: what it stands for.
-        start: where its parameters begin in the flat vector; W comes before b.
+        places: where its parameters stand.
     """
 
-    has_parameters = True
+    def __init__(self, module: nn.Linear, places: Places) -> None:
+        self._weight, self._bias = places.of(module.weight), places.maybe(module.bias)
 
-    def __init__(self, module: nn.Linear, start: int) -> None:
-        self._shape = (module.out_features, module.in_features)
-        self._weight = slice(start, start + module.weight.numel())
-        self._bias = slice(self._weight.stop, self._weight.stop + module.out_features)
-        self._has_bias = module.bias is not None
-
-    def _view(self, rows: Tensor) -> Tensor:
-        return rows[:, self._weight].view(-1, *self._shape)
+    def weights(self) -> Iterator[Weight]:
+        """See `Layer.weights`."""
+        yield self._weight
+        if self._bias is not None:
+            yield self._bias
 
     def forward(self, parameters: Tensor, x: Tensor) -> tuple[Tensor, Any]:
         """See `Layer.forward`."""
         x = aligned(x)
         inputs = x.view(len(x), -1, x.shape[-1])
-        weight = self._view(parameters).mT
-        y = aligned_empty(x, *inputs.shape[:2], self._shape[0])
-        if self._has_bias:
-            torch.baddbmm(parameters[:, None, self._bias], inputs, weight, out=y)
+        weight = self._weight.of(parameters).mT
+        y = aligned_empty(x, *inputs.shape[:2], weight.shape[-1])
+        if self._bias is not None:
+            torch.baddbmm(self._bias.of(parameters)[:, None], inputs, weight, out=y)
         else:
             torch.bmm(inputs, weight, out=y)
         return y.view(*x.shape[:-1], -1), x
@@ -70,11 +84,13 @@ class Linear(Layer):
         dy = dy.view(len(dy), -1, dy.shape[-1])
         x = saved.view(len(saved), -1, saved.shape[-1])
         dx = None
-        if need_dx:  # before the parameters move: the target may be the parameters
-            dx = torch.bmm(dy, self._view(into.parameters), out=aligned_empty(x, *x.shape)).view(saved.shape)
-        self._view(into.target).baddbmm_(dy.mT, x, beta=into.beta, alpha=into.alpha)
-        if self._has_bias:
-            into.add(into.target[:, self._bias], dy.sum(dim=1))
+        if need_dx:
+            weight = self._weight.of(into.parameters)
+            dx = torch.bmm(dy, weight, out=aligned_empty(x, *x.shape)).view(saved.shape)
+        if self._weight.trainable:
+            self._weight.add_product(into, dy.mT, x)
+        if self._bias is not None and self._bias.trainable:
+            self._bias.add(into, dy.sum(dim=1))
         return dx
 
 
