@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from fedmf.cli.app import run
+from fedmf.cli.data import _draw
+from fedmf.data import CodeTokens, NumberTable
 from fedmf.data.digit_images import Digits
 from fedmf.data.summary import summarise
 
@@ -65,3 +67,17 @@ def test_labels_of_some_users_stand_for_all() -> None:
     summary = summarise(Digits(50).load(), most_users=7)
     assert summary.label_counts.shape == (7, 10)
     assert summary.sizes.sum() == 1438
+
+
+def test_tokens_and_numbers_are_summarised(tmp_path: Path) -> None:
+    tokens = summarise(CodeTokens(users=8, length=16, most_sequences=3).load())
+    assert tokens.label_counts.shape == (8, 257)
+    assert 3.0 < tokens.row()["entropy_of_users"] < 8.0
+    (tmp_path / "rows.csv").write_text("a,y\n" + "1,2\n" * 30)
+    table = NumberTable(
+        users=4, path=str(tmp_path / "rows.csv"), feature_columns=("a",), label_columns=("y",)
+    )
+    numbers = summarise(table.load())
+    assert (numbers.row()["classes"], numbers.row()["entropy_of_users"]) == (0, 0.0)
+    _draw(numbers, tmp_path / "sizes.png")
+    assert (tmp_path / "sizes.png").read_bytes().startswith(b"\x89PNG")

@@ -22,15 +22,17 @@ from fedmf.audit.tasks import LINEAR
 from fedmf.flower import SentMessage, watched_messages
 from fedmf.records import unguarded
 from fedmf.runs import render_toml
+from fedmf.training import METRICS
 
 __all__ = ["Command", "Leaving", "Verdict", "compare", "differences", "observe"]
 
 #: A command line: arguments to exit code.
 Command = Callable[[Sequence[str]], int]
 
+_JUDGED: Final = "|".join(["loss", *(metric.name.replace("_", "[_ ]") for metric in METRICS)])
 #: What is computed from the released models: it may differ, since the models do, and noise covers it.
 _NOISED: Final = re.compile(
-    r"\b(loss|accuracy)(\s+|\": |=)(-?[\d.]+(e[+-]?\d+)?|nan|inf|null|NaN|Infinity)( %)?"
+    rf"\b({_JUDGED})(\s+|\": |=)(-?[\d.]+(e[+-]?\d+)?|nan|inf|null|NaN|Infinity)( %)?"
 )
 _CLOCK: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+\d\d:\d\d)?|\b\d\d:\d\d:\d\d\b")
 

@@ -46,7 +46,7 @@ def _table(row: dict[str, Any]) -> str:
         "users": f"{row['users']:,}",
         "training examples": f"{row['examples']:,}",
         "test examples": f"{row['test_examples']:,}",
-        "one example": "×".join(map(str, row["example_shape"])) + f", {row['classes']} classes",
+        "one example": "×".join(map(str, row["example_shape"])) + f", {row['classes'] or 'no'} classes",
         "examples a user": sizes,
         "label entropy": f"{row['entropy_of_users']:.2f} bits inside a user, {row['entropy_of_all']:.2f} "
         f"over all ({row['users_looked_at']:,} users looked at)",
@@ -62,16 +62,18 @@ def _draw(summary: PartitionSummary, file: Path) -> None:
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
+    counted = summary.label_counts.shape[1] > 0
+    left, *rest = figure.subplots(1, 2 if counted else 1, squeeze=False)[0]
     sizes = np.sort(summary.sizes)[::-1]
     shown = np.unique(np.geomspace(1, sizes.size, 2000).astype(int)) - 1
     left.plot(shown + 1, sizes[shown], drawstyle="steps-mid")
     left.set(xlabel="users, largest first", ylabel="examples", ylim=(0, None))
-    some = summary.label_counts[:: max(1, len(summary.label_counts) // 100)]
-    shares = some / np.maximum(1, some.sum(axis=1, keepdims=True))
-    image = right.imshow(shares, aspect="auto", interpolation="nearest", vmin=0, vmax=1, cmap="viridis")
-    right.set(xlabel="class", ylabel=f"{len(some)} of {sizes.size:,} users")
-    figure.colorbar(image, ax=right, label="share of a user's examples")
+    for right in rest:
+        some = summary.label_counts[:: max(1, len(summary.label_counts) // 100)]
+        shares = some / np.maximum(1, some.sum(axis=1, keepdims=True))
+        image = right.imshow(shares, aspect="auto", interpolation="nearest", vmin=0, vmax=1, cmap="viridis")
+        right.set(xlabel="class", ylabel=f"{len(some)} of {sizes.size:,} users")
+        figure.colorbar(image, ax=right, label="share of a user's examples")
     try:
         figure.savefig(file, dpi=150)
     except OSError as error:

@@ -20,7 +20,7 @@ __all__ = ["RunView"]
 
 
 class RunView:
-    """Shows rounds, loss, accuracy and ε so far while a session runs, and a summary after it."""
+    """Shows rounds, loss, the task's metrics and ε so far while a session runs, and a summary after it."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

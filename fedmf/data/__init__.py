@@ -20,12 +20,16 @@ from fedmf.data.public_input import PublicInput
 from fedmf.data.rows import (
     Hub,
     HubDataset,
+    HubText,
+    NumberTable,
     OnNodes,
     RowOptions,
     RowsOfNode,
     Table,
     TableColumns,
     TableRows,
+    Text,
+    TextOptions,
     read_table,
 )
 from fedmf.data.structure import (
@@ -43,12 +47,15 @@ from fedmf.data.structure import (
 )
 from fedmf.data.summary import PartitionSummary, summarise
 from fedmf.data.synthetic import Synthetic, SyntheticDataset
+from fedmf.data.text import ByteVocabulary, CodeTokens, Vocabulary, next_tokens
 from fedmf.data.user_ids import NumberedUsers
 from fedmf.values import by_kind
 
 __all__ = [
     "DATASETS",
     "PARTITIONS",
+    "ByteVocabulary",
+    "CodeTokens",
     "DatasetOptions",
     "Digits",
     "ExampleStructure",
@@ -56,8 +63,10 @@ __all__ = [
     "FederatedDataset",
     "Hub",
     "HubDataset",
+    "HubText",
     "InMemoryDataset",
     "NamedStructures",
+    "NumberTable",
     "NumberedUsers",
     "OnNodes",
     "Partition",
@@ -75,10 +84,14 @@ __all__ = [
     "TableRows",
     "TensorStructure",
     "TestOwner",
+    "Text",
+    "TextOptions",
+    "Vocabulary",
     "device_of",
     "each",
     "joined",
     "named",
+    "next_tokens",
     "partition_by_dirichlet_sizes",
     "partition_by_label",
     "partition_by_power_law",
@@ -92,4 +105,6 @@ __all__ = [
 ]
 
 #: What `[data]` may be, by kind.
-DATASETS: Final[dict[str, type[DatasetOptions]]] = by_kind(Digits, Synthetic, Prototypes, Table, Hub, OnNodes)
+DATASETS: Final[dict[str, type[DatasetOptions]]] = by_kind(
+    *(Digits, Synthetic, Prototypes, Table, NumberTable, Text, Hub, HubText, OnNodes, CodeTokens)
+)

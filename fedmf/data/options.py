@@ -73,8 +73,8 @@ class DatasetOptions(Value, ABC):
         """
 
     @abstractmethod
-    def example_inputs(self) -> tuple[PublicInput, PublicInput, PublicInput]:
-        """Classes, shape of an example and normalisation, as far as they are known without the data."""
+    def example_inputs(self) -> tuple[PublicInput, ...]:
+        """Classes or vocabulary, shape of an example, normalisation: as far as they are declared."""
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """Whatever of the data is taken as known to everybody; computed from the options alone."""

@@ -22,7 +22,8 @@ class PartitionSummary:
 
     Args:
         sizes: number of examples of each user, shape (users,).
-        label_counts: examples of each class that the users looked at own, shape (looked at, classes).
+        label_counts: labels of each class, or tokens of each number, that the users looked at own, shape
+            (looked at, classes); of no classes where labels are real numbers.
         test_examples: size of the central test part.
         example_shape: of one example.
     """
@@ -63,12 +64,17 @@ def summarise(dataset: FederatedDataset, most_users: int = 1000) -> PartitionSum
     everybody = range(0, dataset.users, _CHUNK)
     sizes = [dataset.sizes(np.arange(u, min(u + _CHUNK, dataset.users))) for u in everybody]
     looked_at = np.unique(np.linspace(0, dataset.users - 1, min(most_users, dataset.users)).astype(np.int64))
-    counts = [
-        np.bincount(dataset.examples(np.array([u]))[1].cpu().numpy(), minlength=dataset.classes)
-        for u in looked_at
-    ]
+    counts = [_counts(dataset, u) for u in looked_at]
     shape = tuple(dataset.test_features.shape[1:])
     return PartitionSummary(np.concatenate(sizes), np.stack(counts), len(dataset.test_labels), shape)
+
+
+def _counts(dataset: FederatedDataset, user: np.int64) -> NDArray[np.int64]:
+    """How often the user has each label, padding left out."""
+    labels = dataset.examples(np.array([user]))[1].cpu().numpy()
+    if labels.dtype.kind == "f":
+        return np.zeros(0, dtype=np.int64)
+    return np.bincount(labels[labels >= 0], minlength=dataset.classes or dataset.vocabulary)
 
 
 def _entropy(counts: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -21,7 +21,7 @@ from fedmf.flower.messages import (
     slice_reply,
 )
 from fedmf.flower.private_evaluation import private_reply
-from fedmf.runs import Classification, Run, Scalar, clipped_sums, local_trainer, run_of
+from fedmf.runs import NamedTask, Run, Scalar, clipped_sums, local_trainer, run_of
 from fedmf.training import ClippedSums, Task, Trainer, evaluate_users
 
 __all__ = ["app", "make_client_app", "node_client_app"]
@@ -126,8 +126,8 @@ def cached_trainer(
     """
     run = run_of(dict(items))
     source = run.task_source
-    if isinstance(source, Classification) and isinstance(source.data, OnNodes):
-        here = Classification(source.data.here(path, roster), source.model)
+    if isinstance(source, NamedTask) and isinstance(source.data, OnNodes):
+        here = dataclasses.replace(source, data=source.data.here(path, roster))
         run = dataclasses.replace(run, task=here)
     elif path or roster:
         raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from torch import Tensor
@@ -12,11 +12,13 @@ from torch import Tensor
 from fedmf.flower.boundary import shown
 from fedmf.flower.messages import RejectedReply, check_header, request_content
 from fedmf.runs import not_private
-from fedmf.training import ACCURACY, ExampleTotals, Task, UserFailure
+from fedmf.training import METRICS, ExampleTotals, Task, UserFailure
 
 __all__ = ["CohortEvaluation", "evaluation_reply", "read_evaluation_reply"]
 
 _METRICS, _CONFIG, _EXAMPLES = "metrics", "config", "examples"
+#: What sums of shares may be off by.
+_ROUNDING: Final = 1e-9
 
 
 class CohortEvaluation:
@@ -119,14 +121,19 @@ def _values(totals: Sequence[ExampleTotals], task: Task) -> dict[str, float]:
 
 def _check_possible(totals: ExampleTotals, task: Task) -> None:
     """Refuse sums of which no metric can be made, such as a negative one of squares, or impossible counts."""
-    if ACCURACY in task.metrics and not 0 <= totals.sums[ACCURACY.name][0] <= totals.examples:
-        (correct,) = totals.sums[ACCURACY.name]
-        raise RejectedReply(f"accuracy must be a sum in 0..{totals.examples}; got {correct!r}")
     try:
-        task.values(totals.sums, totals.examples)
+        values = task.values(totals.sums, totals.examples)
     except (ArithmeticError, ValueError) as error:
         sums = shown(str(dict(totals.sums)))
         raise RejectedReply(f"sums must be those of examples; got {sums}: {error}") from None
+    for metric in task.metrics:
+        share = values[metric.name]
+        if (
+            metric in METRICS
+            and metric.is_share
+            and not (math.isnan(share) or -_ROUNDING <= share <= 1 + _ROUNDING)
+        ):
+            raise RejectedReply(f"{metric.name} must be a share, in 0..1; got {share!r}")
 
 
 def evaluation_reply(request: Message, t: int, users: Sequence[str], totals: ExampleTotals) -> Message:

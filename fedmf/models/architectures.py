@@ -40,7 +40,7 @@ class Architecture(Value, ABC):
         check_whole("seed (of the model)", self.seed, 0, 2**63 - 1)
 
     @abstractmethod
-    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], outputs: int, vocabulary: int = 0) -> nn.Module:
         """The module, freshly initialised; no global random generator moves.
 
         Args:
@@ -70,7 +70,7 @@ class Mlp(Architecture):
         super().__post_init__()
         check_sizes("hidden_units", self.hidden_units)
 
-    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], outputs: int, vocabulary: int = 0) -> nn.Module:
         """See `Architecture.build`."""
         return _flattened(shape, mlp(math.prod(shape), self.hidden_units, outputs, self.seed))
 
@@ -85,7 +85,7 @@ class Logistic(Architecture):
 
     kind: ClassVar[str] = "logistic"
 
-    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], outputs: int, vocabulary: int = 0) -> nn.Module:
         """See `Architecture.build`."""
         return _flattened(shape, mlp(math.prod(shape), (), outputs, self.seed))
 
@@ -103,7 +103,7 @@ class Cnn(Mlp):
 
     kind: ClassVar[str] = "cnn"
 
-    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], outputs: int, vocabulary: int = 0) -> nn.Module:
         """See `Architecture.build`; both sides of an image are at least 4."""
         if len(shape) != 3 or min(shape[1:]) < 4:
             raise ValueError(

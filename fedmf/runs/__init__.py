@@ -15,7 +15,16 @@ from fedmf.runs.evaluation import (
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import TaskSource
 from fedmf.runs.mechanism import NoiseMechanism
-from fedmf.runs.named_tasks import Classification, FunctionTask
+from fedmf.runs.named_tasks import (
+    NAMED_TASKS,
+    Classification,
+    FunctionTask,
+    MultiLabel,
+    NamedTask,
+    NextToken,
+    Regression,
+    Tagging,
+)
 from fedmf.runs.outputs import (
     account,
     account_branches,
@@ -35,22 +44,28 @@ from fedmf.runs.tables import Scalar, dotted_keys, load_run, parse_assignments, 
 __all__ = [
     "FAILURES",
     "LEDGER",
+    "NAMED_TASKS",
     "CentralEvaluation",
     "Classification",
     "Evaluation",
     "Execution",
     "FunctionTask",
+    "MultiLabel",
+    "NamedTask",
+    "NextToken",
     "NoiseMechanism",
     "NotPrivateEvaluation",
     "PrivateEvaluation",
     "PrivateEvaluator",
     "PrivateServer",
     "Ranges",
+    "Regression",
     "ReleasedModel",
     "Run",
     "RunDirectory",
     "Scalar",
     "Session",
+    "Tagging",
     "TaskSource",
     "UserBudgets",
     "WholeModel",

@@ -1,37 +1,50 @@
-"""Tasks by name: a data set with a model, or a function of a user's own."""
+"""Tasks by name: what is learnt of a data set by a model, or a function of a user's own."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import math
 import re
 import sys
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-from fedmf.data import DatasetOptions, Digits, PublicInput
+from torch import nn
+
+from fedmf.data import DatasetOptions, Digits, FederatedDataset, PublicInput
 from fedmf.errors import ConfigError
 from fedmf.models import Architecture, Mlp
 from fedmf.runs.given import declared_by_task
-from fedmf.training import Task, classification
+from fedmf.training import Task, classification, multi_label, next_token, regression, tagging
 from fedmf.values import Value, check_whole
 
-__all__ = ["Classification", "FunctionTask"]
+__all__ = [
+    "NAMED_TASKS",
+    "Classification",
+    "FunctionTask",
+    "MultiLabel",
+    "NamedTask",
+    "NextToken",
+    "Regression",
+    "Tagging",
+]
 
 
 @dataclass(frozen=True)
-class Classification:
-    """Examples with one label each, and a model with an output for each class.
+class NamedTask(ABC):
+    """A data set, a model, and what is learnt of the one by the other: loss and metrics.
 
     Args:
         data: whose examples.
         model: which model.
     """
 
-    kind: ClassVar[str] = "classification"
-    data: DatasetOptions = field(default_factory=Digits)
-    model: Architecture = field(default_factory=Mlp)
+    kind: ClassVar[str]
+    data: DatasetOptions
+    model: Architecture
 
     @property
     def users(self) -> int:
@@ -63,19 +76,117 @@ class Classification:
         """Those of the data."""
         return self.data.undeclared()
 
+    @abstractmethod
     def build(self) -> Task:
         """Load the data and build the model; a pure function of the value and the files it names.
 
         Raises:
-            ValueError: the data cannot be read or do not suit partition or model.
+            ValueError: the data cannot be read, or do not suit task, partition or model.
         """
-        dataset = self.data.load()
-        shape = tuple(dataset.test_features.shape[1:])
-        return classification(dataset, self.model.build(shape, dataset.classes))
+
+    def module(self, dataset: FederatedDataset, outputs: int) -> nn.Module:
+        """The model for examples of the data set, with so many outputs for an example or a position.
+
+        Raises:
+            ValueError: the data have nothing to learn of this kind, or the model cannot take them.
+        """
+        if outputs < 1:
+            raise ValueError(
+                f"[data] must suit task {self.kind!r}: {self.needs}; got data of kind {self.data.kind!r}, "
+                "which have none."
+            )
+        shape = dataset.structure.features.shape
+        return self.model.build(shape, outputs, dataset.vocabulary)
+
+    #: What the data must have, in words.
+    needs: ClassVar[str]
 
     def to_dict(self) -> dict[str, Any]:
         """Kind, data and model."""
         return {"kind": self.kind, "data": self.data.to_dict(), "model": self.model.to_dict()}
+
+
+@dataclass(frozen=True)
+class Classification(NamedTask):
+    """Examples with one label each, and a model with an output for each class."""
+
+    kind: ClassVar[str] = "classification"
+    needs: ClassVar[str] = "class numbers as labels"
+    data: DatasetOptions = field(default_factory=Digits)
+    model: Architecture = field(default_factory=Mlp)
+
+    def build(self) -> Task:
+        """See `NamedTask.build`."""
+        dataset = self.data.load()
+        outputs = dataset.classes if dataset.test_labels.ndim == 1 else 0
+        return classification(dataset, self.module(dataset, outputs))
+
+
+@dataclass(frozen=True)
+class NextToken(NamedTask):
+    """Texts as tokens, and a model that predicts from each position the token that follows."""
+
+    kind: ClassVar[str] = "next-token"
+    needs: ClassVar[str] = "tokens as features"
+
+    def build(self) -> Task:
+        """See `NamedTask.build`."""
+        dataset = self.data.load()
+        return next_token(dataset, self.module(dataset, dataset.vocabulary), dataset.vocabulary)
+
+
+@dataclass(frozen=True)
+class Tagging(NamedTask):
+    """Texts as tokens with a label each, and a model with an output for each class at each position."""
+
+    kind: ClassVar[str] = "tagging"
+    needs: ClassVar[str] = "a class number for each position as labels"
+
+    def build(self) -> Task:
+        """See `NamedTask.build`."""
+        dataset = self.data.load()
+        outputs = dataset.classes if dataset.test_labels.ndim > 1 else 0
+        return tagging(dataset, self.module(dataset, outputs))
+
+
+@dataclass(frozen=True)
+class Regression(NamedTask):
+    """Examples with numbers as labels, and a model with an output for each of them."""
+
+    kind: ClassVar[str] = "regression"
+    needs: ClassVar[str] = "real numbers as labels"
+
+    def build(self) -> Task:
+        """See `NamedTask.build`."""
+        dataset = self.data.load()
+        return regression(dataset, self.module(dataset, _numbers(dataset)))
+
+
+@dataclass(frozen=True)
+class MultiLabel(NamedTask):
+    """Examples with several labels of 0 or 1, and a model with a logit for each of them."""
+
+    kind: ClassVar[str] = "multi-label"
+    needs: ClassVar[str] = "two or more columns of numbers 0 and 1 as labels"
+
+    def build(self) -> Task:
+        """See `NamedTask.build`."""
+        dataset = self.data.load()
+        labels = _numbers(dataset) if dataset.test_labels.ndim == 2 else 0
+        if labels and not bool(((dataset.test_labels == 0) | (dataset.test_labels == 1)).all()):
+            raise ValueError(f"labels of task {self.kind!r} must be 0 or 1; got others in the test part.")
+        return multi_label(dataset, self.module(dataset, labels))
+
+
+def _numbers(dataset: FederatedDataset) -> int:
+    """How many numbers an example's label is; 0 where it is no real number."""
+    labels = dataset.structure.labels
+    return math.prod(labels.shape) if labels.dtype.is_floating_point else 0
+
+
+_KINDS = (Classification, NextToken, Tagging, Regression, MultiLabel)
+#: Tasks that [data] and [model] make, by kind; the first is the default.
+NAMED_TASKS: Final[dict[str, type[NamedTask]]] = {task.kind: task for task in _KINDS}
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from fedmf.runs.evaluation import (
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import GIVEN, GivenTask, TaskSource, recorded_optimizer, same_optimizer, same_task
 from fedmf.runs.mechanism import NoiseMechanism, noise_mechanism
-from fedmf.runs.named_tasks import Classification, FunctionTask
+from fedmf.runs.named_tasks import NAMED_TASKS, Classification, FunctionTask
 from fedmf.training import LocalSGD, Task
 from fedmf.values import by_kind, dotted, value_of
 from fedmf.workload import ToeplitzWorkload, parse_workload
@@ -316,8 +316,8 @@ def _task_of(recorded: Mapping[str, Any], task: Task | None) -> TaskSource | Tas
     kind = recorded.get("kind")
     if kind == GIVEN:
         return same_task(recorded, task)
-    if kind == Classification.kind:
-        return Classification(value_of(DATASETS, recorded["data"]), value_of(MODELS, recorded["model"]))
+    if kind in NAMED_TASKS:
+        return NAMED_TASKS[kind](value_of(DATASETS, recorded["data"]), value_of(MODELS, recorded["model"]))
     return value_of(_FUNCTION_TASK, recorded)
 
 

@@ -29,7 +29,7 @@ from fedmf.optim import ServerOptimizer
 from fedmf.runs.budget import UserBudgets, check_names, read_budgets
 from fedmf.runs.directory import Planned, RunDirectory
 from fedmf.runs.evaluation import NotPrivateEvaluation, PrivateEvaluation
-from fedmf.runs.named_tasks import Classification
+from fedmf.runs.named_tasks import NamedTask
 from fedmf.runs.outputs import (
     central,
     draw_learning_curve,
@@ -303,7 +303,7 @@ def _from_file(run: Run, task: Task) -> Tensor | None:
         ConfigError: the file cannot be used.
     """
     source = run.task_source
-    if not isinstance(source, Classification) or not source.model.initial:
+    if not isinstance(source, NamedTask) or not source.model.initial:
         return None
     return initial_parameters(Path(source.model.initial).expanduser(), task.model)
 

@@ -17,15 +17,17 @@ from fedmf.training.local import LocalTrainer, Trainer
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.losses import cross_entropy
 from fedmf.training.made_up import seconds_of_training
-from fedmf.training.metrics import ACCURACY, F1, MAE, PERPLEXITY, RMSE, TOKEN_ACCURACY, Metric
+from fedmf.training.metrics import ACCURACY, AUC, F1, MAE, METRICS, PERPLEXITY, RMSE, TOKEN_ACCURACY, Metric
 from fedmf.training.task import Task
 from fedmf.training.trial import preflight
 
 __all__ = [
     "ACCURACY",
+    "AUC",
     "F1",
     "FRACTION_BITS",
     "MAE",
+    "METRICS",
     "PERPLEXITY",
     "RMSE",
     "TOKEN_ACCURACY",

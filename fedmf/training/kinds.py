@@ -10,7 +10,7 @@ from fedmf.data import FederatedDataset
 from fedmf.models import FlatModel
 from fedmf.training.gradients import Loss
 from fedmf.training.losses import binary_cross_entropy, cross_entropy, squared_error, token_cross_entropy
-from fedmf.training.metrics import ACCURACY, F1, MAE, PERPLEXITY, RMSE, TOKEN_ACCURACY
+from fedmf.training.metrics import ACCURACY, AUC, F1, MAE, PERPLEXITY, RMSE, TOKEN_ACCURACY
 from fedmf.training.task import Task
 
 __all__ = ["classification", "multi_label", "next_token", "regression", "tagging"]
@@ -76,7 +76,7 @@ def multi_label(dataset: FederatedDataset, model: Model) -> Task:
     """
     shapes = dataset.structure
     structure = replace(shapes, labels=replace(shapes.labels, bound=2))
-    return Task(dataset, _flat(model), binary_cross_entropy, (F1,), structure)
+    return Task(dataset, _flat(model), binary_cross_entropy, (F1, AUC), structure)
 
 
 def _flat(model: Model) -> FlatModel:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from fedmf.training.losses import PADDING, position_losses
 
-__all__ = ["ACCURACY", "F1", "MAE", "PERPLEXITY", "RMSE", "TOKEN_ACCURACY", "Metric"]
+__all__ = ["ACCURACY", "AUC", "F1", "MAE", "METRICS", "PERPLEXITY", "RMSE", "TOKEN_ACCURACY", "Metric"]
 
 
 def mean(sums: Sequence[float], examples: int) -> float:
@@ -103,6 +104,43 @@ def _agreement(outputs: Tensor, labels: Tensor) -> Tensor:
     return _per_example(2 * (predicted & true), predicted.int() + true.int())
 
 
+#: Bins of scores, which are logits clamped to ±_WIDEST.
+_BINS: Final = 256
+_WIDEST: Final = 16.0
+
+
+def _score_counts(outputs: Tensor, labels: Tensor) -> Tensor:
+    """For each label of an example: in which bin its score is, counted apart for label 0 and label 1.
+
+    Returns:
+        Shape (batch, labels × 2 × bins).
+    """
+    if labels.is_floating_point():
+        scores, true = outputs.flatten(1), labels.flatten(1) > 0.5
+    else:  # two classes
+        scores, true = (outputs[:, 1] - outputs[:, 0])[:, None], labels[:, None] == 1
+    place = (scores.nan_to_num(-_WIDEST).clamp(-_WIDEST, _WIDEST) + _WIDEST) * (_BINS / (2 * _WIDEST))
+    bins = place.long().clamp(max=_BINS - 1) + _BINS * true
+    return torch.nn.functional.one_hot(bins, 2 * _BINS).flatten(1)
+
+
+def _area(sums: Sequence[float], examples: int) -> float:
+    """Mean over labels of the share of pairs (a 0, a 1) in order of their bins, one bin counting ½."""
+    areas = [
+        area for first in range(0, len(sums), 2 * _BINS) if not math.isnan(area := _area_of(sums, first))
+    ]
+    return sum(areas) / len(areas) if areas else math.nan
+
+
+def _area_of(sums: Sequence[float], first: int) -> float:
+    negative, positive = sums[first : first + _BINS], sums[first + _BINS : first + 2 * _BINS]
+    pairs, below, right = sum(negative) * sum(positive), 0.0, 0.0
+    for zeros, ones in zip(negative, positive, strict=True):
+        right += ones * (below + zeros / 2)
+        below += zeros
+    return right / pairs if pairs else math.nan
+
+
 def _per_example(*entries: Tensor) -> Tensor:
     """Sums over the entries of each example, shape (batch, k)."""
     return torch.stack([part.reshape(len(part), -1).sum(dim=1) for part in entries], dim=1)
@@ -131,3 +169,11 @@ MAE = Metric("mae", _absolute_error, higher_is_better=False, clip_range=(0.0, 10
 RMSE = Metric("rmse", _squared_error, higher_is_better=False, clip_range=(0.0, 10.0), value=_root_mean)
 #: F1 over all examples and labels together (micro average).
 F1 = Metric("f1", _agreement, higher_is_better=True, value=ratio)
+#: Area under the ROC curve, averaged over labels; of data with two classes, of the second one.
+#:
+#: It is no function of sums over examples, but that of scores rounded to 256 bins of width ⅛ of the logit in
+#: [−16, 16] is one: of counts. It is exact for rounded scores, and differs from that of the scores themselves
+#: by at most ½·Σ_b p_b·n_b, with p_b and n_b the shares of the ones and of the zeros that lie in bin b.
+AUC = Metric("auc", _score_counts, higher_is_better=True, value=_area)
+#: All of these.
+METRICS: Final = (ACCURACY, AUC, F1, MAE, PERPLEXITY, RMSE, TOKEN_ACCURACY)

@@ -292,7 +292,7 @@ def test_hidden_units_may_be_one_integer_or_none() -> None:
         ),
         (
             {"kind": "synthetic", "input-shape": "60"},
-            "input-shape is a key of digits, prototypes, table, hub, on-nodes, not",
+            "input-shape is a key of digits, prototypes, table, ",
         ),
         (
             {"kind": "table", "path": "x", "feature-columns": "a,,b"},

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from fedmf.data import DATASETS
 from fedmf.factorization import names
+from fedmf.runs import NAMED_TASKS
 from fedmf.runs.tables import Key, keys
 
 KEYS: dict[str, Key] = {key.dotted: key for key in keys()}
@@ -19,12 +21,22 @@ _DECLARED = {"data.class-names": "0..9", "data.input-shape": "64", "data.roster"
 NEEDED: dict[tuple[str, str], dict[str, Any]] = {
     ("data", "table"): {"data.path": "rows.csv", "data.feature-columns": "a,b", **_DECLARED},
     ("data", "hub"): {"data.path": "cifar10", **_DECLARED},
+    ("data", "number-table"): {
+        "data.path": "rows.csv",
+        "data.feature-columns": "a,b",
+        "data.label-columns": "y",
+    },
     ("data", "on-nodes"): {"data.path": "rows.csv", "data.feature-columns": "a,b", **_DECLARED},
+    ("data", "text"): {"data.path": "notes", "data.roster": "users.txt"},
+    ("data", "hub-text"): {"data.path": "imdb", "data.roster": "users.txt"},
     ("task", "function"): {"task.function": "tasks:make"},
 }
 #: What a value of a key needs.
 COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("data.partition", "natural"): {"data.kind": "table"},
+    ("data.tag-column", "tags"): {"data.text-column": "body", "data.class-names": "D,N"},
+    ("data.vocabulary", "bpe"): {"data.vocabulary-path": "public.txt"},
+    ("data.vocabulary", "words"): {"data.vocabulary-path": "public.txt"},
     ("privacy.amplified", True): {"cohorts.kind": "balls-in-bins"},
     ("optimizer.epsilon", 0.0): {"optimizer.kind": "adam"},
     ("optimizer.epsilon", 1e9): {"optimizer.kind": "adam"},
@@ -50,6 +62,11 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "data.clusters": ([1, 1000], [0, -2, 1001]),
     "data.alpha": ([0.0, 1e6], [-0.1]),
     "data.beta": ([0.0, 1e6], [-0.1]),
+    "data.public-fraction": ([0.01, 0.5], [0.0, 1.0, 0.8]),
+    "data.length": ([1, 10**6], [0, -2, 2**31]),
+    "data.vocabulary-size": ([258, 10**6], [257, -2, 2**31]),
+    "data.most-sequences": ([1, 10**6], [0, -2, 2**31]),
+    "data.most-test-sequences": ([1, 10**6], [0, -2, 2**31]),
     "model.seed": ([0, 2**63 - 1], [-2, 2**63]),
     "cohorts.rounds": ([1, 10**6], [0, -2, 2**31]),
     "cohorts.size": ([1, 360], [0, -2, 361, 2**31]),
@@ -130,6 +147,10 @@ TEXTS: dict[str, list[str]] = {
     "data.path": ["rows.csv", 'a "b"/é'],
     "data.feature-columns": ["a,b", "none", "größe"],
     "data.label-column": ["y", "a,b"],
+    "data.text-column": ["body", "größe"],
+    "data.tag-column": ["tags"],
+    "data.vocabulary-path": ["public.txt", 'a "b"/é.json'],
+    "data.label-columns": ["y", "y,größe"],
     "data.user-column": ["who"],
     "data.class-names": ["cat,dog", "0..61", "größe,-1"],
     "model.initial": ["base.safetensors", "a b/é.pt"],
@@ -148,9 +169,11 @@ TEXTS: dict[str, list[str]] = {
 _MECHANISMS = names()
 #: Texts that a key chooses from.
 CHOICES: dict[str, list[str]] = {
-    "task.kind": ["classification", "function"],
-    "data.kind": ["digits", "synthetic", "prototypes", "table", "hub", "on-nodes"],
+    "task.kind": [*NAMED_TASKS, "function"],
+    "data.kind": [*DATASETS],
     "data.partition": ["iid", "dirichlet", "dirichlet-sizes", "power-law", "shards"],
+    "data.part": ["users", "public"],
+    "data.vocabulary": ["bytes", "words", "bpe"],
     "data.hold-out": ["auto", "examples", "users"],
     "model.kind": ["mlp", "cnn", "logistic"],
     "cohorts.kind": ["cyclic", "random", "cyclic-poisson", "balls-in-bins", "b-min-sep"],

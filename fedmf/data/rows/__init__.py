@@ -1,21 +1,28 @@
 """Data sets of rows that somebody collected: declared, read row by row, and held out by user."""
 
 from fedmf.data.rows.hub import Hub, HubDataset
+from fedmf.data.rows.hub_text import HubText
+from fedmf.data.rows.number_table import NumberTable
 from fedmf.data.rows.on_nodes import OnNodes, RowsOfNode
 from fedmf.data.rows.ownership import hold_out_examples, hold_out_users
 from fedmf.data.rows.row_options import RowOptions
 from fedmf.data.rows.table import Table
 from fedmf.data.rows.table_file import TableColumns, TableRows, read_table
+from fedmf.data.rows.text_options import Text, TextOptions
 
 __all__ = [
     "Hub",
     "HubDataset",
+    "HubText",
+    "NumberTable",
     "OnNodes",
     "RowOptions",
     "RowsOfNode",
     "Table",
     "TableColumns",
     "TableRows",
+    "Text",
+    "TextOptions",
     "hold_out_examples",
     "hold_out_users",
     "read_table",

@@ -18,12 +18,13 @@ from torch import Tensor
 from fedmf.data.dataset import FederatedDataset, TestOwner
 from fedmf.data.partitions import Partition, check_users
 from fedmf.data.rows.decoding import check_features, decoded
+from fedmf.data.rows.labelled_rows import LabelledRows
 from fedmf.data.rows.ownership import partition_by_owner
-from fedmf.data.rows.row_options import HeldOut, RowOptions
+from fedmf.data.rows.row_options import HeldOut
 from fedmf.data.rows.text_column import TextColumn, bytes_of
 from fedmf.data.user_ids import NumberedUsers
 
-__all__ = ["Hub", "HubDataset"]
+__all__ = ["Hub", "HubDataset", "column_chunks", "loaded"]
 
 _MOST_TESTS: Final = 10_000
 
@@ -87,7 +88,7 @@ class HubDataset(FederatedDataset):
 
 
 @dataclass(frozen=True)
-class Hub(RowOptions):
+class Hub(LabelledRows):
     """A data set of the Hugging Face hub, or a folder in its format, spread over users.
 
     ``path`` is its name on the hub (which needs a network the first time) or that of a folder: Parquet files
@@ -117,7 +118,7 @@ class Hub(RowOptions):
 
     def load(self) -> HubDataset:
         """See `DatasetOptions.load`; features of training rows are not looked at."""
-        splits = _loaded(self.path)
+        splits = loaded(self.path)
         train, features = splits["train"], self.feature_columns[0]
         for column in filter(None, (features, self.label_column, self.user_column)):
             if column not in train.column_names:
@@ -165,7 +166,7 @@ class Hub(RowOptions):
 
     @property
     def normalisation(self) -> str:
-        """See `RowOptions.normalisation`."""
+        """See `LabelledRows.normalisation`."""
         return "pixels / 255, other numbers as they are, in float32"
 
     @property
@@ -217,7 +218,12 @@ class Hub(RowOptions):
         return owned, NumberedUsers(self.users)
 
 
-def _loaded(name: str) -> Any:
+def loaded(name: str) -> Any:
+    """The splits of a data set, of which "train" is one.
+
+    Raises:
+        ValueError: it cannot be had, or the extra ``data`` is missing.
+    """
     if find_spec("flwr_datasets") is None:
         raise ValueError("dataset 'hub' needs the extra: pip install 'fedmf[data]'.")
     import datasets
@@ -236,12 +242,13 @@ def _loaded(name: str) -> Any:
     return splits
 
 
-def _arrow(split: Any, name: str) -> Any:
-    return split.select_columns([name]).with_format("arrow")[:].column(0)
+def column_chunks(split: Any, name: str) -> list[Any]:
+    """A column of a split as arrow arrays, not decoded."""
+    return split.select_columns([name]).with_format("arrow")[:].column(0).chunks
 
 
 def _column(split: Any, name: str) -> TextColumn:
-    return TextColumn.of([bytes_of(chunk, f"column {name!r}") for chunk in _arrow(split, name).chunks])
+    return TextColumn.of([bytes_of(chunk, f"column {name!r}") for chunk in column_chunks(split, name)])
 
 
 def _is_whole(split: Any, name: str) -> bool:

@@ -15,9 +15,9 @@ from fedmf.data.elsewhere import RosterDataset
 from fedmf.data.memory import InMemoryDataset
 from fedmf.data.options import Spread
 from fedmf.data.public_input import PublicInput
+from fedmf.data.rows.labelled_rows import LabelledRows
 from fedmf.data.rows.ownership import partition_by_owner
 from fedmf.data.rows.roster import read_roster
-from fedmf.data.rows.row_options import RowOptions
 from fedmf.data.rows.table_file import TableColumns, TableRows, read_table
 from fedmf.data.structure import ExampleStructure, TensorStructure
 
@@ -25,7 +25,7 @@ __all__ = ["OnNodes", "RowsOfNode"]
 
 
 @dataclass(frozen=True)
-class _Declared(RowOptions):
+class _Declared(LabelledRows):
     """Rows of whose users nothing is held out, and about which everything public is declared."""
 
     partition: Literal[Spread, "natural"] = "natural"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
 
@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 
 from fedmf.data.dataset import TestOwner
 from fedmf.data.options import SpreadOptions
-from fedmf.data.public_input import PublicInput, in_words
+from fedmf.data.partitions import Partition
+from fedmf.data.public_input import PublicInput
 from fedmf.data.rows.ownership import (
     hold_out_examples,
     hold_out_of_each_user,
     hold_out_users,
+    partition_by_owner,
 )
 from fedmf.data.rows.roster import read_roster
-from fedmf.values import check_sizes
+from fedmf.data.user_ids import NumberedUsers
 
-__all__ = ["HeldOut", "RowOptions"]
+__all__ = ["Dealt", "HeldOut", "RowOptions"]
 
-_RANGE: Final = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
-_MOST_CLASSES: Final = 1_000_000
 _BY_LABELS: Final = ("dirichlet", "shards")
 
 
@@ -43,20 +43,29 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
+class Dealt:
+    """Rows spread over users.
+
+    Args:
+        owned: for each user its rows.
+        user_ids: unique, stable names.
+        tests: the mask of test rows, shape (rows,).
+    """
+
+    owned: Partition
+    user_ids: Sequence[str]
+    tests: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
 class RowOptions(SpreadOptions):
     """A data set of rows with named columns.
 
-    A row whose label is missing or none of the declared ones counts for nobody; so does one whose user is
-    missing or not on the roster. A row whose features cannot be read makes only its owner's update zero.
+    A row whose user is missing or not on the roster counts for nobody.
 
     Args:
         path: where the rows are.
-        feature_columns: names of the feature columns.
-        label_column: name of the label column.
         user_column: name of the column that says whose row it is; empty for none.
-        class_names: the labels there are, in order; ``0..61`` stands for these whole numbers. Empty: taken
-            from the rows, which a private run may not.
-        input_shape: of one example, channels first; empty: as the rows have it, which a private run may not.
         roster: a file with the ids of all users: one a line, or a CSV or Parquet file with the user column.
             Empty: the users are those of the rows, which a private run may not with partition "natural".
         hold_out: the test part: "users" (all rows of a share test_fraction of the users of the user column,
@@ -65,11 +74,7 @@ class RowOptions(SpreadOptions):
     """
 
     path: str = ""
-    feature_columns: tuple[str, ...] = ()
-    label_column: str = "label"
     user_column: str = ""
-    class_names: tuple[str, ...] = ()
-    input_shape: tuple[int, ...] = ()
     roster: str = ""
     hold_out: Literal["auto", "users", "examples"] = "auto"
 
@@ -77,15 +82,6 @@ class RowOptions(SpreadOptions):
         super().__post_init__()
         if not self.path:
             raise ValueError(f"path (of the data) must name what dataset {self.kind!r} reads; got none.")
-        check_sizes("input_shape", self.input_shape)
-        _check_names("feature_columns", self.feature_columns)
-        _check_names("class_names", self.class_names)
-        if self.class_names and len(self.classes) < 2:
-            raise ValueError(f"class_names must be at least two labels; got {self.class_names[0]!r} alone.")
-        if len(set(self.classes)) < len(self.classes):
-            raise ValueError(f"class_names must be different; got {', '.join(self.class_names)}.")
-        if not self.label_column:
-            raise ValueError("label_column must be named; got none.")
         needs = [
             what
             for what, asked in (
@@ -97,22 +93,6 @@ class RowOptions(SpreadOptions):
         ]
         if needs and not self.user_column:
             raise ValueError(f"user_column must be named with {needs[0]}; got none.")
-
-    @cached_property
-    def classes(self) -> tuple[str, ...]:
-        """The declared labels, ranges written out."""
-        names: list[str] = []
-        for entry in self.class_names:
-            if not (ends := _RANGE.fullmatch(entry)):
-                names.append(entry)
-                continue
-            first, last = map(int, ends.groups())
-            if not 0 <= last - first < _MOST_CLASSES:
-                raise ValueError(
-                    f"class_names must hold ranges of 1 to {_MOST_CLASSES} numbers; got {entry}."
-                )
-            names.extend(map(str, range(first, last + 1)))
-        return tuple(names)
 
     @property
     def holds_out_users(self) -> bool:
@@ -129,31 +109,14 @@ class RowOptions(SpreadOptions):
     def undeclared(self) -> tuple[str, ...]:
         """See `DatasetOptions.undeclared`."""
         declared = {
-            "class_names": bool(self.class_names),
-            "input_shape": bool(self.input_shape),
-            "feature_columns": bool(self.feature_columns),
+            **self.declared(),
             "roster": bool(self.roster) or not (self.partition == "natural" or self.holds_out_users),
         }
         return tuple(name for name, given in declared.items() if not given)
 
-    def example_inputs(self) -> tuple[PublicInput, PublicInput, PublicInput]:
-        """See `DatasetOptions.example_inputs`."""
-        shape = in_words(self.input_shape) or "as the rows have it"
-        read = "read off the rows: not for private runs"
-        return (
-            PublicInput(
-                "classes",
-                ", ".join(self.class_names) or "the labels that occur",
-                "declared: class_names" if self.class_names else read,
-            ),
-            PublicInput("shape of an example", shape, "declared: input_shape" if self.input_shape else read),
-            PublicInput("normalisation", self.normalisation, "fixed by the reader; no statistic of the rows"),
-        )
-
-    @property
-    def normalisation(self) -> str:
-        """How values become features."""
-        return "numbers as they are, in float32"
+    @abstractmethod
+    def declared(self) -> dict[str, bool]:
+        """Keys about single rows that a private run must give, and whether they are given."""
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """See `DatasetOptions.public_inputs`."""
@@ -236,12 +199,28 @@ class RowOptions(SpreadOptions):
             return HeldOut(hold_out_of_each_user(owner, self.test_fraction, self.seed), everybody)
         return HeldOut(hold_out_examples(owner, self.test_fraction, rng), everybody)
 
+    def dealt(
+        self,
+        owner: NDArray[np.int64],
+        names: Sequence[str],
+        labels: NDArray[np.int64],
+        rng: np.random.Generator,
+    ) -> Dealt:
+        """Hold rows out, and spread the others over users.
 
-def _check_names(label: str, names: tuple[str, ...]) -> None:
-    if not isinstance(names, tuple) or not all(names) or len(set(names)) < len(names):
-        raise ValueError(f"{label} must be a tuple of different names; got {names!r}.")
-    if any("," in name or name != name.strip() for name in names):
-        raise ValueError(
-            f"{label} must have no commas and no blanks at their ends, so that a configuration can list "
-            f"them; got {names!r}."
-        )
+        Args:
+            owner: place of each row's user among the names; −1 for nobody.
+            names: of the users of the rows.
+            labels: class of each row, for partitions by label; negative ones count as class 0.
+            rng: public.
+
+        Raises:
+            ValueError: test_fraction holds out too little or too much, or the partition does not fit.
+        """
+        held = self.held_out(owner, len(names), rng)
+        if self.partition == "natural":
+            owned = partition_by_owner(np.where(held.rows, -1, owner), held.users)
+            return Dealt(owned, tuple(names[int(u)] for u in held.users), held.rows)
+        trained = np.flatnonzero(~held.rows)
+        parts = self.split(np.maximum(labels[trained], 0), rng)
+        return Dealt(Partition(trained[parts.order], parts.edges), NumberedUsers(self.users), held.rows)

@@ -11,17 +11,14 @@ import numpy as np
 import torch
 
 from fedmf.data.memory import InMemoryDataset
-from fedmf.data.partitions import Partition
-from fedmf.data.rows.ownership import partition_by_owner
-from fedmf.data.rows.row_options import RowOptions
+from fedmf.data.rows.labelled_rows import LabelledRows
 from fedmf.data.rows.table_file import TableColumns, TableRows, read_table
-from fedmf.data.user_ids import NumberedUsers
 
 __all__ = ["Table"]
 
 
 @dataclass(frozen=True)
-class Table(RowOptions):
+class Table(LabelledRows):
     """Rows of a CSV or Parquet file, or of all such files of a folder (`read_table`), spread over users.
 
     Without feature columns all but label and user are features.
@@ -56,16 +53,9 @@ class Table(RowOptions):
         if len(rows.classes) < 2:
             raise ValueError(f"label_column must hold at least two labels; got {', '.join(rows.classes)}.")
         rng = np.random.default_rng([self.seed, 0x7AB1])
-        held = self.held_out(rows.owner, len(rows.users), rng)
-        trained = np.flatnonzero(~held.rows)
-        if self.partition == "natural":
-            owned = partition_by_owner(np.where(held.rows, -1, rows.owner), held.users)
-            user_ids = tuple(rows.users[u] for u in held.users)
-        else:
-            parts = self.split(np.maximum(rows.labels[trained], 0), rng)
-            owned, user_ids = Partition(trained[parts.order], parts.edges), NumberedUsers(self.users)
+        dealt = self.dealt(rows.owner, rows.users, rows.labels, rng)
         valid = rows.labels >= 0
-        tests = np.flatnonzero(held.rows & valid & np.isfinite(rows.features).all(axis=1))
+        tests = np.flatnonzero(dealt.tests & valid & np.isfinite(rows.features).all(axis=1))
         if not tests.size:
             raise ValueError(
                 f"test_fraction must hold out at least one row that can be read; got none of {self.path}."
@@ -73,8 +63,8 @@ class Table(RowOptions):
         dataset = InMemoryDataset(
             features=torch.from_numpy(rows.features),
             labels=torch.from_numpy(rows.labels),
-            owned=owned.keeping(valid),
-            user_ids=user_ids,
+            owned=dealt.owned.keeping(valid),
+            user_ids=dealt.user_ids,
             test_features=torch.from_numpy(rows.features[tests]),
             test_labels=torch.from_numpy(rows.labels[tests]),
             classes=len(rows.classes),

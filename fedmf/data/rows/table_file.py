@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedmf.data.rows.csv_lines import csv_batches
 from fedmf.data.rows.text_column import TextColumn, bytes_of
 
-__all__ = ["TableColumns", "TableRows", "read_table"]
+__all__ = ["TableColumns", "TableRows", "read_table", "row_batches", "row_files"]
 
 _BATCH: Final = 65_536
 _SUFFIXES: Final = (".csv", ".parquet")
@@ -29,7 +29,7 @@ class TableColumns:
     """What is read from a table, and what is declared about it.
 
     Args:
-        label: name of the label column; numbers or text.
+        label: name of the label column; numbers or text; "" for none.
         features: names of the feature columns, or of a single column of equally long lists of numbers
             (Parquet); none for all columns but label and user.
         user: name of the user column; "" for none.
@@ -81,7 +81,7 @@ class TableRows:
         features: shape (rows, d), float32; all NaN in a row in which any was missing, not a number, not
             finite or one of another number of them.
         labels: place of each row's label among the classes, shape (rows,); −1 for one that is missing or
-            none of them.
+            none of them; zeros if there is no label column.
         classes: the labels, in order: as declared or else sorted, as numbers if all are whole numbers.
         owner: place of each row's user among the users, shape (rows,); −1 for one that is missing or none of
             them; zeros if there is no user column.
@@ -145,14 +145,18 @@ class _Reader:
             raise ValueError(f"path must hold at least one row; got none in {path}.")
         if len({part.shape[1] for part in self.features}) > 1:
             raise ValueError(f"files of {path} must have equally many features; they do not.")
-        label = TextColumn.of(self.text[wanted.label])
-        classes = wanted.classes or label.ordered(as_numbers=True)
-        users, owner = ("",), np.zeros(len(label.codes), dtype=np.int64)
+        features = np.concatenate(self.features)
+        classes, labels = ("",), np.zeros(len(features), dtype=np.int64)
+        users, owner = ("",), np.zeros(len(features), dtype=np.int64)
+        if wanted.label:
+            label = TextColumn.of(self.text[wanted.label])
+            classes = wanted.classes or label.ordered(as_numbers=True)
+            labels = label.among(classes)
         if wanted.user:
             user = TextColumn.of(self.text[wanted.user])
             users = wanted.users or user.ordered(as_numbers=False)
             owner = user.among(users)
-        return TableRows(np.concatenate(self.features), label.among(classes), classes, owner, users)
+        return TableRows(features, labels, classes, owner, users)
 
 
 def read_table(path: Path, columns: TableColumns) -> TableRows:
@@ -170,13 +174,18 @@ def read_table(path: Path, columns: TableColumns) -> TableRows:
     alone, but for files that cannot be read at all.
     """
     reader = _Reader(columns, columns.width)
-    for file in _files(path):
-        for batch in _batches(file, columns):
+    for file in row_files(path):
+        for batch in row_batches(file, partial(columns.among, file), columns.text):
             reader.add(file, batch)
     return reader.rows(path)
 
 
-def _files(path: Path) -> Sequence[Path]:
+def row_files(path: Path) -> Sequence[Path]:
+    """The CSV or Parquet file, or all such files of a folder in the order of their names.
+
+    Raises:
+        ValueError: there is none.
+    """
     files = sorted(f for f in path.iterdir() if f.suffix in _SUFFIXES) if path.is_dir() else [path]
     if not files or files[0].suffix not in _SUFFIXES or not files[0].is_file():
         raise ValueError(
@@ -185,13 +194,23 @@ def _files(path: Path) -> Sequence[Path]:
     return files
 
 
-def _batches(file: Path, columns: TableColumns) -> Iterator[Any]:
+def row_batches(file: Path, wanted: Callable[[list[str]], list[str]], text: Sequence[str]) -> Iterator[Any]:
+    """The rows of a file, some at a time, as arrow tables or batches; columns of CSV hold bytes.
+
+    Args:
+        file: CSV or Parquet.
+        wanted: the columns to read, in order, from all that there are; may refuse.
+        text: names of those that are read even from a broken line of CSV.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
     try:
         if file.suffix == ".csv":
-            yield from csv_batches(file, partial(columns.among, file), columns.text)
+            yield from csv_batches(file, wanted, text)
         else:
             with parquet.ParquetFile(file) as reader:
-                names = columns.among(file, reader.schema_arrow.names)
+                names = wanted(reader.schema_arrow.names)
                 yield from reader.iter_batches(_BATCH, columns=names, use_threads=False)
     except (arrow.ArrowException, OSError) as error:
         raise ValueError(f"path must be readable; got {file}: {' '.join(str(error).split())}") from None

@@ -12,9 +12,8 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import tomli_w
 
@@ -27,7 +26,7 @@ from fedmf.optim import OPTIMIZERS
 from fedmf.runs.evaluation import EVALUATIONS
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import GIVEN, recorded_optimizer
-from fedmf.runs.named_tasks import Classification, FunctionTask
+from fedmf.runs.named_tasks import NAMED_TASKS, FunctionTask, NamedTask
 from fedmf.runs.run import Run
 from fedmf.runs.tables.mechanism_table import MechanismTable
 from fedmf.runs.tables.value_table import ConfigurationTable, Key, Scalar, ValueTable
@@ -45,18 +44,16 @@ __all__ = [
     "tables_of",
 ]
 
-_CLASSIFICATION: Final = "classification"
 
-
-@dataclass(frozen=True)
-class _NamedByKind(Value):
-    """The task that [data] and [model] make."""
-
-    kind: ClassVar[str] = _CLASSIFICATION
+def _named(task: type[NamedTask]) -> type[Value]:
+    """A table that says which task [data] and [model] make, and nothing else."""
+    return type(task.__name__, (Value,), {"kind": task.kind, "__doc__": task.__doc__})
 
 
 TABLES: Final[dict[str, ConfigurationTable]] = {
-    "task": ValueTable("task", {_CLASSIFICATION: _NamedByKind, FunctionTask.kind: FunctionTask}),
+    "task": ValueTable(
+        "task", {kind: _named(task) for kind, task in NAMED_TASKS.items()} | by_kind(FunctionTask)
+    ),
     "data": ValueTable("data", DATASETS),
     "model": ValueTable("model", MODELS),
     "cohorts": ValueTable("cohorts", COHORTS),
@@ -107,10 +104,12 @@ def run_of(values: Mapping[str, Any]) -> Run:
             if TABLES[table].takes(by_table[table].get("kind"), "seed"):
                 by_table[table].setdefault("seed", by_table["data"]["seed"])
     task = TABLES["task"].parse(by_table["task"])
-    if isinstance(task, _NamedByKind):
+    if task.kind in NAMED_TASKS:
         data, model = (TABLES[name].parse(by_table[name]) for name in ("data", "model"))
-        task = Classification(data, model)
-    elif unused := [name for name in given if name.startswith(("data.", "model."))]:
+        task = NAMED_TASKS[task.kind](data, model)
+    elif unused := [
+        name for name in given if name.startswith(("data.", "model.")) and given[name] is not False
+    ]:
         table, _, key = unused[0].partition(".")
         raise ConfigError(
             f"[{table}] {key} must be left out with task {task.kind!r}, which brings its own data and model; "
@@ -136,7 +135,7 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
     """
     tables: dict[str, dict[str, Scalar]] = {}
     task = run.task_source
-    if isinstance(task, Classification):
+    if isinstance(task, NamedTask):
         tables["task"] = {"kind": task.kind}
         tables["data"], tables["model"] = TABLES["data"].render(task.data), TABLES["model"].render(task.model)
     else:

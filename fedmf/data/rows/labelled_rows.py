@@ -1,0 +1,116 @@
+"""Options of rows with features and a label among classes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from fedmf.data.public_input import PublicInput, in_words
+from fedmf.data.rows.row_options import RowOptions
+from fedmf.values import check_sizes
+
+__all__ = ["LabelledRows", "check_classes", "check_names", "class_input", "classes_of"]
+
+_RANGE: Final = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
+_MOST_CLASSES: Final = 1_000_000
+_READ: Final = "read off the rows: not for private runs"
+
+
+@dataclass(frozen=True)
+class LabelledRows(RowOptions):
+    """A data set of rows with columns of features and one of labels.
+
+    A row whose label is missing or none of the declared ones counts for nobody. A row whose features cannot
+    be read makes only its owner's update zero.
+
+    Args:
+        feature_columns: names of the feature columns.
+        label_column: name of the label column.
+        class_names: the labels there are, in order; ``0..61`` stands for these whole numbers. Empty: taken
+            from the rows, which a private run may not.
+        input_shape: of one example, channels first; empty: as the rows have it, which a private run may not.
+    """
+
+    feature_columns: tuple[str, ...] = ()
+    label_column: str = "label"
+    class_names: tuple[str, ...] = ()
+    input_shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sizes("input_shape", self.input_shape)
+        check_names("feature_columns", self.feature_columns)
+        check_classes(self.class_names)
+        if not self.label_column:
+            raise ValueError("label_column must be named; got none.")
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """The declared labels, ranges written out."""
+        return classes_of(self.class_names)
+
+    def declared(self) -> dict[str, bool]:
+        """See `RowOptions.declared`."""
+        names = ("class_names", "input_shape", "feature_columns")
+        return {name: bool(getattr(self, name)) for name in names}
+
+    def example_inputs(self) -> tuple[PublicInput, PublicInput, PublicInput]:
+        """See `DatasetOptions.example_inputs`."""
+        shape = in_words(self.input_shape) or "as the rows have it"
+        return (
+            class_input(self.class_names),
+            PublicInput("shape of an example", shape, "declared: input_shape" if self.input_shape else _READ),
+            PublicInput("normalisation", self.normalisation, "fixed by the reader; no statistic of the rows"),
+        )
+
+    @property
+    def normalisation(self) -> str:
+        """How values become features."""
+        return "numbers as they are, in float32"
+
+
+def class_input(class_names: tuple[str, ...]) -> PublicInput:
+    """Where the labels that there are come from."""
+    source = "declared: class_names" if class_names else _READ
+    return PublicInput("classes", ", ".join(class_names) or "the labels that occur", source)
+
+
+def classes_of(class_names: tuple[str, ...]) -> tuple[str, ...]:
+    """Declared labels, ranges such as ``0..61`` written out.
+
+    Raises:
+        ValueError: a range of too many numbers, or of none.
+    """
+    names: list[str] = []
+    for entry in class_names:
+        if not (ends := _RANGE.fullmatch(entry)):
+            names.append(entry)
+            continue
+        first, last = map(int, ends.groups())
+        if not 0 <= last - first < _MOST_CLASSES:
+            raise ValueError(f"class_names must hold ranges of 1 to {_MOST_CLASSES} numbers; got {entry}.")
+        names.extend(map(str, range(first, last + 1)))
+    return tuple(names)
+
+
+def check_classes(class_names: tuple[str, ...]) -> None:
+    """Refuse declared labels that are fewer than two, or not different."""
+    check_names("class_names", class_names)
+    classes = classes_of(class_names)
+    if class_names and len(classes) < 2:
+        raise ValueError(f"class_names must be at least two labels; got {class_names[0]!r} alone.")
+    if len(set(classes)) < len(classes):
+        raise ValueError(f"class_names must be different; got {', '.join(class_names)}.")
+
+
+def check_names(label: str, names: tuple[str, ...]) -> None:
+    """Refuse names that are not different, or that a configuration cannot list."""
+    if not isinstance(names, tuple) or not all(names) or len(set(names)) < len(names):
+        raise ValueError(f"{label} must be a tuple of different names; got {names!r}.")
+    if any("," in name or name != name.strip() for name in names):
+        raise ValueError(
+            f"{label} must have no commas and no blanks at their ends, so that a configuration can list "
+            f"them; got {names!r}."
+        )

@@ -1,0 +1,249 @@
+"""Vocabularies: texts to token numbers. What they are made from is public; a user's text never moves one."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, ClassVar, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["BpeVocabulary", "ByteVocabulary", "Vocabulary", "WordVocabulary", "public_vocabulary"]
+
+#: A word, or a sign that is neither part of one nor a blank.
+_WORD: Final = re.compile(r"\w+|[^\w\s]")
+
+
+class Vocabulary(ABC):
+    """Numbers for the pieces of a text; 0 is padding and stands for no piece.
+
+    Guarantees: what a text becomes is a function of that text and the vocabulary alone, and every text, also
+    one that is no UTF-8, becomes something.
+    """
+
+    #: By which name a configuration asks for it.
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many numbers there are, padding included: tokens lie in 1..size − 1."""
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """SHA-256 in hexadecimal of what decides the numbers."""
+
+    @abstractmethod
+    def encode(self, text: bytes) -> NDArray[np.int64]:
+        """The tokens of a text, shape (tokens,).
+
+        Args:
+            text: UTF-8; where it is not, the bytes concerned count as U+FFFD, or as what they are.
+        """
+
+    def __str__(self) -> str:
+        """In words, for lists of public inputs."""
+        return f"{self.name}, {self.size} numbers, SHA-256 {self.digest}"
+
+
+@dataclass(frozen=True)
+class ByteVocabulary(Vocabulary):
+    """Each byte b is the token b + 1.
+
+    >>> ByteVocabulary().encode("aé".encode()).tolist(), ByteVocabulary().size
+    ([98, 196, 170], 257)
+    """
+
+    name: ClassVar[str] = "bytes"
+
+    @property
+    def size(self) -> int:
+        """257."""
+        return 257
+
+    @property
+    def digest(self) -> str:
+        """Of the rule."""
+        return hashlib.sha256(b"fedmf bytes: token = byte + 1").hexdigest()
+
+    def encode(self, text: bytes) -> NDArray[np.int64]:
+        """See `Vocabulary.encode`."""
+        return np.frombuffer(text, dtype=np.uint8).astype(np.int64) + 1
+
+
+@dataclass(frozen=True, eq=False)
+class BpeVocabulary(Vocabulary):
+    """Byte pair encoding by the library tokenizers (extra ``lm``); token i of its file has the number i + 1.
+
+    A text that a tokenizer of somebody's own refuses is an empty one.
+
+    Args:
+        description: what a ``tokenizer.json`` holds.
+
+    Raises:
+        ValueError: the library is missing, or the description is none of a tokenizer.
+    """
+
+    name: ClassVar[str] = "bpe"
+    description: str
+
+    def __post_init__(self) -> None:
+        self._tokenizer  # noqa: B018 (refuses what is no tokenizer)
+
+    @classmethod
+    def made_from(cls, texts: tuple[bytes, ...], size: int) -> Self:
+        """One of byte pieces, made from public texts.
+
+        Args:
+            texts: public.
+            size: numbers at most, padding and the 256 bytes included: above 257.
+
+        Guarantees: a function of the texts and the size.
+        """
+        tokenizers = _library()
+        from tokenizers import decoders, models, pre_tokenizers, trainers
+
+        tokenizer = tokenizers.Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=size - 1,
+            show_progress=False,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        )
+        decoded = [text.decode("utf-8", "replace") for text in texts]
+        tokenizer.train_from_iterator(decoded, trainer, length=len(decoded))
+        return cls(tokenizer.to_str())
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        tokenizers = _library()
+        try:
+            return tokenizers.Tokenizer.from_str(self.description)
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"vocabulary must be a tokenizer of the library tokenizers: {reason}.") from None
+
+    @property
+    def size(self) -> int:
+        """One more than the tokenizer's largest number and one."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 2
+
+    @property
+    def digest(self) -> str:
+        """Of the description."""
+        return hashlib.sha256(self.description.encode()).hexdigest()
+
+    def encode(self, text: bytes) -> NDArray[np.int64]:
+        """See `Vocabulary.encode`."""
+        try:
+            encoded = self._tokenizer.encode(text.decode("utf-8", "replace"), add_special_tokens=False)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # the library's panics are no Exception; a text must not stop the others
+            return np.zeros(0, dtype=np.int64)
+        return np.asarray(encoded.ids, dtype=np.int64) + 1
+
+
+@dataclass(frozen=True)
+class WordVocabulary(Vocabulary):
+    """Words and signs of punctuation; 1 is whatever is none of them, and word i has the number i + 2.
+
+    Args:
+        words: in their order.
+        lower_case: whether texts are lower-cased before.
+
+    >>> words = WordVocabulary.made_from((b"To be, or not to be",), 300, lower_case=True)
+    >>> words.words, words.encode(b"Not to see").tolist()
+    (('be', 'to', ',', 'not', 'or'), [5, 3, 1])
+    """
+
+    name: ClassVar[str] = "words"
+    words: tuple[str, ...]
+    lower_case: bool = False
+
+    @classmethod
+    def made_from(cls, texts: tuple[bytes, ...], size: int, lower_case: bool) -> Self:
+        """The most frequent ones; of equally frequent ones the first in the order of characters.
+
+        Args:
+            texts: public.
+            size: numbers at most, padding and the unknown word included.
+            lower_case: whether texts are lower-cased before.
+        """
+        times = Counter(word for text in texts for word in _words(text, lower_case))
+        first = sorted(times, key=lambda word: (-times[word], word))[: size - 2]
+        return cls(tuple(first), lower_case)
+
+    @cached_property
+    def _number(self) -> dict[str, int]:
+        return {word: place + 2 for place, word in enumerate(self.words)}
+
+    @property
+    def size(self) -> int:
+        """Two more than words."""
+        return len(self.words) + 2
+
+    @property
+    def digest(self) -> str:
+        """Of the words."""
+        return hashlib.sha256("\n".join([str(self.lower_case), *self.words]).encode()).hexdigest()
+
+    def encode(self, text: bytes) -> NDArray[np.int64]:
+        """See `Vocabulary.encode`."""
+        numbers = [self._number.get(word, 1) for word in _words(text, self.lower_case)]
+        return np.array(numbers, dtype=np.int64)
+
+
+def public_vocabulary(
+    name: str, path: Path | None, texts: tuple[bytes, ...], size: int, lower_case: bool
+) -> Vocabulary:
+    """The vocabulary of a name, made from a public file.
+
+    Args:
+        name: "bytes", "words" or "bpe".
+        path: a text file, or a ``tokenizer.json`` for "bpe".
+        texts: what it is made from if there is no file.
+        size: numbers at most.
+        lower_case: of "words".
+
+    Raises:
+        ValueError: the file cannot be used, or the library tokenizers is not there.
+    """
+    if name == ByteVocabulary.name:
+        return ByteVocabulary()
+    if path is not None:
+        try:
+            texts = (path.read_bytes(),)
+        except OSError as error:
+            raise ValueError(f"vocabulary_path must be readable; got {path}: {error.strerror}.") from None
+    return _made(name, path is not None and path.suffix == ".json", texts, size, lower_case)
+
+
+@lru_cache(maxsize=4)
+def _made(name: str, given: bool, texts: tuple[bytes, ...], size: int, lower_case: bool) -> Vocabulary:
+    if name == WordVocabulary.name:
+        return WordVocabulary.made_from(texts, size, lower_case)
+    return (
+        BpeVocabulary(texts[0].decode("utf-8", "replace")) if given else BpeVocabulary.made_from(texts, size)
+    )
+
+
+def _words(text: bytes, lower_case: bool) -> list[str]:
+    decoded = text.decode("utf-8", "replace")
+    return _WORD.findall(decoded.lower() if lower_case else decoded)
+
+
+def _library() -> Any:
+    try:
+        import tokenizers
+    except ImportError:
+        raise ValueError("vocabulary 'bpe' needs the extra: pip install 'fedmf[lm]'.") from None
+    return tokenizers

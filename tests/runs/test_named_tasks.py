@@ -1,0 +1,217 @@
+"""Tasks made of [data] and [model] by kind: trained from a file, judged by their own metrics everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from fedmf.accounting import UserLevel
+from fedmf.cli.app import run as command
+from fedmf.cohorts import CyclicCohorts
+from fedmf.data import Text
+from fedmf.errors import ConfigError
+from fedmf.models import Architecture, MeanPosition
+from fedmf.runs import (
+    NAMED_TASKS,
+    Classification,
+    NamedTask,
+    NextToken,
+    Run,
+    Tagging,
+    load_run,
+    render_toml,
+    run_of,
+)
+from fedmf.training import LocalSGD
+
+USERS = 12
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Twelve users and two held out, with labels that linear models can learn."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((280, 3)).round(3)
+    table = pd.DataFrame(x, columns=["a", "b", "c"])
+    table["who"] = [f"u{i % 14:02d}" for i in range(280)]
+    table["y"] = (x @ [1.0, -2.0, 0.5]).round(3)
+    table["p"], table["q"] = (x[:, 0] > 0).astype(int), (x[:, 1] + x[:, 2] > 0).astype(int)
+    path = tmp_path_factory.mktemp("rows") / "rows.csv"
+    table.to_csv(path, index=False)
+    path.with_name("users.txt").write_text("".join(f"u{u:02d}\n" for u in range(14)))
+    return str(path)
+
+
+def tables(kind: str, path: str, labels: str, **more: Any) -> dict[str, Any]:
+    return {
+        "task": {"kind": kind},
+        "data": {
+            "kind": "number-table",
+            "path": path,
+            "roster": path.replace("rows.csv", "users.txt"),
+            "feature-columns": "a,b,c",
+            "label-columns": labels,
+            "user-column": "who",
+            "partition": "natural",
+            "test-fraction": 0.15,
+            "users": USERS,
+        },
+        "model": {"kind": "logistic"},
+        "cohorts": {"rounds": 12, "size": 6},
+        "privacy": {"epsilon": 200.0, "clip-norm": 1.0, "noise-seed": 0},
+        "mechanism": {"kind": "identity"},
+        "optimizer": {"learning-rate": 1.0},
+        "local": {"learning-rate": 0.1},
+        **more,
+    }
+
+
+TASKS = {"regression": ("y", ["mae", "rmse"]), "multi-label": ("p,q", ["f1", "auc"])}
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_file_says_what_is_learnt(
+    kind: str, rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels, names = TASKS[kind]
+    run = run_of(tables(kind, rows, labels))
+    (tmp_path / "run.toml").write_text(render_toml(run))
+    assert load_run(tmp_path / "run.toml").to_dict() == run.to_dict()
+    assert Run.from_dict(run.to_dict()).difference(run) is None
+    assert command(["simulate", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")]) == 0
+    shown = capsys.readouterr()
+    for name in names:
+        assert f"{name} " in shown.out  # the summary
+        assert f"{name} " in shown.err  # the line of a round
+    assert "accuracy" not in shown.out + shown.err
+    table = pd.read_parquet(tmp_path / "run/metrics.parquet")
+    assert list(table.columns) == ["round", "loss", *names, "epsilon"]
+    assert table["loss"].iloc[-1] < table["loss"].iloc[0]
+    assert table[names].notna().all(axis=None)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_users_judge_by_the_same_metrics(kind: str, rows: str, tmp_path: Path) -> None:
+    labels, names = TASKS[kind]
+    run = run_of(tables(kind, rows, labels, evaluation={"kind": "private", "every": 6, "size": 6}))
+    result = run.simulate(tmp_path / "run")
+    for name in ["loss", *names]:
+        assert np.isfinite(result.metrics[12][f"{name}_private"])
+        assert result.metrics[12][f"{name}_private_std"] > 0
+    assert all(name in (tmp_path / "run/statement.txt").read_text() for name in names)
+    seen = run_of(tables(kind, rows, labels, evaluation={"kind": "not-private"})).simulate(tmp_path / "seen")
+    assert np.isfinite([seen.metrics[12][f"federated_{name}_not_private"] for name in names]).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("classification", {}, "must suit task 'classification': class numbers as labels; got data of kind"),
+        ("next-token", {}, "must suit task 'next-token': tokens as features"),
+        ("tagging", {}, "must suit task 'tagging': a class number for each position"),
+        ("multi-label", {}, "must suit task 'multi-label': two or more columns of numbers 0 and 1"),
+        ("multi-label", {"label-columns": "y,p"}, "labels of task 'multi-label' must be 0 or 1"),
+    ],
+)
+def test_data_that_do_not_suit_a_task_are_refused(
+    kind: str, changes: dict[str, Any], message: str, rows: str, tmp_path: Path
+) -> None:
+    values = tables(kind, rows, "y")
+    values["data"] |= changes
+    with pytest.raises((ConfigError, ValueError), match=message) as refusal:
+        run_of(values).start(tmp_path / "run")
+    assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_regression_needs_numbers() -> None:
+    with pytest.raises(ValueError, match="must suit task 'regression': real numbers as labels"):
+        NAMED_TASKS["regression"](run_of({}).task.data, run_of({}).task.model).build()  # type: ignore[union-attr]
+
+
+def test_what_stands_in_a_row_of_numbers_moves_nobody_else(rows: str, tmp_path: Path) -> None:
+    lines = Path(rows).read_text().splitlines()
+    clean = run_of(tables("regression", rows, "y")).task_source.build().dataset
+    victim = clean.user_ids[2]
+    place = next(i for i, line in enumerate(lines) if f",{victim}," in line)
+    for broken in ("1,2,x,?,1,1,1", "1,2,3,?,,1,1", "1,2,3,?,inf,1,1", "1,2,3,?", '1,"2,3,?,1,1,1'):
+        changed = [*lines[:place], broken.replace("?", victim), *lines[place + 1 :]]
+        path = tmp_path / "rows.csv"
+        path.write_text("\n".join(changed) + "\n")
+        path.with_name("users.txt").write_text(Path(rows).with_name("users.txt").read_text())
+        hostile = run_of(tables("regression", str(path), "y")).task_source.build().dataset
+        assert list(hostile.user_ids) == list(clean.user_ids)
+        assert torch.equal(hostile.test_features, clean.test_features)
+        for user in range(USERS):
+            mine, before = (data.examples(np.array([user])) for data in (hostile, clean))
+            same = [torch.equal(a, b) for a, b in zip(mine, before, strict=True)]
+            assert all(same) == (user != 2)
+
+
+@dataclass(frozen=True)
+class TinyTokens(Architecture):
+    """An embedding and a dense layer; of one position or of each."""
+
+    kind: ClassVar[str] = "tiny-tokens"
+    pooled: bool = False
+
+    def build(self, shape: tuple[int, ...], outputs: int, vocabulary: int = 0) -> nn.Module:
+        torch.manual_seed(self.seed)
+        embedding, output = nn.Embedding(vocabulary, 8), nn.Linear(8, outputs)
+        return nn.Sequential(embedding, *([MeanPosition()] if self.pooled else []), output)
+
+
+def texts(folder: Path, labels: dict[str, Any]) -> dict[str, Any]:
+    """Eight users, two of them held out, whose texts have labels and tags that their words decide."""
+    rows = [
+        {
+            "user": f"u{u}",
+            "text": " ".join("ab"[(u + i + j) % 2 if i < 3 else 0] for j in range(6)),
+            "mood": "yes" if i < 3 else "no",
+            "tags": " ".join("VN"[(u + i + j) % 2 if i < 3 else 0] for j in range(6)),
+        }
+        for u in range(8)
+        for i in range(6)
+    ]
+    pd.DataFrame(rows).to_csv(folder / "rows.csv", index=False)
+    (folder / "users.txt").write_text("".join(f"u{u}\n" for u in range(8)))
+    (folder / "public.txt").write_text("a b")
+    paths = {"path": str(folder / "rows.csv"), "roster": str(folder / "users.txt")}
+    words = {"vocabulary": "words", "vocabulary_path": str(folder / "public.txt"), "lower_case": True}
+    return {**paths, **words, "users": 6, "test_fraction": 0.25, "length": 8, "text_column": "text", **labels}
+
+
+TOKENS: dict[str, tuple[type[NamedTask], dict[str, Any], list[str]]] = {
+    "next token": (NextToken, {}, ["perplexity", "token_accuracy"]),
+    "tags": (Tagging, {"tag_column": "tags", "class_names": ("N", "V")}, ["token_accuracy"]),
+    "classes": (Classification, {"label_column": "mood", "class_names": ("yes", "no")}, ["accuracy"]),
+}
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_texts_are_learnt_and_judged(name: str, tmp_path: Path) -> None:
+    make, labels, names = TOKENS[name]
+    task = make(Text(**texts(tmp_path, labels)), TinyTokens(pooled=name == "classes"))
+    run = Run(
+        task,
+        CyclicCohorts(rounds=12, size=3),
+        UserLevel(epsilon=300.0, clip_norm=1.0, noise_seed=0),
+        "identity",
+        local=LocalSGD(learning_rate=1.0),
+    )
+    result = run.simulate(tmp_path / "run")
+    first, last = result.metrics[0], result.metrics[12]
+    assert set(last) == {"loss", *names, "epsilon"}
+    assert last["loss"] < first["loss"]
+    if "perplexity" in names:
+        assert last["perplexity"] < first["perplexity"]
+    assert task.build().dataset.vocabulary == 4
+    listed = {entry["name"]: entry for entry in result.statement.to_dict()["public_inputs"]}
+    assert "SHA-256" in listed["vocabulary"]["value"]
