@@ -5,6 +5,7 @@ from typing import Final
 from fedmf.data.dataset import FederatedDataset, TestOwner
 from fedmf.data.digit_images import Digits
 from fedmf.data.elsewhere import RosterDataset
+from fedmf.data.formats import Cifar10, DecodedRows, ImageFolder, Leaf, TokenRows
 from fedmf.data.memory import InMemoryDataset
 from fedmf.data.options import PARTITIONS, DatasetOptions, SpreadOptions
 from fedmf.data.partitions import (
@@ -55,8 +56,10 @@ __all__ = [
     "DATASETS",
     "PARTITIONS",
     "ByteVocabulary",
+    "Cifar10",
     "CodeTokens",
     "DatasetOptions",
+    "DecodedRows",
     "Digits",
     "ExampleStructure",
     "Features",
@@ -64,7 +67,9 @@ __all__ = [
     "Hub",
     "HubDataset",
     "HubText",
+    "ImageFolder",
     "InMemoryDataset",
+    "Leaf",
     "NamedStructures",
     "NumberTable",
     "NumberedUsers",
@@ -86,6 +91,7 @@ __all__ = [
     "TestOwner",
     "Text",
     "TextOptions",
+    "TokenRows",
     "Vocabulary",
     "device_of",
     "each",
@@ -106,5 +112,6 @@ __all__ = [
 
 #: What `[data]` may be, by kind.
 DATASETS: Final[dict[str, type[DatasetOptions]]] = by_kind(
-    *(Digits, Synthetic, Prototypes, Table, NumberTable, Text, Hub, HubText, OnNodes, CodeTokens)
+    *(Digits, Synthetic, Prototypes, Table, NumberTable, Text, Hub, HubText, OnNodes, CodeTokens),
+    *(ImageFolder, Cifar10, Leaf, TokenRows),
 )

@@ -58,9 +58,7 @@ class FederatedDataset(ABC):
     @property
     def structure(self) -> ExampleStructure:
         """Shapes and types of the test part; below ``classes`` and ``vocabulary`` if there are any."""
-        """Shapes and types of the test part; below ``classes`` and ``vocabulary`` if there are any."""
         features = structure_of(self.test_features, self.vocabulary)
-        return ExampleStructure(features, TensorStructure.of(self.test_labels, self.classes or None))
         return ExampleStructure(features, TensorStructure.of(self.test_labels, self.classes or None))
 
     @abstractmethod

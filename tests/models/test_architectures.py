@@ -1,16 +1,43 @@
-"""Models by name: sizes, shapes and seeds."""
+"""Models by name: sizes as published, shapes, seeds, and what they refuse."""
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 import torch
+from torch import nn
 
-from fedmf.models.architectures import MODELS, Architecture, Cnn, Logistic, Mlp
-from fedmf.models.flat_model import FlatModel
+from fedmf.models import (
+    MODELS,
+    Architecture,
+    Bert,
+    Cnn,
+    FlatModel,
+    Logistic,
+    Lstm,
+    Mlp,
+    PflCnn,
+    PflLstm,
+    PflTransformer,
+    ResNet18,
+    Sinusoids,
+    StackOverflowLstm,
+    Transformer,
+    Vgg,
+)
+from fedmf.models.architectures.architecture import initialised_from, normal_
+
+WORDS = 10_004
+
+
+def parameters(module: nn.Module) -> int:
+    """How many; a shared one counts once."""
+    return sum(p.numel() for p in module.parameters())
 
 
 @pytest.mark.parametrize(
-    ("value", "shape", "parameters"),
+    ("value", "shape", "size"),
     [
         (Mlp(hidden_units=(128, 64)), (1, 28, 28), 109_386),
         (Mlp(hidden_units=(128, 64)), (784,), 109_386),
@@ -18,33 +45,107 @@ from fedmf.models.flat_model import FlatModel
         (Cnn(hidden_units=()), (3, 32, 32), 16 * 27 + 16 + 32 * 144 + 32 + 2048 * 10 + 10),
         (Logistic(), (60,), 610),
         (Logistic(), (3, 2, 2), 130),
+        (Vgg(dense_units=0), (3, 32, 32), 288_298),
     ],
 )
-def test_models_have_the_size_they_should(
-    value: Architecture, shape: tuple[int, ...], parameters: int
-) -> None:
+def test_models_have_the_size_they_should(value: Architecture, shape: tuple[int, ...], size: int) -> None:
     module = value.build(shape, 10)
-    model = FlatModel(module)
-    assert model.dimension == parameters
+    assert parameters(module) == FlatModel(module).dimension == size
     features = torch.randn(5, *shape, generator=torch.Generator().manual_seed(0))
-    assert model.forward(model.initial(), features).shape == (5, 10)
+    assert module(features).shape == (5, 10)
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "outputs", "published"),
+    [
+        # pfl counts (3·3·c·32 + 32) + (3·3·32·64 + 64) + (s²·64·128 + 128) + (128·o + o) in its own test.
+        (PflCnn(), (3, 32, 32), 10, 1_626_442),
+        (PflCnn(), (1, 28, 28), 62, 1_206_590),  # also Reddi et al. (2021)
+        (Vgg(), (3, 32, 32), 10, 550_570),  # vgg128 of google-research/DP-FTRL
+        (ResNet18(stem="imagenet"), (3, 64, 64), 1000, 11_689_512),  # torchvision's resnet18
+        (ResNet18(), (3, 32, 32), 10, 11_173_962),  # the usual stem for CIFAR-10
+    ],
+)
+def test_models_of_images_have_the_published_sizes(
+    value: Architecture, shape: tuple[int, ...], outputs: int, published: int
+) -> None:
+    module = value.build(shape, outputs)
+    assert parameters(module) == published
+    assert module(torch.zeros(2, *shape)).shape == (2, outputs)
+
+
+@pytest.mark.parametrize(
+    ("value", "outputs", "vocabulary", "size", "published", "difference"),
+    [
+        # Layer by layer in Keras, whose LSTM has one bias of 4·670; torch's has two.
+        (StackOverflowLstm(), WORDS, WORDS, 4_053_428, 4_050_748, 4 * 670),
+        (PflTransformer(), WORDS, WORDS, 1_962_912, 1_962_912, 0),
+        # pfl's own test counts what its LSTM has; 96 and 256 are its configuration's.
+        (
+            PflLstm(),
+            WORDS,
+            WORDS,
+            1_347_552,
+            96 * WORDS + 4 * 256 * (96 + 256) + 8 * 256 + 256 * 96 + 96,
+            0,
+        ),
+        # BERT-tiny layer by layer; the output is ours, its kinds of segments are not.
+        (Bert(), 2, 30_522, 4_385_922, 4_385_920, 2 * 128 + 2 - 2 * 128),
+    ],
+)
+def test_models_of_tokens_have_the_published_sizes(
+    value: Architecture, outputs: int, vocabulary: int, size: int, published: int, difference: int
+) -> None:
+    module = value.build((12,), outputs, vocabulary)
+    assert parameters(module) == size == published + difference
+    logits = module(torch.randint(vocabulary, (2, 12)))
+    assert logits.shape == ((2, outputs) if isinstance(value, Bert) else (2, 12, outputs))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_initial_models_depend_on_the_seed_alone(name: str) -> None:
     state = torch.random.get_rng_state()
-    first, again, other = (
-        FlatModel(MODELS[name](seed=seed).build((1, 8, 8), 3)).initial() for seed in (1, 1, 2)
-    )
+    kind = MODELS[name]
+    arguments = ((6,), 9, 9) if kind.takes_tokens else ((1, 8, 8), 3, 0)
+    first, again, other = (FlatModel(kind(seed=seed).build(*arguments)).initial() for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+    assert first.isfinite().all()
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
+def test_normal_numbers_are_those_of_the_inverse() -> None:
+    weight = nn.Parameter(torch.zeros(400, 500))
+    with initialised_from(3):
+        normal_(weight, 0.5)
+    assert weight.mean().abs() < 6 * 0.5 / 200_000**0.5
+    assert abs(float(weight.detach().std()) / 0.5 - 1) < 6 / 400_000**0.5
+    # The same on every machine: 32-bit numbers that were computed in 64 bits.
+    assert hashlib.sha256(weight.detach().numpy().tobytes()).hexdigest()[:16] == "467697e8bed42c6a"
+    with initialised_from(3):
+        normal_(weight, 0.5, most=2.0)
+    assert weight.abs().max() <= 1.0
+
+
 @pytest.mark.parametrize("shape", [(64,), (1, 3, 8), (2, 8, 8, 8), (8, 8)])
-def test_convolutions_need_images(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"model cnn needs examples of shape \(channels, height, width\)"):
-        Cnn().build(shape, 3)
+@pytest.mark.parametrize("value", [Cnn(), PflCnn(), Vgg(), ResNet18()])
+def test_convolutions_need_images(value: Architecture, shape: tuple[int, ...]) -> None:
+    needs = rf"model {value.kind} needs examples of shape \(channels, height, width\)"
+    with pytest.raises(ValueError, match=needs):
+        value.build(shape, 3)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tokens_and_numbers_are_told_apart(name: str) -> None:
+    value = MODELS[name]()
+    if value.takes_tokens:
+        with pytest.raises(ValueError, match=rf"model {name} needs examples of token numbers; got numbers"):
+            value.build((8,), 3)
+        with pytest.raises(ValueError, match=rf"{name} needs examples of shape \(positions,\); got \(2, 8\)"):
+            value.build((2, 8), 3, 5)
+    else:
+        with pytest.raises(ValueError, match=rf"model {name} needs examples of numbers; got tokens below 5"):
+            value.build((1, 8, 8), 3, 5)
 
 
 @pytest.mark.parametrize("units", [(8, 0), (8, 2.0), [8], 8])
@@ -54,3 +155,88 @@ def test_impossible_layers_are_refused(units: object) -> None:
             kind(hidden_units=units)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"seed \(of the model\) must be a whole number in 0\.\.*"):
         Logistic(seed=-1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        (Lstm, {"output": "tied"}, "as wide as the embedding, 32; got 64. Set dense_units to 32"),
+        (Lstm, {"layers": 0}, "layers must be a whole number in 1..64"),
+        (Lstm, {"pooling": "max"}, "pooling must be one of none, last, mean; got 'max'"),
+        (Transformer, {"heads": 3}, "width must be a multiple of heads; got 64 and 3"),
+        (Transformer, {"width": 9, "heads": 3}, "width must be even with sinusoidal positions; got 9"),
+        (Bert, {"longest": 0}, "longest must be a whole number"),
+        (ResNet18, {"groups": 48}, "groups must divide 64, the narrowest layer's channels; got 48"),
+        (ResNet18, {"stem": "other"}, "stem must be one of cifar, imagenet"),
+        (Vgg, {"activation": "selu"}, "activation must be one of tanh, relu, gelu"),
+    ],
+)
+def test_impossible_fields_are_refused(
+    kind: type[Architecture], fields: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        kind(**fields)  # type: ignore[arg-type]
+
+
+def test_what_does_not_suit_the_data_is_refused() -> None:
+    with pytest.raises(ValueError, match="'tied' needs an output for each of the 9 tokens; got 3"):
+        PflTransformer().build((4,), 3, 9)
+    with pytest.raises(ValueError, match="bert needs examples of at most 512 positions; got 513"):
+        Bert().build((513,), 3, 9)
+
+
+def test_tied_outputs_are_the_embedding() -> None:
+    module = PflLstm(hidden=5).build((4,), 7, 7)
+    assert module.get_submodule("output").weight is module.get_submodule("embedding").weight
+    assert module.get_submodule("output").bias is None
+
+
+SMALL = [
+    Lstm(embedding=6, hidden=5, layers=2),
+    Transformer(width=8, heads=2, feed_forward=12),
+    Transformer(width=8, heads=2, feed_forward=12, positions="learnt", norms="after"),
+    PflTransformer(width=8, heads=2, feed_forward=12, layers=2),
+]
+
+
+@pytest.mark.parametrize("value", SMALL)
+def test_no_output_depends_on_later_tokens(value: Architecture) -> None:
+    module = value.build((6,), 11, 11).eval()
+    tokens = torch.randint(11, (3, 6), generator=torch.Generator().manual_seed(1))
+    other = tokens.clone()
+    other[:, 4:] = (other[:, 4:] + 1) % 11
+    first, second = module(tokens), module(other)
+    assert torch.allclose(first[:, :4], second[:, :4], atol=1e-6)
+    assert not torch.allclose(first[:, 4], second[:, 4], atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+def test_pooling_leaves_one_output(pooling: str) -> None:
+    for kind in (Lstm, Transformer):
+        module = kind(pooling=pooling).build((6,), 2, 11)  # type: ignore[call-arg]
+        assert module(torch.zeros(3, 6, dtype=torch.int64)).shape == (3, 2)
+
+
+def test_bert_reads_the_first_position_of_all() -> None:
+    module = Bert(width=8, feed_forward=12).build((6,), 2, 11)
+    tokens = torch.zeros(1, 6, dtype=torch.int64)
+    changed = tokens.clone()
+    changed[:, 5] = 3
+    assert not torch.equal(module(tokens), module(changed))
+
+
+def test_sinusoids_are_those_of_the_paper() -> None:
+    waves = Sinusoids()(torch.zeros(2, 7, 6))
+    for position in range(7):
+        for pair in range(3):
+            angle = torch.tensor(position / 10_000 ** (2 * pair / 6))
+            expected = torch.stack((angle.sin(), angle.cos()))
+            assert torch.allclose(waves[1, position, 2 * pair : 2 * pair + 2], expected, atol=1e-6)
+    ones = torch.ones(1, 1, 4)
+    assert torch.allclose(Sinusoids()(ones) - Sinusoids()(0 * ones), 2 * ones)
+
+
+def test_residual_networks_do_not_mix_examples() -> None:
+    module = ResNet18().build((3, 16, 16), 4)
+    images = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(module(images)[1], module(images[1:2])[0], atol=1e-5)

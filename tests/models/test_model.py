@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmf.models.architectures import mlp
-from fedmf.models.flat_model import FlatModel
+from fedmf.models import FlatModel, mlp
 
 
 class Odd(nn.Module):

@@ -160,10 +160,10 @@ class TinyTokens(Architecture):
     """An embedding and a dense layer; of one position or of each."""
 
     kind: ClassVar[str] = "tiny-tokens"
+    takes_tokens: ClassVar[bool] = True
     pooled: bool = False
 
-    def build(self, shape: tuple[int, ...], outputs: int, vocabulary: int = 0) -> nn.Module:
-        torch.manual_seed(self.seed)
+    def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
         embedding, output = nn.Embedding(vocabulary, 8), nn.Linear(8, outputs)
         return nn.Sequential(embedding, *([MeanPosition()] if self.pooled else []), output)
 

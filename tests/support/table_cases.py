@@ -7,6 +7,7 @@ from typing import Any
 
 from fedmf.data import DATASETS
 from fedmf.factorization import names
+from fedmf.models import MODELS
 from fedmf.runs import NAMED_TASKS
 from fedmf.runs.tables import Key, keys
 
@@ -29,6 +30,10 @@ NEEDED: dict[tuple[str, str], dict[str, Any]] = {
     ("data", "on-nodes"): {"data.path": "rows.csv", "data.feature-columns": "a,b", **_DECLARED},
     ("data", "text"): {"data.path": "notes", "data.roster": "users.txt"},
     ("data", "hub-text"): {"data.path": "imdb", "data.roster": "users.txt"},
+    ("data", "image-folder"): {"data.path": "photos", **_DECLARED, "data.input-shape": "3,8,8"},
+    ("data", "cifar-10"): {"data.path": "cifar-10-batches-bin"},
+    ("data", "leaf"): {"data.path": "femnist", **_DECLARED},
+    ("data", "token-rows"): {"data.path": "sentences", "data.roster": "users.txt"},
     ("task", "function"): {"task.function": "tasks:make"},
 }
 #: What a value of a key needs.
@@ -37,6 +42,7 @@ COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("data.tag-column", "tags"): {"data.text-column": "body", "data.class-names": "D,N"},
     ("data.vocabulary", "bpe"): {"data.vocabulary-path": "public.txt"},
     ("data.vocabulary", "words"): {"data.vocabulary-path": "public.txt"},
+    ("model.output", "tied"): {"model.dense-units": 32},
     ("privacy.amplified", True): {"cohorts.kind": "balls-in-bins"},
     ("optimizer.epsilon", 0.0): {"optimizer.kind": "adam"},
     ("optimizer.epsilon", 1e9): {"optimizer.kind": "adam"},
@@ -67,6 +73,15 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "data.vocabulary-size": ([258, 10**6], [257, -2, 2**31]),
     "data.most-sequences": ([1, 10**6], [0, -2, 2**31]),
     "data.most-test-sequences": ([1, 10**6], [0, -2, 2**31]),
+    "model.dense-units": ([0, 10**6], [-2, 2**31]),
+    "model.groups": ([1, 64], [0, -2, 3, 128]),
+    "model.embedding": ([1, 10**6], [0, -2, 2**31]),
+    "model.hidden": ([1, 10**6], [0, -2, 2**31]),
+    "model.layers": ([1, 64], [0, -2, 65]),
+    "model.width": ([4, 128], [0, -2, 63, 2**31]),
+    "model.heads": ([1, 4, 64], [0, -2, 3]),
+    "model.feed-forward": ([1, 10**6], [0, -2, 2**31]),
+    "model.longest": ([1, 512], [0, -2, 2**31]),
     "model.seed": ([0, 2**63 - 1], [-2, 2**63]),
     "cohorts.rounds": ([1, 10**6], [0, -2, 2**31]),
     "cohorts.size": ([1, 360], [0, -2, 361, 2**31]),
@@ -152,6 +167,8 @@ TEXTS: dict[str, list[str]] = {
     "data.vocabulary-path": ["public.txt", 'a "b"/é.json'],
     "data.label-columns": ["y", "y,größe"],
     "data.user-column": ["who"],
+    "data.index": ["photos.csv", 'a "b"/é.parquet'],
+    "data.tokens-column": ["tokens", "größe"],
     "data.class-names": ["cat,dog", "0..61", "größe,-1"],
     "model.initial": ["base.safetensors", "a b/é.pt"],
     "data.roster": ["users.txt", 'a "b"/é'],
@@ -175,7 +192,14 @@ CHOICES: dict[str, list[str]] = {
     "data.part": ["users", "public"],
     "data.vocabulary": ["bytes", "words", "bpe"],
     "data.hold-out": ["auto", "examples", "users"],
-    "model.kind": ["mlp", "cnn", "logistic"],
+    "data.other-sides": ["unreadable", "scaled"],
+    "model.kind": [*MODELS],
+    "model.activation": ["tanh", "relu", "gelu"],
+    "model.stem": ["cifar", "imagenet"],
+    "model.output": ["own", "tied"],
+    "model.pooling": ["none", "last", "mean"],
+    "model.positions": ["sinusoidal", "learnt"],
+    "model.norms": ["after", "before"],
     "cohorts.kind": ["cyclic", "random", "cyclic-poisson", "balls-in-bins", "b-min-sep"],
     "privacy.kind": ["user-level", "none"],
     "privacy.adjacency": ["zero-out", "replace-one"],

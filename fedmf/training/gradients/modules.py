@@ -10,7 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedmf.models import LastPosition, MeanPosition, Positions, Recurrent, Residual, SelfAttention
+from fedmf.models import (
+    FirstPosition,
+    LastPosition,
+    MeanPosition,
+    Positions,
+    Recurrent,
+    Residual,
+    SelfAttention,
+    Sinusoids,
+)
 from fedmf.training.gradients.chain import Beside, Chain, Scaled
 from fedmf.training.gradients.convolutions import ConvolutionByProducts, ConvolutionByUser, MaxPool
 from fedmf.training.gradients.layers import Flatten, Layer, Linear, ParameterFree, Rectifier
@@ -22,7 +31,10 @@ from fedmf.training.gradients.weights import Places
 __all__ = ["chain_of"]
 
 #: Modules without parameters or state that treat examples separately and change nothing in place.
-PARAMETER_FREE = (nn.Tanh, nn.Sigmoid, nn.GELU, nn.Softplus, nn.SiLU, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+PARAMETER_FREE = (
+    *(nn.Tanh, nn.Sigmoid, nn.GELU, nn.Softplus, nn.SiLU, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+    *(FirstPosition, Sinusoids),
+)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 LORA = "peft.tuners.lora.layer.Linear"
 

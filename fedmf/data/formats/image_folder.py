@@ -1,0 +1,200 @@
+"""Folders of images: a folder for each user, or a list that says whose each file is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal
+
+import numpy as np
+import pyarrow as arrow
+import pyarrow.parquet as parquet
+import torch
+
+from fedmf.data.formats.decoded_rows import DecodedRows
+from fedmf.data.formats.image_files import (
+    SUFFIXES,
+    ImageFiles,
+    check_image_shape,
+    check_pillow,
+    shape_of_first,
+)
+from fedmf.data.rows import LabelledRows, TextColumn, bytes_of, csv_batches
+
+__all__ = ["ImageFolder"]
+
+_MOST_TESTS: Final = 10_000
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """The image files there are.
+
+    Args:
+        paths: of each file.
+        label: the name of each one's class; None for none.
+        user: the name of each one's user; None for none.
+    """
+
+    paths: list[Path]
+    label: TextColumn
+    user: TextColumn
+
+
+@dataclass(frozen=True)
+class ImageFolder(LabelledRows):
+    """PNG and JPEG files, decoded when their owner is asked for, spread over users.
+
+    Without ``index`` the folder says whose a file is: ``path/user/class/file.png``, or
+    ``path/class/file.png`` where ``user_column`` is empty. With it, a row for each file does. Pixels become
+    numbers in [0, 1], channels first. A file that is missing, no image, or of other sides is one that cannot
+    be read: its owner's update is zero. At most 10,000 images of the test part are used.
+
+    Args:
+        path: of the folder.
+        index: a CSV or Parquet file with the columns ``feature_columns`` (paths relative to the folder),
+            ``label_column`` and ``user_column``; empty for folders by user and class.
+        feature_columns: the one column of the index with the paths.
+        user_column: of the index; without one, whether there are folders of users.
+        input_shape: (1, height, width) for grey, (3, height, width) for coloured images; others are
+            converted. Empty: that of the first image, which a private run may not.
+        other_sides: images of other sides than input_shape are "unreadable", or "scaled" to it (bilinear).
+    """
+
+    kind: ClassVar[str] = "image-folder"
+    feature_columns: tuple[str, ...] = ("path",)
+    user_column: str = "user"
+    index: str = ""
+    other_sides: Literal["unreadable", "scaled"] = "unreadable"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.input_shape:
+            check_image_shape(self.input_shape)
+        if len(self.feature_columns) != 1:
+            raise ValueError(
+                f"feature_columns must name the one column of paths with dataset {self.kind!r}; got "
+                f"{self.feature_columns!r}."
+            )
+
+    @property
+    def normalisation(self) -> str:
+        """See `LabelledRows.normalisation`."""
+        return "pixels / 255, in float32"
+
+    @property
+    def test_part(self) -> str:
+        """See `LabelledRows.test_part`."""
+        return f"{super().test_part}; at most {_MOST_TESTS:,} of them"
+
+    def load(self) -> DecodedRows:
+        """See `DatasetOptions.load`; images of training rows are not opened."""
+        check_pillow()
+        folder = Path(self.path).expanduser()
+        if not folder.is_dir():
+            raise ValueError(f"path must name a folder of images; got {self.path}.")
+        people = self.users_on_roster(self.holds_out_users)
+        listed = self._listed(folder, people)
+        if not listed.paths:
+            raise ValueError(
+                f"path must hold at least one image ({', '.join(SUFFIXES)}); got none in {folder}."
+            )
+        classes = self.classes or listed.label.ordered(as_numbers=True)
+        if len(classes) < 2:
+            raise ValueError(f"images must have at least two labels; got {', '.join(classes)}.")
+        labels = listed.label.among(classes)
+        users, owner = ("",), np.zeros(labels.size, dtype=np.int64)
+        if self.user_column:
+            users = people or listed.user.ordered(as_numbers=False)
+            owner = listed.user.among(users)
+        rng = np.random.default_rng([self.seed, 0x14A6])
+        dealt = self.dealt(owner, users, labels, rng)
+        shape = check_image_shape(self.input_shape) if self.input_shape else shape_of_first(listed.paths)
+        source = ImageFiles(listed.paths, labels, shape, self.other_sides == "scaled")
+        tests = np.flatnonzero(dealt.tests & (labels >= 0))
+        features, answers = source.examples(np.sort(rng.permutation(tests)[:_MOST_TESTS]))
+        readable = torch.isfinite(features).flatten(1).all(dim=1)
+        if not readable.any():
+            raise ValueError(f"the test part must have an image that can be read; got none of {folder}.")
+        return DecodedRows(
+            source=source,
+            owned=dealt.owned.keeping(labels >= 0),
+            user_ids=dealt.user_ids,
+            test=(features[readable], answers[readable]),
+            test_owner=self.test_owner,
+            classes=len(classes),
+        )
+
+    def _listed(self, folder: Path, people: Sequence[str]) -> _Listed:
+        if self.index:
+            return self._indexed(folder, Path(self.index).expanduser())
+        rows: list[tuple[Path, str, str]] = []
+        if self.user_column:
+            for user in people or _folders(folder):
+                home = folder / user
+                if home.parent == folder and home.is_dir():  # no id of a roster leads out of the folder
+                    rows += [(file, label, user) for label in _folders(home) for file in _files(home / label)]
+        else:
+            rows = [(file, label, "") for label in _folders(folder) for file in _files(folder / label)]
+        labels, users = _text([label for _, label, _ in rows]), _text([user for _, _, user in rows])
+        return _Listed([path for path, _, _ in rows], labels, users)
+
+    def _indexed(self, folder: Path, index: Path) -> _Listed:
+        """The rows of the index; a path that leads out of the folder is that of no file."""
+        names = [name for name in (*self.feature_columns, self.label_column, self.user_column) if name]
+        columns: dict[str, list[Any]] = {name: [] for name in names}
+        try:
+            for batch in _batches(index, names, self._checked):
+                for name in names:
+                    column = batch.column(name)
+                    whole = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
+                    columns[name].append(bytes_of(whole, f"column {name!r} of {index}"))
+        except (arrow.ArrowException, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"index must be a readable CSV or Parquet file; got {index}: {reason}") from None
+        text = {name: TextColumn.of(columns[name]) for name in names}
+        found = text[self.feature_columns[0]]
+        inside = [_inside(folder, value) for value in found.values]
+        paths = [inside[code] if code >= 0 else folder for code in found.codes]
+        nobody = _text([""] * len(paths))
+        return _Listed(paths, text[self.label_column], text.get(self.user_column, nobody))
+
+    def _checked(self, present: list[str]) -> list[str]:
+        names = [name for name in (*self.feature_columns, self.label_column, self.user_column) if name]
+        for name in names:
+            if present.count(name) != 1:
+                raise ValueError(
+                    f"index must have one column {name!r}; got {', '.join(present[:20])} in {self.index}."
+                )
+        return names
+
+
+def _batches(
+    index: Path, names: list[str], wanted: Callable[[list[str]], list[str]]
+) -> Iterator[arrow.Table | arrow.RecordBatch]:
+    if index.suffix == ".csv":
+        yield from csv_batches(index, wanted, names)
+    else:
+        with parquet.ParquetFile(index) as reader:
+            yield from reader.iter_batches(columns=wanted(reader.schema_arrow.names), use_threads=False)
+
+
+def _text(values: Sequence[str]) -> TextColumn:
+    return TextColumn.of([arrow.array([value.encode() for value in values], type=arrow.large_binary())])
+
+
+def _folders(folder: Path) -> list[str]:
+    """Names of the folders within, in order."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+
+
+def _files(folder: Path) -> list[Path]:
+    """Image files of a folder, in the order of their names."""
+    return sorted(entry for entry in folder.iterdir() if entry.suffix.lower() in SUFFIXES)
+
+
+def _inside(folder: Path, value: str) -> Path:
+    """The path of a file of the folder; the folder itself, which is no image, for one outside."""
+    path = Path(value)
+    return folder if path.is_absolute() or ".." in path.parts or "\0" in value else folder / path

@@ -1,0 +1,106 @@
+"""What a model by name is: frozen fields from which a module is built."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fedmf.values import Value, check_choices, check_whole
+
+__all__ = ["Architecture", "Layers", "check_image", "initialised_from", "normal_"]
+
+#: Layers of a chain by name.
+Layers = list[tuple[str, nn.Module]]
+
+
+@dataclass(frozen=True)
+class Architecture(Value, ABC):
+    """A model whose initial parameters are a function of its fields and of what examples look like.
+
+    Args:
+        seed: public seed of the initial parameters, 0 ≤ seed < 2⁶³.
+        initial: a public file of tensors by parameter name (.safetensors or .pt) that training starts from
+            instead; only the server reads it.
+
+    Attributes:
+        takes_tokens: whether examples are token numbers, rather than numbers as such.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    takes_tokens: ClassVar[bool] = False
+
+    seed: int = 0
+    initial: str = ""
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_whole("seed (of the model)", self.seed, 0, 2**63 - 1)
+
+    def build(self, shape: tuple[int, ...], outputs: int, vocabulary: int = 0) -> nn.Module:
+        """The module, freshly initialised; no global random generator moves.
+
+        Args:
+            shape: of one example.
+            outputs: length of the output for one example, or for one of its positions.
+            vocabulary: how many tokens there are, where the entries of an example are their numbers; 0 where
+                they are numbers as such.
+
+        Raises:
+            ValueError: the model cannot take such examples.
+        """
+        if self.takes_tokens and vocabulary < 1:
+            raise ValueError(
+                f"model {self.kind} needs examples of token numbers; got numbers of shape {tuple(shape)}. "
+                "Take data of text, or another model."
+            )
+        if vocabulary and not self.takes_tokens:
+            raise ValueError(
+                f"model {self.kind} needs examples of numbers; got tokens below {vocabulary}. Take a model "
+                "of tokens, such as lstm or transformer."
+            )
+        if self.takes_tokens and len(shape) != 1:
+            raise ValueError(f"model {self.kind} needs examples of shape (positions,); got {tuple(shape)}.")
+        with initialised_from(self.seed):
+            return self.module(shape, outputs, vocabulary)
+
+    @abstractmethod
+    def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
+        """What `build` returns; torch's generator stands at the seed."""
+
+
+@contextmanager
+def initialised_from(seed: int) -> Iterator[None]:
+    """Layers made inside start from a public seed, and no global generator moves."""
+    with torch.random.fork_rng(devices=[]):
+        # torch.manual_seed would also reseed every GPU's generator.
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def normal_(weight: Tensor, deviation: float, most: float = 8.0) -> None:
+    """Fill with normal numbers of mean 0, cut off at ``most`` deviations.
+
+    By inversion in 64 bits, rounded to 32: torch's own normal numbers differ between processors.
+    """
+    edge = torch.special.ndtr(torch.tensor(-most, dtype=torch.float64))
+    levels = edge + (1 - 2 * edge) * torch.rand(weight.shape, dtype=torch.float64)
+    with torch.no_grad():
+        weight.copy_(torch.special.ndtri(levels.clamp(2.0**-53, 1 - 2.0**-53)) * deviation)
+
+
+def check_image(kind: str, shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
+    """Channels, height and width of an image with sides of at least ``least``."""
+    if len(shape) != 3 or min(shape[1:]) < least:
+        raise ValueError(
+            f"model {kind} needs examples of shape (channels, height, width) with sides of at least {least}; "
+            f"got {tuple(shape)}. Give the data an input_shape, or use another model."
+        )
+    return shape

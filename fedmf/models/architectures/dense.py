@@ -1,0 +1,83 @@
+"""Logistic regression and multi-layer perceptrons."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from fedmf.models.architectures.architecture import Architecture, Layers, initialised_from
+from fedmf.values import check_sizes
+
+__all__ = ["Logistic", "Mlp", "dense", "mlp"]
+
+
+@dataclass(frozen=True)
+class Mlp(Architecture):
+    """A multi-layer perceptron with ReLU; without hidden layers, logistic regression.
+
+    Args:
+        hidden_units: widths of the hidden layers.
+
+    >>> sum(p.numel() for p in Mlp(hidden_units=(128, 64)).build((1, 28, 28), 10).parameters())
+    109386
+    """
+
+    kind: ClassVar[str] = "mlp"
+    hidden_units: tuple[int, ...] = (32,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sizes("hidden_units", self.hidden_units)
+
+    def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
+        """See `Architecture.module`."""
+        return _flattened(shape, dense(math.prod(shape), self.hidden_units, outputs))
+
+
+@dataclass(frozen=True)
+class Logistic(Architecture):
+    """Softmax regression on all entries of an example.
+
+    >>> sum(p.numel() for p in Logistic().build((1, 28, 28), 10).parameters())
+    7850
+    """
+
+    kind: ClassVar[str] = "logistic"
+
+    def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
+        """See `Architecture.module`."""
+        return _flattened(shape, dense(math.prod(shape), (), outputs))
+
+
+def mlp(inputs: int, hidden: Sequence[int], outputs: int, seed: int) -> nn.Module:
+    """The layers of `Mlp` for examples that are vectors.
+
+    Args:
+        inputs: entries of one example.
+        hidden: widths of the hidden layers.
+        outputs: number of outputs.
+        seed: public seed of the initial parameters.
+    """
+    check_sizes("hidden (widths of layers)", tuple(hidden))
+    with initialised_from(seed):
+        return nn.Sequential(OrderedDict(dense(inputs, hidden, outputs)))
+
+
+def dense(inputs: int, hidden: Sequence[int], outputs: int) -> Layers:
+    """Dense layers with ReLU between them."""
+    layers: Layers = []
+    for i, units in enumerate(hidden):
+        layers += [(f"hidden{i}", nn.Linear(inputs, units)), (f"relu{i}", nn.ReLU())]
+        inputs = units
+    return [*layers, ("output", nn.Linear(inputs, outputs))]
+
+
+def _flattened(shape: Sequence[int], layers: Layers) -> nn.Module:
+    """The layers behind a flattening one, unless examples are flat already."""
+    model = nn.Sequential(OrderedDict(layers))
+    return model if len(shape) == 1 else nn.Sequential(OrderedDict(flatten=nn.Flatten(), layers=model))

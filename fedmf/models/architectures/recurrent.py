@@ -1,0 +1,107 @@
+"""Recurrent models of tokens."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import nn
+
+from fedmf.models.architectures.architecture import Architecture, Layers
+from fedmf.models.architectures.token_ends import Pooling, embedding_of, output_of, pooled
+from fedmf.models.parts import Recurrent
+from fedmf.values import check_whole
+
+__all__ = ["Lstm", "PflLstm", "StackOverflowLstm"]
+
+
+@dataclass(frozen=True)
+class Lstm(Architecture):
+    """Tokens embedded, LSTM layers, a dense layer if asked for, and an output for each position.
+
+    Args:
+        embedding: entries of a token's vector.
+        hidden: state of each LSTM layer.
+        layers: how many of them.
+        dense_units: of a layer without activation between the last LSTM and the output; 0 for none.
+        output: "own" (a weight and a bias), or "tied": the embedding's weight again, without a bias, which
+            needs a last layer as wide as it.
+        pooling: "none" for an output for each position; "last" or "mean" for one an example.
+
+    Raises:
+        ValueError: a tied output behind a layer of another width.
+    """
+
+    kind: ClassVar[str] = "lstm"
+    takes_tokens: ClassVar[bool] = True
+
+    embedding: int = 32
+    hidden: int = 64
+    layers: int = 1
+    dense_units: int = 0
+    output: Literal["own", "tied"] = "own"
+    pooling: Pooling = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("embedding", self.embedding)
+        check_whole("hidden", self.hidden)
+        check_whole("layers", self.layers, 1, 64)
+        check_whole("dense_units", self.dense_units, 0)
+        if self.output == "tied" and (self.dense_units or self.hidden) != self.embedding:
+            raise ValueError(
+                f"output 'tied' needs a last layer as wide as the embedding, {self.embedding}; got "
+                f"{self.dense_units or self.hidden}. Set dense_units to {self.embedding}."
+            )
+
+    def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
+        """See `Architecture.module`."""
+        embedding = embedding_of(vocabulary, self.embedding)
+        layers: Layers = [("embedding", embedding)]
+        width = self.embedding
+        for i in range(self.layers):
+            layers.append((f"lstm{i}", Recurrent(nn.LSTM(width, self.hidden, batch_first=True))))
+            width = self.hidden
+        layers += pooled(self.pooling)
+        if self.dense_units:
+            layers.append(("dense", nn.Linear(width, self.dense_units)))
+            width = self.dense_units
+        layers.append(("output", output_of(self.kind, embedding, width, outputs, self.output)))
+        return nn.Sequential(OrderedDict(layers))
+
+
+@dataclass(frozen=True)
+class StackOverflowLstm(Lstm):
+    """The next-word model of StackOverflow: embedding 96, one LSTM of 670, dense 96, an output of its own.
+
+    4,053,428 parameters with 10,004 tokens. By the published layers there are 4,050,748: torch's LSTM has two
+    biases where Keras's has one, 4·670 more.
+
+    References:
+        Reddi et al. (2021), "Adaptive Federated Optimization", appendix on datasets and models.
+    """
+
+    kind: ClassVar[str] = "stackoverflow-lstm"
+
+    embedding: int = 96
+    hidden: int = 670
+    dense_units: int = 96
+
+
+@dataclass(frozen=True)
+class PflLstm(Lstm):
+    """pfl's LSTM for StackOverflow: embedding 96, one LSTM, dense 96, the output tied.
+
+    1,347,552 parameters with 10,004 tokens and a state of 256, the size that pfl's configuration names.
+
+    References:
+        benchmarks/model/pytorch/lstm.py and benchmarks/lm/configs/baseline.yaml of apple/pfl-research.
+    """
+
+    kind: ClassVar[str] = "pfl-lstm"
+
+    embedding: int = 96
+    hidden: int = 256
+    dense_units: int = 96
+    output: Literal["own", "tied"] = "tied"
