@@ -17,7 +17,7 @@ Each value may be one of yours: a `Task` for any model and loss, a `Factorizatio
 object with ``init`` and ``step`` for the server optimizer. `design` compares mechanisms before anything is
 trained, `account` says what a run really gave, `MomentStream` releases running means and covariances.
 The rooms behind this face: fedmf.factorization, fedmf.accounting, fedmf.noise, fedmf.moments, fedmf.training,
-fedmf.optim, fedmf.runs, fedmf.streaming, fedmf.flower.
+fedmf.optim, fedmf.runs, fedmf.sweeps, fedmf.streaming, fedmf.flower.
 """
 
 from typing import TYPE_CHECKING
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         load_model,
         load_run,
     )
+    from fedmf.sweeps import Sweep, load_sweep
     from fedmf.training import LocalSGD, Task
 else:
     _MODULES = {
@@ -65,6 +66,7 @@ else:
             "load_model",
             "load_run",
         ),
+        "fedmf.sweeps": ("Sweep", "load_sweep"),
         "fedmf.training": ("LocalSGD", "Task"),
     }
     __getattr__ = lazily(__name__, {name: room for room, names in _MODULES.items() for name in names})
@@ -93,6 +95,7 @@ __all__ = [
     "PrivateEvaluation",
     "Run",
     "Sgd",
+    "Sweep",
     "Task",
     "UserLevel",
     "__version__",
@@ -100,4 +103,5 @@ __all__ = [
     "design",
     "load_model",
     "load_run",
+    "load_sweep",
 ]

@@ -34,7 +34,7 @@ FLOORS = (
     {"streaming"},
     {"runs"},
     {"flower"},
-    {"audit"},
+    {"audit", "sweeps"},
     {"report"},
     {"cli"},
     {"__main__"},
@@ -108,6 +108,7 @@ PUBLIC = [
     "PrivateEvaluation",
     "Run",
     "Sgd",
+    "Sweep",
     "Task",
     "UserLevel",
     "__version__",
@@ -115,6 +116,7 @@ PUBLIC = [
     "design",
     "load_model",
     "load_run",
+    "load_sweep",
 ]
 HEAVY = (
     "torch",
@@ -268,6 +270,7 @@ COMMANDS = {
     "help": ["--help"],
     "simulate-help": ["simulate", "--help"],
     "stream-help": ["stream", "--help"],
+    "sweep-help": ["sweep", "--help"],
     "design-identity": [*DESIGN.split(), "--mechanism", "identity", "--json"],
     "design-closed-forms": [*DESIGN.split(), "--mechanism", "square-root", "--mechanism", "bsr", "--json"],
 }

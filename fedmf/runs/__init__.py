@@ -1,7 +1,7 @@
 """A run as one value, the tables that describe it, and the session that carries it out."""
 
 from fedmf.runs.budget import UserBudgets
-from fedmf.runs.cost_estimate import dry_run
+from fedmf.runs.cost_estimate import dry_run, seconds_of_a_round
 from fedmf.runs.directory import FAILURES, RunDirectory
 from fedmf.runs.evaluation import (
     CentralEvaluation,
@@ -89,5 +89,6 @@ __all__ = [
     "read_header",
     "render_toml",
     "run_of",
+    "seconds_of_a_round",
     "write_statement",
 ]

@@ -7,13 +7,13 @@ import time
 
 import torch
 
-from fedmf.accounting import at_least, at_most
+from fedmf.accounting import Plan, at_least, at_most
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, NoiseKey
 from fedmf.runs.planning import plan_run
 from fedmf.runs.run import Run
-from fedmf.training import preflight, seconds_of_training
+from fedmf.training import Task, preflight, seconds_of_training
 
-__all__ = ["dry_run"]
+__all__ = ["dry_run", "seconds_of_a_round"]
 
 _ROUNDS = 3
 
@@ -31,18 +31,10 @@ def dry_run(run: Run, device: str = "cpu") -> dict[str, str]:
     Raises:
         ConfigError: the run cannot be executed.
     """
-    task = run.task_source.build().to(device)
-    preflight(task, run.local, run.privacy.clip_norm)
+    task, plan = _planned(run, device)
     model, n = task.model, run.cohorts.rounds
-    optimizer = run.optimizer_source.build(model.shapes, n)
-    plan = plan_run(run, optimizer, model.dimension, run.evaluation.ranges(task))
-    source = GaussianSource(NoiseKey.from_os(), model.dimension, Domain.TRAINING)
     inverse = plan.mechanism.factorization.recurrence()
-    noise = BlockedNoise(
-        source, inverse, n, storage=run.noise.storage, inflation=plan.inflation, device=torch.device(device)
-    )
-    rows = [_seconds_of_a_row(noise, model.dimension, device) for _ in range(min(_ROUNDS, n))]
-    training = seconds_of_training(task, run.local, run.cohorts.size, run.privacy.clip_norm)
+    training, row = _seconds(run, task, plan, device)
     known, epsilon = plan.known_epsilon_after(n), plan.epsilon_after(n)
     promised = (
         f"{at_least(epsilon)} at delta {at_least(plan.privacy.delta)}, {plan.privacy.adjacency} adjacency"
@@ -60,9 +52,38 @@ def dry_run(run: Run, device: str = "cpu") -> dict[str, str]:
         "model": f"{model.dimension:,} parameters",
         "memory of noise": f"{size * inverse.memory_vectors * model.dimension / 2**20:,.1f} MiB: "
         f"{inverse.memory_vectors} stored vectors",
-        "time of a round": f"{1e3 * (training + statistics.median(rows)):,.0f} ms: local training "
-        f"{1e3 * training:,.0f} on made-up users, noise {1e3 * statistics.median(rows):,.1f}",
+        "time of a round": f"{1e3 * (training + row):,.0f} ms: local training "
+        f"{1e3 * training:,.0f} on made-up users, noise {1e3 * row:,.1f}",
     }
+
+
+def seconds_of_a_round(run: Run, device: str = "cpu") -> float:
+    """About how long a round takes on this machine: local training of made-up users and a row of noise.
+
+    Raises:
+        ConfigError: the run cannot be executed.
+    """
+    return sum(_seconds(run, *_planned(run, device), device))
+
+
+def _planned(run: Run, device: str) -> tuple[Task, Plan]:
+    task = run.task_source.build().to(device)
+    preflight(task, run.local, run.privacy.clip_norm)
+    optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
+    return task, plan_run(run, optimizer, task.model.dimension, run.evaluation.ranges(task))
+
+
+def _seconds(run: Run, task: Task, plan: Plan, device: str) -> tuple[float, float]:
+    """Of local training, and of a row of noise."""
+    dimension, n = task.model.dimension, run.cohorts.rounds
+    source = GaussianSource(NoiseKey.from_os(), dimension, Domain.TRAINING)
+    inverse = plan.mechanism.factorization.recurrence()
+    noise = BlockedNoise(
+        source, inverse, n, storage=run.noise.storage, inflation=plan.inflation, device=torch.device(device)
+    )
+    rows = [_seconds_of_a_row(noise, dimension, device) for _ in range(min(_ROUNDS, n))]
+    training = seconds_of_training(task, run.local, run.cohorts.size, run.privacy.clip_norm)
+    return training, statistics.median(rows)
 
 
 def _seconds_of_a_row(noise: BlockedNoise, dimension: int, device: str) -> float:

@@ -5,10 +5,13 @@ from fedmf.runs.tables.configuration import (
     dotted_keys,
     keys,
     load_run,
+    overridden,
     parse_assignments,
+    read_toml,
     render_toml,
     run_of,
     tables_of,
+    takes_key,
 )
 from fedmf.runs.tables.value_table import Key, Scalar, ValueTable
 
@@ -20,8 +23,11 @@ __all__ = [
     "dotted_keys",
     "keys",
     "load_run",
+    "overridden",
     "parse_assignments",
+    "read_toml",
     "render_toml",
     "run_of",
     "tables_of",
+    "takes_key",
 ]

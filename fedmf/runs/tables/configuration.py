@@ -38,10 +38,13 @@ __all__ = [
     "dotted_keys",
     "keys",
     "load_run",
+    "overridden",
     "parse_assignments",
+    "read_toml",
     "render_toml",
     "run_of",
     "tables_of",
+    "takes_key",
 ]
 
 
@@ -119,6 +122,18 @@ def run_of(values: Mapping[str, Any]) -> Run:
     return Run(task, **{name: TABLES[name].parse(by_table[name]) for name in others})
 
 
+def takes_key(values: Mapping[str, Any], name: str) -> bool:
+    """Whether the kinds that dotted keys name have a key.
+
+    >>> takes_key({"privacy.kind": "none"}, "privacy.epsilon"), takes_key({}, "privacy.epsilon")
+    (False, True)
+    """
+    table, _, key = name.partition(".")
+    if table in ("data", "model") and values.get("task.kind") == FunctionTask.kind:
+        return False
+    return table in TABLES and (key == "kind" or TABLES[table].takes(values.get(f"{table}.kind"), key))
+
+
 def _refuse_given(dotted: Mapping[str, Any]) -> None:
     for table in TABLES:
         if dotted.get(f"{table}.kind") == GIVEN:
@@ -179,22 +194,31 @@ def load_run(path: Path, overrides: Mapping[str, Any] | None = None) -> Run:
     Raises:
         ConfigError: unreadable, not TOML, or not a valid configuration.
     """
+    values = dotted(read_toml(path))
+    try:
+        return run_of(overridden(values, overrides or {}))
+    except ConfigError as error:  # which says what a value was, however long
+        raise ConfigError(one_line(str(error))) from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file of bounded size.
+
+    Raises:
+        ConfigError: unreadable, too large or not TOML.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(_LONGEST + 1)
         if len(content) > _LONGEST:
             raise ConfigError(f"configuration {path} must take at most {_LONGEST} bytes; it takes more.")
-        values = _parsed(content.decode())
+        return _parsed(content.decode())
     except OSError as error:
         raise ConfigError(f"cannot read configuration {path}: {error.strerror}.") from None
     except ConfigError:
         raise
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {' '.join(str(error).split())[:200]}") from None
-    try:
-        return run_of({**_for_kinds(dotted(values), overrides or {}), **(overrides or {})})
-    except ConfigError as error:  # which says what a value was, however long
-        raise ConfigError(one_line(str(error))) from None
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -205,8 +229,12 @@ def _parsed(text: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def _for_kinds(written: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a file without those of a kind that an override replaces by one that does not have them."""
+def overridden(written: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys with others over them.
+
+    An override of a table's ``kind`` leaves out what was written for a kind that has it and the new one has
+    not.
+    """
 
     def replaced(name: str) -> bool:
         table, _, key = name.partition(".")
@@ -217,7 +245,7 @@ def _for_kinds(written: dict[str, Any], overrides: Mapping[str, Any]) -> dict[st
             return False  # which is refused with what is said of it
         return TABLES[table].takes(written.get(kind), key) and not TABLES[table].takes(overrides[kind], key)
 
-    return {name: value for name, value in written.items() if not replaced(name)}
+    return {**{name: value for name, value in written.items() if not replaced(name)}, **overrides}
 
 
 def parse_assignments(assignments: list[str]) -> dict[str, Any]:

@@ -1,0 +1,29 @@
+"""Sweeps: many runs that differ in some keys, tuned and compared on seeds, as one value."""
+
+from fedmf.sweeps.carrying_out import Progress, carry_out
+from fedmf.sweeps.comparison import Interval, mean_interval, paired_interval
+from fedmf.sweeps.composition import ComposedPrivacy, composed_privacy
+from fedmf.sweeps.results import CellResult, SweepResult
+from fedmf.sweeps.sweep import SEED_KEYS, Cell, PlannedRun, Sweep, described
+from fedmf.sweeps.sweep_file import load_sweep
+from fedmf.sweeps.table import Table, result_table
+
+__all__ = [
+    "SEED_KEYS",
+    "Cell",
+    "CellResult",
+    "ComposedPrivacy",
+    "Interval",
+    "PlannedRun",
+    "Progress",
+    "Sweep",
+    "SweepResult",
+    "Table",
+    "carry_out",
+    "composed_privacy",
+    "described",
+    "load_sweep",
+    "mean_interval",
+    "paired_interval",
+    "result_table",
+]

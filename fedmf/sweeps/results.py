@@ -1,0 +1,143 @@
+"""What a sweep found: each cell's values by seed, its interval, and its comparison with the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedmf.errors import ConfigError
+from fedmf.runs import Scalar
+from fedmf.sweeps.comparison import Interval, mean_interval, paired_interval
+from fedmf.sweeps.composition import ComposedPrivacy, composed_privacy
+from fedmf.sweeps.sweep import Cell, Sweep
+
+__all__ = ["CellResult", "MetricColumn", "SweepResult", "metric_column"]
+
+
+@dataclass(frozen=True)
+class MetricColumn:
+    """The metric that a sweep compares.
+
+    Attributes:
+        name: as people call it.
+        column: of the runs' metrics.
+        higher_is_better: which way is better.
+        is_share: whether people read it in percent.
+    """
+
+    name: str
+    column: str
+    higher_is_better: bool
+    is_share: bool
+
+    def final(self, metrics: Mapping[int, Mapping[str, Any]], last: int) -> float:
+        """Its mean over the last evaluations of a run."""
+        values = [row[self.column] for _, row in sorted(metrics.items()) if row.get(self.column) is not None]
+        if not values:
+            raise ConfigError(f"metric {self.name!r} must be evaluated at least once; a run never did.")
+        return fmean(values[-last:])
+
+    def shown(self, value: float, sign: str = "") -> str:
+        """A value for people, shares in percent."""
+        return f"{100 * value:{sign}.1f}" if self.is_share else f"{value:{sign}.4g}"
+
+    @property
+    def label(self) -> str:
+        """With its unit."""
+        return self.name.replace("_", " ") + (" (%)" if self.is_share else "")
+
+
+def metric_column(name: str, kept: Mapping[str, Any]) -> MetricColumn:
+    """The metric of this name in what is kept of a run; the first one if there is no name.
+
+    Raises:
+        ConfigError: the run has no such metric.
+    """
+    columns = kept["columns"]
+    if name and name not in columns:
+        raise ConfigError(f"metric (of the sweep) must be one of {', '.join(columns)}; got {name!r}.")
+    chosen = name or next(iter(columns))
+    return MetricColumn(chosen, **columns[chosen])
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """One cell: what was chosen for it and what it gave.
+
+    Attributes:
+        cell: which.
+        tuned: the chosen values; None if every candidate failed.
+        values: the metric by reported seed, of the runs that did not fail.
+        runs: digests of the reported runs by seed.
+        tuning: mean metric over the tuning seeds by candidate; NaN where a run failed.
+        tuning_runs: number of the candidate and seed of each tuning run, by digest.
+    """
+
+    cell: Cell
+    tuned: Mapping[str, Scalar] | None
+    values: Mapping[int, float]
+    runs: Mapping[int, str]
+    tuning: tuple[float, ...]
+    tuning_runs: Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """A finished sweep.
+
+    Attributes:
+        path: its directory.
+        sweep: what was asked for.
+        metric: that is compared.
+        cells: in the order of the sweep.
+        failures: a line for each run that failed.
+        seconds: that this process took.
+    """
+
+    path: Path
+    sweep: Sweep
+    metric: MetricColumn
+    cells: tuple[CellResult, ...]
+    failures: tuple[str, ...]
+    seconds: float
+
+    def interval(self, result: CellResult) -> Interval:
+        """The mean over the reported seeds."""
+        return mean_interval([*result.values.values()], self.sweep.confidence)
+
+    def against_baseline(self, result: CellResult) -> Interval | None:
+        """Compared with the baseline at the same point, paired by seed; None for the baseline itself."""
+        if result.cell.variant == self.sweep.baseline:
+            return None
+        baseline = Cell(self.sweep.baseline, result.cell.point)
+        other = next(found for found in self.cells if found.cell == baseline)
+        return paired_interval(result.values, other.values, self.sweep.compare, self.sweep.confidence)
+
+    @cached_property
+    def privacy(self) -> ComposedPrivacy:
+        """What all runs cost together."""
+        return composed_privacy(self.sweep.promises)
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """Chosen values at the edge of their lists, and cells with missing seeds, in a line each."""
+        lines = []
+        for result in self.cells:
+            for name, value in (result.tuned or {}).items():
+                values = self.sweep.tuned[name]
+                numbers = [x for x in values if isinstance(x, int | float) and not isinstance(x, bool)]
+                if len(numbers) < max(2, len(values)) or value not in (min(numbers), max(numbers)):
+                    continue
+                end = "smallest" if value == min(numbers) else "largest"
+                lines.append(
+                    f"{result.cell}: {name} = {value:g} is the {end} of its list; a better one may lie beyond"
+                )
+            if result.tuned is None:
+                lines.append(f"{result.cell}: nothing chosen, since every candidate has a failed run")
+            elif missing := [seed for seed in self.sweep.seeds if seed not in result.values]:
+                lines.append(f"{result.cell}: without seeds {missing}, whose runs failed")
+        return tuple(lines)

@@ -1,0 +1,284 @@
+"""A sweep carried out: equal to single runs, stopped anywhere, with runs that fail."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.sweeps import BASE, VARIANTS, small_sweep
+
+from fedmf.errors import ConfigError
+from fedmf.sweeps import Progress, Sweep, SweepResult, result_table
+
+pytestmark = pytest.mark.xdist_group("sweeps")
+FILE = """
+base = "base.toml"
+seeds = [0, 1]
+tuning-seeds = [100]
+[variants]
+identity = { mechanism.kind = "identity" }
+"bisr p=2" = { mechanism.kind = "bisr", mechanism.bands = 2 }
+[tuned]
+optimizer.learning-rate = [0.1, 0.4]
+"""
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> SweepResult:
+    return small_sweep().carry_out(tmp_path_factory.mktemp("sweep") / "all", processes=2)
+
+
+def single(sweep: Sweep, at: int, tuned: dict[str, object], seed: int, place: Path) -> float:
+    """Final accuracy of one run, without a sweep."""
+    run = sweep.run(sweep.cells[at], tuned, seed)  # type: ignore[arg-type]
+    return run.simulate(place).metrics[run.cohorts.rounds]["accuracy"]
+
+
+def test_values_are_those_of_single_runs(result: SweepResult, tmp_path: Path) -> None:
+    for at, seed in ((1, 0), (5, 2)):
+        found = result.cells[at]
+        assert found.tuned is not None
+        assert single(result.sweep, at, dict(found.tuned), seed, tmp_path / f"{at}") == found.values[seed]
+
+
+def test_what_is_chosen_has_the_best_mean_over_tuning_seeds(result: SweepResult, tmp_path: Path) -> None:
+    found = result.cells[4]
+    means = [
+        statistics.fmean(
+            single(result.sweep, 4, tuned, seed, tmp_path / f"{i}-{seed}")
+            for seed in result.sweep.tuning_seeds
+        )
+        for i, tuned in enumerate(result.sweep.candidates)
+    ]
+    assert found.tuning == pytest.approx(means, rel=1e-12)
+    assert found.tuned == result.sweep.candidates[means.index(max(means))]
+
+
+def test_a_lower_metric_may_be_better(result: SweepResult) -> None:
+    """The loss on the same runs: none is repeated, and the smallest mean is chosen."""
+    before = {file: file.stat().st_mtime_ns for file in (result.path / "finished").iterdir()}
+    by_loss = small_sweep(metric="loss", compare="ratio").carry_out(result.path)
+    for found in by_loss.cells:
+        assert found.tuned is not None
+        best = min(range(2), key=lambda i: found.tuning[i])
+        assert found.tuned == by_loss.sweep.candidates[best]
+    assert not by_loss.metric.higher_is_better
+    assert before.items() <= {f: f.stat().st_mtime_ns for f in (result.path / "finished").iterdir()}.items()
+    small_sweep().carry_out(result.path)  # other tests read its files
+
+
+def test_shared_runs_are_carried_out_once_and_runs_are_tidied_away(result: SweepResult) -> None:
+    assert len([*(result.path / "finished").iterdir()]) >= len(result.sweep.promises)
+    assert [*(result.path / "runs").iterdir()] == []
+    noiseless = [found for found in result.cells if found.cell.variant == "no noise"]
+    assert noiseless[0].values == noiseless[1].values
+
+
+def test_results_for_programs(result: SweepResult) -> None:
+    written = json.loads((result.path / "results.json").read_text())
+    assert [cell["variant"] for cell in written["cells"]] == [*VARIANTS] * 2
+    assert written["privacy"]["open_runs"] == 2 * 2 + 3
+    assert written["privacy"]["epsilon"] is None
+    cell = written["cells"][1]
+    assert cell["values"] == {str(seed): value for seed, value in result.cells[1].values.items()}
+    base = result.cells[0].values
+    assert cell["against_baseline"]["estimate"] == pytest.approx(
+        statistics.fmean(result.cells[1].values[seed] - base[seed] for seed in base)
+    )
+
+
+def test_the_long_table_has_a_row_for_each_evaluation(result: SweepResult) -> None:
+    rows = pd.read_parquet(result.path / "runs.parquet")
+    assert len(rows) == len(result.cells) * (2 * 2 + 3) * 3  # evaluated after 0, 5 and 10 rounds
+    picked = rows.query(
+        "variant == 'bisr p=2' and `privacy.epsilon` == 8 and part == 'reported' and round == 10"
+    )
+    assert dict(zip(picked.seed, picked.accuracy, strict=True)) == dict(result.cells[4].values)
+
+
+def test_the_tables_say_the_same(result: SweepResult) -> None:
+    table = result_table(result)
+    lines = (result.path / "table.md").read_text().splitlines()
+    parsed = [[entry.strip() for entry in line.strip("|").split("|")] for line in lines]
+    assert parsed[0] == [*table.header]
+    assert parsed[2:] == [[*row] for row in table.rows]
+    latex = (result.path / "table.tex").read_text()
+    body = latex.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
+    assert len(body) == len(table.rows)
+    assert all(line.count("&") == len(table.header) - 1 and line.endswith(r"\\") for line in body)
+    assert latex.splitlines()[1] == r"\begin{tabular}{lllrrr}"
+    mean = 100 * statistics.fmean(result.cells[3].values.values())
+    assert table.rows[3][:4] == ("8", "identity", table.rows[3][2], table.rows[3][3])
+    assert table.rows[3][3].startswith(f"{mean:.1f} (")
+
+
+def test_special_characters_reach_latex_and_markdown_whole(result: SweepResult) -> None:
+    from fedmf.sweeps import Table
+
+    table = Table(("a_b", "50 %"), (("x|y & z", "−1"),), 1)
+    assert table.markdown().splitlines()[2] == r"| x\|y & z | −1 |"
+    assert r"a\_b & 50 \%" in table.latex()
+    assert r"x|y \& z & $-$1" in table.latex()
+
+
+def test_the_picture_is_one(result: SweepResult) -> None:
+    assert (result.path / "comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_best_value_at_the_edge_is_noted(result: SweepResult) -> None:
+    assert len(result.warnings) == len(result.cells)  # of two values each is at an edge
+    assert all("a better one may lie beyond" in line for line in result.warnings)
+
+
+def test_metrics_that_runs_lack_and_directories_of_others_are_refused(
+    result: SweepResult, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"metric .* must be one of accuracy, loss; got 'perplexity'"):
+        small_sweep(metric="perplexity").carry_out(result.path)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="must be new or a sweep's"):
+        small_sweep().carry_out(tmp_path)
+    with pytest.raises(ConfigError, match=r"processes .* must be a whole number ≥ 1; got 0"):
+        small_sweep().carry_out(tmp_path / "new", processes=0)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"), [("raise", "two lines of reasons"), ("die", "its process ended with signal SIGKILL")]
+)
+def test_a_run_that_fails_costs_itself_alone(tmp_path: Path, how: str, said: str) -> None:
+    lines: list[str] = []
+
+    def observe(progress: Progress) -> None:
+        lines.extend(filter(None, [progress.line]))
+
+    base = {name: value for name, value in BASE.items() if not name.startswith("data.")}
+    sweep = Sweep(
+        {**base, "task.kind": "function", "task.function": "support.sweep_tasks:make", "task.users": 20},
+        seeds=(1, 2, 3),
+        variants={"fine": {"task.options": "fine"}, how: {"task.options": how}},
+    )
+    found = sweep.carry_out(tmp_path / "out", processes=2, observer=observe)
+    fine, broken = found.cells
+    assert [*fine.values] == [1, 2, 3]
+    assert [*broken.values] == [1, 3]
+    assert broken.values == {seed: fine.values[seed] for seed in (1, 3)}
+    assert len(lines) == len(found.failures) == 1
+    assert said in found.failures[0]
+    assert "\n" not in lines[0]
+    assert lines[0].startswith(f"failed: {how}, seed 2: ")
+    against = found.against_baseline(broken)
+    assert against is not None
+    assert (against.count, against.estimate) == (2, 0.0)
+    assert any("without seeds [2]" in line for line in found.warnings)
+
+
+def test_a_cell_of_which_every_candidate_fails_is_said(tmp_path: Path) -> None:
+    base = {name: value for name, value in BASE.items() if not name.startswith("data.")}
+    sweep = Sweep(
+        {**base, "task.kind": "function", "task.function": "support.sweep_tasks:make", "task.users": 20},
+        seeds=(1,),
+        variants={"raise": {"task.options": "raise"}},
+        tuned={"optimizer.learning-rate": (0.1, 0.2)},
+        tuning_seeds=(2,),
+    )
+    found = sweep.carry_out(tmp_path / "out")
+    assert found.cells[0].tuned is None
+    assert math.isnan(found.interval(found.cells[0]).estimate)
+    assert found.warnings == ("raise: nothing chosen, since every candidate has a failed run",)
+    assert result_table(found).rows[0][-2:] == ("failed", "0")
+
+
+def command(folder: Path) -> subprocess.Popen[str]:
+    base = "\n".join(f"{name} = {value!r}" for name, value in BASE.items()).replace("'", '"')
+    (folder / "base.toml").write_text(base.replace("rounds = 10", "rounds = 30"))
+    (folder / "sweep.toml").write_text(FILE)
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedmf", "sweep", "sweep.toml", "--out", "out", "--processes", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        start_new_session=True,
+    )
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+    deadline = time.monotonic() + 180
+    while not condition():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def group_is_gone(number: int) -> bool:
+    try:
+        os.killpg(number, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def in_the_middle(folder: Path) -> bool:
+    """Some runs are finished and another one has begun."""
+    return len([*(folder / "out/finished").glob("*.json")]) >= 2 and any(
+        (folder / "out/runs").glob("*/checkpoints/*")
+    )
+
+
+def go_on(folder: Path) -> tuple[dict[str, object], str]:
+    process = command(folder)
+    out, shown = process.communicate(timeout=300)
+    assert process.returncode == 0, shown
+    return json.loads((folder / "out/results.json").read_text()), out
+
+
+def test_a_killed_sweep_goes_on_and_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
+    process = command(tmp_path)
+    wait_for(lambda: in_the_middle(tmp_path), process)
+    process.kill()  # the parent alone: its workers notice
+    process.communicate()
+    wait_for(lambda: group_is_gone(process.pid))
+    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "out/finished").glob("*.json")}
+    begun = {place.name for place in (tmp_path / "out/runs").iterdir()}
+    results, shown = go_on(tmp_path)
+    assert len(files) >= 2
+    assert begun
+    assert all(file.stat().st_mtime_ns == then for file, then in files.items())
+    undisturbed = tmp_path / "undisturbed"
+    undisturbed.mkdir()
+    expected, _ = go_on(undisturbed)
+    assert results["cells"] == expected["cells"]
+    assert "| identity |" in shown
+
+
+def test_ctrl_c_ends_a_sweep_with_a_line(tmp_path: Path) -> None:
+    process = command(tmp_path)
+    wait_for(lambda: in_the_middle(tmp_path), process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, shown = process.communicate(timeout=60)
+    assert process.returncode == 130, shown
+    assert "Traceback" not in shown
+    assert shown.splitlines()[-1] == (
+        "fedmf: stopped by SIGINT; every finished run is kept, go on with: fedmf sweep sweep.toml --out out "
+        "--processes 2"
+    )
+    wait_for(lambda: group_is_gone(process.pid))
+    results, _ = go_on(tmp_path)
+    assert results["failures"] == []
+
+
+def test_two_processes_do_not_share_a_sweep(tmp_path: Path) -> None:
+    from fedmf.sweeps.place import SweepPlace
+
+    with SweepPlace(tmp_path / "out"), pytest.raises(ConfigError, match="being written by another process"):
+        SweepPlace(tmp_path / "out")
