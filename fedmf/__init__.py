@@ -26,7 +26,7 @@ from fedmf.lazy import lazily
 from fedmf.version import __version__
 
 if TYPE_CHECKING:
-    from fedmf.accounting import NoPrivacy, PrivacyStatement, UserLevel, design
+    from fedmf.accounting import ExampleLevel, NoPrivacy, PrivacyStatement, UserLevel, design
     from fedmf.cohorts import BallsInBinsCohorts, CyclicCohorts
     from fedmf.data import Digits, InMemoryDataset
     from fedmf.factorization import NamedMechanism
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from fedmf.training import LocalSGD, Task
 else:
     _MODULES = {
-        "fedmf.accounting": ("NoPrivacy", "PrivacyStatement", "UserLevel", "design"),
+        "fedmf.accounting": ("ExampleLevel", "NoPrivacy", "PrivacyStatement", "UserLevel", "design"),
         "fedmf.cohorts": ("BallsInBinsCohorts", "CyclicCohorts"),
         "fedmf.data": ("Digits", "InMemoryDataset"),
         "fedmf.factorization": ("NamedMechanism",),
@@ -81,6 +81,7 @@ __all__ = [
     "Classification",
     "CyclicCohorts",
     "Digits",
+    "ExampleLevel",
     "Execution",
     "InMemoryDataset",
     "JmeAdam",

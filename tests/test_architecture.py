@@ -94,6 +94,7 @@ PUBLIC = [
     "Classification",
     "CyclicCohorts",
     "Digits",
+    "ExampleLevel",
     "Execution",
     "InMemoryDataset",
     "JmeAdam",

@@ -128,7 +128,10 @@ def test_account_repeats_the_statement_from_disk(finished: Path, capsys: pytest.
         ("cohorts.rounds=0", "rounds"),
         ("data.users=99999", "training examples"),
         ("data.kind=cifar", "[data] kind must be one of digits"),
-        ("privacy.kind=nothing", "[privacy] kind must be one of user-level, none; got 'nothing'"),
+        (
+            "privacy.kind=nothing",
+            "[privacy] kind must be one of user-level, example-level, none; got 'nothing'",
+        ),
         ("=3", "key=value"),
         ("rounds", "key=value"),
     ],

@@ -22,7 +22,14 @@ from fedmf.accounting.gaussian import (
 )
 from fedmf.accounting.patterns import PatternTable
 from fedmf.accounting.plan import Plan
-from fedmf.accounting.privacy import PRIVACY, NoPrivacy, Privacy, UserLevel
+from fedmf.accounting.privacy import (
+    PRIVACY,
+    DifferentialPrivacy,
+    ExampleLevel,
+    NoPrivacy,
+    Privacy,
+    UserLevel,
+)
 from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_privacy
 from fedmf.accounting.recorded import ParticipationSummary
 from fedmf.accounting.release import PairRelease, RunRelease, SecondForm, SecondStream, SumRelease
@@ -54,8 +61,10 @@ __all__ = [
     "RESTORED",
     "Branch",
     "CohortLaw",
+    "DifferentialPrivacy",
     "EpsilonBin",
     "EvaluationPlan",
+    "ExampleLevel",
     "JointStatement",
     "LeakageBound",
     "LostRounds",

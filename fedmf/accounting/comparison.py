@@ -203,7 +203,7 @@ class _Plan:
             mechanism, noise = amplified_mechanism(
                 choice, self.participation, self.queries, cast(Any, sampling), epsilon, delta
             )
-            stated = Sensitivity(noise.sensitivity, "exact", f"one user under {sampling}")
+            stated = Sensitivity(noise.sensitivity, "exact", f"one contributor under {sampling}")
             return {
                 **self.described(mechanism, stated, noise.noise_multiplier),
                 **self.budget(noise.noise_multiplier, epsilon, delta),

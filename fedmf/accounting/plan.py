@@ -13,7 +13,7 @@ from typing import Any, Self
 from fedmf.accounting.amplification import RunAmplification
 from fedmf.accounting.evaluation_plan import EvaluationPlan, joint_multiplier
 from fedmf.accounting.gaussian import adjacency_factor, gaussian_epsilon
-from fedmf.accounting.privacy import Privacy, UserLevel
+from fedmf.accounting.privacy import DifferentialPrivacy, Privacy
 from fedmf.accounting.release import (
     PairRelease,
     RunRelease,
@@ -91,8 +91,7 @@ class Plan:
                 f"F (inflation) must be 1 with amplification; got {self.inflation!r}. No theorem covers "
                 "rounded noise: store it in float64."
             )
-        amplified = isinstance(self.privacy, UserLevel) and self.privacy.amplified
-        if amplified != (self.amplification is not None):
+        if self.privacy.counts_sampling != (self.amplification is not None):
             raise ValueError("amplification must be recorded exactly where the privacy asked for counts it.")
         if self.second is not None and self.amplification is not None:
             raise ValueError("amplification must be None with a second stream: no theorem covers the pair.")
@@ -178,7 +177,7 @@ class Plan:
     @property
     def without_losses(self) -> str | None:
         """Why no theorem or no promise of this run allows that rounds were lost with a backup."""
-        limited = isinstance(self.privacy, UserLevel) and (
+        limited = isinstance(self.privacy, DifferentialPrivacy) and (
             self.privacy.max_epsilon is not None or self.privacy.user_budgets
         )
         if self.amplification is not None:
@@ -214,7 +213,7 @@ class Plan:
 
         It depends on the plan alone, so that stopping there reveals nothing.
         """
-        limit = self.privacy.max_epsilon if isinstance(self.privacy, UserLevel) else None
+        limit = self.privacy.max_epsilon if isinstance(self.privacy, DifferentialPrivacy) else None
         n = self.participation.rounds
         if limit is None or self.epsilon_after(n) <= limit:
             return n

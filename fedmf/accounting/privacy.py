@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final
 
+from fedmf.accounting.unit import EXAMPLE, USER, Unit
 from fedmf.participation import Adjacency
 from fedmf.values import Value, by_kind
 
-__all__ = ["PRIVACY", "NoPrivacy", "Privacy", "UserLevel"]
+__all__ = ["PRIVACY", "DifferentialPrivacy", "ExampleLevel", "NoPrivacy", "Privacy", "UserLevel"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Privacy(Value):
     user_namespace: str = ""
 
     #: What is protected.
-    unit: ClassVar[Literal["user"]] = "user"
+    unit: ClassVar[Unit] = USER
 
     def __post_init__(self) -> None:
         if not 0 < self.clip_norm < math.inf:
@@ -53,10 +54,15 @@ class Privacy(Value):
         """The ε that is asked for; None for a run without noise."""
         return None
 
+    @property
+    def counts_sampling(self) -> bool:
+        """Whether the secrecy of sampled cohorts is part of the promise."""
+        return False
+
 
 @dataclass(frozen=True)
-class UserLevel(Privacy):
-    """(ε, δ)-differential privacy of each user, with everything the user contributes to any round.
+class DifferentialPrivacy(Privacy):
+    """(ε, δ)-differential privacy of each contributor, whatever it contributes to any round.
 
     Args:
         epsilon: ε > 0 for the whole run.
@@ -66,7 +72,6 @@ class UserLevel(Privacy):
         user_budgets: CSV or Parquet file with the columns user, epsilon; empty for none.
     """
 
-    kind: ClassVar[str] = "user-level"
     epsilon: float = 8.0
     amplified: bool = False
     max_epsilon: float | None = None
@@ -98,6 +103,30 @@ class UserLevel(Privacy):
         """ε."""
         return self.epsilon
 
+    @property
+    def counts_sampling(self) -> bool:
+        """Whether it is amplified."""
+        return self.amplified
+
+
+@dataclass(frozen=True)
+class UserLevel(DifferentialPrivacy):
+    """(ε, δ)-differential privacy of each user, with everything the user contributes to any round."""
+
+    kind: ClassVar[str] = "user-level"
+
+
+@dataclass(frozen=True)
+class ExampleLevel(DifferentialPrivacy):
+    """(ε, δ)-differential privacy of each training example, which is the only one of its user.
+
+    It is the guarantee of central training with per-example clipping: docs/example-level.md. A person with
+    several examples is protected less, the more of them there are.
+    """
+
+    kind: ClassVar[str] = "example-level"
+    unit: ClassVar[Unit] = EXAMPLE
+
 
 @dataclass(frozen=True)
 class NoPrivacy(Privacy):
@@ -106,4 +135,4 @@ class NoPrivacy(Privacy):
     kind: ClassVar[str] = "none"
 
 
-PRIVACY: Final = by_kind(UserLevel, NoPrivacy)
+PRIVACY: Final = by_kind(UserLevel, ExampleLevel, NoPrivacy)

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.accounting import LeakageBound, SecondForm, UserLevel, gaussian_mu, leakage_bound
+from fedmf.accounting import DifferentialPrivacy, LeakageBound, SecondForm, gaussian_mu, leakage_bound
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization
 from fedmf.moments import SecondMoment
@@ -87,7 +87,7 @@ def audit(
         ConfigError: a run without noise, or numbers out of range.
     """
     privacy = run.privacy
-    if not isinstance(privacy, UserLevel):
+    if not isinstance(privacy, DifferentialPrivacy):
         raise ConfigError("privacy must be that of users for an audit: a run without noise claims nothing.")
     if canaries < 16 or repeats < 1:
         raise ConfigError(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fedmf.accounting import LeakageBound, UserLevel, at_most, gaussian_mu
+from fedmf.accounting import DifferentialPrivacy, LeakageBound, at_most, gaussian_mu
 from fedmf.audit.canary_runs import audit_canary_runs
 from fedmf.audit.hostile import BEHAVIOURS
 from fedmf.audit.hostile_worlds import HostileWorld, hostile_worlds
@@ -109,7 +109,7 @@ def audit_end_to_end(
         ConfigError: a run without noise, too many users, an unknown behaviour, numbers out of range.
     """
     _check(run, behaviours, canary_runs, world_runs, confidence)
-    assert isinstance(run.privacy, UserLevel)  # as checked
+    assert isinstance(run.privacy, DifferentialPrivacy)  # as checked
     privacy = dataclasses.replace(run.privacy, user_budgets="", noise_seed=None)
     failure = (1 - confidence) / (1 + len(behaviours))
     bound, plan, trials = audit_canary_runs(
@@ -129,7 +129,7 @@ def audit_end_to_end(
 
 
 def _check(run: Run, behaviours: Sequence[str], canary_runs: int, world_runs: int, confidence: float) -> None:
-    if not isinstance(run.privacy, UserLevel):
+    if not isinstance(run.privacy, DifferentialPrivacy):
         raise ConfigError("privacy must be that of users for an audit: a run without noise claims nothing.")
     if run.task_source.users > _MOST_USERS:
         raise ConfigError(

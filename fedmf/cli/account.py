@@ -112,8 +112,10 @@ def _show_users(statement: PrivacyStatement) -> None:
     bins = statement.realised.histogram
     if not bins:
         return
-    table = Table(title="Users by realised ε, worst user last (not private)", title_justify="left")
-    for heading in ("ε from", "to", "users", ""):
+    unit = statement.header.plan.privacy.unit
+    title = unit.say("{Many} by realised ε, worst {one} last (not private)")
+    table = Table(title=title, title_justify="left")
+    for heading in ("ε from", "to", unit.plural, ""):
         table.add_column(heading, justify="right" if heading else "left")
     most = max(entry.users for entry in bins)
     for entry in bins:
@@ -122,6 +124,6 @@ def _show_users(statement: PrivacyStatement) -> None:
     Console().print(table)
     rounds = ", ".join(map(str, statement.realised.worst_pattern))
     typer.echo(
-        f"{statement.patterns:,} different patterns; a worst user joined the rounds {rounds} (from 0). "
-        "Not private."
+        f"{statement.patterns:,} different patterns; a worst {unit.name} joined the rounds {rounds} "
+        "(from 0). Not private."
     )

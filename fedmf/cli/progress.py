@@ -103,12 +103,13 @@ class RunView:
     def _describe(self, row: Mapping[str, Any], epsilon: bool = True) -> str:
         """Loss and metrics by name, shares in percent, and ε so far."""
         dataset, metrics = self._session.task.dataset, self._session.task.metrics
+        many = self._session.run.privacy.unit.plural
         texts = [f"loss {row[central('loss', dataset)]:.4f}"]
         texts += [_shown(metric, row[central(metric.name, dataset)]) for metric in metrics]
         if self._test_owned:
             texts.append("(not private)")
         texts += [
-            f"users' own {_shown(metric, row[value])} ± {_spread(metric, row[spread])}"
+            f"{many}' own {_shown(metric, row[value])} ± {_spread(metric, row[spread])}"
             for metric in metrics[:1]
             for value, spread in [private_columns(metric.name)]
             if value in row

@@ -19,6 +19,7 @@ from fedmf.data.partitions import (
     partition_by_label,
     partition_by_power_law,
     partition_by_shards,
+    partition_each,
     partition_evenly,
 )
 from fedmf.data.public_input import PublicInput
@@ -27,7 +28,7 @@ from fedmf.values import Value, check_choices, check_whole
 __all__ = ["PARTITIONS", "DatasetOptions", "Spread", "SpreadOptions"]
 
 #: Partitions that need labels and a generator, no more.
-Spread = Literal["iid", "dirichlet", "dirichlet-sizes", "power-law", "shards"]
+Spread = Literal["iid", "dirichlet", "dirichlet-sizes", "power-law", "shards", "each-example"]
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,9 @@ class DatasetOptions(Value, ABC):
         users: U ≥ 1, number of users; with partition "natural" as many as the roster, or the user column,
             names, less those held out.
         partition: who owns what: "iid" (equal sizes), "dirichlet" (label skew), "dirichlet-sizes",
-            "power-law" (few users own much), "shards" (few labels a user), or "natural" (each example stays
-            with the user that the user column names).
+            "power-law" (few users own much), "shards" (few labels a user), "each-example" (every example is a
+            user of its own, for privacy of kind "example-level"; ``users`` is the number of training
+            examples), or "natural" (each example stays with the user that the user column names).
         size_exponent: a > 1, tail index of the sizes of "power-law"; the smaller, the more unequal.
         test_fraction: held-out share of the examples, in (0, 1).
         seed: public seed of all that is drawn, 0 ≤ seed < 2⁶³.
@@ -79,13 +81,31 @@ class DatasetOptions(Value, ABC):
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """Whatever of the data is taken as known to everybody; computed from the options alone."""
         return (
-            PublicInput("users", str(self.users), "configuration"),
-            PublicInput("user ids", "numbered", "made from the number of users"),
-            PublicInput("sizes of users", f"partition {self.partition!r}", "drawn from the public seed"),
+            *self.made_up_owners(f"partition {self.partition!r}", "drawn from the public seed"),
             *self.example_inputs(),
             PublicInput("partition", self.partition, "drawn from the public seed; no private rows"),
             PublicInput("test part", "nobody's", "drawn from the public seed; no private rows"),
         )
+
+    def made_up_owners(self, sizes: str, source: str) -> tuple[PublicInput, ...]:
+        """How many users are made up, what they are called and what they own, which is public.
+
+        Args:
+            sizes: how many examples each owns.
+            source: where that comes from.
+        """
+        unit = self.unit
+        owned = () if unit == "example" else (PublicInput("sizes of users", sizes, source),)
+        return (
+            PublicInput(f"{unit}s", str(self.users), "configuration"),
+            PublicInput(f"{unit} ids", "numbered", f"made from the number of {unit}s"),
+            *owned,
+        )
+
+    @property
+    def unit(self) -> str:
+        """What a user of this data set stands for: a "user", or a single "example"."""
+        return "example" if self.partition == "each-example" else "user"
 
     def undeclared(self) -> tuple[str, ...]:
         """Keys that a private run must give: without them something public depends on private rows."""
@@ -126,5 +146,6 @@ PARTITIONS: Final[dict[str, Callable[[SpreadOptions, NDArray[np.int64], np.rando
         labels.size, o.users, o.dirichlet_alpha, rng
     ),
     "power-law": lambda o, labels, rng: partition_by_power_law(labels.size, o.users, o.size_exponent, rng),
+    "each-example": lambda o, labels, rng: partition_each(labels.size, o.users),
     "shards": lambda o, labels, rng: partition_by_shards(labels, o.users, o.shards_per_user, rng),
 }

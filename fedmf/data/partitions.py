@@ -23,6 +23,7 @@ __all__ = [
     "partition_by_power_law",
     "partition_by_shards",
     "partition_by_size",
+    "partition_each",
     "partition_evenly",
 ]
 
@@ -83,6 +84,20 @@ def partition_evenly(examples: int, users: int, rng: np.random.Generator) -> Par
     """A random split into parts whose sizes differ by at most one."""
     check_users(users, examples)
     return Partition.of([np.sort(part) for part in np.array_split(rng.permutation(examples), users)])
+
+
+def partition_each(examples: int, users: int) -> Partition:
+    """Every example is a user of its own.
+
+    Raises:
+        ValueError: as many users were not declared.
+    """
+    if users != examples:
+        raise ValueError(
+            f"users must be {examples}, the number of training examples, with partition 'each-example'; got "
+            f"{users}. Each of them is one user."
+        )
+    return Partition(np.arange(examples), np.arange(examples + 1))
 
 
 def partition_by_size(sizes: NDArray[np.int64], rng: np.random.Generator) -> Partition:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from fedmf.accounting import Plan, RunHeader, UserLevel
+from fedmf.accounting import DifferentialPrivacy, Plan, RunHeader
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
@@ -127,7 +127,7 @@ class RunDirectory:
         path = path.resolve()
         if os.path.exists(path / LEDGER):  # False for an impossible name, which is refused below
             raise ConfigError(f"output directory {path} holds another run; resume it, or use another place.")
-        budgets = run.privacy.user_budgets if isinstance(run.privacy, UserLevel) else ""
+        budgets = run.privacy.user_budgets if isinstance(run.privacy, DifferentialPrivacy) else ""
 
         def fill(building: Path) -> None:
             (building / CHECKPOINTS).mkdir(mode=0o700)

@@ -6,18 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
+import numpy as np
+
+from fedmf.accounting import Privacy
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
-from fedmf.optim import ChosenOptimizer, OwnOptimizer, ServerOptimizer, chosen, fingerprint_of
-from fedmf.training import Task
-from fedmf.values import Value
+from fedmf.optim import OPTIMIZERS, ChosenOptimizer, OwnOptimizer, ServerOptimizer, chosen, fingerprint_of
+from fedmf.training import Task, example_counts
+from fedmf.values import Value, value_of
 
 __all__ = [
     "GIVEN",
     "GivenTask",
     "TaskSource",
+    "check_unit",
     "declared_by_task",
+    "optimizer_of",
     "recorded_optimizer",
+    "require_single_examples",
     "same_optimizer",
     "same_task",
 ]
@@ -48,6 +54,11 @@ class TaskSource(Protocol):
     @property
     def users(self) -> int:
         """N, declared before any data are read."""
+        ...
+
+    @property
+    def unit(self) -> str | None:
+        """What a user stands for: a "user" or an "example"; None if that is seen in the built task only."""
         ...
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
@@ -83,6 +94,11 @@ class GivenTask:
         """N."""
         return self.task.dataset.users
 
+    @property
+    def unit(self) -> None:
+        """Not known before the task is built; see `require_single_examples`."""
+        return None
+
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """What the task declares."""
         return declared_by_task(self.users)
@@ -100,6 +116,49 @@ class GivenTask:
         model = type(self.task.model.module)
         name = f"{model.__module__}.{model.__qualname__}"
         return {"kind": self.kind, "name": name, "fingerprint": self.task.fingerprint()}
+
+
+def check_unit(source: TaskSource, privacy: Privacy) -> None:
+    """See that a statement calls neither single examples users nor users examples.
+
+    Args:
+        source: of the data.
+        privacy: what is promised.
+
+    Raises:
+        ValueError: it would.
+    """
+    if source.unit in (None, privacy.unit.name):
+        return
+    if source.unit == "example":
+        raise ValueError(
+            f"kind (of the privacy) must be 'example-level' with partition 'each-example'; got "
+            f"{privacy.kind!r}. Its statement would call single examples users."
+        )
+    raise ValueError(
+        f"partition (of the data) must be 'each-example' for privacy of kind {privacy.kind!r}; got users "
+        "with several examples. One of them moves a clipped update by up to twice the clip norm."
+    )
+
+
+def require_single_examples(task: Task) -> None:
+    """See that no user owns two examples, so that a guarantee for users is one for examples.
+
+    Raises:
+        ConfigError: somebody owns more than one, or examples are where they cannot be counted.
+    """
+    dataset = task.dataset
+    if not dataset.has_examples:
+        raise ConfigError(
+            "examples must be here, not on nodes, for privacy of kind 'example-level': only then is it seen "
+            "that no user owns two."
+        )
+    counts = example_counts(dataset, np.arange(dataset.users))
+    if (most := int(counts.max(initial=0))) > 1:
+        raise ConfigError(
+            f"users must own one example each for privacy of kind 'example-level'; one owns {most}. One of "
+            "several examples moves a clipped update by up to twice the clip norm."
+        )
 
 
 def recorded_optimizer(optimizer: ChosenOptimizer) -> dict[str, Any]:
@@ -130,6 +189,15 @@ def same_optimizer(
         raise _missing("optimizer", recorded)
     _check_same("optimizer", recorded, recorded_optimizer(chosen(optimizer)))
     return optimizer
+
+
+def optimizer_of(
+    recorded: Mapping[str, Any], optimizer: ServerOptimizer | None
+) -> ChosenOptimizer | ServerOptimizer:
+    """What `recorded_optimizer` kept, read again."""
+    if recorded.get("kind") == GIVEN:
+        return same_optimizer(recorded, optimizer)
+    return value_of(OPTIMIZERS, recorded)
 
 
 def _missing(what: str, recorded: Mapping[str, Any]) -> ConfigError:

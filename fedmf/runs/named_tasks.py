@@ -51,6 +51,11 @@ class NamedTask(ABC):
         """N."""
         return self.data.users
 
+    @property
+    def unit(self) -> str:
+        """What a user of the data stands for."""
+        return self.data.unit
+
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """Those of the data, and the file that training starts from."""
         pretrained = self.pretrained()
@@ -216,6 +221,11 @@ class FunctionTask(Value):
                 f"function (of the task) must read package.module:function; got {self.function!r}."
             )
         check_whole("N (users)", self.users)
+
+    @property
+    def unit(self) -> None:
+        """Not known before the task is built."""
+        return None
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """What the task declares."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from fedmf.accounting import SecondForm, SecondStream, UserLevel, certified_sigma
+from fedmf.accounting import SecondForm, SecondStream, certified_sigma
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, Mechanism, UserRange
 from fedmf.moments import DiagonalMoment, Goal, SecondMoment, best_pair
@@ -38,7 +38,7 @@ def paired_streams(run: Run, moment: SecondMoment, form: SecondForm) -> tuple[Me
         ValueError: a mechanism that cannot be built.
     """
     privacy = run.privacy
-    if isinstance(privacy, UserLevel) and privacy.amplified:
+    if privacy.counts_sampling:
         raise ConfigError(
             "amplified must be false for an optimizer that needs a second moment. No theorem covers the "
             "amplification of a pair of releases."

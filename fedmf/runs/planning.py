@@ -7,13 +7,13 @@ import secrets
 
 from fedmf.accounting import (
     CohortLaw,
+    DifferentialPrivacy,
     PairRelease,
     Plan,
     RunAmplification,
     RunRelease,
     SecondStream,
     SumRelease,
-    UserLevel,
     amplified_run,
     at_least,
     certified_sigma,
@@ -54,7 +54,7 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
         sensitivity = release.stated(contract)
         noise_multiplier, amplification = _calibrated(run, mechanism, sensitivity)
         evaluation = None
-        if isinstance(run.evaluation, PrivateEvaluation) and isinstance(privacy, UserLevel):
+        if isinstance(run.evaluation, PrivateEvaluation) and isinstance(privacy, DifferentialPrivacy):
             users = run.task_source.users
             noise_multiplier, evaluation = shared_plan(
                 run.evaluation, privacy, run.cohorts.rounds, users, ranges
@@ -74,7 +74,7 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    if isinstance(privacy, UserLevel) and plan.allowed_rounds == 0:
+    if isinstance(privacy, DifferentialPrivacy) and plan.allowed_rounds == 0:
         raise ConfigError(
             f"max_epsilon must allow at least one round; got {privacy.max_epsilon!r}, and the first costs "
             f"{at_least(plan.epsilon_after(1))}. Lower epsilon, which makes the noise larger."
@@ -124,7 +124,7 @@ def _calibrated(
     draw its cohorts; the accountant's random numbers are new for every run unless it has a noise seed.
     """
     privacy, cohorts = run.privacy, run.cohorts
-    if not isinstance(privacy, UserLevel):
+    if not isinstance(privacy, DifferentialPrivacy):
         return 0.0, None
     if not (privacy.amplified and isinstance(cohorts, SampledCohorts)):
         return certified_sigma(privacy.epsilon, privacy.delta), None

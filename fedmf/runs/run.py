@@ -16,7 +16,7 @@ from fedmf.data import DATASETS
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
 from fedmf.models import MODELS
-from fedmf.optim import OPTIMIZERS, ChosenOptimizer, OwnOptimizer, ServerOptimizer, Sgd, chosen
+from fedmf.optim import ChosenOptimizer, OwnOptimizer, ServerOptimizer, Sgd, chosen
 from fedmf.participation import Participation
 from fedmf.runs.evaluation import (
     EVALUATIONS,
@@ -26,7 +26,15 @@ from fedmf.runs.evaluation import (
     check_private,
 )
 from fedmf.runs.execution import Execution
-from fedmf.runs.given import GIVEN, GivenTask, TaskSource, recorded_optimizer, same_optimizer, same_task
+from fedmf.runs.given import (
+    GIVEN,
+    GivenTask,
+    TaskSource,
+    check_unit,
+    optimizer_of,
+    recorded_optimizer,
+    same_task,
+)
 from fedmf.runs.mechanism import NoiseMechanism, noise_mechanism
 from fedmf.runs.named_tasks import NAMED_TASKS, Classification, FunctionTask
 from fedmf.training import LocalSGD, Task
@@ -114,8 +122,7 @@ class Run:
         n, bands = self.cohorts.rounds, self.noise.bands
         if bands is not None and bands > n:
             raise ValueError(f"bands (p) must be at most rounds n={n}; got {bands}.")
-        amplified = isinstance(self.privacy, UserLevel) and self.privacy.amplified
-        if amplified and not isinstance(self.cohorts, SampledCohorts):
+        if self.privacy.counts_sampling and not isinstance(self.cohorts, SampledCohorts):
             raise ValueError(
                 f"cohorts must be sampled for an amplified run; got {self.cohorts.kind!r}. It would claim "
                 "amplification by sampling that does not happen."
@@ -125,6 +132,8 @@ class Run:
                 f"{', '.join(missing)} (of the data) must be declared for a private run; got none. Without "
                 "them something public would be read off private rows; a run with privacy of kind 'none' may."
             )
+        if self.is_private:
+            check_unit(self.task_source, self.privacy)
         self.cohorts.schedule(self.task_source.users, self.participation, secret_seed=0)  # only to check it
         self.optimizer_source.workload(n)  # only to check that its schedule fits the horizon
         if isinstance(self.evaluation, PrivateEvaluation):
@@ -216,7 +225,7 @@ class Run:
             cohorts=value_of(COHORTS, values["cohorts"]),
             privacy=value_of(PRIVACY, values["privacy"]),
             mechanism=NoiseMechanism.from_dict(values["mechanism"]),
-            optimizer=_optimizer_of(values["optimizer"], optimizer),
+            optimizer=optimizer_of(values["optimizer"], optimizer),
             local=value_of(_LOCAL, values["local"]),
             execution=value_of(_EXECUTION, values["execution"]),
             evaluation=value_of(EVALUATIONS, values["evaluation"]),
@@ -319,11 +328,3 @@ def _task_of(recorded: Mapping[str, Any], task: Task | None) -> TaskSource | Tas
     if kind in NAMED_TASKS:
         return NAMED_TASKS[kind](value_of(DATASETS, recorded["data"]), value_of(MODELS, recorded["model"]))
     return value_of(_FUNCTION_TASK, recorded)
-
-
-def _optimizer_of(
-    recorded: Mapping[str, Any], optimizer: ServerOptimizer | None
-) -> ChosenOptimizer | ServerOptimizer:
-    if recorded.get("kind") == GIVEN:
-        return same_optimizer(recorded, optimizer)
-    return value_of(OPTIMIZERS, recorded)

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from fedmf.accounting import (
+    DifferentialPrivacy,
+    ExampleLevel,
     Plan,
     PrivacyStatement,
-    UserLevel,
     at_least,
     build_statement,
     gaussian_epsilon,
@@ -29,6 +30,7 @@ from fedmf.optim import ServerOptimizer
 from fedmf.runs.budget import UserBudgets, check_names, read_budgets
 from fedmf.runs.directory import Planned, RunDirectory
 from fedmf.runs.evaluation import NotPrivateEvaluation, PrivateEvaluation
+from fedmf.runs.given import require_single_examples
 from fedmf.runs.named_tasks import NamedTask
 from fedmf.runs.outputs import (
     central,
@@ -66,7 +68,7 @@ class Session:
         self.sums = self.server.sums
         directory.note_data(_data_digest(directory.key, task))
         self._budgets = None
-        if isinstance(run.privacy, UserLevel) and run.privacy.user_budgets:
+        if isinstance(run.privacy, DifferentialPrivacy) and run.privacy.user_budgets:
             self._budgets = UserBudgets(self.plan, directory.budgets(), directory.ledger)
         self.evaluator = directory.evaluator(self.server.t)
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
@@ -103,6 +105,8 @@ class Session:
         task = run.task_source.build()
         if task.dataset.users != run.task_source.users:
             raise ConfigError(f"users must be the task's {task.dataset.users}; got {run.task_source.users}.")
+        if isinstance(run.privacy, ExampleLevel):
+            require_single_examples(task)
         if isinstance(run.evaluation, NotPrivateEvaluation) and not task.dataset.has_examples:
             raise ConfigError(
                 "evaluation must be 'off' or 'private' where users' examples are on their nodes; got "
@@ -112,7 +116,7 @@ class Session:
         _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
         plan = plan_run(run, optimizer, task.model.dimension, run.evaluation.ranges(task))
-        if isinstance(run.privacy, UserLevel) and run.privacy.user_budgets:
+        if isinstance(run.privacy, DifferentialPrivacy) and run.privacy.user_budgets:
             budgets = read_budgets(Path(run.privacy.user_budgets).expanduser())
             check_names(budgets, task.dataset.user_ids)
         seed = run.privacy.noise_seed

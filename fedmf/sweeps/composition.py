@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fedmf.accounting import Privacy, UserLevel, at_least, gaussian_epsilon, gaussian_sigma, joint_multiplier
+from fedmf.accounting import (
+    DifferentialPrivacy,
+    Privacy,
+    at_least,
+    gaussian_epsilon,
+    gaussian_sigma,
+    joint_multiplier,
+)
 
 __all__ = ["ComposedPrivacy", "composed_privacy"]
 
@@ -79,7 +86,7 @@ def composed_privacy(runs: Sequence[Sequence[Privacy]]) -> ComposedPrivacy:
         Dong, Roth, Su (2022), "Gaussian Differential Privacy", Theorem 3.2 and Corollary 3.3.
         Dwork, Kenthapadi, McSherry, Mironov, Naor (2006), "Our Data, Ourselves", Theorem 1.
 
-    >>> round(composed_privacy([[UserLevel(epsilon=8.0)]]).epsilon, 4)
+    >>> round(composed_privacy([[DifferentialPrivacy(epsilon=8.0)]]).epsilon, 4)
     8.0
     """
     noised = [run for run in map(_noised, runs) if run]
@@ -108,7 +115,7 @@ def composed_privacy(runs: Sequence[Sequence[Privacy]]) -> ComposedPrivacy:
     )
 
 
-def _noised(run: Sequence[Privacy]) -> list[UserLevel]:
+def _noised(run: Sequence[Privacy]) -> list[DifferentialPrivacy]:
     """What a run may promise; empty if it may be one without noise."""
-    promises = [promise for promise in run if isinstance(promise, UserLevel)]
+    promises = [promise for promise in run if isinstance(promise, DifferentialPrivacy)]
     return promises if len(promises) == len(run) else []

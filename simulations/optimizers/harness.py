@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from fedmf.cohorts.catalogue import cohort_schedule, contract_of
 from problems import Clipping, Digits, Problem, ScaledBlocks
 
 from fedmf.accounting.gaussian.calibration import certified_sigma
+from fedmf.cohorts import CyclicCohorts
 from fedmf.factorization.matrices.strategy_matrix import Factorization
 from fedmf.factorization.mechanisms.catalogue import build
 from fedmf.factorization.sensitivity.joint import UserRange
@@ -141,8 +141,9 @@ def run(
     """
     began = time.process_time()
     n, m = problem.rounds, problem.cohort
-    contract = contract_of("cyclic", problem.users, m, n)
-    cohorts = cohort_schedule("cyclic", problem.users, m, contract, seed)
+    planned = CyclicCohorts(rounds=n, size=m, seed=seed)
+    contract = planned.participation(problem.users)
+    cohorts = planned.schedule(problem.users, contract, secret_seed=0)
     optimizer = method.make(Move(LearningRateSchedule(method.schedule, rate, n)), problem.shapes, damping)
     levels = calibrated(method, optimizer, problem, contract, epsilon)
     parameters, moment = problem.initial(), optimizer.second_moment

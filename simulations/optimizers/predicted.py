@@ -14,7 +14,6 @@ import math
 from pathlib import Path
 
 import numpy as np
-from fedmf.cohorts.catalogue import contract_of
 from harness import PROBLEMS, Noise, calibrated
 from methods import METHODS
 from problems import Clipping, Problem
@@ -25,6 +24,7 @@ from relative_energy_error import (
     squared_variances,
 )
 
+from fedmf.cohorts import CyclicCohorts
 from fedmf.optim.blocks import Blocks
 from fedmf.optim.move import Move
 from fedmf.workload.schedule import LearningRateSchedule
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     problem = PROBLEMS["scaled blocks"](0)
-    contract = contract_of("cyclic", problem.users, problem.cohort, problem.rounds)
+    contract = CyclicCohorts(rounds=problem.rounds, size=problem.cohort).participation(problem.users)
     users, means = signals(problem)
     zeta, shapes = problem.clip_norm, problem.shapes
     lines = [

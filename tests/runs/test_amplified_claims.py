@@ -109,7 +109,8 @@ def test_the_accountant_of_another_sampler_is_refused_in_the_header(recorded: Le
         ({"max_epsilon": 1.0}, r"max_epsilon must be unset for an amplified run; got 1\."),
         (
             {"private": False, "epsilon": None},
-            r"amplified is a key of user-level, not of kind 'none'\. .* --set privacy\.amplified=false\.",
+            r"amplified is a key of user-level, example-level, not of kind 'none'\. .* "
+            r"--set privacy\.amplified=false\.",
         ),
         ({"max_participations": 2}, r"k \(max_participations\) must be 3"),
     ],

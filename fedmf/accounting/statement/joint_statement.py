@@ -16,6 +16,7 @@ from fedmf.accounting.statement.header import RunHeader
 from fedmf.accounting.statement.privacy_statement import PrivacyStatement, build_statement
 from fedmf.accounting.statement.text import up
 from fedmf.accounting.statement.words import REALISED_ASSUMPTION
+from fedmf.accounting.unit import UNITS
 from fedmf.errors import LedgerError
 
 __all__ = ["Branch", "JointStatement", "build_joint_statement"]
@@ -84,7 +85,7 @@ class JointStatement:
             "users_participated": realised.participants,
             "evaluation_mu": self.evaluation_mu,
             "noise_key": described["noise_key"],
-            "assumptions": list(_ASSUMPTIONS),
+            "assumptions": list(map(plan.privacy.unit.say, _ASSUMPTIONS)),
             "not_private": "all of this statement",
             "stated_by": self.statements[0].stated_by,
         }
@@ -92,22 +93,23 @@ class JointStatement:
     def render_text(self) -> str:
         """As plain text for a terminal."""
         s = self.to_dict()
+        many = UNITS[s["unit"]].plural
         lines = [
-            f"{len(self.names)} branches of one run together: the worst user has "
+            f"{len(self.names)} branches of one run together: the worst {s['unit']} has "
             f"({up(s['epsilon_realised'])}, {up(s['delta'])})-differential privacy under {s['adjacency']} "
             "adjacency (not private).",
             "",
-            f"  epsilon realised  {up(s['epsilon_realised'])} (worst user of all branches)",
-            f"  over users        half at most {up(s['epsilon_realised_median'])}",
+            f"  epsilon realised  {up(s['epsilon_realised'])} (worst {s['unit']} of all branches)",
+            f"  {'over ' + many:<18}half at most {up(s['epsilon_realised_median'])}",
             f"  mu, rho realised  {up(s['mu_realised'])}, {up(s['rho_realised'])}",
             f"  rounds            {s['rounds_released']} released in all, of which {s['rounds_shared']} are "
             "shared by all branches and counted once",
-            f"  took part         {s['users_participated']} of {s['users']} users",
+            f"  took part         {s['users_participated']} of {s['users']} {many}",
             f"  noise key         {s['noise_key']}",
         ]
         lines += (
             f"  {b['directory']}: {b['rounds_released']} rounds, epsilon {up(b['epsilon_realised'])} (worst "
-            f"user), half at most {up(b['epsilon_realised_median'])}"
+            f"{s['unit']}), half at most {up(b['epsilon_realised_median'])}"
             for b in s["branches"]
         )
         lines += ["", "Assumes:", *(f"  - {text}" for text in s["assumptions"])]

@@ -9,6 +9,7 @@ from fedmf.accounting.rounding import at_least, at_most
 from fedmf.accounting.statement.plain import plain_words
 from fedmf.accounting.statement.template import TEMPLATE
 from fedmf.accounting.statement.text import facts, headline, lists, up
+from fedmf.accounting.unit import UNITS
 
 __all__ = ["render_document", "render_page"]
 
@@ -28,7 +29,7 @@ def render_page(statement: Mapping[str, Any]) -> str:
         through the figures that the text of the statement marks as not private, quantiles and counts; of a
         statement that may be public not at all.
     """
-    s = statement
+    s, many = statement, UNITS[statement["unit"]].plural
     return render_document(
         s["epsilon_planned"] is not None and not s["noise_key_public"],
         headline(s),
@@ -37,7 +38,8 @@ def render_page(statement: Mapping[str, Any]) -> str:
         lists(s),
         f"Run by {s['software']}; statement computed from its ledger by {s['stated_by']}.",
         chart=_chart(s),
-        users=f"{s['users']:,}",
+        contributors=f"{s['users']:,} {many}",
+        many=many,
         quantiles=[
             (f"{100 * float(share):g} %", up(epsilon))
             for share, epsilon in s.get("epsilon_realised_quantiles", {}).items()
@@ -64,7 +66,7 @@ def render_document(
         rows: (name, value) of what it says in numbers.
         lists: (title, entries): assumptions and the like.
         footer: who states it.
-        spread: chart, users and quantiles, where ε differs from user to user.
+        spread: chart, contributors, how they are called (many) and quantiles, where ε differs between them.
 
     Guarantees:
         As `render_page`: it loads nothing, runs nothing, and escapes everything.
@@ -92,7 +94,7 @@ def _chart(s: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     known = s["epsilon_planned_known_cohorts"]
     end = max(known, bins[-1]["high"])
-    most = max(entry["users"] for entry in bins)
+    most, many = max(entry["users"] for entry in bins), UNITS[s["unit"]].plural
     planned = {known: "planned"}
     if s["amplification"] is not None:
         planned = {s["epsilon_planned"]: "planned, cohorts secret", known: "cohorts known"}
@@ -100,7 +102,7 @@ def _chart(s: Mapping[str, Any]) -> dict[str, Any] | None:
         "width": _WIDTH,
         "height": _HEIGHT,
         "floor": _FLOOR,
-        "bars": [_bar(entry, end, most) for entry in bins if entry["users"]],
+        "bars": [_bar(entry, end, most, many) for entry in bins if entry["users"]],
         "marks": [
             {"x": _place(epsilon, end), "label": label, "anchor": _anchor(epsilon, end)}
             for epsilon, label in planned.items()
@@ -112,8 +114,8 @@ def _chart(s: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _bar(entry: Mapping[str, Any], end: float, most: int) -> dict[str, Any]:
-    """A bar in proportion to its users, never too low to be seen."""
+def _bar(entry: Mapping[str, Any], end: float, most: int, many: str) -> dict[str, Any]:
+    """A bar in proportion to its count, never too low to be seen."""
     height = max(1.0, (_FLOOR - _TOP) * entry["users"] / most)
     left, right = _place(entry["low"], end), _place(entry["high"], end)
     return {
@@ -121,7 +123,7 @@ def _bar(entry: Mapping[str, Any], end: float, most: int) -> dict[str, Any]:
         "y": round(_FLOOR - height, 2),
         "width": round(max(0.5, right - left - 1), 2),
         "height": round(height, 2),
-        "label": f"{entry['users']:,} users, epsilon {at_most(entry['low'], 4)} to "
+        "label": f"{entry['users']:,} {many}, epsilon {at_most(entry['low'], 4)} to "
         f"{at_least(entry['high'], 4)}",
     }
 

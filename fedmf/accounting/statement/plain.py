@@ -9,6 +9,7 @@ from typing import Any, Final
 from scipy.special import ndtr, ndtri
 
 from fedmf.accounting.rounding import at_least
+from fedmf.accounting.unit import UNITS
 
 __all__ = ["detection_limit", "detection_percent", "odds_factor", "plain_words"]
 
@@ -16,8 +17,8 @@ _FALSE_ALARM: Final = 0.05
 #: The relative error of `math.exp`, `scipy.special.ndtr` and the like, with room to spare.
 _FUNCTION_ERROR: Final = 1e-12
 _OTHER_WORLD: Final = {
-    "zero-out": "all of that user's updates had been zero",
-    "replace-one": "that user had sent any other updates within the clip norm",
+    "zero-out": "all of that {one}'s updates had been zero",
+    "replace-one": "that {one} had sent any other updates within the clip norm",
 }
 
 
@@ -55,19 +56,23 @@ def plain_words(statement: Mapping[str, Any]) -> list[str]:
     s = statement
     if s["epsilon_planned"] is None:
         return ["This run added no noise. It protects nobody."]
+    unit = UNITS[s["unit"]]
     paragraphs = [
-        f"Protected is each user, with everything the user contributed to any of the {s['rounds']} rounds: "
-        "not a single example, and not a single round. Two worlds are compared: the one that was, and one "
-        f"in which {_OTHER_WORLD[s['adjacency']]}.",
+        f"{unit.meaning.format(rounds=s['rounds'])} Two worlds are compared: the one that was, and one in "
+        f"which {unit.say(_OTHER_WORLD[s['adjacency']])}.",
         _odds(s),
-        "The planned figures hold whatever the users' examples are, also where they cannot be read or "
-        "trained on, as long as one user's data change that user's own contribution and nothing else.",
+        unit.say(
+            "The planned figures hold whatever the {many}' data are, also where they cannot be read or "
+            "trained on, as long as one {one}'s data change that {one}'s own contribution and nothing else."
+        ),
     ]
     if "epsilon_realised" in s:
         paragraphs.append(
-            "The realised figures say what the recorded participation cost. They are not private: they come "
-            "from the record of participation, without noise, and they hold only if neither a user's "
-            "participation nor the end of the run depended on data."
+            unit.say(
+                "The realised figures say what the recorded participation cost. They are not private: they "
+                "come from the record of participation, without noise, and they hold only if neither {a}'s "
+                "participation nor the end of the run depended on data."
+            )
         )
     if s["noise_key_public"]:
         paragraphs.insert(
@@ -81,9 +86,9 @@ def plain_words(statement: Mapping[str, Any]) -> list[str]:
 def _odds(s: Mapping[str, Any]) -> str:
     """What an observer of all released models can conclude."""
     text = (
-        "Whatever an observer of all released models concludes, however much else is known about that user "
-        "and all others, the probability of that conclusion differs between the two worlds at most by the "
-        f"factor {odds_factor(s['epsilon_planned'])}, plus {at_least(s['delta'])}"
+        "Whatever an observer of all released models concludes, however much else is known about that "
+        f"{s['unit']} and all others, the probability of that conclusion differs between the two worlds "
+        f"at most by the factor {odds_factor(s['epsilon_planned'])}, plus {at_least(s['delta'])}"
     )
     if s["amplification"] is None:
         text += "."
@@ -95,7 +100,7 @@ def _odds(s: Mapping[str, Any]) -> str:
     detected = detection_percent(s["mu_planned"])
     return (
         f"{text} A test between the two worlds that raises a false alarm in {100 * _FALSE_ALARM:g} % of "
-        f"cases detects the user's contribution in at most {detected} % of cases, even "
+        f"cases detects the {s['unit']}'s contribution in at most {detected} % of cases, even "
         "if it knows the rounds."
     )
 

@@ -104,9 +104,10 @@ class PrivacyStatement:
         """
         header, plan, realised, recorded = self.header, self.header.plan, self.realised, self.recorded
         private, limit = plan.noise_multiplier > 0, self.planned.known_so_far
+        unit = plan.privacy.unit
         amplified = plan.amplification is not None
         return {
-            "unit": plan.privacy.unit,
+            "unit": unit.name,
             "user_namespace": plan.privacy.user_namespace,
             "adjacency": plan.privacy.adjacency,
             "mechanism": plan.mechanism.name if private else "none",
@@ -151,28 +152,37 @@ class PrivacyStatement:
             "evaluation_realised": None if self.evaluation is None else self.evaluation.realised(),
             "noise_key": _noise_key(header),
             "noise_key_public": header.key_public if private else None,
-            "trust": TRUST[header.clipped_by],
+            "trust": unit.say(TRUST[header.clipped_by]),
             "public_inputs": [dict(entry) for entry in header.public_inputs],
             "not_private": list(REALISED),
             "assumptions": [
                 *([SECRECY] if amplified else []),
-                *ASSUMPTIONS,
-                *([SHARED_WORKERS] if header.shares_workers else []),
-                *([SHARED_TIME] if header.shares_time else []),
-                *([INEXACT_GROUPS] if header.groups_inexactly else []),
-                *([ROUNDED_STORAGE] if plan.inflation > 1 else []),
-                REALISED_ASSUMPTION,
-                *([LOST_ROUNDS] if self.lost else []),
+                unit.distinct,
+                *map(unit.say, self._assumptions()),
             ],
             "not_covered": [
+                *unit.not_covered,
                 *(NOT_PRIVATE[name] for name in header.not_private),
-                *NOT_COVERED,
+                *map(unit.say, NOT_COVERED),
                 REALISED_NOT_COVERED,
             ],
-            "secret": [SECRET_COHORTS, *SECRETS] if amplified else list(SECRETS),
+            "secret": [*([SECRET_COHORTS] if amplified else []), *map(unit.say, SECRETS)],
             "software": header.software,
             "stated_by": self.stated_by,
         }
+
+    def _assumptions(self) -> list[str]:
+        """Under what the figures hold, of any unit."""
+        header = self.header
+        return [
+            *ASSUMPTIONS,
+            *([SHARED_WORKERS] if header.shares_workers else []),
+            *([SHARED_TIME] if header.shares_time else []),
+            *([INEXACT_GROUPS] if header.groups_inexactly else []),
+            *([ROUNDED_STORAGE] if header.plan.inflation > 1 else []),
+            REALISED_ASSUMPTION,
+            *([LOST_ROUNDS] if self.lost else []),
+        ]
 
     def public(self) -> dict[str, Any]:
         """What of it may be public: nothing that depends on who took part in which round.
@@ -182,7 +192,8 @@ class PrivacyStatement:
         """
         left_out = {*REALISED, "not_private"}
         kept = {name: value for name, value in self.to_dict().items() if name not in left_out}
-        for name, text in (("assumptions", REALISED_ASSUMPTION), ("not_covered", REALISED_NOT_COVERED)):
+        realised = self.header.plan.privacy.unit.say(REALISED_ASSUMPTION)
+        for name, text in (("assumptions", realised), ("not_covered", REALISED_NOT_COVERED)):
             kept[name] = [entry for entry in kept[name] if entry != text]
         return kept
 

@@ -56,7 +56,7 @@ footer { margin-top: .8em; color: #55636f; font-size: .9em; }
 {% endfor %}
 </table>
 {% if chart %}
-<h2>How realised epsilon is spread over {{ users }} users (not private)</h2>
+<h2>How realised epsilon is spread over {{ contributors }} (not private)</h2>
 <div class="spread">
 <svg width="{{ chart.width }}" height="{{ chart.height }}" \
 viewBox="0 0 {{ chart.width }} {{ chart.height }}" role="img" aria-label="Histogram of epsilon">
@@ -77,7 +77,7 @@ fill="#1c2733">{{ tick.label }}</text>
 {% endfor %}
 </svg>
 <table>
-<tr><th scope="col">of users</th><th scope="col">epsilon at most</th></tr>
+<tr><th scope="col">of {{ many }}</th><th scope="col">epsilon at most</th></tr>
 {% for share, epsilon in quantiles %}
 <tr><td>{{ share }}</td><td>{{ epsilon }}</td></tr>
 {% endfor %}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fedmf.accounting.rounding import at_least, at_most
+from fedmf.accounting.unit import UNITS
 
 __all__ = ["facts", "headline", "lists", "render", "up"]
 
@@ -41,8 +42,8 @@ def headline(statement: Mapping[str, Any]) -> str:
     s = statement
     if s["epsilon_planned"] is None:
         return "No privacy: this run added no noise."
-    text = f"Every user has ({up(s['epsilon_planned'])}, {up(s['delta'])})-differential privacy under "
-    text += f"{s['adjacency']} adjacency"
+    text = f"{UNITS[s['unit']].each} has ({up(s['epsilon_planned'])}, {up(s['delta'])})-differential privacy "
+    text += f"under {s['adjacency']} adjacency"
     if s["amplification"] is not None:
         if s["amplification"]["method"] == "normal interval":
             text += ", by a Monte Carlo accountant with a normal approximation,"
@@ -83,7 +84,7 @@ def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("participations", f"at most {s['max_participations']} planned"),
         ("separation", f"at least {s['min_separation']} planned"),
         ("sampling", s["sampling"]),
-        ("users", f"{s['users']}, {s['cohort_size']} planned a round"),
+        (UNITS[s["unit"]].plural, f"{s['users']}, {s['cohort_size']} planned a round"),
         ("clip norm", up(s["clip_norm"])),
         ("noise multiplier", f"{_level(s['noise_multiplier'])} per unit sensitivity"),
         (
@@ -93,7 +94,7 @@ def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("noise", f"standard deviation {_noise(s)} on the sum, before correlation"),
         *([] if amplified is None else [("accountant", _accountant(amplified))]),
         *([] if s["second_moment"] is None else [("second moment", _second_moment(s["second_moment"]))]),
-        *([] if s["evaluation"] is None else [("evaluation", _evaluation(s["evaluation"]))]),
+        *([] if s["evaluation"] is None else [("evaluation", _evaluation(s["evaluation"], s["unit"]))]),
         ("noise key", s["noise_key"]),
         ("trust", s["trust"]),
         ("software", s["software"]),
@@ -102,13 +103,14 @@ def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _realised(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     quantiles = s["epsilon_realised_quantiles"]
+    many = UNITS[s["unit"]].plural
     knowing = ", to an observer who knows its rounds" if s["amplification"] else ""
     least = "none repeated" if s["realised_min_separation"] is None else s["realised_min_separation"]
     rows = [
-        ("epsilon realised", f"{up(s['epsilon_realised'])} (worst user{knowing})"),
-        ("over users", f"half at most {up(quantiles['0.5'])}, 90 % at most {up(quantiles['0.9'])}"),
+        ("epsilon realised", f"{up(s['epsilon_realised'])} (worst {s['unit']}{knowing})"),
+        (f"over {many}", f"half at most {up(quantiles['0.5'])}, 90 % at most {up(quantiles['0.9'])}"),
         ("mu, rho realised", f"{up(s['mu_realised'])}, {up(s['rho_realised'])}"),
-        ("took part", f"{s['users_participated']} of {s['users']} users"),
+        ("took part", f"{s['users_participated']} of {s['users']} {many}"),
         (
             "contract kept",
             f"{s['realised_max_participations']} participations at most, separation {least}",
@@ -117,7 +119,9 @@ def _realised(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     if s["evaluation_realised"] is not None:
         e = s["evaluation_realised"]
-        took_part = f"{e['users_participated']} users took part, at most {e['max_participations']} times each"
+        took_part = (
+            f"{e['users_participated']} {many} took part, at most {e['max_participations']} times each"
+        )
         rows.append(("evaluations", f"mu = {up(e['mu'])}, {took_part}"))
     return [(name, f"{value} {_MARK}") for name, value in rows]
 
@@ -143,7 +147,7 @@ def _second_moment(second: Mapping[str, Any]) -> str:
     )
 
 
-def _evaluation(evaluation: Mapping[str, Any]) -> str:
+def _evaluation(evaluation: Mapping[str, Any], unit: str) -> str:
     """The stream of private evaluations that the same ε covers."""
     e = evaluation
     metrics = ", ".join(
@@ -152,9 +156,10 @@ def _evaluation(evaluation: Mapping[str, Any]) -> str:
     )
     return (
         f"{e['evaluations_released']} of {e['evaluations']} private ones under the same epsilon, of "
-        f"{e['size']} users each: mu = {up(e['mu_planned'])} planned, {100 * e['share']:g} % of mu^2; "
-        f"{e['mechanism']}{_parameters(e['params'])}, workload {e['workload']}, noise multiplier "
-        f"{_level(e['noise_multiplier'])}; private metrics: {metrics}"
+        f"{e['size']} {UNITS[unit].plural} each: mu = {up(e['mu_planned'])} planned, "
+        f"{100 * e['share']:g} % of mu^2; {e['mechanism']}{_parameters(e['params'])}, "
+        f"workload {e['workload']}, noise multiplier {_level(e['noise_multiplier'])}; "
+        f"private metrics: {metrics}"
     )
 
 

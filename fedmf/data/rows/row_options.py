@@ -127,14 +127,17 @@ class RowOptions(SpreadOptions):
         dealt = (
             "computed from all labels" if self.partition in _BY_LABELS else "made from the number of rows"
         ) + " and the seed: who owns which row is taken as public"
+        owners = (
+            (
+                PublicInput("users", str(self.users), "configuration, checked against " + people),
+                PublicInput("user ids", kept, people),
+                PublicInput("sizes of users", "number of rows of each", counted),
+            )
+            if natural
+            else self.made_up_owners("number of rows of each", dealt)
+        )
         return (
-            PublicInput("users", str(self.users), "configuration, checked against " + people)
-            if natural
-            else PublicInput("users", str(self.users), "configuration"),
-            PublicInput("user ids", kept, people)
-            if natural
-            else PublicInput("user ids", "numbered", "made from the number of users"),
-            PublicInput("sizes of users", "number of rows of each", counted if natural else dealt),
+            *owners,
             *self.example_inputs(),
             PublicInput(
                 "partition",

@@ -10,7 +10,7 @@ from typing import Self
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from fedmf.accounting import PrivacyStatement, UserLevel, build_statement
+from fedmf.accounting import DifferentialPrivacy, PrivacyStatement, build_statement
 from fedmf.errors import ConfigError
 from fedmf.flower.wrapper.app_task import FlowerAppTask
 from fedmf.flower.wrapper.layout import ArrayLayout
@@ -51,7 +51,7 @@ class AppRun:
         self.evaluator = directory.evaluator(self.server.t)
         self._schedule = run.cohorts.schedule(self.plan.users, self.plan.participation, seed)
         self._budgets = None
-        if isinstance(run.privacy, UserLevel) and run.privacy.user_budgets:
+        if isinstance(run.privacy, DifferentialPrivacy) and run.privacy.user_budgets:
             self._budgets = UserBudgets(self.plan, directory.budgets(), directory.ledger)
 
     @classmethod

@@ -46,6 +46,11 @@ class FlowerAppTask:
         """
         raise ConfigError("the task of a Flower app is its clients' own; continue it with CorrelatedNoise.")
 
+    @property
+    def unit(self) -> str:
+        """Clients are users."""
+        return "user"
+
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """See `TaskSource.public_inputs`."""
         arrays = f"{len(self.layout.names)} arrays, {self.layout.dimension} numbers trained"

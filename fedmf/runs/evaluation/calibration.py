@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from fedmf.accounting import EvaluationPlan, Privacy, UserLevel, evaluation_count, shared_multipliers
+from fedmf.accounting import (
+    DifferentialPrivacy,
+    EvaluationPlan,
+    Privacy,
+    evaluation_count,
+    shared_multipliers,
+)
 from fedmf.factorization import stated_sensitivity
 from fedmf.runs.evaluation.kinds import PrivateEvaluation, Ranges
 from fedmf.workload import parse_workload
@@ -22,7 +28,7 @@ def check_private(asked: PrivateEvaluation, privacy: Privacy, rounds: int, users
     Raises:
         ValueError: an amplified run, one without noise, or cohorts or a workload that cannot be made.
     """
-    if not isinstance(privacy, UserLevel):
+    if not isinstance(privacy, DifferentialPrivacy):
         raise ValueError(
             "evaluation must not be 'private' in a run without noise: it has a share of the run's epsilon. "
             "Use 'not-private' or 'off'."
@@ -39,7 +45,7 @@ def check_private(asked: PrivateEvaluation, privacy: Privacy, rounds: int, users
 
 
 def shared_plan(
-    asked: PrivateEvaluation, privacy: UserLevel, rounds: int, users: int, ranges: Ranges
+    asked: PrivateEvaluation, privacy: DifferentialPrivacy, rounds: int, users: int, ranges: Ranges
 ) -> tuple[float, EvaluationPlan]:
     """(σ of training, plan of the evaluations), which have the run's (ε, δ) together.
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmf.accounting import Plan, RunHeader, UserLevel
+from fedmf.accounting import DifferentialPrivacy, Plan, RunHeader
 from fedmf.data import PublicInput
 from fedmf.noise import NoiseKey
 from fedmf.records import Ledger
@@ -29,7 +29,7 @@ def header_of(
     constants: Sequence[PublicInput] = (),
 ) -> RunHeader:
     """What the ledger must remember to account for the run and to continue it exactly."""
-    budgets = run.privacy.user_budgets if isinstance(run.privacy, UserLevel) else ""
+    budgets = run.privacy.user_budgets if isinstance(run.privacy, DifferentialPrivacy) else ""
     shown = {
         "federated evaluation": isinstance(run.evaluation, NotPrivateEvaluation),
         "central test part": test_owner == "training users",

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from fedmf.accounting import (
+    DifferentialPrivacy,
     EvaluationPlan,
     Plan,
     RunHeader,
-    UserLevel,
     certified_sigma,
     evaluation_count,
     shared_multipliers,
@@ -60,7 +60,7 @@ def _figures(header: RunHeader) -> Iterator[Figure]:
     yield "evaluation (whether private)", plan.evaluation is not None, isinstance(asked, PrivateEvaluation)
     if plan.evaluation is not None and isinstance(asked, PrivateEvaluation):
         yield from _evaluation(plan, plan.evaluation, asked, run["task"].get("ranges"))
-    elif not isinstance(plan.privacy, UserLevel):
+    elif not isinstance(plan.privacy, DifferentialPrivacy):
         yield "noise_multiplier", plan.noise_multiplier, 0.0
     elif plan.amplification is None:
         sigma = certified_sigma(plan.privacy.epsilon, plan.privacy.delta)
@@ -83,7 +83,7 @@ def _evaluation(
     count = evaluation_count(plan.participation.rounds, asked.every)
     cohorts = asked.cohorts(count, plan.users)
     privacy = plan.privacy
-    assert isinstance(privacy, UserLevel)  # `Plan` has no evaluation without noise
+    assert isinstance(privacy, DifferentialPrivacy)  # `Plan` has no evaluation without noise
     sigma, sigma_e = shared_multipliers(privacy.epsilon, privacy.delta, asked.share)
     yield "noise_multiplier", plan.noise_multiplier, sigma
     yield "noise_multiplier of evaluations", made.noise_multiplier, sigma_e

@@ -1,0 +1,134 @@
+"""What a training figure of a paper is: the runs behind it, at the paper's size and reduced to minutes.
+
+A run is a configuration: the keys of a form, of a place on the x axis, of a panel, the learning rate, the
+keys of a line and the seeds together; later ones override earlier ones. SGD has no momentum unless one says
+so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["Cell", "Figure", "Form", "Keys", "Line"]
+
+#: Dotted configuration keys.
+Keys = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a figure.
+
+    Args:
+        keys: of all its runs.
+        at: of those at one place on the x axis, by its label, where they differ.
+    """
+
+    keys: Keys = field(default_factory=dict)
+    at: Mapping[str, Keys] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: figure and form by name, then what it is in the figure."""
+
+    figure: str
+    form: str
+    panel: str
+    line: str
+    place: str
+    rate: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Form:
+    """A figure at one size.
+
+    Args:
+        keys: of all runs.
+        panels: pictures side by side.
+        lines: what is compared in each of them.
+        places: of the x axis.
+        rates: server learning rates to choose from; one is not chosen.
+        seeds: of the final runs: 0 up to this.
+        tuning_seeds: on which rates are chosen; no final seeds.
+    """
+
+    keys: Keys
+    panels: Mapping[str, Keys]
+    lines: Mapping[str, Line]
+    places: Mapping[str, Keys]
+    rates: tuple[float, ...]
+    seeds: int = 3
+    tuning_seeds: tuple[int, ...] = (1000,)
+
+    def spots(self) -> Iterator[tuple[str, str, str]]:
+        """(panel, line, place) of every point of the figure."""
+        for panel in self.panels:
+            for line in self.lines:
+                for place in self.places:
+                    yield panel, line, place
+
+    def configuration(self, cell: Cell) -> dict[str, object]:
+        """The dotted keys of one run."""
+        line = self.lines[cell.line]
+        keys: dict[str, object] = {
+            **self.keys,
+            **self.places[cell.place],
+            **self.panels[cell.panel],
+            "optimizer.learning-rate": cell.rate,
+            **line.keys,
+            **line.at.get(cell.place, {}),
+            "data.seed": cell.seed,
+            "privacy.noise-seed": cell.seed,
+        }
+        if keys.setdefault("optimizer.kind", "sgd") == "sgd":
+            keys.setdefault("optimizer.momentum", 0.0)
+        return keys
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A training figure of a paper.
+
+    Args:
+        name: for the command line.
+        paper: which one.
+        item: which figure or table of it.
+        shows: what is compared.
+        full: at the paper's size, as far as its text gives it.
+        reduced: on data that every machine has, in minutes.
+        x: what the places are.
+        y: what is measured: "accuracy" (larger is better) or "loss" (smaller is better).
+        baseline: the line that the others are compared with, or the place if ``by_place``.
+        by_place: whether places are compared with one another, as λ with 0, rather than lines.
+        unknown: what the text does not give, and what was taken instead.
+        needs: what the full form needs that is not here.
+        runs_of: the figure whose runs these are, shown otherwise; empty for runs of its own.
+    """
+
+    name: str
+    paper: str
+    item: str
+    shows: str
+    full: Form
+    reduced: Form
+    x: str
+    baseline: str
+    unknown: str
+    needs: str
+    by_place: bool = False
+    y: Literal["accuracy", "loss"] = "accuracy"
+    runs_of: str = ""
+
+    def form(self, name: str) -> Form:
+        """By name: "full" or "reduced"."""
+        return {"full": self.full, "reduced": self.reduced}[name]
+
+    def base_of(self, spot: tuple[str, str, str]) -> tuple[str, str, str]:
+        """The point that one is compared with."""
+        panel, line, place = spot
+        return (panel, line, self.baseline) if self.by_place else (panel, self.baseline, place)

@@ -1,0 +1,106 @@
+"""Keys that several figures share: central training on single examples, data sets, budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from figures import Keys
+
+__all__ = [
+    "BINS",
+    "CENTRAL",
+    "CIFAR",
+    "DIGITS",
+    "IMDB",
+    "POISSON",
+    "PROTOTYPES",
+    "STACKOVERFLOW",
+    "budgets",
+    "epochs",
+    "named",
+]
+
+#: Each example is a user of its own; the update of one step is minus its clipped gradient.
+CENTRAL: Final[Keys] = {
+    "privacy.kind": "example-level",
+    "data.partition": "each-example",
+    "local.epochs": 1,
+    "local.batch-size": 1,
+    "local.learning-rate": 1.0,
+}
+#: 50,000 training images; the split "test" of 10,000 is the test part.
+CIFAR: Final[Keys] = {
+    **CENTRAL,
+    "data.kind": "hub",
+    "data.path": "uoft-cs/cifar10",
+    "data.feature-columns": "img",
+    "data.class-names": "0..9",
+    "data.input-shape": "3,32,32",
+    "data.users": 50_000,
+    "privacy.delta": 1e-5,
+}
+#: 25,000 reviews of 512 tokens of BERT's vocabulary, of which a fifth is held out.
+IMDB: Final[Keys] = {
+    **CENTRAL,
+    "data.kind": "hub-text",
+    "data.path": "stanfordnlp/imdb",
+    "data.label-column": "label",
+    "data.class-names": "0,1",
+    "data.length": 512,
+    "data.vocabulary": "bpe",
+    "data.vocabulary-path": "tokenizer.json",
+    "data.users": 20_000,
+    "privacy.delta": 1e-5,
+}
+#: Next words of rows of token numbers (`token-rows`).
+STACKOVERFLOW: Final[Keys] = {
+    "task.kind": "next-token",
+    "data.kind": "token-rows",
+    "data.path": "stackoverflow",
+    "privacy.delta": 1e-6,
+    "privacy.clip-norm": 1.0,
+}
+#: 1,438 training digits; 359 are the test part.
+DIGITS: Final[Keys] = {
+    **CENTRAL,
+    "data.kind": "digits",
+    "data.users": 1438,
+    "model.kind": "mlp",
+    "model.hidden-units": "32",
+    "privacy.delta": 1e-5,
+    "privacy.clip-norm": 1.0,
+}
+#: 2,000 noisy pictures of ten kinds, in place of reviews.
+PROTOTYPES: Final[Keys] = {
+    **DIGITS,
+    "data.kind": "prototypes",
+    "data.users": 2000,
+    "data.examples-per-user": 1,
+    "data.input-shape": "1,4,4",
+}
+#: Amplified by Balls-in-Bins.
+BINS: Final[Keys] = {"cohorts.kind": "balls-in-bins", "privacy.amplified": True}
+
+#: Independent noise and Poisson sampling: every example joins every round with one probability.
+POISSON: Final[Keys] = {
+    "mechanism.kind": "identity",
+    "cohorts.kind": "cyclic-poisson",
+    "cohorts.min-separation": 1,
+    "privacy.amplified": True,
+}
+
+
+def epochs(examples: int, batch: int, count: int) -> Keys:
+    """Keys of so many epochs of batches: n = k·b rounds with b = ⌊|D|/B⌋."""
+    return {"cohorts.size": batch, "cohorts.rounds": count * (examples // batch)}
+
+
+def budgets(*epsilons: float) -> Mapping[str, Keys]:
+    """Places of an axis of ε."""
+    return {f"{epsilon:g}": {"privacy.epsilon": epsilon} for epsilon in epsilons}
+
+
+def named(kind: str, **parameters: float) -> Keys:
+    """Keys of a mechanism; ``lambda_`` stands for lambda."""
+    return {"mechanism.kind": kind, **{f"mechanism.{k.rstrip('_')}": v for k, v in parameters.items()}}

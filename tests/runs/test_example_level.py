@@ -1,0 +1,193 @@
+"""Privacy of single examples: the central training of the papers as a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.small_runs import linear_task
+
+from fedmf import ExampleLevel, NoPrivacy, Run, UserLevel
+from fedmf.accounting import render_page
+from fedmf.cohorts import BallsInBinsCohorts, Cohorts, CyclicCohorts
+from fedmf.data import Digits, Partition, Prototypes
+from fedmf.errors import ConfigError
+from fedmf.factorization import NamedMechanism
+from fedmf.models import Mlp
+from fedmf.noise import Domain, GaussianSource, NoiseKey
+from fedmf.optim import Sgd
+from fedmf.runs import Classification, load_run, render_toml
+from fedmf.training import LocalSGD
+
+EXAMPLES, ROUNDS, COHORT, SEED, ZETA = 1438, 12, 120, 5, 0.4
+#: One step on one example with learning rate 1: the update is minus the gradient.
+GRADIENT = LocalSGD(epochs=1, batch_size=1, learning_rate=1.0)
+#: θ and the local step are float32: twelve rounds of updates of norm below 0.4, of models of norm about 5.
+TOLERANCE = 2e-6
+
+
+def central(cohorts: Cohorts | None = None, mechanism: str = "bisr", **changes: object) -> Run:
+    """Training on single digits, as the papers do."""
+    values = {
+        "task": Classification(Digits(users=EXAMPLES, partition="each-example"), Mlp(hidden_units=(16,))),
+        "cohorts": cohorts or CyclicCohorts(rounds=ROUNDS, size=COHORT),
+        "privacy": ExampleLevel(epsilon=8.0, delta=1e-5, clip_norm=ZETA, noise_seed=SEED),
+        "mechanism": NamedMechanism(mechanism),
+        "optimizer": Sgd(learning_rate=0.5, momentum=0.9),
+        "local": GRADIENT,
+    }
+    return Run(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def reference(run: Run) -> torch.Tensor:
+    """DP-SGD with correlated noise and momentum, plainly: float64, autograd example by example, dense C⁻¹."""
+    plan, task = run.plan(), run.task_source.build()
+    module = task.model.module.double()
+    features, labels = task.dataset.examples(np.arange(EXAMPLES))
+    d, n = task.model.dimension, ROUNDS
+    source = GaussianSource(NoiseKey.from_seed(SEED), d, Domain.TRAINING)
+    z = torch.stack([source.block(t, 0, d) for t in range(n)])
+    noise = torch.linalg.inv(torch.from_numpy(plan.mechanism.factorization.materialize())) @ z
+    schedule = run.cohorts.schedule(EXAMPLES, plan.participation, NoiseKey.from_seed(SEED).cohort_seed())
+    theta = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+    velocity = torch.zeros_like(theta)
+    for t in range(n):
+        total = torch.zeros_like(theta)
+        for i in map(int, schedule.cohort(t)):
+            torch.nn.utils.vector_to_parameters(theta.clone(), module.parameters())
+            module.zero_grad()
+            torch.nn.functional.cross_entropy(
+                module(features[i : i + 1].double()), labels[i : i + 1]
+            ).backward()
+            gradient = torch.cat([p.grad.flatten() for p in module.parameters()])
+            total -= gradient * min(1.0, ZETA / float(gradient.norm()))
+        std = ZETA * plan.noise_multiplier * plan.sensitivity.value
+        velocity = 0.9 * velocity + (total + std * noise[t]) / COHORT
+        theta = theta + 0.5 * velocity
+    return theta
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "cohorts"),
+    [
+        ("identity", None),
+        ("bisr", None),
+        ("cgd", BallsInBinsCohorts(rounds=ROUNDS, size=COHORT)),
+    ],
+)
+def test_a_run_is_the_plain_loop(tmp_path: Path, mechanism: str, cohorts: Cohorts | None) -> None:
+    run = central(cohorts, mechanism)
+    released = run.simulate(tmp_path / "run").parameters.double()
+    expected = reference(run)
+    start = run.task_source.build().model.initial()
+    assert float((expected - start).norm()) > 1.0  # it went somewhere
+    assert float((released - expected).abs().max()) < TOLERANCE
+
+
+def test_the_noise_is_what_the_statement_says(tmp_path: Path) -> None:
+    """Against the same run without noise, on a task whose updates do not depend on the model."""
+    dimension, rounds = 20_000, 8
+    task = linear_task(64, dimension)
+    values = {
+        "task": task,
+        "cohorts": CyclicCohorts(rounds=rounds, size=16),
+        "mechanism": NamedMechanism("bisr", {"bands": 3}),
+        "optimizer": Sgd(learning_rate=1.0, momentum=0.0),
+        "local": GRADIENT,
+    }
+    private = Run(**values, privacy=ExampleLevel(epsilon=2.0, delta=1e-5, noise_seed=1))  # type: ignore[arg-type]
+    result = private.simulate(tmp_path / "run")
+    twin = Run(**values, privacy=NoPrivacy(noise_seed=1)).simulate(tmp_path / "twin")  # type: ignore[arg-type]
+    statement = result.statement.to_dict()
+    assert statement["unit"] == "example"
+    difference = (result.parameters - twin.parameters).double()
+    plan = private.plan()
+    inverse = np.linalg.inv(plan.mechanism.factorization.materialize())
+    std = statement["clip_norm"] * statement["noise_multiplier"] * statement["sensitivity"]
+    expected = std / 16 * np.linalg.norm(inverse.sum(axis=0))
+    # A sample standard deviation of 20,000 normals is wrong by 2.6 % with probability below 1e-6.
+    assert float(difference.std()) == pytest.approx(expected, rel=0.026)
+    assert float(difference.std()) != pytest.approx(1.1 * expected, rel=0.026)
+
+
+def test_an_example_moves_the_sum_by_the_clip_norm_whatever_local_training_does() -> None:
+    """Several epochs on one example are a function of that example alone: the guarantee stays."""
+    from fedmf.training import FixedPointSum, LocalTrainer
+
+    run = central(local=LocalSGD(epochs=5, batch_size=1, learning_rate=3.0, momentum=0.5))
+    task = run.task_source.build()
+    trainer, users = LocalTrainer(task, run.local), list(task.dataset.user_ids[:3])
+    sums = []
+    for cohort in (users, users[:2]):
+        total = FixedPointSum(task.model.dimension, ZETA)
+        trainer.add_updates(task.model.initial(), cohort, 0, total)
+        sums.append(total.total())
+    assert 0.9 * ZETA < float((sums[0] - sums[1]).norm()) <= ZETA
+
+
+def test_the_statement_speaks_of_examples(tmp_path: Path) -> None:
+    statement = central().simulate(tmp_path / "run").statement
+    values, text = statement.to_dict(), statement.render_text()
+    page = render_page(values)
+    assert values["unit"] == "example"
+    assert values["users"] == EXAMPLES  # of whatever unit
+    assert any("a person with several examples" in entry for entry in values["not_covered"])
+    assert "Every example (not: every person) has (" in text
+    assert "Every example (not: every person) has (" in page
+    assert "example, zero-out adjacency" in text
+    assert "not a person" in page.replace("\n", " ")
+    assert f"of {EXAMPLES} examples" in text
+    shown = [text, page, json.dumps({k: v for k, v in values.items() if k != "public_inputs"})]
+    assert "a person with several examples" in json.dumps(statement.public())
+    for rendered in shown:
+        rest = rendered
+        for allowed in ("user_seconds", "user_namespace", "users_participated", "users each", '"users"'):
+            rest = rest.replace(allowed, "")
+        assert not [line for line in rest.splitlines() if "user" in line and "(configuration" not in line], (
+            rest
+        )
+
+
+def test_the_same_run_of_users_speaks_of_users(tmp_path: Path) -> None:
+    run = central(
+        task=Classification(Digits(users=EXAMPLES), Mlp(hidden_units=(16,))),
+        privacy=UserLevel(epsilon=8.0, clip_norm=ZETA, noise_seed=SEED),
+    )
+    values = run.simulate(tmp_path / "run").statement.to_dict()
+    assert values["unit"] == "user"
+    assert "a person with several" not in json.dumps(values)
+
+
+def test_what_would_mislead_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"kind .of the privacy. must be 'example-level' with partition"):
+        central(privacy=UserLevel(clip_norm=ZETA))
+    with pytest.raises(ConfigError, match=r"partition .of the data. must be 'each-example' for privacy"):
+        central(task=Classification(Digits(users=360), Mlp()))
+    central(privacy=NoPrivacy())  # promises nothing, so nothing misleads
+    with pytest.raises(ValueError, match="users must be 1438, the number of training examples"):
+        Digits(users=1000, partition="each-example").load()
+    task = linear_task(6, 3)
+    shared = dataclasses.replace(
+        task, dataset=dataclasses.replace(task.dataset, owned=Partition.of([np.array([0, 1])] * 6))
+    )
+    run = central(CyclicCohorts(rounds=4, size=2), task=shared)
+    with pytest.raises(ConfigError, match=r"users must own one example each .* one owns 2"):
+        run.start(tmp_path / "run")
+    assert not (tmp_path / "run").exists() or not any((tmp_path / "run").iterdir())
+    central(CyclicCohorts(rounds=4, size=2), task=task).start(tmp_path / "single").__exit__(None, None, None)
+
+
+def test_every_spread_data_set_has_it_and_configurations_say_it(tmp_path: Path) -> None:
+    for data in (
+        Digits(users=EXAMPLES, partition="each-example"),
+        Prototypes(users=40, examples_per_user=1, input_shape=(1, 4, 4), partition="each-example"),
+    ):
+        assert data.load().sizes(np.arange(data.users)).tolist() == [1] * data.users
+    file = tmp_path / "run.toml"
+    file.write_text(render_toml(central()))
+    assert 'kind = "example-level"' in file.read_text()
+    assert load_run(file).difference(central()) is None
