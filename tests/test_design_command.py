@@ -122,7 +122,9 @@ OUT_OF_RANGE = [
     *(((10**8, 10, 10**6), [name], "n (rounds) must be at most 10000000; got 100000000. No mechanism")
       for name in names()),
     *(((10**6, 10, 10**4), [name], f"for {name}; got 1000000. Use bisr or banded-toeplitz")
-      for name in ("blt", "banded", "banded-inverse", "normalized-blt", "normalized-bisr")),
+      for name in ("blt", "banded", "normalized-blt")),
+    *(((10**6 + 1, 10, 10**4), [name], f"at most 1000000 for {name}; got 1000001. Use bisr")
+      for name in ("banded-inverse", "normalized-banded-inverse", "normalized-bisr")),
     ((50_000, 2, 20_000), ["banded", "--bands", "64"], "n*p (coefficients) must be at most 2097152"),
 ]  # fmt: skip
 

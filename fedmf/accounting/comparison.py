@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from fedmf.accounting.amplification import check_sampling
+from fedmf.accounting.design_jobs import Job, Row, rows_of
 from fedmf.accounting.gaussian import adjacency_factor, gaussian_sigma
 from fedmf.factorization import (
     Mechanism,
@@ -35,8 +36,6 @@ _SIZES = {"bands": 1, "buffers": 0}
 
 _NO_CLOSED_FORM = "its noise has no closed form to search by."
 
-_Row = dict[str, Any]
-
 
 def design(
     participation: Participation,
@@ -50,6 +49,8 @@ def design(
     memory_vectors: int | None = None,
     progress: Callable[[str], None] | None = None,
     sampling: str = "none",
+    arrived: Callable[[Row], None] | None = None,
+    processes: int = 1,
 ) -> list[dict[str, Any]]:
     """One row per mechanism, ready for JSON.
 
@@ -65,10 +66,13 @@ def design(
         workload: as `fedmf.workload.parse_workload` reads it: "prefix", "momentum:β", "prefix*linear", … .
         memory_vectors: at most so many d-vectors kept between rounds; a mechanism that would keep more gets
             fewer bands or buffers if it has any, is left out of a comparison otherwise.
-        progress: called with each name before its row is computed.
+        progress: called with each name before its row is computed, or after that in another process.
         sampling: "none", "cyclic-poisson", "balls-in-bins" or "b-min-sep": how users come to rounds. With one
             of the others a budget is needed, adjacency is zero-out, bands and real parameters are searched
             for the amplified error, and a row takes seconds to minutes.
+        arrived: called with each row as soon as it is there: closed forms, then searches, then optimisers.
+        processes: how many may compute rows of optimisers (of searches too at long horizons); each starts a
+            new interpreter, so that a script needs its ``if __name__ == "__main__"``.
 
     Returns:
         Dicts with mechanism, params, sensitivity, sensitivity_kind, sensitivity_case, rmse, max_se,
@@ -104,27 +108,23 @@ def design(
     check_rounds(participation.rounds)
     factor, queries = adjacency_factor(adjacency), parse_workload(workload, participation.rounds)
     plan = _Plan(participation, queries, adjacency, factor, memory_vectors)
+    if sampling != "none" and epsilon is None:
+        raise ValueError(f"sampling {sampling} needs epsilon and delta; {_NO_CLOSED_FORM}")
+    if sampling != "none" and memory_vectors is not None:
+        raise ValueError(f"sampling {sampling} needs no limit on memory_vectors; {_NO_CLOSED_FORM}")
     row_of = plan.row_without_budget
     if epsilon is not None and delta is not None:
-        row_of = plan.row_within(epsilon, delta, sampling)
-    elif sampling != "none":
-        raise ValueError(f"sampling {sampling} needs epsilon and delta; {_NO_CLOSED_FORM}")
+        budget = _Budgeted(plan, epsilon, delta, gaussian_sigma(epsilon, delta), sampling)
+        row_of = budget.plain if sampling == "none" else budget.amplified
     asked: Sequence[str | MechanismChoice] = mechanisms or _compared(participation.rounds, sampling)
     compare = not mechanisms
-    rows, refused = [], []
     given = {**({} if bands is None else {"bands": bands}), **(params or {})}
-    for choice in _choices(asked, given, participation.rounds):
-        if progress is not None:
-            progress(choice.name)
-        try:
-            rows.append(row_of(choice))
-        except ValueError as refusal:
-            # What a comparison was asked to fix must be possible; what it tries by itself need not be.
-            if not compare or choice.params:
-                raise
-            refused.append(refusal)
-    if not rows:
-        raise refused[0]
+    # What a comparison was asked to fix must be possible; what it tries by itself need not be.
+    jobs = [
+        Job(choice, required=not compare or bool(choice.params))
+        for choice in _choices(asked, given, participation.rounds)
+    ]
+    rows = rows_of(jobs, row_of, participation.rounds, processes, progress, arrived)
     return sorted(rows, key=lambda row: row["rmse"]) if compare else rows
 
 
@@ -168,7 +168,7 @@ class _Plan:
     factor: int
     memory_vectors: int | None
 
-    def row_without_budget(self, choice: MechanismChoice) -> _Row:
+    def row_without_budget(self, choice: MechanismChoice) -> Row:
         """σ left out."""
         row = self.row(choice)
         return {
@@ -180,41 +180,7 @@ class _Plan:
             "noise_std_error": 0.0,
         }
 
-    def row_within(self, epsilon: float, delta: float, sampling: str) -> Callable[[MechanismChoice], _Row]:
-        """The rows of a budget under a sampling assumption, noise included."""
-        if sampling != "none" and self.memory_vectors is not None:
-            raise ValueError(f"sampling {sampling} needs no limit on memory_vectors; {_NO_CLOSED_FORM}")
-        sigma = gaussian_sigma(epsilon, delta)
-
-        def plain(choice: MechanismChoice) -> _Row:
-            row, noise = self.row(choice), self.factor * sigma
-            return {
-                **row,
-                **self.scaled(row, noise),
-                **self.budget(sigma, epsilon, delta),
-                "sampling": sampling,
-                "noise_std": noise * row["sensitivity"],
-                "noise_std_error": 0.0,
-            }
-
-        def amplified(choice: MechanismChoice) -> _Row:
-            from fedmf.accounting.amplification import amplified_mechanism
-
-            mechanism, noise = amplified_mechanism(
-                choice, self.participation, self.queries, cast(Any, sampling), epsilon, delta
-            )
-            stated = Sensitivity(noise.sensitivity, "exact", f"one contributor under {sampling}")
-            return {
-                **self.described(mechanism, stated, noise.noise_multiplier),
-                **self.budget(noise.noise_multiplier, epsilon, delta),
-                "sampling": sampling,
-                "noise_std": noise.noise_std,
-                "noise_std_error": noise.standard_error,
-            }
-
-        return plain if sampling == "none" else amplified
-
-    def budget(self, sigma: float | None, epsilon: float | None, delta: float | None) -> _Row:
+    def budget(self, sigma: float | None, epsilon: float | None, delta: float | None) -> Row:
         return {
             "noise_multiplier": sigma,
             "epsilon": epsilon,
@@ -223,10 +189,10 @@ class _Plan:
         }
 
     @staticmethod
-    def scaled(row: _Row, noise: float) -> _Row:
+    def scaled(row: Row, noise: float) -> Row:
         return {error: row[error] * noise for error in ("rmse", "max_se")}
 
-    def row(self, choice: MechanismChoice) -> _Row:
+    def row(self, choice: MechanismChoice) -> Row:
         """Of a mechanism, with fewer bands or buffers where it would keep more vectors than the limit."""
         limit = self.memory_vectors
         if limit is None:
@@ -253,11 +219,11 @@ class _Plan:
             return False
         return build(choice.name, small, bands=2).factorization.recurrence().memory_vectors > 0
 
-    def unlimited_row(self, choice: MechanismChoice) -> _Row:
+    def unlimited_row(self, choice: MechanismChoice) -> Row:
         mechanism = choice.build(self.participation, self.queries)
         return self.described(mechanism, stated_sensitivity(mechanism.factorization, self.participation), 1.0)
 
-    def described(self, mechanism: Mechanism, stated: Sensitivity, sigma: float) -> _Row:
+    def described(self, mechanism: Mechanism, stated: Sensitivity, sigma: float) -> Row:
         error = errors(mechanism.factorization, self.queries, stated, sigma)
         stream = mechanism.factorization.recurrence()
         return {
@@ -276,4 +242,44 @@ class _Plan:
             "regenerated_vectors": stream.regenerated_vectors,
             "nanoseconds_per_coordinate": _NANOSECONDS_PER_DRAW * (1 + stream.mean_regenerated_vectors)
             + _NANOSECONDS_PER_STORED * stream.memory_vectors,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class _Budgeted:
+    """The rows of a budget under a sampling assumption, noise included."""
+
+    plan: _Plan
+    epsilon: float
+    delta: float
+    sigma: float
+    sampling: str
+
+    def plain(self, choice: MechanismChoice) -> Row:
+        """Without amplification."""
+        row, noise = self.plan.row(choice), self.plan.factor * self.sigma
+        return {
+            **row,
+            **self.plan.scaled(row, noise),
+            **self.plan.budget(self.sigma, self.epsilon, self.delta),
+            "sampling": self.sampling,
+            "noise_std": noise * row["sensitivity"],
+            "noise_std_error": 0.0,
+        }
+
+    def amplified(self, choice: MechanismChoice) -> Row:
+        """With the accountant of the sampling."""
+        from fedmf.accounting.amplification import amplified_mechanism
+
+        plan, sampling = self.plan, cast(Any, self.sampling)
+        mechanism, noise = amplified_mechanism(
+            choice, plan.participation, plan.queries, sampling, self.epsilon, self.delta
+        )
+        stated = Sensitivity(noise.sensitivity, "exact", f"one user under {self.sampling}")
+        return {
+            **plan.described(mechanism, stated, noise.noise_multiplier),
+            **plan.budget(noise.noise_multiplier, self.epsilon, self.delta),
+            "sampling": self.sampling,
+            "noise_std": noise.noise_std,
+            "noise_std_error": noise.standard_error,
         }

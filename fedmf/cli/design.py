@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -81,7 +79,9 @@ def design(
 
         check_picture("--plot", plot)
     participation = Participation(rounds, max_participations, min_separation)
-    with _status() as progress:
+    from fedmf.cli.design_table import GrowingTable, print_table
+
+    with GrowingTable() as table:
         rows = compute(
             participation,
             mechanisms=mechanism or None,
@@ -92,24 +92,21 @@ def design(
             params=parameters,
             workload=workload,
             memory_vectors=memory_vectors,
-            progress=progress,
+            progress=table.begun,
             sampling=sampling.value,
+            arrived=table.arrived,
+            processes=_processes(),
         )
     if plot is not None:
         from fedmf.cli.design_plot import save_plot
 
         save_plot(rows, plot)
-    typer.echo(json.dumps(rows, indent=2)) if as_json else _print_table(rows)
+    typer.echo(json.dumps(rows, indent=2)) if as_json else print_table(rows)
 
 
-@contextmanager
-def _status() -> Iterator[Callable[[str], None]]:
-    """Show on a terminal which mechanism is being computed."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    with console.status("") as status:
-        yield lambda name: status.update(f"computing {name}")
+def _processes() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def parse_parameters(pairs: list[str]) -> dict[str, float]:
@@ -128,52 +125,3 @@ def parse_parameters(pairs: list[str]) -> dict[str, float]:
         if not equals or not name.strip():
             raise typer.BadParameter(f"--param takes key=number; got {pair!r}.")
     return parameters
-
-
-def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from fedmf.accounting import at_least
-
-    first = rows[0]
-    budget = (
-        f"ε = {at_least(first['epsilon'])}, δ = {at_least(first['delta'])}"
-        if first["epsilon"] is not None
-        else "no budget: σ left out"
-    )
-    table = Table(
-        title=f"n = {first['rounds']}, k = {first['max_participations']}, b = {first['min_separation']}, "
-        f"{first['workload']}, {first['adjacency']}, {budget}, sampling {first['sampling']}"
-    )
-    table.add_column("mechanism", no_wrap=True)
-    table.add_column("parameters")
-    for name in (
-        "RMSE",
-        "MaxSE",
-        "sensitivity",
-        "noise multiplier",
-        "stored vectors",
-        "regenerated",
-        "ns/coord.",
-    ):
-        table.add_column(name, justify="right")
-    for row in rows:
-        mark = "" if row["sensitivity_kind"] == "exact" else "≤ "
-        # What a run with this mechanism has to add, so rounded up.
-        sigma = "" if row["noise_multiplier"] is None else at_least(row["noise_multiplier"], 5)
-        table.add_row(
-            row["mechanism"],
-            ", ".join(f"{k}={v:.5g}" for k, v in row["params"].items()),
-            f"{row['rmse']:.5g}",
-            f"{row['max_se']:.5g}",
-            mark + at_least(row["sensitivity"], 5),
-            sigma,
-            str(row["memory_vectors"]),
-            str(row["regenerated_vectors"]),
-            f"{row['nanoseconds_per_coordinate']:.0f}",
-        )
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=140)
-    console.print(table)

@@ -1,6 +1,6 @@
 """Strategy matrices as values: closed forms, optimisers, sensitivity and error."""
 
-from fedmf.factorization.algebra import minimize_on_interval
+from fedmf.factorization.algebra import minimize_on_interval, single_threaded
 from fedmf.factorization.bounds import certified_dense_bound
 from fedmf.factorization.matrices import (
     Banded,
@@ -40,6 +40,7 @@ from fedmf.factorization.mechanisms import (
     NamedMechanism,
     Parameter,
     Scenarios,
+    Trail,
     accepted_parameters,
     banded,
     banded_inverse,
@@ -123,6 +124,7 @@ __all__ = [
     "StateSpace",
     "StreamingInverse",
     "Toeplitz",
+    "Trail",
     "UserRange",
     "accepted_parameters",
     "banded",
@@ -172,6 +174,7 @@ __all__ = [
     "robust_toeplitz",
     "rounding_inflation",
     "rounding_shift",
+    "single_threaded",
     "square_root",
     "stated_sensitivity",
     "strongly_convex_bound",

@@ -1,6 +1,11 @@
 """Seconds to design a mechanism, against the targets of this project and, where importable, jax-privacy.
 
     python simulations/benchmarks/design.py [--only NAME]... [--repeats R] [--json]
+    python simulations/benchmarks/design.py --table [--rounds N]... [--only MECHANISM]... [--json]
+
+With --table every mechanism that a comparison of N rounds includes is designed alone (b = N/4, k = 4; from
+10⁵ on b = N/10, k = 10), in CPU-seconds of one thread, and so is the amplified search of four mechanisms at
+n = 2,048, b = 256 (`--rounds 0` for these alone). Its baseline is the limit for a whole table or search.
 
 The baseline is the target in seconds; with jax-privacy importable (in a scratch environment: pip install jax
 jax-privacy scipy) a second row per job gives its time for the same job, compilation included. The cache on
@@ -14,12 +19,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ["FEDMF_CACHE"] = "off"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
@@ -113,12 +120,52 @@ def seconds(job: Job) -> float:
     return time.perf_counter() - start
 
 
+#: CPU-seconds for a whole table at n rounds (a search, from 10⁵ on), and for an amplified search.
+_TABLE_LIMITS = {1000: 3.0, 10_000: 10.0}
+_SEARCH_LIMIT = 10.0
+_AMPLIFIED = ("bfr", "bifr", "cgd", "one-parameter")
+
+
+def table(rounds: Sequence[int], only: Sequence[str], as_json: bool) -> None:
+    """A row for each mechanism and n."""
+    from fedmf.accounting import design
+    from fedmf.factorization import names_to_compare
+
+    def timed(label: str, contract: Participation, limit: float, name: str, **more: Any) -> None:
+        start = time.process_time()
+        (row,) = design(contract, [name], 2.0, 1e-5, **more)
+        spent = time.process_time() - start
+        line = {"name": f"{name} {label}", "value": spent, "unit": "CPU s", "baseline": "limit",
+                "ratio": spent / limit, "rmse": row["rmse"]}  # fmt: skip
+        print(
+            json.dumps(line) if as_json else f"{line['name']:<44}{spent:>9.2f} s  rmse {row['rmse']:.8g}",
+            flush=True,
+        )
+
+    for n in rounds:
+        if n == 0:
+            continue
+        k = 4 if n < 100_000 else 10
+        for name in names_to_compare(n):
+            if name.startswith(tuple(only) or ""):
+                timed(f"n={n}", Participation(n, k, n // k), _TABLE_LIMITS.get(n, _SEARCH_LIMIT), name)
+    for name in _AMPLIFIED:
+        if name.startswith(tuple(only) or ""):
+            timed("balls-in-bins n=2048 b=256", Participation(2048, 8, 256), _SEARCH_LIMIT, name,
+                  sampling="balls-in-bins")  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", action="append", default=[], help="jobs whose name starts so; repeatable")
     parser.add_argument("--repeats", type=int, default=1, help="fresh builds; the best counts")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
+    parser.add_argument("--table", action="store_true", help="every mechanism of a comparison, and searches")
+    parser.add_argument("--rounds", type=int, action="append", help="n of --table; repeatable")
     options = parser.parse_args()
+    if options.table:
+        table(options.rounds or [10**3, 10**4, 10**5, 10**6], options.only, options.json)
+        return
     for name, needed, target, job in JOBS:
         if needed not in names() or not name.startswith(tuple(options.only) or ""):
             continue

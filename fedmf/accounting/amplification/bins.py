@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtr
 
 from fedmf.accounting.amplification.bins_add_proposal import BinsAddProposal
 from fedmf.accounting.amplification.bins_proposal import BinsRemoveProposal, log_sum_exp
 from fedmf.accounting.amplification.domain import NegativeEntriesError
 from fedmf.accounting.amplification.monte_carlo import Proposal, Side
+from fedmf.accounting.gaussian import gaussian_sigma
 from fedmf.factorization import Factorization
 from fedmf.participation import Participation
 from fedmf.typing import Matrix
@@ -18,6 +20,9 @@ from fedmf.typing import Matrix
 __all__ = ["BallsInBinsPair"]
 
 _MOST_BINS = 4096
+# For the lower bound on the noise: thresholds in units of the noise, directions, halvings.
+_THRESHOLDS = np.arange(0.5, 8.01, 0.25)
+_DIRECTIONS, _BISECTIONS = 3, 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +97,27 @@ class BallsInBinsPair:
     def largest_norm(self) -> float:
         """max_i |m_i|."""
         return float(np.sqrt(np.einsum("ij,ij->i", self.means, self.means).max()))
+
+    def least_noise(self, epsilon: float, delta: float) -> float:
+        """A noise below which some test of one projection of y tells P from Q better than (ε, δ) allows.
+
+        For every unit vector v and threshold τ, δ(ε) ≥ P(⟨y, v⟩ ≥ τ) − e^ε Q(⟨y, v⟩ ≥ τ), which is
+        (1/b) Σ_j Φ̄((τ − ⟨m_j, v⟩)/s) − e^ε Φ̄(τ/s). Tried are the directions
+        of the mean of the m_j and of some m_j.
+        """
+        chosen = self.means[np.unique(np.linspace(0, len(self.means) - 1, _DIRECTIONS).astype(int))]
+        directions = np.vstack([self.means.mean(axis=0), chosen])
+        lengths = np.linalg.norm(directions, axis=1)
+        shifts = self.means @ (directions[lengths > 0] / lengths[lengths > 0, None]).T
+        low, high = 0.0, self.largest_norm * gaussian_sigma(epsilon, delta)
+        for _ in range(_BISECTIONS):
+            noise = 0.5 * (low + high)
+            levels = noise * _THRESHOLDS[:, None, None]
+            told = (
+                ndtr((shifts - levels) / noise).mean(axis=1) - math.exp(epsilon) * ndtr(-_THRESHOLDS)[:, None]
+            )
+            low, high = (noise, high) if float(told.max()) > delta else (low, noise)
+        return low
 
     def proposal(self, noise: float, epsilon: float, side: Side) -> Proposal:
         """The proposal for a side; see `bins_proposal` and `bins_add_proposal`."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,8 @@ _SHARE_POINTS, _SHARE_TILTED, _SHARE_GROWN = 0.45, 0.15, 0.40
 _MOST_POINTS = 512
 _MOST_BINS_FOR_TRIPLES = 1024
 _LONGEST = 256
+# Bins are picked in two steps, of which the first is among blocks of so many.
+_BLOCK = 16
 _OVERSHOOT = 0.5
 _FIXED_POINT_STEPS = 8
 # Any points will do; these need not be exact.
@@ -150,10 +153,11 @@ class BinsRemoveProposal:
         b = len(self.means)
         # Single precision: the probabilities that are drawn from are the ones that enter Ω.
         gram = self.gram.astype(np.float32)
-        weights = None
+        cumulative: NDArray[Any] = np.zeros((0, b), dtype=np.float32)
         if log_odds is not None:
             weights = np.exp((log_odds - log_odds.max(axis=1, keepdims=True)).astype(np.float32))
-        chosen = rng.integers(b, size=count) if weights is None else _pick(rng, weights)
+            cumulative = np.cumsum(weights, axis=1)
+        chosen = rng.integers(b, size=count) if log_odds is None else _pick_cumulative(rng, cumulative)
         total, length, log_omega = self.means[chosen], np.ones(count), np.zeros(count)
         field = gram[chosen]
         active = np.arange(count)
@@ -162,11 +166,13 @@ class BinsRemoveProposal:
             summands = np.exp(field - peak[:, None])
             log_mu = np.log(summands.sum(axis=1, dtype=np.float64) / b) + peak
             going = log_mu < self.epsilon
-            active, field, summands = active[going], field[going], summands[going]
+            if not going.all():
+                active, field, summands = active[going], field[going], summands[going]
+                log_mu, cumulative = log_mu[going], cumulative[going] if log_odds is not None else cumulative
             if not active.size:
                 break
-            log_omega[active] += log_mu[going]
-            chosen = _pick(rng, summands if weights is None else weights[active])
+            log_omega[active] += log_mu
+            chosen = _pick(rng, summands) if log_odds is None else _pick_cumulative(rng, cumulative)
             field += gram[chosen]
             total[active] += self.means[chosen]
             length[active] += 1
@@ -247,7 +253,17 @@ def _log_tilted_bound(order: int, log_normalizer: float, epsilon: float) -> floa
 
 
 def _pick(rng: np.random.Generator, weights: Matrix) -> NDArray[np.intp]:
-    """One index per row, with probability proportional to the row's weights."""
-    cumulative = np.cumsum(weights, axis=1)
-    targets = rng.random((len(weights), 1)).astype(weights.dtype) * cumulative[:, -1:]
-    return np.minimum(np.count_nonzero(cumulative <= targets, axis=1), weights.shape[1] - 1)
+    """One index per row, with probability proportional to the row's weights: a block, then within it."""
+    count, b = weights.shape
+    if b % _BLOCK or b == _BLOCK:
+        return _pick_cumulative(rng, np.cumsum(weights, axis=1))
+    blocks = weights.reshape(count, b // _BLOCK, _BLOCK)
+    block = _pick_cumulative(rng, np.cumsum(blocks.sum(axis=2), axis=1))
+    inside = blocks[np.arange(count), block]
+    return block * _BLOCK + _pick_cumulative(rng, np.cumsum(inside, axis=1))
+
+
+def _pick_cumulative(rng: np.random.Generator, cumulative: NDArray[Any]) -> NDArray[np.intp]:
+    """The same from the weights' running sums."""
+    targets = rng.random((len(cumulative), 1)).astype(cumulative.dtype) * cumulative[:, -1:]
+    return np.minimum(np.count_nonzero(cumulative <= targets, axis=1), cumulative.shape[1] - 1)

@@ -86,6 +86,10 @@ class MinSeparatedPair:
             best[t] = max(best[t + 1], squares[t] + best[t + s])
         return math.sqrt(float(best[0]))
 
+    def least_noise(self, epsilon: float, delta: float) -> float:
+        """None is known."""
+        return 0.0
+
     def proposal(self, noise: float, epsilon: float, side: Side) -> Proposal:
         """The proposal for a side; see `separated_proposal`."""
         kind = SeparatedRemoveProposal if side == "remove" else SeparatedAddProposal

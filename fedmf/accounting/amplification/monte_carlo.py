@@ -64,6 +64,10 @@ class MixturePair(Protocol):
         """max_i |m_i|: δ is at most that of a Gaussian release of this sensitivity."""
         ...
 
+    def least_noise(self, epsilon: float, delta: float) -> float:
+        """A noise below which δ(s, ε) exceeds δ, without draws; 0 where none is known."""
+        ...
+
     def proposal(self, noise: float, epsilon: float, side: Side) -> Proposal:
         """A proposal for the noise s > 0 and ε ≥ 0."""
         ...

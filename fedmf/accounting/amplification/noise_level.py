@@ -35,6 +35,8 @@ _PILOTS = 40
 _MIDDLE = 4096
 _TRUST = 0.3
 _CLOSE = 0.02
+# A side whose noise by few draws is below this share of the other's is not the larger one.
+_NEAR = 0.9
 _ATTEMPTS = 6
 
 
@@ -88,6 +90,8 @@ def approximate_noise(
     pair: MixturePair, epsilon: float, delta: float, draws: int, seed: int = 0, start: float | None = None
 ) -> float:
     """The noise of `amplified_noise` from few draws, for searches: the same draws for similar pairs.
+
+    The side that matters less is looked at with few draws, and with all of them where it comes near.
 
     Args:
         pair: P and Q.
@@ -254,7 +258,9 @@ def _root_of_both(
     start = start or pair.largest_norm * gaussian_sigma(epsilon, delta)
     root, slope = _solve(pair, start, epsilon, delta, "remove", draws, seed)
     if pair.proposal(root, epsilon, "add").log_bound > math.log(delta):
-        other, _ = _step(pair, root, epsilon, delta, "add", draws, seed)
+        other, _ = _step(pair, root, epsilon, delta, "add", _PILOT, seed)
+        if other > _NEAR * root:
+            other, _ = _step(pair, root, epsilon, delta, "add", draws, seed)
         if other > root:
             return _solve(pair, root, epsilon, delta, "add", draws, seed)
     return root, slope

@@ -8,6 +8,7 @@ covered.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 __all__ = ["poisson_delta", "poisson_epsilon", "poisson_noise_multiplier"]
@@ -52,6 +53,7 @@ def poisson_epsilon(noise_multiplier: float, probability: float, steps: int, del
     return float(_composed(noise_multiplier, probability, steps).get_epsilon_for_delta(delta))
 
 
+@lru_cache(maxsize=64)
 def poisson_noise_multiplier(epsilon: float, delta: float, probability: float, steps: int) -> float:
     """The smallest σ found for (ε, δ), rounded up by a relative 1e-4 at most.
 

@@ -20,7 +20,7 @@ __all__ = [
     "AmplifiedNoise",
     "Sampling",
     "amplified_noise_of",
-    "approximate_noise_std",
+    "approximate_noise_of",
     "check_sampling",
     "cyclic_poisson_terms",
 ]
@@ -130,15 +130,16 @@ def amplified_noise_of(
     return AmplifiedNoise(calibrated.value, calibrated.standard_error, pair.largest_norm)
 
 
-def approximate_noise_std(
+def approximate_noise_of(
     sampling: Sampling,
     factorization: Factorization,
     participation: Participation,
     epsilon: float,
     delta: float,
-    start: float | None = None,
-) -> float:
-    """The noise_std of `amplified_noise_of`, where it is estimated from few draws, for searches.
+    similar: AmplifiedNoise | None = None,
+    enough: float = math.inf,
+) -> AmplifiedNoise:
+    """As `amplified_noise_of` from few draws, for searches; they are never those of its final estimate.
 
     Similar strategies get the same draws, so much of the error is common to all that are compared.
 
@@ -148,12 +149,17 @@ def approximate_noise_std(
         participation: (n, k, b).
         epsilon: ε > 0.
         delta: δ in (0, 1).
-        start: noise_std of a similar strategy; saves time.
+        similar: the noise of a similar strategy, from whose multiplier the search begins.
+        enough: noise that is too large to matter: where a bound without draws lies above, it is returned.
 
     Raises:
         ValueError: as `amplified_noise_of`.
     """
     if sampling == "cyclic-poisson":
-        return amplified_noise_of(sampling, factorization, participation, epsilon, delta).noise_std
+        return amplified_noise_of(sampling, factorization, participation, epsilon, delta)
     pair = monte_carlo_pair(sampling, factorization, participation)
-    return approximate_noise(pair, epsilon, delta, _SEARCH_DRAWS, start=start)
+    norm = pair.largest_norm
+    if enough < math.inf and (least := pair.least_noise(epsilon, delta)) > enough:
+        return AmplifiedNoise(least, 0.0, norm)
+    start = None if similar is None else similar.noise_multiplier * norm
+    return AmplifiedNoise(approximate_noise(pair, epsilon, delta, _SEARCH_DRAWS, start=start), 0.0, norm)

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from fedmf.accounting.amplification.domain import NegativeEntriesError
 from fedmf.accounting.amplification.sampling import (
     AmplifiedNoise,
     Sampling,
     amplified_noise_of,
-    approximate_noise_std,
+    approximate_noise_of,
 )
-from fedmf.factorization import Accuracy, DesignRequest, Mechanism, MechanismChoice, chosen, query_variances
+from fedmf.factorization import (
+    Accuracy,
+    DesignRequest,
+    Mechanism,
+    MechanismChoice,
+    NotRepresentable,
+    Trail,
+    chosen,
+    query_variances,
+)
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload
 
 __all__ = ["amplified_mechanism"]
 
-_SEARCH, _COARSE_SEARCH = Accuracy(6, 0.05), Accuracy(6, 0.5)
+_SEARCH, _COARSE_SEARCH = Accuracy(6, 0.02), Accuracy(6, 0.5)
+# A bound so much above the least estimate rules a candidate out, errors of the estimate included.
+_CLEARLY = 1.05
 _ACCURACY = 0.02
 _ACCURATE_SAMPLES = 2**17
 
@@ -52,16 +64,8 @@ def amplified_mechanism(
     n, k, b = participation.rounds, participation.max_participations, participation.min_separation
     contract = participation if sampling == "balls-in-bins" else Participation(n, 1, n)
     widest = min(b if sampling == "balls-in-bins" else n // k, n)
-    latest: float | None = None
-
-    def error(candidate: MechanismChoice) -> float:
-        nonlocal latest
-        strategy = candidate.build(contract, workload).factorization
-        try:
-            latest = approximate_noise_std(sampling, strategy, participation, epsilon, delta, latest)
-        except NegativeEntriesError:  # as 1/i + c has for c < −1/p
-            return math.inf
-        return math.sqrt(float(query_variances(strategy, workload).mean())) * latest
+    judge = _Judge(contract, participation, workload, sampling, epsilon, delta)
+    trail = Trail()
 
     def completed(candidate: MechanismChoice, accuracy: Accuracy) -> tuple[MechanismChoice, float]:
         """The real parameters chosen one after the other, and the error."""
@@ -70,11 +74,13 @@ def amplified_mechanism(
         for free in real:
 
             def judged(value: float, base: MechanismChoice = candidate, symbol: str = free.symbol) -> float:
-                return error(base.fixing({symbol: value}))
+                return judge(base.fixing({symbol: value}))
 
-            value, least = chosen(free, request, candidate.params, judged, accuracy)
+            # Where this parameter was best with other bands is where to look first.
+            there = replace(accuracy, trail=trail if len(real) == 1 else None)
+            value, least = chosen(free, request, candidate.params, judged, there)
             candidate = candidate.fixing({free.symbol: value})
-        return candidate, least if real else error(candidate)
+        return candidate, least if real else judge(candidate)
 
     if any(free.symbol == "bands" for free in choice.free):
         choice = choice.fixing(
@@ -91,6 +97,57 @@ def amplified_mechanism(
         sampling, mechanism.factorization, participation, epsilon, delta, _ACCURACY, _ACCURATE_SAMPLES
     )
     return mechanism, noise
+
+
+@dataclass(eq=False)
+class _Judge:
+    """The error with the approximate noise; above the least so far perhaps a bound that proves no more.
+
+    Args:
+        contract: what strategies are built for.
+        participation: (n, k, b).
+        workload: A.
+        sampling: how users come to rounds.
+        epsilon: ε.
+        delta: δ.
+    """
+
+    contract: Participation
+    participation: Participation
+    workload: ToeplitzWorkload
+    sampling: Sampling
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        self._least, self._noise = math.inf, None
+        self._judged: dict[tuple[tuple[str, float], ...], float] = {}
+
+    def __call__(self, candidate: MechanismChoice) -> float:
+        key = tuple(sorted(candidate.params.items()))
+        if key not in self._judged:
+            self._judged[key] = self._error(candidate)
+        return self._judged[key]
+
+    def _error(self, candidate: MechanismChoice) -> float:
+        strategy = candidate.build(self.contract, self.workload).factorization
+        try:
+            size = math.sqrt(float(query_variances(strategy, self.workload).mean()))
+            self._noise = approximate_noise_of(
+                self.sampling,
+                strategy,
+                self.participation,
+                self.epsilon,
+                self.delta,
+                self._noise,
+                _CLEARLY * self._least / size,
+            )
+        # Negative entries are what 1/i + c has for c < −1/p.
+        except (NegativeEntriesError, NotRepresentable):
+            return math.inf
+        error = size * self._noise.noise_std
+        self._least = min(self._least, error)
+        return error
 
 
 def _best_bands(error: Callable[[int], float], widest: int) -> int:

@@ -2,7 +2,7 @@
 
 from fedmf.factorization.algebra.banded_covariance import inverse_norm, inverse_row_norms
 from fedmf.factorization.algebra.query_variance import scaled_query_variances
-from fedmf.factorization.algebra.search import minimize_on_interval
+from fedmf.factorization.algebra.search import minimize_from, minimize_on_interval
 from fedmf.factorization.algebra.series import (
     binomial_series,
     factored_power,
@@ -10,6 +10,7 @@ from fedmf.factorization.algebra.series import (
     multiply,
     power,
     reciprocal,
+    settled_reciprocal,
     trimmed,
 )
 from fedmf.factorization.algebra.single_thread import single_threaded
@@ -27,6 +28,7 @@ __all__ = [
     "inverse_norm",
     "inverse_row_norms",
     "mean_power",
+    "minimize_from",
     "minimize_on_interval",
     "minimum_phase",
     "multiply",
@@ -34,6 +36,7 @@ __all__ = [
     "power",
     "reciprocal",
     "scaled_query_variances",
+    "settled_reciprocal",
     "single_threaded",
     "trimmed",
 ]

@@ -12,14 +12,25 @@ import numpy as np
 
 from fedmf.typing import Vector
 
-__all__ = ["binomial_series", "factored_power", "fft_size", "multiply", "power", "reciprocal", "trimmed"]
+__all__ = [
+    "binomial_series",
+    "factored_power",
+    "fft_size",
+    "multiply",
+    "power",
+    "reciprocal",
+    "settled_reciprocal",
+    "trimmed",
+]
 
 
 # Up to this many products a direct sum is used: it is fast enough and keeps the *relative* accuracy of small
 # coefficients, which an FFT loses.
 _DIRECT_PRODUCTS = 4_000_000
 # From here on reciprocals run the recurrence in compiled blocks; it stops early where nothing is left.
-_LONG, _BLOCK, _WIDEST_RECURRENCE, _UNDERFLOW = 65_536, 65_536, 512, 1e-290
+_LONG, _BLOCK, _WIDEST_RECURRENCE, _UNDERFLOW = 65_536, 65_536, 16, 1e-290
+# What may be left out beside the largest coefficient where only sums count.
+_NOTHING, _FEWEST_SETTLED = 1e-17, 1024
 
 
 def binomial_series(exponent: float, terms: int) -> Vector:
@@ -105,7 +116,7 @@ def multiply(left: Vector, right: Vector, terms: int) -> Vector:
     if left.size * right.size <= _DIRECT_PRODUCTS:
         product = np.convolve(left, right)[:terms]
     else:
-        size = fft_size(left.size + right.size - 1)
+        size = _fft_points(left.size + right.size - 1)
         product = np.fft.irfft(np.fft.rfft(left, size) * np.fft.rfft(right, size), size)[:terms]
     return np.pad(product, (0, max(0, terms - product.size)))
 
@@ -127,17 +138,73 @@ def reciprocal(series: Vector, terms: int) -> Vector:
     array([1.   , 0.5  , 0.25 , 0.125])
     """
     c = trimmed(series[:terms])
-    inverse = np.array([1.0 / c[0]])
     if c.size == 1:
-        return np.pad(inverse, (0, terms - 1))
+        return np.pad(1.0 / c, (0, terms - 1))
     if terms >= _LONG and c.size <= _WIDEST_RECURRENCE:
         return _long_reciprocal(c, terms)
+    inverse = np.array([1.0 / c[0]])
     with np.errstate(over="ignore", invalid="ignore"):
         while (m := inverse.size) < terms:
-            size = min(2 * m, terms)
-            error = -multiply(c, inverse, size)[m : m + c.size - 1]
-            inverse = np.concatenate([inverse, multiply(inverse, error, size - m)])
+            inverse = np.concatenate([inverse, _next_terms(c, inverse, min(2 * m, terms))])
     return inverse
+
+
+def settled_reciprocal(series: Vector, terms: int) -> Vector:
+    """The first coefficients of 1/c(x), without those at the end that are nothing beside the largest.
+
+    For searches and other sums in which a share of 1e-17 of the largest coefficient does not count: as many
+    terms are computed as it takes for p in a row to stay below that, which a stable inverse reaches after
+    some tens of p.
+
+    Args:
+        series: c, any length, c_0 ≠ 0.
+        terms: n, at least 1.
+
+    Returns:
+        Shape (m,), m ≤ n; fewer and not finite where they overflow.
+
+    >>> settled_reciprocal(np.array([1.0, -0.5]), 10**6).size < 2000
+    True
+    """
+    c = _without_nothing(series[:terms])
+    inverse = reciprocal(c, min(terms, max(_FEWEST_SETTLED, 8 * c.size)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        while (m := inverse.size) < terms:
+            size = np.abs(inverse)
+            if not (largest := size.max()) < np.inf:
+                return inverse
+            if size[-c.size :].max() <= _NOTHING * largest:
+                return _without_nothing(inverse)
+            inverse = np.concatenate([inverse, _next_terms(c, inverse, min(2 * m, terms))])
+    return inverse
+
+
+def _without_nothing(series: Vector) -> Vector:
+    size = np.abs(series)
+    return series[: int(np.flatnonzero(size > _NOTHING * size.max())[-1]) + 1]
+
+
+def _next_terms(c: Vector, inverse: Vector, size: int) -> Vector:
+    """The terms m … size − 1 of 1/c from its first m, size ≤ 2m.
+
+    Cyclic products of at least `size` points are enough: what wraps around falls on terms that are known.
+    """
+    m = inverse.size
+    if c.size * size <= _DIRECT_PRODUCTS or c.size < m // 8:
+        # Only the last p − 1 known terms enter the error.
+        known = inverse[max(0, m - c.size + 1) :]
+        error = -multiply(c, known, known.size + c.size)[known.size : known.size + c.size - 1]
+        return multiply(inverse, error[: size - m], size - m)
+    points = _fft_points(size)
+    spectrum = np.fft.rfft(inverse, points)
+    error = -np.fft.irfft(np.fft.rfft(c[:size], points) * spectrum, points)[m:size]
+    return np.fft.irfft(np.fft.rfft(error, points) * spectrum, points)[: size - m]
+
+
+def _fft_points(length: int) -> int:
+    """The least 2^i, 3·2^i, 5·2^i or 9·2^i that is large enough."""
+    candidates = (factor << max(0, (-(-length // factor) - 1).bit_length()) for factor in (1, 3, 5, 9))
+    return min(candidates)
 
 
 def _long_reciprocal(c: Vector, terms: int) -> Vector:

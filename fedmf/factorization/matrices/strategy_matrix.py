@@ -84,6 +84,13 @@ class Factorization(ABC):
         """
         return None
 
+    def settled_pair(self) -> tuple[Vector, Vector] | None:
+        """The first columns of C and of C⁻¹ where C is Toeplitz, up to where less than 1e-17 is left.
+
+        Only what is summed over all rounds may be computed from them. None for any other C.
+        """
+        return None
+
     def toeplitz_column(self) -> Vector | None:
         """The first column of C where C is Toeplitz, shape (n,); None otherwise."""
         return None

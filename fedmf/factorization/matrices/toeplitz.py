@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from fedmf.factorization.algebra import check_leading, frozen_vector, positive_vector, reciprocal, trimmed
+from fedmf.factorization.algebra import (
+    check_leading,
+    frozen_vector,
+    positive_vector,
+    reciprocal,
+    settled_reciprocal,
+    trimmed,
+)
 from fedmf.factorization.matrices.banded_matrix import Banded
 from fedmf.factorization.matrices.buffered import BufferedToeplitz
 from fedmf.factorization.matrices.dense import Dense
@@ -57,6 +64,11 @@ class Toeplitz(ScaledToeplitz):
     def _correlation(self) -> Vector:
         return reciprocal(self.coefficients, self.rounds)
 
+    def settled_pair(self) -> tuple[Vector, Vector]:
+        """c and 1/c, cut where they have settled at 0."""
+        c = trimmed(self.coefficients)
+        return c, settled_reciprocal(c, self.rounds)
+
     def recurrence(self) -> Recurrence:
         """C y = z solved forward: y_t = (z_t − Σ_j c_j y_{t−j})/c_0; keeps p − 1 past outputs."""
         c = trimmed(self.coefficients)
@@ -100,6 +112,11 @@ class InverseToeplitz(ScaledToeplitz):
 
     def _correlation(self) -> Vector:
         return np.pad(self.coefficients, (0, self.rounds - self.coefficients.size))
+
+    def settled_pair(self) -> tuple[Vector, Vector]:
+        """1/h and h, cut where they have settled at 0."""
+        h = trimmed(self.coefficients)
+        return settled_reciprocal(h, self.rounds), h
 
     def recurrence(self) -> Recurrence:
         """[C⁻¹z]_t = Σ_j h_j z_{t−j}; keeps nothing, draws q − 1 past z again."""

@@ -24,7 +24,7 @@ from fedmf.factorization.mechanisms.choice import (
 from fedmf.factorization.mechanisms.dense_optimizer import dense
 from fedmf.factorization.mechanisms.family import check_rounds
 from fedmf.factorization.mechanisms.lti import quadratic_lti, quadratic_suboptimality
-from fedmf.factorization.mechanisms.parameter import Accuracy, DesignRequest, Parameter, chosen
+from fedmf.factorization.mechanisms.parameter import Accuracy, DesignRequest, Parameter, Trail, chosen
 from fedmf.factorization.mechanisms.robust import Scenarios, least_regret, robust_toeplitz, tapered
 from fedmf.factorization.mechanisms.strongly_convex import strongly_convex_bound, strongly_convex_lti
 
@@ -37,6 +37,7 @@ __all__ = [
     "NamedMechanism",
     "Parameter",
     "Scenarios",
+    "Trail",
     "accepted_parameters",
     "banded",
     "banded_inverse",

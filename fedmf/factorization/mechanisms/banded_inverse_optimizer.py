@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from fedmf.factorization.algebra import fft_size, minimize_on_interval, multiply, reciprocal
 from fedmf.factorization.matrices import InverseToeplitz, bifr
-from fedmf.factorization.objectives import LARGEST_RATED, RatedError
+from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import minimize_free
+from fedmf.factorization.objectives import LARGEST_RATED, InverseObjective, QuickError, RatedError
 from fedmf.factorization.sensitivity import autocorrelation, comb_sum, comb_sum_adjoint, earliest_is_worst
 from fedmf.participation import Participation
 from fedmf.typing import Vector
@@ -33,6 +34,8 @@ _UNIT, _RADIUS = 0.02, 0.1
 _REJECTED, _OVERFLOW = 1e3, 1e100
 _MOST_ROUNDS, _FEASIBLE = 8, 1e-7
 _FREE_STARTS = (0.5, 0.75, 0.9)
+# Beyond, a step takes a tenth of a second and more.
+_LONG = 65_536
 
 
 class EarliestObjective:
@@ -63,6 +66,8 @@ class EarliestObjective:
         rows = np.ones(n) if workload.row_weights is None else workload.row_weights**2
         self._weights = np.cumsum(rows[::-1])[::-1]
         self._prefix = bool((self._a == 1.0).all())
+        #: Whether `InverseObjective` covers it.
+        self.newton = self._prefix and rates is None
 
     def inverse(self, tail: Vector) -> Vector:
         """h, the p coefficients of C⁻¹ for c = (1, tail)."""
@@ -70,11 +75,8 @@ class EarliestObjective:
 
     def strategy(self, h: Vector) -> Vector | None:
         """c = 1/h to n terms; None where it overflows."""
-        from scipy.signal import lfilter
-
-        with np.errstate(over="ignore", invalid="ignore"):
-            c = np.asarray(lfilter([1.0], h, np.eye(1, self.participation.rounds)[0]))
-            return c if float(np.abs(c).max()) < _OVERFLOW else None
+        c = reciprocal(h, self.participation.rounds)
+        return c if float(np.abs(c).max()) < _OVERFLOW else None
 
     def __call__(self, tail: Vector, penalty: _Objective | None = None) -> tuple[float, Vector]:
         """The value and its gradient, shape (p − 1,); (1e3, 0) where C overflows.
@@ -153,34 +155,53 @@ def banded_inverse(
     objective = EarliestObjective(participation, workload)
     if bands == 1:
         return bifr(0.5, 1, n)
-    reference = _best_fraction(bands, objective)
+    reference = _best_fraction(bands, participation, workload)
     starts = [reference]
     if bands <= 64:
-        starts += [_tail(gamma, bands, n) for gamma in _FREE_STARTS]
-    tail = min((_minimize(objective, x) for x in starts), key=lambda x: objective(x)[0])
+        starts += [_tail(gamma, bands) for gamma in _FREE_STARTS]
+    tail = _unconstrained(bands, objective, workload, starts)
     if not _certified(objective, tail):
-        constrained = _minimize_constrained(objective, reference)
+        constrained = tail if n > _LONG else _minimize_constrained(objective, reference)
         tail = _certified_blend(objective, constrained, reference)
     # Users in every round want the identity, which no γ > 0 reaches.
     best = min((tail, np.zeros(bands - 1)), key=lambda x: objective(x)[0])
     return InverseToeplitz(objective.inverse(best), n)
 
 
-def _tail(gamma: float, bands: int, rounds: int) -> Vector:
+def _tail(gamma: float, bands: int) -> Vector:
     """c_1 … c_{p−1} of γ-BIFR."""
-    return np.array(bifr(gamma, bands, rounds).strategy[1:bands])
+    return np.array(bifr(gamma, bands, bands).strategy[1:])
 
 
-def _best_fraction(bands: int, objective: EarliestObjective) -> Vector:
+def _best_fraction(bands: int, participation: Participation, workload: ToeplitzWorkload) -> Vector:
     """The tail of γ-BIFR with the best γ: non-negative and non-increasing, hence certified."""
-    n = objective.participation.rounds
-    gamma, _ = minimize_on_interval(lambda g: objective(_tail(g, bands, n))[0], 0.05, 0.999, 17, 1e-4)
-    return _tail(gamma, bands, n)
+    error, n = QuickError(participation, workload), participation.rounds
+    gamma, _ = minimize_on_interval(lambda g: error(bifr(g, bands, n)), 0.05, 0.999, 17, 1e-4)
+    return _tail(gamma, bands)
+
+
+def _unconstrained(
+    bands: int, objective: EarliestObjective, workload: ToeplitzWorkload, starts: list[Vector]
+) -> Vector:
+    """The best c_1 … c_{p−1} from these starts: by Newton steps in h for prefix sums, else by L-BFGS.
+
+    At long horizons only the first start, γ-BIFR with the best γ, is tried.
+    """
+    if not objective.newton:
+        return min((_minimize(objective, x) for x in starts), key=lambda x: objective(x)[0])
+    curved = InverseObjective(bands, objective.participation, workload)
+    if objective.participation.rounds > _LONG:
+        starts = starts[:1]
+    found = [minimize_free(objective.inverse(x), curved) for x in starts]
+    h = min(found, key=lambda h: curved(h)[0])
+    return reciprocal(h, bands)[1:]
 
 
 def _certified(objective: EarliestObjective, tail: Vector) -> bool:
     c = objective.strategy(objective.inverse(tail))
     part = objective.participation
+    if c is not None and float(c.min()) >= 0 and bool((np.diff(c) <= 0).all()):
+        return True
     return c is not None and earliest_is_worst(c, part.max_participations, part.min_separation)
 
 

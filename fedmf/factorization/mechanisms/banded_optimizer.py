@@ -21,7 +21,7 @@ _LEAST_COUNTED = 1e-4
 _LARGEST_OVERLAPPING = 10_240
 # A quarter of a million coefficients take a minute.
 _MOST_ENTRIES = 2**21
-_OPTIONS = {"maxiter": 3000, "maxfun": 4000, "ftol": 1e-11, "gtol": 1e-10, "maxcor": 20}
+_OPTIONS = {"maxiter": 3000, "maxfun": 4000, "ftol": 1e-11, "gtol": 1e-10, "maxcor": 8}
 
 
 def log_error(

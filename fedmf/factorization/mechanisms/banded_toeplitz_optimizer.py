@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.factorization.matrices import Toeplitz, strategy_power
-from fedmf.factorization.objectives import ToeplitzObjective
+from fedmf.factorization.objectives import InverseObjective, ToeplitzObjective
 from fedmf.participation import Participation
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload, prefix
 
-__all__ = ["banded_toeplitz", "log_objective"]
+__all__ = ["banded_toeplitz", "log_objective", "minimize_free"]
 
 
 _OPTIONS = {"maxiter": 20_000, "maxfun": 20_000, "ftol": 1e-15, "gtol": 1e-8, "maxcor": 30}
@@ -97,14 +97,14 @@ def banded_toeplitz(
     if bands == 1:
         return Toeplitz(initial, n)
     if bands <= participation.min_separation:
-        best = _minimize_free(initial, objective)
+        best = minimize_free(initial, objective)
     else:
         best = _minimize_monotone(initial, objective)
     return Toeplitz(best if objective(best)[0] <= at_start else initial, n)
 
 
-def _minimize_free(initial: Vector, objective: ToeplitzObjective) -> Vector:
-    """Newton steps in c_1 … c_{p−1}, with the curvature made positive and the step halved until it helps.
+def minimize_free(initial: Vector, objective: ToeplitzObjective | InverseObjective) -> Vector:
+    """Newton steps in all coefficients but the first, with a positive curvature, halved until they help.
 
     Outside the minimum phase (zeros of c inside the unit circle) the objective grows exponentially with n and
     may overflow; such a step is simply halved again.
@@ -143,7 +143,7 @@ def _descent(second: NDArray[np.float64], slope: Vector) -> Vector:
         return np.asarray(-vectors @ ((vectors.T @ slope) / size), dtype=np.float64)
 
 
-def _minimize_boxed(initial: Vector, objective: ToeplitzObjective) -> Vector:
+def _minimize_boxed(initial: Vector, objective: ToeplitzObjective | InverseObjective) -> Vector:
     """L-BFGS over c_1 … c_{p−1} in a box that moves along, which keeps line searches away from overflow."""
     from scipy.optimize import minimize
 

@@ -35,6 +35,11 @@ class MechanismChoice(Protocol):
         """The parameters that `build` chooses."""
         ...
 
+    @property
+    def effort(self) -> int:
+        """What `build` takes: 0 for a formula, 1 for a search of its parameters, 2 for an optimiser."""
+        ...
+
     def fixing(self, values: Values) -> MechanismChoice:
         """The same with these parameters given.
 
@@ -90,6 +95,11 @@ class NamedMechanism:
         """The parameters that are not given."""
         return tuple(free for free in form_of(self.kind).family.free if free.symbol not in self.params)
 
+    @property
+    def effort(self) -> int:
+        """2 where a family has an optimiser, else 1 where a parameter is to be chosen."""
+        return 2 if form_of(self.kind).family.optimized else min(1, len(self.free))
+
     def fixing(self, values: Values) -> NamedMechanism:
         """The same with these parameters given too."""
         return NamedMechanism(self.kind, {**self.params, **values})
@@ -141,6 +151,11 @@ class GivenFactorization:
     def free(self) -> tuple[Free, ...]:
         """None."""
         return ()
+
+    @property
+    def effort(self) -> int:
+        """None."""
+        return 0
 
     def fixing(self, values: Values) -> GivenFactorization:
         """The same, if there is nothing to fix."""

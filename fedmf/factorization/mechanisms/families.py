@@ -71,9 +71,9 @@ __all__ = ["FAMILIES"]
 # whenever an optimiser finds other coefficients.
 _optimized = lru_cache(maxsize=32)(remembered(rated_banded_toeplitz, version=1))
 _jointly = lru_cache(maxsize=32)(remembered(single_threaded(normalized_banded_toeplitz), version=1))
-_banded = lru_cache(maxsize=8)(remembered(single_threaded(banded), version=2))
+_banded = lru_cache(maxsize=8)(remembered(single_threaded(banded), version=3))
 _dense = lru_cache(maxsize=8)(remembered(single_threaded(dense), version=2))
-_inverse = lru_cache(maxsize=32)(remembered(single_threaded(banded_inverse), version=1))
+_inverse = lru_cache(maxsize=32)(remembered(single_threaded(banded_inverse), version=2))
 _buffered = lru_cache(maxsize=32)(remembered(single_threaded(blt), version=2))
 _few_buffered = remembered(single_threaded(blt_with_fewest_buffers), version=2)
 _robust = remembered(single_threaded(robust_toeplitz), version=1)
@@ -230,6 +230,7 @@ _ALL = (
         options=(STAMPS, Option(TAPER, _tapered)),
         largest_compared=1_000_000,
         normalize=lambda make: lambda ask, v: _jointly(v["bands"], ask.participation, ask.known),
+        optimized=True,
     ),
     Family(
         "banded",
@@ -239,6 +240,7 @@ _ALL = (
         largest=65_536,
         largest_compared=1024,
         normalize=lambda make: lambda ask, v: _banded(v["bands"], ask.participation, ask.known, True),
+        optimized=True,
     ),
     Family(
         "dense",
@@ -246,6 +248,7 @@ _ALL = (
         lambda ask, v: _dense(ask.participation, ask.known),
         largest=LARGEST_OPTIMIZED,
         largest_compared=512,
+        optimized=True,
     ),
     Family(
         "tree",
@@ -254,6 +257,7 @@ _ALL = (
         (Free(FULL, one_of(1, 0)),),
         largest=LARGEST_DENSE,
         largest_compared=1024,
+        optimized=True,
     ),
     Family(
         "kary-tree",
@@ -262,14 +266,16 @@ _ALL = (
         (Free(ARITY, one_of(2, 3, 4, 6, 8, 12, 16)),),
         largest=LARGEST_DENSE,
         largest_compared=1024,
+        optimized=True,
     ),
     Family(
         "banded-inverse",
         "the best Toeplitz C whose inverse has p bands",
         lambda ask, v: _inverse(v["bands"], ask.participation, ask.rated),
         (Free(BANDS, at_once(lambda ask, v: min(_WIDEST_INVERSE, ask.rounds))),),
-        largest=65_536,
-        largest_compared=16_384,
+        largest=1_000_000,
+        largest_compared=1_000_000,
+        optimized=True,
     ),
     Family(
         "blt",
@@ -278,6 +284,7 @@ _ALL = (
         (Free(BUFFERS, at_once(_few_buffers)),),
         largest=131_072,
         largest_compared=16_384,
+        optimized=True,
     ),
     Family(
         "robust",
@@ -291,6 +298,7 @@ _ALL = (
         ),
         largest=65_536,
         largest_compared=0,
+        optimized=True,
     ),
     Family(
         "quadratic-lti",
@@ -309,6 +317,7 @@ _ALL = (
         (*_FREE_SPECTRUM, Free(LAGS, at_once(lambda ask, v: 8)), Free(VARIANCE, at_once(lambda ask, v: 0))),
         largest=1_000_000,
         largest_compared=0,
+        optimized=True,
     ),
 )
 

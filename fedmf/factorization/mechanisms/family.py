@@ -6,22 +6,31 @@ import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 from fedmf.factorization.matrices import Factorization, NotRepresentable, Stamped, normalized
-from fedmf.factorization.mechanisms.parameter import Accuracy, DesignRequest, Free, Parameter, Values, chosen
-from fedmf.factorization.objectives import query_variances
-from fedmf.factorization.sensitivity import quick_upper_bound
+from fedmf.factorization.mechanisms.parameter import (
+    LONG,
+    Accuracy,
+    DesignRequest,
+    Free,
+    Parameter,
+    Trail,
+    Values,
+    chosen,
+)
+from fedmf.factorization.objectives import QuickError
 from fedmf.participation import Participation
 
 __all__ = ["LARGEST", "STAMPS", "Built", "Family", "Form", "Option", "check_rounds", "normalized_columns"]
 
 #: n for closed forms and optimised banded Toeplitz matrices, which take minutes there and seconds at 10⁶.
 LARGEST: Final = 10_000_000
-#: Normalised columns take O(n²).
-_LARGEST_NORMALIZED: Final = 65_536
+#: Normalised columns take seconds for an error there.
+_LARGEST_NORMALIZED: Final = 1_000_000
 _LARGEST_NORMALIZED_COMPARED: Final = 4096
-_FINE, _NORMALIZED_COLUMNS, _COARSE = Accuracy(17, 1e-4), Accuracy(9, 1e-2), Accuracy(9, 0.03)
+_FINE, _NORMALIZED_COLUMNS, _COARSE = Accuracy(17, 1e-4), Accuracy(9, 5e-4), Accuracy(9, 0.01)
 
 Make = Callable[[DesignRequest, Values], Factorization]
 #: Parameters by symbol, the chosen ones included, and C.
@@ -72,6 +81,7 @@ class Family:
         largest: the largest n it is built for by name.
         largest_compared: the largest n at which a comparison without names includes it; 0 for never.
         normalize: how the form with normalised columns is made from `make`.
+        optimized: whether an optimiser or a matrix of n² entries makes it, rather than a formula.
         largest_normalized: the largest n for that form, if below `largest`.
         largest_normalized_compared: the same in a comparison, if below `largest_compared`.
     """
@@ -84,6 +94,7 @@ class Family:
     largest: int = LARGEST
     largest_compared: int = LARGEST
     normalize: Callable[[Make], Make] = normalized_columns
+    optimized: bool = False
     largest_normalized: int = _LARGEST_NORMALIZED
     largest_normalized_compared: int = _LARGEST_NORMALIZED_COMPARED
 
@@ -213,6 +224,10 @@ class _Search:
     accuracy: Accuracy
     _latest: tuple[Values, Factorization] | None = None
 
+    @cached_property
+    def _error(self) -> QuickError:
+        return QuickError(self.request.participation, self.request.workload)
+
     def best(self) -> Built:
         """The parameters and C."""
         values, all_free = dict(self.given), self.form.family.free
@@ -227,14 +242,36 @@ class _Search:
         def error(value: float) -> float:
             return self.error(_with(values, free, value), later)
 
-        return free.choose(self.request, values, error, self.accuracy)
+        return free.choose(self.request, values, error, self._accuracy_for(free, values))
+
+    def _accuracy_for(self, free: Free, values: Values) -> Accuracy:
+        """Where an evaluation takes long, a real parameter is searched from where the coarse search ended."""
+        plain = self.make is self.form.family.make
+        if free.parameter.integer or (plain and self.request.rounds <= LONG):
+            return self.accuracy
+        if plain and self.coarse.trail.place is None:
+            return replace(self.accuracy, grid=_COARSE.grid)
+        if self.coarse.trail.place is None:
+            self.coarse.choice(free, values, ())
+        return replace(self.accuracy, trail=Trail(self.coarse.trail.place))
+
+    @cached_property
+    def coarse(self) -> _Search:
+        """The same search without normalised columns, less accurate; a long one starts where the last ended.
+
+        Shorter ones take the whole grid each time, since an error may have several minima.
+        """
+        accuracy = replace(_COARSE, trail=Trail(here=self.request.rounds > LONG))
+        return _Search(self.form, self.request, self.given, self.form.family.make, accuracy)
+
+    @property
+    def trail(self) -> Trail:
+        """Of a coarse search."""
+        return self.accuracy.trail or Trail()
 
     def error(self, values: Values, later: Sequence[Free]) -> float:
         """The error with these values; later parameters are chosen coarsely, without normalised columns."""
-        if not later:
-            return self.rmse(values)
-        coarse = replace(self, make=self.form.family.make, accuracy=_COARSE, _latest=None)
-        return coarse.least(values, later)
+        return self.coarse.least(values, later) if later else self.rmse(values)
 
     def least(self, values: Values, later: Sequence[Free]) -> float:
         """The least error over the later parameters."""
@@ -251,9 +288,7 @@ class _Search:
 
     def rmse(self, values: Values) -> float:
         try:
-            made = self.made(values)
-            variance = float(query_variances(made, self.request.workload).mean())
-            return math.sqrt(variance) * quick_upper_bound(made, self.request.participation)
+            return self._error(self.made(values))
         except NotRepresentable:
             return math.inf
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from fedmf.factorization.algebra import minimize_on_interval
+from fedmf.factorization.algebra import minimize_from, minimize_on_interval
 from fedmf.factorization.objectives import LARGEST_RATED
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload
@@ -29,6 +29,7 @@ __all__ = [
     "GAMMA",
     "LAGS",
     "LAMBDA",
+    "LONG",
     "LOWER",
     "MU",
     "NU",
@@ -43,6 +44,7 @@ __all__ = [
     "DesignRequest",
     "Free",
     "Parameter",
+    "Trail",
     "Values",
     "at_once",
     "best_on_interval",
@@ -51,6 +53,12 @@ __all__ = [
     "one_of",
     "widths",
 ]
+
+# The first step of a search that starts where a similar one ended, and the fewest bands that tell.
+_NEAR, _TELLING_BANDS = 0.04, 8
+
+#: Beyond this many rounds searches spare evaluations: they start where coarser ones ended.
+LONG: Final = 65_536
 
 #: Parameters by symbol: an int where the parameter is an integer, else a float.
 Values = Mapping[str, Any]
@@ -141,12 +149,32 @@ class DesignRequest:
         return self.known
 
 
+@dataclass
+class Trail:
+    """Where the last of several similar searches ended.
+
+    Args:
+        place: as a point of its interval; None at first.
+        here: whether the next search starts there, rather than with a grid.
+    """
+
+    place: float | None = None
+    here: bool = True
+
+
 @dataclass(frozen=True)
 class Accuracy:
-    """How closely a real parameter is searched: grid points, and the final bracket as a fraction."""
+    """How closely a real parameter is searched.
+
+    Args:
+        grid: points of the first, even grid.
+        tolerance: of the result, as a fraction of the interval.
+        trail: kept from search to search; where it has a place the search starts there, without a grid.
+    """
 
     grid: int
     tolerance: float
+    trail: Trail | None = None
 
 
 #: Choose a value, given the request, the values fixed already, and the error with a value in its place.
@@ -199,9 +227,17 @@ def best_on_interval(
         low, high = interval(request.rounds, p)
         if low == high:
             return value(low, p)
-        u, _ = minimize_on_interval(
-            lambda u: error(value(u, p)), low, high, accuracy.grid, accuracy.tolerance
-        )
+
+        def judged(u: float) -> float:
+            return error(value(u, p))
+
+        trail, tolerance = accuracy.trail or Trail(), accuracy.tolerance
+        if trail.place is None or not trail.here:
+            u, _ = minimize_on_interval(judged, low, high, accuracy.grid, tolerance)
+        else:
+            u, _ = minimize_from(judged, min(max(trail.place, low), high), low, high, _NEAR, tolerance)
+        # With few bands the parameter hardly matters, and says little about more.
+        trail.place = u if "bands" not in values or p >= _TELLING_BANDS else None
         return value(u, p)
 
     return choose
@@ -225,8 +261,19 @@ def widths(request: DesignRequest) -> list[int]:
 def best_width(
     request: DesignRequest, values: Values, error: Callable[[float], float], accuracy: Accuracy
 ) -> float:
-    """The bands of least error among powers of two and b."""
-    return min(widths(request), key=error)
+    """The bands of least error among powers of two and b.
+
+    At long horizons no more is tried once twice in a row wider ones than b were worse than the best.
+    """
+    least, best, worse = math.inf, 1, 0
+    for p in widths(request):
+        if (latest := error(p)) < least:
+            least, best, worse = latest, p, 0
+        elif p > request.separation:
+            worse += 1
+        if worse == 2 and request.rounds > LONG:
+            break
+    return best
 
 
 BANDS: Final = Parameter("bands", "number of diagonals of C or of its inverse", integer=True, letter="p")

@@ -1,6 +1,8 @@
 """Errors of a mechanism, with the derivatives that optimisers need."""
 
 from fedmf.factorization.objectives.error import Errors, errors, query_variances
+from fedmf.factorization.objectives.inverse_objective import InverseObjective
+from fedmf.factorization.objectives.quick_error import QuickError
 from fedmf.factorization.objectives.rated_error import LARGEST_RATED, RatedError
 from fedmf.factorization.objectives.scaled_objective import ScaledObjective
 from fedmf.factorization.objectives.strategy_error import StrategyError
@@ -9,6 +11,8 @@ from fedmf.factorization.objectives.toeplitz_objective import ToeplitzObjective
 __all__ = [
     "LARGEST_RATED",
     "Errors",
+    "InverseObjective",
+    "QuickError",
     "RatedError",
     "ScaledObjective",
     "StrategyError",

@@ -1,0 +1,92 @@
+"""The table of ``fedmf design``: on a terminal it grows while rows are computed."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+
+from fedmf.accounting import at_least
+
+__all__ = ["GrowingTable", "print_table"]
+
+_NUMBERS = ("RMSE", "MaxSE", "sensitivity", "noise multiplier", "stored vectors", "regenerated", "ns/coord.")
+
+
+class GrowingTable:
+    """Shows rows on a terminal as they come, best first, and how many are there; nothing anywhere else."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self._rows: list[dict[str, Any]] = []
+        self._spinner = Spinner("dots", text="designing")
+        self._live = Live(self._spinner, console=console, transient=True, refresh_per_second=8)
+        self._shown = console.is_terminal
+
+    def __enter__(self) -> Self:
+        if self._shown:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._shown:
+            self._live.stop()
+
+    def begun(self, name: str) -> None:
+        """The row of this name is being computed."""
+        self._spinner.update(text=f"{len(self._rows)} rows so far; {name}")
+
+    def arrived(self, row: dict[str, Any]) -> None:
+        """A row is there."""
+        self._rows.append(row)
+        if self._shown:
+            best_first = sorted(self._rows, key=lambda row: row["rmse"])
+            self._live.update(Group(table_of(best_first), self._spinner))
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    """The whole table, on standard output."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)
+    console.print(table_of(rows))
+
+
+def table_of(rows: list[dict[str, Any]]) -> Table:
+    """The rows of one contract and budget."""
+    first = rows[0]
+    budget = (
+        f"ε = {at_least(first['epsilon'])}, δ = {at_least(first['delta'])}"
+        if first["epsilon"] is not None
+        else "no budget: σ left out"
+    )
+    table = Table(
+        title=f"n = {first['rounds']}, k = {first['max_participations']}, b = {first['min_separation']}, "
+        f"{first['workload']}, {first['adjacency']}, {budget}, sampling {first['sampling']}"
+    )
+    table.add_column("mechanism", no_wrap=True)
+    table.add_column("parameters")
+    for name in _NUMBERS:
+        table.add_column(name, justify="right")
+    for row in rows:
+        mark = "" if row["sensitivity_kind"] == "exact" else "≤ "
+        # What a run with this mechanism has to add, so rounded up.
+        sigma = "" if row["noise_multiplier"] is None else at_least(row["noise_multiplier"], 5)
+        table.add_row(
+            row["mechanism"],
+            ", ".join(f"{k}={v:.5g}" for k, v in row["params"].items()),
+            f"{row['rmse']:.5g}",
+            f"{row['max_se']:.5g}",
+            mark + at_least(row["sensitivity"], 5),
+            sigma,
+            str(row["memory_vectors"]),
+            str(row["regenerated_vectors"]),
+            f"{row['nanoseconds_per_coordinate']:.0f}",
+        )
+    return table

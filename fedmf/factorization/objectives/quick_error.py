@@ -1,0 +1,95 @@
+"""The error by which parameters are searched: as stated in the end, but summed over what has not settled."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fedmf.factorization.algebra import multiply
+from fedmf.factorization.matrices import Factorization
+from fedmf.factorization.objectives.error import query_variances
+from fedmf.factorization.sensitivity import comb_sum, quick_upper_bound
+from fedmf.participation import Participation
+from fedmf.typing import Vector
+from fedmf.workload import ToeplitzWorkload
+
+__all__ = ["QuickError"]
+
+# Up to this many products per round, lags are summed one by one.
+_FEW_LAGS = 4
+
+
+class QuickError:
+    """(1/√n)·‖A C⁻¹‖_F times the cheapest sound bound on the sensitivity, as a function of C.
+
+    For Toeplitz C without learning rates in A it is Σ_t S_t w_t² with w = a·h, S_t = Σ_{i ≥ t} r_i², and the
+    norm of the sum of the earliest columns of the monotone envelope ĉ of c (of c where it settles within b).
+    Where a is constant and h has
+    settled at 0 after m terms, w is constant; where c has, its sums are over m terms. So the time depends on
+    the bands rather than on n. Any other C is judged by `query_variances` and `quick_upper_bound`, which
+    give the same number to about 1e-12.
+
+    Args:
+        participation: (n, k, b).
+        workload: A of n rounds.
+
+    >>> from fedmf.factorization import bisr
+    >>> from fedmf.workload import prefix
+    >>> round(QuickError(Participation(10**6, 10, 10**5), prefix(10**6))(bisr(64, 10**6)), 3)
+    254.124
+    """
+
+    def __init__(self, participation: Participation, workload: ToeplitzWorkload) -> None:
+        n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+        self._participation, self._workload = participation, workload
+        rows = np.ones(n) if workload.row_weights is None else workload.row_weights**2
+        self._counted = np.cumsum(rows[::-1])[::-1]
+        self._rest = np.append(np.cumsum(self._counted[::-1])[::-1], 0.0)
+        self._prefix = bool((workload.coefficients == 1.0).all())
+        self._reached = np.minimum(k, -(-(n - np.arange(n)) // b)).astype(np.float64)
+
+    def __call__(self, strategy: Factorization) -> float:
+        """The error; σ and the budget left out.
+
+        Raises:
+            NotRepresentable: C or its inverse overflows.
+        """
+        pair = None if self._workload.column_weights is not None else strategy.settled_pair()
+        if pair is not None:
+            with np.errstate(over="ignore", invalid="ignore"):
+                error = self._variance(pair[1]) * self._square(pair[0])
+            return math.sqrt(error / self._participation.rounds) if error < math.inf else math.inf
+        variance = float(query_variances(strategy, self._workload).mean())
+        return math.sqrt(variance) * quick_upper_bound(strategy, self._participation)
+
+    def _variance(self, h: Vector) -> float:
+        """Σ_t S_t w_t²."""
+        n = self._participation.rounds
+        if not self._prefix:
+            w = multiply(self._workload.coefficients, h, n)
+            return float((self._counted * w) @ w)
+        w = np.cumsum(h)
+        settled = float(w[-1] * w[-1] * self._rest[w.size])
+        return float((self._counted[: w.size] * w) @ w) + settled
+
+    def _square(self, c: Vector) -> float:
+        """The squared bound on the sensitivity: Σ_h (2 − [h = 0])·Σ_l (N_l − h)⁺ ĉ_l ĉ_{l+hb}."""
+        n, k, b = (
+            self._participation.rounds,
+            self._participation.max_participations,
+            self._participation.min_separation,
+        )
+        if k == 1 or c.size <= b:
+            return float((self._reached[: c.size] * c) @ c)
+        envelope = np.maximum.accumulate(np.abs(c)[::-1])[::-1]
+        lags = min(k, -(-c.size // b))
+        if lags * c.size > _FEW_LAGS * n:
+            total = comb_sum(np.pad(envelope, (0, n - c.size)), k, b)
+            return float(total @ total)
+        square = 0.0
+        for lag in range(lags):
+            length = c.size - lag * b
+            counts = np.maximum(self._reached[:length] - lag, 0.0) * (1.0 if lag == 0 else 2.0)
+            square += float((counts * envelope[:length]) @ envelope[lag * b :])
+        return square

@@ -1,0 +1,105 @@
+"""Rows of a comparison: order, processes, what is shown as it comes; the amplified search's draws."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+
+from fedmf.accounting.amplification.bins import BallsInBinsPair
+from fedmf.accounting.amplification.noise_level import amplified_noise
+from fedmf.accounting.amplification.sampling import amplified_noise_of
+from fedmf.accounting.amplification.search import amplified_mechanism
+from fedmf.accounting.comparison import design
+from fedmf.factorization.matrices.closed_form import bfr, cgd, identity
+from fedmf.factorization.mechanisms.choice import NamedMechanism
+from fedmf.participation import Participation
+from fedmf.workload.toeplitz import prefix
+
+LONG_ENOUGH = Participation(512, 4, 128)
+NAMES = ["blt", "cgd", "identity", "banded-toeplitz", "bsr"]
+
+
+def test_rows_of_several_processes_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDMF_CACHE", "off")
+    told: list[str] = []
+    shown: list[dict[str, Any]] = []
+    alone = design(LONG_ENOUGH, NAMES, 2.0, 1e-5)
+    shared = design(LONG_ENOUGH, NAMES, 2.0, 1e-5, progress=told.append, arrived=shown.append, processes=2)
+    assert json.dumps(shared) == json.dumps(alone)
+    assert [row["mechanism"] for row in shared] == NAMES
+    assert sorted(told) == sorted(NAMES) == sorted(row["mechanism"] for row in shown)
+    # Formulas first, then searches, then what the other processes computed.
+    assert told[:3] == ["identity", "cgd", "bsr"]
+
+
+def test_formulas_come_first() -> None:
+    shown: list[str] = []
+    design(Participation(48, 4, 12), NAMES, arrived=lambda row: shown.append(row["mechanism"]))
+    assert shown == ["identity", "cgd", "bsr", "blt", "banded-toeplitz"]
+
+
+def test_a_refusal_elsewhere_is_a_refusal_here() -> None:
+    with pytest.raises(ValueError, match="between 1 and n=512; got 600"):
+        design(LONG_ENOUGH, ["banded-toeplitz", "banded"], bands=600, processes=2)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
+@pytest.mark.parametrize("C", [cgd(0.9, 64), bfr(0.5, 16, 64), identity(64)], ids=["cgd", "bfr", "identity"])
+def test_the_bound_without_draws_is_below_the_noise(C: Any, epsilon: float) -> None:
+    pair = BallsInBinsPair.of(C, Participation(64, 4, 16))
+    least = pair.least_noise(epsilon, 1e-5)
+    found = amplified_noise(pair, epsilon, 1e-5, 0.02, 2**15)
+    assert 0.3 * found.value < least < found.value + 6 * found.standard_error
+
+
+def test_the_bound_without_draws_is_exact_for_one_bin() -> None:
+    """P = N(m, s²), where the best test is a threshold on ⟨y, m⟩; thresholds are a quarter of s apart."""
+    pair = BallsInBinsPair(np.array([[2.0, 1.0]]))
+    least, norm = pair.least_noise(1.0, 1e-5), math.sqrt(5.0)
+    delta = ndtr(0.5 * norm / least - least / norm) - math.e * ndtr(-0.5 * norm / least - least / norm)
+    assert delta * (1 + 1e-9) >= 1e-5
+    assert delta < 1.6e-5
+
+
+def test_the_noise_of_a_searched_mechanism_does_not_depend_on_the_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The final draws have other seeds than those of the search, and the noise is a function of C alone."""
+    contract = Participation(24, 3, 8)
+    seeds: list[tuple[str, tuple[int, ...]]] = []
+    stage = "search"
+    make = np.random.default_rng
+
+    def recorded(seed: Any = None) -> np.random.Generator:
+        seeds.append((stage, tuple(np.atleast_1d(seed).tolist())))
+        return make(seed)
+
+    monkeypatch.setattr("numpy.random.default_rng", recorded)
+    from fedmf.accounting.amplification import noise_level
+
+    final = noise_level.estimate
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        nonlocal stage
+        stage = "final"
+        try:
+            return final(*args, **kwargs)
+        finally:
+            stage = "search"
+
+    monkeypatch.setattr(noise_level, "estimate", watched)
+    mechanism, noise = amplified_mechanism(
+        NamedMechanism("bfr"), contract, prefix(24), "balls-in-bins", 2.0, 1e-5
+    )
+    search = {seed for which, seed in seeds if which == "search"}
+    last = {seed for which, seed in seeds if which == "final"}
+    assert search
+    assert last
+    assert not search & last
+    alone = amplified_noise_of("balls-in-bins", mechanism.factorization, contract, 2.0, 1e-5, 0.02, 2**17)
+    assert alone == noise
