@@ -275,7 +275,7 @@ class _Budgeted:
         mechanism, noise = amplified_mechanism(
             choice, plan.participation, plan.queries, sampling, self.epsilon, self.delta
         )
-        stated = Sensitivity(noise.sensitivity, "exact", f"one user under {self.sampling}")
+        stated = Sensitivity(noise.sensitivity, "exact", f"one contributor under {self.sampling}")
         return {
             **plan.described(mechanism, stated, noise.noise_multiplier),
             **plan.budget(noise.noise_multiplier, self.epsilon, self.delta),

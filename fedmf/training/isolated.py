@@ -19,9 +19,9 @@ from torch import Tensor
 
 from fedmf.training.barrier import Failures, UserFailure, UserLimits, described
 from fedmf.training.batches import shape_of, step_rows
-from fedmf.training.clipping import ClippedRows
+from fedmf.training.clipping import ClippedRows, UpdateSum
 from fedmf.training.evaluation import judgement_ranges
-from fedmf.training.local import LocalTrainer, UpdateSum
+from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
 from fedmf.training.trial import preflight

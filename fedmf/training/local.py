@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, Self, TypeVar
+from functools import partial
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -22,42 +23,23 @@ from fedmf.training.barrier import (
     pass_interrupt,
     silent,
 )
-from fedmf.training.batches import groups_of, shape_of, step_rows
-from fedmf.training.clipping import ClippedRows
+from fedmf.training.batches import Shape, groups_of, shape_of, step_rows
+from fedmf.training.clipping import ClippedRows, FixedPointSum, UpdateSum
 from fedmf.training.engines import gradient_program
 from fedmf.training.evaluation import judgements
 from fedmf.training.gradients import Accumulation, Batch, aligned_empty
 from fedmf.training.grouping import Grouping
 from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.low_rank import LowRankProgram
 from fedmf.training.shuffling import user_seed
 from fedmf.training.task import Task
 from fedmf.training.workers import Workers, single_threaded_kernels
 
-__all__ = ["LocalTrainer", "Trainer", "UpdateSum"]
+__all__ = ["LocalTrainer", "Trainer"]
 
 _log = logging.getLogger("fedmf")
 
 T = TypeVar("T")
-
-
-class UpdateSum(Protocol):
-    """What takes in updates as they are made, such as `FixedPointSum`."""
-
-    def add_updates(self, updates: Tensor, origin: Tensor | None = None) -> Tensor:
-        """Add the updates ``rows − origin``, shape (users, d); returns the mask of those that count."""
-        ...
-
-    def add_nothing(self, users: int) -> None:
-        """Count users whose contribution is the zero vector."""
-        ...
-
-    def like(self) -> Self:
-        """An empty one of the same kind."""
-        ...
-
-    def merge(self, other: Self) -> None:
-        """Add what another one has taken in."""
-        ...
 
 
 class Trainer(Protocol):
@@ -126,6 +108,7 @@ class LocalTrainer:
             )
         exact = local.engine == "auto" and task.device.type == "cpu"
         self._workers = Workers(program.make)
+        self._low_rank = LowRankProgram.of(task, local)
         self._grouping = Grouping(task, self._workers, group_size, exact)
 
     def updates(
@@ -178,7 +161,16 @@ class LocalTrainer:
             trained.append(len(group))
             return into.add_updates(models, origin)
 
-        failures = self._train(parameters, user_ids, t, total, add)
+        def without_weights(group: Group, into: UpdateSum, failures: Failures) -> bool:
+            if chain is None or not group.implied or not isinstance(into, FixedPointSum):
+                return False
+            trained.append(len(group))
+            for user, (stage, reason) in into.add_computed(len(group), partial(chain.add, group)):
+                failures.note(int(group.positions[user]), stage, reason)
+            return True
+
+        chain = None if self._low_rank is None else self._low_rank.received(parameters)
+        failures = self._train(parameters, user_ids, t, total, add, without_weights)
         if rest := len(user_ids) - sum(trained):
             total.add_nothing(rest)
         return failures
@@ -206,11 +198,17 @@ class LocalTrainer:
         t: int,
         total: T,
         take: Callable[[Group, Tensor, Tensor, T], Tensor],
+        shortcut: Callable[[Group, T, Failures], bool] = lambda _group, _into, _failures: False,
     ) -> list[UserFailure]:
-        """Train users group by group; ``take`` hands each group's models on and says which are finite."""
+        """Train users group by group; ``take`` hands each group's models on and says which are finite.
+
+        A group that ``shortcut`` says it dealt with has no models.
+        """
         origin, failures = parameters.to(self.task.device), Failures()
 
         def train(group: Group, into: T) -> None:
+            if shortcut(group, into, failures):
+                return
             finite = take(group, self._models(origin, group, failures), origin, into).cpu().numpy()
             for position in group.positions[~finite].tolist():
                 failures.note(position, "update", "holds NaN or infinity")
@@ -231,11 +229,7 @@ class LocalTrainer:
         users = dataset.indices(user_ids)
         counts = example_counts(dataset, users, lambda place, why: failures.note(place, "sizes", why))
         self._apply_limits(counts, failures)
-        taking = np.flatnonzero(counts)
-        batch, epochs = local.batch_size, local.epochs
-        workers = self._workers.count
-        for shape, members in groups_of(counts[taking], batch, epochs, self._grouping.most, workers):
-            positions = taking[members]
+        for implied, shape, positions in self._divided(counts):
             sizes, failed = counts[positions], dict[int, str]()
             seeds = np.array([user_seed(local.seed, t, str(user_ids[p])) for p in positions], dtype=np.uint64)
             features, labels = load_examples(
@@ -243,9 +237,18 @@ class LocalTrainer:
             )
             for user, reason in failed.items():
                 failures.note(int(positions[user]), "loading", reason)
-            steps = step_rows(seeds, sizes, batch, epochs, shape)
+            steps = step_rows(seeds, sizes, local.batch_size, local.epochs, shape)
             edges = np.concatenate([[0], np.cumsum(sizes)])
-            yield Group(positions, shape.width, edges, features, labels, steps, frozenset(failed))
+            yield Group(positions, shape.width, edges, features, labels, steps, frozenset(failed), implied)
+
+    def _divided(self, counts: NDArray[np.int64]) -> Iterator[tuple[bool, Shape, NDArray[np.int64]]]:
+        """Users who own examples, in groups; those whose weights need not exist apart."""
+        implied = np.zeros_like(counts) if self._low_rank is None else self._low_rank.suited(counts)
+        for kind in (0, 1):
+            taking = np.flatnonzero((counts > 0) & (implied == kind))
+            rest = self.local.batch_size, self.local.epochs, self._grouping.most, self._workers.count
+            for shape, members in groups_of(counts[taking], *rest):
+                yield bool(kind), shape, taking[members]
 
     def _apply_limits(self, counts: NDArray[np.int64], failures: Failures) -> None:
         """Users beyond a limit own nothing from here on."""

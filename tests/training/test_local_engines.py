@@ -57,8 +57,11 @@ def test_bits_do_not_depend_on_companions_groups_or_threads(name: str, plan: Loc
         assert torch.equal(trainer.updates(start, users, ROUND), expected)
         assert torch.equal(trainer.updates(start, users[::-1], ROUND).flip(0), expected)
         assert torch.equal(trainer.updates(start, users[3:10:2], ROUND), expected[3:10:2])
-    total = FixedPointSum(start.numel(), 0.5)
-    total.add_updates(expected)
+    total, rows = FixedPointSum(start.numel(), 0.5), FixedPointSum(start.numel(), 0.5)
+    for user in users:
+        assert alone.add_updates(start, [user], ROUND, total) == []
+    rows.add_updates(expected)
+    torch.testing.assert_close(total.total(), rows.total(), rtol=1e-5, atol=1e-6)
     before = torch.get_num_threads()
     try:
         for threads in (1, 2, 3):

@@ -27,6 +27,7 @@ class Group:
         labels: of all examples.
         steps: which examples each step takes.
         absent: users (0 is the first of the group) that stay where they start: they failed.
+        implied: whether users own so few examples that their weights need not exist; see `LowRankProgram`.
     """
 
     positions: NDArray[np.int64]
@@ -36,6 +37,7 @@ class Group:
     labels: Tensor
     steps: StepRows
     absent: frozenset[int] = frozenset()
+    implied: bool = False
 
     def __len__(self) -> int:
         return self.positions.size

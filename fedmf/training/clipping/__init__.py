@@ -4,6 +4,7 @@ from fedmf.training.clipping.energies import fixed_point_energies
 from fedmf.training.clipping.fixed_point import FRACTION_BITS, FixedPointSum, clip, clip_to_fixed_point
 from fedmf.training.clipping.pair_sum import ClippedSums, FixedPointPair
 from fedmf.training.clipping.rows import ClippedRows
+from fedmf.training.clipping.update_sum import UpdateSum
 
 __all__ = [
     "FRACTION_BITS",
@@ -11,6 +12,7 @@ __all__ = [
     "ClippedSums",
     "FixedPointPair",
     "FixedPointSum",
+    "UpdateSum",
     "clip",
     "clip_to_fixed_point",
     "fixed_point_energies",

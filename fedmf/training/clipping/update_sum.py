@@ -1,0 +1,29 @@
+"""What sums of updates have in common."""
+
+from __future__ import annotations
+
+from typing import Protocol, Self
+
+from torch import Tensor
+
+__all__ = ["UpdateSum"]
+
+
+class UpdateSum(Protocol):
+    """What takes in updates as they are made, such as `FixedPointSum`."""
+
+    def add_updates(self, updates: Tensor, origin: Tensor | None = None) -> Tensor:
+        """Add the updates ``rows − origin``, shape (users, d); returns the mask of those that count."""
+        ...
+
+    def add_nothing(self, users: int) -> None:
+        """Count users whose contribution is the zero vector."""
+        ...
+
+    def like(self) -> Self:
+        """An empty one of the same kind."""
+        ...
+
+    def merge(self, other: Self) -> None:
+        """Add what another one has taken in."""
+        ...

@@ -1,0 +1,91 @@
+"""Products of matrices from blocks in registers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedmf.compiled import compiled
+from fedmf.training.low_rank.vectors import LANES, add_block, at, at_integer, count_block
+
+__all__ = ["add_product", "count_product", "padded"]
+
+_4x4, _4x1, _1x4, _1x1 = (add_block[size] for size in ((4, 4), (4, 1), (1, 4), (1, 1)))
+_count4x4, _count4x1, _count1x4, _count1x1 = (count_block[size] for size in ((4, 4), (4, 1), (1, 4), (1, 1)))
+
+
+def padded(columns: int) -> int:
+    """The next multiple of a vector's entries."""
+    return -(-columns // LANES) * LANES
+
+
+@compiled
+def add_product(x, start, row, step, rows, n, w, first, wide, y, begin, long, columns):
+    """y[r, c] += Σ_{k<n} x[r, k]·w[k, c]; every entry is one chain of fused multiply-adds in the order of k.
+
+    Args:
+        x: flat float32; entry (r, k) lies at start + r·row + k·step.
+        rows: how many r.
+        n: how many k.
+        w: flat float32; row k begins at first + k·wide.
+        y: flat float32; row r begins at begin + r·long.
+        columns: how many c, a multiple of 16.
+    """
+    c = 0
+    while c < columns:
+        four = c + 64 <= columns
+        r = 0
+        while r < rows:
+            here, there, result = at(x, start + r * row), at(w, first + c), at(y, begin + r * long + c)
+            if r + 4 <= rows:
+                if four:
+                    _4x4(here, row, step, there, wide, result, long, n)
+                else:
+                    _4x1(here, row, step, there, wide, result, long, n)
+                r += 4
+            else:
+                if four:
+                    _1x4(here, row, step, there, wide, result, long, n)
+                else:
+                    _1x1(here, row, step, there, wide, result, long, n)
+                r += 1
+        c += 64 if four else 16
+
+
+@compiled
+def count_product(x, start, row, step, rows, n, w, first, wide, y, begin, columns, factor, rest):
+    """y[r, c] += trunc(factor·Σ_{k<n} x[r, k]·w[k, c]) with the float32 sums of `add_product`.
+
+    Args:
+        x, start, row, step, rows, n, w, first, wide: see `add_product`; rows of w are padded.
+        y: flat int64; row r begins at begin + r·columns.
+        columns: how many c, any number.
+        factor: float64, as is the product with it.
+        rest: memory for 16 entries.
+    """
+    c = 0
+    while c + 16 <= columns:
+        four = c + 64 <= columns
+        r = 0
+        while r < rows:
+            here, there = at(x, start + r * row), at(w, first + c)
+            result = at_integer(y, begin + r * columns + c)
+            if r + 4 <= rows:
+                if four:
+                    _count4x4(here, row, step, there, wide, result, columns, n, factor)
+                else:
+                    _count4x1(here, row, step, there, wide, result, columns, n, factor)
+                r += 4
+            else:
+                if four:
+                    _count1x4(here, row, step, there, wide, result, columns, n, factor)
+                else:
+                    _count1x1(here, row, step, there, wide, result, columns, n, factor)
+                r += 1
+        c += 64 if four else 16
+    if c == columns:
+        return
+    for r in range(rows):
+        rest[:16] = 0
+        _1x1(at(x, start + r * row), row, step, at(w, first + c), wide, at(rest, 0), 16, n)
+        for i in range(columns - c):
+            y[begin + r * columns + c + i] += np.int64(np.float64(rest[i]) * factor)

@@ -1,0 +1,192 @@
+"""Which models, users and sums local training without users' weights is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedmf.data import TensorStructure
+from fedmf.training.barrier import Group
+from fedmf.training.gradients import layers_of
+from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.losses import cross_entropy
+from fedmf.training.low_rank.products import padded
+from fedmf.training.low_rank.sums import COUNTED, NO_CLASS, NOT_FINITE, train_and_sum
+from fedmf.training.low_rank.values import Chain, Examples, Rule, work
+from fedmf.training.task import Task
+
+__all__ = ["LowRankProgram"]
+
+#: By type, what `Chain` calls an activation.
+_ACTIVATIONS: Final[dict[type[nn.Module], int]] = {nn.ReLU: 1, nn.Tanh: 2, nn.Sigmoid: 3}
+#: What became of a user that does not count: where, and why.
+REASONS: Final = {
+    NOT_FINITE: ("update", "holds NaN or infinity"),
+    NO_CLASS: ("training", "IndexError: a label is no class of the model"),
+}
+
+
+class ReceivedChain:
+    """Dense chains under cross-entropy at the received parameters, laid out for compiled passes.
+
+    Args:
+        chain: the layers.
+        rule: of local SGD.
+    """
+
+    def __init__(self, chain: Chain, rule: Rule) -> None:
+        self._chain, self._rule = chain, rule
+
+    def add(
+        self, group: Group, clip_norm: float, scale: float, total: NDArray[np.int64]
+    ) -> Iterator[tuple[int, tuple[str, str]]]:
+        """Train a group's users and add the integers of their clipped updates.
+
+        Args:
+            group: of users with class numbers as labels.
+            clip_norm: ζ.
+            scale: what an update of norm ζ is scaled to.
+            total: shape (d,), int64; changed.
+
+        Yields:
+            Users (0 is the first of the group) that add nothing because of what they own, with where and why.
+        """
+        assert isinstance(group.features, Tensor)
+        absent = np.zeros(len(group), dtype=np.bool_)
+        absent[sorted(group.absent)] = True
+        examples = Examples(
+            group.features.reshape(len(group.features), -1).numpy(),
+            group.labels.numpy(),
+            group.edges.astype(np.int64),
+            group.steps.rows,
+            group.steps.weights,
+            group.steps.active.astype(np.int64),
+            absent,
+        )
+        outcome = np.empty(len(group), dtype=np.int64)
+        memory = work(self._chain, examples)
+        train_and_sum(self._chain, self._rule, examples, memory, clip_norm, scale, total, outcome)
+        for user in np.flatnonzero(outcome != COUNTED).tolist():
+            yield user, REASONS[int(outcome[user])]
+
+
+class LowRankProgram:
+    """Local SGD of dense chains under cross-entropy, from examples to the integers of clipped updates.
+
+    After R rows of examples the update of a dense layer has rank R at most, so products with it cost
+    R·(inputs + outputs) and the layer's weights never exist for a user.
+
+    Guarantees:
+        A user's integers are a function of its own examples and the received model, to the bit, whoever is
+        trained beside it, in whatever groups and threads; exactly computed, their norm is at most ζ.
+
+    Args:
+        layers: dense layers, and the activation after each.
+        local: local SGD.
+    """
+
+    def __init__(self, layers: list[tuple[nn.Linear, int]], local: LocalSGD) -> None:
+        self._layers, self._local = layers, local
+
+    @classmethod
+    def of(cls, task: Task, local: LocalSGD) -> LowRankProgram | None:
+        """The program for a task's model, None if that is no such chain or is to be computed otherwise."""
+        layers = list(_dense_layers(task.model.module))
+        trained = sum(p.numel() for layer in layers if layer for p in layer[0].parameters())
+        features, labels = task.structure.features, task.structure.labels
+        examples = isinstance(features, TensorStructure) and features.dtype == torch.float32
+        classes = labels.dtype == torch.int64 and not labels.shape
+        wished = local.engine == "auto" and local.precision == "float32" and task.device.type == "cpu"
+        dense = bool(layers) and None not in layers and trained == task.model.dimension
+        dense = dense and layers_of(task.model, task.device) is not None  # no hooks, nothing used twice
+        if not (wished and dense and examples and classes and task.loss is cross_entropy):
+            return None
+        return cls([layer for layer in layers if layer], local)
+
+    def suited(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """1 for users who own so few examples that they are cheaper without weights, a function of their own
+        number, else 0."""
+        numbers, which = np.unique(counts, return_inverse=True)
+        return np.array([self._suits(int(number)) for number in numbers], dtype=np.int64)[which]
+
+    def _suits(self, examples: int) -> bool:
+        ranks = [examples] + [self._local.epochs * examples] * (len(self._layers) - 1)
+        implied = sum(
+            rank * (layer.in_features + layer.out_features)
+            for rank, (layer, _) in zip(ranks, self._layers, strict=True)
+        )
+        return 0 < implied < sum(layer.weight.numel() for layer, _ in self._layers)
+
+    def received(self, origin: Tensor) -> ReceivedChain:
+        """The model of a round: θ_t, shape (d,), float32."""
+        local = self._local
+        rule = Rule(local.learning_rate, local.momentum, local.proximal)
+        return ReceivedChain(self._laid_out(origin.detach().numpy()), rule)
+
+    def _laid_out(self, flat: NDArray[np.float32]) -> Chain:
+        weights, transposed, biases, flat_weights, flat_biases, place = [], [], [], [], [], 0
+        for layer, _ in self._layers:
+            outputs, inputs = layer.out_features, layer.in_features
+            weight = flat[place : place + inputs * outputs].reshape(outputs, inputs)
+            flat_weights.append(place)
+            place += weight.size
+            bias = np.zeros(outputs, np.float32)
+            flat_biases.append(-1)
+            if layer.bias is not None:
+                bias, flat_biases[-1] = flat[place : place + outputs], place
+                place += outputs
+            weights.append(_padded_columns(weight))
+            transposed.append(_padded_columns(weight.T))
+            biases.append(_padded_columns(bias[None]))
+        sizes = np.array([self._layers[0][0].in_features, *(layer.out_features for layer, _ in self._layers)])
+        sizes = [self._layers[0][0].in_features, *(layer.out_features for layer, _ in self._layers)]
+        return Chain(
+            weights=np.concatenate(weights),
+            transposed=np.concatenate(transposed),
+            biases=np.concatenate(biases),
+            weights_at=_starts(weights),
+            transposed_at=_starts(transposed),
+            biases_at=_starts(biases),
+            flat_weights=np.array(flat_weights),
+            flat_biases=np.array(flat_biases),
+            sizes=np.array(sizes),
+            wide=np.array([padded(size) for size in sizes]),
+            activations=np.array([activation for _, activation in self._layers]),
+        )
+
+
+def _dense_layers(module: nn.Module) -> Iterator[tuple[nn.Linear, int] | None]:
+    """Dense layers with the activation after each; None for whatever is something else."""
+    modules = [part for part in _chain(module) if type(part) is not nn.Flatten]
+    while modules:
+        layer = modules.pop(0)
+        if type(layer) is not nn.Linear:
+            yield None
+            return
+        activation = _ACTIVATIONS.get(type(modules[0])) if modules else None
+        if activation is not None:
+            modules.pop(0)
+        yield layer, activation or 0
+
+
+def _chain(module: nn.Module) -> Iterator[nn.Module]:
+    if type(module) is nn.Sequential:
+        for child in module:
+            yield from _chain(child)
+    else:
+        yield module
+
+
+def _padded_columns(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+    wide = np.zeros((matrix.shape[0], padded(matrix.shape[1])), np.float32)
+    wide[:, : matrix.shape[1]] = matrix
+    return wide.ravel()
+
+
+def _starts(parts: list[NDArray[np.float32]]) -> NDArray[np.int64]:
+    return np.cumsum([0, *(part.size for part in parts[:-1])])

@@ -1,0 +1,158 @@
+"""What the compiled passes work on, as tuples of arrays."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.compiled import compiled
+from fedmf.training.low_rank.products import padded
+
+__all__ = ["Chain", "Examples", "Rule", "Work", "work"]
+
+Floats = NDArray[np.float32]
+Integers = NDArray[np.int64]
+
+
+class Chain(NamedTuple):
+    """The received model: dense layers, each followed by a function of single entries.
+
+    Columns are padded with zeros to whole vectors; the arrays of all layers lie one after the other.
+
+    Attributes:
+        weights: W_l, shape (outputs, padded inputs).
+        transposed: W_lᵀ, shape (inputs, padded outputs).
+        biases: b_l, padded; zeros for a layer without.
+        weights_at, transposed_at, biases_at: where those of layer l begin.
+        flat_weights, flat_biases: where W_l and b_l begin in the flat vector; −1 for no b_l.
+        sizes: inputs, then outputs of each layer; shape (layers + 1,).
+        wide: the same, padded.
+        activations: after each layer: 0 nothing, 1 ReLU, 2 tanh, 3 sigmoid.
+    """
+
+    weights: Floats
+    transposed: Floats
+    biases: Floats
+    weights_at: Integers
+    transposed_at: Integers
+    biases_at: Integers
+    flat_weights: Integers
+    flat_biases: Integers
+    sizes: Integers
+    wide: Integers
+    activations: Integers
+
+
+class Rule(NamedTuple):
+    """v ← β·v + g + μ·(θ − θ_t), θ ← θ − η·v; see `LocalSGD`."""
+
+    learning_rate: float
+    momentum: float
+    proximal: float
+
+
+class Examples(NamedTuple):
+    """The examples of a group and the steps that use them; see `Group` and `StepRows`.
+
+    Attributes:
+        features: shape (examples, inputs), float32.
+        labels: shape (examples,), int64.
+        edges: user u owns the examples edges[u] … edges[u + 1] − 1.
+        rows, weights: shape (steps, users, width).
+        active: how many users take each step.
+        absent: shape (users,): users that stay where they start.
+    """
+
+    features: Floats
+    labels: Integers
+    edges: Integers
+    rows: Integers
+    weights: Floats
+    active: Integers
+    absent: NDArray[np.bool_]
+
+
+class Work(NamedTuple):
+    """Memory of one user's pass, used again for the next one.
+
+    Rows are those of all steps, one after the other; what belongs to layer l begins at ``begin[l]``.
+
+    Attributes:
+        begin: shape (layers + 2,).
+        inputs: H_l, the input of each layer from the second on.
+        gradients: D_l, gradients of the loss in each layer's output.
+        changes: A_l = coefficient of the row's step times D_l.
+        x: the user's examples, padded.
+        base: x·W_1ᵀ + b_1.
+        first: A_1 summed over all uses of an example, shape (examples, padded outputs).
+        gram: x·xᵀ in float64, shape (examples, examples).
+        close: the same in float32 with padded rows.
+        across: a transposed history.
+        mixed: products of a step's rows with the history.
+        shift: the change of a bias.
+        example: which example each row is.
+        taken: how many rows each step has.
+        labels, shares: of a step's rows.
+        velocity, moved: coefficients of the steps' gradients in v and in θ − θ_t.
+    """
+
+    begin: Integers
+    inputs: Floats
+    gradients: Floats
+    changes: Floats
+    x: Floats
+    base: Floats
+    first: Floats
+    gram: NDArray[np.float64]
+    close: Floats
+    across: Floats
+    mixed: Floats
+    shift: Floats
+    example: Integers
+    taken: Integers
+    labels: Integers
+    shares: Floats
+    velocity: NDArray[np.float64]
+    moved: NDArray[np.float64]
+
+
+@compiled
+def _longest(edges):
+    longest = 0
+    for u in range(edges.size - 1):
+        longest = max(longest, edges[u + 1] - edges[u])
+    return longest
+
+
+def work(chain: Chain, examples: Examples) -> Work:
+    """Memory for any user of a group."""
+    steps, _, width = examples.rows.shape
+    most, history, wide = int(_longest(examples.edges)), steps * width, chain.wide
+    begin = np.concatenate([[0, 0], np.cumsum(wide[1:] * history)]).astype(np.int64)
+    long, near = padded(history), padded(most)
+    floats = [
+        begin[-1],
+        begin[-1],
+        begin[-1],
+        most * wide[0],
+        most * wide[1],
+        most * wide[1],
+    ]
+    rows = [np.zeros(size, np.float32) for size in floats]
+    return Work(
+        begin,
+        *rows,
+        gram=np.zeros((most, most)),
+        close=np.zeros(most * near, np.float32),
+        across=np.zeros(int(wide.max()) * long, np.float32),
+        mixed=np.zeros(width * long, np.float32),
+        shift=np.zeros(int(wide.max()), np.float32),
+        example=np.zeros(history, np.int64),
+        taken=np.zeros(steps, np.int64),
+        labels=np.zeros(width, np.int64),
+        shares=np.zeros(width, np.float32),
+        velocity=np.zeros(steps),
+        moved=np.zeros(steps),
+    )

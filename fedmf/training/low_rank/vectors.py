@@ -1,0 +1,204 @@
+"""Products of small float32 matrices in vector registers, compiled; the same bits for every blocking.
+
+numba's own loops do not keep a block of results in registers. Here the instructions of one block are written
+out: sixteen columns to a vector, every entry a chain of fused multiply-adds in the order of k, whatever block
+it lies in. So a row of a product does not depend on which other rows are computed with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+__all__ = ["LANES", "add_block", "at", "at_integer", "count_block", "dot"]
+
+#: Entries of a vector.
+LANES: Final = 16
+
+_FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
+_FLOATS, _DOUBLES = ir.VectorType(_FLOAT, LANES), ir.VectorType(_DOUBLE, LANES)
+_INTEGERS = ir.VectorType(ir.IntType(64), LANES)
+_POINTER = types.CPointer(types.float32)
+
+
+def _fused(builder: Any, vector: Any, name: str) -> Any:
+    """The vector's fused multiply-add: x·y + z, rounded once."""
+    signature = ir.FunctionType(vector, [vector] * 3)
+    return cgutils.get_or_insert_function(builder.module, signature, f"llvm.fma.v{LANES}{name}")
+
+
+def _address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    made = context.make_array(signature.args[0])(context, builder, arguments[0])
+    return builder.gep(made.data, [arguments[1]])
+
+
+def _at(typingctx: Any, array: Any, offset: Any) -> Any:
+    """Where entry ``offset`` of a contiguous float32 array lies in memory."""
+    del typingctx
+    return _POINTER(array, types.intp), _address
+
+
+def _sums(
+    b: Any, rows: int, vectors: int, first: list[list[Any]], operands: tuple[Any, ...]
+) -> list[list[Any]]:
+    """first[r][c] + Σ_{k<n} x[r·row + k·step]·w[k·wide + c] of a block, in registers; see `add_product`."""
+    x, row, step, w, wide, n = operands
+    whole, each = row.type, range(vectors)
+    fused = _fused(b, _FLOATS, "f32")
+    before, loop, after = b.block, b.append_basic_block("product"), b.append_basic_block("done")
+    b.cbranch(b.icmp_signed(">", n, whole(0)), loop, after)
+    b.position_at_end(loop)
+    k = b.phi(whole)
+    k.add_incoming(whole(0), before)
+    sums = [[b.phi(_FLOATS) for _ in each] for _ in range(rows)]
+    undefined = ir.Constant(_FLOATS, ir.Undefined)
+    everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    line = b.gep(w, [b.mul(k, wide)])
+    weights = [b.load(_vector(b, line, whole(c * LANES), _FLOATS), align=4) for c in each]
+    column = b.gep(x, [b.mul(k, step)])
+    added = []
+    for r in range(rows):
+        entry = b.load(b.gep(column, [b.mul(row, whole(r))]))
+        alone = b.insert_element(undefined, entry, ir.IntType(32)(0))
+        spread = b.shuffle_vector(alone, undefined, everywhere)
+        added.append([b.call(fused, [spread, weights[c], sums[r][c]]) for c in each])
+    following = b.add(k, whole(1))
+    k.add_incoming(following, loop)
+    b.cbranch(b.icmp_signed("<", following, n), loop, after)
+    b.position_at_end(after)
+    last = [[b.phi(_FLOATS) for _ in each] for _ in range(rows)]
+    for r in range(rows):
+        for c in each:
+            for phi in (sums[r][c], last[r][c]):
+                phi.add_incoming(first[r][c], before)
+                phi.add_incoming(added[r][c], loop)
+    return last
+
+
+def _vector(b: Any, base: Any, offset: Any, kind: Any) -> Any:
+    """Where a vector begins."""
+    return b.bitcast(b.gep(base, [offset]), kind.as_pointer())
+
+
+def _places(b: Any, base: Any, long: Any, rows: int, vectors: int, kind: Any) -> list[list[Any]]:
+    """Where the vectors of a block begin; row r begins at r·long."""
+    whole = long.type
+    return [
+        [_vector(b, base, b.add(b.mul(long, whole(r)), whole(c * LANES)), kind) for c in range(vectors)]
+        for r in range(rows)
+    ]
+
+
+def _add_block(rows: int, vectors: int) -> Any:
+    @intrinsic
+    def multiply(
+        typingctx: Any, x: Any, row: Any, step: Any, w: Any, wide: Any, y: Any, long: Any, n: Any
+    ) -> Any:
+        """y[r, c] += Σ_{k<n} x[r·row + k·step]·w[k·wide + c]; row r of y begins at r·long."""
+        del typingctx, x, row, step, w, wide, y, long, n
+
+        def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+            del signature
+            x, row, step, w, wide, y, long, n = arguments
+            places = _places(b, y, long, rows, vectors, _FLOATS)
+            first = [[b.load(place, align=4) for place in line] for line in places]
+            for line, into in zip(
+                _sums(b, rows, vectors, first, (x, row, step, w, wide, n)), places, strict=True
+            ):
+                for value, place in zip(line, into, strict=True):
+                    b.store(value, place, align=4)
+            return context.get_dummy_value()
+
+        size = types.intp
+        return types.void(_POINTER, size, size, _POINTER, size, _POINTER, size, size), code
+
+    return multiply
+
+
+def _count_block(rows: int, vectors: int) -> Any:
+    @intrinsic
+    def count(
+        typingctx: Any, x: Any, row: Any, step: Any, w: Any, wide: Any, y: Any, long: Any, n: Any, factor: Any
+    ) -> Any:
+        """y[r, c] += trunc(factor·Σ_{k<n} x[r·row + k·step]·w[k·wide + c]), by way of float64."""
+        del typingctx, x, row, step, w, wide, y, long, n, factor
+
+        def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+            del signature
+            x, row, step, w, wide, y, long, n, factor = arguments
+            first = [[ir.Constant(_FLOATS, [0.0] * LANES) for _ in range(vectors)] for _ in range(rows)]
+            undefined = ir.Constant(_DOUBLES, ir.Undefined)
+            everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+            alone = b.insert_element(undefined, factor, ir.IntType(32)(0))
+            factors = b.shuffle_vector(alone, undefined, everywhere)
+            sums = _sums(b, rows, vectors, first, (x, row, step, w, wide, n))
+            for line, into in zip(sums, _places(b, y, long, rows, vectors, _INTEGERS), strict=True):
+                for value, place in zip(line, into, strict=True):
+                    whole = b.fptosi(b.fmul(b.fpext(value, _DOUBLES), factors), _INTEGERS)
+                    b.store(b.add(b.load(place, align=8), whole), place, align=8)
+            return context.get_dummy_value()
+
+        size = types.intp
+        integers = types.CPointer(types.int64)
+        return types.void(_POINTER, size, size, _POINTER, size, integers, size, size, types.float64), code
+
+    return count
+
+
+#: By (rows, vectors): y[r, c] += Σ_k x[r, k]·w[k, c] in registers.
+add_block: Final = {(rows, vectors): _add_block(rows, vectors) for rows in (1, 4) for vectors in (1, 4)}
+#: The same into integers.
+count_block: Final = {(rows, vectors): _count_block(rows, vectors) for rows in (1, 4) for vectors in (1, 4)}
+
+
+def _at_integer(typingctx: Any, array: Any, offset: Any) -> Any:
+    """Where entry ``offset`` of a contiguous int64 array lies in memory."""
+    del typingctx
+    return types.CPointer(types.int64)(array, types.intp), _address
+
+
+def _dot(typingctx: Any, x: Any, y: Any, n: Any) -> Any:
+    """Σ_{k<n} x_k·y_k in float64, n a multiple of 16; products are exact, lanes added in a fixed order."""
+    del typingctx, x, y, n
+
+    def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+        del context, signature
+        x, y, n = arguments
+        whole = n.type
+        fused = _fused(b, _DOUBLES, "f64")
+        before, loop, after = b.block, b.append_basic_block("dot"), b.append_basic_block("summed")
+        nothing = ir.Constant(_DOUBLES, [0.0] * LANES)
+        b.cbranch(b.icmp_signed(">", n, whole(0)), loop, after)
+        b.position_at_end(loop)
+        k, total = b.phi(whole), b.phi(_DOUBLES)
+        k.add_incoming(whole(0), before)
+        total.add_incoming(nothing, before)
+        sides = [
+            b.fpext(b.load(b.bitcast(b.gep(side, [k]), _FLOATS.as_pointer()), align=4), _DOUBLES)
+            for side in (x, y)
+        ]
+        added = b.call(fused, [*sides, total])
+        following = b.add(k, whole(LANES))
+        k.add_incoming(following, loop)
+        total.add_incoming(added, loop)
+        b.cbranch(b.icmp_signed("<", following, n), loop, after)
+        b.position_at_end(after)
+        lanes = b.phi(_DOUBLES)
+        lanes.add_incoming(nothing, before)
+        lanes.add_incoming(added, loop)
+        result = b.extract_element(lanes, ir.IntType(32)(0))
+        for lane in range(1, LANES):
+            result = b.fadd(result, b.extract_element(lanes, ir.IntType(32)(lane)))
+        return result
+
+    return types.float64(_POINTER, _POINTER, types.intp), code
+
+
+#: Compiled by numba where they are called.
+at: Final[Any] = intrinsic(_at)
+at_integer: Final[Any] = intrinsic(_at_integer)
+dot: Final[Any] = intrinsic(_dot)

@@ -1,0 +1,264 @@
+"""Local training without users' weights: the same updates, and integers of a clipped update."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedmf.data import InMemoryDataset
+from fedmf.training import LocalSGD, Task, classification
+from fedmf.training.barrier import Failures, Group
+from fedmf.training.clipping import FRACTION_BITS
+from fedmf.training.local import LocalTrainer
+from fedmf.training.low_rank import LowRankProgram
+from fedmf.training.low_rank.products import add_product, count_product, padded
+from fedmf.training.low_rank.sums import _norm
+from fedmf.training.low_rank.values import Chain, Work
+
+#: Of the largest entry: float32 sums, and a bound of their rounding that the clip norm leaves room for.
+TOLERANCE = 5e-5
+SCALE = 2.0**FRACTION_BITS * (1 - 2.0**-30)
+RULES = {
+    "one step": LocalSGD(epochs=1, batch_size=200, learning_rate=0.1),
+    "one epoch": LocalSGD(epochs=1, batch_size=8, learning_rate=0.1),
+    "last batch alone": LocalSGD(epochs=2, batch_size=4, learning_rate=0.2),
+    "momentum": LocalSGD(epochs=2, batch_size=5, learning_rate=0.1, momentum=0.9),
+    "proximal": LocalSGD(epochs=3, batch_size=6, learning_rate=0.05, momentum=0.5, proximal=0.4),
+}
+CHAINS = {
+    "two layers": lambda: nn.Sequential(nn.Flatten(), nn.Linear(35, 18), nn.ReLU(), nn.Linear(18, 5)),
+    "no hidden layer": lambda: nn.Sequential(nn.Linear(35, 5)),
+    "without biases": lambda: nn.Sequential(
+        nn.Linear(35, 20, bias=False),
+        nn.Tanh(),
+        nn.Linear(20, 17),
+        nn.Sigmoid(),
+        nn.Linear(17, 5, bias=False),
+    ),
+}
+
+
+def task_of(sizes: list[int], module: nn.Module, seed: int = 0) -> Task:
+    generator = torch.Generator().manual_seed(seed)
+    examples = sum(sizes)
+    features = torch.randn(examples, 35, generator=generator)
+    labels = torch.randint(5, (examples,), generator=generator)
+    owned = tuple(np.split(np.arange(examples), np.cumsum(sizes)[:-1]))
+    ids = tuple(f"user {u}" for u in range(len(sizes)))
+    return classification(InMemoryDataset(features, labels, owned, ids, features[:2], labels[:2], 5), module)
+
+
+def made(name: str, seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return CHAINS[name]()
+
+
+def groups(task: Task, local: LocalSGD, most: int | None = None) -> list[Group]:
+    return list(LocalTrainer(task, local, most)._groups(task.dataset.user_ids, 3, Failures()))
+
+
+def program(task: Task, local: LocalSGD) -> LowRankProgram:
+    found = LowRankProgram.of(task, local)
+    assert found is not None
+    return found
+
+
+def integers(task: Task, local: LocalSGD, clip_norm: float, most: int | None = None) -> NDArray[np.int64]:
+    """The sum over all users."""
+    total, origin = np.zeros(task.model.dimension, np.int64), task.model.initial()
+    for group in groups(task, local, most):
+        assert list(program(task, local).received(origin).add(group, clip_norm, SCALE, total)) == []
+    return total
+
+
+def reference(task: Task, local: LocalSGD, user: int) -> Tensor:
+    """One user's update by autograd and torch.optim in float64, in the order that the engines use."""
+    name = task.dataset.user_ids[user]
+    (group,) = LocalTrainer(task, local)._groups([name], 3, Failures())
+    module = made_double(task)
+    start = [p.detach().clone() for p in module.parameters()]
+    optimizer = torch.optim.SGD(module.parameters(), lr=local.learning_rate, momentum=local.momentum)
+    for rows, weights in zip(group.steps.rows[:, 0], group.steps.weights[:, 0], strict=True):
+        real = torch.from_numpy(rows[weights > 0])
+        loss = nn.functional.cross_entropy(module(group.features[real].double()), group.labels[real])
+        for p, origin in zip(module.parameters(), start, strict=True):
+            loss = loss + local.proximal / 2 * (p - origin).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    moved = [(p - origin).reshape(-1) for p, origin in zip(module.parameters(), start, strict=True)]
+    return torch.cat(moved).detach()
+
+
+def made_double(task: Task) -> nn.Module:
+    module = task.model.module
+    copied = type(module)(*[type_of(part) for part in module]).double()  # type: ignore[arg-type]
+    copied.load_state_dict({name: value.double() for name, value in module.state_dict().items()})
+    return copied
+
+
+def type_of(part: nn.Module) -> nn.Module:
+    if isinstance(part, nn.Linear):
+        return nn.Linear(part.in_features, part.out_features, bias=part.bias is not None)
+    return type(part)()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("chain", CHAINS)
+def test_sums_are_those_of_clipped_updates(chain: str, rule: str) -> None:
+    task, local = task_of([1, 2, 7, 20, 33], made(chain)), RULES[rule]
+    for clip_norm in (0.05, 50.0):
+        total = integers(task, local, clip_norm)
+        expected = torch.zeros(task.model.dimension, dtype=torch.float64)
+        for user in range(task.dataset.users):
+            update = reference(task, local, user)
+            expected += update * min(1.0, clip_norm / float(update.norm())) / clip_norm
+        largest = float(expected.abs().max())
+        assert np.abs(total / SCALE - expected.numpy()).max() < TOLERANCE * largest
+
+
+@pytest.mark.parametrize("examples", [1, 20, 200])
+def test_any_number_of_examples(examples: int) -> None:
+    task, local = (
+        task_of([examples], made("two layers")),
+        LocalSGD(epochs=1, batch_size=16, learning_rate=0.1),
+    )
+    update = reference(task, local, 0)
+    error = np.abs(integers(task, local, 100.0) / SCALE * 100.0 - update.numpy()).max()
+    assert error < TOLERANCE * float(update.abs().max())
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_users_integers_have_at_most_the_clip_norm(rule: str) -> None:
+    local = RULES[rule]
+    for seed in range(8):
+        task = task_of([1 + 5 * seed], made("two layers", seed), seed)
+        for clip_norm in (1e-3, 0.1):
+            square = sum(int(n) ** 2 for n in integers(task, local, clip_norm))  # exact
+            assert square <= 2 ** (2 * FRACTION_BITS)
+        assert sum(int(n) ** 2 for n in integers(task, local, 1e-3)) > (2**FRACTION_BITS * 0.9999) ** 2
+
+
+def factors(rows: int, inputs: int, outputs: int, seed: int, cancelling: float) -> tuple[Chain, Work, int]:
+    """One layer whose rows nearly cancel each other: A_{2i+1} = −(1 + ε)·A_{2i} with the same input."""
+    draw = np.random.default_rng(seed)
+    wide = np.array([padded(inputs), padded(outputs)])
+    x, first = np.zeros((rows, wide[0]), np.float32), np.zeros((rows, wide[1]), np.float32)
+    x[:, :inputs] = draw.normal(size=(rows, inputs))
+    first[:, :outputs] = draw.normal(size=(rows, outputs))
+    x[1::2] = x[0::2][: rows // 2]
+    first[1::2] = -first[0::2][: rows // 2] * np.float32(1 + cancelling)
+    none, numbers = np.zeros(0, np.float32), np.zeros(1, np.int64)
+    floats = dict.fromkeys(("weights", "transposed", "biases"), none)
+    chain = Chain(
+        **floats,
+        **dict.fromkeys(("weights_at", "transposed_at", "biases_at", "flat_weights", "activations"), numbers),
+        flat_biases=np.array([inputs * outputs]),
+        sizes=np.array([inputs, outputs]),
+        wide=wide,
+    )
+    exact = x.astype(np.float64)
+    kinds = {"gram": exact @ exact.T, "x": x.ravel(), "first": first.ravel(), "begin": np.zeros(3, np.int64)}
+    integral = dict.fromkeys(("example", "taken", "labels"), numbers)
+    real = dict.fromkeys(("velocity", "moved"), np.zeros(1))
+    work = Work(**dict.fromkeys(Work._fields, none) | kinds | integral | real)  # type: ignore[arg-type]
+    return chain, work, rows
+
+
+@pytest.mark.parametrize("cancelling", [0.0, 1e-7, 1e-4, 1.0])
+def test_the_norm_is_at_least_that_of_the_float32_sums(cancelling: float) -> None:
+    """Where rows cancel, what is left are rounding errors: exactly they are what the sum would add."""
+    for seed in range(20):
+        rows, inputs, outputs = 2 + seed, 1 + 7 * seed, 1 + 5 * seed
+        chain, work, count = factors(rows, inputs, outputs, seed, cancelling)
+        bound = _norm(chain, work, count, 0, inputs * outputs + outputs)
+        sums = np.zeros((outputs, int(chain.wide[0])), np.float32)
+        wide = int(chain.wide[1])
+        columns, flat = sums.shape[1], sums.reshape(-1)
+        add_product(work.first, 0, 1, wide, outputs, rows, work.x, 0, columns, flat, 0, columns, columns)
+        bias = np.zeros(outputs, np.float32)
+        for row in work.first.reshape(rows, wide)[:, :outputs]:
+            bias += row
+        parts = [*sums.astype(np.float64).ravel(), *bias.astype(np.float64)]
+        norm = math.sqrt(math.fsum(part * part for part in parts))
+        assert norm <= bound
+        if cancelling == 1.0:
+            assert bound < norm * (1 + 1e-4)
+
+
+def test_integers_are_the_truncated_products() -> None:
+    draw = np.random.default_rng(4)
+    for rows, n, columns in ((1, 3, 5), (6, 9, 16), (5, 2, 83), (9, 20, 144)):
+        x, wide = draw.normal(size=(n, rows)).astype(np.float32), padded(columns)
+        w = np.zeros((n, wide), np.float32)
+        w[:, :columns] = draw.normal(size=(n, columns))
+        sums, counted = np.zeros((rows, wide), np.float32), np.zeros(rows * columns, np.int64)
+        add_product(x.ravel(), 0, 1, rows, rows, n, w.ravel(), 0, wide, sums.reshape(-1), 0, wide, wide)
+        assert np.allclose(sums[:, :columns], x.T @ w[:, :columns], atol=1e-5)
+        count_product(
+            x.ravel(), 0, 1, rows, rows, n, w.ravel(), 0, wide, counted, 0, columns, 1e9, np.zeros(16, "f4")
+        )
+        expected = np.trunc(sums[:, :columns].astype(np.float64) * 1e9).astype(np.int64)
+        assert np.array_equal(counted.reshape(rows, columns), expected)
+
+
+def test_a_users_integers_do_not_depend_on_the_others() -> None:
+    sizes = [3, 9, 20, 20, 33, 1]
+    task, local = task_of(sizes, made("two layers")), RULES["momentum"]
+    together, alone = integers(task, local, 0.3), np.zeros(task.model.dimension, np.int64)
+    origin = task.model.initial()
+    for name in task.dataset.user_ids:
+        for group in LocalTrainer(task, local)._groups([name], 3, Failures()):
+            assert not list(program(task, local).received(origin).add(group, 0.3, SCALE, alone))
+    assert np.array_equal(together, alone)
+    assert np.array_equal(together, integers(task, local, 0.3, most=2))
+
+
+def test_what_is_wrong_with_a_users_examples_is_its_own() -> None:
+    task, local = task_of([6] * 4, made("two layers")), RULES["one epoch"]
+    (group,) = groups(task, local)
+    origin, right, wrong = task.model.initial(), *(np.zeros(task.model.dimension, np.int64) for _ in range(2))
+    first, last = (slice(int(a), int(b)) for a, b in (group.edges[1:3], group.edges[3:5]))
+    group.features[first.start] = math.nan
+    group.labels[last.stop - 1] = 5
+    found = dict(program(task, local).received(origin).add(group, 0.3, SCALE, wrong))
+    assert found == {
+        1: ("update", "holds NaN or infinity"),
+        3: ("training", "IndexError: a label is no class of the model"),
+    }
+    rest = group.without([1, 3])
+    assert list(program(task, local).received(origin).add(rest, 0.3, SCALE, right)) == []
+    assert np.array_equal(right, wrong)
+    assert right.any()
+
+
+def hooked(module: nn.Module) -> nn.Module:
+    module.register_forward_hook(lambda _module, _inputs, outputs: 2 * outputs)
+    return module
+
+
+def test_other_models_and_losses_are_left_to_others() -> None:
+    local, task = LocalSGD(), task_of([2, 3], made("two layers"))
+    assert LowRankProgram.of(task, local) is not None
+    for module in (
+        nn.Sequential(nn.Linear(35, 3), nn.GELU(), nn.Linear(3, 5)),
+        nn.Sequential(nn.LayerNorm(35), nn.Linear(35, 5)),
+        nn.Sequential(nn.Linear(35, 5).requires_grad_(False), nn.ReLU(), nn.Linear(5, 5)),
+        hooked(made("two layers")),
+    ):
+        assert LowRankProgram.of(task_of([2, 3], module), local) is None
+    assert LowRankProgram.of(replace(task, loss=lambda z, y: (z.sum(1) - y).square()), local) is None
+    for other in (LocalSGD(engine="loop"), LocalSGD(engine="vectorised"), LocalSGD(precision="bfloat16")):
+        assert LowRankProgram.of(task, other) is None
+
+
+def test_users_with_many_examples_keep_their_weights() -> None:
+    found = program(task_of([1], made("two layers")), LocalSGD(epochs=1, batch_size=10))
+    assert found.suited(np.array([0, 500, 1, 5, 500])).tolist() == [0, 0, 1, 1, 0]
