@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from support.flower_network import flower_environment, flwr_run, flwr_run_simulation, superlink, supernodes
+from support.ledgers import last_state
 from support.small_runs import run_small, small_run
 
-from fedmf.records.checkpoint import load_checkpoint
 from fedmf.records.ledger import Ledger
 from fedmf.runs import Run, dotted_keys
 from fedmf.runs.tables import render_toml
@@ -43,9 +43,7 @@ def check_run(run_dir: Path, run: Run) -> None:
 
 
 def final_model(run_dir: Path):
-    with Ledger.open(run_dir / "ledger.sqlite", read_only=True) as ledger:
-        _, name, digest = ledger.checkpoint()  # type: ignore[misc]
-    return load_checkpoint(run_dir / "checkpoints" / name, digest)[0].numpy()
+    return last_state(run_dir)[0].numpy()
 
 
 def test_the_listed_keys_equal_themselves_in_another_process() -> None:

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 from support.headers import make_header
+from support.ledgers import flip_in_the_middle, tails
 
 import fedmf
 from fedmf.accounting import RunHeader
 from fedmf.cli.app import run as cli
-from fedmf.errors import ConfigError
+from fedmf.errors import ConfigError, LedgerError
 from fedmf.records import write_tensors
 
 RUN = fedmf.Run(
@@ -68,9 +69,8 @@ def test_the_model_is_the_last_released_one_by_the_names_of_the_module(run_dir: 
 
 
 def test_neither_data_nor_key_nor_configuration_are_read(run_dir: Path, tmp_path: Path) -> None:
-    for part in ("ledger.sqlite", "checkpoints"):
-        source = run_dir / part
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / part)
+    for part in (run_dir / "ledger.sqlite", *tails(run_dir)):
+        shutil.copy(part, tmp_path / part.name)
     model = fedmf.load_model(tmp_path)
     assert all(torch.equal(model[name], tensor) for name, tensor in fedmf.load_model(run_dir).items())
 
@@ -131,14 +131,12 @@ def test_what_cannot_be_exported_is_refused_in_one_line(
 
 def test_a_damaged_checkpoint_is_refused(run_dir: Path, tmp_path: Path) -> None:
     shutil.copytree(run_dir, tmp_path / "run")
-    (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
-    content = bytearray(checkpoint.read_bytes())
-    content[200] ^= 1
-    checkpoint.write_bytes(content)
-    with pytest.raises(ValueError, match="is not the one the ledger committed: its SHA-256 differs"):
+    (tail,) = tails(tmp_path / "run")
+    flip_in_the_middle(tail)
+    with pytest.raises(LedgerError, match=r"tail-0000001 is damaged: .* differs from its SHA-256"):
         fedmf.load_model(tmp_path / "run")
-    checkpoint.unlink()
-    with pytest.raises(ValueError, match="cannot read checkpoint"):
+    tail.unlink()
+    with pytest.raises(LedgerError, match="is in none of the files beside it"):
         fedmf.load_model(tmp_path / "run")
 
 

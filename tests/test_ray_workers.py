@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.ledgers import last_state
 from support.small_runs import small_run
 
 from fedmf.factorization import Toeplitz
@@ -26,9 +27,7 @@ def _model(path: Path, engine: str, workers: int) -> np.ndarray:
     command = [sys.executable, "-m", "fedmf", "simulate", str(config), "--engine", engine, "--out", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    (file,) = (path / "checkpoints").iterdir()
-    with np.load(file) as arrays:
-        return arrays["parameters"]
+    return last_state(path)[0].numpy()
 
 
 def test_one_two_and_four_workers_give_the_same_bits(tmp_path: Path) -> None:

@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 from flwr.app import Message
 from support.child_processes import in_child
+from support.ledgers import flip_in_the_middle, last_state, tails
 from support.small_runs import client_for, run_small, small_run, watched
 
-from fedmf.errors import ConfigError
+from fedmf.errors import ConfigError, LedgerError
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
-from fedmf.records import durable
+from fedmf.records import frames
 from fedmf.records.ledger import Ledger
 from fedmf.runs import Session
 from fedmf.runs.tables import render_toml
@@ -52,33 +53,32 @@ def _run_logged(path: Path, log: Path, patch: Callable[[Session], None] = lambda
 def _kill_in_round(session: Session, t: int, where: str) -> None:
     """Arrange for SIGKILL at a chosen point of the release of round t."""
     directory, ledger = session.directory, session.directory.ledger
-    commit, commit_round, replace = directory.commit, ledger.commit_round, os.replace
+    commit, commit_round = directory.commit, ledger.commit_round
 
     def dying_commit(round_index, *rest):
-        if round_index == t and where == "before the checkpoint":
+        if round_index == t and where == "before the state":
             _die()
-        if round_index == t and where == "half a checkpoint":
-            durable.os.replace = lambda *_: _die()
+        if round_index == t and where == "before the flush":
+            frames._flush = _die
         commit(round_index, *rest)
         if round_index == t and where == "after the commit":
             _die()
 
     def dying_commit_round(round_index, *rest):
-        if round_index == t and where == "between checkpoint and ledger":
+        if round_index == t and where == "before the row":
             _die()
         commit_round(round_index, *rest)
-        if round_index == t and where == "before old checkpoints go":
+        if round_index == t and where == "after the row":
             _die()
 
     directory.commit, ledger.commit_round = dying_commit, dying_commit_round
-    assert replace is os.replace
 
 
 POINTS = [
-    "before the checkpoint",
-    "half a checkpoint",
-    "between checkpoint and ledger",
-    "before old checkpoints go",
+    "before the state",
+    "before the row",
+    "before the flush",
+    "after the row",
     "after the commit",
 ]
 
@@ -111,13 +111,12 @@ def test_killed_at_every_point_of_a_release(uninterrupted: np.ndarray, tmp_path:
     assert all(len(models) == 1 for models in seen.values())
 
 
-def _state(checkpoint: Path) -> dict[str, object]:
-    """All that a checkpoint holds but the record it follows, which has random bits of each opening in it."""
-    with np.load(checkpoint) as arrays:
-        found: dict[str, object] = {name: arrays[name].tobytes() for name in arrays.files}
-        noise = json.loads(arrays["noise"].tobytes())
+def _state(run: Path) -> dict[str, object]:
+    """All that a state holds but the record it follows, which has random bits of each opening in it."""
+    parameters, optimizer, noise = last_state(run)
     assert noise.pop("head")
-    return {**found, "noise": noise}
+    tensors = {"parameters": parameters, **optimizer}
+    return {**{name: value.numpy().tobytes() for name, value in tensors.items()}, "noise": noise}
 
 
 def test_kill_9_of_the_command_and_resume(tmp_path: Path) -> None:
@@ -143,7 +142,7 @@ def test_kill_9_of_the_command_and_resume(tmp_path: Path) -> None:
     subprocess.run(
         [*command, "--resume", str(tmp_path / "killed")], check=True, capture_output=True, timeout=120
     )
-    states = [_state(tmp_path / run / f"checkpoints/after-round-{60:07d}.npz") for run in ("killed", "whole")]
+    states = [_state(tmp_path / run) for run in ("killed", "whole")]
     assert states[0] == states[1]
     metrics = [(tmp_path / run / "metrics.parquet").read_bytes() for run in ("killed", "whole")]
     assert metrics[0] == metrics[1]
@@ -176,7 +175,6 @@ def test_a_finished_run_resumes_to_itself(uninterrupted: np.ndarray, tmp_path: P
 
 
 def test_two_processes_cannot_run_the_same_directory(tmp_path: Path) -> None:
-    from fedmf.errors import LedgerError
 
     with RUN.start(tmp_path / "run"), pytest.raises(LedgerError, match="another process"):
         RUN.resume(tmp_path / "run")
@@ -184,11 +182,9 @@ def test_two_processes_cannot_run_the_same_directory(tmp_path: Path) -> None:
 
 def test_a_changed_checkpoint_is_refused(tmp_path: Path) -> None:
     run_small(tmp_path / "run", RUN)
-    (file,) = (tmp_path / "run" / "checkpoints").iterdir()
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(bytes(content))
-    with pytest.raises(ValueError, match="not the one the ledger committed"):
+    (file,) = tails(tmp_path / "run")
+    flip_in_the_middle(file)
+    with pytest.raises(LedgerError, match=r"tail-0000001 is damaged"):
         RUN.resume(tmp_path / "run")
 
 
@@ -196,17 +192,17 @@ def test_a_full_disk_releases_nothing_and_the_run_goes_on_after(
     uninterrupted: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "run"
-    fsync = os.fsync
+    flush = frames._flush
     with RUN.start(path) as session:
         calls = iter(range(10**6))
 
         def full(descriptor: int) -> None:
             if next(calls) == 9:
                 raise OSError(28, "No space left on device")
-            fsync(descriptor)
+            flush(descriptor)
 
-        monkeypatch.setattr(durable.os, "fsync", full)
-        with pytest.raises(ConfigError, match="No space left on device; nothing was released"):
+        monkeypatch.setattr(frames, "_flush", full)
+        with pytest.raises(LedgerError, match="failed: No space left on device"):
             run_on_grid(session, InProcessGrid(client_for(session)))
         monkeypatch.undo()
         stopped = session.server.t

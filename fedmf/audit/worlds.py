@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from fedmf.audit.stage import Hostile, Stage
 from fedmf.audit.tasks import LINEAR
 from fedmf.flower import SentMessage, watched_messages
-from fedmf.records import unguarded
-from fedmf.runs import render_toml
+from fedmf.records import Ledger, load_state, unguarded
+from fedmf.runs import LEDGER, render_toml
 from fedmf.training import METRICS
 
 __all__ = ["Command", "Leaving", "Verdict", "compare", "differences", "observe"]
@@ -213,9 +213,10 @@ def _models(sent: Sequence[SentMessage], run: Path) -> Iterator[NDArray[np.float
         if message.kind == "train" and message.parameters is not None
     }
     yield from (by_round[t].float().numpy() for t in sorted(by_round))
-    for file in sorted((run / "checkpoints").glob("*.npz"))[-1:]:
-        with np.load(file) as arrays:
-            yield arrays["parameters"].astype(np.float32)
+    with Ledger.open(run / LEDGER, read_only=True) as ledger:
+        committed = ledger.checkpoint()
+        if committed is not None:
+            yield load_state(ledger, *committed[1:])[0].float().numpy()
 
 
 def differences(benign: Leaving, hostile: Leaving) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """What runs and streams keep: durable files and directories, locks, histories, ledgers and checkpoints."""
 
-from fedmf.records.checkpoint import load_checkpoint, save_checkpoint, with_head, without_head
+from fedmf.records.checkpoint import load_state, pack_state, with_head, without_head
 from fedmf.records.durable import replace_durably, sync_directory, tighten, write_durably
+from fedmf.records.frames import State
 from fedmf.records.guard import Guard, Loss, unguarded
 from fedmf.records.histories import Histories, UserRow
 from fedmf.records.key_file import load_key, save_key
@@ -25,17 +26,18 @@ __all__ = [
     "RecordKind",
     "Seal",
     "Sealed",
+    "State",
     "UserRow",
     "WriterLock",
     "create_directory",
-    "load_checkpoint",
     "load_key",
+    "load_state",
     "meet_losses",
     "new_file",
+    "pack_state",
     "read_tensors",
     "replace_durably",
     "require_free",
-    "save_checkpoint",
     "save_key",
     "scratch_directory",
     "sync_directory",

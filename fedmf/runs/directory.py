@@ -20,10 +20,11 @@ from fedmf.records import (
     Guard,
     Ledger,
     Opening,
+    State,
     create_directory,
-    load_checkpoint,
+    load_state,
     meet_losses,
-    save_checkpoint,
+    pack_state,
     save_key,
     tighten,
     with_head,
@@ -52,9 +53,7 @@ __all__ = [
     "RunDirectory",
 ]
 
-CONFIG, CHECKPOINTS = "config.toml", "checkpoints"
-#: What private evaluations released.
-EVALUATIONS = "evaluations"
+CONFIG = "config.toml"
 #: All arrays of a model of which only some are trained.
 WHOLE_MODEL = "whole-model.npz"
 #: The budgets of users as they were when the run began; a resumed run uses these.
@@ -130,7 +129,6 @@ class RunDirectory:
         budgets = run.privacy.user_budgets if isinstance(run.privacy, DifferentialPrivacy) else ""
 
         def fill(building: Path) -> None:
-            (building / CHECKPOINTS).mkdir(mode=0o700)
             write_durably(building / CONFIG, render_toml(run).encode())
             if budgets:
                 write_durably(building / BUDGETS, Path(budgets).expanduser().read_bytes())
@@ -140,7 +138,6 @@ class RunDirectory:
             save_key(building / KEY, key)
             Ledger.create(building / LEDGER, plan.participation, header.to_dict(), key).close()
             if plan.evaluation is not None:
-                (building / EVALUATIONS).mkdir(mode=0o700)
                 contract, bound = plan.evaluation.participation, evaluation_header(header)
                 Ledger.create(building / EVALUATION_LEDGER, contract, bound, key).close()
 
@@ -203,8 +200,7 @@ class RunDirectory:
         plan, ledger = self.header.plan, self.evaluations
         if plan.evaluation is None or ledger is None:
             return None
-        folder, adjacency = self.path / EVALUATIONS, plan.privacy.adjacency
-        evaluator = PrivateEvaluator(plan.evaluation, adjacency, self.key, ledger, folder)
+        evaluator = PrivateEvaluator(plan.evaluation, plan.privacy.adjacency, self.key, ledger)
         evaluator.check_reached(released)
         return evaluator
 
@@ -231,14 +227,14 @@ class RunDirectory:
         if committed is None:
             return None
         t, *self._checkpoint = committed
-        name, digest = self._checkpoint
-        path = self.path / CHECKPOINTS / name
-        parameters, state, noise = load_checkpoint(path, digest)
-        return t + 1, parameters, state, without_head(path, noise, self.ledger)
+        parameters, state, noise = load_state(self.ledger, *self._checkpoint)
+        return t + 1, parameters, state, without_head(noise, self.ledger)
 
     def keep_initial(self, parameters: Tensor, state: Mapping[str, Tensor], noise: Mapping[str, Any]) -> None:
-        """Write the state before round 0, for a run whose first rounds are committed without theirs."""
-        self._checkpoint = self._write(0, parameters, state, noise)
+        """Record the state before round 0, for a run whose first rounds are committed without theirs."""
+        packed = pack_state(parameters, state, with_head(noise, self.ledger))
+        self.ledger.keep_state(packed)
+        self._checkpoint = _state_name(0), packed.digest.hex()
 
     def commit(
         self,
@@ -248,15 +244,11 @@ class RunDirectory:
         state: Mapping[str, Tensor],
         noise: Mapping[str, Any],
     ) -> None:
-        """Make round t (0-based) final: write its state, then the ledger row that makes it count."""
-        checkpoint = self._write(t + 1, parameters, state, noise)
-        self._commit_round(t, users, checkpoint)
+        """Make round t (0-based) final: its row and its state, in one append."""
+        packed = pack_state(parameters, state, with_head(noise, self.ledger))
+        checkpoint = _state_name(t + 1), packed.digest.hex()
+        self._commit_round(t, users, checkpoint, packed)
         self._checkpoint = checkpoint
-        # The round counts from here on: a file that cannot be tidied away must not make it look failed.
-        with contextlib.suppress(OSError):
-            for old in (self.path / CHECKPOINTS).iterdir():
-                if old.name != checkpoint[0]:
-                    old.unlink(missing_ok=True)
 
     def commit_row(self, t: int, users: Sequence[str]) -> None:
         """Make round t final without keeping its state: its row of noise and its participations are spent.
@@ -264,7 +256,7 @@ class RunDirectory:
         A run that is interrupted before the next `commit` goes on with round t + 1 from the last state kept:
         the round's work is lost, never repeated.
         """
-        self._commit_round(t, users, self._checkpoint)
+        self._commit_round(t, users, self._checkpoint, None)
 
     def note_data(self, digest: str) -> None:
         """Let the next opening note what the data are, and tell the operator alone if they have changed."""
@@ -288,23 +280,15 @@ class RunDirectory:
         ):
             file.writelines(json.dumps(entry) + "\n" for entry in entries)
 
-    def _write(
-        self, rounds: int, parameters: Tensor, state: Mapping[str, Tensor], noise: Mapping[str, Any]
-    ) -> tuple[str, str]:
-        name = f"after-round-{rounds:07d}.npz"
-        try:
-            digest = save_checkpoint(
-                self.path / CHECKPOINTS / name, parameters, state, with_head(noise, self.ledger)
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"cannot write checkpoint of round {rounds}: {error.strerror}; nothing was released."
-            ) from None
-        return name, digest
-
-    def _commit_round(self, t: int, users: Sequence[str], checkpoint: Sequence[str]) -> None:
+    def _commit_round(
+        self, t: int, users: Sequence[str], checkpoint: Sequence[str], state: State | None
+    ) -> None:
         name, digest = checkpoint
-        self.ledger.commit_round(t, users, name, digest, "released" if users else "empty")
+        self.ledger.commit_round(t, users, name, digest, "released" if users else "empty", state)
         if not self._openings:
             self._openings = self.ledger.openings()  # a process makes one, before its first round
         self._guard.note(self._openings, t + 1, self.ledger.committed)
+
+
+def _state_name(rounds: int) -> str:
+    return f"after-round-{rounds:07d}"

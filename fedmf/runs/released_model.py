@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.errors import ConfigError
+from fedmf.errors import ConfigError, LedgerError
 from fedmf.models import FlatModel
-from fedmf.records import load_checkpoint, read_tensors, replace_durably
-from fedmf.runs.directory import CHECKPOINTS, WHOLE_MODEL
+from fedmf.records import load_state, read_tensors, replace_durably
+from fedmf.runs.directory import WHOLE_MODEL
 from fedmf.runs.recorded import opened_record
 
 __all__ = ["ReleasedModel", "WholeModel", "initial_parameters", "load_model"]
@@ -113,25 +113,25 @@ class ReleasedModel:
             with opened_record(path) as (header, ledger, _):
                 ledger.replay()
                 committed = ledger.checkpoint()
-            if committed is None:
-                raise ConfigError(f"{path} has no model yet: no round of the run was released.")
-            _, name, digest = committed
-            try:
-                flat, _, noise = load_checkpoint(path / CHECKPOINTS / name, digest)
-            except ValueError:
-                with opened_record(path) as (_, ledger, _):
-                    if ledger.checkpoint() == committed:  # else the run went on and tidied this one away
-                        raise
-                continue
-            arrays = header.arrays or (("parameters", (header.dimension,)),)
-            parts = flat.split([math.prod(shape) for _, shape in arrays])
-            tensors = {
-                name: part.reshape(shape).clone() for (name, shape), part in zip(arrays, parts, strict=True)
-            }
-            if _FINGERPRINT in header.run["task"]:
-                whole = WholeModel.load(path / WHOLE_MODEL, str(header.run["task"][_FINGERPRINT]))
-                tensors = whole.tensors(tensors)
-            return cls(tensors, int(noise["t"]), header.software)
+                if committed is None:
+                    raise ConfigError(f"{path} has no model yet: no round of the run was released.")
+                _, name, digest = committed
+                try:
+                    flat, _, noise = load_state(ledger, name, digest)
+                    break
+                except LedgerError:
+                    with opened_record(path) as (_, again, _):
+                        if again.checkpoint() == committed:  # else the run went on and tidied this one away
+                            raise
+        arrays = header.arrays or (("parameters", (header.dimension,)),)
+        parts = flat.split([math.prod(shape) for _, shape in arrays])
+        tensors = {
+            name: part.reshape(shape).clone() for (name, shape), part in zip(arrays, parts, strict=True)
+        }
+        if _FINGERPRINT in header.run["task"]:
+            whole = WholeModel.load(path / WHOLE_MODEL, str(header.run["task"][_FINGERPRINT]))
+            tensors = whole.tensors(tensors)
+        return cls(tensors, int(noise["t"]), header.software)
 
 
 #: Where a task records `WholeModel.fingerprint`.

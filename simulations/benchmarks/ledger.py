@@ -7,29 +7,38 @@ Fills a run directory with random cohorts (so that nearly every user has a patte
 and runs ``fedmf account`` on it in a process of its own, without and with ``--users FILE.csv``. Targets for
 10⁶ users and 2·10⁷ participations: 60 s and 2 GiB. A ratio below 1 meets the target.
 
-With --commits: a round's commit with and without chain and code, turn by turn in one process, for cohorts of
-100, 1,000 and 10,000 users. A ratio is that of the medians.
+With --commits: a round's commit, its state of parameters and momentum with it, against one append of as many
+bytes and one flush, turn by turn in one process on one file system; target 2. Then a commit with and without
+chain and code. Ratios are medians of the ratios of a turn, which other work on the machine moves least.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import os
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from torch import Tensor
 
+from fedmf.cohorts import CyclicCohorts
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
-from fedmf.records import Ledger, Seal, Sealed
+from fedmf.records import Ledger, Seal, Sealed, pack_state
 from fedmf.runs.planning import plan_run
 from fedmf.runs.recorded import LEDGER, header_of
 from fedmf.runs.run import Run
@@ -57,6 +66,65 @@ def fill(path: Path, run: Run) -> float:
     return spent
 
 
+@dataclass
+class BareFile:
+    """What an append and a flush cost without any record."""
+
+    descriptor: int
+    size: int = 0
+
+    def append(self, content: bytes) -> None:
+        """Write, and wait for the disk."""
+        os.pwrite(self.descriptor, content, self.size)
+        getattr(os, "fdatasync", os.fsync)(self.descriptor)
+        self.size += len(content)
+        if self.size > 1 << 26:  # as a file of the ledger's tail, which is begun anew
+            os.ftruncate(self.descriptor, 0)
+            self.size = 0
+
+
+def flush_rows(commits: int) -> list[tuple[str, float, str, float, float]]:
+    """(name, median commit, unit, median of the bare append and flush, median ratio) for some sizes."""
+    found = []
+    for users, dimension in ((50, 1000), (50, 100_000), (1000, 100_000), (1000, 1_000_000)):
+        ids = [f"user-{u:08d}" for u in range(users)]
+        parameters, momentum = torch.randn(2, dimension)
+        with tempfile.TemporaryDirectory(dir=".") as folder:
+            bare = BareFile(os.open(Path(folder) / "bare", os.O_WRONLY | os.O_CREAT))
+            content = os.urandom(8 * dimension + 4 * users + 1024)
+            contract = Participation(commits, commits, 1)
+            with Ledger.create(Path(folder) / "ledger", contract, {}, NoiseKey.from_os()) as ledger:
+                ledger.opening()
+
+                ours = partial(_commit, ledger, ids, parameters, momentum)
+                turns = [(partial(ours, t), partial(bare.append, content)) for t in range(commits)]
+                spent = _turn_by_turn(turns)[2:]
+            os.close(bare.descriptor)
+        commit, least = (statistics.median(values) for values in zip(*spent, strict=True))
+        ratio = statistics.median(a / b for a, b in spent)
+        name = f"commit of {users} users, {dimension} parameters and momentum, against a flush"
+        found.append((name, commit, "ms", least, ratio))
+    return found
+
+
+def _commit(ledger: Ledger, ids: list[str], parameters: Tensor, momentum: Tensor, t: int) -> None:
+    state = pack_state(parameters, {"momentum": momentum}, {"t": t})
+    ledger.commit_round(t, ids, f"{t}", state.digest.hex(), state=state)
+
+
+def _turn_by_turn(pairs: Sequence[tuple[Callable[[], object], Callable[[], object]]]) -> list[list[float]]:
+    """Milliseconds of both of each pair; which comes first alternates."""
+    found = []
+    for t, pair in enumerate(pairs):
+        spent = [0.0, 0.0]
+        for which in (0, 1) if t % 2 else (1, 0):
+            begun = time.perf_counter()
+            pair[which]()
+            spent[which] = 1000 * (time.perf_counter() - begun)
+        found.append(spent)
+    return found
+
+
 class _NoSeal(Seal):
     """Writes rows that nothing binds: what a commit would cost without."""
 
@@ -73,18 +141,18 @@ def commit_rows(commits: int) -> list[tuple[str, float, str, float, float]]:
         with tempfile.TemporaryDirectory(dir=".") as folder:
             ledgers = [Ledger.create(Path(folder) / name, contract, {}, key) for name in ("with", "without")]
             ledgers[1]._seal = _NoSeal(b"", bytes(32))
-            spent: list[list[float]] = [[], []]
             for ledger in ledgers:
                 ledger.opening()
-            for t in range(commits):
-                for which in (0, 1) if t % 2 else (1, 0):
-                    begun = time.perf_counter()
-                    ledgers[which].commit_round(t, ids, f"{t}.npz", "0" * 64)
-                    spent[which].append(1000 * (time.perf_counter() - begun))
+            turns = [
+                tuple(partial(ledger.commit_round, t, ids, f"{t}", "0" * 64) for ledger in ledgers)
+                for t in range(commits)
+            ]
+            spent = _turn_by_turn(turns)[1:]
             for ledger in ledgers:
                 ledger.close()
-        sealed, bare = (statistics.median(values[1:]) for values in spent)
-        found.append((f"commit of {size} users", sealed, "ms", bare, sealed / bare))
+        sealed, bare = (statistics.median(values) for values in zip(*spent, strict=True))
+        ratio = statistics.median(a / b for a, b in spent)
+        found.append((f"commit of {size} users, against one without chain", sealed, "ms", bare, ratio))
     return found
 
 
@@ -108,12 +176,16 @@ def main() -> None:
     parser.add_argument("--mechanism", default="cgd")
     parser.add_argument("--param", default="lambda=0.9")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
-    parser.add_argument("--commits", type=int, default=0, help="time so many commits with and without chain")
+    parser.add_argument("--commits", type=int, default=0, help="time so many commits")
     options = parser.parse_args()
     if options.commits:
-        for name, value, unit, baseline, ratio in commit_rows(options.commits):
+        torch.set_num_threads(1)
+        for name, value, unit, baseline, ratio in [
+            *flush_rows(options.commits),
+            *commit_rows(options.commits),
+        ]:
             row = {"name": name, "value": value, "unit": unit, "baseline": baseline, "ratio": ratio}
-            plain = f"{name}: {value:.2f} {unit} with, {baseline:.2f} without, ratio {ratio:.3f}"
+            plain = f"{name}: {value:.2f} and {baseline:.2f} {unit}, median ratio {ratio:.2f}"
             print(json.dumps(row) if options.json else plain)
         return
     cohort = options.participations // options.rounds
@@ -129,10 +201,14 @@ def main() -> None:
             "mechanism": {"kind": options.mechanism, **parse_assignments([options.param])},
         }
     )
+    small = dataclasses.replace(run, cohorts=CyclicCohorts(rounds=1, size=1))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         writing = fill(path, run)
         size = (path / LEDGER).stat().st_size
+        (path / "small").mkdir()
+        fill(path / "small", small)
+        fixed = account(path / "small")
         seconds, processor, peak, statement = account(path)
         # The peak is that of all processes so far, so the larger one comes last.
         users = account(path, "--users", str(path / "users.csv"))
@@ -140,6 +216,8 @@ def main() -> None:
     rows = [
         ("write rate", written / writing, "participations/s", None, None),
         ("size on disk", size / written, "bytes/participation", None, None),
+        ("fedmf account of one round, which is imports", fixed[0], "s", None, None),
+        ("the same, processor time", fixed[1], "s", None, None),
         ("fedmf account", seconds, "s", SECONDS, seconds / SECONDS),
         ("fedmf account, processor time", processor, "s", SECONDS, processor / SECONDS),
         ("peak memory", peak / 2**30, "GiB", BYTES / 2**30, peak / BYTES),

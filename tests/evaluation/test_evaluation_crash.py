@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from support.child_processes import in_child
 from support.judged_tasks import ROUNDS, carry_out, judged_run
+from support.ledgers import tails
 
 from fedmf.errors import LedgerError
 from fedmf.runs import Session, account
-from fedmf.runs.directory import EVALUATIONS
 from fedmf.runs.evaluation import private_columns
 from fedmf.runs.recorded import EVALUATION_LEDGER, LEDGER
 
@@ -76,7 +76,7 @@ def test_killed_at_every_point_of_an_evaluation(tmp_path: Path) -> None:
     with run.resume(path) as session:
         assert session.metrics == whole
         assert session.directory.evaluations.replay().rounds == len(DUE)  # type: ignore[union-attr]
-        assert len(list((path / EVALUATIONS).iterdir())) == 1
+        assert len(tails(path, EVALUATION_LEDGER)) == 1
     seen: dict[int, set[str]] = {}
     for line in log.read_text().splitlines():
         e, estimate = json.loads(line)
@@ -109,6 +109,14 @@ def test_lost_rounds_never_use_a_row_of_evaluations_again(tmp_path: Path) -> Non
         assert {name: metrics[DUE[e]][name] for name in COLUMNS} == estimate
 
 
+def _exchange(source: Path, target: Path) -> None:
+    """Put the records of evaluations of one directory in place of another's."""
+    for file in target.glob(f"{EVALUATION_LEDGER}*"):
+        file.unlink()
+    for file in source.glob(f"{EVALUATION_LEDGER}*"):
+        shutil.copy(file, target / file.name)
+
+
 def test_records_from_other_copies_are_refused(tmp_path: Path) -> None:
     """An older ledger of evaluations would have its rows of noise used for other sums."""
     run, path = judged_run(**KEYS), tmp_path / "run"
@@ -125,12 +133,12 @@ def test_records_from_other_copies_are_refused(tmp_path: Path) -> None:
         session.evaluator.release = kept  # type: ignore[union-attr,method-assign]
 
     carry_out(path, run, prepare=keep)
-    shutil.copy(path / EVALUATION_LEDGER, tmp_path / "newest")
-    shutil.copy(old / EVALUATION_LEDGER, path / EVALUATION_LEDGER)
-    shutil.copytree(old / EVALUATIONS, path / EVALUATIONS, dirs_exist_ok=True)
+    (tmp_path / "newest").mkdir()
+    _exchange(path, tmp_path / "newest")
+    _exchange(old, path)
     with pytest.raises(LedgerError, match="holds 2; after 12 rounds there must be 5 or 6"):
         run.resume(path)
-    shutil.copy(tmp_path / "newest", old / EVALUATION_LEDGER)
+    _exchange(tmp_path / "newest", old)
     with pytest.raises(LedgerError, match="holds 6; after 6 rounds there can be 3 at most"):
         account(old)
     for name, change, message in (
@@ -138,7 +146,7 @@ def test_records_from_other_copies_are_refused(tmp_path: Path) -> None:
         ("other plan", {"epsilon": 5.0}, "is not the ledger of this run's evaluations"),
     ):
         carry_out(tmp_path / name, judged_run(**{**KEYS, **change}))
-        shutil.copy(tmp_path / name / EVALUATION_LEDGER, path / EVALUATION_LEDGER)
+        _exchange(tmp_path / name, path)
         with pytest.raises(LedgerError, match=message):
             account(path)
     (path / EVALUATION_LEDGER).unlink()

@@ -1,28 +1,41 @@
-"""Checkpoints: old or new but never torn, bound to their digest, and free of code."""
+"""States of a run, bound to their digest and free of code; files that are replaced whole or not at all."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import os
-import pickle
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from support.ledgers import begin, flip_in_the_middle, tails
 from torch import Tensor
 
-from fedmf.records import durable
-from fedmf.records.checkpoint import load_checkpoint, save_checkpoint
+from fedmf.errors import LedgerError
+from fedmf.participation import Participation
+from fedmf.records import durable, load_state, pack_state
 from fedmf.records.durable import write_durably
+from fedmf.records.ledger import Ledger
 
 PARAMETERS = torch.randn(33, generator=torch.Generator().manual_seed(0))
 STATE = {"velocity": torch.arange(33, dtype=torch.float64), "step": torch.tensor(7)}
 NOISE = {"t": 3, "digest": "00ff"}
+
+
+@pytest.fixture
+def ledger(tmp_path: Path):
+    with begin(tmp_path / "ledger.sqlite", Participation(9, 9, 1), {}) as made:
+        yield made
+
+
+def kept(ledger: Ledger, *of_a_run: object) -> str:
+    """Commit a round with its state; returns the digest."""
+    state, last = pack_state(*of_a_run), ledger.last_round()  # type: ignore[arg-type]
+    ledger.commit_round(0 if last is None else last + 1, [], "s", state.digest.hex(), state=state)
+    return state.digest.hex()
 
 
 def check_equal(state: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -33,75 +46,39 @@ def check_equal(state: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize(
-    "state", [STATE, {}, {"parameters": torch.ones(2), "file": torch.zeros(1)}], ids=list
+    "state", [STATE, {}, {"parameters": torch.ones(2), "none": torch.zeros(0, 3)}], ids=list
 )
-def test_what_was_saved_is_loaded_bit_for_bit(tmp_path: Path, state: dict[str, Tensor]) -> None:
-    path = tmp_path / "c.npz"
+def test_what_was_kept_is_loaded_bit_for_bit(ledger: Ledger, state: dict[str, Tensor]) -> None:
     special = torch.tensor([float("nan"), float("inf"), -0.0, 1e-45])
-    digest = save_checkpoint(path, torch.cat([PARAMETERS, special]), state, NOISE)
-    assert digest == hashlib.sha256(path.read_bytes()).hexdigest()
-    parameters, loaded, noise = load_checkpoint(path, digest)
+    digest = kept(ledger, torch.cat([PARAMETERS, special]), state, NOISE)
+    parameters, loaded, noise = load_state(ledger, "s", digest)
     assert noise == NOISE
     assert parameters.numpy().tobytes() == torch.cat([PARAMETERS, special]).numpy().tobytes()
     check_equal(loaded, state)
     parameters.add_(1.0)
-    assert os.listdir(tmp_path) == ["c.npz"]
 
 
-def test_saving_detaches(tmp_path: Path) -> None:
-    digest = save_checkpoint(tmp_path / "c.npz", PARAMETERS.clone().requires_grad_(), {}, NOISE)
-    assert not load_checkpoint(tmp_path / "c.npz", digest)[0].requires_grad
+def test_keeping_detaches(ledger: Ledger) -> None:
+    digest = kept(ledger, PARAMETERS.clone().requires_grad_(), {}, NOISE)
+    assert not load_state(ledger, "s", digest)[0].requires_grad
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "append", "empty"])
-def test_a_file_that_is_not_the_committed_one_is_refused(tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "c.npz"
-    digest = save_checkpoint(path, PARAMETERS, STATE, NOISE)
-    content = bytearray(path.read_bytes())
-    if damage == "flip":
-        content[len(content) // 2] ^= 1
-    else:
-        content = {"cut": content[:-1], "append": content + b"\0", "empty": bytearray()}[damage]
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="is not the one the ledger committed: its SHA-256 differs"):
-        load_checkpoint(path, digest)
+def test_the_digest_is_that_of_the_bytes() -> None:
+    state = pack_state(PARAMETERS, STATE, NOISE)
+    assert state.digest == hashlib.sha256(b"".join(state.pieces)).digest()
+    assert b"".join(state.pieces[1:2]) == PARAMETERS.numpy().tobytes()
 
 
-def test_another_rounds_checkpoint_is_refused(tmp_path: Path) -> None:
-    first = save_checkpoint(tmp_path / "1.npz", PARAMETERS, STATE, NOISE)
-    second = save_checkpoint(tmp_path / "2.npz", PARAMETERS + 1, STATE, NOISE)
-    assert first != second
-    with pytest.raises(ValueError, match="is not the one the ledger committed"):
-        load_checkpoint(tmp_path / "2.npz", first)
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot read checkpoint .*absent.npz: No such file"):
-        load_checkpoint(tmp_path / "absent.npz", "0" * 64)
-
-
-class Bomb:
-    """Touches a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return os.mkdir, (str(self.path),)
-
-
-def test_loading_runs_no_pickled_code(tmp_path: Path) -> None:
-    """Even with the right digest, an archive that carries a pickle is refused unopened."""
-    fuse = tmp_path / "exploded"
-    buffer = io.BytesIO()
-    np.savez(buffer, parameters=np.array([Bomb(fuse)], dtype=object))
-    content = buffer.getvalue()
-    (tmp_path / "c.npz").write_bytes(content)
-    with pytest.raises(ValueError, match="allow_pickle"):
-        load_checkpoint(tmp_path / "c.npz", hashlib.sha256(content).hexdigest())
-    assert not fuse.exists()
-    pickle.loads(pickle.dumps(Bomb(fuse)))
-    assert fuse.exists()
+def test_another_state_than_the_committed_is_not_found(ledger: Ledger, tmp_path: Path) -> None:
+    digests = [kept(ledger, PARAMETERS + t, STATE, NOISE) for t in range(2)]
+    assert torch.equal(load_state(ledger, "s", digests[1])[0], PARAMETERS + 1)
+    other = pack_state(PARAMETERS + 2, STATE, NOISE).digest.hex()
+    with pytest.raises(LedgerError, match="is in none of the files beside it"):
+        load_state(ledger, "s", other)
+    (file,) = tails(tmp_path)
+    flip_in_the_middle(file)
+    with pytest.raises(LedgerError, match=r"damaged|is in none"):
+        load_state(ledger, "s", digests[0])
 
 
 def test_writing_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:
@@ -150,27 +127,6 @@ def test_a_full_disk_leaves_the_old_content(tmp_path: Path) -> None:
     assert done.stdout == "refused\n"
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["f"]
-
-
-def test_a_writer_killed_half_way_leaves_the_old_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever a killed process left beside the file is neither read nor in the way of the next write."""
-
-    def die(*_: object) -> None:
-        raise SystemExit
-
-    path = tmp_path / "c.npz"
-    digest = save_checkpoint(path, PARAMETERS, STATE, NOISE)
-    with monkeypatch.context() as patched:
-        patched.setattr(durable.os, "replace", die)
-        with pytest.raises(SystemExit):
-            save_checkpoint(path, PARAMETERS + 1, STATE, NOISE)
-    assert len(os.listdir(tmp_path)) == 2
-    assert torch.equal(load_checkpoint(path, digest)[0], PARAMETERS)
-    digest = save_checkpoint(path, PARAMETERS + 2, STATE, NOISE)
-    assert torch.equal(load_checkpoint(path, digest)[0], PARAMETERS + 2)
-    assert os.listdir(tmp_path) == ["c.npz"]
 
 
 def test_content_is_on_disk_before_the_name_and_the_name_before_returning(

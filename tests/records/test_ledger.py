@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import threading
 
 import numpy as np
 import pytest
-from support.ledgers import KEY, begin, go_on
+from support.ledgers import KEY, begin, go_on, tails
 
 from fedmf.errors import LedgerError, ParticipationViolation
 from fedmf.participation import Participation
-from fedmf.records.ledger import Ledger
+from fedmf.records.frames import State
+from fedmf.records.ledger import Ledger, tail
 from fedmf.records.ledger.replay import replay
 
 CONTRACT = Participation(rounds=10, max_participations=3, min_separation=3)
@@ -198,11 +200,13 @@ def test_ids_are_compared_exactly(ledger):
 def test_the_file_itself_is_append_only(path, ledger, statement):
     commit(ledger, ["a"], ["b"])
     before = contents(ledger)
+    ledger.close()
     connection = sqlite3.connect(path)
     with pytest.raises(sqlite3.IntegrityError, match="append-only"):
         connection.execute(statement)
     connection.close()
-    assert contents(ledger) == before
+    with Ledger.open(path, read_only=True) as reader:
+        assert contents(reader) == before
 
 
 def test_metrics(path, ledger):
@@ -271,7 +275,7 @@ def test_other_format_version(path, ledger):
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version=1")
     connection.close()
-    with pytest.raises(LedgerError, match="format version 1; this fedmf reads version 5"):
+    with pytest.raises(LedgerError, match="format version 1; this fedmf reads version 6"):
         go_on(path)
 
 
@@ -284,7 +288,7 @@ def test_read_only_refuses_to_write(path, ledger):
         with pytest.raises(LedgerError, match="read-only"):
             reader.put_metrics(0, {})
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
-            reader._connection.execute("INSERT INTO metrics VALUES (0, 1, '{}', X'', X'')")
+            reader._connection.execute("INSERT INTO main.metrics VALUES (0, 1, '{}', X'', X'')")
     assert path.read_bytes() == before
 
 
@@ -319,16 +323,51 @@ def test_snapshot_ignores_later_commits(path, ledger):
     with Ledger.open(path, read_only=True) as reader, reader.snapshot():
         assert reader.last_round() == 0
         assert reader.replay().rounds == 1
-        committing = threading.Thread(target=commit, args=(ledger, ["b"]))
-        committing.start()
-        committing.join(0.3)
-        assert committing.is_alive(), "the writer waits for the reader"
+        commit(ledger, ["b"])  # the writer does not wait for the reader
         assert reader.pattern_counts() == {(0,): 1}
         assert reader.last_round() == 0
         reader._connection.execute("ROLLBACK")
-        committing.join(30)
-        reader._connection.execute("BEGIN")
         assert reader.last_round() == 1
+        reader._connection.execute("BEGIN")
+
+
+def test_a_reader_sees_whole_rows_while_they_move_into_the_database(path, ledger, monkeypatch):
+    """A small limit moves rows every few commits; a reader always sees all that were acknowledged."""
+    monkeypatch.setattr(tail, "_FULL", 3000)
+    with Ledger.open(path, read_only=True) as reader:
+        for index in range(10):
+            ledger.commit_round(index, [f"u{index}"], f"{index}", f"{index:064x}", state=State.of([b"x"]))
+            assert reader.last_round() == index
+            assert reader.replay().users == index + 1
+            files = [name for name in os.listdir(path.parent) if "-tail-" in name]
+            assert len(files) == 1
+    assert int(files[0][-7:]) > 2
+
+
+def test_a_copy_of_a_ledger_that_is_being_written_is_whole(path, ledger, tmp_path):
+    """Database and tail together; without the tail it has the rows that were moved, here none."""
+    commit(ledger, ["a", "b"], ["c"])
+    ledger.put_metrics(2, {"loss": 1.0})
+    shutil.copytree(tmp_path, tmp_path.with_name("copy"))
+    with Ledger.open(tmp_path.with_name("copy") / path.name, KEY, read_only=True) as reader:
+        assert contents(reader) == contents(ledger)
+        assert reader.replay() == ledger.replay()
+        assert reader.metrics() == {2: {"loss": 1.0}}
+    for file in tails(tmp_path.with_name("copy")):
+        file.unlink()
+    with Ledger.open(tmp_path.with_name("copy") / path.name, KEY, read_only=True) as reader:
+        assert reader.last_round() is None
+
+
+def test_closing_moves_all_rows_into_the_database(path, ledger):
+    commit(ledger, ["a"], ["b"])
+    ledger.put_metrics(1, {"loss": 2.0})
+    connection = sqlite3.connect(path)
+    query = "SELECT (SELECT COUNT(*) FROM rounds), (SELECT COUNT(*) FROM metrics)"
+    assert connection.execute(query).fetchone() == (0, 0)
+    ledger.close()
+    assert connection.execute(query).fetchone() == (2, 1)
+    connection.close()
 
 
 def test_pathlike_and_symlink_share_one_lock(path, ledger, tmp_path):
@@ -350,7 +389,26 @@ def test_wrong_types_are_one_line_errors(tmp_path, ledger):
         ledger.last_round()
 
 
-def test_commits_are_flushed_to_disk(ledger):
+def test_what_moves_into_the_database_is_flushed(ledger):
     """synchronous=EXTRA (3) with a rollback journal; see `connect` for why not less."""
     assert ledger._connection.execute("PRAGMA synchronous").fetchone() == (3,)
     assert ledger._connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_commit_is_one_write_and_one_flush(ledger, monkeypatch, begins):
+    """A file that it begins has a lasting name before; the earlier goes after."""
+    commit(ledger, ["a"])
+    if begins:
+        monkeypatch.setattr(tail, "_FRAMES", 1)
+    else:  # the earlier files are gone
+        ledger._tail._alone = True
+    calls = []
+    for name in ("pwrite", "fdatasync", "fsync", "open", "replace", "unlink"):
+        real = getattr(os, name)
+        monkeypatch.setattr(
+            os, name, lambda *rest, name=name, real=real: (calls.append(name), real(*rest))[1]
+        )
+    ledger.commit_round(1, ["b"], "b", "0" * 64, state=State.of([b"x" * 10_000, b"y" * 3]))
+    about_names = ["open", "open", "fsync"], ["unlink"]  # the file and its folder
+    assert calls == [*about_names[0] * begins, "pwrite", "fdatasync", *about_names[1] * begins]

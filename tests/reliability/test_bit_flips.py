@@ -68,8 +68,8 @@ def copy(tmp_path: Path) -> Callable[[Path], Path]:
         ("secret", "evaluation.sqlite", 15),
         ("secret", "noise.key", 10),
         ("secret", "user-budgets", 10),
-        ("secret", "checkpoints/after-round-0000006.npz", 10),
-        ("secret", "evaluations/after-evaluation-0000002.npz", 10),
+        ("secret", "ledger.sqlite-tail-0000001", 15),
+        ("secret", "evaluation.sqlite-tail-0000001", 10),
         ("stream", "state/state.sqlite", 60),
         ("stream", "state/releases.bin", 25),
         ("stream", "state/noise.key", 10),
@@ -82,7 +82,9 @@ def test_no_flipped_bit_goes_unnoticed(
     outcome = flips.stream_outcome if which == "stream" else flips.RunOutcome()
     found = list(flips.trials(made, outcome, lambda p: flips.flip(p / file, draw), tries, tmp_path))
     assert [row for row in found if row[1] not in ("same", "refused")] == []
-    if not file.endswith(".sqlite"):  # a page of SQLite has bytes that mean nothing
+    if (
+        "sqlite" not in file
+    ):  # a page of SQLite has bytes that mean nothing, states of earlier rounds mean nothing
         assert {row[1] for row in found} == {"refused"}
 
 
@@ -204,10 +206,10 @@ def test_rows_cut_off_the_end_of_a_ledger_are_noticed(secret: Path, copy: Callab
     with (
         unguarded(),  # as on another machine
         RunDirectory.open(path) as directory,
-        pytest.raises(ValueError, match="cannot read checkpoint"),
+        pytest.raises(LedgerError, match="is in none of the files beside it"),
     ):
         directory.restore()
-    with pytest.raises(ValueError, match="cannot read checkpoint"):
+    with pytest.raises(LedgerError, match="is in none of the files beside it"):
         load_model(path)
 
 
@@ -216,9 +218,9 @@ def test_a_checkpoint_of_another_branch_is_refused(secret: Path, tmp_path: Path)
     from fedmf.records import without_head
 
     with opened_record(secret) as (_, ledger, _):
-        assert without_head(tmp_path, {"t": 1, "head": ledger.head().hex()}, ledger) == {"t": 1}
-        with pytest.raises(LedgerError, match=r"follows a record that ledger .* does not hold"):
-            without_head(tmp_path, {"t": 1, "head": "00" * 32}, ledger)
+        assert without_head({"t": 1, "head": ledger.head().hex()}, ledger) == {"t": 1}
+        with pytest.raises(LedgerError, match=r"follows a record that the ledger does not hold"):
+            without_head({"t": 1, "head": "00" * 32}, ledger)
 
 
 def test_budgets_of_users_are_those_the_run_began_with(secret: Path, copy: Callable[[Path], Path]) -> None:

@@ -19,18 +19,15 @@ sys.path.remove(str(FOLDER))
 TRACING = SUPPORTED and traced(lambda: None, Path("/nowhere")) == 0
 pytestmark = pytest.mark.skipif(not TRACING, reason="needs ptrace on Linux on x86-64")
 
-#: Commits that are not flushed; a checkpoint that is not flushed before the ledger names it.
+#: Commits that are not flushed; rows that are not as they move into the database.
 PLANTED = {
-    "commits": (
+    "commits": "import fedmf.records.frames as frames; frames._flush = lambda _: None\n",
+    "database": (
         "import fedmf.records.sqlite as sqlite; real = sqlite._connected\n"
         "def unflushed(path, read_only):\n"
         "    connection = real(path, read_only); connection.execute('PRAGMA synchronous=OFF')\n"
         "    return connection\n"
         "sqlite._connected = unflushed\n"
-    ),
-    "checkpoints": (
-        "import fedmf.records.durable as durable, os\n"
-        "durable.os = type('os', (), {**vars(os), 'fsync': lambda _: None})\n"
     ),
 }
 

@@ -9,20 +9,21 @@ from pathlib import Path
 
 import pytest
 from support.directories import DIMENSION, PLAN, RECORDED, RUN, commit, create, fail, same
+from support.ledgers import tails
 
 from fedmf.accounting import UserLevel
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise.key import NoiseKey
 from fedmf.records import durable, new_directory
 from fedmf.runs import Run, directory, load_run
-from fedmf.runs.directory import CHECKPOINTS, CONFIG, RunDirectory
+from fedmf.runs.directory import CONFIG, RunDirectory
 from fedmf.runs.recorded import KEY, LEDGER, header_of, read_header
 
 
 def test_a_new_directory_holds_a_complete_run(tmp_path: Path) -> None:
     key, place = NoiseKey.from_os(), tmp_path / "deep" / "run"
     with create(place, key) as opened:
-        assert {CONFIG, KEY, LEDGER, CHECKPOINTS} <= set(os.listdir(opened.path))
+        assert {CONFIG, KEY, LEDGER} <= set(os.listdir(opened.path))
         header = header_of(RUN, PLAN, key, DIMENSION)
         assert opened.key == key
         assert same(opened.header, header)
@@ -59,7 +60,7 @@ def test_a_relative_place_is_where_it_was_when_asked(tmp_path: Path, monkeypatch
     with create(Path("run")) as opened:
         monkeypatch.chdir("/")
         commit(opened, 0, 1.0)
-    assert len(os.listdir(tmp_path / "run" / CHECKPOINTS)) == 1
+    assert len(tails(tmp_path / "run")) == 1
 
 
 def snapshot(root: Path) -> dict[str, bytes | None]:

@@ -53,8 +53,9 @@ def test_a_run_and_a_stream_are_for_their_owner(tmp_path: Path, mask: int) -> No
         assert run(["simulate", str(config), "--out", str(tmp_path / "run")]) == 0
         assert run(["stream", "--input", str(rows), *budget, *output]) == 0
     check_closed(tmp_path / "run", {
-        "config.toml", "noise.key", "ledger.sqlite", "ledger.sqlite.lock", "checkpoints", "user-budgets",
-        "metrics.parquet", "learning-curve.png", "statement.json", "statement.txt", "statement.html",
+        "config.toml", "noise.key", "ledger.sqlite", "ledger.sqlite.lock", "ledger.sqlite-tail-0000001",
+        "user-budgets", "metrics.parquet", "learning-curve.png", "statement.json", "statement.txt",
+        "statement.html",
     })  # fmt: skip
     check_closed(tmp_path / "state", {"noise.key", "state.sqlite", "releases.bin", "operator.json"})
 

@@ -10,9 +10,9 @@ import torch
 from support.small_runs import linear_task, small_run
 from torch import Tensor
 
-from fedmf.errors import ConfigError
+from fedmf.errors import LedgerError
 from fedmf.noise.rows.noise_stream import HorizonExceededError
-from fedmf.records import durable
+from fedmf.records import frames
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.session import Session
 
@@ -99,7 +99,7 @@ def test_a_round_that_fails_to_commit_has_the_same_noise_when_tried_again(
         release(session, 2)
         for _ in range(2):
             with monkeypatch.context() as patched:
-                patched.setattr(durable.os, "fsync", fail)
-                with pytest.raises(ConfigError, match="nothing was released"):
+                patched.setattr(frames, "_flush", fail)
+                with pytest.raises(LedgerError, match="No space left"):
                     release(session, 1)
         assert all(torch.equal(a, b) for a, b in zip(release(session, 2), expected[2:], strict=True))

@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
-from fedmf.records import Ledger
+from fedmf.records import Ledger, load_state
 
 KEY = NoiseKey.from_seed(3)
+#: What `load_state` gives.
+Loaded = tuple[Tensor, dict[str, Tensor], dict[str, Any]]
 
 
 def begin(path: str | Path, contract: Participation, header: Mapping[str, Any]) -> Ledger:
@@ -25,3 +29,23 @@ def go_on(path: str | Path) -> Ledger:
     ledger = Ledger.open(path, KEY)
     ledger.open_era(bytes(32))
     return ledger
+
+
+def tails(folder: Path, ledger: str = "ledger.sqlite") -> list[Path]:
+    """The files beside a ledger that hold its newest rows and states."""
+    return sorted(folder.glob(f"{ledger}-tail-*"))
+
+
+def last_state(folder: Path) -> Loaded:
+    """The last state that a run directory holds."""
+    with Ledger.open(folder / "ledger.sqlite", read_only=True) as ledger:
+        committed = ledger.checkpoint()
+        assert committed is not None
+        return load_state(ledger, *committed[1:])
+
+
+def flip_in_the_middle(file: Path) -> None:
+    """Damage one bit."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)

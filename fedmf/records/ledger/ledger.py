@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
@@ -14,11 +12,11 @@ from typing import Any, Final, Literal, Self
 from fedmf.errors import LedgerError, ParticipationViolation
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
-from fedmf.records.histories import Histories
-from fedmf.records.ledger.reading import LedgerReading
+from fedmf.records.frames import State
 from fedmf.records.ledger.replay import read_histories
 from fedmf.records.ledger.requests import check_ids, check_turn, is_index
 from fedmf.records.ledger.schema import LEDGER, METRICS_VERSION, Opening, build, round_row
+from fedmf.records.ledger.writing import LedgerWriting
 from fedmf.records.lock import WriterLock
 from fedmf.records.seal import Seal
 
@@ -27,12 +25,13 @@ __all__ = ["Ledger"]
 FRESH_BYTES: Final = 32
 
 
-class Ledger(LedgerReading):
-    """An append-only SQLite file with one row per committed round, which names its participants.
+class Ledger(LedgerWriting):
+    """An append-only record with one row per committed round, which names its participants.
 
-    Committing a round here is what makes the round happen: the checkpoint is written first, the commit
-    names it, and only then may anyone see the new model. Rounds are 0-based and have no gaps: a round that
-    failed is committed as "empty" and consumes its row of noise.
+    Committing a round here is what makes the round happen, its state with it, and only then may anyone see
+    the new model. The newest rows are in files of frames beside a SQLite file (`Tail`), which has them all
+    when the ledger is closed. Rounds are 0-based and have no gaps: a round that failed is committed as
+    "empty" and consumes its row of noise.
 
     Guarantees:
         * A commit that returned survives kill -9 and power loss. One that raised left no trace, unless the
@@ -56,18 +55,6 @@ class Ledger(LedgerReading):
     ...     ledger.last_round(), ledger.pattern_counts()
     (1, {(0,): 2, (1,): 1})
     """
-
-    def __init__(
-        self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None, seal: Seal
-    ) -> None:
-        super().__init__(path, connection, seal)
-        self._lock = lock
-        self._process = os.getpid()
-        self._opening: Opening | None = None
-        #: The chain value of the last round that this process committed.
-        self.committed: bytes | None = None
-        #: What the opening of this process will note.
-        self.note: Mapping[str, Any] = {}
 
     @classmethod
     def create(
@@ -134,12 +121,6 @@ class Ledger(LedgerReading):
             connection.close()
             raise
 
-    def close(self) -> None:
-        """Close the file and give the right to write back. Closing twice is harmless."""
-        self._connection.close()
-        if self._lock is not None:
-            self._lock.release()
-
     def __enter__(self) -> Self:
         return self
 
@@ -162,7 +143,7 @@ class Ledger(LedgerReading):
         self._writable()
         if not (isinstance(fresh, bytes) and len(fresh) == FRESH_BYTES):
             raise LedgerError(f"fresh (bits of an opening) must be {FRESH_BYTES} bytes; got something else.")
-        with self._mutex, self._transaction():
+        with self._mutex, self._folded():
             last, _ = self._last()
             opening = Opening(len(self.openings()), 0 if last is None else last + 1, fresh, dict(note or {}))
             try:
@@ -171,7 +152,7 @@ class Ledger(LedgerReading):
                 raise LedgerError(f"note (of an opening) must be JSON: {error}.") from None
             sealed = self._seal.sealed(b"opening", self.head(), self._header_chain, *row)
             self._connection.execute("INSERT INTO openings VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, *sealed))
-        self._opening = opening
+        self._opening, self._tip = opening, None
         return opening
 
     def opening(self) -> Opening:
@@ -185,14 +166,16 @@ class Ledger(LedgerReading):
         checkpoint: str,
         digest: str,
         status: Literal["released", "empty"] = "released",
+        state: State | None = None,
     ) -> None:
-        """Record one round durably, in one transaction, or not at all.
+        """Record one round durably, by one append and one flush, or not at all.
 
         Args:
             round_index: exactly one more than the last committed round (0 for the first), below n.
             users: the ids of the users whose updates are in the round; not empty strings, no duplicates.
-            checkpoint: the name of the checkpoint that holds the state after this round, already on disk.
+            checkpoint: the name of the state after this round, or of the last before it that was kept.
             digest: its checksum.
+            state: the state itself, if it is committed with this round.
             status: "released", or "empty" for a round that released nothing of its users' updates.
 
         Raises:
@@ -216,17 +199,30 @@ class Ledger(LedgerReading):
         if not (isinstance(checkpoint, str) and isinstance(digest, str)):
             raise LedgerError(f"checkpoint (file and digest) must be text; got {checkpoint!r}, {digest!r}.")
         slots = {"state": {"file": checkpoint, "digest": digest}}
-        with self._mutex, self._transaction():
+        with self._mutex, LEDGER.one_line_errors(self.path):
             check_turn(self.participation, round_index, self.last_round())
-            histories = self._loaded_histories()
+            histories = self._histories
+            if histories is None:  # an empty one is false
+                histories = read_histories(self._connection, self.participation)
             keys, newcomers = histories.keys(users)
             histories.check(int(round_index), keys)
             row = round_row(int(round_index), status, slots, keys, newcomers)
             sealed = self._seal.sealed(b"round", self.head(), self._header_chain, *row)
-            self._connection.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, *sealed))
-        histories.meet(newcomers)
-        histories.record_all(row.round, keys)
-        self.committed = sealed[0]
+            self._histories = self._tip = None  # until it is known how this ends
+            self._append(("round", *row, *sealed), state)
+            histories.meet(newcomers)
+            histories.record_all(row.round, keys)
+            self._histories, self._tip = histories, (row.round, sealed[0])
+
+    def keep_state(self, state: State) -> None:
+        """Record a state durably that rounds to come will name.
+
+        Raises:
+            LedgerError: the ledger is read-only, or the disk failed.
+        """
+        self._writable()
+        with self._mutex, LEDGER.one_line_errors(self.path):
+            self._append(("state",), state)
 
     def put_metrics(self, round_index: int, metrics: Mapping[str, Any]) -> None:
         """Store evaluation results under a round, replacing those stored before. Not part of the accounting.
@@ -247,33 +243,7 @@ class Ledger(LedgerReading):
             text = json.dumps(dict(metrics), ensure_ascii=False)
         except (TypeError, ValueError) as error:
             raise LedgerError(f"metrics of round {round_index} must be JSON: {error}.") from None
-        with self._mutex, self._transaction():
+        with self._mutex, LEDGER.one_line_errors(self.path):
             row = int(round_index), METRICS_VERSION, text
             sealed = self._seal.sealed(b"metrics", self._header_chain, *row)
-            self._connection.execute("INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?)", (*row, *sealed))
-
-    def _writable(self) -> None:
-        if self._lock is None:
-            raise LedgerError(f"ledger {self.path} was opened read-only.")
-        if os.getpid() != self._process:
-            raise LedgerError(
-                f"ledger {self.path} belongs to the process that opened it, not to a fork of it."
-            )
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with LEDGER.one_line_errors(self.path):
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                self._histories = None
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-
-    def _loaded_histories(self) -> Histories:
-        if self._histories is None:
-            self._histories = read_histories(self._connection, self.participation)
-        return self._histories
+            self._append(("metrics", *row, *sealed))

@@ -26,13 +26,14 @@ from fedmf.records.ledger.replay import (
     replay,
 )
 from fedmf.records.ledger.schema import LEDGER, Opening, read_header
+from fedmf.records.ledger.tail import Tail, make_tables, rows_of, show_tail
 from fedmf.records.seal import Seal
 
 __all__ = ["LedgerReading"]
 
 
 class LedgerReading:
-    """What an open ledger answers.
+    """What an open ledger answers, from its database and from its tail (see `Tail`).
 
     Args:
         path: of the file.
@@ -47,7 +48,8 @@ class LedgerReading:
     def __init__(self, path: Path, connection: sqlite3.Connection, seal: Seal) -> None:
         self.path = path
         self.participation, self.header, self._header_chain = read_header(connection, path, seal)
-        self._connection, self._seal = connection, seal
+        self._connection, self._seal, self._tail = connection, seal, Tail(path)
+        make_tables(connection)
         self._mutex = threading.RLock()
         self._histories: Histories | None = None
 
@@ -69,7 +71,7 @@ class LedgerReading:
 
     def openings(self) -> list[Opening]:
         """All openings so far, in order."""
-        with self._mutex, LEDGER.one_line_errors(self.path):
+        with self.snapshot():
             return read_openings(self._connection)
 
     def chains(self) -> list[tuple[int, bytes]]:
@@ -149,6 +151,7 @@ class LedgerReading:
         with self._mutex, LEDGER.one_line_errors(self.path):
             nested = self._connection.in_transaction
             if not nested:
+                self._show_news()
                 self._connection.execute("BEGIN")
             try:
                 yield
@@ -158,11 +161,29 @@ class LedgerReading:
 
     def metrics(self) -> dict[int, dict[str, Any]]:
         """All stored metrics by round, in order."""
-        with self._mutex, LEDGER.one_line_errors(self.path):
+        with self.snapshot():
             return read_metrics(self._connection, self._header_chain, self._seal)
 
-    def _rows(self, query: str, *values: int | bytes) -> list[Any]:
+    def state(self, digest: str) -> list[bytes] | None:
+        """The pieces of the state with this SHA-256 that was committed with a round, None if it is not there.
+
+        Raises:
+            LedgerError: it is damaged.
+        """
         with self._mutex, LEDGER.one_line_errors(self.path):
+            return self._tail.state(digest)
+
+    def _show_news(self) -> None:
+        """Take note of rows that were committed since the last look, before a transaction that reads them.
+
+        The tail is read before the database: rows that are moved from one to the other meanwhile are in both.
+        """
+        frames = self._tail.news()
+        if frames is not None:
+            show_tail(self._connection, rows_of(frames))
+
+    def _rows(self, query: str, *values: int | bytes) -> list[Any]:
+        with self.snapshot():
             return self._connection.execute(query, values).fetchall()
 
     def _last(self) -> tuple[int | None, bytes]:
@@ -172,5 +193,5 @@ class LedgerReading:
 
     def _names(self) -> list[str]:
         """The users by key: at hand for a writer that has committed, read by everyone else."""
-        with self._mutex, LEDGER.one_line_errors(self.path):
+        with self.snapshot():
             return read_names(self._connection) if self._histories is None else self._histories.names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sqlite3
 from collections.abc import Iterator
@@ -157,9 +158,9 @@ def read_metrics(connection: sqlite3.Connection, header: bytes, seal: Seal) -> d
         LedgerError: a row is not as it was written.
     """
     found: dict[int, dict[str, Any]] = {}
-    for *row, chain, mac in connection.execute(
-        "SELECT round, version, json, chain, mac FROM metrics ORDER BY round"
-    ):
+    query = "SELECT round, version, json, chain, mac FROM {}metrics ORDER BY round"
+    both = [connection.execute(query.format(place)) for place in ("main.", "temp.tail_")]
+    for *row, chain, mac in itertools.chain(*both):
         fault = seal.fault((chain, mac), b"metrics", header, *row)
         if row[1] != METRICS_VERSION:
             fault = f"version {row[1]} is not known"
@@ -167,7 +168,7 @@ def read_metrics(connection: sqlite3.Connection, header: bytes, seal: Seal) -> d
             raise LedgerError(f"metrics of round {row[0]} are not as they were written: {fault}.")
         with rebuilding(f"metrics of round {row[0]}", LedgerError):
             found[int(row[0])] = dict(json.loads(row[2]))
-    return found
+    return dict(sorted(found.items()))
 
 
 def by_user(rounds: list[NDArray[np.uint32]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

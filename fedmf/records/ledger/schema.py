@@ -21,7 +21,7 @@ from fedmf.records.seal import Seal, Sealed
 from fedmf.records.sqlite import RecordKind
 
 #: "fdmf" in ASCII.
-LEDGER: Final = RecordKind("ledger", 0x66646D66, version=5, error=LedgerError, mode=0o600)
+LEDGER: Final = RecordKind("ledger", 0x66646D66, version=6, error=LedgerError, mode=0o600)
 #: Of each kind of row by itself, so that one kind may change without the others.
 HEADER_VERSION: Final = 1
 ROUND_VERSION: Final = 1

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,7 +11,7 @@ from numpy.typing import NDArray
 from fedmf.accounting import EvaluationPlan
 from fedmf.errors import LedgerError
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseKey, NoiseStream
-from fedmf.records import Ledger, load_checkpoint, save_checkpoint, with_head, without_head
+from fedmf.records import Ledger, load_state, pack_state, with_head, without_head
 from fedmf.training import FixedPointSum
 
 __all__ = ["PrivateEvaluator", "private_columns"]
@@ -45,7 +43,6 @@ class PrivateEvaluator:
         adjacency: "zero-out" or "replace-one".
         key: of the run.
         ledger: of the evaluations.
-        folder: where what was released is kept.
 
     Raises:
         ValueError: what is kept was made with other noise than this plan and key make.
@@ -62,10 +59,9 @@ class PrivateEvaluator:
         adjacency: str,
         key: NoiseKey,
         ledger: Ledger,
-        folder: Path,
     ) -> None:
         self.plan, self.dimension, self._adjacency = plan, len(plan.ranges), adjacency
-        self._ledger, self._folder = ledger, folder
+        self._ledger = ledger
         self._std = plan.norm * plan.relative_noise_std(adjacency)
         committed = ledger.checkpoint()
         self._keys = KeySchedule.of_record(key, ledger, 0 if committed is None else committed[0] + 1)
@@ -79,8 +75,8 @@ class PrivateEvaluator:
         if committed is None:
             return np.zeros((0, self.dimension))
         e, name, digest = committed
-        rows, _, noise = load_checkpoint(self._folder / name, digest)
-        self._noise.load_state(without_head(self._folder / name, noise, self._ledger))
+        rows, _, noise = load_state(self._ledger, name, digest)
+        self._noise.load_state(without_head(noise, self._ledger))
         if rows.shape != (e + 1, self.dimension) or self._noise.t != e + 1:
             raise ValueError(
                 f"what was released (evaluations) must be {e + 1} rows of {self.dimension} numbers; got "
@@ -153,15 +149,11 @@ class PrivateEvaluator:
         self._noise.seek(e)
         self._noise.add_(noisy, self._std)
         rows = np.vstack([self._released, (noisy / self.plan.size).numpy()[None]])
-        name = f"after-evaluation-{e + 1:07d}.npz"
         noise = with_head(self._noise.state_dict(), self._ledger)
-        digest = save_checkpoint(self._folder / name, torch.from_numpy(rows), {}, noise)
-        self._ledger.commit_round(e, users, name, digest, "released" if users else "empty")
+        state, status = pack_state(torch.from_numpy(rows), {}, noise), "released" if users else "empty"
+        name = f"after-evaluation-{e + 1:07d}"
+        self._ledger.commit_round(e, users, name, state.digest.hex(), status, state)
         self._released = rows
-        with contextlib.suppress(OSError):
-            for old in self._folder.iterdir():
-                if old.name != name:
-                    old.unlink(missing_ok=True)
         return self.estimate(e)
 
     def estimate(self, e: int) -> dict[str, float]:
