@@ -30,10 +30,10 @@ def add_product(x, start, row, step, rows, n, w, first, wide, y, begin, long, co
         y: flat float32; row r begins at begin + r·long.
         columns: how many c, a multiple of 16.
     """
-    c = 0
+    c = np.int64(0)
     while c < columns:
         four = c + 64 <= columns
-        r = 0
+        r = np.int64(0)
         while r < rows:
             here, there, result = at(x, start + r * row), at(w, first + c), at(y, begin + r * long + c)
             if r + 4 <= rows:
@@ -62,10 +62,10 @@ def count_product(x, start, row, step, rows, n, w, first, wide, y, begin, column
         factor: float64, as is the product with it.
         rest: memory for 16 entries.
     """
-    c = 0
+    c = np.int64(0)
     while c + 16 <= columns:
         four = c + 64 <= columns
-        r = 0
+        r = np.int64(0)
         while r < rows:
             here, there = at(x, start + r * row), at(w, first + c)
             result = at_integer(y, begin + r * columns + c)
@@ -86,6 +86,6 @@ def count_product(x, start, row, step, rows, n, w, first, wide, y, begin, column
         return
     for r in range(rows):
         rest[:16] = 0
-        _1x1(at(x, start + r * row), row, step, at(w, first + c), wide, at(rest, 0), 16, n)
+        _1x1(at(x, start + r * row), row, step, at(w, first + c), wide, at(rest, 0), LANES, n)
         for i in range(columns - c):
             y[begin + r * columns + c + i] += np.int64(np.float64(rest[i]) * factor)

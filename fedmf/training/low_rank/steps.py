@@ -16,6 +16,7 @@ __all__ = ["begin_user", "set_changes", "step"]
 @compiled
 def begin_user(chain, examples, work, u):
     """Copy a user's examples; x·W_1ᵀ + b_1 and x·xᵀ serve all of its steps."""
+    zero, one = np.int64(0), np.int64(1)
     lowest, count = examples.edges[u], examples.edges[u + 1] - examples.edges[u]
     inputs, outputs = chain.wide[0], chain.wide[1]
     near = work.close.size // work.gram.shape[0]
@@ -24,16 +25,16 @@ def begin_user(chain, examples, work, u):
         work.base[e * outputs : (e + 1) * outputs] = chain.biases[:outputs]
     add_product(
         work.x,
-        0,
+        zero,
         inputs,
-        1,
+        one,
         count,
         chain.sizes[0],
         chain.transposed,
-        0,
+        zero,
         outputs,
         work.base,
-        0,
+        zero,
         outputs,
         outputs,
     )
@@ -50,7 +51,7 @@ def begin_user(chain, examples, work, u):
 @compiled
 def set_changes(chain, work, steps, count):
     """A_r = (coefficient of r's step)·D_r, and their sums over the uses of an example for the first layer."""
-    outputs, r = chain.wide[1], 0
+    outputs, r = chain.wide[1], np.int64(0)
     work.first[: count * outputs] = 0
     for s in range(steps):
         coefficient = np.float32(work.moved[s])
@@ -69,7 +70,7 @@ def set_changes(chain, work, steps, count):
 @compiled
 def step(chain, rule, examples, work, u, s, lowest, count, done):
     """Step s of user u after ``done`` rows of history: how many rows it adds, −1 for a label out of range."""
-    rows = 0
+    rows = np.int64(0)
     for i in range(examples.rows.shape[2]):
         if examples.weights[s, u, i] > 0:
             work.example[done + rows] = examples.rows[s, u, i] - lowest
@@ -102,8 +103,9 @@ def step(chain, rule, examples, work, u, s, lowest, count, done):
 @compiled
 def _forward_first(chain, work, rows, count, done):
     """z = x·W_1ᵀ + b_1 + (x·xᵀ)·A_1 + Σ A_1."""
+    zero, one = np.int64(0), np.int64(1)
     outputs, near = chain.wide[1], work.close.size // work.gram.shape[0]
-    _sum_rows(work.shift, work.first, 0, outputs, count)
+    _sum_rows(work.shift, work.first, zero, outputs, count)
     for r in range(rows):
         e, here = work.example[done + r], work.begin[1] + (done + r) * outputs
         work.inputs[here : here + outputs] = work.base[e * outputs : (e + 1) * outputs]
@@ -112,11 +114,11 @@ def _forward_first(chain, work, rows, count, done):
                 work.close,
                 e * near,
                 near,
-                1,
-                1,
+                one,
+                one,
                 count,
                 work.first,
-                0,
+                zero,
                 outputs,
                 work.inputs,
                 here,
@@ -130,13 +132,14 @@ def _forward_first(chain, work, rows, count, done):
 @compiled
 def _forward(chain, work, layer, rows, done):
     """z = h·Wᵀ + b + (h·Hᵀ)·A + Σ A of a later layer."""
+    zero, one = np.int64(0), np.int64(1)
     inputs, outputs, long = chain.wide[layer], chain.wide[layer + 1], work.mixed.size // work.labels.size
     start, here = work.begin[layer] + done * inputs, work.begin[layer + 1] + done * outputs
     bias = chain.biases[chain.biases_at[layer] : chain.biases_at[layer] + outputs]
     for r in range(rows):
         work.inputs[here + r * outputs : here + (r + 1) * outputs] = bias
     add_product(
-        work.inputs, start, inputs, 1, rows, chain.sizes[layer],
+        work.inputs, start, inputs, one, rows, chain.sizes[layer],
         chain.transposed, chain.transposed_at[layer], outputs, work.inputs, here, outputs, outputs,
     )  # fmt: skip
     if done == 0:
@@ -147,19 +150,19 @@ def _forward(chain, work, layer, rows, done):
         work.inputs,
         start,
         inputs,
-        1,
+        one,
         rows,
         chain.sizes[layer],
         work.across,
-        0,
+        zero,
         long,
         work.mixed,
-        0,
+        zero,
         long,
         long,
     )
     add_product(
-        work.mixed, 0, long, 1, rows, done, work.changes, work.begin[layer + 1], outputs,
+        work.mixed, zero, long, one, rows, done, work.changes, work.begin[layer + 1], outputs,
         work.inputs, here, outputs, outputs,
     )  # fmt: skip
     if chain.flat_biases[layer] >= 0:
@@ -171,22 +174,23 @@ def _forward(chain, work, layer, rows, done):
 @compiled
 def _backward(chain, work, layer, rows, done):
     """The gradient in the output of a layer from that of the next one: (d·W + (d·Aᵀ)·H)·act'."""
+    zero, one = np.int64(0), np.int64(1)
     inputs, outputs, long = chain.wide[layer], chain.wide[layer + 1], work.mixed.size // work.labels.size
     above, below = work.begin[layer + 1] + done * outputs, work.begin[layer] + done * inputs
     work.gradients[below : below + rows * inputs] = 0
     add_product(
-        work.gradients, above, outputs, 1, rows, chain.sizes[layer + 1],
+        work.gradients, above, outputs, one, rows, chain.sizes[layer + 1],
         chain.weights, chain.weights_at[layer], inputs, work.gradients, below, inputs, inputs,
     )  # fmt: skip
     if done > 0:
         _transpose(work.across, long, work.changes, work.begin[layer + 1], outputs, done)
         work.mixed[:] = 0
         add_product(
-            work.gradients, above, outputs, 1, rows, chain.sizes[layer + 1], work.across, 0, long,
-            work.mixed, 0, long, long,
+            work.gradients, above, outputs, one, rows, chain.sizes[layer + 1], work.across, zero, long,
+            work.mixed, zero, long, long,
         )  # fmt: skip
         add_product(
-            work.mixed, 0, long, 1, rows, done, work.inputs, work.begin[layer], inputs,
+            work.mixed, zero, long, one, rows, done, work.inputs, work.begin[layer], inputs,
             work.gradients, below, inputs, inputs,
         )  # fmt: skip
     _slope(work.gradients, work.inputs, below, inputs, rows, chain.activations[layer - 1])

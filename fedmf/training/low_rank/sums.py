@@ -35,7 +35,7 @@ def train_and_sum(chain, rule, examples, work, clip_norm, scale, total, outcome)
         if examples.absent[u]:
             continue
         lowest, count = begin_user(chain, examples, work, u)
-        done, s = 0, 0
+        done, s = np.int64(0), np.int64(0)
         while s < examples.active.size and examples.active[s] > u:
             rows = step(chain, rule, examples, work, u, s, lowest, count, done)
             if rows < 0:
@@ -62,9 +62,10 @@ def _norm(chain, work, count, done, dimension):
     ‖c‖ ≤ √q + γ_n·S.
     """
     square = 0.0
+    zero = np.int64(0)
     for layer in range(chain.sizes.size - 1):
         rows = count if layer == 0 else done
-        a, start = (work.first, 0) if layer == 0 else (work.changes, work.begin[layer + 1])
+        a, start = (work.first, zero) if layer == 0 else (work.changes, work.begin[layer + 1])
         one = 1.0 if chain.flat_biases[layer] >= 0 else 0.0
         inputs, outputs = chain.wide[layer], chain.wide[layer + 1]
         q, size = 0.0, 0.0
@@ -93,14 +94,15 @@ def _norm(chain, work, count, done, dimension):
 @compiled
 def _add(chain, work, count, done, factor, total):
     """total += trunc(factor·c)."""
+    zero, one = np.int64(0), np.int64(1)
     for layer in range(chain.sizes.size - 1):
         rows = count if layer == 0 else done
-        a, start = (work.first, 0) if layer == 0 else (work.changes, work.begin[layer + 1])
-        h, begin = (work.x, 0) if layer == 0 else (work.inputs, work.begin[layer])
+        a, start = (work.first, zero) if layer == 0 else (work.changes, work.begin[layer + 1])
+        h, begin = (work.x, zero) if layer == 0 else (work.inputs, work.begin[layer])
         inputs, outputs = chain.sizes[layer], chain.sizes[layer + 1]
         wide = chain.wide[layer + 1]
         count_product(
-            a, start, 1, wide, outputs, rows, h, begin, chain.wide[layer],
+            a, start, one, wide, outputs, rows, h, begin, chain.wide[layer],
             total, chain.flat_weights[layer], inputs,
             factor, work.shift,
         )  # fmt: skip
