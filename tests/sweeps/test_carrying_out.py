@@ -231,7 +231,7 @@ def group_is_gone(number: int) -> bool:
 def in_the_middle(folder: Path) -> bool:
     """Some runs are finished and another one has begun."""
     return len([*(folder / "out/finished").glob("*.json")]) >= 2 and any(
-        (folder / "out/runs").glob("*/checkpoints/*")
+        (folder / "out/runs").glob("*/ledger.sqlite-tail-*")
     )
 
 
