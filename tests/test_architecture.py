@@ -46,7 +46,7 @@ ONLY_IN = {
     "flwr": {"flower"},
     "ray": {"flower"},
     "dp_accounting": {"accounting"},
-    "jinja2": {"accounting"},
+    "jinja2": {"accounting", "report"},
     "typer": {"cli"},
     "rich": {"cli", "flower"},
     "numba": {"compiled", "noise", "training"},
@@ -71,6 +71,7 @@ LIMITED = {
     "noise": {"numpy", "torch", "cryptography", "numba", "llvmlite", "triton"},
     "optim": {"numpy", "torch"},
     "streaming": {"numpy", "torch", "pyarrow"},
+    "report": {"numpy", "pyarrow", "jinja2"},
 }
 #: Folders within a room that have a face of their own, from the ground up.
 FOLDERS = {
@@ -272,6 +273,7 @@ COMMANDS = {
     "simulate-help": ["simulate", "--help"],
     "stream-help": ["stream", "--help"],
     "sweep-help": ["sweep", "--help"],
+    "report-help": ["report", "--help"],
     "design-identity": [*DESIGN.split(), "--mechanism", "identity", "--json"],
     "design-closed-forms": [*DESIGN.split(), "--mechanism", "square-root", "--mechanism", "bsr", "--json"],
 }

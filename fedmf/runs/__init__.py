@@ -26,6 +26,7 @@ from fedmf.runs.named_tasks import (
     Tagging,
 )
 from fedmf.runs.outputs import (
+    METRICS,
     account,
     account_branches,
     central,
@@ -44,6 +45,7 @@ from fedmf.runs.tables import Scalar, dotted_keys, load_run, parse_assignments, 
 __all__ = [
     "FAILURES",
     "LEDGER",
+    "METRICS",
     "NAMED_TASKS",
     "CentralEvaluation",
     "Classification",

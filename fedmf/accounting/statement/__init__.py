@@ -3,7 +3,7 @@
 from fedmf.accounting.statement.amplified_claim import law_of
 from fedmf.accounting.statement.header import RunHeader
 from fedmf.accounting.statement.joint_statement import Branch, JointStatement, build_joint_statement
-from fedmf.accounting.statement.page import render_document, render_page
+from fedmf.accounting.statement.page import StatementParts, render_document, render_page
 from fedmf.accounting.statement.per_user import user_privacy
 from fedmf.accounting.statement.plain import detection_limit, detection_percent, odds_factor
 from fedmf.accounting.statement.privacy_statement import PrivacyStatement, as_json, build_statement
@@ -17,6 +17,7 @@ __all__ = [
     "JointStatement",
     "PrivacyStatement",
     "RunHeader",
+    "StatementParts",
     "as_json",
     "build_joint_statement",
     "build_statement",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from fedmf.accounting.rounding import at_least, at_most
 from fedmf.accounting.statement.plain import plain_words
@@ -11,10 +12,35 @@ from fedmf.accounting.statement.template import TEMPLATE
 from fedmf.accounting.statement.text import facts, headline, lists, up
 from fedmf.accounting.unit import UNITS
 
-__all__ = ["render_document", "render_page"]
+__all__ = ["StatementParts", "render_document", "render_page"]
 
 _WIDTH, _HEIGHT, _FLOOR, _TOP = 480, 130, 112, 18
 _GREEN, _RED = "#2e7d4f", "#b03a2e"
+
+
+@dataclass(frozen=True)
+class StatementParts:
+    """What a page says of a statement, in the order in which it says it.
+
+    Attributes:
+        protects: whether there is a guarantee.
+        headline: the guarantee in one sentence.
+        plain: what it means, paragraph by paragraph.
+        rows: (name, value) of what it says in numbers; what is not private says so.
+        lists: (title, entries): assumptions and the like.
+    """
+
+    protects: bool
+    headline: str
+    plain: list[str]
+    rows: list[tuple[str, str]]
+    lists: list[tuple[str, list[str]]]
+
+    @classmethod
+    def of(cls, statement: Mapping[str, Any]) -> Self:
+        """Of what `PrivacyStatement.to_dict` or `PrivacyStatement.public` gives."""
+        protects = statement["epsilon_planned"] is not None and not statement["noise_key_public"]
+        return cls(protects, headline(statement), plain_words(statement), facts(statement), lists(statement))
 
 
 def render_page(statement: Mapping[str, Any]) -> str:
@@ -30,12 +56,13 @@ def render_page(statement: Mapping[str, Any]) -> str:
         statement that may be public not at all.
     """
     s, many = statement, UNITS[statement["unit"]].plural
+    parts = StatementParts.of(s)
     return render_document(
-        s["epsilon_planned"] is not None and not s["noise_key_public"],
-        headline(s),
-        plain_words(s),
-        facts(s),
-        lists(s),
+        parts.protects,
+        parts.headline,
+        parts.plain,
+        parts.rows,
+        parts.lists,
         f"Run by {s['software']}; statement computed from its ledger by {s['stated_by']}.",
         chart=_chart(s),
         contributors=f"{s['users']:,} {many}",

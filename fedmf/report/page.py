@@ -1,0 +1,233 @@
+"""Reports on one or several runs as a page that loads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+
+from fedmf.accounting import StatementParts
+from fedmf.errors import ConfigError
+from fedmf.report.cells import CellMap, correlation_map, participation_map
+from fedmf.report.lines import COLOURS, DASHES, LineChart, Series
+from fedmf.report.reading import RunFigures
+from fedmf.report.tables import different_settings, drawn_columns, figures_of, incomparable, is_private
+from fedmf.report.template import TEMPLATE
+from fedmf.version import SOFTWARE
+
+__all__ = ["render_report"]
+
+#: More columns of metrics are not drawn; the table has them all.
+_MOST_CHARTS: Final = 24
+_POINTS: Final = 120
+
+
+@dataclass(frozen=True)
+class _Described:
+    name: str
+    parts: StatementParts
+
+
+def render_report(runs: Sequence[RunFigures], public: bool = False) -> str:
+    """One page about runs: statements, curves, noise, and a table where there are several.
+
+    Args:
+        runs: one or more, as `read_run` gives them.
+        public: leave out all that is not private: realised ε, who took part when, metrics of users' own
+            examples, and what the settings say of places.
+
+    Raises:
+        ConfigError: there is no run.
+
+    Guarantees:
+        The page loads nothing and runs nothing, whatever strings runs hold: they are escaped. Of two runs
+        that differ in participation alone, after as many rounds and with the same metrics, the public page is
+        the same.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    if not runs:
+        raise ConfigError("runs (of a report) must be at least one; got none.")
+    said = [run.statement.public() if public else run.statement.to_dict() for run in runs]
+    names = _distinct([run.name for run in runs])
+    sections: list[tuple[str, list[LineChart], list[CellMap]]] = [
+        ("Learning curves", _learning(runs), []),
+        ("Privacy spent", _spending(runs), []),
+        ("Noise", _noise(runs), _correlations(names, runs)),
+        ("Who took part", [], _participation(names, runs)),
+    ]
+    compared = [("Figures", figures_of(runs, said))]
+    if len(runs) > 1 and not public:
+        compared.append(("What differs in the settings", different_settings(runs)))
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(TEMPLATE).render(
+        title=f"Report on {names[0] if len(names) == 1 else f'{len(names)} runs'}",
+        operator=not public,
+        names=names,
+        runs=[_Described(name, StatementParts.of(s)) for name, s in zip(names, said, strict=True)],
+        warnings=[*incomparable(said), *_without_curves(names, runs)],
+        comparisons=[(heading, _shown(rows, public)) for heading, rows in compared if rows],
+        sections=[
+            (heading, _shown(charts, public), _shown(maps, public)) for heading, charts, maps in sections
+        ],
+        colours=COLOURS,
+        dashes=DASHES,
+        footer=f"Computed by {SOFTWARE} from the runs' verified ledgers; metrics from metrics.parquet, which "
+        "is not part of the authenticated record.",
+    )
+
+
+class _Marked(Protocol):
+    @property
+    def private(self) -> bool: ...
+
+
+_Part = TypeVar("_Part", bound=_Marked)
+
+
+def _shown(parts: Sequence[_Part], public: bool) -> list[_Part]:
+    """What may be on the page."""
+    return [part for part in parts if part.private or not public]
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """The names, numbered where several are the same."""
+    return [
+        name if names.count(name) == 1 else f"{name} ({names[: at + 1].count(name)})"
+        for at, name in enumerate(names)
+    ]
+
+
+def _without_curves(names: Sequence[str], runs: Sequence[RunFigures]) -> list[str]:
+    return [
+        f"{name} went on from a backup: what the rounds after it cost is in its figures, and no curve of "
+        "epsilon is drawn."
+        for name, run in zip(names, runs, strict=True)
+        if run.statement.lost
+    ]
+
+
+def _learning(runs: Sequence[RunFigures]) -> list[LineChart]:
+    return [
+        LineChart(
+            column,
+            "rounds released",
+            [_metric(at, run, column) for at, run in enumerate(runs)],
+            note=_meaning(column),
+            private=is_private(column),
+        )
+        for column in drawn_columns(runs)[:_MOST_CHARTS]
+        if any(run.metrics.get(column) for run in runs)
+    ]
+
+
+def _metric(at: int, run: RunFigures, column: str) -> Series:
+    points = run.metrics.get(column, ())
+    known = dict(run.metrics.get(f"{column}_std", ())) if column.endswith("_private") else {}
+    return Series(at, points, tuple(known.get(t, 0.0) for t, _ in points) if known else ())
+
+
+def _meaning(column: str) -> str:
+    if not is_private(column):
+        return "Computed without noise on examples of users of the run."
+    if column.endswith("_private"):
+        return "On users' own examples, with noise that epsilon counts; bars are its standard deviation."
+    return ""
+
+
+def _spending(runs: Sequence[RunFigures]) -> list[LineChart]:
+    def series(kinds: Iterable[tuple[str, str]]) -> list[Series]:
+        return [
+            Series(at, _never_below(getattr(run.spent, xs), getattr(run.spent, ys)), kind=kind)
+            for at, run in enumerate(runs)
+            for kind, (xs, ys) in enumerate(kinds)
+        ]
+
+    amplified = any(run.spent.known for run in runs)
+    charts = [
+        LineChart(
+            "ε planned: what the plan allows the worst user",
+            "rounds released",
+            series([("rounds", "planned"), *([("rounds", "known")] if amplified else [])]),
+            ["cohorts secret", "cohorts known"] if amplified else [],
+        ),
+        LineChart(
+            "ε realised: what recorded participation cost",
+            "rounds released",
+            series([("past", "worst"), ("past", "median")]),
+            ["worst user", "half of all users at most"],
+            "To an observer who knows in which rounds each user took part." if amplified else "",
+            private=False,
+        ),
+    ]
+    return [chart for chart in charts if chart.runs]
+
+
+def _never_below(rounds: Sequence[int], epsilons: Sequence[float]) -> list[tuple[float, float]]:
+    """Steps through what never decreases, so that between two rounds the line is at the later one's ε."""
+    points = [*zip(map(float, rounds), epsilons, strict=False)]
+    return points[:1] + [place for one, two in pairwise(points) for place in ((one[0], two[1]), two)]
+
+
+def _noise(runs: Sequence[RunFigures]) -> list[LineChart]:
+    notes: Mapping[str, tuple[str, str]] = {
+        "mean": (
+            "Noise in a round's mean update",
+            "Standard deviation of a coordinate, before the server's optimizer.",
+        ),
+        "total": (
+            "Noise in the sum of mean updates",
+            "Standard deviation of a coordinate after so many rounds: what SGD of rate 1 would carry.",
+        ),
+        "signal": (
+            "Signal to noise of a round, at best",
+            "Length of a mean update over that of its noise, if every update of the planned cohort were as "
+            "long as the clip norm and pointed the same way. The true ratio is private and not recorded.",
+        ),
+    }
+    charts = [
+        LineChart(
+            title,
+            "round",
+            [Series(at, _thinned(getattr(run.noise, name))) for at, run in enumerate(runs)],
+            note=note,
+        )
+        for name, (title, note) in notes.items()
+    ]
+    return [chart for chart in charts if chart.runs]
+
+
+def _thinned(values: Any) -> list[tuple[float, float]]:
+    """(round, value) of at most so many rounds, from 1."""
+    if not len(values):
+        return []
+    at = np.unique(np.linspace(0, len(values) - 1, _POINTS).astype(int))
+    return list(zip((at + 1).astype(float).tolist(), values[at].tolist(), strict=True))
+
+
+def _correlations(names: Sequence[str], runs: Sequence[RunFigures]) -> list[CellMap]:
+    """One for each matrix, named after the first run that has it."""
+    shown: list[tuple[str, RunFigures]] = []
+    for name, run in zip(names, runs, strict=True):
+        matrix = run.noise.correlation
+        if matrix.size and not any(np.array_equal(matrix, other.noise.correlation) for _, other in shown):
+            shown.append((name, run))
+    return [correlation_map(name, run.statement.header.plan, run.noise.correlation) for name, run in shown]
+
+
+def _participation(names: Sequence[str], runs: Sequence[RunFigures]) -> list[CellMap]:
+    return [
+        participation_map(
+            name,
+            run.histories,
+            run.statement.recorded.rounds,
+            run.statement.header.plan.privacy.unit.plural,
+        )
+        for name, run in zip(names, runs, strict=True)
+        if run.histories.rounds.size
+    ]

@@ -1,0 +1,109 @@
+"""What a report shows of one run, read from its directory and verified as `fedmf account` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fedmf.accounting import PrivacyStatement, build_statement
+from fedmf.errors import ConfigError
+from fedmf.report.noise_level import NoiseLevel, noise_level
+from fedmf.report.spent import Histories, SpentPrivacy, privacy_spent
+from fedmf.runs import LEDGER, METRICS, opened_record
+
+__all__ = ["Metrics", "RunFigures", "read_run"]
+
+#: Larger numbers are not drawn.
+_LARGEST: Final = 1e300
+_STREAM: Final = "state.sqlite"
+
+#: Column of the metrics table ↦ ((rounds released, value), …), values finite.
+Metrics = Mapping[str, tuple[tuple[int, float], ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class RunFigures:
+    """One run.
+
+    Attributes:
+        name: of its directory, without the way to it.
+        settings: the run as its header describes it, dotted names to text.
+        statement: computed from its verified records.
+        metrics: of its metrics table; that file is no part of the authenticated record.
+        spent: ε over rounds.
+        noise: of every round.
+        histories: who took part when; **not private**.
+    """
+
+    name: str
+    settings: Mapping[str, str]
+    statement: PrivacyStatement
+    metrics: Metrics
+    spent: SpentPrivacy
+    noise: NoiseLevel
+    histories: Histories
+
+
+def read_run(path: Path) -> RunFigures:
+    """Read a finished, running or stopped run; nothing is written, so a read-only copy will do.
+
+    Raises:
+        ConfigError: it is not a run directory, or its metrics table cannot be read.
+        LedgerError, ValueError: its records are damaged or contradict each other.
+    """
+    if (path / _STREAM).is_file() and not (path / LEDGER).exists():
+        raise ConfigError(f"{path} keeps the state of a stream; fedmf report is about runs.")
+    with opened_record(path) as (header, ledger, evaluations):
+        statement = build_statement(header, ledger, evaluations)
+        trained = Histories.of(ledger)
+        evaluated = None if evaluations is None else Histories.of(evaluations)
+    return RunFigures(
+        path.resolve().name,
+        dict(_flat(header.run)),
+        statement,
+        _metrics(path / METRICS),
+        privacy_spent(header.plan, statement, trained, evaluated),
+        noise_level(header),
+        trained,
+    )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    rows = []
+    for name, value in values.items():
+        whole = f"{prefix}{name}"
+        rows += _flat(value, f"{whole}.") if isinstance(value, Mapping) else [(whole, str(value))]
+    return rows
+
+
+def _metrics(path: Path) -> Metrics:
+    """Every column of numbers but the rounds and ε, which the statement knows better."""
+    if not path.exists():
+        return {}
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        table = parquet.ParquetFile(path).read()
+        rounds = table.column("round").cast(pa.int64()).to_pylist()
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise ConfigError(f"{path} (metrics of the run) cannot be read: {error}.") from None
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if name in ("round", "epsilon") or not _numeric(column.type):
+            continue
+        pairs = zip(rounds, column.to_pylist(), strict=True)
+        columns[name] = tuple((t, float(y)) for t, y in pairs if t is not None and _drawable(y))
+    return columns
+
+
+def _numeric(kind: Any) -> bool:
+    from pyarrow import types
+
+    return types.is_floating(kind) or types.is_integer(kind)
+
+
+def _drawable(value: float | None) -> bool:
+    return value is not None and abs(value) <= _LARGEST
