@@ -125,14 +125,17 @@ def _work(connection: Connection, threads: int) -> None:
     while True:
         try:
             work = connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):  # nobody asks any more
             return
         error = None
         try:
             carry_out_run(*work)
         except Exception as reason:
             error = one_line(str(reason)) or type(reason).__name__
-        connection.send(error)
+        try:
+            connection.send(error)
+        except ConnectionError:
+            return
 
 
 def _end_with_parent() -> None:
