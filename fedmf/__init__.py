@@ -15,7 +15,8 @@ A run is one value:
 
 Each value may be one of yours: a `Task` for any model and loss, a `Factorization` for the strategy matrix, an
 object with ``init`` and ``step`` for the server optimizer. `design` compares mechanisms before anything is
-trained, `account` says what a run really gave, `MomentStream` releases running means and covariances.
+trained, `account` says what a run really gave, `PrivateStream` releases running means and covariances of the
+rows that a service gets.
 The rooms behind this face: fedmf.factorization, fedmf.accounting, fedmf.noise, fedmf.moments, fedmf.training,
 fedmf.optim, fedmf.runs, fedmf.sweeps, fedmf.streaming, fedmf.flower.
 """
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         load_model,
         load_run,
     )
+    from fedmf.streaming import PrivateStream
     from fedmf.sweeps import Sweep, load_sweep
     from fedmf.training import LocalSGD, Task
 else:
@@ -66,6 +68,7 @@ else:
             "load_model",
             "load_run",
         ),
+        "fedmf.streaming": ("PrivateStream",),
         "fedmf.sweeps": ("Sweep", "load_sweep"),
         "fedmf.training": ("LocalSGD", "Task"),
     }
@@ -94,6 +97,7 @@ __all__ = [
     "Participation",
     "PrivacyStatement",
     "PrivateEvaluation",
+    "PrivateStream",
     "Run",
     "Sgd",
     "Sweep",

@@ -108,6 +108,7 @@ PUBLIC = [
     "Participation",
     "PrivacyStatement",
     "PrivateEvaluation",
+    "PrivateStream",
     "Run",
     "Sgd",
     "Sweep",

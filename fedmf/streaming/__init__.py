@@ -2,6 +2,7 @@
 
 from fedmf.streaming.outputs import open_output
 from fedmf.streaming.position import Position
+from fedmf.streaming.push import PrivateRelease, PrivateStream
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.session import open_reader, open_run
@@ -16,6 +17,8 @@ __all__ = [
     "InputError",
     "Layout",
     "Position",
+    "PrivateRelease",
+    "PrivateStream",
     "RowBlock",
     "RowReader",
     "Settings",

@@ -34,7 +34,7 @@ def meet_losses(state: StreamState, guard: Guard, restored: bool) -> None:
         raise StateError(
             f"{state.path} is a copy or a restored backup: {losses[-1].released} steps of its stream were "
             f"released, of which it holds {losses[-1].first}. Go on where the others are, or with "
-            "--restored-from-backup, which counts them as spent."
+            "--restored-from-backup (restored=True), which counts them as spent."
         )
     state.open_era(os.urandom(32), {**state.note, RESTORED: [dataclasses.asdict(loss) for loss in losses]})
     guard.note(state.openings(), step, None, losses)

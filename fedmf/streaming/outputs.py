@@ -19,22 +19,32 @@ from fedmf.records import replace_durably
 from fedmf.streaming.stream_plan import StreamPlan
 from fedmf.typing import Array
 
-__all__ = ["JsonLinesFile", "Output", "ParquetFile", "Renderer", "StandardOutput", "open_output"]
+__all__ = ["JsonLinesFile", "Output", "ParquetFile", "Renderer", "Returned", "StandardOutput", "open_output"]
 
 _GROUP_BYTES: Final = 1 << 25
 
 
 class Renderer:
-    """The fields of a release from its numbers; elementwise, so that no release depends on its neighbours."""
+    """The fields of a release from its numbers; elementwise, so that no release depends on its neighbours.
+
+    With w_t = Σ_i [A₁]_{ti}, v_t = τ₁²·‖(A₁C₁⁻¹)_t‖² and A₁ = A₂, Y_t/w_t is the private mean of the rows
+    with weights [A₁]_{ti}/w_t, and S_t/w_t − (Y_t/w_t)(Y_t/w_t)ᵀ + v_t/w_t²·I their covariance, unbiased.
+    """
 
     def __init__(self, plan: StreamPlan) -> None:
         self._plan, self._moment = plan, plan.second_moment
-        self._variances = None
-        if plan.averages and plan.second_moment.gives_covariance:
-            self._variances = mean_noise_variances(plan.mechanism, plan.workloads[0])
+        first, second = plan.workloads
+        self._variances = mean_noise_variances(plan.mechanism, first)
+        self._errors = self._variances.sqrt()
+        # Rows of an average sum to one, which 1/t taken t times misses in the last bit.
+        sums = np.ones(plan.rounds) if first.name == "average" else first.row_sums()
+        self._weights = torch.from_numpy(sums)
+        self._covariance = second is first and self._moment.gives_covariance
 
     def fields(self, record: int, releases: Array) -> dict[str, NDArray[Any]]:
-        """t, first, second and for running averages mean and covariance, each with a row per release.
+        """t, first, second, mean, covariance and the standard error of `first`, each with a row per release.
+
+        The covariance is there where both moments have one workload and the second holds squares.
 
         Args:
             record: number of the first release, from 0.
@@ -44,13 +54,16 @@ class Renderer:
         steps = torch.tensor(
             [self._plan.step_of(record + i) for i in range(len(releases))], dtype=torch.int64
         )
+        weights = self._weights[steps - 1]
         first = torch.from_numpy(releases[:, :d])
         second = self._moment.unpack(torch.from_numpy(releases[:, d:]))
-        fields = {"t": steps, "first": first, "second": second}
-        if self._plan.averages:
-            fields["mean"] = first
-        if self._variances is not None:
-            fields["covariance"] = self._moment.covariances(first, second, self._variances[steps - 1])
+        mean = first / weights[:, None]
+        fields = {"t": steps, "first": first, "second": second, "mean": mean}
+        if self._covariance:
+            scaled = second / weights.reshape(-1, *(second.ndim - 1) * [1])
+            noise = self._variances[steps - 1] / weights**2
+            fields["covariance"] = self._moment.covariances(mean, scaled, noise)
+        fields["standard_error"] = self._errors[steps - 1]
         return {name: values.numpy() for name, values in fields.items()}
 
     def lines(self, record: int, releases: Array) -> bytes:
@@ -142,6 +155,25 @@ class StandardOutput(Output):
     def flush(self) -> int:
         """See `Output.flush`."""
         sys.stdout.flush()
+        return 0
+
+
+@final
+class Returned(Output):
+    """No place at all: whoever gave the rows gets the releases."""
+
+    name = "returned"
+    takes_lines = False
+
+    def begin(self, written: int) -> bool:
+        """See `Output.begin`."""
+        return True
+
+    def write(self, content: bytes) -> None:
+        """See `Output.write`."""
+
+    def flush(self) -> int:
+        """See `Output.flush`."""
         return 0
 
 

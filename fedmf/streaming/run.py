@@ -201,8 +201,7 @@ class StreamRun:
         if stop < len(block):
             raise InputError(
                 f"{reader.where(block.first + stop)} {faults[stop]}. The {before.row + stop} rows before it "
-                "are done. Correct it and give the same command with --state again, or do so without "
-                "--stop-at-bad-row."
+                f"are done. {reader.advice}"
             )
 
     def _admit(self, block: RowBlock, faults: dict[int, str]) -> tuple[list[int], int, int, int]:

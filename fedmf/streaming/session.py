@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -12,15 +12,15 @@ from fedmf.noise import NoiseKey
 from fedmf.records import Guard
 from fedmf.streaming.lines import Lines
 from fedmf.streaming.losses import meet_losses
-from fedmf.streaming.outputs import open_output
+from fedmf.streaming.outputs import Returned, open_output
 from fedmf.streaming.rows import InputError, Layout, RowReader
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StateError, StreamState
-from fedmf.streaming.stream_plan import plan_stream
+from fedmf.streaming.stream_plan import StreamPlan, plan_stream
 from fedmf.streaming.text_rows import CsvReader, JsonLinesReader
 
-__all__ = ["FORMATS", "open_reader", "open_run"]
+__all__ = ["FORMATS", "open_pushed", "open_reader", "open_run"]
 
 _SUFFIXES: Final = {
     ".csv": "csv",
@@ -117,46 +117,83 @@ def open_run(
             this machine knows of its stream.
         ValueError: settings, input or output are unfit.
     """
-    begun = StreamState.exists(directory)
-    if begun:
-        state = StreamState.open(directory)
-    else:
-        if first_row != 1:
-            raise InputError(f"input must begin with row 1 for a new stream; got {first_row}.")
-        if source is None and settings.rounds is None:
-            raise InputError("n (rounds) must be given for standard input; got none. Say --rounds N.")
-        open_output(output, fresh=True)
-        with open_reader(source, settings, file_format) as reader:
-            plan = plan_stream(settings, reader.layout, _horizon(settings, source, file_format))
-            key = NoiseKey.from_os() if settings.seed is None else NoiseKey.from_seed(settings.seed)
-            with (
-                StreamState.create(directory, plan, key) as state,
-                Guard.open(key if remembered else None) as guard,
-                _run(state, output, handling, progress, guard) as run,
-            ):
-                yield run, reader
-        return
-    with state:
+    with ExitStack() as kept:
+        if StreamState.exists(directory):
+            state, guard = kept.enter_context(_gone_on(directory, settings, restored))
+            reader = open_reader(source, settings, file_format, state.plan.layout, first_row)
+            rows = kept.enter_context(reader)
+        else:
+            if first_row != 1:
+                raise InputError(f"input must begin with row 1 for a new stream; got {first_row}.")
+            if source is None and settings.rounds is None:
+                raise InputError("n (rounds) must be given for standard input; got none. Say --rounds N.")
+            open_output(output, fresh=True)
+            rows = kept.enter_context(open_reader(source, settings, file_format))
+            plan = plan_stream(settings, rows.layout, _horizon(settings, source, file_format))
+            state, guard = kept.enter_context(_begun(directory, plan, remembered))
+        name = "-" if output is None else str(output.absolute())
+        place = open_output(output, fresh=state.position.output not in ("", name))
+        run = kept.enter_context(StreamRun(state, place, handling, progress, guard))
+        yield run, rows
+
+
+@contextmanager
+def open_pushed(
+    directory: Path,
+    settings: Settings,
+    layout: Layout,
+    handling: Handling | None = None,
+    restored: bool = False,
+) -> Iterator[StreamRun]:
+    """The run of a state directory, begun if there is none, whose releases go to whoever gives the rows.
+
+    Args:
+        directory: of the state.
+        settings: with the horizon; must be those the stream was begun with.
+        layout: of the rows.
+        handling: of rows that do not fit.
+        restored: as in `open_run`.
+
+    Raises:
+        StateError: as `open_run`, or the stream was begun with rows of another layout.
+        ValueError: settings are unfit.
+    """
+    with ExitStack() as kept:
+        if StreamState.exists(directory):
+            state, guard = kept.enter_context(_gone_on(directory, settings, restored))
+            if state.position.output not in ("", Returned.name):
+                raise StateError(
+                    f"the stream in {directory} must have been begun by pushing rows, and not gone on by "
+                    "`fedmf stream`; it goes on with that command."
+                )
+            if state.plan.layout != layout:
+                raise StateError(
+                    f"d (dimension) must be {state.plan.layout.dimension} with the same columns as when the "
+                    f"stream in {directory} began; got {layout.dimension}."
+                )
+        else:
+            if settings.rounds is None:
+                raise ValueError("n (rounds) must be given for rows that are pushed; got none.")
+            plan = plan_stream(settings, layout, settings.rounds)
+            state, guard = kept.enter_context(_begun(directory, plan, remembered=True))
+        yield kept.enter_context(StreamRun(state, Returned(), handling, None, guard))
+
+
+@contextmanager
+def _begun(directory: Path, plan: StreamPlan, remembered: bool) -> Iterator[tuple[StreamState, Guard]]:
+    seed = plan.settings.seed
+    key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
+    with StreamState.create(directory, plan, key) as state, Guard.open(key if remembered else None) as guard:
+        yield state, guard
+
+
+@contextmanager
+def _gone_on(directory: Path, settings: Settings, restored: bool) -> Iterator[tuple[StreamState, Guard]]:
+    with StreamState.open(directory) as state:
         _check_same(state.plan.settings, settings, directory)
         with Guard.open(state.key) as guard:
             meet_losses(state, guard, restored)
-            with (
-                open_reader(source, settings, file_format, state.plan.layout, first_row) as reader,
-                _run(state, output, handling, progress, guard) as run,
-            ):
-                yield run, reader
-
-
-def _run(
-    state: StreamState,
-    output: Path | None,
-    handling: Handling | None,
-    progress: Callable[[int, int], None] | None,
-    guard: Guard,
-) -> StreamRun:
-    name = "-" if output is None else str(output.absolute())
-    place = open_output(output, fresh=state.position.output not in ("", name))
-    return StreamRun(state, place, handling, progress, guard)
+            yield state, guard
 
 
 def _horizon(settings: Settings, source: Path | None, file_format: str | None) -> int:

@@ -37,8 +37,8 @@ NOT_COVERED: Final = (
 )
 SECRETS: Final = (
     "the noise key (noise.key) and every backup of it: for ever, also after the stream",
-    "the rest of the state directory (state.sqlite, releases.bin, operator.json): past noise, who took part "
-    "in which step, counts that depend on data",
+    "the rest of the state directory (state.sqlite, releases.bin, pushes.bin, operator.json): past noise, who"
+    " took part in which step, counts that depend on data",
     "the input, and its rows wherever they were logged or kept",
 )
 _EACH_ANOTHER: Final = "every row belongs to another user, as no user column was named"

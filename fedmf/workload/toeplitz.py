@@ -104,6 +104,18 @@ class ToeplitzWorkload:
             sums = _correlate(self.row_weights**2, squares)
         return sums if self.column_weights is None else sums * self.column_weights**2
 
+    def row_sums(self) -> Vector:
+        """Σ_i [A]_{ti}, shape (n,).
+
+        >>> exponential(0.5, 3).row_sums()
+        array([1.  , 1.5 , 1.75])
+        """
+        if self.column_weights is None:
+            sums = np.cumsum(self.coefficients)
+        else:
+            sums = _correlate(self.column_weights[::-1], self.coefficients)[::-1]
+        return sums if self.row_weights is None else sums * self.row_weights
+
     def materialize(self) -> NDArray[np.float64]:
         """The dense n×n matrix; an oracle for small n."""
         lag = np.subtract.outer(np.arange(self.rounds), np.arange(self.rounds))

@@ -1,0 +1,100 @@
+"""The file of the keys of pushed rows, so that a row that comes again gets its release again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Final, Self
+
+from fedmf.records import sync_directory
+from fedmf.streaming.state.schema import StateError
+
+__all__ = ["PushFile"]
+
+_DIGEST: Final = 16
+_RECORD: Final = 2 * _DIGEST
+
+
+class PushFile:
+    """For each step the keyed digest of its row's key (zeros without one), and one of step, key and contents.
+
+    A record is durable before its step is committed, and counts once that is: what lies past the last
+    committed step is an attempt that came to nothing, and the next one is written over it.
+
+    Args:
+        path: of the file; made if it is missing.
+        steps: t, the steps that are committed.
+        secret: the key of the digests.
+
+    Raises:
+        StateError: the file lacks records of committed steps.
+    """
+
+    def __init__(self, path: Path, steps: int, secret: bytes) -> None:
+        self._path, self._secret = path, secret
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            sync_directory(path.parent)
+            content = self._read(0, steps)
+            if len(content) < _RECORD * steps:
+                raise StateError(
+                    f"{path} must hold a record of each of the {steps} steps taken; it has "
+                    f"{len(content) // _RECORD}. Restore the directory from a copy."
+                )
+        except BaseException:
+            os.close(self._file)
+            raise
+        self._steps: dict[bytes, int] = {}
+        for step in range(1, steps + 1):
+            self.committed(content[_RECORD * (step - 1) :][:_DIGEST], step)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def digest(self, key: str | None) -> bytes:
+        """What stands for a row's key."""
+        return bytes(_DIGEST) if key is None else self._keyed(b"key", key.encode(errors="surrogatepass"))
+
+    def step_of(self, digest: bytes) -> int | None:
+        """The committed step of a key, None if there is none."""
+        return self._steps.get(digest)
+
+    def holds(self, step: int, digest: bytes, content: bytes) -> bool:
+        """Whether the record of a step is that of this key and these contents."""
+        return self._read(step - 1, step) == self._record(step, digest, content)
+
+    def write(self, step: int, digest: bytes, content: bytes) -> None:
+        """Put down durably which row is about to take a step."""
+        record, at = self._record(step, digest, content), _RECORD * (step - 1)
+        while record:
+            done = os.pwrite(self._file, record, at)
+            record, at = record[done:], at + done
+        os.fsync(self._file)
+
+    def committed(self, digest: bytes, step: int) -> None:
+        """Remember that the step of a key is committed."""
+        if any(digest):
+            self._steps[digest] = step
+
+    def _record(self, step: int, digest: bytes, content: bytes) -> bytes:
+        return digest + self._keyed(b"row", step.to_bytes(8, "little") + digest + content)
+
+    def _keyed(self, kind: bytes, content: bytes) -> bytes:
+        return hashlib.blake2b(content, key=self._secret, person=kind, digest_size=_DIGEST).digest()
+
+    def _read(self, start: int, stop: int) -> bytes:
+        content, size = bytearray(), _RECORD * (stop - start)
+        while len(content) < size:
+            more = os.pread(self._file, size - len(content), _RECORD * start + len(content))
+            if not more:
+                break
+            content += more
+        return bytes(content)
