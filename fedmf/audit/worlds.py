@@ -182,7 +182,10 @@ def _contents(folder: Path, place: Path) -> dict[str, str]:
 
 
 def _traffic(sent: Sequence[SentMessage], one_each: bool) -> Iterator[str]:
-    """A line for each message to one user; whom else the same worker is asked for is no message to a user."""
+    """A line for each message to one user; whom else the same worker is asked for is no message to a user.
+
+    How often nodes are asked whom they serve depends on how quickly they start, before any example is read.
+    """
     if one_each:
         lines = [f"round {m.group} {m.kind} to {','.join(m.users)}: {m.size} bytes" for m in sent]
         yield from sorted(lines)
@@ -192,6 +195,7 @@ def _traffic(sent: Sequence[SentMessage], one_each: bool) -> Iterator[str]:
         of_group = [message for message in sent if (message.group, message.kind) == (group, kind)]
         users = ",".join(sorted(user for message in of_group for user in message.users))
         sizes = [message.size[0] for message in of_group]
+        sizes = sizes if users else sorted({*sizes})
         yield f"round {group} {kind} to {users}: {sizes} bytes of arrays"
 
 

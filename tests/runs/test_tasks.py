@@ -48,7 +48,7 @@ def test_data_and_model_are_as_configured(
     assert 0 < task.evaluate(task.model.initial())["loss"] < 10
 
 
-@pytest.mark.parametrize("partition", sorted(PARTITIONS))
+@pytest.mark.parametrize("partition", sorted({*PARTITIONS} - {"each-example"}))  # test_example_level.py
 def test_partitions_reach_the_data(partition: str) -> None:
     task = configured(
         partition=partition, dirichlet_alpha=0.1, size_exponent=1.1, shards_per_user=1
