@@ -1,14 +1,16 @@
 """Users trained per second, engine by engine, on the workload of `engines/workload.py`.
 
-    python simulations/benchmarks/engine.py [--models mlp cnn] [--pfl-python PATH] [--repeats R]
-                                            [--plot FILE] [--json]
+    python simulations/benchmarks/engine.py [--models mlp cnn] [--pfl-python PATH] [--jax-python PATH]
+                                            [--threads T] [--repeats R] [--plot FILE] [--json]
 
 Every engine runs in a process of its own, one after another, in ``--repeats`` interleaved passes; what
-counts is the median round of all passes. ``pfl`` needs an environment of its own (``pip install pfl==0.6.0
-torch``) whose Python is given; without it those rows are left out, and said to be. Baseline of the ratios:
-pfl in the faster of its two set-ups, or the plain PyTorch loop where there is no pfl. The arithmetic limit
-is the time that the multiply-adds of the workload take at the speed of a large matrix product, measured in
-the same run.
+counts is the median round of all passes. Torch and OpenMP get ``--threads`` threads in each; JAX takes the
+processors that it is pinned to (use taskset). JAX is one jitted program of a whole round without messages or
+record, and needs the Python of an environment with jax and torch. ``pfl`` needs an environment of its own
+(``pip install pfl==0.6.0 torch``) whose Python is given; without it those rows are left out, and said to be.
+Baseline of the ratios: pfl in the faster of its two set-ups, or the plain PyTorch loop where there is no pfl.
+The arithmetic limit is the time that the multiply-adds of the workload take at the speed of a large matrix
+product, measured in the same run.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ class Engine:
         return json.loads(lines[-1])["seconds"][workload.WARM_UP :]
 
 
-def engines(pfl_python: str | None, ray: bool) -> list[Engine]:
+def engines(pfl_python: str | None, jax_python: str | None, ray: bool) -> list[Engine]:
     """All that can run here."""
     rows = [
         Engine("fedmf, identity", "fedmf_run.py", ("--mechanism", "identity")),
@@ -77,6 +79,8 @@ def engines(pfl_python: str | None, ray: bool) -> list[Engine]:
         Engine("fedmf loop, bisr p=4", "fedmf_run.py", ("--mechanism", "bisr", "--local-engine", "loop")),
         Engine("plain PyTorch loop", "torch_loop.py"),
     ]
+    if jax_python is not None:
+        rows.append(Engine("JAX, one jitted round", "jax_scan.py", python=(jax_python,)))
     if pfl_python is not None:
         torchrun = (pfl_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
         rows.append(Engine("pfl, one process", "pfl_run.py", python=(pfl_python,)))
@@ -166,17 +170,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--models", nargs="+", choices=workload.MODELS, default=list(workload.MODELS))
     parser.add_argument("--pfl-python", help="Python of an environment that has pfl 0.6.0")
+    parser.add_argument("--jax-python", help="Python of an environment that has jax and torch")
+    parser.add_argument("--threads", type=int, default=1, help="of every engine")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--plot", type=Path, help="write a picture here")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     options = parser.parse_args()
     messages = Console(stderr=True)
+    os.environ |= dict.fromkeys(
+        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(options.threads)
+    )
+    if options.jax_python is None:
+        messages.print("JAX is left out: no --jax-python given.")
     if options.pfl_python is None:
         messages.print("pfl is left out: no --pfl-python given.")
     ray = importlib.util.find_spec("ray") is not None
     if not ray:
         messages.print("Flower's Ray engine is left out: ray is not installed.")
-    results = measure(engines(options.pfl_python, ray), options.models, options.repeats, messages)
+    results = measure(
+        engines(options.pfl_python, options.jax_python, ray), options.models, options.repeats, messages
+    )
     if options.plot is not None:
         draw(results, options.plot)
     if not options.json:
