@@ -25,7 +25,6 @@ import json
 import pickle
 import random
 import shutil
-import sqlite3
 import sys
 import tempfile
 from collections import Counter
@@ -34,14 +33,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from forged_records import ledgers_forged, streams_forged
 
 from fedmf.flower import RoundReport, run_in_process
-from fedmf.records import SCHEMA, RecordKind, Seal
-from fedmf.records.ledger.schema import LEDGER, opening_rows, rows
 from fedmf.runs import Run, Session, account, run_of
 from fedmf.runs.directory import RunDirectory
 from fedmf.streaming import Settings, open_run, stream_statement
-from fedmf.streaming.state.schema import STREAM_STATE
 
 Outcome = Callable[[Path], bytes]
 #: What a run or stream writes and never reads.
@@ -187,91 +184,6 @@ def flip(path: Path, draw: random.Random) -> str:
     return f"{path.name} bit {bit}"
 
 
-def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to each single value of a JSON document."""
-    if isinstance(value, dict | list):
-        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from places(inner, (*at, key))
-    else:
-        yield at
-
-
-def changed(value: Any, draw: random.Random) -> Any:
-    """Another value of the same type."""
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int):
-        return value + draw.choice([-1, 1, 10])
-    if value == 0.0 and isinstance(value, float):
-        return draw.choice([0.5, 1.0])
-    if isinstance(value, float):
-        return value * draw.choice([0.5, 0.9, 1 + 1e-6, 1.1, 2.0, 8 / 3])
-    return draw.choice([1, 0.5, "x"]) if value is None else value + draw.choice(["x", "0", " "])
-
-
-def forge(text: str, draw: random.Random) -> tuple[str, str]:
-    """(the document with one value changed, where)."""
-    document = json.loads(text)
-    *way, last = draw.choice(list(places(document)))
-    inner = document
-    for key in way:
-        inner = inner[key]
-    inner[last] = changed(inner[last], draw)
-    return json.dumps(document, ensure_ascii=False), ".".join(map(str, [*way, last]))
-
-
-def forge_ledger(path: Path, edit: Callable[[str], str], seal: Seal | None = None) -> None:
-    """Change a ledger's header and compute the chain again, and codes where the seal has the key."""
-    seal = seal or Seal.of(LEDGER, None)
-    connection = sqlite3.connect(path)
-    triggers = [line for line in SCHEMA if line.startswith("CREATE TRIGGER")]
-    for trigger in triggers:
-        connection.execute("DROP TRIGGER " + trigger.split()[2])
-    query = "SELECT version, rounds, max_participations, min_separation, json FROM header"
-    *fields, text = connection.execute(query).fetchone()
-    text = edit(text)
-    header = chain = seal.chained(b"header", *fields, text)
-    connection.execute("UPDATE header SET json = ?", (text,))
-    _put(connection, seal, "header", "id = 0", chain)
-    waiting = opening_rows(connection)
-    for row, _ in [*rows(connection), (None, None)]:
-        while waiting and (row is None or waiting[0][0][2] <= row.round):
-            content, _ = waiting.pop(0)
-            chain = seal.chained(b"opening", chain, header, *content)
-            _put(connection, seal, "openings", f"number = {content[0]}", chain)
-        if row is not None:
-            chain = seal.chained(b"round", chain, header, *row)
-            _put(connection, seal, "rounds", f"round = {row.round}", chain)
-    for index, version, metrics in connection.execute("SELECT round, version, json FROM metrics").fetchall():
-        value = seal.chained(b"metrics", header, index, version, metrics)
-        _put(connection, seal, "metrics", f"round = {index}", value)
-    for trigger in triggers:
-        connection.execute(trigger)
-    connection.commit()
-    connection.close()
-
-
-def forge_stream(path: Path, edit: Callable[[str], str]) -> None:
-    """Change a stream's plan and compute its chain value again."""
-    connection = sqlite3.connect(path)
-    text, digest_key = connection.execute("SELECT json, digest_key FROM plan").fetchone()
-    text = edit(text)
-    chain = _seal(STREAM_STATE).chained(b"plan", text, digest_key)
-    connection.execute("UPDATE plan SET json = ?, chain = ?", (text, chain))
-    connection.commit()
-    connection.close()
-
-
-def _seal(kind: RecordKind) -> Seal:
-    return Seal.of(kind, None)
-
-
-def _put(connection: sqlite3.Connection, seal: Seal, table: str, where: str, chain: bytes) -> None:
-    connection.execute(f"UPDATE {table} SET chain = ? WHERE {where}", (chain,))
-    if seal.key is not None:
-        connection.execute(f"UPDATE {table} SET mac = ? WHERE {where}", (seal.code(chain),))
-
-
 def trials(
     made: Path, outcome: Outcome, damage: Callable[[Path], str], count: int, scratch: Path
 ) -> Iterator[tuple[str, str, str]]:
@@ -314,8 +226,8 @@ def table(
                     inside, name, base, check = file, f"run: {file}", run_path, outcome
                 cases.append((name, base, check, lambda p, f=inside: flip(p / f, draw), share))
         for name, base, check, damage in (
-            ("run: header, one value forged", run_path, RunOutcome(), _forge_ledger_at(draw)),
-            ("stream: plan, one value forged", stream_path, stream_outcome, _forge_stream_at(draw)),
+            ("run: header, one value forged", run_path, RunOutcome(), ledgers_forged(draw)),
+            ("stream: plan, one value forged", stream_path, stream_outcome, streams_forged(draw)),
         ):
             cases.append((name, base, check, damage, forged // 2))
         for name, base, check, damage, count in cases:
@@ -326,36 +238,6 @@ def table(
                     show(f"{column}: {name}: {done}: {raised}")
             found.append((name, counts))
     return found
-
-
-def _forge_ledger_at(draw: random.Random) -> Callable[[Path], str]:
-    def damage(path: Path) -> str:
-        where: list[str] = []
-
-        def edit(text: str) -> str:
-            changed_text, place = forge(text, draw)
-            where.append(place)
-            return changed_text
-
-        forge_ledger(path / "ledger.sqlite", edit)
-        return where[0]
-
-    return damage
-
-
-def _forge_stream_at(draw: random.Random) -> Callable[[Path], str]:
-    def damage(path: Path) -> str:
-        where: list[str] = []
-
-        def edit(text: str) -> str:
-            changed_text, place = forge(text, draw)
-            where.append(place)
-            return changed_text
-
-        forge_stream(path / "state" / "state.sqlite", edit)
-        return where[0]
-
-    return damage
 
 
 def main() -> None:

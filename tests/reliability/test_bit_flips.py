@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
 import shutil
 import sqlite3
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -21,19 +20,12 @@ from fedmf.runs.directory import RunDirectory
 from fedmf.runs.recorded import opened_record
 from fedmf.streaming import StateError, open_run
 
-SCRIPT = Path(__file__).resolve().parents[2] / "simulations" / "reliability" / "bit_flips.py"
+FOLDER = Path(__file__).resolve().parents[2] / "simulations" / "reliability"
+sys.path.insert(0, str(FOLDER))
+import bit_flips as flips  # noqa: E402  # pyright: ignore[reportMissingImports]
+from forged_records import forge_ledger, ledgers_forged, streams_forged  # noqa: E402  # pyright: ignore[reportMissingImports]
 
-
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bit_flips", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-flips = load_script()
+sys.path.remove(str(FOLDER))
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +84,8 @@ def test_no_forged_value_of_a_header_goes_unnoticed(secret: Path, stream: Path, 
     """The chain fits, the codes cannot."""
     draw = random.Random(4)
     for made, outcome, forge in (
-        (secret, flips.RunOutcome(), flips._forge_ledger_at(draw)),
-        (stream, flips.stream_outcome, flips._forge_stream_at(draw)),
+        (secret, flips.RunOutcome(), ledgers_forged(draw)),
+        (stream, flips.stream_outcome, streams_forged(draw)),
     ):
         for row in flips.trials(made, outcome, forge, 15, tmp_path):
             assert row[1] == "refused", row
@@ -149,7 +141,7 @@ def test_a_figure_that_contradicts_the_header_is_refused_whoever_wrote_it(
     for key in way:
         value = value[key]  # type: ignore[index]
     forged = OTHER[way[-1]] if way[-1] in OTHER else value * 1.01  # type: ignore[operator]
-    flips.forge_ledger(path / "ledger.sqlite", edited(*way, value=forged), seal)
+    forge_ledger(path / "ledger.sqlite", edited(*way, value=forged), seal)
     for reading in (account, Session.resume, load_model):
         with pytest.raises(LedgerError, match=f"^{name} of the header is .* follows") as caught:
             reading(path)
@@ -163,7 +155,7 @@ def test_more_noise_in_the_header_than_its_epsilon_asks_for_is_refused_without_a
     path = copy(secret)
     (path / "noise.key").unlink()
     account(path)  # the chain alone is checked
-    flips.forge_ledger(path / "ledger.sqlite", edited("plan", "noise_multiplier", value=1.6))
+    forge_ledger(path / "ledger.sqlite", edited("plan", "noise_multiplier", value=1.6))
     with pytest.raises(LedgerError, match=r"^noise_multiplier of the header is 1\.6; from the rest"):
         account(path)
 
