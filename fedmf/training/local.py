@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -165,7 +164,7 @@ class LocalTrainer:
             if chain is None or not group.implied or not isinstance(into, FixedPointSum):
                 return False
             trained.append(len(group))
-            for user, (stage, reason) in into.add_computed(len(group), partial(chain.add, group)):
+            for user, (stage, reason) in chain.add_to(into, group):
                 failures.note(int(group.positions[user]), stage, reason)
             return True
 

@@ -14,16 +14,17 @@ from torch import Tensor, nn
 from fedmf.data import InMemoryDataset
 from fedmf.training import LocalSGD, Task, classification
 from fedmf.training.barrier import Failures, Group
-from fedmf.training.clipping import FRACTION_BITS
+from fedmf.training.clipping import FRACTION_BITS, FixedPointSum
 from fedmf.training.local import LocalTrainer
 from fedmf.training.low_rank import LowRankProgram
+from fedmf.training.low_rank import program as low_rank_program
 from fedmf.training.low_rank.products import add_product, count_product, padded
-from fedmf.training.low_rank.sums import _norm
-from fedmf.training.low_rank.values import Chain, Work
+from fedmf.training.low_rank.sums import NO_CLASS, NOT_FINITE, _norm, train_and_sum
+from fedmf.training.low_rank.values import Chain, Work, work
 
 #: Of the largest entry: float32 sums, and a bound of their rounding that the clip norm leaves room for.
 TOLERANCE = 5e-5
-SCALE = 2.0**FRACTION_BITS * (1 - 2.0**-30)
+SCALE = 2.0**FRACTION_BITS
 RULES = {
     "one step": LocalSGD(epochs=1, batch_size=200, learning_rate=0.1),
     "one epoch": LocalSGD(epochs=1, batch_size=8, learning_rate=0.1),
@@ -72,10 +73,11 @@ def program(task: Task, local: LocalSGD) -> LowRankProgram:
 
 def integers(task: Task, local: LocalSGD, clip_norm: float, most: int | None = None) -> NDArray[np.int64]:
     """The sum over all users."""
-    total, origin = np.zeros(task.model.dimension, np.int64), task.model.initial()
+    total, origin = FixedPointSum(task.model.dimension, clip_norm), task.model.initial()
     for group in groups(task, local, most):
-        assert list(program(task, local).received(origin).add(group, clip_norm, SCALE, total)) == []
-    return total
+        assert list(program(task, local).received(origin).add_to(total, group)) == []
+    assert total.users == task.dataset.users
+    return total.fixed_point.numpy()
 
 
 def reference(task: Task, local: LocalSGD, user: int) -> Tensor:
@@ -212,31 +214,77 @@ def test_integers_are_the_truncated_products() -> None:
 def test_a_users_integers_do_not_depend_on_the_others() -> None:
     sizes = [3, 9, 20, 20, 33, 1]
     task, local = task_of(sizes, made("two layers")), RULES["momentum"]
-    together, alone = integers(task, local, 0.3), np.zeros(task.model.dimension, np.int64)
+    together, alone = integers(task, local, 0.3), FixedPointSum(task.model.dimension, 0.3)
     origin = task.model.initial()
     for name in task.dataset.user_ids:
         for group in LocalTrainer(task, local)._groups([name], 3, Failures()):
-            assert not list(program(task, local).received(origin).add(group, 0.3, SCALE, alone))
-    assert np.array_equal(together, alone)
+            assert not list(program(task, local).received(origin).add_to(alone, group))
+    assert np.array_equal(together, alone.fixed_point.numpy())
     assert np.array_equal(together, integers(task, local, 0.3, most=2))
 
 
 def test_what_is_wrong_with_a_users_examples_is_its_own() -> None:
     task, local = task_of([6] * 4, made("two layers")), RULES["one epoch"]
     (group,) = groups(task, local)
-    origin, right, wrong = task.model.initial(), *(np.zeros(task.model.dimension, np.int64) for _ in range(2))
+    origin, right, wrong = task.model.initial(), *(FixedPointSum(task.model.dimension, 0.3) for _ in range(2))
     first, last = (slice(int(a), int(b)) for a, b in (group.edges[1:3], group.edges[3:5]))
     group.features[first.start] = math.nan
     group.labels[last.stop - 1] = 5
-    found = dict(program(task, local).received(origin).add(group, 0.3, SCALE, wrong))
+    found = dict(program(task, local).received(origin).add_to(wrong, group))
     assert found == {
         1: ("update", "holds NaN or infinity"),
         3: ("training", "IndexError: a label is no class of the model"),
     }
     rest = group.without([1, 3])
-    assert list(program(task, local).received(origin).add(rest, 0.3, SCALE, right)) == []
-    assert np.array_equal(right, wrong)
-    assert right.any()
+    assert list(program(task, local).received(origin).add_to(right, rest)) == []
+    assert torch.equal(right.fixed_point, wrong.fixed_point)
+    assert right.fixed_point.any()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_memory_that_fails_for_a_while_costs_nothing(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, local = task_of([6] * 8, made("two layers")), RULES["one epoch"]
+    expected, left = integers(task, local, 0.3), [times]
+
+    def failing(*arguments: object) -> Work:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise MemoryError
+        return work(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(low_rank_program, "work", failing)
+    assert np.array_equal(integers(task, local, 0.3), expected)
+
+
+def test_memory_that_is_never_there_makes_users_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, local = task_of([6] * 3, made("two layers")), RULES["one epoch"]
+
+    def failing(*_: object) -> Work:
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(low_rank_program, "work", failing)
+    total = FixedPointSum(task.model.dimension, 0.3)
+    (group,) = groups(task, local)
+    found = dict(program(task, local).received(task.model.initial()).add_to(total, group))
+    assert {user: stage for user, (stage, _) in found.items()} == dict.fromkeys(range(3), "training")
+    assert not total.fixed_point.any()
+    assert total.users == 3
+
+
+def test_nothing_is_added_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, local = task_of([6] * 3, made("two layers")), RULES["one epoch"]
+
+    def failing(*arguments: object) -> None:
+        train_and_sum(*arguments)
+        raise MemoryError
+
+    monkeypatch.setattr(low_rank_program, "train_and_sum", failing)
+    total = FixedPointSum(task.model.dimension, 0.3)
+    (group,) = groups(task, local)
+    with pytest.raises(MemoryError):
+        list(program(task, local).received(task.model.initial()).add_to(total, group))
+    monkeypatch.undo()
+    assert np.array_equal(total.fixed_point.numpy(), integers(task, local, 0.3))
 
 
 def hooked(module: nn.Module) -> nn.Module:

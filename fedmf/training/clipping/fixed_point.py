@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -14,8 +13,6 @@ from torch import Tensor
 from fedmf.training.clipping.kernel import add_clipped
 
 __all__ = ["FRACTION_BITS", "MAX_USERS", "FixedPointSum", "clip", "clip_to_fixed_point"]
-
-Computed = TypeVar("Computed")
 
 #: A clipped coordinate x is held as the integer trunc(x·2^FRACTION_BITS/ζ), so |integer| ≤ 2^40.
 FRACTION_BITS = 40
@@ -143,9 +140,7 @@ class FixedPointSum:
         self.users += len(updates)
         return finite
 
-    def add_computed(
-        self, users: int, compute: Callable[[float, float, NDArray[np.int64]], Iterable[Computed]]
-    ) -> list[Computed]:
+    def add_computed(self, users: int, compute: Callable[[float, float, NDArray[np.int64]], None]) -> None:
         """Let a program add the integers of clipped updates itself; on a processor.
 
         Args:
@@ -153,17 +148,13 @@ class FixedPointSum:
             compute: given ζ, what a clipped row of norm ζ is scaled to, and the total, shape (d,), to which
                 each user's row of integers must be added whole or not at all.
 
-        Returns:
-            What it yields.
-
         Raises:
             ValueError: more users than an int64 total can hold.
         """
         self._check_room(users)
         scale = _margin(self._total.numel()) * 2.0**FRACTION_BITS
-        found = list(compute(self.clip_norm, scale, self._total.numpy()))
+        compute(self.clip_norm, scale, self._total.numpy())
         self.users += users
-        return found
 
     def add_nothing(self, users: int) -> None:
         """Count users whose contribution is the zero vector.

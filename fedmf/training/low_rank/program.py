@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedmf.data import TensorStructure
-from fedmf.training.barrier import Group
+from fedmf.training.barrier import Group, described, pass_interrupt
+from fedmf.training.clipping import FixedPointSum
 from fedmf.training.gradients import layers_of
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.losses import cross_entropy
@@ -24,6 +26,8 @@ __all__ = ["LowRankProgram"]
 
 #: By type, what `Chain` calls an activation.
 _ACTIVATIONS: Final[dict[type[nn.Module], int]] = {nn.ReLU: 1, nn.Tanh: 2, nn.Sigmoid: 3}
+#: Of users that were not trained yet.
+UNTOUCHED: Final = -1
 #: What became of a user that does not count: where, and why.
 REASONS: Final = {
     NOT_FINITE: ("update", "holds NaN or infinity"),
@@ -42,20 +46,49 @@ class ReceivedChain:
     def __init__(self, chain: Chain, rule: Rule) -> None:
         self._chain, self._rule = chain, rule
 
-    def add(
-        self, group: Group, clip_norm: float, scale: float, total: NDArray[np.int64]
-    ) -> Iterator[tuple[int, tuple[str, str]]]:
-        """Train a group's users and add the integers of their clipped updates.
+    def add_to(self, total: FixedPointSum, group: Group) -> Iterator[tuple[int, tuple[str, str]]]:
+        """Train a group's users and add the integers of their clipped updates, each once or not at all.
+
+        What fails before anything is added, such as an allocation, is tried again, in halves to one user.
 
         Args:
+            total: changed.
             group: of users with class numbers as labels.
-            clip_norm: ζ.
-            scale: what an update of norm ζ is scaled to.
-            total: shape (d,), int64; changed.
 
         Yields:
-            Users (0 is the first of the group) that add nothing because of what they own, with where and why.
+            Users (0 is the first of the group) that add nothing, with where and why.
         """
+        outcome = np.full(len(group), UNTOUCHED)
+        try:
+            total.add_computed(len(group), partial(self._compute, group, outcome))
+        except BaseException as error:
+            pass_interrupt(error)
+            if (outcome != UNTOUCHED).any():
+                raise
+            yield from self._again(total, group, described(error))
+            return
+        for user in np.flatnonzero(outcome != COUNTED).tolist():
+            yield user, REASONS[int(outcome[user])]
+
+    def _again(
+        self, total: FixedPointSum, group: Group, reason: str
+    ) -> Iterator[tuple[int, tuple[str, str]]]:
+        if len(group) == 1:
+            total.add_nothing(1)
+            yield 0, ("training", reason)
+            return
+        for half, first in zip(group.halves(), (0, len(group) // 2), strict=True):
+            for user, why in self.add_to(total, half):
+                yield first + user, why
+
+    def _compute(
+        self,
+        group: Group,
+        outcome: NDArray[np.int64],
+        clip_norm: float,
+        scale: float,
+        total: NDArray[np.int64],
+    ) -> None:
         assert isinstance(group.features, Tensor)
         absent = np.zeros(len(group), dtype=np.bool_)
         absent[sorted(group.absent)] = True
@@ -68,11 +101,8 @@ class ReceivedChain:
             group.steps.active.astype(np.int64),
             absent,
         )
-        outcome = np.empty(len(group), dtype=np.int64)
         memory = work(self._chain, examples)
         train_and_sum(self._chain, self._rule, examples, memory, clip_norm, scale, total, outcome)
-        for user in np.flatnonzero(outcome != COUNTED).tolist():
-            yield user, REASONS[int(outcome[user])]
 
 
 class LowRankProgram:
