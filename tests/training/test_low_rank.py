@@ -19,7 +19,7 @@ from fedmf.training.local import LocalTrainer
 from fedmf.training.low_rank import LowRankProgram
 from fedmf.training.low_rank import program as low_rank_program
 from fedmf.training.low_rank.products import add_product, count_product, padded
-from fedmf.training.low_rank.sums import NO_CLASS, NOT_FINITE, _norm, train_and_sum
+from fedmf.training.low_rank.sums import _norm, train_and_sum
 from fedmf.training.low_rank.values import Chain, Work, work
 
 #: Of the largest entry: float32 sums, and a bound of their rounding that the clip norm leaves room for.
