@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Final, Self
@@ -82,6 +83,7 @@ class Crew:
     def _member(self) -> tuple[BaseProcess, Connection]:
         context = multiprocessing.get_context("spawn")
         mine, theirs = context.Pipe()
+        resource_tracker.ensure_running()  # which lets interruptions through again when it starts
         process = context.Process(target=_work, args=(theirs, self._threads), name="fedmf-sweep")
         with _threads_of_children(self._threads), _no_interruption():
             process.start()
