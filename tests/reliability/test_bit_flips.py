@@ -27,6 +27,9 @@ from forged_records import forge_ledger, ledgers_forged, streams_forged  # noqa:
 
 sys.path.remove(str(FOLDER))
 
+#: Its fixtures are made once, by one worker.
+pytestmark = pytest.mark.xdist_group("flips")
+
 
 @pytest.fixture(scope="module")
 def secret(tmp_path_factory: pytest.TempPathFactory) -> Path:

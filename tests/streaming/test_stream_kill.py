@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+#: Its fixture is made once, by one worker.
+pytestmark = pytest.mark.xdist_group("stream-kill")
 ROWS, DIMENSION = 17, 2
 MODES = ("undisturbed", "writes", "random")
 
@@ -22,6 +24,7 @@ import hashlib, json, os, random, shutil, signal, sqlite3, sys, time
 import fedmf.streaming.parquet_rows, fedmf.streaming.run as run_module
 from fedmf.cli.app import run
 from pyarrow import parquet
+
 folder = sys.argv[1]
 run_module._MOST_ROWS = 6
 options = "--norm-bound 1 --epsilon 8 --delta 1e-5 --seed 3 --user-column user --max-participations 2 "
