@@ -292,6 +292,19 @@ def hooked(module: nn.Module) -> nn.Module:
     return module
 
 
+def test_an_example_whose_label_is_padding_counts_for_nothing() -> None:
+    """As in torch, whose cross-entropy the other engines use."""
+    task, local = task_of([6, 5], made("two layers")), RULES["one epoch"]
+    labels = task.dataset.labels.clone()  # type: ignore[attr-defined]
+    labels[[1, 7]] = -100
+    task = replace(task, dataset=replace(task.dataset, labels=labels))  # type: ignore[type-var]
+    total, expected = integers(task, local, 0.3), FixedPointSum(task.model.dimension, 0.3)
+    with_weights = LocalTrainer(task, replace(local, engine="loop"))
+    assert with_weights.add_updates(task.model.initial(), task.dataset.user_ids, 3, expected) == []
+    assert total.any()
+    assert np.abs(total - expected.fixed_point.numpy()).max() < TOLERANCE * np.abs(total).max()
+
+
 def test_other_models_and_losses_are_left_to_others() -> None:
     local, task = LocalSGD(), task_of([2, 3], made("two layers"))
     assert LowRankProgram.of(task, local) is not None

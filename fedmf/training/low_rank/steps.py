@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from fedmf.compiled import compiled
+from fedmf.training.losses import PADDING
 from fedmf.training.low_rank.products import add_product
 from fedmf.training.low_rank.vectors import at, dot
 
@@ -223,8 +224,11 @@ def _slope(d, h, begin, wide, rows, kind):
 
 @compiled
 def _cross_entropy(z, begin, wide, classes, labels, shares, rows):
-    """z ← w·(softmax(z) − one-hot); False if a label is no class."""
+    """z ← w·(softmax(z) − one-hot), 0 where the label is padding; False if a label is no class."""
     for r in range(rows):
+        if labels[r] == PADDING:
+            z[begin + r * wide : begin + (r + 1) * wide] = 0
+            continue
         if not 0 <= labels[r] < classes:
             return False
         line = z[begin + r * wide : begin + r * wide + classes]
