@@ -30,6 +30,8 @@ _Arguments = ParamSpec("_Arguments")
 _Value = TypeVar("_Value", bound=Factorization)
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
 _SHORTEST_ARRAY = 16
+_DESCRIPTION = "description"
+_DOUBLES = "<f8"
 
 
 def cache_directory() -> Path | None:
@@ -70,7 +72,7 @@ def remembered(function: Callable[_Arguments, _Value], version: int) -> Callable
         if folder is None:
             return function(*args, **kwargs)
         key = _key(f"{function.__module__}.{function.__qualname__}", version, args, kwargs)
-        path = folder / "factorizations" / f"{key}.npz"
+        path = folder / "factorizations" / f"{key}.zip"
         with suppress(*_UNREADABLE):
             return cast(_Value, factorization_from_dict(_read(path, key)))
         value = function(*args, **kwargs)
@@ -110,10 +112,12 @@ def _content(value: object) -> Any:
 
 
 def _write(path: Path, key: str, description: Mapping[str, Any]) -> None:
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, bytes] = {}
     short = json.dumps({"key": key, "value": _without_arrays(description, arrays)})
     buffer = io.BytesIO()
-    np.savez(buffer, description=np.frombuffer(short.encode(), dtype=np.uint8), **arrays)  # pyright: ignore[reportArgumentType]
+    with zipfile.ZipFile(buffer, "w") as entry:  # each part with its own check
+        for name, content in {_DESCRIPTION: short.encode(), **arrays}.items():
+            entry.writestr(zipfile.ZipInfo(name), content)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
     try:
@@ -126,14 +130,15 @@ def _write(path: Path, key: str, description: Mapping[str, Any]) -> None:
 
 
 def _read(path: Path, key: str) -> dict[str, Any]:
-    with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as entry:
-        stored = json.loads(entry["description"].tobytes().decode())
+    # Plain parts, not arrays of numpy: those have headers in Python, which 3.11 cannot parse in two threads.
+    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as entry:
+        stored = json.loads(entry.read(_DESCRIPTION).decode())
         if stored["key"] != key:
             raise ValueError(f"an entry must hold its own key; got {stored['key']}.")
-        return _with_arrays(stored["value"], entry)
+        return _with_arrays(stored["value"], entry.read)
 
 
-def _without_arrays(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+def _without_arrays(value: Any, arrays: dict[str, bytes]) -> Any:
     """The description with long lists of floats replaced by references to arrays."""
     if isinstance(value, dict):
         return {key: _without_arrays(part, arrays) for key, part in value.items()}
@@ -141,14 +146,14 @@ def _without_arrays(value: Any, arrays: dict[str, np.ndarray]) -> Any:
         return value
     if len(value) >= _SHORTEST_ARRAY and all(isinstance(part, float) for part in value):
         name = f"array{len(arrays)}"
-        arrays[name] = np.array(value, dtype=np.float64)
+        arrays[name] = np.array(value, dtype=_DOUBLES).tobytes()
         return {"array": name}
     return [_without_arrays(part, arrays) for part in value]
 
 
-def _with_arrays(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def _with_arrays(value: Any, content: Callable[[str], bytes]) -> Any:
     if isinstance(value, dict):
         if value.keys() == {"array"}:
-            return arrays[value["array"]].tolist()
-        return {key: _with_arrays(part, arrays) for key, part in value.items()}
-    return [_with_arrays(part, arrays) for part in value] if isinstance(value, list) else value
+            return np.frombuffer(content(value["array"]), dtype=_DOUBLES).tolist()
+        return {key: _with_arrays(part, content) for key, part in value.items()}
+    return [_with_arrays(part, content) for part in value] if isinstance(value, list) else value
