@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 from typing import Final
 
 from fedmf.lines import LineCutter, TooLong
@@ -10,6 +11,8 @@ from fedmf.lines import LineCutter, TooLong
 __all__ = ["Lines"]
 
 _CHUNK: Final = 1 << 20
+#: Milliseconds.
+_LONGEST_WAIT: Final = 1000
 _MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -24,6 +27,8 @@ class Lines:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._arrived = select.poll()
+        self._arrived.register(descriptor, select.POLLIN)
         self._ready: list[bytes] = []
         self._at = 0
         self._cutter = LineCutter()
@@ -45,16 +50,26 @@ class Lines:
     def _fill(self) -> None:
         """Read until a line is at hand or nothing is left."""
         while self._at == len(self._ready) and not self._ended:
-            chunk = os.read(self._descriptor, _CHUNK)
+            chunk = self._read()
             if not self._begun:
                 while chunk and len(chunk) < len(_MARK) and _MARK.startswith(chunk):
-                    more = os.read(self._descriptor, _CHUNK)
+                    more = self._read()
                     if not more:
                         break
                     chunk += more
                 chunk, self._begun = chunk.removeprefix(_MARK), True
             if chunk or not self._ended:
                 self._split(chunk)
+
+    def _read(self) -> bytes:
+        """What has arrived, at least a byte; nothing at the end.
+
+        A signal that comes between two steps of Python and the wait would be noticed when rows come, perhaps
+        never; so no wait is longer than a second.
+        """
+        while not self._arrived.poll(_LONGEST_WAIT):
+            pass
+        return os.read(self._descriptor, _CHUNK)
 
     def _split(self, chunk: bytes) -> None:
         self._ended = not chunk
