@@ -13,6 +13,7 @@ from fedmf.participation import Participation
 from fedmf.records import Ledger, load_state
 
 KEY = NoiseKey.from_seed(3)
+CONTRACT = Participation(rounds=10, max_participations=3, min_separation=3)
 #: What `load_state` gives.
 Loaded = tuple[Tensor, dict[str, Tensor], dict[str, Any]]
 
@@ -22,6 +23,25 @@ def begin(path: str | Path, contract: Participation, header: Mapping[str, Any]) 
     ledger = Ledger.create(path, contract, header, KEY)
     ledger.open_era(bytes(32))
     return ledger
+
+
+def commit(ledger: Ledger, *cohorts: list[str]) -> None:
+    """The next rounds."""
+    for users in cohorts:
+        last = ledger.last_round()
+        index = 0 if last is None else last + 1
+        ledger.commit_round(index, users, f"{index}.npz", f"digest-{index}")
+
+
+def contents(ledger: Ledger) -> tuple[Any, ...]:
+    """What a ledger says."""
+    return (
+        ledger.last_round(),
+        ledger.checkpoint(),
+        ledger.user_count(),
+        list(ledger.participations()),
+        ledger.pattern_counts(),
+    )
 
 
 def go_on(path: str | Path) -> Ledger:

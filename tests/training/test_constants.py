@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from support.broken_tasks import with_model
 from support.named_features import TRAINED, MaskedWords, UnregisteredWords, exact_update, masked_task
 from support.training_cases import LENGTH, TOKENS, cohort
 from torch import Tensor, nn
 
-from fedmf.data import ExampleStructure, FederatedDataset, InMemoryDataset, NamedStructures, TensorStructure
+from fedmf.data import ExampleStructure, InMemoryDataset, NamedStructures, TensorStructure
 from fedmf.data.structure import each
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel, mlp
@@ -24,15 +23,11 @@ from fedmf.training import (
     LocalSGD,
     LocalTrainer,
     Task,
-    UserLimits,
     classification,
     evaluate_users,
     preflight,
     seconds_of_training,
 )
-from fedmf.training.barrier import Group
-from fedmf.training.batches import StepRows
-from fedmf.training.evaluation import judgements
 
 SIZES = [5, 9, 4, 1, 8, 3]
 PLAN = LocalSGD(epochs=2, batch_size=4, learning_rate=0.3, momentum=0.5, seed=5)
@@ -203,87 +198,6 @@ def test_preflight_compares_named_features_with_the_test_part() -> None:
         preflight(replace(task, structure=replace(task.structure, features=other)), PLAN)
     with pytest.raises(ConfigError, match=r"must take the declared features, input_ids .*; got TypeError"):
         preflight(replace(task, model=FlatModel(nn.Linear(LENGTH, TOKENS))), PLAN)
-
-
-def _raise(_: dict[str, Tensor]) -> Any:
-    raise OSError("cannot be decoded")
-
-
-FAULTS: dict[str, tuple[Callable[[dict[str, Tensor]], Any], str]] = {
-    "raises": (_raise, "loading"),
-    "a name less": (lambda x: {"input_ids": x["input_ids"]}, "loading"),
-    "a name more": (lambda x: {**x, "more": x["mask"]}, "loading"),
-    "another name": (lambda x: {"input_ids": x["input_ids"], "masks": x["mask"]}, "loading"),
-    "no mapping": (lambda x: x["mask"], "loading"),
-    "no tensor": (lambda x: {**x, "mask": x["mask"].tolist()}, "loading"),
-    "fewer rows of one": (lambda x: {**x, "mask": x["mask"][:-1]}, "loading"),
-    "another type": (lambda x: {**x, "mask": x["mask"].double()}, "loading"),
-    "another shape": (lambda x: {**x, "mask": x["mask"][:, :3]}, "loading"),
-    "NaN": (lambda x: {**x, "mask": torch.full_like(x["mask"], torch.nan)}, "update"),
-    "a token beyond": (lambda x: {**x, "input_ids": torch.full_like(x["input_ids"], 999)}, "training"),
-}
-VICTIM = 4
-
-
-class Tampered(FederatedDataset):
-    """One user's features are something else."""
-
-    def __init__(self, inner: InMemoryDataset, change: Callable[[dict[str, Tensor]], Any]) -> None:
-        self.inner, self.change, self.user_ids = inner, change, inner.user_ids
-        self.test_features, self.test_labels = inner.test_features, inner.test_labels
-
-    def index_of(self, user_id: str) -> int:
-        return self.inner.index_of(user_id)
-
-    def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.inner.sizes(users)
-
-    def examples(self, users: NDArray[np.int64]) -> tuple[Any, Tensor]:
-        features, labels = self.inner.examples(users)
-        return (self.change(features) if VICTIM in users else features), labels
-
-    def to(self, device: torch.device | str) -> Self:
-        return self
-
-
-@every_engine
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_failing_user_of_named_features_moves_nobody_else(fault: str, engine: str) -> None:
-    change, stage = FAULTS[fault]
-    task, local = masked_task(SIZES), replace(PLAN, engine=engine)  # type: ignore[arg-type]
-    assert isinstance(task.dataset, InMemoryDataset)
-    tampered = replace(task, dataset=Tampered(task.dataset, change))
-    users, start = task.dataset.user_ids, task.model.initial()
-    clean = LocalTrainer(task, local, group_size=3).updates(start, users, 0)
-    total, expected = (FixedPointSum(TRAINED, 0.5) for _ in range(2))
-    failures = LocalTrainer(tampered, local, group_size=3).add_updates(start, users, 0, total)
-    assert [(failure.user, failure.stage) for failure in failures] == [(users[VICTIM], stage)]
-    clean[VICTIM] = 0.0
-    expected.add_updates(clean)
-    assert torch.equal(total.fixed_point, expected.fixed_point)
-    rows, judged = judgements(tampered, start, users, 5.0)
-    assert [failure.user for failure in judged] == ([] if fault == "NaN" else [users[VICTIM]])
-    others = [u for u in range(len(users)) if u != VICTIM]
-    assert torch.equal(rows[others], judgements(task, start, users, 5.0)[0][others])
-
-
-def test_who_gives_way_gives_way_in_every_tensor() -> None:
-    features = {"tokens": torch.arange(1, 7), "mask": torch.ones(6, 2)}
-    nothing = StepRows(np.zeros((0, 3, 1), np.int64), np.zeros((0, 3, 1), np.float32), np.zeros(0, np.int64))
-    group = Group(np.arange(3), 1, np.array([0, 2, 3, 6]), features, torch.arange(1, 7), nothing)
-    cut = group.without([1])
-    assert cut.features["tokens"].tolist() == cut.labels.tolist() == [1, 2, 0, 4, 5, 6]
-    assert cut.features["mask"].sum(dim=1).tolist() == [2, 2, 0, 2, 2, 2]
-    assert group.features["tokens"].tolist() == [1, 2, 3, 4, 5, 6]
-    assert cut.absent == {1}
-
-
-def test_limits_count_the_bytes_of_every_tensor() -> None:
-    structure = masked_task(SIZES).structure
-    assert structure.example_bytes == LENGTH * (8 + 4 + 8)
-    limits = UserLimits(megabytes=10 * structure.example_bytes / 1e6)
-    assert limits.exceeded(10, 1, structure) is None
-    assert "user_megabytes" in str(limits.exceeded(11, 1, structure))
 
 
 def test_sums_over_users_are_those_of_their_examples() -> None:
