@@ -33,6 +33,7 @@ from fedmf.accounting.privacy import (
 from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_privacy
 from fedmf.accounting.recorded import ParticipationSummary
 from fedmf.accounting.release import PairRelease, RunRelease, SecondForm, SecondStream, SumRelease
+from fedmf.accounting.restatement import Restatement, restate, zcdp_epsilon
 from fedmf.accounting.rounding import at_least, at_most
 from fedmf.accounting.statement import (
     OPERATING_SYSTEM_KEY,
@@ -77,6 +78,7 @@ __all__ = [
     "Privacy",
     "PrivacyStatement",
     "RealisedPrivacy",
+    "Restatement",
     "RunAmplification",
     "RunHeader",
     "RunRelease",
@@ -113,6 +115,8 @@ __all__ = [
     "render",
     "render_document",
     "render_page",
+    "restate",
     "shared_multipliers",
     "user_privacy",
+    "zcdp_epsilon",
 ]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 import typer
 
-from fedmf.cli import account, audit, data, design, export, report, simulate, stream, sweep
+from fedmf.cli import account, audit, data, design, export, report, restate, simulate, stream, sweep
 from fedmf.cli.interruption import Interruption
 from fedmf.errors import PlatformError
 from fedmf.version import __version__
@@ -31,6 +31,7 @@ application.command("account")(account.account)
 application.command("audit")(audit.audit)
 application.command("export")(export.export)
 application.command("report")(report.report)
+application.command("restate")(restate.restate)
 application.command("stream")(stream.stream)
 application.command("sweep")(sweep.sweep)
 

@@ -29,6 +29,7 @@ from fedmf.factorization.matrices import (
     one_parameter,
     optimal_diagonal,
     square_root,
+    square_strategy,
     tree,
 )
 from fedmf.factorization.mechanisms import (
@@ -176,6 +177,7 @@ __all__ = [
     "rounding_shift",
     "single_threaded",
     "square_root",
+    "square_strategy",
     "stated_sensitivity",
     "strongly_convex_bound",
     "strongly_convex_lti",
