@@ -44,7 +44,7 @@ types: $(STAMP)
 	$(BIN)/pyright
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder
 
 test: lint types unit
 

@@ -1,9 +1,17 @@
 """Shared set-up: one torch thread a test process, no telemetry from Flower, folders of its own."""
 
+from __future__ import annotations
+
 import atexit
 import os
+import re
 import shutil
 import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 for _name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"):
@@ -23,3 +31,37 @@ collect_ignore = [
     "support/interpreted_kernels.py",
     "support/triton_worker.py",
 ]
+
+
+class Together(LoadScopeScheduling):
+    """Deployments run one after another, and a file with fixtures of a module in one process, made once.
+
+    All other tests run anywhere.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, test = nodeid.partition("::")
+        shares, deployments = _of_file(Path(self.config.rootpath, file))
+        if test.partition("[")[0] in deployments:
+            return "deployments"
+        return file if shares else nodeid
+
+
+@cache
+def _of_file(file: Path) -> tuple[bool, frozenset[str]]:
+    """Whether it has fixtures of a module, and its tests that are marked as deployments."""
+    if file.suffix != ".py":
+        return False, frozenset()
+    text = file.read_text()
+    marked = re.findall(r"^@pytest\.mark\.deployment\n(?:@.*\n)*def (\w+)", text, re.MULTILINE)
+    return 'fixture(scope="module"' in text, frozenset(marked)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Together:
+    return Together(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Deployments come first: they take minutes, and mostly wait."""
+    items.sort(key=lambda item: item.get_closest_marker("deployment") is None)

@@ -53,7 +53,7 @@ def test_the_listed_keys_equal_themselves_in_another_process() -> None:
     assert pickle.loads(pickle.dumps(listed)) == listed
 
 
-@pytest.mark.xdist_group("flower")
+@pytest.mark.deployment
 def test_flwr_run_on_the_simulation_engine(app_dir: Path, tmp_path: Path) -> None:
     run = small_run(
         mechanism="bisr", bands=4, rounds=4, output_dir=str(tmp_path / "run"), workers=2, round_timeout=120.0
@@ -68,7 +68,7 @@ def test_flwr_run_on_the_simulation_engine(app_dir: Path, tmp_path: Path) -> Non
     assert abs(final_model(tmp_path / "run") - same).max() <= 2e-6
 
 
-@pytest.mark.xdist_group("flower")
+@pytest.mark.deployment
 def test_flwr_run_on_a_superlink_with_three_supernodes(app_dir: Path, tmp_path: Path) -> None:
     run = small_run(
         mechanism="bisr", bands=2, rounds=2, users=6, cohort_size=3, messages="per-user",
@@ -83,7 +83,7 @@ def test_flwr_run_on_a_superlink_with_three_supernodes(app_dir: Path, tmp_path: 
     assert abs(final_model(tmp_path / "run") - same).max() <= 2e-6
 
 
-@pytest.mark.xdist_group("flower")
+@pytest.mark.deployment
 def test_ray_engine_gives_the_same_model(tmp_path: Path) -> None:
     """In a process of its own: Ray leaves files and signal handlers behind."""
     import subprocess

@@ -61,7 +61,7 @@ def test_in_this_process(files: list[str], tmp_path: Path) -> None:
     assert (tmp_path / "run" / "failures.jsonl").read_text() == ""
 
 
-@pytest.mark.xdist_group("flower")
+@pytest.mark.deployment
 def test_on_a_superlink_with_authenticated_nodes(files: list[str], tmp_path: Path) -> None:
     """Each is enrolled for its patients; the last clinic claims one that is not its."""
     write(Path(files[2]), [*CLINICS[2], PATIENTS[0]])

@@ -28,7 +28,6 @@ from forged_records import forge_ledger, ledgers_forged, streams_forged  # noqa:
 sys.path.remove(str(FOLDER))
 
 #: Its fixtures are made once, by one worker.
-pytestmark = pytest.mark.xdist_group("flips")
 
 
 @pytest.fixture(scope="module")

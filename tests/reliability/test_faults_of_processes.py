@@ -73,13 +73,13 @@ def test_a_soak_of_150_rounds(tmp_path: Path) -> None:
     assert found.memory_slope < 200_000  # KiB per 1,000 rounds: caches still fill in so short a run
 
 
-@pytest.mark.xdist_group("flower")
+@pytest.mark.deployment
 def test_a_ray_cluster_that_loses_a_node_in_a_round_goes_on() -> None:
     status, output = script("cluster_faults", "--rounds", "6")
     assert status == 0, output
 
 
-@pytest.mark.xdist_group("flower")
+@pytest.mark.deployment
 def test_a_deployment_that_loses_a_node_goes_on() -> None:
     """The other four faults take minutes: `simulations/reliability/distributed_faults.py` has them all."""
     status, output = script(

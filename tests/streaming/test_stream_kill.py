@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 #: Its fixture is made once, by one worker.
-pytestmark = pytest.mark.xdist_group("stream-kill")
 ROWS, DIMENSION = 17, 2
 MODES = ("undisturbed", "writes", "random")
 

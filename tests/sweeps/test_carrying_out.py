@@ -20,7 +20,6 @@ from support.sweeps import BASE, VARIANTS, small_sweep
 from fedmf.errors import ConfigError
 from fedmf.sweeps import Progress, Sweep, SweepResult, result_table
 
-pytestmark = pytest.mark.xdist_group("sweeps")
 FILE = """
 base = "base.toml"
 seeds = [0, 1]

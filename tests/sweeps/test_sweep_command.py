@@ -9,7 +9,6 @@ from support.command_line import one_line
 
 from fedmf.cli.app import run
 
-pytestmark = pytest.mark.xdist_group("sweeps")
 FILE = """
 seeds = [0, 1]
 [base]

@@ -66,7 +66,7 @@ def test_the_model_loads_and_has_learnt(expected: dict[str, torch.Tensor]) -> No
     assert judged(net, x, y)[0] < judged(initial_model(), x, y)[0] - 0.3
 
 
-@pytest.mark.xdist_group("flower")
+@pytest.mark.deployment
 def test_on_flowers_simulation_engine(
     app_dir: Path, expected: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
@@ -76,7 +76,7 @@ def test_on_flowers_simulation_engine(
     same(tmp_path / "run", expected)
 
 
-@pytest.mark.xdist_group("flower")
+@pytest.mark.deployment
 def test_on_a_superlink_with_encryption_and_authenticated_nodes(
     app_dir: Path, expected: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
@@ -91,7 +91,7 @@ def test_on_a_superlink_with_encryption_and_authenticated_nodes(
     same(tmp_path / "run", expected)
 
 
-@pytest.mark.xdist_group("flower")
+@pytest.mark.deployment
 def test_on_a_superlink_only_nodes_whose_keys_are_enrolled_are_users(app_dir: Path, tmp_path: Path) -> None:
     """The third node is authenticated and not enrolled; the third user's node is not there."""
     env, config = flower_environment(tmp_path), {"run-dir": str(tmp_path / "run"), "num-server-rounds": 1}
