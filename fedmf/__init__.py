@@ -36,11 +36,15 @@ if TYPE_CHECKING:
     from fedmf.optim import JmeAdam, Sgd
     from fedmf.participation import Participation
     from fedmf.runs import (
+        Checkpoints,
         Classification,
         Execution,
         NoiseMechanism,
+        NoProgress,
         PrivateEvaluation,
         Run,
+        TargetReached,
+        TensorBoard,
         account,
         load_model,
         load_run,
@@ -59,11 +63,15 @@ else:
         "fedmf.optim": ("JmeAdam", "Sgd"),
         "fedmf.participation": ("Participation",),
         "fedmf.runs": (
+            "Checkpoints",
             "Classification",
             "Execution",
+            "NoProgress",
             "NoiseMechanism",
             "PrivateEvaluation",
             "Run",
+            "TargetReached",
+            "TensorBoard",
             "account",
             "load_model",
             "load_run",
@@ -81,6 +89,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "BallsInBinsCohorts",
+    "Checkpoints",
     "Classification",
     "CyclicCohorts",
     "Digits",
@@ -93,6 +102,7 @@ __all__ = [
     "MomentStream",
     "NamedMechanism",
     "NoPrivacy",
+    "NoProgress",
     "NoiseMechanism",
     "Participation",
     "PrivacyStatement",
@@ -101,7 +111,9 @@ __all__ = [
     "Run",
     "Sgd",
     "Sweep",
+    "TargetReached",
     "Task",
+    "TensorBoard",
     "UserLevel",
     "__version__",
     "account",

@@ -92,6 +92,7 @@ MOST_FILES = 16
 LOOKS_UP = {("runs/run.py", "fedmf.flower.run_in_process")}
 PUBLIC = [
     "BallsInBinsCohorts",
+    "Checkpoints",
     "Classification",
     "CyclicCohorts",
     "Digits",
@@ -104,6 +105,7 @@ PUBLIC = [
     "MomentStream",
     "NamedMechanism",
     "NoPrivacy",
+    "NoProgress",
     "NoiseMechanism",
     "Participation",
     "PrivacyStatement",
@@ -112,7 +114,9 @@ PUBLIC = [
     "Run",
     "Sgd",
     "Sweep",
+    "TargetReached",
     "Task",
+    "TensorBoard",
     "UserLevel",
     "__version__",
     "account",
@@ -274,6 +278,7 @@ COMMANDS = {
     "simulate-help": ["simulate", "--help"],
     "stream-help": ["stream", "--help"],
     "sweep-help": ["sweep", "--help"],
+    "init-help": ["init", "--help"],
     "report-help": ["report", "--help"],
     "design-identity": [*DESIGN.split(), "--mechanism", "identity", "--json"],
     "design-closed-forms": [*DESIGN.split(), "--mechanism", "square-root", "--mechanism", "bsr", "--json"],

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 import typer
 
-from fedmf.cli import account, audit, data, design, export, report, restate, simulate, stream, sweep
+from fedmf.cli import account, audit, data, design, export, init, report, restate, simulate, stream, sweep
 from fedmf.cli.interruption import Interruption
 from fedmf.errors import PlatformError
 from fedmf.version import __version__
@@ -19,7 +19,7 @@ __all__ = ["application", "main"]
 application = typer.Typer(
     name="fedmf",
     help="User-level differentially private federated learning with correlated noise.",
-    epilog="Start with: fedmf simulate configs/digits.toml",
+    epilog="Start with: fedmf simulate configs/digits.toml, or: fedmf init --list",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -30,6 +30,7 @@ application.command("design")(design.design)
 application.command("account")(account.account)
 application.command("audit")(audit.audit)
 application.command("export")(export.export)
+application.command("init")(init.init)
 application.command("report")(report.report)
 application.command("restate")(restate.restate)
 application.command("stream")(stream.stream)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from fedmf.cli.interruption import going_on
 
 if TYPE_CHECKING:
-    from fedmf.cli.progress import RunView
-    from fedmf.runs import Run, Session
+    from fedmf.flower import RoundReport
+    from fedmf.runs import Run, Session, TensorBoard
 
 __all__ = ["simulate"]
 
@@ -37,7 +38,8 @@ def simulate(
     config: Path | None = typer.Argument(
         None,
         metavar="CONFIG.toml",
-        help="Run configuration (TOML tables; docs/configuration.md lists all keys).",
+        help="Run configuration (TOML tables; docs/configuration.md lists all keys). One that ships with "
+        "fedmf is found by its name, such as configs/digits.toml.",
     ),
     assignments: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Override a key, e.g. --set privacy.epsilon=2. Repeatable."
@@ -62,6 +64,12 @@ def simulate(
         help="With --resume: go on although DIR is behind what this machine knows of the run. Lost rounds "
         "count as spent.",
     ),
+    tensorboard: Path | None = typer.Option(
+        None,
+        "--tensorboard",
+        metavar="DIR",
+        help="Write public metrics for TensorBoard (extra: tensorboard).",
+    ),
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Say epsilon, noise, memory and time a round; start nothing."
     ),
@@ -75,7 +83,7 @@ def simulate(
     Example: fedmf simulate configs/digits.toml --set mechanism.kind=cgd --set privacy.epsilon=2
     """
     from fedmf.errors import ConfigError
-    from fedmf.runs import Run, Session, dotted_keys, load_run, parse_assignments, run_of
+    from fedmf.runs import Run, Session, TensorBoard, dotted_keys, load_run, parse_assignments, run_of
 
     overrides = parse_assignments(assignments)
     if resume is not None and out is not None:
@@ -92,21 +100,28 @@ def simulate(
     if dry_run:
         _show_plan(run)
         return
+    observers = [] if tensorboard is None else [TensorBoard(tensorboard)]
     place = resume or out or _place(run.execution.output_dir, config)
     with going_on(lambda: _how(place)):
         if resume is None:
             session = Session.start(place, run, device.value)
         else:
             session = Session.resume(place, run, device.value, restored)
-        _carry_out(session, engine)
+        _carry_out(session, engine, observers)
 
 
-def _carry_out(session: Session, engine: Engine) -> None:
-    from fedmf.cli.progress import RunView
+def _carry_out(session: Session, engine: Engine, observers: Sequence[TensorBoard]) -> None:
+    from fedmf.cli.view import RunView
+    from fedmf.runs import observed
 
     with session:
-        with RunView(session) as view:
-            _run(session, engine, view)
+        with RunView(session) as view, observed(session, observers) as show:
+
+            def after_round(report: RoundReport, row: Mapping[str, Any] | None) -> None:
+                view.update(report, row)
+                show()
+
+            _run(session, engine, after_round)
         view.conclude()
 
 
@@ -132,12 +147,14 @@ def _place(configured: str, config: Path | None) -> Path:
     return Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def _run(session: Session, engine: Engine, view: RunView) -> None:
+def _run(
+    session: Session, engine: Engine, after_round: Callable[[RoundReport, Mapping[str, Any] | None], None]
+) -> None:
     if engine is Engine.ray:
         from fedmf.flower import run_on_ray
 
-        run_on_ray(session, view.update)
+        run_on_ray(session, after_round)
     else:
         from fedmf.flower import run_in_process
 
-        run_in_process(session, view.update)
+        run_in_process(session, after_round)

@@ -14,7 +14,7 @@ from fedmf.accounting import at_least
 from fedmf.errors import ConfigError
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
-from fedmf.runs import Execution, run_of
+from fedmf.runs import Execution, LocalCheck, run_of
 
 __all__ = ["app", "run_directory"]
 
@@ -32,7 +32,15 @@ def main(grid: Grid, context: Context) -> None:
     opened = run.resume(path, restored=place.restored_from_backup) if place.resume else run.start(path)
     with opened as session:
         _log.info("fedmf: run directory %s", path)
-        run_on_grid(session, grid, _log_round)
+        check = LocalCheck(session)
+
+        def after_round(report: RoundReport, row: Mapping[str, Any] | None) -> None:
+            _log_round(report, row)
+            _warn(check.look())
+
+        _warn(check.look())
+        run_on_grid(session, grid, after_round)
+        _warn(check.verdict())
         session.draw()
         for line in session.statement().render_text().splitlines():
             _log.info("%s", line)
@@ -61,3 +69,8 @@ def _log_round(report: RoundReport, row: Mapping[str, Any] | None) -> None:
             shown["epsilon"] = at_least(row["epsilon"], 4)
         numbers = ", ".join(f"{name} {text}" for name, text in shown.items())
         _log.info("fedmf: round %d, %s", report.t + 1, numbers)
+
+
+def _warn(line: str | None) -> None:
+    if line is not None:
+        _log.warning("fedmf: %s", line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import secrets
 
 from fedmf.accounting import (
@@ -30,6 +31,8 @@ from fedmf.runs.run import Run
 
 __all__ = ["plan_run", "release_of", "storage_inflation"]
 
+_log = logging.getLogger("fedmf")
+
 
 def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Ranges) -> Plan:
     """Build the factorization and calibrate its noise.
@@ -42,6 +45,8 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
 
     Raises:
         ConfigError: a mechanism that cannot be built, or that the accountant does not cover.
+
+    Logs a warning where δ is above 1/N.
     """
     contract, privacy = run.participation, run.privacy
     try:
@@ -78,6 +83,13 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
         raise ConfigError(
             f"max_epsilon must allow at least one round; got {privacy.max_epsilon!r}, and the first costs "
             f"{at_least(plan.epsilon_after(1))}. Lower epsilon, which makes the noise larger."
+        )
+    if run.is_private and privacy.delta * plan.users > 1:
+        unit, many = privacy.unit.name, privacy.unit.plural
+        _log.warning(
+            "δ (delta) should be at most 1/N for N=%d %s; got %g. Publishing all of one %s, drawn at random, "
+            "would keep such a promise: lower privacy.delta.",
+            *(plan.users, many, privacy.delta, unit),
         )
     return plan
 

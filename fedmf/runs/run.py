@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from torch import Tensor
-
-from fedmf.accounting import PRIVACY, NoPrivacy, Plan, Privacy, PrivacyStatement, UserLevel
+from fedmf.accounting import PRIVACY, NoPrivacy, Plan, Privacy, UserLevel
 from fedmf.cohorts import COHORTS, Cohorts, CyclicCohorts, SampledCohorts
 from fedmf.data import DATASETS
 from fedmf.errors import ConfigError
@@ -42,34 +40,14 @@ from fedmf.values import by_kind, dotted, value_of
 from fedmf.workload import ToeplitzWorkload, parse_workload
 
 if TYPE_CHECKING:
+    from fedmf.runs.observing import LastingObserver, Observer, RunResult, StopRule
     from fedmf.runs.session import Session
 
-__all__ = ["Observer", "Run", "RunResult", "difference"]
+__all__ = ["Run", "difference"]
 
 _LOCAL: Final = by_kind(LocalSGD)
 _EXECUTION: Final = by_kind(Execution)
 _FUNCTION_TASK: Final = by_kind(FunctionTask)
-
-
-#: Called after each round with its report and, if the round was evaluated, its metrics.
-Observer = Callable[[Any, Mapping[str, Any] | None], None]
-
-
-@dataclass(frozen=True, eq=False)
-class RunResult:
-    """What a finished run leaves.
-
-    Args:
-        path: its directory.
-        parameters: the released model, shape (d,), in the order of the module's parameters.
-        metrics: by released rounds.
-        statement: of its privacy.
-    """
-
-    path: Path
-    parameters: Tensor
-    metrics: Mapping[int, Mapping[str, Any]]
-    statement: PrivacyStatement
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,24 +250,32 @@ class Run:
 
         return Session.resume(Path(path), self, device, restored)
 
-    def simulate(self, path: str | Path, device: str = "cpu", observer: Observer | None = None) -> RunResult:
+    def simulate(
+        self,
+        path: str | Path,
+        device: str = "cpu",
+        observers: Sequence[Observer | LastingObserver] = (),
+        stop: StopRule | None = None,
+    ) -> RunResult:
         """Carry the run out in this process, to its horizon: start it, or go on if it was stopped there.
 
         Args:
             path: the run directory.
             device: "cpu" or "cuda".
-            observer: called after each round with its report and, if it was evaluated, its metrics.
+            observers: shown where the run stands (`Standing`) when it is opened and after each committed
+                round: `TensorBoard`, `Checkpoints`, any function.
+            stop: when to end before the horizon, by public metrics: `NoProgress`, `TargetReached`.
 
         Raises:
             ConfigError: the run cannot be executed, or the place holds something else.
+            ObserverError: an observer raised; go on with the same call.
         """
         from fedmf.flower import run_in_process  # the one look upwards: this value is the composition root
+        from fedmf.runs.observing import carried_out
 
         opened = self.resume if (Path(path) / "ledger.sqlite").is_file() else self.start
         with opened(path, device) as session:
-            run_in_process(session, observer or (lambda _report, _row: None))
-            parameters = session.server.parameters.detach().clone()
-            return RunResult(Path(path), parameters, session.metrics, session.statement())
+            return carried_out(session, run_in_process, observers, stop)
 
     @classmethod
     def load(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedmf.errors import ConfigError
-from fedmf.runs.tables import overridden, read_toml
+from fedmf.runs.tables import found_or_shipped, overridden, read_toml
 from fedmf.sweeps.sweep import Sweep
 from fedmf.values import dotted
 
@@ -29,7 +29,7 @@ def load_sweep(path: str | Path) -> Sweep:
     Raises:
         ConfigError: unreadable, not TOML, an unknown key, or no valid sweep.
     """
-    path = Path(path)
+    path = found_or_shipped(Path(path))
     given = {name.replace("-", "_"): value for name, value in read_toml(path).items()}
     known = [*(entry.name for entry in dataclasses.fields(Sweep)), _SET]
     for name, value in given.items():

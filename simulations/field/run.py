@@ -22,7 +22,7 @@ import pyarrow.parquet as parquet
 
 from fedmf.accounting import gaussian_epsilon
 from fedmf.accounting.amplification import poisson_noise_multiplier
-from fedmf.runs import Run, load_run, parse_assignments
+from fedmf.runs import Run, Standing, load_run, parse_assignments
 
 FOLDER: Final = Path(__file__).parent
 
@@ -167,12 +167,12 @@ def main() -> None:
         print(said, flush=True)
         run = run_of(given.config, given.data, given.reduced, {**keys, **noise})
 
-    def show(_report: object, row: Any) -> None:
-        if row is not None:
-            print("  ".join(f"{name} {value:.4g}" for name, value in row.items()), flush=True)
+    def show(standing: Standing) -> None:
+        if standing.row is not None:
+            print("  ".join(f"{name} {value:.4g}" for name, value in standing.row.items()), flush=True)
 
     with tempfile.TemporaryDirectory() as temporary:
-        result = run.simulate(given.out or Path(temporary) / "run", given.device, show)
+        result = run.simulate(given.out or Path(temporary) / "run", given.device, [show])
     statement = result.statement.to_dict()
     print(f"epsilon {statement.get('epsilon_planned')} at delta {run.privacy.delta:g}")
 

@@ -165,7 +165,9 @@ def seconds_of_rounds(keys: dict[str, Any]) -> list[float]:
     """Of a run's rounds after the first and without the last evaluation, durable, from one to the next."""
     ends: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        run_of(keys).simulate(Path(folder) / "run", observer=lambda *_: ends.append(time.perf_counter()))
+        run_of(keys).simulate(
+            Path(folder) / "run", observers=[lambda at: at.opening or ends.append(time.perf_counter())]
+        )
     return [later - earlier for earlier, later in pairwise(ends[:-1])]
 
 

@@ -11,8 +11,7 @@ from unittest import mock
 
 import fedmf
 from fedmf.errors import ConfigError, LedgerError
-from fedmf.flower import RoundReport
-from fedmf.runs import opened_record, session
+from fedmf.runs import Standing, opened_record, session
 from fedmf.streaming import Settings, StateError, StreamState, open_run
 
 __all__ = ["DOCUMENTED", "Job", "releases_shown", "stream", "training"]
@@ -61,12 +60,13 @@ def training(checkpoint_every: int) -> Job:
     run = run_of(checkpoint_every)
 
     def go(root: Path, say: int) -> None:
-        def tell(report: RoundReport, _: object) -> None:
-            os.write(say, b"shown %d\n" % (report.t + 1))
+        def tell(standing: Standing) -> None:
+            if not standing.opening:
+                os.write(say, b"shown %d\n" % standing.rounds)
 
         # The picture of a finished run is no record, and takes longer than all the rest.
         with mock.patch.object(session, "draw_learning_curve", return_value=False):
-            run.simulate(root / "run", observer=tell)
+            run.simulate(root / "run", observers=[tell])
 
     def result(root: Path) -> object:
         with opened_record(root / "run") as (_, ledger, _):

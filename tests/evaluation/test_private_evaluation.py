@@ -15,7 +15,7 @@ from support.judged_tasks import ROUNDS, Tamper, carry_out, judged_run
 from support.small_runs import reply_with, small_run
 
 from fedmf.accounting import UserLevel, gaussian_epsilon, user_privacy
-from fedmf.cli.progress import RunView
+from fedmf.cli.view import RunView
 from fedmf.cohorts import BallsInBinsCohorts
 from fedmf.errors import ConfigError
 from fedmf.flower import run_in_process

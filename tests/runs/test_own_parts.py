@@ -24,6 +24,7 @@ from fedmf.accounting import RunHeader
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.factorization import Toeplitz
 from fedmf.records import Ledger
+from fedmf.runs import ObserverError, Standing
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 EXAMPLE = DOCS / "examples/own_parts.py"
@@ -89,20 +90,16 @@ def check_records(path: Path) -> None:
     assert last_state(path)[1]["momentum"].shape == (header.dimension,) == (33,)
 
 
-class Stopped(Exception):
-    """Raised in the middle of a run."""
-
-
 def test_resumed_bit_for_bit_and_only_with_the_same_parts(example: ModuleType, tmp_path: Path) -> None:
     run = dataclasses.replace(example.run, privacy=fedmf.UserLevel(noise_seed=3))
     whole = run.simulate(tmp_path / "whole")
 
-    def stop(report: object, _row: object) -> None:
-        if report.t == 20:  # type: ignore[attr-defined]
-            raise Stopped
+    def stop(standing: Standing) -> None:
+        if standing.rounds == 21:
+            raise RuntimeError("enough")
 
-    with pytest.raises(Stopped):
-        run.simulate(tmp_path / "stopped", observer=stop)
+    with pytest.raises(ObserverError, match=r"stop raised after round 21 of 60 \(RuntimeError: enough\)"):
+        run.simulate(tmp_path / "stopped", observers=[stop])
     assert released(tmp_path / "stopped") == 21
     with pytest.raises(ConfigError, match=r"task was given as an object .*Linear.*Run\.load\(path, task="):
         fedmf.Run.load(tmp_path / "stopped")

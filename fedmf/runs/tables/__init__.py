@@ -13,6 +13,7 @@ from fedmf.runs.tables.configuration import (
     tables_of,
     takes_key,
 )
+from fedmf.runs.tables.shipped import found_or_shipped, shipped_file
 from fedmf.runs.tables.value_table import Key, Scalar, ValueTable
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Scalar",
     "ValueTable",
     "dotted_keys",
+    "found_or_shipped",
     "keys",
     "load_run",
     "overridden",
@@ -28,6 +30,7 @@ __all__ = [
     "read_toml",
     "render_toml",
     "run_of",
+    "shipped_file",
     "tables_of",
     "takes_key",
 ]

@@ -29,6 +29,7 @@ from fedmf.runs.given import GIVEN, recorded_optimizer
 from fedmf.runs.named_tasks import NAMED_TASKS, FunctionTask, NamedTask
 from fedmf.runs.run import Run
 from fedmf.runs.tables.mechanism_table import MechanismTable
+from fedmf.runs.tables.shipped import found_or_shipped
 from fedmf.runs.tables.value_table import ConfigurationTable, Key, Scalar, ValueTable
 from fedmf.training import LocalSGD
 from fedmf.values import Value, by_kind, dotted
@@ -186,15 +187,16 @@ def render_toml(run: Run) -> str:
     return tomli_w.dumps(tables_of(run))
 
 
-def load_run(path: Path, overrides: Mapping[str, Any] | None = None) -> Run:
+def load_run(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Run:
     """Read a TOML file and apply overrides by dotted key.
 
-    An override of a table's ``kind`` leaves out what only the file's kind has.
+    An override of a table's ``kind`` leaves out what only the file's kind has. Where there is no such file,
+    ``configs/NAME`` and ``NAME`` mean the configuration of that name that ships with fedmf.
 
     Raises:
         ConfigError: unreadable, not TOML, or not a valid configuration.
     """
-    values = dotted(read_toml(path))
+    values = dotted(read_toml(found_or_shipped(Path(path))))
     try:
         return run_of(overridden(values, overrides or {}))
     except ConfigError as error:  # which says what a value was, however long

@@ -1,0 +1,184 @@
+"""What local training does to a model, seen on users who do not exist: nothing of real users is told."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmf.data import InMemoryDataset, each
+from fedmf.training import LocalSGD, LocalTrainer, Task, example_counts
+
+if TYPE_CHECKING:
+    from fedmf.runs.session import Session
+
+__all__ = ["LocalCheck", "LocalOutcome", "StandIns"]
+
+_STAND_INS: Final = 4
+_MOST_EXAMPLES: Final = 64
+#: Real users whose public numbers of examples the stand-ins follow, and what they follow where none is known.
+_ASKED, _UNKNOWN = 64, 16
+#: A loss has to rise by this at least to be called higher, whatever it was.
+_LEAST_RISE: Final = 1e-3
+
+
+@dataclass(frozen=True)
+class LocalOutcome:
+    """What local training did to the stand-ins.
+
+    Args:
+        rounds: released before.
+        stand_ins: how many there are.
+        clipped: of them, whose update is longer than ζ.
+        diverged: of them, whose own loss is not finite after local training, or has risen above the higher of
+            what it was before and what the untrained model's is by that much again.
+        before: median of their losses before local training.
+        after: and after; not finite if most are not.
+    """
+
+    rounds: int
+    stand_ins: int
+    clipped: int
+    diverged: int
+    before: float
+    after: float
+
+    @property
+    def diverges(self) -> bool:
+        """Whether more than half diverged."""
+        return 2 * self.diverged > self.stand_ins
+
+    def warning(self, learning_rate: float) -> str:
+        """One line."""
+        after = f"{self.after:.3g}" if math.isfinite(self.after) else "not finite"
+        return (
+            f"local training diverges after round {self.rounds}: it leaves {self.diverged} of "
+            f"{self.stand_ins} stand-in users, made of the public test part, with a loss worse than "
+            f"untrained (median {self.before:.3g} before, {after} after). local.learning-rate "
+            f"{learning_rate:g} is too high: of a long update the clip keeps no more than its direction, "
+            "and one that is not finite counts as zero."
+        )
+
+
+class StandIns:
+    """Users made of examples of the public test part, with about as many examples as real users own.
+
+    Args:
+        task: whose test part is not that of training users, and not empty.
+        local: local training.
+        clip_norm: ζ > 0.
+
+    Guarantees:
+        Of real users, their public numbers of examples alone are looked at. So what this finds is a function
+        of the model that it is given, of public data and of nothing else.
+    """
+
+    def __init__(self, task: Task, local: LocalSGD, clip_norm: float) -> None:
+        dataset, tests = task.dataset, len(task.dataset.test_labels)
+        sizes = np.array([_UNKNOWN])
+        if dataset.has_examples:
+            sizes = example_counts(dataset, np.arange(min(_ASKED, dataset.users)))
+        size = int(np.clip(np.median(sizes), 1, min(_MOST_EXAMPLES, tests)))
+        rows = np.random.default_rng(0).permutation(tests)
+        self._owned = tuple(
+            rows[first : first + size] for first in range(0, min(_STAND_INS, tests // size) * size, size)
+        )
+        self._names = tuple(f"stand-in {user}" for user in range(len(self._owned)))
+        self._clip_norm = clip_norm
+        self._task = replace(
+            task,
+            dataset=InMemoryDataset(
+                features=dataset.test_features,
+                labels=dataset.test_labels,
+                owned=self._owned,
+                user_ids=self._names,
+                test_features=dataset.test_features,
+                test_labels=dataset.test_labels,
+            ),
+        )
+        self._trainer = LocalTrainer(self._task, replace(local, engine="loop"))
+
+    @classmethod
+    def of(cls, task: Task, local: LocalSGD, clip_norm: float) -> Self | None:
+        """None where there is no public test part."""
+        dataset = task.dataset
+        public = dataset.test_owner != "training users" and len(dataset.test_labels) > 0
+        return cls(task, local, clip_norm) if public else None
+
+    @cached_property
+    def _untrained(self) -> list[float]:
+        theta = self._task.model.initial().to(self._task.device)
+        return [self._loss(theta, user) for user in range(len(self._owned))]
+
+    @torch.no_grad()
+    def _loss(self, parameters: Tensor, user: int) -> float:
+        dataset, task = self._task.dataset, self._task
+        rows = torch.from_numpy(self._owned[user]).to(task.device)
+        outputs = task.model.forward(parameters, each(lambda values: values[rows], dataset.test_features))
+        return float(task.loss(outputs, dataset.test_labels[rows]).mean())
+
+    def outcome(self, parameters: Tensor, rounds: int) -> LocalOutcome:
+        """What local training makes of a model.
+
+        Args:
+            parameters: θ, shape (d,).
+            rounds: released so far; it selects the shuffling.
+        """
+        theta, before, after, clipped, diverged = parameters.to(self._task.device), [], [], 0, 0
+        for user, name in enumerate(self._names):
+            with torch.random.fork_rng(devices=[]):  # a module of a user's own may draw from it
+                update = self._trainer.updates(theta, [name], rounds)[0]
+            clipped += float(torch.linalg.vector_norm(update.double())) > self._clip_norm
+            before.append(self._loss(theta, user))
+            after.append(self._loss(theta + update, user))
+            worst = max(before[-1], self._untrained[user])
+            rise = after[-1] - worst
+            diverged += math.isfinite(worst) and not rise <= max(abs(worst), _LEAST_RISE)
+        return LocalOutcome(
+            rounds, len(self._names), clipped, diverged, float(np.median(before)), float(np.median(after))
+        )
+
+
+class LocalCheck:
+    """Looks now and then at what local training does, and says once if it diverges.
+
+    Args:
+        session: just opened.
+
+    Attributes:
+        outcome: of the last look; None where there is no public test part.
+    """
+
+    def __init__(self, session: Session) -> None:
+        run = session.run
+        self.outcome: LocalOutcome | None = None
+        self._session, self._said = session, False
+        self._stand_ins = StandIns.of(session.task, run.local, run.privacy.clip_norm)
+        self._every = max(10, -(-session.server.horizon // 10))
+
+    def look(self) -> str | None:
+        """Look if it is time to; the warning, the first time that there is one.
+
+        It is time when the run is opened, after about each tenth of its rounds, and not more often than every
+        ten.
+        """
+        t = self._session.server.t
+        due = self.outcome is None or (t % self._every == 0 and t != self.outcome.rounds)
+        if self._stand_ins is None or not due:
+            return None
+        self.outcome = self._stand_ins.outcome(self._session.server.parameters, t)
+        if self._said:
+            return None
+        self._said = self.outcome.diverges
+        return self.verdict()
+
+    def verdict(self) -> str | None:
+        """The warning, if the last look found that local training diverges."""
+        if self.outcome is None or not self.outcome.diverges:
+            return None
+        return self.outcome.warning(self._session.run.local.learning_rate)

@@ -1,0 +1,118 @@
+"""Configurations to start from: written once, valid, and they train; those that ship are found anywhere."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.command_line import one_line
+
+from fedmf.cli.app import run
+from fedmf.cli.init import CASES
+from fedmf.errors import ConfigError
+from fedmf.runs import Session, load_run
+from fedmf.runs import session as session_module
+from fedmf.runs.tables import found_or_shipped
+from fedmf.sweeps import load_sweep
+
+ROOT = Path(__file__).resolve().parents[1]
+#: What makes the runs of the two cases that need nobody's files short.
+SHORT = {"cohorts.rounds": 2, "cohorts.size": 12, "data.users": 24, "mechanism.bands": 1}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder without a configuration, but with the files that two of the cases name."""
+    monkeypatch.chdir(tmp_path)
+    rng, users = np.random.default_rng(0), [f"user {u}" for u in range(100)]
+    (tmp_path / "users.txt").write_text("\n".join(users) + "\n")
+    rows = [
+        [user, *rng.normal(size=3).round(3), rng.choice(["no", "yes"])] for user in users for _ in range(2)
+    ]
+    for name, header, content in (
+        ("rows.csv", ["user", "age", "height", "weight", "label"], rows),
+        ("texts.csv", ["user", "text"], [[user, "one and one is two"] for user in users]),
+    ):
+        with (tmp_path / name).open("w", newline="") as file:
+            csv.writer(file).writerows([header, *content])
+    return tmp_path
+
+
+def test_each_case_is_written_once_and_valid(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert {file.stem for file in (ROOT / "configs/start").iterdir()} == {*CASES}
+    for case in CASES:
+        assert run(["init", case]) == 0
+        file = folder / f"{case}.toml"
+        assert capsys.readouterr().out.endswith(f"train: fedmf simulate {case}.toml\n")
+        text = file.read_text()
+        assert f"fedmf simulate {case}.toml" in text
+        assert "FILE" not in text
+        assert all(len(line) <= 120 for line in text.splitlines())
+        made = load_run(file)
+        assert made.is_private
+        assert made.privacy.delta * made.task_source.users <= 1
+        assert run(["init", case]) == 2
+        assert f"{case}.toml exists already and is not replaced" in one_line(capsys)
+        assert file.read_text() == text
+
+
+@pytest.mark.parametrize("case", ["text", "table"])
+def test_cases_on_ones_own_files_open_as_they_are(case: str, folder: Path) -> None:
+    """Task, plan and directory: everything but the rounds."""
+    assert run(["init", case]) == 0
+    with load_run(f"{case}.toml", {"mechanism.kind": "identity"}).start(folder / "run") as session:
+        assert session.task.dataset.users == session.plan.users == 80
+        assert session.metrics[0]["loss"] > 0
+
+
+def test_the_smallest_case_trains(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(session_module, "draw_learning_curve", lambda *_: False)
+    assert run(["init", "digits", "--output", "mine.toml"]) == 0
+    assert run(["init", "digits", "--output", "mine.toml"]) == 2
+    keys = [part for name, value in SHORT.items() for part in ("--set", f"{name}={value}")]
+    assert run(["simulate", "mine.toml", *keys, "--out", "run"]) == 0
+    assert "Every user has (8, 1e-05)-differential privacy" in capsys.readouterr().out
+    with Session.resume(Path("run")) as session:
+        assert session.server.t == 2
+
+
+def test_the_list_and_a_wrong_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [*CASES]
+    assert all(len(line) > 40 for line in lines)
+    for arguments in (["init"], ["init", "nonsense"]):
+        assert run(arguments) == 2
+        assert "CASE must be one of digits, text, amplified" in one_line(capsys)
+
+
+def test_what_ships_is_found_by_name_unless_there_is_such_a_file(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "fedmf"):
+        shipped = load_run("configs/digits.toml")
+    assert "there is no configs/digits.toml here" in caplog.text
+    assert shipped.difference(load_run("digits.toml")) is None
+    assert shipped.difference(load_run(ROOT / "configs/digits.toml")) is None
+    assert load_sweep("configs/sweeps/mechanisms.toml").baseline == "identity"
+    (folder / "digits.toml").write_text("[cohorts]\nrounds = 7\n")
+    assert load_run("digits.toml").cohorts.rounds == 7
+    for path in (
+        "../configs/digits.toml",
+        "/configs/digits.toml",
+        "configs/../configs/digits.toml",
+        "configs",
+    ):
+        assert found_or_shipped(Path(path)) == Path(path)
+    with pytest.raises(ConfigError, match=r"cannot read configuration configs/none\.toml"):
+        load_run("configs/none.toml")
+
+
+def test_every_shipped_configuration_is_valid() -> None:
+    for file in (ROOT / "configs").glob("*.toml"):
+        assert load_run(file).cohorts.rounds > 0

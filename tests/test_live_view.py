@@ -1,0 +1,112 @@
+"""What a terminal shows while a run goes on; what is not private is marked or not there."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from support.small_runs import linear_regression, small_run
+
+from fedmf.cli.view import RunView
+from fedmf.cli.view.live_table import Column, LiveTable
+from fedmf.flower import run_in_process
+from fedmf.runs import Run
+from fedmf.runs import session as session_module
+from fedmf.training import Task
+
+KEYS = {"mechanism": "bisr", "bands": 2, "evaluate_every": 4}
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take most of a small run's time."""
+    monkeypatch.setattr(session_module, "draw_learning_curve", lambda *_: False)
+
+
+def shown(path: Path, run: Run, terminal: bool = True) -> str:
+    """Everything that the view of a whole run prints, the last state of the table included."""
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=terminal, width=160, color_system=None)
+    with run.start(path) as session:
+        with RunView(session, console) as view:
+            run_in_process(session, view.update)
+        view.conclude()
+    return text.getvalue()
+
+
+def test_the_table_follows_the_run(tmp_path: Path) -> None:
+    run = small_run(**KEYS, evaluation="not-private")
+    text = shown(tmp_path / "run", run)
+    last = text[text.rindex("round  ") :]
+    header, *rows = last.splitlines()
+    assert header.split("  ")[0] == "round"
+    for title in ("loss", "accuracy", "users' own accuracy †", "ε so far", "clipped *"):
+        assert title in header
+    assert [row.split()[0] for row in rows[:4]] == ["0", "4", "8", "12"]
+    assert rows[3].split()[-1] == "%"
+    assert "† not private: from users' own examples, without noise" in last
+    assert "stand-in users made of the public test part" in last
+    assert "round 12/12" in last
+    assert "users/s" in last
+    assert "0:00:00 left" in last
+
+
+def test_without_a_terminal_lines_are_what_they_were(tmp_path: Path) -> None:
+    text = shown(tmp_path / "run", small_run(**KEYS), terminal=False)
+    lines = text.splitlines()
+    assert lines[0].startswith("bisr ")
+    assert [line.split("  ")[0] for line in lines[1:]] == [f"round {t}/12" for t in range(1, 13)]
+    assert all("ε so far" in line for line in lines[4:])
+    assert "clipped" not in text
+
+
+def test_pace_and_time_left() -> None:
+    now = [0.0]
+    table = LiveTable(
+        [Column("loss", lambda row: f"{row['loss']:.1f}")], 100, 40, cohort_size=50, clock=lambda: now[0]
+    )
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    with console.capture() as before:
+        console.print(table)
+    assert "users/s" not in before.get()
+    now[0] = 10.0
+    for rounds in range(41, 61):
+        table.add(rounds, {"loss": rounds}, "25 %")
+    with console.capture() as after:
+        console.print(table)
+    assert "100 users/s" in after.get()  # 20 rounds of 50 users in 10 s
+    assert "0:00:20 left" in after.get()  # 40 rounds more
+    assert [line.split()[0] for line in after.get().splitlines()[1:9]] == [str(t) for t in range(53, 61)]
+
+
+def failing_task() -> Task:
+    """Most users own rows that are not finite."""
+    task = linear_regression(24, 3)
+    features = task.dataset.features.clone()  # type: ignore[attr-defined]
+    for user in range(4, 24):
+        features[torch.from_numpy(task.dataset.owned[user])] = float("nan")  # type: ignore[attr-defined]
+    return dataclasses.replace(task, dataset=dataclasses.replace(task.dataset, features=features))  # type: ignore[type-var]
+
+
+def test_failures_are_told_where_there_is_no_privacy_and_nowhere_else(tmp_path: Path) -> None:
+    """In a private run they would tell of users' data: two worlds must look alike on the screen."""
+    task = failing_task()
+    text = shown(tmp_path / "open", small_run(task, mechanism="identity", private=False), terminal=False)
+    assert text.count("contributions to round 1 failed and counted as zeros; the first at ") == 1
+    assert "contributions failed and counted as zeros; the first, of u" in text
+    text = shown(tmp_path / "private", small_run(task, mechanism="identity"), terminal=False)
+    assert "contribution" not in text
+
+
+def test_divergence_is_told_when_it_is_seen_and_at_the_end(tmp_path: Path) -> None:
+    run = small_run(**KEYS, local_learning_rate=1000.0, local_epochs=3)
+    lines = shown(tmp_path / "run", run, terminal=False).splitlines()
+    warned = [line for line in lines if line.startswith("warning: local training diverges after round ")]
+    assert len(warned) == 2
+    assert lines.index(warned[0]) < lines.index(next(line for line in lines if line.startswith("round 1/")))
+    assert warned[1] == lines[-1]
+    assert "local.learning-rate 1000 is too high" in warned[0]
