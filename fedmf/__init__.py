@@ -53,34 +53,7 @@ if TYPE_CHECKING:
     from fedmf.sweeps import Sweep, load_sweep
     from fedmf.training import LocalSGD, Task
 else:
-    _MODULES = {
-        "fedmf.accounting": ("ExampleLevel", "NoPrivacy", "PrivacyStatement", "UserLevel", "design"),
-        "fedmf.cohorts": ("BallsInBinsCohorts", "CyclicCohorts"),
-        "fedmf.data": ("Digits", "InMemoryDataset"),
-        "fedmf.factorization": ("NamedMechanism",),
-        "fedmf.models": ("Mlp",),
-        "fedmf.moments": ("MomentStream",),
-        "fedmf.optim": ("JmeAdam", "Sgd"),
-        "fedmf.participation": ("Participation",),
-        "fedmf.runs": (
-            "Checkpoints",
-            "Classification",
-            "Execution",
-            "NoProgress",
-            "NoiseMechanism",
-            "PrivateEvaluation",
-            "Run",
-            "TargetReached",
-            "TensorBoard",
-            "account",
-            "load_model",
-            "load_run",
-        ),
-        "fedmf.streaming": ("PrivateStream",),
-        "fedmf.sweeps": ("Sweep", "load_sweep"),
-        "fedmf.training": ("LocalSGD", "Task"),
-    }
-    __getattr__ = lazily(__name__, {name: room for room, names in _MODULES.items() for name in names})
+    __getattr__ = lazily(__name__)
 
 
 def __dir__() -> list[str]:

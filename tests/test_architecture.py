@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import directories
 
 import fedmf
 
@@ -281,6 +282,7 @@ COMMANDS = {
     "init-help": ["init", "--help"],
     "report-help": ["report", "--help"],
     "design-identity": [*DESIGN.split(), "--mechanism", "identity", "--json"],
+    "design-all": [*DESIGN.split(), "--json"],
     "design-closed-forms": [*DESIGN.split(), "--mechanism", "square-root", "--mechanism", "bsr", "--json"],
 }
 PROBE = """
@@ -295,6 +297,29 @@ print(json.dumps([code, [name for name in json.loads(sys.argv[2]) if name in sys
 def test_light_commands_load_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROBE, json.dumps(arguments), json.dumps(HEAVY)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == [0, []]
+
+
+def test_accounting_for_a_run_loads_no_framework(tmp_path: Path) -> None:
+    """The second accountant is all that it adds to the light commands."""
+    with directories.create(tmp_path / "run") as opened:
+        for t in range(3):
+            directories.commit(opened, t, float(t))
+    heavy = [name for name in HEAVY if not name.startswith(("dp_accounting", "scipy"))]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            PROBE,
+            json.dumps(["account", str(tmp_path / "run"), "--json"]),
+            json.dumps(heavy),
+        ],
         capture_output=True,
         text=True,
         timeout=120,

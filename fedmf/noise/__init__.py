@@ -1,11 +1,21 @@
-"""Keyed Gaussian noise and its streaming correlation: z(t, i) from ChaCha20, then [C⁻¹z]_t round by round."""
+"""Keyed Gaussian noise and its streaming correlation: z(t, i) from ChaCha20, then [C⁻¹z]_t round by round.
 
+Kernels and streams are loaded when they are asked for; keys need no torch.
+"""
+
+from typing import TYPE_CHECKING
+
+from fedmf.lazy import lazily
 from fedmf.noise.domain import Domain
-from fedmf.noise.kernels import MAX_DIMENSION
 from fedmf.noise.key import KEY_HEADER, NoiseKey
-from fedmf.noise.rows import BlockedNoise, NoiseStorage, NoiseStream
 from fedmf.noise.schedule import KeySchedule
-from fedmf.noise.source import GaussianSource
+
+if TYPE_CHECKING:
+    from fedmf.noise.kernels import MAX_DIMENSION
+    from fedmf.noise.rows import BlockedNoise, NoiseStorage, NoiseStream
+    from fedmf.noise.source import GaussianSource
+else:
+    __getattr__ = lazily(__name__)
 
 __all__ = [
     "KEY_HEADER",

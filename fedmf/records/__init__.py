@@ -1,6 +1,8 @@
 """What runs and streams keep: durable files and directories, locks, histories, ledgers and checkpoints."""
 
-from fedmf.records.checkpoint import load_state, pack_state, with_head, without_head
+from typing import TYPE_CHECKING
+
+from fedmf.lazy import lazily
 from fedmf.records.durable import replace_durably, sync_directory, tighten, write_durably
 from fedmf.records.frames import State
 from fedmf.records.guard import Guard, Loss, unguarded
@@ -12,8 +14,13 @@ from fedmf.records.new_directory import create_directory, scratch_directory
 from fedmf.records.new_files import new_file, require_free
 from fedmf.records.seal import Seal, Sealed
 from fedmf.records.sqlite import RecordKind
-from fedmf.records.tensor_files import read_tensors, write_tensors
-from fedmf.records.user_table import PRIVATE, write_users
+
+if TYPE_CHECKING:
+    from fedmf.records.checkpoint import load_state, pack_state, with_head, without_head
+    from fedmf.records.tensor_files import read_tensors, write_tensors
+    from fedmf.records.user_table import PRIVATE, write_users
+else:
+    __getattr__ = lazily(__name__)
 
 __all__ = [
     "PRIVATE",

@@ -8,7 +8,6 @@ without it.
 
 from __future__ import annotations
 
-import fcntl
 import hmac
 import json
 import logging
@@ -22,6 +21,7 @@ from typing import Final, Protocol, Self
 
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
+from fedmf.records.lock import fcntl
 
 __all__ = ["Guard", "Loss", "guards_folder", "unguarded"]
 

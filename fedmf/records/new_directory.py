@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -13,6 +12,7 @@ from typing import Final
 
 from fedmf.errors import ConfigError
 from fedmf.records.durable import sync_directory
+from fedmf.records.lock import fcntl
 
 __all__ = ["create_directory", "scratch_directory"]
 

@@ -1,62 +1,72 @@
-"""A run as one value, the tables that describe it, and the session that carries it out."""
+"""A run as one value, the tables that describe it, and the session that carries it out.
 
-from fedmf.runs.budget import UserBudgets
-from fedmf.runs.cost_estimate import dry_run, seconds_of_a_round
-from fedmf.runs.directory import FAILURES, RunDirectory
-from fedmf.runs.evaluation import (
-    CentralEvaluation,
-    Evaluation,
-    NotPrivateEvaluation,
-    PrivateEvaluation,
-    PrivateEvaluator,
-    Ranges,
-    private_columns,
-)
-from fedmf.runs.execution import Execution
-from fedmf.runs.given import TaskSource
-from fedmf.runs.mechanism import NoiseMechanism
-from fedmf.runs.named_tasks import (
-    NAMED_TASKS,
-    Classification,
-    FunctionTask,
-    MultiLabel,
-    NamedTask,
-    NextToken,
-    Regression,
-    Tagging,
-)
-from fedmf.runs.observing import (
-    Checkpoints,
-    LastingObserver,
-    LocalCheck,
-    LocalOutcome,
-    NoProgress,
-    Observer,
-    ObserverError,
-    RunResult,
-    Standing,
-    StopRule,
-    TargetReached,
-    TensorBoard,
-    carried_out,
-    observed,
-)
-from fedmf.runs.outputs import (
-    METRICS,
-    account,
-    account_branches,
-    central,
-    not_private,
-    publish_statement,
-    write_statement,
-)
-from fedmf.runs.planning import plan_run
-from fedmf.runs.recorded import LEDGER, opened_record, read_header
-from fedmf.runs.released_model import ReleasedModel, WholeModel, initial_parameters, load_model
-from fedmf.runs.run import Run, difference
-from fedmf.runs.server import PrivateServer, clipped_sums, local_trainer
-from fedmf.runs.session import Session
-from fedmf.runs.tables import Scalar, dotted_keys, load_run, parse_assignments, render_toml, run_of
+What is asked for is loaded then: accounting for a run needs no torch.
+"""
+
+from typing import TYPE_CHECKING
+
+from fedmf.lazy import lazily
+
+if TYPE_CHECKING:
+    from fedmf.runs.budget import UserBudgets
+    from fedmf.runs.cost_estimate import dry_run, seconds_of_a_round
+    from fedmf.runs.directory import FAILURES, RunDirectory
+    from fedmf.runs.evaluation import (
+        CentralEvaluation,
+        Evaluation,
+        NotPrivateEvaluation,
+        PrivateEvaluation,
+        PrivateEvaluator,
+        Ranges,
+        private_columns,
+    )
+    from fedmf.runs.execution import Execution
+    from fedmf.runs.given import TaskSource
+    from fedmf.runs.mechanism import NoiseMechanism
+    from fedmf.runs.named_tasks import (
+        NAMED_TASKS,
+        Classification,
+        FunctionTask,
+        MultiLabel,
+        NamedTask,
+        NextToken,
+        Regression,
+        Tagging,
+    )
+    from fedmf.runs.observing import (
+        Checkpoints,
+        LastingObserver,
+        LocalCheck,
+        LocalOutcome,
+        NoProgress,
+        Observer,
+        ObserverError,
+        RunResult,
+        Standing,
+        StopRule,
+        TargetReached,
+        TensorBoard,
+        carried_out,
+        observed,
+    )
+    from fedmf.runs.outputs import (
+        METRICS,
+        account,
+        account_branches,
+        central,
+        not_private,
+        publish_statement,
+        write_statement,
+    )
+    from fedmf.runs.planning import plan_run
+    from fedmf.runs.recorded import LEDGER, opened_record, read_header
+    from fedmf.runs.released_model import ReleasedModel, WholeModel, initial_parameters, load_model
+    from fedmf.runs.run import Run, difference
+    from fedmf.runs.server import PrivateServer, clipped_sums, local_trainer
+    from fedmf.runs.session import Session
+    from fedmf.runs.tables import Scalar, dotted_keys, load_run, parse_assignments, render_toml, run_of
+else:
+    __getattr__ = lazily(__name__)
 
 __all__ = [
     "FAILURES",

@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedmf.accounting import (
     Branch,
@@ -19,12 +19,14 @@ from fedmf.accounting import (
     render,
     render_page,
 )
-from fedmf.data import FederatedDataset
 from fedmf.errors import ConfigError
 from fedmf.records import create_directory, write_durably
 from fedmf.runs.evaluation import Evaluation, NotPrivateEvaluation, PrivateEvaluation, private_columns
 from fedmf.runs.recorded import opened_record
-from fedmf.training import Metric, Task
+
+if TYPE_CHECKING:
+    from fedmf.data import FederatedDataset
+    from fedmf.training import Metric, Task
 
 __all__ = [
     "METRICS",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import secrets
+from typing import TYPE_CHECKING
 
 from fedmf.accounting import (
     CohortLaw,
@@ -22,12 +23,13 @@ from fedmf.accounting import (
 from fedmf.cohorts import SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Mechanism, Sensitivity
-from fedmf.noise import NoiseStorage
-from fedmf.optim import ServerOptimizer
 from fedmf.participation import Participation
 from fedmf.runs.evaluation import PrivateEvaluation, Ranges, shared_plan
-from fedmf.runs.pair_plan import paired_streams
-from fedmf.runs.run import Run
+
+if TYPE_CHECKING:
+    from fedmf.noise import NoiseStorage
+    from fedmf.optim import ServerOptimizer
+    from fedmf.runs.run import Run
 
 __all__ = ["plan_run", "release_of", "storage_inflation"]
 
@@ -97,6 +99,8 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
 def _streams(run: Run, optimizer: ServerOptimizer) -> tuple[Mechanism, SecondStream | None]:
     """C, or C₁ and the second stream."""
     if optimizer.second_moment is not None:
+        from fedmf.runs.pair_plan import paired_streams
+
         return paired_streams(run, optimizer.second_moment, optimizer.second_form)
     return run.noise.choice.build(run.participation, run.workload), None
 

@@ -1,11 +1,13 @@
-"""Rows per second and memory of `fedmf stream` on a large file, against one `MomentStream.update` a row.
+"""Rows per second and memory of `fedmf stream` on a large file, against two NumPy programs for such releases.
 
     python simulations/benchmarks/stream.py [--rows N] [--dimension D] [--every R]
         [--only TEXT] [--json]
 
-Each job is the command in a process of its own, start-up, design and the final Parquet file included, with a
-public seed. The baseline of the rates is the loop over `MomentStream.update` without any input or output;
-that of memory is 1 GiB.
+Each job is the command in a process of its own, start-up, design and the final file included, with a public
+seed. The baselines of the rates are `peers/numpy_stream.py`, processes of their own as well, on the same
+Parquet file with as many releases: prefix sums with independent noise, row by row and in blocks of 4,096
+rows. They keep no record, no histories and no key, and their noise grows with the rows. The baseline of
+memory is 1 GiB. One thread each.
 """
 
 from __future__ import annotations
@@ -19,23 +21,13 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 import numpy as np
 import pyarrow as arrow
-import torch
 from pyarrow import csv, parquet
 
-from fedmf.factorization.mechanisms.catalogue import build
-from fedmf.factorization.sensitivity.joint import UserRange
-from fedmf.moments.mechanism import jme
-from fedmf.moments.moment_stream import MomentStream
-from fedmf.moments.second_moment import FullMatrix
-from fedmf.noise.key import NoiseKey
-from fedmf.participation import Participation
-from fedmf.workload.toeplitz import average
-
 PROJECT = Path(__file__).resolve().parents[2]
+PEER = Path(__file__).resolve().parent / "peers" / "numpy_stream.py"
+ALONE = {**os.environ, "OMP_NUM_THREADS": "1", "ARROW_NUM_THREADS": "1", "PYTHONPATH": str(PROJECT)}
 GIBIBYTE = float(1 << 30)
 
 
@@ -59,12 +51,14 @@ def command(source: Path, output: Path, state: Path, *more: str) -> tuple[float,
     """(seconds, largest resident bytes) of one run of the command."""
     budget = ["--norm-bound", "1", "--epsilon", "8", "--delta", "1e-5", "--seed", "0"]
     names = ["--input", str(source), "--output", str(output), "--state", str(state)]
+    return process([sys.executable, "-m", "fedmf", "stream", *names, *budget, *more])
+
+
+def process(words: list[str]) -> tuple[float, float]:
+    """(seconds, largest resident bytes) of a process."""
     started = time.perf_counter()
     child = subprocess.Popen(
-        [sys.executable, "-m", "fedmf", "stream", *names, *budget, *more],
-        cwd=PROJECT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        words, cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ALONE
     )
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
@@ -74,19 +68,11 @@ def command(source: Path, output: Path, state: Path, *more: str) -> tuple[float,
     return time.perf_counter() - started, usage.ru_maxrss * float(unit)
 
 
-def row_by_row(rows: int, dimension: int) -> float:
-    """Rows per second of `MomentStream.update`, measured on the first few thousand rows."""
-    part, work = Participation(rows, 1, rows), average(rows)
-    C = build("banded-toeplitz", part, work, bands=32).factorization
-    made = jme(C, C, part, UserRange(1.0, dimension), 0.6)
-    stream = MomentStream(made, FullMatrix(dimension), work, key=NoiseKey.from_seed(0))
-    x = torch.full((dimension,), 0.1, dtype=torch.float64)
-    for _ in range(100):
-        stream.update(x)
-    count, started = min(3000, rows - 100), time.perf_counter()
-    for _ in range(count):
-        stream.update(x)
-    return count / (time.perf_counter() - started)
+def numpy_rates(source: Path, folder: Path, rows: int, every: int) -> dict[str, float]:
+    """Rows per second of the NumPy programs."""
+    words = [sys.executable, str(PEER), str(source), str(folder / "peer.parquet"), "--every", str(every)]
+    blocks = {"NumPy, row by row": "1", "NumPy, in blocks": "4096"}
+    return {name: rows / process([*words, "--block", block])[0] for name, block in blocks.items()}
 
 
 def main() -> None:
@@ -97,7 +83,6 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="jobs whose name has it")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     options = parser.parse_args()
-    torch.set_num_threads(1)
     thin = ("--every", str(options.every))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -115,21 +100,24 @@ def main() -> None:
             f"json lines to json lines, every {options.every}": ("rows.jsonl", "e.jsonl", thin),
             "csv to json lines, every 1": ("rows.csv", "f.jsonl", ()),
         }
-        baseline = row_by_row(options.rows, options.dimension)
+        rates = {every: numpy_rates(paths["rows.parquet"], folder, options.rows, every)
+                 for every in dict.fromkeys((options.every, 1))}  # fmt: skip
         for job, (source, output, more) in jobs.items():
             if options.only not in job:
                 continue
             state = folder / f"state-{output}"
             seconds, memory = command(paths[source], folder / output, state, *more)
             (folder / output).unlink()
-            rate = options.rows / seconds
-            found = (
-                (f"{job}: rate", rate, "rows/s", baseline),
-                (f"{job}: memory", memory, "bytes", GIBIBYTE),
-            )
-            for title, value, unit, base in found:
-                row = {"name": title, "value": value, "unit": unit, "baseline": base, "ratio": value / base}
-                text = f"{title:<60}{value:>16,.0f} {unit:<8}{value / base:>8.2f} x {base:,.0f}"
+            every = options.every if thin[0] in more else 1
+            found = [
+                (f"{job}: rate", options.rows / seconds, "rows/s", against, rate)
+                for against, rate in rates[every].items()
+            ]
+            found.append((f"{job}: memory", memory, "bytes", "1 GiB", GIBIBYTE))
+            for title, value, unit, against, base in found:
+                row = {"name": title, "value": value, "unit": unit, "against": against, "baseline": base,
+                       "ratio": value / base}  # fmt: skip
+                text = f"{title:<60}{value:>16,.0f} {unit:<8}{value / base:>8.2f} x {against} ({base:,.0f})"
                 print(json.dumps(row) if options.json else text, flush=True)
 
 

@@ -8,6 +8,7 @@ from fedmf.factorization.algebra.banded_covariance import inverse_norm, inverse_
 from fedmf.factorization.matrices.banded_matrix import Banded, workload_inverse
 from fedmf.factorization.matrices.closed_form import optimal_diagonal
 from fedmf.factorization.matrices.toeplitz import normalized
+from fedmf.factorization.mechanisms import banded_optimizer
 from fedmf.factorization.mechanisms.banded_optimizer import banded, log_error
 from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import banded_toeplitz
 from fedmf.factorization.objectives.error import errors
@@ -195,3 +196,18 @@ def test_bad_values_are_refused_on_one_line(make, message):
     with pytest.raises(ValueError, match=message) as refusal:
         make()
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("equal_norms", [False, True])
+@pytest.mark.parametrize(("n", "p", "k", "b"), [(96, 12, 4, 24), (60, 15, 2, 20), (120, 6, 1, 120)])
+def test_the_search_ends_within_its_tolerance_of_the_optimum(n, p, k, b, equal_norms, monkeypatch):
+    contract = Participation(n, k, b)
+
+    def rmse():
+        C = banded(p, contract, equal_norms=equal_norms)
+        return errors(C, prefix(n), stated_sensitivity(C, contract)).rmse
+
+    found = rmse()
+    exact = {"maxiter": 10_000, "maxfun": 10_000, "ftol": 1e-15, "gtol": 1e-12, "maxcor": 20}
+    monkeypatch.setattr(banded_optimizer, "_OPTIONS", exact)
+    assert rmse() <= found <= rmse() * (1 + 2e-7)

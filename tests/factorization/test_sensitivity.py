@@ -8,6 +8,7 @@ from support.oracles import contracts, earliest_norm, ltt, patterns, scalar_sens
 
 from fedmf.factorization.matrices.closed_form import bisr, cgd, nu_ftrl, square_root
 from fedmf.factorization.matrices.toeplitz import Diagonal, InverseToeplitz, Toeplitz, normalized
+from fedmf.factorization.matrices.workload_power import inverse_power
 from fedmf.factorization.sensitivity.joint import UserRange, joint_sensitivity
 from fedmf.factorization.sensitivity.methods import SensitivityNotExact, over_patterns
 from fedmf.factorization.sensitivity.pattern_search import row_bound
@@ -16,6 +17,7 @@ from fedmf.factorization.sensitivity.separated import (
     comb_sum,
     comb_sum_adjoint,
     count_patterns,
+    earliest_pattern,
     pattern_layers,
 )
 from fedmf.factorization.sensitivity.stated import (
@@ -23,6 +25,7 @@ from fedmf.factorization.sensitivity.stated import (
     stated_sensitivity,
 )
 from fedmf.participation import Participation
+from fedmf.workload.toeplitz import prefix
 
 # Two float64 summation orders of fewer than 100 terms.
 EXACT = 1e-11
@@ -170,7 +173,42 @@ def test_dynamic_program_bounds_what_is_too_large_to_enumerate():
             bound = np.sqrt(row_bound(gram, k, b))
             assert bound >= truth * (1 - EXACT)
             assert bound <= np.sqrt(gram.sum()) * (1 + EXACT)
-            assert _by_envelope(C, *C.monotone_envelope(), k, b).value >= truth * (1 - EXACT)
+            assert _by_envelope(C, *C.toeplitz_bound(), k, b).value >= truth * (1 - EXACT)
+
+
+def test_scaled_columns_may_rise_before_lag_b():
+    """Below no pattern's sum, and exact where coefficients fall from lag b on and the entries of G do."""
+    from fedmf.factorization.sensitivity.stated import _by_envelope
+
+    rng, attained = np.random.default_rng(6), 0
+    for _ in range(40):
+        c = np.concatenate([[1.0], rng.uniform(0.5, 1.0, 3), 0.5 * 0.9 ** np.arange(12)])
+        C = normalized(Toeplitz(c, 16))
+        for k, b in ((2, 4), (3, 4), (2, 5), (3, 3), (2, 2)):
+            truth = scalar_sensitivity(C.materialize(), k, b)
+            found = _by_envelope(C, *C.toeplitz_bound(), k, b)
+            assert found.value >= truth * (1 - EXACT)
+            assert found.kind == "upper_bound" or found.value == pytest.approx(truth, rel=EXACT)
+            attained += b >= 4 and found.kind == "exact"
+    assert attained >= 40
+
+
+@pytest.mark.parametrize("n", [10_240, 10_241, 65_537])
+def test_a_normalized_banded_inverse_is_exact_at_long_horizons(n):
+    """Its coefficients rise around lag p; from 10,241 rounds on no Gram matrix is formed."""
+    contract = Participation(n, 5, n // 10)
+    C = normalized(inverse_toeplitz_with_a_bump(n))
+    assert (np.diff(C.strategy[: n // 10]) > 0).any()
+    found = stated_sensitivity(C, contract)
+    assert found.kind == "exact"
+    assert found.value == pytest.approx(np.linalg.norm(C.column_sum(earliest_pattern(5, n // 10))), rel=EXACT)
+
+
+def inverse_toeplitz_with_a_bump(n):
+    """C⁻¹ of 16 coefficients, those of the square root summed into the last."""
+    h = inverse_power(prefix(n), 0.5, 16).correlation[:16].copy()
+    h[-1] -= 0.9 * h.sum()
+    return InverseToeplitz(h, n)
 
 
 def test_dynamic_program_formula():

@@ -125,3 +125,12 @@ def test_bad_values_are_refused_on_one_line(make, message):
     with pytest.raises(ValueError, match=message) as refusal:
         make()
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("arity", "n"), [(2, 1), (2, 13), (3, 27), (4, 30), (8, 9)])
+def test_a_scaled_kary_tree_knows_its_gram_matrix_and_its_inverse(arity, n):
+    C = kary_tree(arity, n).columns_divided_by(np.random.default_rng(n).uniform(0.5, 2.0, n))
+    gram = C.matrix.T @ C.matrix
+    for gap in range(n):
+        assert np.allclose(C.gram_diagonal(gap), np.diagonal(gram, gap), rtol=1e-13)
+    assert np.allclose(C.inverse @ C.matrix, np.eye(n), atol=1e-12)

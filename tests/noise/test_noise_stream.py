@@ -16,8 +16,8 @@ from fedmf.noise.domain import Domain
 from fedmf.noise.kernels.cpu import TILE
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows import noise_stream as stream_module
+from fedmf.noise.rows.noise_storage import NoiseStorage
 from fedmf.noise.rows.noise_stream import NoiseStream
-from fedmf.noise.rows.storage import NoiseStorage
 from fedmf.noise.source import GaussianSource
 
 ROUNDS = 9

@@ -105,13 +105,28 @@ def _blocks(band: Array) -> tuple[Array, Array, int]:
 
 def _covariances(diagonal: Array, below: Array) -> tuple[Array, Array]:
     """L_i⁻¹ and Q_i for every block."""
-    # Only NumPy's BLAS: SciPy brings its own threads, and two pools that take turns wait for each other.
-    inverses: Array = np.tril(np.asarray(np.linalg.inv(diagonal), dtype=np.float64))
+    inverses = _lower_inverses(diagonal)
     covariances = inverses @ inverses.swapaxes(1, 2)
     for i in range(1, len(diagonal)):
         through = inverses[i] @ below[i - 1]
         covariances[i] += through @ covariances[i - 1] @ through.T
     return inverses, covariances
+
+
+def _lower_inverses(blocks: Array) -> Array:
+    """L⁻¹ of lower-triangular blocks, shape (m, s, s), by halves.
+
+    Only NumPy's BLAS: SciPy brings its own threads, and two pools that take turns wait for each other.
+    """
+    size = blocks.shape[1]
+    if size <= _SMALLEST_BLOCK:
+        return np.tril(np.asarray(np.linalg.inv(blocks), dtype=np.float64))
+    half = size // 2
+    inverses = np.zeros_like(blocks)
+    inverses[:, :half, :half] = first = _lower_inverses(blocks[:, :half, :half])
+    inverses[:, half:, half:] = last = _lower_inverses(blocks[:, half:, half:])
+    inverses[:, half:, :half] = -last @ blocks[:, half:, :half] @ first
+    return inverses
 
 
 def _gathered(diagonal: Array, below: Array, shape: tuple[int, ...]) -> Array:

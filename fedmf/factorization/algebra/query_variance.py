@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
-from fedmf.factorization.algebra.series import fft_size, trimmed
+from fedmf.factorization.algebra.series import fft_size, multiply, trimmed
 from fedmf.typing import Vector
 
 __all__ = ["scaled_query_variances"]
@@ -21,7 +21,8 @@ def scaled_query_variances(workload: Vector, correlation: Vector, scale: Vector)
     """‖(A diag(s) LTT(h))_{t,:}‖² for A = LTT(a).
 
     Prefix sums add one row per round, B_t = B_{t−1} + s_t·(h_t, …, h_0), which costs O(n·q) for few (q)
-    coefficients of h and O(n log² n) for many; any other workload takes an FFT per column, in blocks.
+    coefficients of h and O(n log n + q log² q) for many; any other workload takes an FFT per column, in
+    blocks.
 
     Args:
         workload: a, shape (n,).
@@ -75,7 +76,8 @@ def _past(h: Vector, scale: Vector) -> Vector:
         Σ_i s_i K_it = Σ_i s_i K_{l,l+t−i} + Σ_e h_{t−e} G_e,    G_e = Σ_{x≥1} s_{l+e+x} h_{l+x}, l+e+x < M,
 
     and the row of K that the second half needs. Ranges are handled down to a block, which takes the
-    diagonals. O(n log² n).
+    diagonals, or to one in which h is 0 and so K_it = K_{l,l+t−i}: one product. O(n log n + q log² q) for q
+    coefficients of h.
     """
     past = np.zeros(scale.size)
     ranges = [(0, scale.size, h[0] * h)]
@@ -85,10 +87,14 @@ def _past(h: Vector, scale: Vector) -> Vector:
         if length <= _BLOCK:
             past[start:end] += _within(h[start:end], scale[start:end], row)
             continue
-        half = length // 2
-        points = fft_size(length)
         own = np.zeros(length)
         own[1:] = h[start + 1 : end]
+        if not own.any():
+            row = np.append(0.0, row[1:length])
+            past[start:end] += multiply(scale[start:end], trimmed(row), length)
+            continue
+        half = length // 2
+        points = fft_size(length)
         first, whole = np.fft.rfft(own[: half + 1], points), np.fft.rfft(own, points)
         left = np.fft.rfft(scale[start : start + half], points)
         gained = np.fft.irfft(left * np.fft.rfft(own[:half], points).conj(), points)[:half]

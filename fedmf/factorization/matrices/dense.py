@@ -68,7 +68,9 @@ class Dense(Factorization):
         return self.columns(indices).sum(axis=1)
 
     def gram_diagonal(self, gap: int) -> Vector:
-        """[CᵀC]_{i,i+gap}, shape (n − gap,)."""
+        """[CᵀC]_{i,i+gap}, shape (n − gap,); the squared column norms need no other entry."""
+        if gap == 0:
+            return np.einsum("ij,ij->j", self.matrix, self.matrix)
         return np.diagonal(self._gram, gap).copy()
 
     @cached_property

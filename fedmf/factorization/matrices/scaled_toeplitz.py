@@ -117,10 +117,9 @@ class ScaledToeplitz(Factorization):
         """c/s where s is constant; None otherwise."""
         return self.strategy / self.scale[0] if np.all(self.scale == self.scale[0]) else None
 
-    def monotone_envelope(self) -> tuple[Vector, Vector]:
-        """ĉ_j = max_{l ≥ j} |c_l| and the running minimum of s: |C_{ij}| ≤ ĉ_{i−j}/s_j."""
-        envelope = np.maximum.accumulate(np.abs(self.strategy)[::-1])[::-1]
-        return envelope, np.minimum.accumulate(self.scale)
+    def toeplitz_bound(self) -> tuple[Vector, Vector]:
+        """|c| and the running minimum of s."""
+        return np.abs(self.strategy), np.minimum.accumulate(self.scale)
 
     def columns_divided_by(self, factors: Vector) -> ColumnScaled:
         """The same c and h with the scale multiplied by s."""

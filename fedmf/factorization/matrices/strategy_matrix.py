@@ -77,8 +77,8 @@ class Factorization(ABC):
     def to_dict(self) -> dict[str, Any]:
         """An exact JSON-able description; `factorization_from_dict` reads it."""
 
-    def monotone_envelope(self) -> tuple[Vector, Vector] | None:
-        """(ĉ, s) with |C_{ij}| ≤ ĉ_{i−j}/s_j, ĉ and s non-increasing, s > 0; None where no such form is kept.
+    def toeplitz_bound(self) -> tuple[Vector, Vector] | None:
+        """(a, s) with |C_{ij}| ≤ a_{i−j}/s_j, s non-increasing, s > 0; None where no such form is kept.
 
         Sensitivity uses it to certify that the earliest participation pattern is the worst one.
         """

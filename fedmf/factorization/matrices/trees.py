@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,15 +29,13 @@ class BlockTree(Dense):
     sums: BlockSums
 
     def __init__(self, sums: BlockSums) -> None:
-        n = sums.period
-        t = np.arange(n)
         C = np.diag(1.0 / sums.gain)
         for j in range(sums.memory_vectors):
-            starts = t >> j + 1 << j + 1
-            inside = (
-                ((t >> j & 1) == 1)[:, None] & (t - starts[:, None] >= 0) & (t < starts[:, None] + (1 << j))
-            )
-            C = np.where(inside, (sums.weights[:, j] / sums.gain)[:, None], C)
+            entries = sums.weights[:, j] / sums.gain
+            # Rounds of the right half of a block of 2^{j+1} have the left half before them.
+            for start in range(0, sums.period - (1 << j), 2 << j):
+                middle = start + (1 << j)
+                C[middle : middle + (1 << j), start:middle] = entries[middle : middle + (1 << j), None]
         super().__init__(C / sums.row_scale)
         object.__setattr__(self, "sums", sums)
 
@@ -78,6 +77,25 @@ class KaryTree(Dense):
         super().__init__(((lag >= 0) & (lag < _widths(arity, s.size)[:, None])) / s)
         object.__setattr__(self, "arity", arity)
         object.__setattr__(self, "factors", s)
+
+    @cached_property
+    def inverse(self) -> Array:
+        """C⁻¹, shape (n, n), of few entries."""
+        rows, inverse = self.recurrence(), np.zeros((self.rounds, self.rounds))
+        inverse[np.repeat(np.arange(self.rounds), np.diff(rows.first)), rows.inputs] = rows.weights
+        inverse *= self.factors[:, None]
+        inverse.setflags(write=False)
+        return inverse
+
+    @cached_property
+    def _gram(self) -> Array:
+        """How many blocks hold both rounds, divided by both factors."""
+        gram = np.zeros((self.rounds, self.rounds))
+        for t, width in enumerate(_widths(self.arity, self.rounds).tolist()):
+            gram[t + 1 - width : t + 1, t + 1 - width : t + 1] += 1.0
+        gram /= np.outer(self.factors, self.factors)
+        gram.setflags(write=False)
+        return gram
 
     def recurrence(self) -> SparseRows:
         """z_t less those of the sub-blocks that make up the rest of its block: below 2 draws on average."""

@@ -88,8 +88,6 @@ class EarliestObjective:
             tail: c_1 … c_{p−1}.
             penalty: added to the value; a function of all of c with its gradient.
         """
-        from scipy.signal import lfilter
-
         h = self.inverse(tail)
         c = self.strategy(h) if np.isfinite(h).all() else None
         if c is None:
@@ -102,7 +100,7 @@ class EarliestObjective:
         if penalty is not None:
             more, more_slope = penalty(c)
             value, slope_c = value + more, slope_c + more_slope
-        backward = np.asarray(lfilter([1.0], h, slope_c[::-1]))
+        backward = multiply(c, slope_c[::-1], c.size)
         slope_h = error_slope / error - multiply(c, backward, c.size)[::-1][: h.size]
         twice = multiply(h, multiply(h, slope_h[::-1], h.size), h.size)[::-1]
         return float(value), -twice[1:]

@@ -21,7 +21,8 @@ _LEAST_COUNTED = 1e-4
 _LARGEST_OVERLAPPING = 10_240
 # A quarter of a million coefficients take a minute.
 _MOST_ENTRIES = 2**21
-_OPTIONS = {"maxiter": 3000, "maxfun": 4000, "ftol": 1e-11, "gtol": 1e-10, "maxcor": 8}
+# It ends at steps that win less than 5e-10 (relative), when less than 1e-7 is left: half that of the RMSE.
+_OPTIONS = {"maxiter": 3000, "maxfun": 4000, "ftol": 5e-10, "gtol": 1e-10, "maxcor": 4}
 
 
 def log_error(
@@ -166,15 +167,14 @@ def _minimize(
     from scipy.optimize import minimize
 
     n = len(start)
-    free = np.add.outer(np.arange(n), np.arange(start.shape[1])) < n
     steps = np.zeros(0)
     if block is not None:
         squares = np.sqrt(1.0 - np.searchsorted(block, np.arange(block[-1] + 1)) / n)
         steps = np.log(squares - np.append(squares[1:], 0.0))
 
     def unpack(x: Vector) -> tuple[Array, Vector]:
-        directions = np.zeros_like(start)
-        directions[free] = x[steps.size :]
+        # Entries past row n are 0 and have no slope.
+        directions = x[steps.size :].reshape(start.shape)
         squares = _tail_sums(np.exp(x[: steps.size]))
         return directions, np.ones(n) if block is None else np.sqrt(squares)[block]
 
@@ -182,13 +182,13 @@ def _minimize(
         directions, norms = unpack(x)
         value, slope, slope_norms = log_error(directions, workload, norms)
         if block is None:
-            return value, slope[free]
+            return value, slope.reshape(-1)
         squares = _tail_sums(np.exp(x[: steps.size]))
         slope_squares = np.bincount(block, slope_norms / (2 * norms)) + 1.0 / squares.sum()
         slope_steps = np.exp(x[: steps.size]) * np.cumsum(slope_squares)
-        return value + float(np.log(squares.sum())), np.concatenate([slope_steps, slope[free]])
+        return value + float(np.log(squares.sum())), np.concatenate([slope_steps, slope.reshape(-1)])
 
-    x = np.concatenate([steps, start[free]])
+    x = np.concatenate([steps, start.reshape(-1)])
     minimum = minimize(objective, x, jac=True, method="L-BFGS-B", options=_OPTIONS)
     equal = log_error(start, workload)[0] + float(np.log(max(1, steps.size)))
     return unpack(minimum.x) if minimum.fun < equal else (start, np.ones(n))

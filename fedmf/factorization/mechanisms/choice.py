@@ -37,7 +37,8 @@ class MechanismChoice(Protocol):
 
     @property
     def effort(self) -> int:
-        """What `build` takes: 0 for a formula, 1 for a search of its parameters, 2 for an optimiser."""
+        """What `build` takes: 0 for a formula, 1 for a search of its parameters, 2 for an optimiser of a few
+        coefficients, 3 for one of all entries of C."""
         ...
 
     def fixing(self, values: Values) -> MechanismChoice:
@@ -97,8 +98,9 @@ class NamedMechanism:
 
     @property
     def effort(self) -> int:
-        """2 where a family has an optimiser, else 1 where a parameter is to be chosen."""
-        return 2 if form_of(self.kind).family.optimized else min(1, len(self.free))
+        """2 or 3 where a family has an optimiser, else 1 where a parameter is to be chosen."""
+        family = form_of(self.kind).family
+        return 2 + family.entrywise if family.optimized else min(1, len(self.free))
 
     def fixing(self, values: Values) -> NamedMechanism:
         """The same with these parameters given too."""

@@ -71,7 +71,7 @@ __all__ = ["FAMILIES"]
 # whenever an optimiser finds other coefficients.
 _optimized = lru_cache(maxsize=32)(remembered(rated_banded_toeplitz, version=1))
 _jointly = lru_cache(maxsize=32)(remembered(single_threaded(normalized_banded_toeplitz), version=1))
-_banded = lru_cache(maxsize=8)(remembered(single_threaded(banded), version=3))
+_banded = lru_cache(maxsize=8)(remembered(single_threaded(banded), version=4))
 _dense = lru_cache(maxsize=8)(remembered(single_threaded(dense), version=2))
 _inverse = lru_cache(maxsize=32)(remembered(single_threaded(banded_inverse), version=2))
 _buffered = lru_cache(maxsize=32)(remembered(single_threaded(blt), version=2))
@@ -241,6 +241,7 @@ _ALL = (
         largest_compared=1024,
         normalize=lambda make: lambda ask, v: _banded(v["bands"], ask.participation, ask.known, True),
         optimized=True,
+        entrywise=True,
     ),
     Family(
         "dense",
@@ -249,6 +250,7 @@ _ALL = (
         largest=LARGEST_OPTIMIZED,
         largest_compared=512,
         optimized=True,
+        entrywise=True,
     ),
     Family(
         "tree",

@@ -29,7 +29,7 @@ __all__ = ["LARGEST", "STAMPS", "Built", "Family", "Form", "Option", "check_roun
 LARGEST: Final = 10_000_000
 #: Normalised columns take seconds for an error there.
 _LARGEST_NORMALIZED: Final = 1_000_000
-_LARGEST_NORMALIZED_COMPARED: Final = 4096
+_LARGEST_NORMALIZED_COMPARED: Final = 16_384
 _FINE, _NORMALIZED_COLUMNS, _COARSE = Accuracy(17, 1e-4), Accuracy(9, 5e-4), Accuracy(9, 0.01)
 
 Make = Callable[[DesignRequest, Values], Factorization]
@@ -82,6 +82,7 @@ class Family:
         largest_compared: the largest n at which a comparison without names includes it; 0 for never.
         normalize: how the form with normalised columns is made from `make`.
         optimized: whether an optimiser or a matrix of n² entries makes it, rather than a formula.
+        entrywise: whether the optimiser moves every entry of C, which takes longest.
         largest_normalized: the largest n for that form, if below `largest`.
         largest_normalized_compared: the same in a comparison, if below `largest_compared`.
     """
@@ -95,6 +96,7 @@ class Family:
     largest_compared: int = LARGEST
     normalize: Callable[[Make], Make] = normalized_columns
     optimized: bool = False
+    entrywise: bool = False
     largest_normalized: int = _LARGEST_NORMALIZED
     largest_normalized_compared: int = _LARGEST_NORMALIZED_COMPARED
 

@@ -9,7 +9,7 @@ import numpy as np
 from fedmf.factorization.algebra import multiply
 from fedmf.factorization.matrices import Factorization
 from fedmf.factorization.objectives.error import query_variances
-from fedmf.factorization.sensitivity import comb_sum, quick_upper_bound
+from fedmf.factorization.sensitivity import comb_sum, monotone_envelope, quick_upper_bound
 from fedmf.participation import Participation
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload
@@ -82,7 +82,7 @@ class QuickError:
         )
         if k == 1 or c.size <= b:
             return float((self._reached[: c.size] * c) @ c)
-        envelope = np.maximum.accumulate(np.abs(c)[::-1])[::-1]
+        envelope = monotone_envelope(np.abs(c))
         lags = min(k, -(-c.size // b))
         if lags * c.size > _FEW_LAGS * n:
             total = comb_sum(np.pad(envelope, (0, n - c.size)), k, b)

@@ -20,6 +20,7 @@ from fedmf.factorization.sensitivity.separated import (
     comb_sum_adjoint,
     count_patterns,
     earliest_pattern,
+    monotone_envelope,
     pattern_layers,
 )
 from fedmf.factorization.sensitivity.stated import (
@@ -47,6 +48,7 @@ __all__ = [
     "free_weight",
     "joint_diameter_square",
     "joint_sensitivity",
+    "monotone_envelope",
     "pattern_layers",
     "pattern_sensitivities",
     "pattern_sensitivity",

@@ -30,7 +30,12 @@ from fedmf.factorization.sensitivity.joint_range import joint_diameter_square
 from fedmf.factorization.sensitivity.methods import Released, Sensitivity, kind_of, over_patterns, tightest
 from fedmf.factorization.sensitivity.pattern import equal_length_row_sums
 from fedmf.factorization.sensitivity.pattern_search import row_weights
-from fedmf.factorization.sensitivity.separated import best_separated_sum, comb_sum, earliest_pattern
+from fedmf.factorization.sensitivity.separated import (
+    best_separated_sum,
+    comb_sum,
+    earliest_pattern,
+    monotone_envelope,
+)
 from fedmf.participation import Adjacency, Participation
 from fedmf.typing import Vector
 
@@ -235,10 +240,10 @@ class _Pair(Released):
 
 def _toeplitz_envelope(C: Factorization) -> Vector | None:
     """ĉ non-increasing with |C| ≤ LTT(ĉ), or None."""
-    envelope = C.monotone_envelope()
-    if envelope is None or (envelope[1] != envelope[1][0]).any():
+    bound = C.toeplitz_bound()
+    if bound is None or (bound[1] != bound[1][0]).any():
         return None
-    return envelope[0] / envelope[1][0]
+    return monotone_envelope(bound[0]) / bound[1][0]
 
 
 def _earliest_rows(column: Vector, k: int, b: int) -> Vector:

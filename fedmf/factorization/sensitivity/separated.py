@@ -16,6 +16,7 @@ __all__ = [
     "comb_sum_adjoint",
     "count_patterns",
     "earliest_pattern",
+    "monotone_envelope",
     "pattern_layers",
 ]
 
@@ -23,6 +24,15 @@ __all__ = [
 def earliest_pattern(max_participations: int, min_separation: int) -> NDArray[np.int64]:
     """The pattern {0, b, 2b, …, (k−1)b}."""
     return np.arange(max_participations, dtype=np.int64) * min_separation
+
+
+def monotone_envelope(column: Array) -> Array:
+    """The least non-increasing sequence above a column ≥ 0: ĉ_j = max_{l ≥ j} c_l.
+
+    >>> monotone_envelope(np.array([1.0, 0.2, 0.4, 0.1]))
+    array([1. , 0.4, 0.4, 0.1])
+    """
+    return np.maximum.accumulate(column[::-1])[::-1]
 
 
 def best_separated_sum(values: Array, max_participations: int, min_separation: int) -> Array:

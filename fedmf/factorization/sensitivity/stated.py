@@ -36,7 +36,7 @@ from fedmf.factorization.sensitivity.methods import (
 )
 from fedmf.factorization.sensitivity.pair_dominance import pair_bound_square
 from fedmf.factorization.sensitivity.pattern_search import heaviest_pattern
-from fedmf.factorization.sensitivity.separated import comb_sum, earliest_pattern
+from fedmf.factorization.sensitivity.separated import comb_sum, earliest_pattern, monotone_envelope
 from fedmf.participation import Participation
 from fedmf.typing import Vector
 
@@ -110,20 +110,20 @@ class _Strategy(Released):
         return self.factorization.bands
 
     @cached_property
-    def envelope(self) -> tuple[Vector, Vector] | None:
-        return self.factorization.monotone_envelope()
+    def toeplitz_bound(self) -> tuple[Vector, Vector] | None:
+        return self.factorization.toeplitz_bound()
 
     @property
     def enveloped(self) -> bool:
-        return self.envelope is not None
+        return self.toeplitz_bound is not None
 
     def squares(self) -> Vector:
         return self.factorization.gram_diagonal(0)
 
     def by_structure(self) -> Iterator[Sensitivity]:
         k, b = self.participation.max_participations, self.participation.min_separation
-        if self.envelope is not None:
-            yield _by_envelope(self.factorization, *self.envelope, k, b)
+        if self.toeplitz_bound is not None:
+            yield _by_envelope(self.factorization, *self.toeplitz_bound, k, b)
         column = self.factorization.toeplitz_column()
         if column is not None and k <= _MOST_PAIRED:
             yield _by_pairs(column, k, b)
@@ -161,17 +161,20 @@ class _Strategy(Released):
         return Sensitivity(value, "upper_bound", "search over patterns, |C^T C| of mixed signs")
 
 
-def _by_envelope(C: Factorization, envelope: Vector, scale: Vector, k: int, b: int) -> Sensitivity:
-    """Compare with Ĉ = LTT(ĉ)·diag(s)⁻¹, ĉ and s non-increasing and |C| ≤ Ĉ, for which the earliest wins.
+def _by_envelope(C: Factorization, size: Vector, scale: Vector, k: int, b: int) -> Sensitivity:
+    """Compare with the pairs of rounds of the earliest pattern, for |C_{ij}| ≤ a_{i−j}/s_j, s not rising.
 
-    [ĈᵀĈ]_{j−g,j} = Σ_l ĉ_l ĉ_{l+g} / (s_{j−g} s_j) over l < n − j: for fixed j it falls as g grows, since
-    ĉ_{l+g} falls and s_{j−g} rises. The m-th and (m+h)-th round of a pattern are at least hb apart and the
-    m-th is at least mb, hence their entry is at most max_{i ≥ mb} [ĈᵀĈ]_{i,i+hb}. Without scaling the maximum
-    lies at i = mb and the bound is ‖Σ_{m<k} Ĉ_{:,mb}‖. The earliest pattern of C itself gives the lower end.
+    With ĉ_j = max_{l ≥ j} a_l, an entry |[CᵀC]_{j−g,j}| is at most E_{j−g,j} = Σ_l a_l ĉ_{l+g}/(s_{j−g} s_j)
+    over l < n − j. For fixed j this falls as g grows, since ĉ_{l+g} falls and s_{j−g} rises. The m-th and
+    (m+h)-th round of a pattern are at least hb apart and the m-th is at least mb, hence their entry is at
+    most max_{i ≥ mb} E_{i,i+hb}. So coefficients may rise before lag b at no loss. Without scaling,
+    ‖Σ_{m<k} Ĉ_{:,mb}‖ for Ĉ = LTT(ĉ) is a bound in O(n). The earliest pattern of C itself gives the lower
+    end.
     """
+    envelope = monotone_envelope(size)
     scaled = bool((scale != scale[0]).any())
     if scaled:
-        upper = _scaled_envelope_square(envelope, scale, k, b) ** 0.5
+        upper = _scaled_pairs_square(size, envelope, scale, k, b) ** 0.5
     else:
         upper = float(np.linalg.norm(comb_sum(envelope, k, b)) / scale[0])
     lower = float(np.linalg.norm(C.column_sum(earliest_pattern(k, b))))
@@ -191,12 +194,13 @@ def _by_pairs(column: Vector, k: int, b: int) -> Sensitivity:
     return Sensitivity(value, kind_of(value, earliest), "Toeplitz, lags of at least b compared pair by pair")
 
 
-def _scaled_envelope_square(envelope: Vector, scale: Vector, k: int, b: int) -> float:
-    """Σ_{m,m'<k} max_{i ≥ mb} [ĈᵀĈ]_{i,i+|m−m'|b}, one diagonal of the Gram matrix after the other."""
-    n, total = envelope.size, 0.0
+def _scaled_pairs_square(size: Vector, envelope: Vector, scale: Vector, k: int, b: int) -> float:
+    """Σ_{m,m'<k} max_{i ≥ mb} E_{i,i+|m−m'|b}, one diagonal after the other; of squares a_l² for m = m'."""
+    n, total = size.size, 0.0
     for h in range(k):
         gap, length = h * b, n - h * b
-        diagonal = np.cumsum(envelope[:length] * envelope[gap:])[::-1] / (scale[:length] * scale[gap:])
+        later = envelope[gap:] if h else size
+        diagonal = np.cumsum(size[:length] * later)[::-1] / (scale[:length] * scale[gap:])
         largest_from = np.maximum.accumulate(diagonal[::-1])[::-1]
         total += float(largest_from[: (k - 1 - h) * b + 1 : b].sum()) * (1 if h == 0 else 2)
     return total

@@ -16,16 +16,7 @@ if TYPE_CHECKING:
     from fedmf.noise.kernels.passes import each_round
     from fedmf.noise.kernels.transform import fma, scratch
 else:
-    _HERE = "fedmf.noise.kernels."
-    __getattr__ = lazily(
-        __name__,
-        {
-            **dict.fromkeys(("TILE", "CpuKernels", "Worker"), _HERE + "cpu"),
-            "TritonKernels": _HERE + "gpu",
-            "each_round": _HERE + "passes",
-            **dict.fromkeys(("fma", "scratch"), _HERE + "transform"),
-        },
-    )
+    __getattr__ = lazily(__name__)
 
 __all__ = [
     "MAX_DIMENSION",

@@ -1,8 +1,15 @@
 """Rows of correlated noise, streamed from keyed normals."""
 
-from fedmf.noise.rows.blocked_noise import BlockedNoise
-from fedmf.noise.rows.noise_stream import HorizonExceededError, NoiseStream
-from fedmf.noise.rows.storage import NoiseStorage
+from typing import TYPE_CHECKING
+
+from fedmf.lazy import lazily
+from fedmf.noise.rows.noise_storage import NoiseStorage
+
+if TYPE_CHECKING:
+    from fedmf.noise.rows.blocked_noise import BlockedNoise
+    from fedmf.noise.rows.noise_stream import HorizonExceededError, NoiseStream
+else:
+    __getattr__ = lazily(__name__)
 
 __all__ = [
     "BlockedNoise",

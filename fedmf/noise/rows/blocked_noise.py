@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from fedmf.factorization import StreamingInverse
+from fedmf.noise.rows.noise_storage import NoiseStorage
 from fedmf.noise.rows.noise_stream import NoiseStream
-from fedmf.noise.rows.storage import NoiseStorage
 from fedmf.noise.source import GaussianSource
 
 __all__ = ["BLOCK", "BlockedNoise"]

@@ -13,7 +13,8 @@ from fedmf.errors import HorizonExceededError
 from fedmf.factorization import StreamingInverse
 from fedmf.noise.kernels import NoiseKernels, check_vector
 from fedmf.noise.rows.costs import measured_costs
-from fedmf.noise.rows.storage import NoiseStorage, check_inflation, choose_rows, digest_of, stored_bytes
+from fedmf.noise.rows.noise_storage import NoiseStorage
+from fedmf.noise.rows.storage import check_inflation, choose_rows, digest_of, stored_bytes
 from fedmf.noise.source import GaussianSource
 
 __all__ = ["NoiseStream"]

@@ -5,102 +5,24 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Final, Literal
+from dataclasses import fields
+from typing import Any, Final
 
 import numpy as np
 import torch
 
-from fedmf.factorization import Recurrence, SparseRows, StreamingInverse, rounding_inflation
+from fedmf.factorization import Recurrence, SparseRows, StreamingInverse
 from fedmf.noise.rows.costs import Costs
+from fedmf.noise.rows.noise_storage import NoiseStorage
 from fedmf.noise.rows.row_rules import CachedRows, RegeneratedRows, RowRule, of_inverse
-from fedmf.participation import Participation
-from fedmf.values import Value
 
-__all__ = ["NoiseStorage", "check_inflation", "choose_rows", "digest_of", "stored_bytes"]
+__all__ = ["check_inflation", "choose_rows", "digest_of", "stored_bytes"]
 
 _DIGEST_LABEL: Final = b"fedmf correlated noise, layout 2\x00"
 _LARGEST_WRITTEN: Final = 4096
-_DTYPES: Final = {"float64": torch.float64, "float32": torch.float32}
 #: Past z of a vector on a CPU are stored unasked where they are few bytes and save so many draws a row.
 _UNASKED_BYTES: Final = 1 << 20
 _WORTH_DRAWS: Final = 1 << 14
-
-
-@dataclass(frozen=True)
-class NoiseStorage(Value):
-    """What a stream of noise stores between rounds, and what it draws again from the key.
-
-    Args:
-        policy: "auto" follows the form of C⁻¹; "regenerate" stores nothing; "buffer" stores past z where they
-            would be drawn again.
-        dtype: of stored outputs and decaying sums. Past z and block sums are float64 whatever it says.
-        memory_limit: bytes that stored vectors may take; None: what C⁻¹ needs, or 1 MiB of past z.
-
-    Raises:
-        ValueError: a field is none of these.
-
-    >>> NoiseStorage(dtype="float32").to_dict()
-    {'kind': 'noise-storage', 'policy': 'auto', 'dtype': 'float32', 'memory_limit': None}
-    """
-
-    kind: ClassVar[str] = "noise-storage"
-
-    policy: Literal["auto", "regenerate", "buffer"] = "auto"
-    dtype: Literal["float64", "float32"] = "float64"
-    memory_limit: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.policy not in ("auto", "regenerate", "buffer"):
-            raise ValueError(f"policy must be 'auto', 'regenerate' or 'buffer'; got {self.policy!r}.")
-        if self.dtype not in _DTYPES:
-            reason = ", whose rounding moves the noise of neighbours apart by more than a user's update does"
-            raise ValueError(
-                "dtype (of stored vectors) must be 'float64' or 'float32'; "
-                f"got {self.dtype!r}{reason if self.dtype == 'bfloat16' else ''}."
-            )
-        limit = self.memory_limit
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-            raise ValueError(
-                f"memory_limit (bytes) must be an integer of at least 0, or None; got {limit!r}."
-            )
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """`dtype` as torch calls it."""
-        return _DTYPES[self.dtype]
-
-    def inflation(
-        self, inverse: StreamingInverse, participation: Participation, dimension: int, noise_multiplier: float
-    ) -> float:
-        """F ≥ 1, by which σ must grow so that rounding what is stored costs no privacy.
-
-        It is 1 where nothing is rounded: in float64, for "regenerate", and for forms of C⁻¹ that store no
-        outputs. Otherwise `fedmf.factorization.rounding_inflation`, also where a limit on memory then makes
-        a stream store nothing: F must not depend on the machine.
-
-        Args:
-            inverse: C⁻¹ as it is streamed.
-            participation: (n, k, b) of the run.
-            dimension: d of the whole vector, not of a shard.
-            noise_multiplier: σ, the scale's multiple of ζ·sens(C).
-
-        Returns:
-            F for `NoiseStream(inflation=F)`.
-
-        Raises:
-            ValueError: rounding would cost too much for this C⁻¹ and d, or an argument is out of range.
-        """
-        rounded = self.policy != "regenerate" and self.torch_dtype != torch.float64
-        if not rounded or not of_inverse(inverse).roundable:
-            return 1.0
-        return rounding_inflation(inverse, participation, dimension, noise_multiplier)
-
-    def of_part(self, part: int, whole: int) -> NoiseStorage:
-        """The same for `part` of `whole` elements: its share of the memory."""
-        if self.memory_limit is None:
-            return self
-        return replace(self, memory_limit=self.memory_limit * part // whole)
 
 
 def choose_rows(

@@ -12,18 +12,10 @@ from fedmf.accounting import EvaluationPlan
 from fedmf.errors import LedgerError
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseKey, NoiseStream
 from fedmf.records import Ledger, load_state, pack_state, with_head, without_head
+from fedmf.runs.evaluation.kinds import private_columns
 from fedmf.training import FixedPointSum
 
-__all__ = ["PrivateEvaluator", "private_columns"]
-
-
-def private_columns(name: str) -> tuple[str, str]:
-    """The columns of a private estimate and of the standard deviation of its noise.
-
-    >>> private_columns("accuracy")
-    ('accuracy_private', 'accuracy_private_std')
-    """
-    return f"{name}_private", f"{name}_private_std"
+__all__ = ["PrivateEvaluator"]
 
 
 class PrivateEvaluator:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from fedmf.accounting import EvaluationPlan
 from fedmf.cohorts import CyclicCohorts
 from fedmf.factorization import NamedMechanism
-from fedmf.training import Task, judgement_ranges
 from fedmf.values import Value, by_kind, check_whole
+
+if TYPE_CHECKING:
+    from fedmf.training import Task
 
 __all__ = [
     "EVALUATIONS",
@@ -20,9 +22,19 @@ __all__ = [
     "NotPrivateEvaluation",
     "PrivateEvaluation",
     "Ranges",
+    "private_columns",
 ]
 
 Ranges = Mapping[str, tuple[float, float]]
+
+
+def private_columns(name: str) -> tuple[str, str]:
+    """The columns of a private estimate and of the standard deviation of its noise.
+
+    >>> private_columns("accuracy")
+    ('accuracy_private', 'accuracy_private_std')
+    """
+    return f"{name}_private", f"{name}_private_std"
 
 
 @dataclass(frozen=True)
@@ -93,6 +105,8 @@ class PrivateEvaluation(Evaluation):
 
     def ranges(self, task: Task) -> Ranges:
         """See `Evaluation.ranges`: of the loss, and of each metric of the task."""
+        from fedmf.training import judgement_ranges
+
         return judgement_ranges(task, self.loss_bound)
 
     def cohorts(self, evaluations: int, users: int) -> CyclicCohorts:

@@ -6,15 +6,17 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedmf.accounting import DifferentialPrivacy, Plan, RunHeader
-from fedmf.data import PublicInput
 from fedmf.noise import NoiseKey
 from fedmf.records import Ledger
 from fedmf.runs.evaluation import NotPrivateEvaluation
 from fedmf.runs.recorded.recomputed import check_header
-from fedmf.runs.run import Run
+
+if TYPE_CHECKING:
+    from fedmf.data import PublicInput
+    from fedmf.runs.run import Run
 
 __all__ = ["evaluation_header", "file_digest", "header_of", "recorded_header"]
 
