@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-__all__ = ["compiled"]
+__all__ = ["compiled", "inlined"]
 
 _IMPORT = re.compile(r"^from ([\w.]+) import (\([^)]*\)|.*)$", re.MULTILINE)
 
@@ -30,6 +30,17 @@ def compiled(function: Callable[..., Any]) -> Any:
         return njit(cache=True, **options)(function)
     except RuntimeError:  # numba finds no folder it may write to
         return njit(**options)(function)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """The same for a part of compiled functions: it is compiled with each that calls it, never alone.
+
+    A call hands over every array of a tuple one by one, and a function's machine code is made again for each
+    level of callers above it; this saves both.
+    """
+    from numba import njit
+
+    return njit(inline="always", nogil=True, error_model="numpy")(function)
 
 
 def _contents(module: str) -> str:

@@ -6,13 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedmf.data import each
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
 from fedmf.training.barrier import described, silent
+from fedmf.training.fused import FusedProgram
 from fedmf.training.gradients import (
     Accumulation,
     Batch,
@@ -24,10 +27,13 @@ from fedmf.training.gradients import (
     layers_of,
 )
 from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.low_rank import LowRankProgram
 from fedmf.training.task import Task
 
-__all__ = ["GradientProgram", "gradient_program"]
+__all__ = ["PROGRAM_USERS", "GradientProgram", "chosen", "compiled_programs", "gradient_program"]
 
+#: Users that a compiled program takes at once: few enough for all cores to be busy.
+PROGRAM_USERS = 16
 _TRIED_USERS, _TRIED_WIDTH = 2, 3
 
 
@@ -60,6 +66,25 @@ def gradient_program(task: Task, local: LocalSGD) -> GradientProgram:
     if not local.micro_batch:
         return program
     return replace(program, make=lambda: MicroBatches(program.make(), local.micro_batch))
+
+
+def compiled_programs(task: Task, local: LocalSGD) -> list[LowRankProgram | FusedProgram]:
+    """The programs that train users from examples to integers; the first that suits a user is best."""
+    found = (LowRankProgram.of(task, local), FusedProgram.of(task, local))
+    return [program for program in found if program is not None]
+
+
+def chosen(programs: list[LowRankProgram | FusedProgram], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Which program trains each user, from 1 on; 0 for none: a function of its own number of examples.
+
+    Args:
+        programs: in order of preference.
+        counts: examples of each user.
+    """
+    which = np.zeros_like(counts)
+    for i, program in enumerate(programs, 1):
+        which[(which == 0) & program.suited(counts)] = i
+    return which
 
 
 def _of_whole_batches(task: Task, local: LocalSGD) -> GradientProgram:

@@ -24,12 +24,11 @@ from fedmf.training.barrier import (
 )
 from fedmf.training.batches import Shape, groups_of, shape_of, step_rows
 from fedmf.training.clipping import ClippedRows, FixedPointSum, UpdateSum
-from fedmf.training.engines import gradient_program
+from fedmf.training.engines import PROGRAM_USERS, chosen, compiled_programs, gradient_program
 from fedmf.training.evaluation import judgements
 from fedmf.training.gradients import Accumulation, Batch, aligned_empty
 from fedmf.training.grouping import Grouping
 from fedmf.training.local_sgd import LocalSGD
-from fedmf.training.low_rank import LowRankProgram
 from fedmf.training.shuffling import user_seed
 from fedmf.training.task import Task
 from fedmf.training.workers import Workers, single_threaded_kernels
@@ -107,7 +106,8 @@ class LocalTrainer:
             )
         exact = local.engine == "auto" and task.device.type == "cpu"
         self._workers = Workers(program.make)
-        self._low_rank = LowRankProgram.of(task, local)
+        self._programs = compiled_programs(task, local)
+        self._program_users = group_size or PROGRAM_USERS
         self._grouping = Grouping(task, self._workers, group_size, exact)
 
     def updates(
@@ -160,16 +160,16 @@ class LocalTrainer:
             trained.append(len(group))
             return into.add_updates(models, origin)
 
-        def without_weights(group: Group, into: UpdateSum, failures: Failures) -> bool:
-            if chain is None or not group.implied or not isinstance(into, FixedPointSum):
+        def compiled(group: Group, into: UpdateSum, failures: Failures) -> bool:
+            if group.program == 0 or not isinstance(into, FixedPointSum):
                 return False
             trained.append(len(group))
-            for user, (stage, reason) in chain.add_to(into, group):
+            for user, (stage, reason) in received[group.program - 1].add_to(into, group):
                 failures.note(int(group.positions[user]), stage, reason)
             return True
 
-        chain = None if self._low_rank is None else self._low_rank.received(parameters)
-        failures = self._train(parameters, user_ids, t, total, add, without_weights)
+        received = [program.received(parameters) for program in self._programs]
+        failures = self._train(parameters, user_ids, t, total, add, compiled)
         if rest := len(user_ids) - sum(trained):
             total.add_nothing(rest)
         return failures
@@ -228,7 +228,7 @@ class LocalTrainer:
         users = dataset.indices(user_ids)
         counts = example_counts(dataset, users, lambda place, why: failures.note(place, "sizes", why))
         self._apply_limits(counts, failures)
-        for implied, shape, positions in self._divided(counts):
+        for program, shape, positions in self._divided(counts):
             sizes, failed = counts[positions], dict[int, str]()
             seeds = np.array([user_seed(local.seed, t, str(user_ids[p])) for p in positions], dtype=np.uint64)
             features, labels = load_examples(
@@ -238,16 +238,17 @@ class LocalTrainer:
                 failures.note(int(positions[user]), "loading", reason)
             steps = step_rows(seeds, sizes, local.batch_size, local.epochs, shape)
             edges = np.concatenate([[0], np.cumsum(sizes)])
-            yield Group(positions, shape.width, edges, features, labels, steps, frozenset(failed), implied)
+            yield Group(positions, shape.width, edges, features, labels, steps, frozenset(failed), program)
 
-    def _divided(self, counts: NDArray[np.int64]) -> Iterator[tuple[bool, Shape, NDArray[np.int64]]]:
-        """Users who own examples, in groups; those whose weights need not exist apart."""
-        implied = np.zeros_like(counts) if self._low_rank is None else self._low_rank.suited(counts)
-        for kind in (0, 1):
-            taking = np.flatnonzero((counts > 0) & (implied == kind))
-            rest = self.local.batch_size, self.local.epochs, self._grouping.most, self._workers.count
+    def _divided(self, counts: NDArray[np.int64]) -> Iterator[tuple[int, Shape, NDArray[np.int64]]]:
+        """Users who own examples, in groups; those of each compiled program apart (0: of none)."""
+        programs = chosen(self._programs, counts)
+        for program in range(len(self._programs) + 1):
+            taking = np.flatnonzero((counts > 0) & (programs == program))
+            most = self._program_users if program else self._grouping.most
+            rest = self.local.batch_size, self.local.epochs, most, self._workers.count
             for shape, members in groups_of(counts[taking], *rest):
-                yield bool(kind), shape, taking[members]
+                yield program, shape, taking[members]
 
     def _apply_limits(self, counts: NDArray[np.int64], failures: Failures) -> None:
         """Users beyond a limit own nothing from here on."""

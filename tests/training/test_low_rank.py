@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from fedmf.data import InMemoryDataset
 from fedmf.training import LocalSGD, Task, classification
 from fedmf.training.barrier import Failures, Group
+from fedmf.training.blocks import add_product, count_product, padded
 from fedmf.training.clipping import FRACTION_BITS, FixedPointSum
 from fedmf.training.local import LocalTrainer
 from fedmf.training.low_rank import LowRankProgram
 from fedmf.training.low_rank import program as low_rank_program
-from fedmf.training.low_rank.products import add_product, count_product, padded
 from fedmf.training.low_rank.sums import _norm, train_and_sum
 from fedmf.training.low_rank.values import Chain, Work, work
 

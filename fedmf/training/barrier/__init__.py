@@ -1,5 +1,6 @@
 """What keeps a user's failure with that user: loading, limits, training, and processes of their own."""
 
+from fedmf.training.barrier.counting import add_users
 from fedmf.training.barrier.description import described, pass_interrupt, silent
 from fedmf.training.barrier.failure import Failures, UserFailure
 from fedmf.training.barrier.group import Group
@@ -11,6 +12,7 @@ __all__ = [
     "Group",
     "UserFailure",
     "UserLimits",
+    "add_users",
     "described",
     "example_counts",
     "load_examples",

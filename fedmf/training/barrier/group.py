@@ -27,7 +27,7 @@ class Group:
         labels: of all examples.
         steps: which examples each step takes.
         absent: users (0 is the first of the group) that stay where they start: they failed.
-        implied: whether users own so few examples that their weights need not exist; see `LowRankProgram`.
+        program: which of the trainer's compiled programs deals with them, from 1 on; 0 for none.
     """
 
     positions: NDArray[np.int64]
@@ -37,7 +37,7 @@ class Group:
     labels: Tensor
     steps: StepRows
     absent: frozenset[int] = frozenset()
-    implied: bool = False
+    program: int = 0
 
     def __len__(self) -> int:
         return self.positions.size

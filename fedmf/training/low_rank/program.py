@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -12,27 +11,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedmf.data import TensorStructure
-from fedmf.training.barrier import Group, described, pass_interrupt
+from fedmf.training.barrier import Group, add_users
+from fedmf.training.blocks import Examples, Rule, padded
 from fedmf.training.clipping import FixedPointSum
 from fedmf.training.gradients import layers_of
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.losses import cross_entropy
-from fedmf.training.low_rank.products import padded
-from fedmf.training.low_rank.sums import COUNTED, NO_CLASS, NOT_FINITE, train_and_sum
-from fedmf.training.low_rank.values import Chain, Examples, Rule, work
+from fedmf.training.low_rank.sums import train_and_sum
+from fedmf.training.low_rank.values import Chain, work
 from fedmf.training.task import Task
 
 __all__ = ["LowRankProgram"]
 
 #: By type, what `Chain` calls an activation.
 _ACTIVATIONS: Final[dict[type[nn.Module], int]] = {nn.ReLU: 1, nn.Tanh: 2, nn.Sigmoid: 3}
-#: Of users that were not trained yet.
-UNTOUCHED: Final = -1
-#: What became of a user that does not count: where, and why.
-REASONS: Final = {
-    NOT_FINITE: ("update", "holds NaN or infinity"),
-    NO_CLASS: ("training", "IndexError: a label is no class of the model"),
-}
 
 
 class ReceivedChain:
@@ -47,60 +39,17 @@ class ReceivedChain:
         self._chain, self._rule = chain, rule
 
     def add_to(self, total: FixedPointSum, group: Group) -> Iterator[tuple[int, tuple[str, str]]]:
-        """Train a group's users and add the integers of their clipped updates, each once or not at all.
-
-        What fails before anything is added, such as an allocation, is tried again, in halves to one user.
-
-        Args:
-            total: changed.
-            group: of users with class numbers as labels.
-
-        Yields:
-            Users (0 is the first of the group) that add nothing, with where and why.
-        """
-        outcome = np.full(len(group), UNTOUCHED)
-        try:
-            total.add_computed(len(group), partial(self._compute, group, outcome))
-        except BaseException as error:
-            pass_interrupt(error)
-            if (outcome != UNTOUCHED).any():
-                raise
-            yield from self._again(total, group, described(error))
-            return
-        for user in np.flatnonzero(outcome != COUNTED).tolist():
-            yield user, REASONS[int(outcome[user])]
-
-    def _again(
-        self, total: FixedPointSum, group: Group, reason: str
-    ) -> Iterator[tuple[int, tuple[str, str]]]:
-        if len(group) == 1:
-            total.add_nothing(1)
-            yield 0, ("training", reason)
-            return
-        for half, first in zip(group.halves(), (0, len(group) // 2), strict=True):
-            for user, why in self.add_to(total, half):
-                yield first + user, why
+        """See `add_users`."""
+        return add_users(total, group, self._compute)
 
     def _compute(
         self,
-        group: Group,
+        examples: Examples,
         outcome: NDArray[np.int64],
         clip_norm: float,
         scale: float,
         total: NDArray[np.int64],
     ) -> None:
-        assert isinstance(group.features, Tensor)
-        absent = np.zeros(len(group), dtype=np.bool_)
-        absent[sorted(group.absent)] = True
-        examples = Examples(
-            group.features.reshape(len(group.features), -1).numpy(),
-            group.labels.numpy(),
-            group.edges.astype(np.int64),
-            group.steps.rows,
-            group.steps.weights,
-            group.steps.active.astype(np.int64),
-            absent,
-        )
         memory = work(self._chain, examples)
         train_and_sum(self._chain, self._rule, examples, memory, clip_norm, scale, total, outcome)
 
@@ -138,11 +87,11 @@ class LowRankProgram:
             return None
         return cls([layer for layer in layers if layer], local)
 
-    def suited(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """1 for users who own so few examples that they are cheaper without weights, a function of their own
-        number, else 0."""
+    def suited(self, counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """The users who own so few examples that they are cheaper without weights: a function of their own
+        number."""
         numbers, which = np.unique(counts, return_inverse=True)
-        return np.array([self._suits(int(number)) for number in numbers], dtype=np.int64)[which]
+        return np.array([self._suits(int(number)) for number in numbers], dtype=np.bool_)[which]
 
     def _suits(self, examples: int) -> bool:
         ranks = [examples] + [self._local.epochs * examples] * (len(self._layers) - 1)

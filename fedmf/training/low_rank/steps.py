@@ -7,9 +7,8 @@ import math
 import numpy as np
 
 from fedmf.compiled import compiled
+from fedmf.training.blocks import add_product, at, dot
 from fedmf.training.losses import PADDING
-from fedmf.training.low_rank.products import add_product
-from fedmf.training.low_rank.vectors import at, dot
 
 __all__ = ["begin_user", "set_changes", "step"]
 

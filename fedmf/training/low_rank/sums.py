@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from fedmf.compiled import compiled
-from fedmf.training.low_rank.products import count_product
+from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, at, count_product, dot
 from fedmf.training.low_rank.steps import begin_user, set_changes, step
-from fedmf.training.low_rank.vectors import at, dot
 
-__all__ = ["COUNTED", "NOT_FINITE", "NO_CLASS", "train_and_sum"]
+__all__ = ["train_and_sum"]
 
-#: What became of a user.
-COUNTED, NOT_FINITE, NO_CLASS = 0, 1, 2
 _U32, _U64 = 2.0**-24, 2.0**-53
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.compiled import compiled
-from fedmf.training.low_rank.products import padded
+from fedmf.training.blocks import Examples, padded
 
-__all__ = ["Chain", "Examples", "Rule", "Work", "work"]
+__all__ = ["Chain", "Work", "work"]
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -43,35 +43,6 @@ class Chain(NamedTuple):
     sizes: Integers
     wide: Integers
     activations: Integers
-
-
-class Rule(NamedTuple):
-    """v ← β·v + g + μ·(θ − θ_t), θ ← θ − η·v; see `LocalSGD`."""
-
-    learning_rate: float
-    momentum: float
-    proximal: float
-
-
-class Examples(NamedTuple):
-    """The examples of a group and the steps that use them; see `Group` and `StepRows`.
-
-    Attributes:
-        features: shape (examples, inputs), float32.
-        labels: shape (examples,), int64.
-        edges: user u owns the examples edges[u] … edges[u + 1] − 1.
-        rows, weights: shape (steps, users, width).
-        active: how many users take each step.
-        absent: shape (users,): users that stay where they start.
-    """
-
-    features: Floats
-    labels: Integers
-    edges: Integers
-    rows: Integers
-    weights: Floats
-    active: Integers
-    absent: NDArray[np.bool_]
 
 
 class Work(NamedTuple):

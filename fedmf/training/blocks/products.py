@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmf.compiled import compiled
-from fedmf.training.low_rank.vectors import LANES, add_block, at, at_integer, count_block
+from fedmf.training.blocks.vectors import LANES, add_block, at, at_integer, count_block
 
 __all__ = ["add_product", "count_product", "padded"]
 

@@ -14,21 +14,47 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["LANES", "add_block", "at", "at_integer", "count_block", "dot"]
+__all__ = [
+    "BYTES",
+    "FLOATS",
+    "LANES",
+    "POINTER",
+    "add_block",
+    "at",
+    "at_byte",
+    "at_integer",
+    "count_block",
+    "dot",
+    "fused",
+    "spread",
+    "square_distance",
+    "vector",
+]
 
 #: Entries of a vector.
 LANES: Final = 16
 
 _FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
-_FLOATS, _DOUBLES = ir.VectorType(_FLOAT, LANES), ir.VectorType(_DOUBLE, LANES)
+FLOATS, _DOUBLES = ir.VectorType(_FLOAT, LANES), ir.VectorType(_DOUBLE, LANES)
+BYTES = ir.VectorType(ir.IntType(8), LANES)
 _INTEGERS = ir.VectorType(ir.IntType(64), LANES)
-_POINTER = types.CPointer(types.float32)
+POINTER = types.CPointer(types.float32)
 
 
-def _fused(builder: Any, vector: Any, name: str) -> Any:
-    """The vector's fused multiply-add: x·y + z, rounded once."""
-    signature = ir.FunctionType(vector, [vector] * 3)
-    return cgutils.get_or_insert_function(builder.module, signature, f"llvm.fma.v{LANES}{name}")
+def fused(b: Any, kind: Any, x: Any, y: Any, z: Any) -> Any:
+    """x·y + z of vectors, rounded once."""
+    name = f"llvm.fma.v{LANES}{'f32' if kind == FLOATS else 'f64'}"
+    return b.call(
+        cgutils.get_or_insert_function(b.module, ir.FunctionType(kind, [kind] * 3), name), [x, y, z]
+    )
+
+
+def spread(b: Any, number: Any, kind: Any) -> Any:
+    """A vector of the same number everywhere."""
+    undefined = ir.Constant(kind, ir.Undefined)
+    everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    alone = b.insert_element(undefined, number, ir.IntType(32)(0))
+    return b.shuffle_vector(alone, undefined, everywhere)
 
 
 def _address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -39,7 +65,7 @@ def _address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
 def _at(typingctx: Any, array: Any, offset: Any) -> Any:
     """Where entry ``offset`` of a contiguous float32 array lies in memory."""
     del typingctx
-    return _POINTER(array, types.intp), _address
+    return POINTER(array, types.intp), _address
 
 
 def _sums(
@@ -48,29 +74,25 @@ def _sums(
     """first[r][c] + Σ_{k<n} x[r·row + k·step]·w[k·wide + c] of a block, in registers; see `add_product`."""
     x, row, step, w, wide, n = operands
     whole, each = row.type, range(vectors)
-    fused = _fused(b, _FLOATS, "f32")
     before, loop, after = b.block, b.append_basic_block("product"), b.append_basic_block("done")
     b.cbranch(b.icmp_signed(">", n, whole(0)), loop, after)
     b.position_at_end(loop)
     k = b.phi(whole)
     k.add_incoming(whole(0), before)
-    sums = [[b.phi(_FLOATS) for _ in each] for _ in range(rows)]
-    undefined = ir.Constant(_FLOATS, ir.Undefined)
-    everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    sums = [[b.phi(FLOATS) for _ in each] for _ in range(rows)]
     line = b.gep(w, [b.mul(k, wide)])
-    weights = [b.load(_vector(b, line, whole(c * LANES), _FLOATS), align=4) for c in each]
+    weights = [b.load(vector(b, line, whole(c * LANES), FLOATS), align=4) for c in each]
     column = b.gep(x, [b.mul(k, step)])
     added = []
     for r in range(rows):
         entry = b.load(b.gep(column, [b.mul(row, whole(r))]))
-        alone = b.insert_element(undefined, entry, ir.IntType(32)(0))
-        spread = b.shuffle_vector(alone, undefined, everywhere)
-        added.append([b.call(fused, [spread, weights[c], sums[r][c]]) for c in each])
+        numbers = spread(b, entry, FLOATS)
+        added.append([fused(b, FLOATS, numbers, weights[c], sums[r][c]) for c in each])
     following = b.add(k, whole(1))
     k.add_incoming(following, loop)
     b.cbranch(b.icmp_signed("<", following, n), loop, after)
     b.position_at_end(after)
-    last = [[b.phi(_FLOATS) for _ in each] for _ in range(rows)]
+    last = [[b.phi(FLOATS) for _ in each] for _ in range(rows)]
     for r in range(rows):
         for c in each:
             for phi in (sums[r][c], last[r][c]):
@@ -79,7 +101,7 @@ def _sums(
     return last
 
 
-def _vector(b: Any, base: Any, offset: Any, kind: Any) -> Any:
+def vector(b: Any, base: Any, offset: Any, kind: Any) -> Any:
     """Where a vector begins."""
     return b.bitcast(b.gep(base, [offset]), kind.as_pointer())
 
@@ -88,7 +110,7 @@ def _places(b: Any, base: Any, long: Any, rows: int, vectors: int, kind: Any) ->
     """Where the vectors of a block begin; row r begins at r·long."""
     whole = long.type
     return [
-        [_vector(b, base, b.add(b.mul(long, whole(r)), whole(c * LANES)), kind) for c in range(vectors)]
+        [vector(b, base, b.add(b.mul(long, whole(r)), whole(c * LANES)), kind) for c in range(vectors)]
         for r in range(rows)
     ]
 
@@ -104,7 +126,7 @@ def _add_block(rows: int, vectors: int) -> Any:
         def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
             del signature
             x, row, step, w, wide, y, long, n = arguments
-            places = _places(b, y, long, rows, vectors, _FLOATS)
+            places = _places(b, y, long, rows, vectors, FLOATS)
             first = [[b.load(place, align=4) for place in line] for line in places]
             for line, into in zip(
                 _sums(b, rows, vectors, first, (x, row, step, w, wide, n)), places, strict=True
@@ -114,7 +136,7 @@ def _add_block(rows: int, vectors: int) -> Any:
             return context.get_dummy_value()
 
         size = types.intp
-        return types.void(_POINTER, size, size, _POINTER, size, _POINTER, size, size), code
+        return types.void(POINTER, size, size, POINTER, size, POINTER, size, size), code
 
     return multiply
 
@@ -130,11 +152,8 @@ def _count_block(rows: int, vectors: int) -> Any:
         def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
             del signature
             x, row, step, w, wide, y, long, n, factor = arguments
-            first = [[ir.Constant(_FLOATS, [0.0] * LANES) for _ in range(vectors)] for _ in range(rows)]
-            undefined = ir.Constant(_DOUBLES, ir.Undefined)
-            everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-            alone = b.insert_element(undefined, factor, ir.IntType(32)(0))
-            factors = b.shuffle_vector(alone, undefined, everywhere)
+            first = [[ir.Constant(FLOATS, [0.0] * LANES) for _ in range(vectors)] for _ in range(rows)]
+            factors = spread(b, factor, _DOUBLES)
             sums = _sums(b, rows, vectors, first, (x, row, step, w, wide, n))
             for line, into in zip(sums, _places(b, y, long, rows, vectors, _INTEGERS), strict=True):
                 for value, place in zip(line, into, strict=True):
@@ -144,7 +163,7 @@ def _count_block(rows: int, vectors: int) -> Any:
 
         size = types.intp
         integers = types.CPointer(types.int64)
-        return types.void(_POINTER, size, size, _POINTER, size, integers, size, size, types.float64), code
+        return types.void(POINTER, size, size, POINTER, size, integers, size, size, types.float64), code
 
     return count
 
@@ -155,50 +174,71 @@ add_block: Final = {(rows, vectors): _add_block(rows, vectors) for rows in (1, 4
 count_block: Final = {(rows, vectors): _count_block(rows, vectors) for rows in (1, 4) for vectors in (1, 4)}
 
 
+def _at_byte(typingctx: Any, array: Any, offset: Any) -> Any:
+    """Where entry ``offset`` of a contiguous uint8 array lies in memory."""
+    del typingctx
+    return types.CPointer(types.uint8)(array, types.intp), _address
+
+
 def _at_integer(typingctx: Any, array: Any, offset: Any) -> Any:
     """Where entry ``offset`` of a contiguous int64 array lies in memory."""
     del typingctx
     return types.CPointer(types.int64)(array, types.intp), _address
 
 
-def _dot(typingctx: Any, x: Any, y: Any, n: Any) -> Any:
-    """Σ_{k<n} x_k·y_k in float64, n a multiple of 16; products are exact, lanes added in a fixed order."""
-    del typingctx, x, y, n
+def _product(b: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """The numbers whose products `dot` adds up."""
+    return b.fpext(x, _DOUBLES), b.fpext(y, _DOUBLES)
 
-    def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
-        del context, signature
-        x, y, n = arguments
-        whole = n.type
-        fused = _fused(b, _DOUBLES, "f64")
-        before, loop, after = b.block, b.append_basic_block("dot"), b.append_basic_block("summed")
-        nothing = ir.Constant(_DOUBLES, [0.0] * LANES)
-        b.cbranch(b.icmp_signed(">", n, whole(0)), loop, after)
-        b.position_at_end(loop)
-        k, total = b.phi(whole), b.phi(_DOUBLES)
-        k.add_incoming(whole(0), before)
-        total.add_incoming(nothing, before)
-        sides = [
-            b.fpext(b.load(b.bitcast(b.gep(side, [k]), _FLOATS.as_pointer()), align=4), _DOUBLES)
-            for side in (x, y)
-        ]
-        added = b.call(fused, [*sides, total])
-        following = b.add(k, whole(LANES))
-        k.add_incoming(following, loop)
-        total.add_incoming(added, loop)
-        b.cbranch(b.icmp_signed("<", following, n), loop, after)
-        b.position_at_end(after)
-        lanes = b.phi(_DOUBLES)
-        lanes.add_incoming(nothing, before)
-        lanes.add_incoming(added, loop)
-        result = b.extract_element(lanes, ir.IntType(32)(0))
-        for lane in range(1, LANES):
-            result = b.fadd(result, b.extract_element(lanes, ir.IntType(32)(lane)))
-        return result
 
-    return types.float64(_POINTER, _POINTER, types.intp), code
+def _square(b: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """The same of `square_distance`."""
+    change = b.fpext(b.fsub(x, y), _DOUBLES)
+    return change, change
+
+
+def _summed(factors: Any, meaning: str) -> Any:
+    def summed(typingctx: Any, x: Any, y: Any, n: Any) -> Any:
+        del typingctx, x, y, n
+
+        def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+            del context, signature
+            x, y, n = arguments
+            whole = n.type
+            before, loop, after = b.block, b.append_basic_block("dot"), b.append_basic_block("summed")
+            nothing = ir.Constant(_DOUBLES, [0.0] * LANES)
+            b.cbranch(b.icmp_signed(">", n, whole(0)), loop, after)
+            b.position_at_end(loop)
+            k, total = b.phi(whole), b.phi(_DOUBLES)
+            k.add_incoming(whole(0), before)
+            total.add_incoming(nothing, before)
+            sides = [b.load(b.bitcast(b.gep(side, [k]), FLOATS.as_pointer()), align=4) for side in (x, y)]
+            one, other = factors(b, sides[0], sides[1])
+            added = fused(b, _DOUBLES, one, other, total)
+            following = b.add(k, whole(LANES))
+            k.add_incoming(following, loop)
+            total.add_incoming(added, loop)
+            b.cbranch(b.icmp_signed("<", following, n), loop, after)
+            b.position_at_end(after)
+            lanes = b.phi(_DOUBLES)
+            lanes.add_incoming(nothing, before)
+            lanes.add_incoming(added, loop)
+            result = b.extract_element(lanes, ir.IntType(32)(0))
+            for lane in range(1, LANES):
+                result = b.fadd(result, b.extract_element(lanes, ir.IntType(32)(lane)))
+            return result
+
+        return types.float64(POINTER, POINTER, types.intp), code
+
+    summed.__doc__ = f"{meaning} in float64, n a multiple of 16; lanes are added in a fixed order."
+    return intrinsic(summed)
 
 
 #: Compiled by numba where they are called.
 at: Final[Any] = intrinsic(_at)
+at_byte: Final[Any] = intrinsic(_at_byte)
 at_integer: Final[Any] = intrinsic(_at_integer)
-dot: Final[Any] = intrinsic(_dot)
+dot: Final[Any] = _summed(_product, "Σ_{k<n} x_k·y_k with exact products")
+square_distance: Final[Any] = _summed(
+    _square, "Σ_{k<n} (x_k − y_k)² with exact squares of float32 differences"
+)

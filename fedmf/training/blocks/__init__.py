@@ -1,0 +1,32 @@
+"""What compiled training shares: arithmetic in vector registers, users' examples and what became of them."""
+
+from fedmf.training.blocks.pooling import collect, largest_of, marked_block, tap_block
+from fedmf.training.blocks.products import add_product, count_product, padded
+from fedmf.training.blocks.users import COUNTED, NO_CLASS, NOT_FINITE, Examples, Rule
+from fedmf.training.blocks.vectors import LANES, at, at_byte, at_integer, dot, square_distance
+from fedmf.training.blocks.windows import copy_apart, dot_block, near_block, window_block
+
+__all__ = [
+    "COUNTED",
+    "LANES",
+    "NOT_FINITE",
+    "NO_CLASS",
+    "Examples",
+    "Rule",
+    "add_product",
+    "at",
+    "at_byte",
+    "at_integer",
+    "collect",
+    "copy_apart",
+    "count_product",
+    "dot",
+    "dot_block",
+    "largest_of",
+    "marked_block",
+    "near_block",
+    "padded",
+    "square_distance",
+    "tap_block",
+    "window_block",
+]

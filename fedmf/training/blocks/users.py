@@ -1,0 +1,44 @@
+"""Users' examples as compiled functions take them, and what became of the users."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["COUNTED", "NOT_FINITE", "NO_CLASS", "Examples", "Rule"]
+
+#: What became of a user.
+COUNTED: Final = 0
+NOT_FINITE: Final = 1
+NO_CLASS: Final = 2
+
+
+class Rule(NamedTuple):
+    """v ← β·v + g + μ·(θ − θ_t), θ ← θ − η·v; see `LocalSGD`."""
+
+    learning_rate: float
+    momentum: float
+    proximal: float
+
+
+class Examples(NamedTuple):
+    """The examples of a group and the steps that use them; see `Group` and `StepRows`.
+
+    Attributes:
+        features: shape (examples, inputs), float32.
+        labels: shape (examples,), int64.
+        edges: user u owns the examples edges[u] … edges[u + 1] − 1.
+        rows, weights: shape (steps, users, width).
+        active: how many users take each step.
+        absent: shape (users,): users that stay where they start.
+    """
+
+    features: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    edges: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    active: NDArray[np.int64]
+    absent: NDArray[np.bool_]

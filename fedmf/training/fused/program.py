@@ -1,0 +1,105 @@
+"""Which models and users compiled local steps are for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedmf.data import TensorStructure
+from fedmf.training.barrier import Group, add_users
+from fedmf.training.blocks import Examples, Rule
+from fedmf.training.clipping import FixedPointSum
+from fedmf.training.fused.layout import Layout, laid_out
+from fedmf.training.fused.steps import train_and_sum
+from fedmf.training.fused.values import work
+from fedmf.training.gradients import layers_of
+from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.losses import cross_entropy
+from fedmf.training.task import Task
+
+__all__ = ["FusedProgram"]
+
+
+class ReceivedModel:
+    """A model at the received parameters.
+
+    Args:
+        layout: its stages.
+        rule: of local SGD.
+        origin: θ_t as the layout holds it.
+    """
+
+    def __init__(self, layout: Layout, rule: Rule, origin: NDArray[np.float32]) -> None:
+        self._layout, self._rule, self._origin = layout, rule, origin
+
+    def add_to(self, total: FixedPointSum, group: Group) -> Iterator[tuple[int, tuple[str, str]]]:
+        """See `add_users`."""
+        return add_users(total, group, self._compute)
+
+    def _compute(
+        self,
+        examples: Examples,
+        outcome: NDArray[np.int64],
+        clip_norm: float,
+        scale: float,
+        total: NDArray[np.int64],
+    ) -> None:
+        plain = self._rule.momentum == 0.0 and self._rule.proximal == 0.0
+        plan, width = self._layout.plan, examples.rows.shape[2]
+        memory = work(plan, self._origin.size, width, plain)
+        train_and_sum(plan, self._rule, self._origin, examples, memory, clip_norm, scale, total, outcome)
+
+
+class FusedProgram:
+    """Local SGD of chains of convolutions and dense layers under cross-entropy, from examples to the integers
+    of clipped updates: one user after another, all steps in one compiled call.
+
+    Guarantees:
+        A user's integers are a function of its own examples and the received model, to the bit, whoever is
+        trained beside it, in whatever groups and threads; exactly computed, their norm is at most ζ.
+
+    Args:
+        layout: the model's stages.
+        local: local SGD.
+    """
+
+    def __init__(self, layout: Layout, local: LocalSGD) -> None:
+        self._layout, self._local = layout, local
+
+    @classmethod
+    def of(cls, task: Task, local: LocalSGD) -> FusedProgram | None:
+        """The program for a task's model, None if that is no such chain or is to be computed otherwise."""
+        features, labels = task.structure.features, task.structure.labels
+        examples = isinstance(features, TensorStructure) and features.dtype == torch.float32
+        classes = labels.dtype == torch.int64 and not labels.shape
+        wished = local.engine == "auto" and local.precision == "float32" and task.device.type == "cpu"
+        if not (wished and examples and classes and task.loss is cross_entropy):
+            return None
+        if layers_of(task.model, task.device) is None:  # hooks, or parameters that are used twice
+            return None
+        layout = laid_out(list(_chain(task.model.module)), features.shape)
+        if layout is None or layout.dimension != task.model.dimension:
+            return None
+        return cls(layout, local)
+
+    def suited(self, counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """The users whom it trains: all who own examples."""
+        return counts > 0
+
+    def received(self, origin: Tensor) -> ReceivedModel:
+        """The model of a round: θ_t, shape (d,), float32."""
+        local = self._local
+        rule = Rule(local.learning_rate, local.momentum, local.proximal)
+        return ReceivedModel(self._layout, rule, self._layout.packed(origin.detach().numpy()))
+
+
+def _chain(module: nn.Module) -> Iterator[nn.Module]:
+    if type(module) is nn.Sequential:
+        for child in module:
+            yield from _chain(child)
+    elif type(module) is not nn.Identity:
+        yield module

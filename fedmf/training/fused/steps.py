@@ -1,0 +1,215 @@
+"""Local training of one user whose weights stay in the processor's cache, and its integers into the sum."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedmf.compiled import compiled, inlined
+from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, at, square_distance
+from fedmf.training.fused.convolutions import (
+    convolve,
+    flatten,
+    pass_back,
+    pass_back_first,
+    turn_kernels,
+    unflatten,
+)
+from fedmf.training.fused.dense import cross_entropy, multiply, pass_back_dense
+from fedmf.training.fused.values import CONVOLUTION, DENSE, FLATTEN
+
+__all__ = ["train_and_sum"]
+
+
+@compiled
+def train_and_sum(plan, rule, origin, examples, work, clip_norm, scale, total, outcome):
+    """Train the users of a group one after another and add their clipped updates to an integer sum.
+
+    Args:
+        plan: the stages.
+        rule: the local rule.
+        origin: the received parameters.
+        examples: of the group.
+        work: memory.
+        clip_norm: ζ.
+        scale: what an update of norm ζ is scaled to.
+        total: shape (d,), int64; changed.
+        outcome: shape (users,); set to `COUNTED`, `NOT_FINITE` or `NO_CLASS`. Only users that count add.
+    """
+    for u in range(outcome.size):
+        outcome[u] = COUNTED
+        if examples.absent[u]:
+            continue
+        outcome[u] = _train(plan, rule, origin, examples, work, u)
+        if outcome[u] != COUNTED:
+            continue
+        square = _squared_norm(work.parameters, origin)
+        if not np.isfinite(square):
+            outcome[u] = NOT_FINITE
+        elif square > 0.0:
+            _add(plan, work.parameters, origin, scale / max(np.sqrt(square), clip_norm), total)
+
+
+@inlined
+def _train(plan, rule, origin, examples, work, u):
+    """All of a user's steps."""
+    work.parameters[:] = origin
+    work.velocity[:] = 0
+    s = np.int64(0)
+    while s < examples.active.size and examples.active[s] > u:
+        rows = np.int64(0)
+        for i in range(examples.rows.shape[2]):
+            if examples.weights[s, u, i] > 0:
+                e = examples.rows[s, u, i]
+                work.labels[rows] = examples.labels[e]
+                work.shares[rows] = -np.float32(rule.learning_rate) * examples.weights[s, u, i]
+                _take(plan, work, rows, examples.features[e])
+                rows += 1
+        if not _step(plan, rule, origin, work, rows):
+            return NO_CLASS
+        s += 1
+    for e in range(examples.edges[u], examples.edges[u + 1]):
+        if not _finite(examples.features[e]):
+            return NOT_FINITE
+    return COUNTED
+
+
+@compiled
+def _finite(numbers):
+    wrong = np.int32(0)
+    for number in numbers:
+        wrong |= np.int32(not abs(number) < np.inf)
+    return wrong == 0
+
+
+@compiled
+def _take(plan, work, r, example):
+    """Put an example where the first stage looks for it."""
+    begin = work.begin[0] + r * plan.size[0]
+    if plan.kind[0] == DENSE:
+        work.inputs[begin : begin + example.size] = example
+        return
+    margin, wide = plan.margin[0], plan.wide[0]
+    height, width = plan.height[0] - 2 * margin, plan.width[0] - 2 * margin
+    for c in range(plan.inputs[0]):
+        for y in range(height):
+            into = begin + ((y + margin) * plan.width[0] + margin) * wide + c
+            here = (c * height + y) * width
+            for x in range(width):
+                work.inputs[into + x * wide] = example[here + x]
+
+
+@inlined
+def _step(plan, rule, origin, work, rows):
+    """One step on examples that were taken; False if a label is no class."""
+    stages = plan.kind.size
+    for s in range(stages):
+        if plan.kind[s] == CONVOLUTION:
+            turn_kernels(plan, work, s)
+            for r in range(rows):
+                convolve(plan, work, s, r)
+        elif plan.kind[s] == FLATTEN:
+            for r in range(rows):
+                flatten(plan, work, s, r)
+        else:
+            multiply(plan, work, s, rows)
+    if not cross_entropy(plan, work, rows):
+        return False
+    plain = work.velocity.size == 0
+    into = work.parameters if plain else work.velocity
+    if not plain:
+        pull, kept = np.float32(rule.learning_rate * rule.proximal), np.float32(rule.momentum)
+        for i in range(into.size):
+            into[i] = kept * into[i] - pull * (work.parameters[i] - origin[i])
+    for s in range(stages - 1, -1, -1):
+        if plan.kind[s] == FLATTEN:
+            for r in range(rows):
+                unflatten(plan, work, s, r)
+            continue
+        first, last = plan.biases_at[s], plan.biases_at[s] + plan.outputs_wide[s]
+        work.moved[first:last] = 0
+        if plan.kind[s] == CONVOLUTION:
+            _pass_back(plan, work, s, rows, into)
+        else:
+            pass_back_dense(plan, work, s, rows, into)
+        if plan.flat_biases[s] >= 0:
+            for i in range(first, last):
+                into[i] += work.moved[i]
+    if not plain:
+        work.parameters[:] += into
+    return True
+
+
+@inlined
+def _pass_back(plan, work, s, rows, into):
+    """The same of a convolution: gradients of its kernels are complete before they change."""
+    side, run, real = plan.side[s], plan.run[s], plan.side[s] * plan.wide[s]
+    first = plan.weights_at[s]
+    last = first + plan.outputs[s] * side * run
+    if s == 0 and plan.wide[s] == plan.inputs[s]:  # see `Plan.wide`
+        _pass_back_narrow(plan, work, s, rows, into)
+        return
+    work.moved[first:last] = 0
+    begin = work.begin[s]
+    work.slopes[begin : begin + rows * plan.size[s]] = 0
+    for r in range(rows):
+        pass_back(plan, work, s, r)
+    for line in range(first, last, run):
+        for i in range(line, line + real):
+            into[i] += work.moved[i]
+
+
+@compiled
+def _pass_back_narrow(plan, work, s, rows, into):
+    side, run, wide, first = plan.side[s], plan.run[s], plan.outputs_wide[s], plan.turned_at[s]
+    real = side * plan.wide[s]
+    work.turned[first : plan.turned_at[s + 1]] = 0
+    for r in range(rows):
+        pass_back_first(plan, work, s, r)
+    for o in range(plan.outputs[s]):
+        for line in range(side):
+            for k in range(real):
+                place = plan.weights_at[s] + (o * side + line) * run + k
+                into[place] += work.turned[first + (line * real + k) * wide + o]
+
+
+@compiled
+def _squared_norm(parameters, origin):
+    """Σ (θ − θ_t)² in float64; the differences are float32, their squares exact. Not finite if one is not."""
+    zero = np.int64(0)
+    return square_distance(at(parameters, zero), at(origin, zero), parameters.size)
+
+
+@compiled
+def _add(plan, parameters, origin, factor, total):
+    """total += trunc(factor·(θ − θ_t)), in the order of the flat vector."""
+    for s in range(plan.kind.size):
+        if plan.kind[s] == CONVOLUTION:
+            _add_kernels(plan, s, parameters, origin, factor, total)
+        elif plan.kind[s] == DENSE:
+            for o in range(plan.outputs[s]):
+                here, there = plan.weights_at[s] + o * plan.wide[s], plan.flat_weights[s] + o * plan.inputs[s]
+                _add_run(total, there, plan.inputs[s], parameters, origin, here, factor)
+        if plan.flat_biases[s] >= 0:
+            _add_run(
+                total, plan.flat_biases[s], plan.outputs[s], parameters, origin, plan.biases_at[s], factor
+            )
+
+
+@compiled
+def _add_kernels(plan, s, parameters, origin, factor, total):
+    side, wide, into = plan.side[s], plan.wide[s], plan.flat_weights[s]
+    for o in range(plan.outputs[s]):
+        for c in range(plan.inputs[s]):
+            for line in range(side):
+                here = plan.weights_at[s] + (o * side + line) * plan.run[s] + c
+                for i in range(side):
+                    change = parameters[here + i * wide] - origin[here + i * wide]
+                    total[into] += np.int64(np.float64(change) * factor)
+                    into += 1
+
+
+@compiled
+def _add_run(total, into, n, parameters, origin, here, factor):
+    sums, new, old = total[into : into + n], parameters[here : here + n], origin[here : here + n]
+    for i in range(n):
+        sums[i] += np.int64(np.float64(new[i] - old[i]) * factor)

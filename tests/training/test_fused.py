@@ -1,0 +1,296 @@
+"""Compiled local steps of convolutional chains: the same updates, and integers of a clipped update."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedmf.data import InMemoryDataset
+from fedmf.training import LocalSGD, Task, classification
+from fedmf.training.barrier import Failures, Group
+from fedmf.training.clipping import FRACTION_BITS, FixedPointSum
+from fedmf.training.fused import FusedProgram
+from fedmf.training.fused import program as fused_program
+from fedmf.training.fused.steps import train_and_sum
+from fedmf.training.fused.values import Work, work
+from fedmf.training.local import LocalTrainer
+
+#: Of the largest entry: chains of float32 sums, against float64.
+TOLERANCE = 2e-5
+SCALE = 2.0**FRACTION_BITS
+RULES = {
+    "one step": LocalSGD(epochs=1, batch_size=50, learning_rate=0.05),
+    "last batch alone": LocalSGD(epochs=2, batch_size=4, learning_rate=0.05),
+    "momentum": LocalSGD(epochs=2, batch_size=5, learning_rate=0.02, momentum=0.9),
+    "proximal": LocalSGD(epochs=3, batch_size=6, learning_rate=0.02, momentum=0.5, proximal=0.4),
+}
+CHAINS = {
+    "as in benchmarks": (
+        (1, 12, 12),
+        lambda: nn.Sequential(
+            *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(288, 24), nn.ReLU(), nn.Linear(24, 5)),
+        ),
+    ),
+    "odd sides, no padding": (
+        (3, 17, 15),
+        lambda: nn.Sequential(
+            *(nn.Conv2d(3, 5, 3, bias=False), nn.ReLU(), nn.Conv2d(5, 20, 3), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(20 * 6 * 5, 5)),
+        ),
+    ),
+    "larger kernels": (
+        (2, 15, 18),
+        lambda: nn.Sequential(
+            *(nn.Conv2d(2, 7, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(7, 34, 5, padding=1), nn.ReLU()),
+            *(nn.Flatten(), nn.Linear(34 * 5 * 7, 19, bias=False), nn.ReLU(), nn.Linear(19, 5)),
+        ),
+    ),
+    "many channels": (
+        (18, 8, 8),
+        lambda: nn.Sequential(
+            *(nn.Conv2d(18, 40, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()),
+            *(nn.Conv2d(40, 3, 5, padding=2), nn.ReLU(), nn.Flatten(), nn.Linear(48, 5)),
+        ),
+    ),
+}
+
+
+def task_of(sizes: list[int], chain: str, seed: int = 0) -> Task:
+    shape, module = CHAINS[chain]
+    generator = torch.Generator().manual_seed(seed)
+    examples = sum(sizes)
+    features = torch.randn(examples, *shape, generator=generator)
+    labels = torch.randint(5, (examples,), generator=generator)
+    owned = tuple(np.split(np.arange(examples), np.cumsum(sizes)[:-1]))
+    ids = tuple(f"user {u}" for u in range(len(sizes)))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        made = module()
+    return classification(InMemoryDataset(features, labels, owned, ids, features[:2], labels[:2], 5), made)
+
+
+def groups(task: Task, local: LocalSGD, most: int | None = None) -> list[Group]:
+    trainer = LocalTrainer(task, replace(local, engine="loop"), most)
+    return list(trainer._groups(task.dataset.user_ids, 3, Failures()))
+
+
+def program(task: Task, local: LocalSGD) -> FusedProgram:
+    found = FusedProgram.of(task, local)
+    assert found is not None
+    return found
+
+
+def integers(task: Task, local: LocalSGD, clip_norm: float, most: int | None = 8) -> NDArray[np.int64]:
+    """The sum over all users."""
+    total, received = FixedPointSum(task.model.dimension, clip_norm), program(task, local)
+    for group in groups(task, local, most):
+        assert list(received.received(task.model.initial()).add_to(total, group)) == []
+    assert total.users == task.dataset.users
+    return total.fixed_point.numpy()
+
+
+def reference(task: Task, local: LocalSGD, user: int) -> Tensor:
+    """One user's update by autograd and torch.optim in float64, in the order that the engines use."""
+    (group,) = LocalTrainer(task, replace(local, engine="loop"))._groups(
+        [task.dataset.user_ids[user]], 3, Failures()
+    )
+    module = copy.deepcopy(task.model.module).double()
+    start = [p.detach().clone() for p in module.parameters()]
+    optimizer = torch.optim.SGD(module.parameters(), lr=local.learning_rate, momentum=local.momentum)
+    for rows, weights in zip(group.steps.rows[:, 0], group.steps.weights[:, 0], strict=True):
+        real = torch.from_numpy(rows[weights > 0])
+        assert isinstance(group.features, Tensor)
+        loss = nn.functional.cross_entropy(module(group.features[real].double()), group.labels[real])
+        for p, origin in zip(module.parameters(), start, strict=True):
+            loss = loss + local.proximal / 2 * (p - origin).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    moved = [(p - origin).reshape(-1) for p, origin in zip(module.parameters(), start, strict=True)]
+    return torch.cat(moved).detach()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("chain", CHAINS)
+def test_sums_are_those_of_clipped_updates(chain: str, rule: str) -> None:
+    task, local = task_of([1, 2, 7, 13], chain), RULES[rule]
+    updates = [reference(task, local, user) for user in range(task.dataset.users)]
+    for clip_norm in (0.05, 50.0):
+        total = integers(task, local, clip_norm)
+        expected = sum(u * min(1.0, clip_norm / float(u.norm())) / clip_norm for u in updates)
+        assert isinstance(expected, Tensor)
+        assert np.abs(total / SCALE - expected.numpy()).max() < TOLERANCE * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("examples", [1, 3, 20, 50])
+def test_any_number_of_examples(examples: int) -> None:
+    task, local = task_of([examples], "as in benchmarks"), LocalSGD(batch_size=16, learning_rate=0.05)
+    update = reference(task, local, 0)
+    error = np.abs(integers(task, local, 100.0) / SCALE * 100.0 - update.numpy()).max()
+    assert error < TOLERANCE * float(update.abs().max())
+
+
+def test_one_users_integers_have_at_most_the_clip_norm() -> None:
+    for seed, rule in enumerate(RULES):
+        task = task_of([1 + 3 * seed], "as in benchmarks", seed)
+        for clip_norm in (1e-3, 0.1):
+            square = sum(int(n) ** 2 for n in integers(task, RULES[rule], clip_norm))  # exact
+            assert square <= 2 ** (2 * FRACTION_BITS)
+        assert sum(int(n) ** 2 for n in integers(task, RULES[rule], 1e-3)) > (SCALE * 0.999999) ** 2
+
+
+def test_a_users_integers_do_not_depend_on_the_others() -> None:
+    task, local = task_of([3, 9, 20, 20, 13, 1], "larger kernels"), RULES["momentum"]
+    together, alone = integers(task, local, 0.3), FixedPointSum(task.model.dimension, 0.3)
+    origin, trainer = task.model.initial(), LocalTrainer(task, local)
+    for name in task.dataset.user_ids:
+        for group in trainer._groups([name], 3, Failures()):
+            assert list(program(task, local).received(origin).add_to(alone, group)) == []
+    assert np.array_equal(together, alone.fixed_point.numpy())
+    assert np.array_equal(together, integers(task, local, 0.3, most=2))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_trainer_has_the_same_bits_on_any_number_of_threads(workers: int) -> None:
+    task, local = task_of([3, 9, 20, 20, 13, 1, 0], "as in benchmarks"), RULES["last batch alone"]
+    trainer, total = LocalTrainer(task, local, group_size=2), FixedPointSum(task.model.dimension, 0.3)
+    trainer._workers.count = workers
+    assert trainer.add_updates(task.model.initial(), task.dataset.user_ids, 3, total) == []
+    assert total.users == 7
+    owning = task_of([3, 9, 20, 20, 13, 1], "as in benchmarks")
+    assert np.array_equal(total.fixed_point.numpy(), integers(owning, local, 0.3))
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_what_is_wrong_with_a_users_examples_is_its_own(wrong: float) -> None:
+    """A number that is not finite makes the update so, as in torch, and a label may be out of range."""
+    task, local = task_of([6] * 4, "as in benchmarks"), RULES["last batch alone"]
+    (group,) = groups(task, local, 4)
+    right, total = (FixedPointSum(task.model.dimension, 0.3) for _ in range(2))
+    received = program(task, local).received(task.model.initial())
+    assert isinstance(group.features, Tensor)
+    group.features[group.edges[1] + 2, 0, 11, 11] = wrong
+    group.labels[group.edges[4] - 1] = 5
+    looped = LocalTrainer(task, replace(local, engine="loop"))
+    failures = Failures()
+    models = torch.cat(
+        [looped._models(task.model.initial(), group.part(u, u + 1), failures) for u in range(4)]
+    )
+    assert not models[1].isfinite().all()
+    assert [failure.user for failure in failures.named(task.dataset.user_ids)] == ["user 3"]
+    found = dict(received.add_to(total, group))
+    assert found == {
+        1: ("update", "holds NaN or infinity"),
+        3: ("training", "IndexError: a label is no class of the model"),
+    }
+    assert list(received.add_to(right, group.without([1, 3]))) == []
+    assert torch.equal(right.fixed_point, total.fixed_point)
+    assert right.fixed_point.any()
+
+
+def test_infinity_that_no_output_shows_makes_an_update_fail_as_in_torch() -> None:
+    """Kernels below zero make it minus infinity, which ReLU hides; its gradient is zero times infinity."""
+    dataset, local = task_of([6, 4], "many channels").dataset, RULES["one step"]
+    features = dataset.features.clone()  # type: ignore[attr-defined]
+    features[7, 3, 4, 4] = math.inf
+    layers = nn.Conv2d(18, 16, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(256, 5)
+    task = classification(replace(dataset, features=features), nn.Sequential(*layers))  # type: ignore[type-var]
+    origin = task.model.initial()
+    origin[: 16 * 18 * 9] = -origin[: 16 * 18 * 9].abs()
+    for engine in ("loop", "auto"):
+        total, trainer = FixedPointSum(origin.numel(), 0.3), LocalTrainer(task, replace(local, engine=engine))
+        (failure,) = trainer.add_updates(origin, task.dataset.user_ids, 3, total)
+        assert (failure.user, failure.stage) == ("user 1", "update")
+
+
+def test_a_model_that_diverges_adds_nothing() -> None:
+    task, local = task_of([20, 2], "as in benchmarks"), LocalSGD(epochs=4, batch_size=2, learning_rate=1e9)
+    (group,) = groups(task, local, 2)
+    total = FixedPointSum(task.model.dimension, 0.3)
+    found = dict(program(task, local).received(task.model.initial()).add_to(total, group))
+    assert found[0] == ("update", "holds NaN or infinity")
+
+
+def test_an_example_whose_label_is_padding_counts_for_nothing() -> None:
+    """As in torch, whose cross-entropy the other engines use."""
+    task, local = task_of([6, 5], "as in benchmarks"), RULES["last batch alone"]
+    labels = task.dataset.labels.clone()  # type: ignore[attr-defined]
+    labels[[1, 7]] = -100
+    task = replace(task, dataset=replace(task.dataset, labels=labels))  # type: ignore[type-var]
+    total, expected = integers(task, local, 0.3), FixedPointSum(task.model.dimension, 0.3)
+    with_torch = LocalTrainer(task, replace(local, engine="loop"))
+    assert with_torch.add_updates(task.model.initial(), task.dataset.user_ids, 3, expected) == []
+    assert total.any()
+    assert np.abs(total - expected.fixed_point.numpy()).max() < TOLERANCE * np.abs(total).max()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_memory_that_fails_for_a_while_costs_nothing(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, local = task_of([6] * 8, "as in benchmarks"), RULES["one step"]
+    expected, left = integers(task, local, 0.3), [times]
+
+    def failing(*arguments: object) -> Work:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise MemoryError
+        return work(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fused_program, "work", failing)
+    assert np.array_equal(integers(task, local, 0.3), expected)
+
+
+def test_nothing_is_added_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, local = task_of([6] * 3, "as in benchmarks"), RULES["one step"]
+
+    def failing(*arguments: object) -> None:
+        train_and_sum(*arguments)
+        raise MemoryError
+
+    monkeypatch.setattr(fused_program, "train_and_sum", failing)
+    total = FixedPointSum(task.model.dimension, 0.3)
+    (group,) = groups(task, local, 3)
+    with pytest.raises(MemoryError):
+        list(program(task, local).received(task.model.initial()).add_to(total, group))
+    monkeypatch.undo()
+    assert np.array_equal(total.fixed_point.numpy(), integers(task, local, 0.3))
+
+
+def test_other_models_and_losses_are_left_to_others() -> None:
+    local, task = LocalSGD(), task_of([2, 3], "as in benchmarks")
+    tail = (nn.Flatten(), nn.LazyLinear(5))
+    for first in (
+        nn.Flatten(),
+        nn.Conv2d(1, 4, 3, stride=2),
+        nn.Conv2d(1, 4, 3, dilation=2),
+        nn.Conv2d(1, 4, 2),
+        nn.Conv2d(1, 4, (3, 5)),
+        nn.Conv2d(1, 4, 3, padding="same"),
+        nn.Conv2d(1, 4, 3, padding=1, padding_mode="circular"),
+        nn.Conv2d(1, 4, 3).requires_grad_(False),
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh()),
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.AvgPool2d(2)),
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(3)),
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2, ceil_mode=True)),
+        nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(1, 4, 3)),
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4)),
+    ):
+        module = nn.Sequential(first, *copy.deepcopy(tail))
+        module(task.dataset.test_features)  # type: ignore[arg-type]
+        assert FusedProgram.of(classification(task.dataset, module), local) is None
+    module = copy.deepcopy(task.model.module)
+    module[0].register_forward_hook(lambda _module, _inputs, outputs: 2 * outputs)  # type: ignore[index]
+    assert FusedProgram.of(classification(task.dataset, module), local) is None
+    assert FusedProgram.of(replace(task, loss=lambda z, y: (z.sum(1) - y).square()), local) is None
+    for other in (LocalSGD(engine="loop"), LocalSGD(engine="vectorised"), LocalSGD(precision="bfloat16")):
+        assert FusedProgram.of(task, other) is None
+    assert FusedProgram.of(task, local) is not None
