@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from fedmf.accounting.amplification.noise_level import (
     confident_noise,
 )
 from fedmf.accounting.amplification.poisson import poisson_delta, poisson_noise_multiplier
+from fedmf.accounting.deterministic import BinOverlaps, deterministic_delta, deterministic_noise
 from fedmf.accounting.gaussian import certified_sigma
 from fedmf.accounting.rounding import at_least
 from fedmf.factorization import Factorization
@@ -26,7 +27,12 @@ from fedmf.participation import Participation
 
 __all__ = ["CohortLaw", "RunAmplification", "amplified_run", "check_run"]
 
-Method = Literal["numerical bound", "certified", "normal interval", "none needed"]
+Method = Literal[
+    "numerical bound", "equal bins", "conditional moments", "certified", "normal interval", "none needed"
+]
+_THEOREMS: Final = ("equal bins", "conditional moments")
+# A theorem may ask for so much more noise than the draws.
+_PRICE: Final = 1.03
 
 _SAMPLES: Final = 2**17
 _MOST_DRAWN: Final = 2**26
@@ -84,7 +90,8 @@ class RunAmplification:
     Args:
         accountant: name of the sampling.
         probability: q, with which a user joins when it may.
-        method: how δ was bounded. "numerical bound": no chance is involved. "certified": a limit that
+        method: how δ was bounded. "numerical bound", "equal bins", "conditional moments": a theorem, no
+            chance is involved (docs/deterministic.md for the last two). "certified": a limit that
             holds for every number of draws. "normal interval": the upper end of a normal confidence
             interval. "none needed": the noise is that without amplification, which was no more.
         failure: β, the probability that the limit is wrong; δ includes it.
@@ -155,6 +162,12 @@ def amplified_run(
     else:
         method = "normal interval"
         noise, limit = confident_noise(pair, epsilon, delta, failure, 0.01, samples, seed)
+    if name == "balls-in-bins":
+        overlaps = BinOverlaps.of(factorization, law.participation)
+        proved = deterministic_noise(overlaps, epsilon, delta, _PRICE * noise)
+        if proved is not None and proved.theorem in _THEOREMS and proved.value < plain:
+            theorem = cast(Method, proved.theorem)
+            return proved.value, RunAmplification(name, q, theorem, 0.0, proved.delta, None)
     if noise < plain:
         return noise, RunAmplification(name, q, method, failure, limit, seed)
     return plain, RunAmplification(name, q, "none needed", 0.0, delta, None)
@@ -176,8 +189,8 @@ def check_run(
 ) -> None:  # fmt: skip
     """Recompute δ(noise, ε) and refuse a run that was calibrated for other cohorts, C or noise.
 
-    Cyclic Poisson is computed again; the others by a new, coarser estimate on draws of its own, which may
-    exceed δ by six standard errors.
+    Cyclic Poisson and theorems are computed again; the others by a new, coarser estimate on draws of its
+    own, which may exceed δ by six standard errors.
 
     Raises:
         ValueError: δ(noise, ε) exceeds δ.
@@ -187,6 +200,10 @@ def check_run(
     if law.accountant == "cyclic-poisson":
         longest, steps = law.steps(factorization)
         low = reached = poisson_delta(noise / longest, law.probability, steps, epsilon)
+        low *= 1.0 - 1e-6
+    elif claim.method in _THEOREMS:
+        overlaps = BinOverlaps.of(factorization, law.participation)
+        low = reached = deterministic_delta(overlaps, noise, epsilon, delta)
         low *= 1.0 - 1e-6
     else:
         again = estimate(law.pair(factorization), noise, epsilon, 0.03, _CHECK_SAMPLES, seed=1)

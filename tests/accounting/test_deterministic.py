@@ -1,0 +1,199 @@
+"""Bounds without sampling against closed forms, quadrature, plain Monte Carlo and adaptive updates."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+
+from fedmf.accounting.amplification import (
+    BallsInBinsPair,
+    CohortLaw,
+    RunAmplification,
+    amplified_run,
+    check_run,
+    estimate,
+)
+from fedmf.accounting.deterministic import (
+    BinOverlaps,
+    ConditionalMoments,
+    EqualBins,
+    deterministic_delta,
+    deterministic_noise,
+)
+from fedmf.accounting.deterministic.conditional import quadratic_majorants
+from fedmf.accounting.gaussian import gaussian_delta, gaussian_sigma
+from fedmf.factorization import Dense, Toeplitz, bsr
+from fedmf.factorization.matrices.closed_form import identity
+from fedmf.participation import Participation
+
+# |z| < 5.2 has a false-alarm rate of 2e-7 for a normal error; the draws are bounded and many.
+Z = 5.2
+# The payoff has a kink; halving the cells moves the sum by less than this.
+QUADRATURE = 5e-3
+GRAMS = {
+    "two equal bins": np.array([[1.0, 0.4], [0.4, 1.0]]),
+    "two bins": np.array([[1.0, 0.3], [0.3, 0.6]]),
+    "three bins": np.array([[1.0, 0.6, 0.2], [0.6, 0.9, 0.3], [0.2, 0.3, 1.0]]),
+    "three apart": np.eye(3),
+}
+
+
+def quadrature(gram: np.ndarray, noise: float, epsilon: float) -> tuple[float, float]:
+    """(δ_remove, δ_add) on a grid of as many dimensions as bins, to `QUADRATURE`."""
+    b = len(gram)
+    root = np.linalg.cholesky(gram + 1e-13 * np.eye(b)) / noise
+    axis = np.linspace(-8.0, 8.0 + 1.5 * root.max(), {2: 801, 3: 101}[b])
+    grid = np.stack(np.meshgrid(*[axis] * b, indexing="ij"), axis=-1).reshape(-1, b)
+    log_q = -0.5 * (grid**2).sum(axis=1) - 0.5 * b * math.log(2 * math.pi)
+    losses = np.asarray(logsumexp(grid @ root.T - 0.5 * (root**2).sum(axis=1), axis=1)) - math.log(b)
+    cell = float(np.ptp(axis[:2])) ** b
+    remove = np.maximum(np.exp(log_q + losses) - np.exp(log_q + epsilon), 0.0)
+    add = np.maximum(np.exp(log_q) - np.exp(log_q + epsilon + losses), 0.0)
+    return float(remove.sum() * cell), float(add.sum() * cell)
+
+
+@pytest.mark.parametrize(("mu", "epsilon"), [(0.4, 0.3), (1.0, 1.0), (1.7, 8.0)])
+def test_one_bin_is_the_gaussian_mechanism(mu: float, epsilon: float) -> None:
+    exact = gaussian_delta(1 / mu, epsilon)
+    for own, common in ((1.0, 0.0), (0.3, 0.7), (0.0, 1.0)):
+        bins = EqualBins(1, own * mu**2, common * mu**2)
+        assert exact * (1 - 1e-9) <= bins.remove(epsilon, exact) <= 1.01 * exact
+        # Where e^ε is large one grid has few points below e^(−ε).
+        assert exact * (1 - 1e-9) <= bins.add(epsilon) <= (1.01 if epsilon < 5 else 1.2) * exact + 1e-8
+    moments = ConditionalMoments(np.array([mu**2]), 1).remove(epsilon)
+    assert exact <= moments <= 1.1 * exact
+
+
+@pytest.mark.parametrize("name", GRAMS)
+@pytest.mark.parametrize(("noise", "epsilon"), [(0.5, 4.0), (0.8, 1.0), (2.0, 0.2)])
+def test_bounds_lie_above_quadrature(name: str, noise: float, epsilon: float) -> None:
+    gram = GRAMS[name]
+    overlaps = BinOverlaps.of_gram(gram)
+    remove, add = quadrature(gram, noise, epsilon)
+    covariances = overlaps.circular / noise**2
+    g, c = covariances[0], covariances[1:].max()
+    equal = EqualBins(len(gram), g - c, c)
+    assert equal.remove(epsilon, remove) >= remove * (1 - QUADRATURE)
+    assert equal.add(epsilon) >= add * (1 - QUADRATURE)
+    for directions in (1, 2):
+        assert ConditionalMoments(covariances, directions).remove(epsilon) >= remove * (1 - QUADRATURE)
+    assert deterministic_delta(overlaps, noise, epsilon, remove) >= max(remove, add) * (1 - QUADRATURE)
+    if name == "two equal bins":
+        assert equal.remove(epsilon, remove) <= 1.01 * remove
+        assert equal.add(epsilon) <= 1.01 * add + 1e-8
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 8.0])
+def test_independent_noise_needs_no_more_than_monte_carlo(epsilon: float) -> None:
+    """C = I: the convolution is the exact law but for its grid, at the δ of practice."""
+    contract = Participation(128, 2, 64)
+    C = identity(128)
+    found = deterministic_noise(BinOverlaps.of(C, contract), epsilon, 1e-5)
+    assert found is not None
+    assert found.theorem == "equal bins"
+    sampled = estimate(BallsInBinsPair.of(C, contract), found.value, epsilon, 0.02, 2**17)
+    error = Z * sampled.standard_error
+    assert sampled.delta - error <= found.delta
+    assert sampled.delta + error >= 0.97 * 1e-5  # noise steps of 0.1 % move δ by about 2 %
+
+
+def test_a_large_epsilon_is_within_three_percent_of_monte_carlo() -> None:
+    contract, C = Participation(128, 2, 64), bsr(4, 128)
+    found = deterministic_noise(BinOverlaps.of(C, contract), 8.0, 1e-5)
+    assert found is not None
+    assert found.theorem == "conditional moments"
+    pair = BallsInBinsPair.of(C, contract)
+    sampled = estimate(pair, found.value, 8.0, 0.02, 2**16)
+    assert sampled.delta - Z * sampled.standard_error <= found.delta
+    fewer = estimate(pair, found.value / 1.03, 8.0, 0.02, 2**16)
+    assert fewer.delta - Z * fewer.standard_error > 1e-5
+    assert found.value < 0.8 * pair.largest_norm * gaussian_sigma(8.0, 1e-5)
+    assert deterministic_noise(BinOverlaps.of(C, contract), 8.0, 1e-5, most=found.value / 1.05) is None
+
+
+def updates(kind: str, rng: np.random.Generator, past: np.ndarray, t: int) -> np.ndarray:
+    """A user's vector of round t, in two dimensions, for each row of past outputs (draws, t, 2)."""
+    draws = len(past)
+    if kind == "constant" or t == 0:
+        return np.tile([1.0, 0.0], (draws, 1))
+    if kind == "alternating":
+        return np.tile([(-1.0) ** t, 0.0], (draws, 1))
+    last = past[:, -1]  # adaptive: towards the last output, or across it
+    length = np.linalg.norm(last, axis=1, keepdims=True)
+    return last / length if t % 2 else np.stack([-last[:, 1], last[:, 0]], axis=1) / length
+
+
+@pytest.mark.parametrize("kind", ["constant", "alternating", "adaptive"])
+@pytest.mark.parametrize("signs", ["plus", "mixed"])
+def test_adaptive_updates_stay_below_the_bound(kind: str, signs: str) -> None:
+    """Plain Monte Carlo under Q with the likelihood ratio of what the user really does, any signs of C."""
+    n, b, noise, epsilon, draws = 6, 3, 1.6, 0.4, 40_000
+    rng = np.random.default_rng([7, len(kind)])
+    C = np.tril(rng.uniform(0.1, 0.6, (n, n))) + np.eye(n)
+    if signs == "mixed":
+        C *= (-1.0) ** np.subtract.outer(np.arange(n), np.arange(n))  # alternating updates undo the signs
+    overlaps = BinOverlaps.of(Dense(C), Participation(n, 2, b))
+    outputs = noise * rng.standard_normal((draws, n, 2))
+    # The user's vector depends on what was released, so each bin's shifts follow the same outputs.
+    vectors = np.stack([updates(kind, rng, outputs[:, :t], t) for t in range(n)], axis=1)
+    losses = np.zeros((draws, b))
+    for j in range(b):
+        joined = np.where(np.arange(n) % b == j, 1.0, 0.0)
+        shifts = np.einsum("tu,u,kud->ktd", C, joined, vectors)
+        losses[:, j] = ((outputs * shifts).sum(axis=(1, 2)) - 0.5 * (shifts**2).sum(axis=(1, 2))) / noise**2
+    ratio = np.exp(np.asarray(logsumexp(losses, axis=1)) - math.log(b))
+    assert abs(ratio.mean() - 1) < Z * ratio.std() / math.sqrt(draws)
+    bound = deterministic_delta(overlaps, noise, epsilon, 0.1)
+    removed, added = (
+        np.maximum(ratio - math.exp(epsilon), 0.0),
+        np.maximum(1.0 - math.exp(epsilon) * ratio, 0.0),
+    )
+    for side in (removed, added):
+        assert side.mean() - Z * side.std() / math.sqrt(draws) <= bound
+    assert bound < gaussian_delta(noise / math.sqrt(overlaps.circular[0]), epsilon)
+
+
+def test_quadratics_lie_above_the_payoff() -> None:
+    K = 7.0
+    x = np.concatenate([[0.0], np.geomspace(1e-3, 1e4, 4000)])
+    payoff = np.maximum(1.0 - K / np.maximum(x, 1e-300), 0.0)
+    constant, slope, curve = quadratic_majorants(K)
+    above = constant[:, None] + slope[:, None] * x + curve[:, None] * x**2
+    assert (above >= payoff - 1e-9 * (1 + curve[:, None] * x**2)).all()
+    assert (np.abs(above - payoff)[:, 1:].min(axis=1) < 1e-3).all()
+
+
+def test_overlaps_are_upper_bounds_for_every_pair_of_bins() -> None:
+    C, contract = Toeplitz(np.array([1.0, 0.5, -0.25]), 10), Participation(10, 3, 4)
+    means = np.stack([np.abs(C.columns(np.arange(j, 10, 4))).sum(axis=1) for j in range(4)])
+    overlaps = BinOverlaps.of(C, contract)
+    apart = np.abs(np.subtract.outer(np.arange(4), np.arange(4)))
+    assert (overlaps.circular[apart] >= means @ means.T).all()
+    with pytest.raises(ValueError, match="max_participations"):
+        BinOverlaps.of(C, Participation(10, 2, 4))
+    with pytest.raises(ValueError, match="positive semidefinite"):
+        BinOverlaps(np.array([1.0, 2.0, 2.0]))
+    with pytest.raises(ValueError, match="symmetric"):
+        BinOverlaps(np.array([1.0, 0.2, 0.1]))
+    with pytest.raises(ValueError, match="non-negative"):
+        BinOverlaps(np.array([1.0, -0.2]))
+
+
+def test_a_run_takes_the_theorem_where_it_is_within_three_percent_and_proves_it_again() -> None:
+    law = CohortLaw("balls-in-bins", Participation(32, 2, 16), 1 / 16)
+    C, epsilon, delta = identity(32), 2.0, 1e-4
+    noise, claim = amplified_run(law, C, math.sqrt(2), epsilon, delta, seed=3)
+    assert (claim.method, claim.failure, claim.seed) == ("equal bins", 0.0, None)
+    sampled = estimate(law.pair(C), noise, epsilon, 0.02, 2**15)
+    assert sampled.delta - Z * sampled.standard_error <= claim.delta_limit <= delta
+    check_run(claim, law, C, noise, epsilon, delta)
+    with pytest.raises(ValueError, match="noise"):
+        check_run(claim, law, C, 0.98 * noise, epsilon, delta)
+    # A record made before, or where no theorem comes near, is checked by draws as it always was.
+    earlier = RunAmplification("balls-in-bins", 1 / 16, "certified", delta / 100, 0.99 * delta, 3)
+    check_run(earlier, law, C, noise, epsilon, delta)
+    _, other = amplified_run(law, bsr(8, 32), 3.0, 0.5, delta, seed=3)
+    assert other.method in ("certified", "normal interval")
