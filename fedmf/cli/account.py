@@ -21,7 +21,8 @@ def account(
     run_dirs: list[Path] = typer.Argument(
         ...,
         metavar="RUN_DIR...",
-        help="Directory of a finished, running or stopped run; several are branches of one run.",
+        help="Directory of a finished, running or stopped run, or state of a stream; several are branches of "
+        "one run.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the privacy statement as JSON."),
     page: Path | None = typer.Option(
@@ -46,9 +47,16 @@ def account(
     user's exact ε from the rounds in which that user took part. What it prints is for the operator: realised
     figures are not private. Files that exist are never replaced.
 
+    The state directory of a stream gives the statement of that stream, computed again.
+
     Several directories must be branches of one run, such as copies that both went on: their shared rounds
     count once.
     """
+    if len(run_dirs) == 1 and _is_stream(run_dirs[0]):
+        if users is not None or publish is not None:
+            raise ConfigError("--users and --publish take the directory of a run; got one of a stream.")
+        _account_stream(run_dirs[0], as_json, page)
+        return
     if len(run_dirs) > 1:
         if any(option is not None for option in (page, users, publish)):
             raise ConfigError("--html, --users and --publish take one run directory; got several.")
@@ -77,6 +85,26 @@ def account(
     else:
         typer.echo(statement.render_text())
         _show_users(statement)
+
+
+def _is_stream(directory: Path) -> bool:
+    from fedmf.streaming import StreamState
+
+    return StreamState.exists(directory)
+
+
+def _account_stream(directory: Path, as_json: bool, page: Path | None) -> None:
+    from fedmf.accounting import as_json as rendered
+    from fedmf.records import new_file, require_free
+    from fedmf.streaming import account_stream, render_statement, render_statement_page
+
+    if page is not None:
+        require_free(page)
+    statement = account_stream(directory)
+    if page is not None:
+        with new_file(page) as file:
+            file.write(render_statement_page(statement).encode())
+    typer.echo(rendered(statement) if as_json else render_statement(statement), nl=as_json)
 
 
 def _account_jointly(run_dirs: list[Path], as_json: bool) -> None:

@@ -28,6 +28,14 @@ class InputFormat(StrEnum):
     parquet = "parquet"
 
 
+class OutputFormat(StrEnum):
+    """How releases are written."""
+
+    json = "json"
+    tidy = "tidy"
+    wide = "wide"
+
+
 class OnLong(StrEnum):
     """What happens to rows longer than the norm bound."""
 
@@ -58,7 +66,13 @@ def stream(
         None,
         "--rounds",
         metavar="N",
-        help="n, the most steps there will be. Default: the rows of FILE, whose number is then public.",
+        help="n, the most steps there will be. Default: the rows of FILE, whose number is then public; "
+        "for - no horizon.",
+    ),
+    unbounded: bool = typer.Option(
+        False,
+        "--unbounded",
+        help="No horizon: rows may come for ever. Needs --max-participations, what a user gives in all time.",
     ),
     workload: list[str] = typer.Option(
         ["average"],
@@ -114,6 +128,12 @@ def stream(
     input_format: InputFormat | None = typer.Option(
         None, "--input-format", help="Default: by the ending of FILE, else by its first byte."
     ),
+    output_format: OutputFormat = typer.Option(
+        OutputFormat.json,
+        "--format",
+        help="Releases as JSON lines, or as CSV with the input's names and a standard error of each number: "
+        "tidy (a row for each) or wide (a row a step).",
+    ),
     on_long: OnLong = typer.Option(
         OnLong.clip, help="What happens to rows longer than ζ; refused ones count as unreadable."
     ),
@@ -140,6 +160,9 @@ def stream(
         help="Go on although --state is behind what this machine knows of the stream. Lost steps count as "
         "spent.",
     ),
+    plot: Path | None = typer.Option(
+        None, "--plot", metavar="FILE", help="Draw the released means over time (needs matplotlib)."
+    ),
     seed: int | None = typer.Option(
         None, "--seed", metavar="S", help="Public noise for tests: reproducible, NOT private."
     ),
@@ -154,6 +177,10 @@ def stream(
     """
     from fedmf.streaming import Settings
 
+    if plot is not None:
+        from fedmf.cli.design_plot import check_picture
+
+        check_picture("--plot", plot)
     settings = Settings(
         norm_bound=norm_bound,
         epsilon=epsilon,
@@ -173,6 +200,7 @@ def stream(
         columns=None if columns is None else tuple(columns.split(",")),
         every=every,
         seed=seed,
+        unbounded=unbounded or (source == "-" and rounds is None),
     )
     rows = None if source == "-" else Path(source)
     chosen = None if input_format is None else input_format.value
@@ -185,11 +213,13 @@ def stream(
             {
                 "file_format": chosen,
                 "first_row": from_row,
+                "shape": output_format.value,
                 "restored": restored,
                 "remembered": state is not None,
             },
             {"clip": on_long is OnLong.clip, "stop_at_faulty": stop_at_bad_row},
             show_counts,
+            plot,
         )
 
 
@@ -201,11 +231,12 @@ def _run(
     options: dict[str, Any],
     handling: dict[str, bool],
     show_counts: bool,
+    plot: Path | None,
 ) -> None:
     from fedmf.streaming import Handling, open_run, render_statement
 
     with (
-        _view() as show,
+        _view(settings.unbounded) as show,
         open_run(
             directory, settings, source, output, handling=Handling(**handling), progress=show, **options
         ) as (run, reader),
@@ -214,6 +245,10 @@ def _run(
         run.feed(reader, count_late=source is not None)
         statement = run.conclude()
         counts = run.position.counts()
+        if plot is not None:
+            from fedmf.cli.stream_plot import draw_means
+
+            draw_means(run.means(), run.names, plot)
     text = render_statement(statement)
     typer.echo(text, nl=False, err=output is None)
     if show_counts:
@@ -257,7 +292,7 @@ def _directory(state: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _view() -> Iterator[Callable[[int, int], None]]:
+def _view(unbounded: bool) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -268,6 +303,6 @@ def _view() -> Iterator[Callable[[int, int], None]]:
         bar = progress.add_task("", total=None)
 
         def show(steps: int, rounds: int) -> None:
-            progress.update(bar, completed=steps, total=rounds)
+            progress.update(bar, completed=steps, total=None if unbounded else rounds)
 
         yield show

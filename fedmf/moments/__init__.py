@@ -6,7 +6,7 @@ from fedmf.moments.mechanism import MomentMechanism, MomentMethod, MomentWeight,
 from fedmf.moments.methods import METHODS, mechanism_from_dict
 from fedmf.moments.moment_stream import MomentBlock, MomentRelease, MomentStream
 from fedmf.moments.pair_design import Goal, JointDesign, best_pair, joint_design
-from fedmf.moments.running import MatrixWorkload
+from fedmf.moments.running import MatrixWorkload, RunningWorkload
 from fedmf.moments.second_moment import (
     SECOND_MOMENTS,
     BlockEnergies,
@@ -16,9 +16,22 @@ from fedmf.moments.second_moment import (
     SecondMoment,
     second_moment_named,
 )
+from fedmf.moments.unbounded import (
+    ENDLESS,
+    Growing,
+    GrowingErrors,
+    Lifetime,
+    ReleaseErrors,
+    SegmentMechanisms,
+    Segments,
+    Steady,
+    SteadyErrors,
+    UnboundedStream,
+)
 from fedmf.moments.weights import best_weight, default_weight
 
 __all__ = [
+    "ENDLESS",
     "METHODS",
     "SECOND_MOMENTS",
     "BlockEnergies",
@@ -26,7 +39,10 @@ __all__ = [
     "FullMatrix",
     "GaussianEstimate",
     "Goal",
+    "Growing",
+    "GrowingErrors",
     "JointDesign",
+    "Lifetime",
     "MatrixWorkload",
     "MomentBlock",
     "MomentMechanism",
@@ -35,7 +51,14 @@ __all__ = [
     "MomentStream",
     "MomentWeight",
     "Projected",
+    "ReleaseErrors",
+    "RunningWorkload",
     "SecondMoment",
+    "SegmentMechanisms",
+    "Segments",
+    "Steady",
+    "SteadyErrors",
+    "UnboundedStream",
     "best_pair",
     "best_weight",
     "cs",

@@ -174,6 +174,24 @@ class KeySchedule:
         """The key of row t."""
         return self.key(self.eras([t])[0])
 
+    def part(self, name: str, first: int) -> KeySchedule:
+        """Rows from `first` on, counted from 0 again, under sub-keys of their own.
+
+        Args:
+            name: of the part, printable ASCII; no two parts of one schedule share it.
+            first: its first row; openings before it count as made there.
+
+        >>> whole = KeySchedule.constant(NoiseKey(bytes(32)))
+        >>> whole.part("segment 1", 5).key_of(0) == whole.part("segment 2", 5).key_of(0)
+        False
+        """
+        made = KeySchedule.constant(_sub_key(self.root, name))
+        made._first = [max(0, at - first) for at in self._first]
+        made._fresh = list(self._fresh)
+        made._keys = {era: _sub_key(self.key(era), name) for era in range(len(self._first))}
+        made._sealed = None if self._sealed is None else max(0, self._sealed - first)
+        return made
+
     def digest(self, t: int) -> str:
         """SHA-256 of all that determines the keys of rows 0 … t − 1, but for the root: safe to publish."""
         state = hashlib.sha256(_DIGEST_LABEL)
@@ -196,3 +214,7 @@ class KeySchedule:
         copied._keys, copied._sealed = dict(self._keys), self._sealed
         memo[id(self)] = copied
         return copied
+
+
+def _sub_key(key: NoiseKey, name: str) -> NoiseKey:
+    return NoiseKey(key.subkey(name), public=key.public)

@@ -1,16 +1,16 @@
 """Private moments of a stream of rows as a job: reading, admission, durable state, output and statement."""
 
 from fedmf.streaming.outputs import open_output
+from fedmf.streaming.plans import StreamPlan, plan_stream
 from fedmf.streaming.position import Position
 from fedmf.streaming.push import PrivateRelease, PrivateStream
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader
 from fedmf.streaming.run import Handling, StreamRun
-from fedmf.streaming.session import open_reader, open_run
+from fedmf.streaming.session import account_stream, open_reader, open_run
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StateError, StreamState
-from fedmf.streaming.statement_text import render_statement
+from fedmf.streaming.statement_text import render_statement, render_statement_page
 from fedmf.streaming.statements import stream_statement
-from fedmf.streaming.stream_plan import StreamPlan, plan_stream
 
 __all__ = [
     "Handling",
@@ -26,10 +26,12 @@ __all__ = [
     "StreamPlan",
     "StreamRun",
     "StreamState",
+    "account_stream",
     "open_output",
     "open_reader",
     "open_run",
     "plan_stream",
     "render_statement",
+    "render_statement_page",
     "stream_statement",
 ]

@@ -73,8 +73,9 @@ class PrivateStream:
         delta: δ.
         norm_bound: ζ, the largest norm of a row; longer ones are scaled to it.
         dimension: d, numbers of a row; public.
-        rounds: n, the most rows there will be.
-        max_participations: k, the most rows of one user; 1 by default.
+        rounds: n, the most rows there will be; None for a stream without a horizon.
+        max_participations: k, the most rows of one user; 1 by default, and to be given without a horizon,
+            where it is what one user gives in all time.
         min_separation: b, the least number of steps between two rows of a user; must be given with k > 1.
         workloads: A₁ and A₂ by name, or one for both: "average", "prefix", "exponential:0.9", "window:100", …
         second: "full", "diagonal", "energy", or sizes of blocks.
@@ -110,7 +111,7 @@ class PrivateStream:
         delta: float,
         norm_bound: float,
         dimension: int,
-        rounds: int,
+        rounds: int | None = None,
         max_participations: int | None = None,
         min_separation: int | None = None,
         workloads: str | tuple[str, ...] = "average",
@@ -142,6 +143,7 @@ class PrivateStream:
             weight=weight,
             adjacency=adjacency,
             seed=seed,
+            unbounded=rounds is None,
         )
         layout = Layout((_ROW,), True, dimension, _USER)
         self._path, self._lock, self._process = Path(path), threading.Lock(), os.getpid()

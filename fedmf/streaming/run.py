@@ -16,11 +16,12 @@ from fedmf.noise import KeySchedule
 from fedmf.records import Guard, Histories, UserRow
 from fedmf.streaming.clipping import clip_rows
 from fedmf.streaming.losses import lost_steps
-from fedmf.streaming.outputs import Output, Renderer
+from fedmf.streaming.outputs import Output, Renderer, mean_points
 from fedmf.streaming.position import Position
 from fedmf.streaming.rows import InputError, RowBlock, RowReader
 from fedmf.streaming.state import StreamState
 from fedmf.streaming.statements import stream_statement
+from fedmf.typing import Array
 
 __all__ = ["Handling", "StreamRun"]
 
@@ -79,7 +80,7 @@ class StreamRun:
         if (saved := state.stream_state()) is not None:
             self._stream.load_state_dict(saved)
         position = state.position
-        participation = self.plan.mechanism.participation
+        participation = self.plan.participation
         self.users = Histories.from_rows(participation, state.users(), position.separation)
         same = output.name == position.output
         if not (output.begin(position.written if same else 0) and same):
@@ -137,6 +138,15 @@ class StreamRun:
         if not self.position.row:
             raise InputError("input must have rows; got an empty one.")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the numbers of a row."""
+        return self._renderer.names
+
+    def means(self) -> tuple[Array, Array, Array]:
+        """Steps, released means and their standard errors, about a thousand of them; see `mean_points`."""
+        return mean_points(self._renderer, self.state.releases, self.position.records)
+
     def conclude(self) -> dict[str, Any]:
         """Finish the output and write the reports; the privacy statement."""
         self.output.finish(self._renderer, self.state.releases, self.position.records)
@@ -170,7 +180,7 @@ class StreamRun:
 
     def _take(self, block: RowBlock, reader: RowReader) -> None:
         """Deal with the rows of a block up to the horizon or the first row that stops the stream."""
-        values, long = clip_rows(block.values, self.plan.mechanism.users.norm_bound)
+        values, long = clip_rows(block.values, self.plan.settings.norm_bound)
         faults = dict(block.faults)
         if not self.handling.clip:
             for i in np.flatnonzero(long).tolist():
@@ -275,7 +285,7 @@ class StreamRun:
 
     def _emit(self, releases: NDArray[np.float64]) -> None:
         if self.output.takes_lines and len(releases):
-            self.output.write(self._renderer.lines(self._emitted, releases))
+            self.output.write(self.output.shape(self._renderer, self._emitted, releases))
         self._emitted += len(releases)
 
     def _digest(self, block: RowBlock, i: int) -> str:

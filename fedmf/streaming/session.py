@@ -6,21 +6,22 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from fedmf.noise import NoiseKey
-from fedmf.records import Guard
+from fedmf.noise import KeySchedule, NoiseKey
+from fedmf.records import Guard, Histories
 from fedmf.streaming.lines import Lines
-from fedmf.streaming.losses import meet_losses
-from fedmf.streaming.outputs import Returned, open_output
+from fedmf.streaming.losses import lost_steps, meet_losses
+from fedmf.streaming.outputs import Returned, open_output, output_name
+from fedmf.streaming.plans import StreamPlan, plan_stream
 from fedmf.streaming.rows import InputError, Layout, RowReader
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StateError, StreamState
-from fedmf.streaming.stream_plan import StreamPlan, plan_stream
+from fedmf.streaming.statements import stream_statement
 from fedmf.streaming.text_rows import CsvReader, JsonLinesReader
 
-__all__ = ["FORMATS", "open_pushed", "open_reader", "open_run"]
+__all__ = ["FORMATS", "account_stream", "open_pushed", "open_reader", "open_run"]
 
 _SUFFIXES: Final = {
     ".csv": "csv",
@@ -97,6 +98,7 @@ def open_run(
     progress: Callable[[int, int], None] | None = None,
     restored: bool = False,
     remembered: bool = True,
+    shape: str = "json",
 ) -> Iterator[tuple[StreamRun, RowReader]]:
     """The run of a state directory, begun if there is none, with the reader of its input.
 
@@ -111,6 +113,7 @@ def open_run(
         progress: called with (t, n) after each commit.
         restored: whether to go on from a backup, if this machine knows of later steps: they count as spent.
         remembered: whether this machine is to know how far the stream is, once its directory is gone.
+        shape: of the output where it is lines: "json", "tidy" or "wide".
 
     Raises:
         StateError: the directory belongs to other settings, to something else, is in use, or is behind what
@@ -125,14 +128,16 @@ def open_run(
         else:
             if first_row != 1:
                 raise InputError(f"input must begin with row 1 for a new stream; got {first_row}.")
-            if source is None and settings.rounds is None:
-                raise InputError("n (rounds) must be given for standard input; got none. Say --rounds N.")
-            open_output(output, fresh=True)
+            if source is None and settings.rounds is None and not settings.unbounded:
+                raise InputError(
+                    "n (rounds) must be given for standard input; got none. Say --rounds N, or --unbounded."
+                )
+            open_output(output, True, shape)
             rows = kept.enter_context(open_reader(source, settings, file_format))
             plan = plan_stream(settings, rows.layout, _horizon(settings, source, file_format))
             state, guard = kept.enter_context(_begun(directory, plan, remembered))
-        name = "-" if output is None else str(output.absolute())
-        place = open_output(output, fresh=state.position.output not in ("", name))
+        fresh = state.position.output not in ("", output_name(output, shape))
+        place = open_output(output, fresh, shape)
         run = kept.enter_context(StreamRun(state, place, handling, progress, guard))
         yield run, rows
 
@@ -172,11 +177,26 @@ def open_pushed(
                     f"stream in {directory} began; got {layout.dimension}."
                 )
         else:
-            if settings.rounds is None:
+            if settings.rounds is None and not settings.unbounded:
                 raise ValueError("n (rounds) must be given for rows that are pushed; got none.")
             plan = plan_stream(settings, layout, settings.rounds)
             state, guard = kept.enter_context(_begun(directory, plan, remembered=True))
         yield kept.enter_context(StreamRun(state, Returned(), handling, None, guard))
+
+
+def account_stream(directory: Path) -> dict[str, Any]:
+    """The privacy statement of the stream in a state directory, computed again from what was committed.
+
+    Raises:
+        StateError, ValueError: not a state directory, damaged or altered, or in use by another process.
+    """
+    with StreamState.open(directory) as state:
+        position, plan = state.position, state.plan
+        if (saved := state.stream_state()) is not None:
+            # Mechanisms of later segments come with it, and are checked.
+            plan.stream(KeySchedule.of_record(state.key, state, position.step)).load_state_dict(saved)
+        users = Histories.from_rows(plan.participation, state.users(), position.separation)
+        return stream_statement(plan, position, users, state.key, lost_steps(state.openings()))
 
 
 @contextmanager
@@ -196,8 +216,8 @@ def _gone_on(directory: Path, settings: Settings, restored: bool) -> Iterator[tu
             yield state, guard
 
 
-def _horizon(settings: Settings, source: Path | None, file_format: str | None) -> int:
-    if settings.rounds is not None:
+def _horizon(settings: Settings, source: Path | None, file_format: str | None) -> int | None:
+    if settings.unbounded or settings.rounds is not None:
         return settings.rounds
     total = 0
     with open_reader(source, settings, file_format) as reader:

@@ -23,7 +23,8 @@ class Settings:
         norm_bound: ζ.
         epsilon: ε.
         delta: δ.
-        rounds: n; None for the number of rows of the input.
+        rounds: n; None for the number of rows of the input, or for no horizon.
+        unbounded: whether there is no horizon; then k must be given, a user's rows in all time.
         user_column: name of the column of user ids; None: every row is another user.
         max_participations: k; None for 1.
         min_separation: b; None for n.
@@ -61,6 +62,7 @@ class Settings:
     columns: tuple[str, ...] | None = None
     every: int = 1
     seed: int | None = None
+    unbounded: bool = False
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -74,8 +76,35 @@ class Settings:
             raise ValueError(f"R (every) must be at least 1; got {self.every}.")
         if self.rounds is not None and self.rounds < 1:
             raise ValueError(f"n (rounds) must be at least 1; got {self.rounds}.")
+        if self.unbounded:
+            self._check_unbounded()
         if self.min_separation is not None and self.user_column is None and self.max_participations is None:
             raise ValueError("b (min_separation) needs k (max_participations) or a user column; got neither.")
+
+    def _check_unbounded(self) -> None:
+        if self.rounds is not None:
+            raise ValueError(f"n (rounds) must be left out of a stream without a horizon; got {self.rounds}.")
+        if self.max_participations is None:
+            raise ValueError(
+                "k (max_participations) must be given for a stream without a horizon; got none. It is the "
+                "most rows of one user in the stream's whole life, without which no noise is enough. Or give "
+                "n (rounds)."
+            )
+        if not all(isinstance(choice, str) for choice in self.mechanisms):
+            raise ValueError(
+                "C (mechanism) must be named in a stream without a horizon; got a matrix of fixed size."
+            )
+
+    def contract(self, rounds: int) -> tuple[int, int]:
+        """(k, b) over so many steps.
+
+        Raises:
+            ValueError: k > 1 and b was not given.
+        """
+        k = 1 if self.max_participations is None else self.max_participations
+        if k > 1 and self.min_separation is None:
+            raise ValueError(f"b (min_separation) must be given with k (max_participations) = {k}; got none.")
+        return k, rounds if self.min_separation is None else self.min_separation
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict with every digit of coefficients that were given."""

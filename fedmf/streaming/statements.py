@@ -15,10 +15,9 @@ from fedmf.accounting import (
     joint_multiplier,
 )
 from fedmf.noise import NoiseKey
-from fedmf.participation import Participation
 from fedmf.records import Histories
+from fedmf.streaming.plans import StreamPlan
 from fedmf.streaming.position import Position
-from fedmf.streaming.stream_plan import StreamPlan
 from fedmf.version import SOFTWARE
 
 __all__ = ["stream_statement"]
@@ -88,8 +87,8 @@ def stream_statement(
         and rho_realised say the same as Gaussian and as zero-concentrated differential privacy.
     """
     made, settings = plan.mechanism, plan.settings
-    n, k, b = _contract(made.participation)
-    sigma, spent = made.noise_multiplier, _realised_multiplier(plan, users)
+    n, k, b = _contract(plan)
+    sigma, spent = plan.noise_multiplier, _realised_multiplier(plan, users)
     asked = None if lost else settings.epsilon
     if lost:
         whole = len(lost) * [sigma]
@@ -104,13 +103,14 @@ def stream_statement(
         "params": plan.params[0],
         "second_mechanism": None if made.second is None else plan.strategies[-1],
         "second_params": None if made.second is None else plan.params[-1],
-        "workload": plan.workloads[0].name,
-        "second_workload": plan.workloads[1].name,
+        "workload": plan.workload_names[0],
+        "second_workload": plan.workload_names[1],
         "second_moment": settings.second,
         "dimension": plan.layout.dimension,
         "stops_at_bad_rows": position.may_stop,
         "rounds": n,
-        "rounds_source": "declared" if settings.rounds is not None else "rows of the input, taken as public",
+        "rounds_source": _rounds_source(plan),
+        "segments": plan.segments_after(position.step),
         "steps": position.step,
         "releases": position.records,
         "steps_lost": [{name: entry[name] for name in ("first", "released")} for entry in lost],
@@ -122,10 +122,10 @@ def stream_statement(
         "sampling": "none: no amplification claimed",
         "users": len(users) if settings.user_column is not None else None,
         "clip_norm": made.users.norm_bound,
-        "noise_multiplier": made.noise_multiplier,
-        "sensitivity": made.sensitivity.value,
-        "sensitivity_kind": made.sensitivity.kind,
-        "sensitivity_case": made.sensitivity.case,
+        "noise_multiplier": plan.noise_multiplier,
+        "sensitivity": plan.sensitivity.value,
+        "sensitivity_kind": plan.sensitivity.kind,
+        "sensitivity_case": plan.sensitivity.case,
         "weight": made.weight,
         "first_std": made.first_std,
         "second_std": made.second_std,
@@ -149,18 +149,15 @@ def stream_statement(
 
 def _realised_multiplier(plan: StreamPlan, users: Histories) -> float | None:
     """σ towards users who took part as recorded, at least the planned one; None if nobody did."""
-    planned = plan.mechanism.noise_multiplier
     if plan.settings.user_column is None:
-        return planned
+        return plan.noise_multiplier
     if not len(users):
         return None
-    recorded = Participation(plan.rounds, users.max_participations, users.min_separation or plan.rounds)
-    sigma = plan.mechanism.multiplier_under(recorded)
-    return max(planned, sigma) if math.isfinite(sigma) else planned
+    return plan.multiplier_under(users.max_participations, users.min_separation)
 
 
 def _assumptions(plan: StreamPlan) -> list[str]:
-    _, k, b = _contract(plan.mechanism.participation)
+    _, k, b = _contract(plan)
     if plan.settings.user_column is not None:
         assumed = [
             _IDS,
@@ -170,8 +167,20 @@ def _assumptions(plan: StreamPlan) -> list[str]:
     else:
         assumed = [_EACH_ANOTHER if k == 1 else _UNCHECKED.format(k=k, b=b)]
     assumed.append(_PUBLIC_LAYOUT)
-    return assumed if plan.settings.rounds is not None else [*assumed, _PUBLIC_ROWS]
+    return (
+        assumed if plan.settings.rounds is not None or plan.settings.unbounded else [*assumed, _PUBLIC_ROWS]
+    )
 
 
-def _contract(participation: Participation) -> tuple[int, int, int]:
-    return participation.rounds, participation.max_participations, participation.min_separation
+def _contract(plan: StreamPlan) -> tuple[int | None, int, int | None]:
+    """(n, k, b); no n without a horizon, and then no b where k is 1."""
+    n, k, b = plan.rounds, plan.participation.max_participations, plan.participation.min_separation
+    if not plan.settings.unbounded:
+        return n, k, b
+    return None, k, plan.settings.min_separation
+
+
+def _rounds_source(plan: StreamPlan) -> str:
+    if plan.settings.unbounded:
+        return "none: the stream has no horizon"
+    return "declared" if plan.settings.rounds is not None else "rows of the input, taken as public"

@@ -176,13 +176,13 @@ def test_more_noise_in_the_header_than_its_epsilon_asks_for_is_refused_without_a
 def test_a_figure_that_contradicts_a_streams_plan_is_refused(
     stream: Path, way: tuple[str, ...], value: object
 ) -> None:
-    from fedmf.streaming.stream_plan import StreamPlan, check_plan
+    from fedmf.streaming.plans import plan_from_dict
 
     with sqlite3.connect(stream / "state" / "state.sqlite") as connection:
         ((text,),) = connection.execute("SELECT json FROM plan")
-    check_plan(StreamPlan.from_dict(json.loads(text)))
+    plan_from_dict(json.loads(text)).check()
     with pytest.raises(ValueError, match=r"of the stream's plan is .* follows"):
-        check_plan(StreamPlan.from_dict(json.loads(edited(*way, value=value)(text))))
+        plan_from_dict(json.loads(edited(*way, value=value)(text))).check()
 
 
 def test_rows_cut_off_the_end_of_a_ledger_are_noticed(secret: Path, copy: Callable[[Path], Path]) -> None:

@@ -141,7 +141,7 @@ def test_a_pipe_that_is_given_in_two_parts(folder: Path, capfd: pytest.CaptureFi
         (["--input", "rows.csv", "--columns", "x", "--state", "rows.csv"], "new or empty"),
         (["--input", "rows.csv", "--columns", "x", "--from-row", "3"], "row 1 for a new stream"),
         (["--input", "rows.csv", "--columns", "x", "--seed", "-1"], "seed"),
-        (["--input", "-"], "Say --rounds N"),
+        (["--input", "-"], "without which no noise is enough"),
         (["--input", "rows.csv", "--input-format", "parquet"], "cannot be read"),
         (["--input", "rows.csv", "--input-format", "xlsx"], "xlsx"),
         (["--input", "rows.csv", "--method", "magic"], "magic"),

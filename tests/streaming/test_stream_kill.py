@@ -20,20 +20,21 @@ MODES = ("undisturbed", "writes", "random")
 # file, and another fork ends it. "random": forks of one stream die after random times, the last one ends it.
 HARNESS = """
 import hashlib, json, os, random, shutil, signal, sqlite3, sys, time
-import fedmf.streaming.parquet_rows, fedmf.streaming.run as run_module
+import fedmf.streaming.parquet_rows, fedmf.streaming.plans.unbounded as plan_module
+import fedmf.streaming.run as run_module
 from fedmf.cli.app import run
 from pyarrow import parquet
 
 folder = sys.argv[1]
-run_module._MOST_ROWS = 6
+run_module._MOST_ROWS, plan_module.FIRST, plan_module.GROWTH = 6, 4, 2
 options = "--norm-bound 1 --epsilon 8 --delta 1e-5 --seed 3 --user-column user --max-participations 2 "
 options += "--min-separation 5 --every 2 --mechanism banded-toeplitz --bands 3 --workload average"
-command = ["stream", "--input", "../rows.csv", "--rounds", "12", "--state", "state", *options.split()]
+command = ["stream", "--input", "../rows.csv", "--state", "state", *options.split()]
 os.mkdir(os.path.join(folder, "warm"))
 os.chdir(os.path.join(folder, "warm"))
 saved = os.dup(1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-assert run([*command, "--output", "out.parquet"]) == 0  # imports and compiles here what every fork needs
+assert run([*command, "--rounds", "12", "--output", "out.parquet"]) == 0  # what forks need
 sys.stdout.flush()
 os.dup2(saved, 1)
 
@@ -85,7 +86,8 @@ def attempt(kill_at=0, seconds=None):
                 setattr(os, name, dying(getattr(os, name), countdown))
             connect = sqlite3.connect
             sqlite3.connect = lambda *a, **k: connect(*a, **k, factory=Connection)
-        os._exit(run([*command, "--output", output]))
+        horizon = ["--unbounded"] if output == "endless.jsonl" else ["--rounds", "12"]
+        os._exit(run([*command, *horizon, "--output", output]))
     if seconds is not None:
         time.sleep(seconds)
         os.kill(pid, signal.SIGKILL)
@@ -100,7 +102,7 @@ def ended():
     report(code=code, result=[hashlib.sha256(open(name, "rb").read()).hexdigest() for name in files])
 
 rng = random.Random(1)
-for output, stride in (("out.jsonl", 1), ("out.parquet", 4)):
+for output, stride in (("out.jsonl", 1), ("out.parquet", 4), ("endless.jsonl", 6)):
     for mode in ("undisturbed", "writes", "random"):
         os.mkdir(os.path.join(folder, mode + "-" + output))
         os.chdir(os.path.join(folder, mode + "-" + output))
@@ -141,7 +143,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(("output", "deaths"), [("out.jsonl", 24), ("out.parquet", 5)])
+@pytest.mark.parametrize(("output", "deaths"), [("out.jsonl", 24), ("out.parquet", 5), ("endless.jsonl", 5)])
 def test_killed_streams_end_alike(lines: list[dict[str, Any]], output: str, deaths: int) -> None:
     own = [line for line in lines if line["output"] == output]
     ends = {mode: [line for line in own if line["mode"] == mode and "code" in line] for mode in MODES}

@@ -28,12 +28,13 @@ from fedmf.moments.second_moment import FullMatrix
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 from fedmf.streaming.clipping import clip_rows
+from fedmf.streaming.outputs import Output
+from fedmf.streaming.plans import plan_stream
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StateError, StreamState
 from fedmf.streaming.statement_text import plain_words, render_statement, render_statement_page
-from fedmf.streaming.stream_plan import plan_stream
 from fedmf.version import SOFTWARE
 from fedmf.workload.toeplitz import average
 
@@ -94,7 +95,7 @@ class Pieces(RowReader):
         pass
 
 
-class Kept:
+class Kept(Output):
     """An output that keeps what it gets."""
 
     takes_lines, name = True, "-"

@@ -12,12 +12,12 @@ from support.streams import BUDGET, N, run_once, sample, write_rows
 
 from fedmf.errors import ConfigError
 from fedmf.noise.key import NoiseKey
+from fedmf.streaming.plans import plan_stream
 from fedmf.streaming.rows import InputError, Layout
 from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StateError, StreamState
 from fedmf.streaming.state.packing import pack_state, unpack_state
-from fedmf.streaming.stream_plan import plan_stream
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_states_survive_packing() -> None:
 
 def test_states_of_other_formats_are_refused(begun: Path) -> None:
     for pragma, message in (
-        ("user_version=1", "stream state .* has format version 1; this fedmf reads version 3"),
+        ("user_version=1", "stream state .* has format version 1; this fedmf reads version 4"),
         ("application_id=1", "is not a fedmf stream state: its application id is 0x1"),
     ):
         connection = sqlite3.connect(begun / "state/state.sqlite")

@@ -31,7 +31,7 @@ class StateError(ValueError):
 
 
 #: "fdms" in ASCII.
-STREAM_STATE: Final = RecordKind("stream state", 0x66646D73, version=3, error=StateError, mode=0o600)
+STREAM_STATE: Final = RecordKind("stream state", 0x66646D73, version=4, error=StateError, mode=0o600)
 
 _TABLES: Final = """
 CREATE TABLE plan(id INTEGER PRIMARY KEY CHECK (id = 0), json TEXT NOT NULL, digest_key BLOB NOT NULL,

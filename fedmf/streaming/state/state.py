@@ -39,6 +39,7 @@ from fedmf.records import (
     tighten,
     write_durably,
 )
+from fedmf.streaming.plans import StreamPlan, plan_from_dict
 from fedmf.streaming.position import Position
 from fedmf.streaming.state.packing import pack_state, unpack_state
 from fedmf.streaming.state.releases import ReleaseFile
@@ -54,7 +55,6 @@ from fedmf.streaming.state.schema import (
     require,
 )
 from fedmf.streaming.statement_text import render_statement, render_statement_page
-from fedmf.streaming.stream_plan import StreamPlan, check_plan
 
 __all__ = ["StreamState"]
 
@@ -82,7 +82,7 @@ class StreamState:
             self._users = UserSum(self._seal, self.users())
             self._row, self._head = read_position(connection, self._seal, self._plan_chain, self._users)
             found = read_openings(connection, self._seal, self._plan_chain)
-            self.plan, self.position = StreamPlan.from_dict(plan), Position(**json.loads(self._row.json))
+            self.plan, self.position = plan_from_dict(plan), Position(**json.loads(self._row.json))
         self._openings = [opening for opening, *_ in found]
         self._opening: Opening | None = None
         #: What the opening of this process will note.
@@ -92,7 +92,7 @@ class StreamState:
             require("an opening", None if previous == self._head else "it does not follow the position")
             self._head = chain
         require("position", None if self._row.opening < len(found) else "its opening is missing")
-        check_plan(self.plan)
+        self.plan.check()
         self._check_blocks()
         self._releases = ReleaseFile(
             path / RELEASES, self.plan.width, connection, self._seal, self._plan_chain

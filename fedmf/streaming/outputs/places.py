@@ -1,8 +1,7 @@
-"""Releases as JSON lines or Parquet."""
+"""Where releases go: files, standard output, or back to whoever gave the rows."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -11,68 +10,16 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from fedmf.moments import mean_noise_variances
 from fedmf.records import replace_durably
-from fedmf.streaming.stream_plan import StreamPlan
+from fedmf.streaming.outputs.renderer import Renderer
+from fedmf.streaming.outputs.shapes import SHAPES, Shape
 from fedmf.typing import Array
 
-__all__ = ["JsonLinesFile", "Output", "ParquetFile", "Renderer", "Returned", "StandardOutput", "open_output"]
+__all__ = ["Output", "ParquetFile", "Returned", "StandardOutput", "TextFile", "open_output", "output_name"]
 
 _GROUP_BYTES: Final = 1 << 25
-
-
-class Renderer:
-    """The fields of a release from its numbers; elementwise, so that no release depends on its neighbours.
-
-    With w_t = Σ_i [A₁]_{ti}, v_t = τ₁²·‖(A₁C₁⁻¹)_t‖² and A₁ = A₂, Y_t/w_t is the private mean of the rows
-    with weights [A₁]_{ti}/w_t, and S_t/w_t − (Y_t/w_t)(Y_t/w_t)ᵀ + v_t/w_t²·I their covariance, unbiased.
-    """
-
-    def __init__(self, plan: StreamPlan) -> None:
-        self._plan, self._moment = plan, plan.second_moment
-        first, second = plan.workloads
-        self._variances = mean_noise_variances(plan.mechanism, first)
-        self._errors = self._variances.sqrt()
-        # Rows of an average sum to one, which 1/t taken t times misses in the last bit.
-        sums = np.ones(plan.rounds) if first.name == "average" else first.row_sums()
-        self._weights = torch.from_numpy(sums)
-        self._covariance = second is first and self._moment.gives_covariance
-
-    def fields(self, record: int, releases: Array) -> dict[str, NDArray[Any]]:
-        """t, first, second, mean, covariance and the standard error of `first`, each with a row per release.
-
-        The covariance is there where both moments have one workload and the second holds squares.
-
-        Args:
-            record: number of the first release, from 0.
-            releases: first and packed second moments, shape (releases, width).
-        """
-        d = self._plan.layout.dimension
-        steps = torch.tensor(
-            [self._plan.step_of(record + i) for i in range(len(releases))], dtype=torch.int64
-        )
-        weights = self._weights[steps - 1]
-        first = torch.from_numpy(releases[:, :d])
-        second = self._moment.unpack(torch.from_numpy(releases[:, d:]))
-        mean = first / weights[:, None]
-        fields = {"t": steps, "first": first, "second": second, "mean": mean}
-        if self._covariance:
-            scaled = second / weights.reshape(-1, *(second.ndim - 1) * [1])
-            noise = self._variances[steps - 1] / weights**2
-            fields["covariance"] = self._moment.covariances(mean, scaled, noise)
-        fields["standard_error"] = self._errors[steps - 1]
-        return {name: values.numpy() for name, values in fields.items()}
-
-    def lines(self, record: int, releases: Array) -> bytes:
-        """JSON lines of the releases."""
-        fields = self.fields(record, releases)
-        columns = [values.tolist() for values in fields.values()]
-        dump = json.JSONEncoder(allow_nan=False, check_circular=False).encode
-        rows = (dump(dict(zip(fields, row, strict=True))) for row in zip(*columns, strict=True))
-        return "".join(row + "\n" for row in rows).encode()
 
 
 class Output(ABC):
@@ -82,6 +29,8 @@ class Output(ABC):
     name: str
     #: Whether lines are written as the stream goes.
     takes_lines = True
+    #: How releases are written where lines are taken.
+    shape: Shape = staticmethod(SHAPES["json"])
 
     @abstractmethod
     def begin(self, written: int) -> bool:
@@ -105,11 +54,11 @@ class Output(ABC):
 
 
 @final
-class JsonLinesFile(Output):
-    """One JSON object a line, appended as the stream goes."""
+class TextFile(Output):
+    """Lines, appended as the stream goes."""
 
-    def __init__(self, path: Path) -> None:
-        self.name, self._path = str(path.absolute()), path
+    def __init__(self, path: Path, shape: str) -> None:
+        self.name, self._path, self.shape = output_name(path, shape), path, SHAPES[shape]
         self._descriptor, self._size = -1, 0
 
     def begin(self, written: int) -> bool:
@@ -140,9 +89,10 @@ class JsonLinesFile(Output):
 
 @final
 class StandardOutput(Output):
-    """JSON lines on standard output; a resumed stream goes on with the first release not known to be out."""
+    """Lines on standard output; a resumed stream goes on with the first release not known to be out."""
 
-    name = "-"
+    def __init__(self, shape: str) -> None:
+        self.name, self.shape = output_name(None, shape), SHAPES[shape]
 
     def begin(self, written: int) -> bool:
         """See `Output.begin`."""
@@ -184,7 +134,7 @@ class ParquetFile(Output):
     takes_lines = False
 
     def __init__(self, path: Path) -> None:
-        self.name, self._path = str(path.absolute()), path
+        self.name, self._path = output_name(path), path
 
     def begin(self, written: int) -> bool:
         """See `Output.begin`."""
@@ -215,23 +165,34 @@ class ParquetFile(Output):
         replace_durably(self._path, write, mode=0o644)
 
 
-def open_output(path: Path | None, fresh: bool) -> Output:
-    """The output of a file name: .parquet, or JSON lines with any other; standard output for None.
+def output_name(path: Path | None, shape: str = "json") -> str:
+    """Names a place and what stands there."""
+    place = "-" if path is None else str(path.absolute())
+    return place if shape == "json" else f"{place} ({shape})"
+
+
+def open_output(path: Path | None, fresh: bool, shape: str = "json") -> Output:
+    """The output of a file name: .parquet, or lines with any other; standard output for None.
 
     Args:
         path: where.
+        shape: of lines, a name of `SHAPES`.
         fresh: whether this stream has no releases there yet; then the file must not exist.
 
     Raises:
-        ValueError: the file exists or its folder does not.
+        ValueError: the file exists or its folder does not, or a Parquet file is to have another shape.
     """
     if path is None:
-        return StandardOutput()
+        return StandardOutput(shape)
     if not path.absolute().parent.is_dir():
         raise ValueError(f"output (file) must lie in a folder that exists; got {path}.")
     if path.is_dir() or (fresh and path.exists()):
         raise ValueError(f"output (file) must not exist before the stream; got {path}. Choose another name.")
-    return ParquetFile(path) if path.suffix.lower() in (".parquet", ".pq") else JsonLinesFile(path)
+    if path.suffix.lower() not in (".parquet", ".pq"):
+        return TextFile(path, shape)
+    if shape != "json":
+        raise ValueError(f"format must be json for Parquet, a row each step; got {shape}. Name a .csv file.")
+    return ParquetFile(path)
 
 
 def _shapes(renderer: Renderer, releases: Callable[[int, int], Array]) -> list[tuple[int, ...]]:

@@ -1,0 +1,114 @@
+"""The strategy matrices of a private stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fedmf.factorization import (
+    Factorization,
+    Mechanism,
+    UserRange,
+    accepted_parameters,
+    build,
+    factorization_from_dict,
+    optional_parameters,
+)
+from fedmf.moments import METHODS, MomentMechanism, SecondMoment
+from fedmf.participation import Participation
+from fedmf.streaming.plans.plan import compare
+from fedmf.streaming.settings import DEFAULT_MECHANISM, Settings
+from fedmf.workload import ToeplitzWorkload
+
+__all__ = ["build_strategies", "compare_mechanisms", "moment_mechanism", "named", "used_strategies"]
+
+_DEFAULT_BANDS: Final = 32
+
+
+def build_strategies(
+    settings: Settings, participation: Participation, works: Sequence[ToeplitzWorkload]
+) -> list[Mechanism]:
+    """C₁ and C₂, or one of them if they are the same.
+
+    Args:
+        settings: which ones.
+        participation: (n, k, b) for which they are optimised.
+        works: A₁ and A₂; the same object if they are the same.
+    """
+    choices = settings.mechanisms
+    wide = min(_DEFAULT_BANDS, participation.min_separation)
+    asked = {**({} if settings.bands is None else {"bands": settings.bands}), **settings.params}
+    for symbol, value in asked.items():
+        if not any(symbol in _taken(choice) for choice in choices):
+            known = " or ".join(named(choice) for choice in choices)
+            raise ValueError(f"{symbol} (parameter) is none of {known}; got {symbol}={value}.")
+    pairs = [(choices[0], works[0])]
+    # A given matrix is the same whatever it is for; one of a name is optimised for its workload.
+    same = choices[-1] == choices[0] and (works[1] is works[0] or not isinstance(choices[0], str))
+    if METHODS[settings.method].matrices == 2 and not same:
+        pairs.append((choices[-1], works[1]))
+    built = []
+    for choice, work in pairs:
+        if not isinstance(choice, str):
+            built.append(_given(choice, participation.rounds))
+            continue
+        params = {symbol: value for symbol, value in asked.items() if symbol in _taken(choice)}
+        if choice == DEFAULT_MECHANISM and "bands" not in params:
+            params["bands"] = wide
+        built.append(build(choice, participation, work, params=params))
+    return built
+
+
+def named(choice: str | Factorization) -> str:
+    """What a choice of C is called."""
+    return choice if isinstance(choice, str) else f"given {choice.to_dict()['type']}"
+
+
+def used_strategies(made: MomentMechanism) -> list[Factorization]:
+    """C₁ and C₂ of a mechanism, or one of them if they are the same."""
+    return [made.first, *([] if made.second in (None, made.first) else [made.second])]
+
+
+def moment_mechanism(
+    settings: Settings,
+    second_moment: SecondMoment,
+    strategies: Sequence[Factorization],
+    participation: Participation,
+    noise_multiplier: float,
+) -> MomentMechanism:
+    """The method that was asked for, with these matrices."""
+    dimension = second_moment.sensitivity_dimension
+    users = UserRange(settings.norm_bound, dimension, settings.adjacency)  # type: ignore[arg-type]
+    method = METHODS[settings.method]
+    return method.mechanism(strategies, participation, users, noise_multiplier, settings.weight)
+
+
+def compare_mechanisms(settings: Settings, made: MomentMechanism, again: MomentMechanism) -> None:
+    """See that a mechanism as it was kept is the one that follows from its coefficients.
+
+    Raises:
+        ValueError: a figure differs; both are named.
+    """
+    figures = "participation", "users", "noise_multiplier", "first_std", "second_std", "weight", "debiased"
+    for name in figures:
+        compare(name, getattr(made, name), getattr(again, name))
+    compare("method", made.method.name, settings.method)
+    for name in ("value", "kind", "case"):
+        recorded: Any = getattr(made.sensitivity, name)
+        compare(f"{name} of the sensitivity", recorded, getattr(again.sensitivity, name))
+
+
+def _given(factorization: Factorization, rounds: int) -> Mechanism:
+    """A factorization that came as an object, as it will be read back from its coefficients."""
+    if factorization.rounds != rounds:
+        raise ValueError(
+            f"C (mechanism) must have n = {rounds} rounds, those of the stream; got {factorization.rounds}."
+        )
+    return Mechanism(named(factorization), {}, factorization_from_dict(factorization.to_dict()))
+
+
+def _taken(choice: str | Factorization) -> list[str]:
+    """The parameters that a mechanism takes."""
+    if not isinstance(choice, str):
+        return []
+    return [*accepted_parameters(choice), *optional_parameters(choice)]
