@@ -14,11 +14,12 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: help run test lint types unit format tables pins clean
+.PHONY: help run test lint types unit format tables papers pins clean
 
 help:
 	@echo "make run    train the private digits model (configs/digits.toml)"
 	@echo "make test   lint, types and every test"
+	@echo "make papers every table and figure of the papers, in their quick form"
 	@echo "make tables / pins / format / lint / types / unit / clean"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -55,6 +56,10 @@ format: $(STAMP)
 # The keys in pyproject.toml and docs/configuration.md, from the values themselves.
 tables: $(STAMP)
 	$(BIN)/python -m fedmf.runs.tables.reference
+
+# Every table and figure of the papers and of ours, in minutes: a verdict each; 1 if one is stale.
+papers: $(STAMP)
+	$(BIN)/fedmf reproduce all --quick
 
 # constraints.txt, with digests, and the list of licences; versions stay unless uv is told --upgrade.
 PINS := --extra ray --extra data --extra report --extra lm --extra dev --universal --python-version 3.11 --generate-hashes \

@@ -11,6 +11,7 @@ import typer
 
 from fedmf.cli import account, audit, data, design, export, init, report, restate, simulate, stream, sweep
 from fedmf.cli.interruption import Interruption
+from fedmf.cli.reproduce import reproduce
 from fedmf.errors import PlatformError
 from fedmf.version import __version__
 
@@ -35,6 +36,7 @@ application.command("report")(report.report)
 application.command("restate")(restate.restate)
 application.command("stream")(stream.stream)
 application.command("sweep")(sweep.sweep)
+application.command("reproduce")(reproduce)
 
 
 def _show_version(wanted: bool) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from style import look, name_at_ends
 
 from fedmf.factorization.matrices.strategy_matrix import Factorization
 from fedmf.factorization.mechanisms.catalogue import build
@@ -38,24 +41,44 @@ def ratios(curves: Curves) -> dict[str, list[tuple[float, float]]]:
 def draw(
     name: str, panels: Mapping[str, tuple[Curves, str, str]], logx: bool = True, logy: bool = False
 ) -> None:
-    """Save docs/results/NAME.png with a panel for each (curves, x label, y label), and print the numbers."""
+    """Save docs/results/NAME.png, a panel for each (curves, x label, y label), and its numbers as JSON."""
+    numbers = {
+        title: {label: [[float(x), float(f"{y:.5g}")] for x, y in points] for label, points in curves.items()}
+        for title, (curves, *_) in panels.items()
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(
+        json.dumps(numbers, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8"
+    )
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    rows = -(-len(panels) // 2) if len(panels) > 3 else 1
+    columns = -(-len(panels) // rows)
     figure, axes = plt.subplots(
-        1, len(panels), figsize=(5.5 * len(panels), 4.2), layout="constrained", squeeze=False
+        rows, columns, figsize=(5.8 * columns, 4.0 * rows), layout="constrained", squeeze=False
     )
-    for axis, (title, (curves, xlabel, ylabel)) in zip(axes[0], panels.items(), strict=True):
+    for axis in axes.flat[len(panels) :]:
+        axis.remove()
+    for axis, (title, (curves, xlabel, ylabel)) in zip(axes.flat, panels.items(), strict=False):
         print(f"# {name}: {title}")
+        ends = []
         for at, (label, points) in enumerate(curves.items()):
             shown = points[:: 1 + len(points) // 20]
             print(f"{label}: " + ", ".join(f"({x:g}, {y:.4g})" for x, y in shown))
-            marker = "" if len(points) > 40 else "os^Dv*P<>X"[at % 10]
-            axis.plot(*zip(*points, strict=True), marker=marker, markersize=4, label=label)
+            seen = look(label, at)
+            axis.plot(
+                *zip(*points, strict=True), color=seen.colour, linestyle=seen.line, markersize=5,
+                marker="" if len(points) > 40 else seen.marker, zorder=3 - 0.1 * at,
+            )  # fmt: skip
+            ends.append((label, *max(points), seen.colour))
         if logx:
             axis.set_xscale("log", base=2)
+            xs = sorted({x for points in curves.values() for x, _ in points})
+            if len(xs) <= 9:
+                axis.set_xticks(xs, [f"{x:g}" for x in xs])
         if logy:
             axis.set_yscale("log")
             axis.yaxis.set_major_formatter("{x:g}")
@@ -65,7 +88,6 @@ def draw(
             axis.tick_params(axis="y", which="minor", labelsize=7)
         axis.set(title=title, xlabel=xlabel, ylabel=ylabel)
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=7)
-    RESULTS.mkdir(exist_ok=True)
+        name_at_ends(axis, ends)
     figure.savefig(RESULTS / f"{name}.png", dpi=130)
     plt.close(figure)

@@ -18,7 +18,7 @@ FIRST_TUNING_SEED = 1000
 
 
 def write_tables(found: Found, baseline: str, epsilons: Sequence[float], output: Path) -> None:
-    """`optimizers.md` with a table a problem, and a picture of the learning curves of each."""
+    """`optimizers.md` with a table a problem, and a picture of the last accuracies of each."""
     lines = [
         "Accuracy (%) after the last round, median and range over seeds; in brackets the 95 % interval",
         f"(Student) of the paired difference to {baseline} by seed. η and ρ were chosen on other seeds.",
@@ -72,28 +72,41 @@ def _interval(differences: Sequence[float]) -> str:
     return f"{mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
 
 
+#: By the beginning of a name: Okabe and Ito's colours.
+_COLOURS = {
+    "SGD": "#777777", "momentum": "#222222", "Fed": "#E69F00", "DP-Adam": "#D55E00", "joint": "#7F5F2F",
+    "JME": "#0072B2", "block JME": "#009E73",
+}  # fmt: skip
+
+
 def _draw(found: Found, problem: str, epsilons: Sequence[float], path: Path) -> None:
+    """A row a method, its seeds as points and their median as a bar; the best above."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    last = {
+        (method, epsilon): [
+            value["curve"][-1] for _, value in _finals(found, problem, method, epsilon).values()
+        ]
+        for method in METHODS
+        if METHODS[method].private
+        for epsilon in epsilons
+    }
+    methods = [name for name in METHODS if last.get((name, epsilons[0]))]
+    methods.sort(key=lambda name: statistics.median(last[name, epsilons[0]]))
+    figure = Figure(figsize=(10, 1.2 + 0.27 * len(methods)), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(epsilons), sharey=True)
     for axes, epsilon in zip(panels, epsilons, strict=True):
-        for at, method in enumerate(name for name in METHODS if METHODS[name].private):
-            curves = [value["curve"] for _, value in _finals(found, problem, method, epsilon).values()]
-            if curves:
-                mean = [statistics.mean(points) for points in zip(*curves, strict=False)]
-                axes.plot(
-                    [100 * (i + 1) / len(mean) for i in range(len(mean))],
-                    mean,
-                    ("-", "--", ":")[at // 7 % 3],
-                    color=f"C{at % 7}",
-                    label=method,
-                )
+        for row, method in enumerate(methods):
+            if values := last[method, epsilon]:
+                colour = next(_COLOURS[name] for name in _COLOURS if method.startswith(name))
+                axes.plot(values, [row] * len(values), "o", color=colour, alpha=0.5, markersize=5)
+                axes.plot([statistics.median(values)], [row], "|", color=colour, markersize=15, mew=2.5)
         axes.set_title(f"{problem}, user-level ε = {epsilon:g}, δ = 1e-5")
-        axes.set_xlabel("rounds (% of the horizon)")
+        axes.set_xlabel("accuracy after the last round (%)")
         axes.grid(alpha=0.3)
-    panels[0].set_ylabel("test accuracy (%), mean over seeds")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
-    figure.savefig(path, dpi=110)
+    panels[0].set_yticks(range(len(methods)), methods, fontsize="small")
+    for label, method in zip(panels[0].get_yticklabels(), methods, strict=True):
+        label.set_color(next(_COLOURS[name] for name in _COLOURS if method.startswith(name)))
+    figure.savefig(path, dpi=120)

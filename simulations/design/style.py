@@ -1,0 +1,69 @@
+"""How a curve looks: one colour and marker a mechanism in every picture, names beside the lines' ends."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Look", "look", "name_at_ends"]
+
+_BLUE, _ORANGE, _GREEN, _RED, _PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"
+_SKY, _GREY, _BLACK, _BROWN = "#56B4E9", "#777777", "#222222", "#7F5F2F"
+#: By the beginning of a label, the longest that fits: colour and marker. Colours are Okabe and Ito's.
+_LOOKS = {
+    "BandMF": (_BLUE, "s"), "banded-toeplitz": (_BLUE, "s"), "banded Toeplitz": (_BLUE, "s"),
+    "optimised bands": (_BLUE, "s"), "BandMF, amplified": (_SKY, "s"), "banded": (_SKY, "p"),
+    "normalized-banded-toeplitz": (_BROWN, "D"), "with taper": (_SKY, "d"),
+    "bsr": (_ORANGE, "^"), "BSR": (_ORANGE, "^"), "square root": (_ORANGE, "^"),
+    "stamped square root": (_BROWN, "^"), "BISR": (_RED, "v"), "γ-BIFR": (_PURPLE, "P"),
+    "γ-BFR": (_BROWN, "X"), "1/i + c": (_BLACK, "*"), "optimised inverse": (_SKY, "h"), "BLT": (_GREEN, "D"),
+    "tree": (_BROWN, ">"), "DP-SGD": (_GREY, "o"), "identity": (_GREY, "o"), "DP-λCGD": (_BLACK, "<"),
+    "best ν-DP-FTRL": (_PURPLE, "s"), "optimised LTI": (_GREEN, "D"),
+    "JME": (_BLUE, "s"), "λ-JME": (_BLUE, "s"), "JME, not symmetrised": (_SKY, "d"), "IME": (_ORANGE, "^"),
+    "CS": (_GREEN, "D"), "PP": (_GREY, "o"), "PP debiased": (_RED, "v"),
+}  # fmt: skip
+_ORDERED = ("#440154", "#3B528B", "#21918C", "#5EC962", "#C2A800")
+_APART = 0.05
+
+
+@dataclass(frozen=True)
+class Look:
+    """Of one curve."""
+
+    colour: str
+    marker: str
+    line: str = "-"
+
+
+def look(label: str, at: int) -> Look:
+    """By name; curves of a number ("k = 8") go from dark to light in their order."""
+    names = [name for name in _LOOKS if label.startswith(name)]
+    if not names:
+        return Look(_ORDERED[at % len(_ORDERED)], "os^Dv"[at % 5])
+    line = "--" if label.endswith("at most") else "-"
+    return Look(*_LOOKS[max(names, key=len)], line)
+
+
+def name_at_ends(axis: Any, curves: Sequence[tuple[str, float, float, str]]) -> None:
+    """Labels right of the axes at the height of the lines' ends, moved apart where they would overlap.
+
+    Args:
+        axis: of matplotlib, with its limits and scales set.
+        curves: (label, last x, last y, colour).
+    """
+    axis.autoscale_view()
+    ends = []
+    for label, x, y, colour in curves:
+        height = float(axis.transAxes.inverted().transform(axis.transData.transform((x, y)))[1])
+        ends.append([min(max(height, 0.0), 1.0), label, colour])
+    ends.sort(key=lambda end: end[0])
+    for lower, upper in itertools.pairwise(ends):
+        upper[0] = max(upper[0], lower[0] + _APART)
+    if ends and ends[-1][0] > 1.0:
+        ends[-1][0] = 1.0
+        for upper, lower in zip(ends[::-1], ends[-2::-1], strict=False):
+            lower[0] = min(lower[0], upper[0] - _APART)
+    for height, label, colour in ends:
+        axis.text(1.02, height, label, color=colour, transform=axis.transAxes, fontsize=8, va="center")

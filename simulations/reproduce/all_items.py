@@ -1,0 +1,159 @@
+"""Every table and figure of the five papers and of ours, by name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from items import Item, Known
+from training_items import TRAINING
+
+__all__ = ["CATALOGUE"]
+
+_CGD, _BIFR, _BANDMF, _NU, _JME, _OURS = "DP-λCGD", "γ-BIFR", "BandMF", "ν-DP-FTRL", "JME", "fedmf"
+_AMPLIFIED_CGD = "n = 3900, k = 10, b = 390, ε = 8 … 0.25, δ = 1e-5, Balls-in-Bins"
+_AMPLIFIED_BIFR = "n = 2048, k = 8, b = 256, ε = 1 … 8, δ = 1e-5 (inferred)"
+_SCRIPT = "design/bandmf.py"
+_HOURS = "the other cells are hours of Monte Carlo"
+_INVERSE = (
+    "the paper's figure is below a certified lower bound, or of the norm of the earliest columns (errata)"
+)
+_OPTIMISED = "another program optimised the strategy, without regard to the sampling"
+
+
+def _picture(
+    name: str, paper: str, item: str, setting: str, script: str, *arguments: str, unrun: str = ""
+) -> Item:
+    """A picture of a script in design/, whose numbers lie beside it."""
+    command = (script, *arguments)
+    return Item(
+        name,
+        paper,
+        item,
+        setting,
+        (f"{name}.json", f"{name}.png"),
+        () if unrun else command,
+        command,
+        unrun=unrun,
+    )
+
+
+_ITEMS = (
+    Item(
+        "lambda-cgd-table4", _CGD, "Table 4, first column", "n = 3900, k = 10, b = 390, ε = 8, δ = 1e-5",
+        ("table4.md",), ("design/table4.py", "--quick"), ("design/table4.py",), within=0.005,
+        known=(
+            Known("BandInvMF (p=390)", _INVERSE),
+            Known("general banded", "general banded matrices are more than the paper's Toeplitz ones"),
+        ),
+        unrun="wide optimised bands take minutes",
+    ),
+    Item(
+        "lambda-cgd-table4-amplified", _CGD, "Table 4, amplified columns", _AMPLIFIED_CGD,
+        ("table4-amplified.md",),
+        ("accounting/table4_amplified.py", "--rows", "DP-SGD", "--rows", "BSR (p=390)", "--error", "0.05"),
+        ("accounting/table4_amplified.py",), within=0.02,
+        known=(
+            Known("BandInvMF (p=390)", _INVERSE), Known("BandInvMF", _OPTIMISED),
+            Known("BLT", _OPTIMISED),
+        ),
+        unrun=_HOURS,
+    ),
+    _picture(
+        "lambda-cgd-fig6", _CGD, "Figure 6", "column normalisation, n = kb", "design/lambda_cgd.py"
+    ),
+    Item(
+        "gamma-bifr-table6-unamplified", _BIFR, "Table 6, last column; Figure 1",
+        "n = 2048, k = 8, b = 256, ε = 8, δ = 1e-5 (inferred)",
+        ("gamma-bifr.md", "gamma-bifr-fig1.json", "gamma-bifr-fig1.png"),
+        ("design/gamma_bifr.py", "--quick"), ("design/gamma_bifr.py",), within=0.005,
+        known=(Known("banded-inverse", _INVERSE),), unrun="the optimised inverse takes minutes",
+    ),
+    Item(
+        "gamma-bifr-tables6-7", _BIFR, "Tables 6 and 7, amplified", _AMPLIFIED_BIFR,
+        ("gamma-bifr-amplified.md",),
+        ("accounting/gamma_bifr_amplified.py", "--rows", "BandMF, Poisson", "--rows", "BSR, bins",
+         "--epsilon", "8", "--error", "0.05"),
+        ("accounting/gamma_bifr_amplified.py", "--error", "0.05"), within=0.015,
+        known=(
+            Known("BandMF, b-min-sep", "the paper does not say its bands; ours are searched, 64 at ε = 4"),
+            Known("BandMF + heuristic", "the paper does not say where its taper begins; ours is searched"),
+            Known("BandInvMF", _INVERSE),
+        ),
+        unrun=_HOURS,
+    ),
+    _picture(
+        "bandmf-fig1a", _BANDMF, "Figure 1 (a)", "RMSE against b", _SCRIPT, "--figure", "1a",
+    ),
+    _picture("bandmf-fig1b", _BANDMF, "Figure 1 (b)", "amplified", _SCRIPT, "--figure", "1b"),
+    _picture("bandmf-fig2", _BANDMF, "Figure 2", "amplified, best bands", _SCRIPT, "--figure", "2"),
+    _picture("bandmf-fig7", _BANDMF, "Figure 7", "column normalisation", _SCRIPT, "--figure", "7"),
+    _picture("bandmf-fig10", _BANDMF, "Figure 10", "unknown separation", _SCRIPT, "--figure", "10"),
+    _picture("bandmf-fig11", _BANDMF, "Figure 11", "1/i + c", _SCRIPT, "--figure", "11"),
+    Item(
+        "nu-dp-ftrl", _NU, "Figures 1, 2, Tables 1, 2, 4, §2.3", "least squares, d = 8 … 1024",
+        ("nu-dp-ftrl.md", "nu-dp-ftrl-fig1.png", "nu-dp-ftrl-fig2.png", "nu-dp-ftrl-finite.png"),
+        ("stationary/nu_dp_ftrl.py", "--replicas", "4"), ("stationary/nu_dp_ftrl.py", "--full"), within=0.06,
+        known=(Known("slope in T", "the paper omits logarithms, whose slopes stand beside"),),
+    ),
+    Item(
+        "nu-dp-ftrl-fig3", _NU, "Figure 3", "bounds against κ",
+        ("optimized-lti.md", "optimized-lti.json", "optimized-lti.png"),
+        ("design/optimized_lti.py",), ("design/optimized_lti.py",),
+    ),
+    Item(
+        "jme-figs1-2-3-7", _JME, "Figures 1, 2, 3, 7", "expected errors, n up to 1000",
+        ("moments.md", *(f"moments-fig{n}.{kind}" for n in (1, 2, 3, 7) for kind in ("json", "png"))),
+        ("moments/second_moments.py",), ("moments/second_moments.py",),
+    ),
+    Item(
+        "jme-fig5", _JME, "Figure 5", "Gaussian density, d = 5, n = 100",
+        ("moments-density.md", "moments-fig5.png"),
+        ("moments/density.py", "--runs", "40"), ("moments/density.py",),
+        # A few heavy-tailed runs, whose ± is one standard error.
+        repeats=0.2, unrun="960 of 1000 runs",
+    ),
+    Item(
+        "jme-fig4", _JME, "Figure 4 (error of v)", "n = 1000, d = 1e6",
+        ("optimizers-v-error.md", "optimizers-fig4.png"), (), ("optimizers/v_error.py",),
+        unrun="it takes minutes of CPU; its small form is not comparable",
+    ),
+    *TRAINING,
+    Item(
+        "joint-sensitivity", _OURS, "joint sensitivity", "ascent over a user's rows",
+        ("joint-sensitivity.md",), (), ("moments/joint_sensitivity.py",), unrun="it is minutes of ascent",
+    ),
+    Item(
+        "robust-design", _OURS, "robust design", "n = 2000, k = 5, b = 200 … 400",
+        ("robust_design.md", "robust_design.png"), (), ("design/robust.py",),
+        unrun="it takes minutes of optimisation",
+    ),
+    Item(
+        "real-data", _OURS, "covariance of measurements", "569 rows, d = 30, ε = 0.5 … 16",
+        ("moments-real-data.md", "moments-real-data.png"), (), ("moments/real_data.py",),
+        unrun="it is minutes of streams",
+    ),
+    Item(
+        "optimizers", _OURS, "private optimizers", "digits and two synthetic problems, ε = 1 … 8",
+        ("optimizers.md", "optimizers-digits.png", "optimizers-scaled-blocks.png"),
+        ("optimizers/training.py", "--tables"),
+        ("optimizers/training.py", "--problem", "digits", "--problem", "scaled blocks", "--tables"),
+        kept=("optimizers.jsonl",),
+        unrun="runs are kept ones, hours of training; tables and pictures are made anew",
+    ),
+    Item(
+        "optimizers-predicted", _OURS, "predicted noise of v", "scaled blocks, three horizons of tensors",
+        ("optimizers-predicted.md",), (), ("optimizers/predicted.py",), unrun="it takes minutes of gradients",
+    ),
+    Item(
+        "compare-mechanisms", _OURS, "mechanisms on digits", "240 rounds, 10 seeds",
+        ("compare_mechanisms.md", "compare_mechanisms.png"), (), ("compare_mechanisms.py",),
+        unrun="it is minutes of training",
+    ),
+    Item(
+        "private-evaluation", _OURS, "private learning curve", "digits, two shares of noise",
+        ("private-evaluation.md", "private-evaluation.png"), (), ("evaluation/private_curve.py",),
+        unrun="it is minutes of training",
+    ),
+)  # fmt: skip
+
+CATALOGUE: Final[dict[str, Item]] = {item.name: item for item in _ITEMS}
