@@ -10,17 +10,19 @@ TRITON := 3.7.1
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+export NO_MKDOCS_2_WARNING ?= 1
 export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: help run test lint types unit format tables papers pins clean
+.PHONY: help run test lint types unit format docs notebooks papers dist tables pins clean
 
 help:
 	@echo "make run    train the private digits model (configs/digits.toml)"
 	@echo "make test   lint, types and every test"
 	@echo "make papers every table and figure of the papers, in their quick form"
-	@echo "make tables / pins / format / lint / types / unit / clean"
+	@echo "make docs   the documentation as a site, build/site/index.html"
+	@echo "make notebooks / dist / tables / pins / format / lint / types / unit / clean"
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -53,6 +55,19 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
+
+# The outputs that docs/notebooks are committed with.
+notebooks: $(STAMP)
+	$(BIN)/python -m tests.support.notebooks
+
+# Wheel and sdist in dist/, tried in clean environments: make dist PYTHONS="3.11 3.12 3.13".
+PYTHONS ?= 3.11
+dist: export UV_TORCH_BACKEND ?= cpu
+dist: $(STAMP)
+	$(BIN)/python -m tests.support.distribution $(PYTHONS)
+
 # The keys in pyproject.toml and docs/configuration.md, from the values themselves.
 tables: $(STAMP)
 	$(BIN)/python -m fedmf.runs.tables.reference
@@ -62,8 +77,8 @@ papers: $(STAMP)
 	$(BIN)/fedmf reproduce all --quick
 
 # constraints.txt, with digests, and the list of licences; versions stay unless uv is told --upgrade.
-PINS := --extra ray --extra data --extra report --extra lm --extra dev --universal --python-version 3.11 --generate-hashes \
-  --no-header --no-annotate $(foreach name,colorama triton cuda-bindings cuda-pathfinder cuda-toolkit \
+PINS := --extra ray --extra data --extra report --extra lm --extra docs --extra tensorboard --extra dev --universal --python-version 3.11 --generate-hashes \
+  --no-header --no-annotate $(foreach name,triton cuda-bindings cuda-pathfinder cuda-toolkit \
   $(addprefix nvidia-,cublas cuda-cupti cuda-nvrtc cuda-runtime cudnn-cu13 cufft cufile curand cusolver cusparse \
   cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx),--no-emit-package $(name))
 pins: $(STAMP)

@@ -6,9 +6,11 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
+from support.distribution import FIRST_STEP, build, outside, problems
 from support.licences import PAGE, PINNED, ROOT, licence_of, pins, rows_of
 
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -19,7 +21,7 @@ def declared_names() -> set[str]:
     extras = DECLARED["optional-dependencies"]
     wanted = [
         *DECLARED["dependencies"],
-        *(text for name in ("ray", "data", "report", "lm", "dev") for text in extras[name]),
+        *(text for name in ("ray", "data", "report", "lm", "docs", "dev") for text in extras[name]),
     ]
     return {match.group().lower() for text in wanted if (match := NAME.match(text))}
 
@@ -60,3 +62,27 @@ def test_a_platform_without_locks_is_refused_in_a_line(tmp_path: Path, program: 
     last = done.stderr.splitlines()[-1]
     assert "fedmf needs Linux or macOS: records are locked with fcntl" in last
     assert code == 1 or len(done.stderr.splitlines()) == 1
+
+
+def test_wheel_and_source_hold_what_they_should_and_work_outside_the_checkout(tmp_path: Path) -> None:
+    """Unpacked into an environment of its own, beside the dependencies of this one."""
+    wheel, source = build(tmp_path)
+    assert problems(wheel, source) == []
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "env"], cwd=tmp_path, check=True)
+    (packages,) = (tmp_path / "env/lib").glob("python*/site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(packages)
+    paths = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "dependencies.pth").write_text("\n".join(paths))
+    done = subprocess.run(
+        [tmp_path / "env/bin/python", "-c", FIRST_STEP],
+        cwd=tmp_path,
+        env=outside(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    place, kind = done.stdout.split()
+    assert Path(place).is_relative_to(packages)
+    assert kind == "exact"

@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from fedmf.cli.app import run
 
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text()
+#: Pages whose commands are run, in the order in which they are read.
+HOW_TO = ("start", "choose", "read-a-statement")
 
 
 def test_the_table_is_what_the_script_printed() -> None:
@@ -30,14 +34,20 @@ def test_the_first_screen_has_the_result_and_the_two_commands() -> None:
 def test_the_commands_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each ``$ fedmf`` line of the README, with simulations cut to a few rounds."""
+    """Each ``$`` line of README and how-to pages as in one sitting, simulations cut to a few rounds."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(PROJECT / "configs")
-    commands = re.findall(r"^\$ fedmf (.*)$", README, re.MULTILINE)
-    assert len(commands) >= 4
-    for command in commands:
-        short = ["--set", "cohorts.rounds=20"] if command.startswith("simulate") else []
-        assert run([*shlex.split(command), *short]) == 0, (command, capsys.readouterr().err)
+    pages = [README, *((PROJECT / f"docs/{name}.md").read_text() for name in HOW_TO)]
+    found = [re.findall(r"^\$ (.*)$", page, re.MULTILINE) for page in pages]
+    assert [len(commands) for commands in found] >= [6, 4, 1, 2]
+    for command in dict.fromkeys(command for commands in found for command in commands):
+        program, *arguments = shlex.split(command)
+        if program == "python":
+            subprocess.run([sys.executable, *arguments], check=True, timeout=120)
+            continue
+        assert program == "fedmf"
+        short = ["--set", "cohorts.rounds=20"] if arguments[0] == "simulate" else []
+        assert run([*arguments, *short]) == 0, (command, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in (PROJECT / "docs").glob("*.md"))])

@@ -21,8 +21,7 @@ class LeakageBound:
     Attributes:
         mu: the mechanism is not μ'-GDP for any μ' below this. It says nothing if 0.
         epsilon_gdp: ε(δ) of a Gaussian mechanism of that μ: what a claim of (ε, δ) that stems from μ-GDP is
-        to be
-            compared with.
+            to be compared with.
         epsilon: the mechanism is not (ε', δ)-DP for any ε' below this, whatever its form; much weaker.
         threshold: where the test decides "took part".
         false_positives: of ``absent`` held-out statistics without the user.

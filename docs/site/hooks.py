@@ -1,0 +1,173 @@
+"""What MkDocs cannot do by itself: pages from outside docs/, notebooks, formulas without a script.
+
+MkDocs calls the functions named ``on_...`` while it builds.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from markdown import Extension, Markdown
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[2]
+#: Pages that a checkout has at its top, and their place in the site.
+TOP = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+#: In the order in which they are read.
+NOTEBOOKS = [
+    ROOT / "docs" / "notebooks" / f"{name}.ipynb"
+    for name in ("first-federation", "compare-mechanisms", "flower-app", "running-covariance")
+]
+#: Rooms whose public names are the reference.
+ROOMS = (
+    "fedmf",
+    *(
+        f"fedmf.{room}"
+        for room in [
+            "flower",
+            "runs",
+            "training",
+            "data",
+            "models",
+            "cohorts",
+            "optim",
+            "accounting",
+            "factorization",
+            "workload",
+            "noise",
+            "moments",
+            "streaming",
+            "sweeps",
+            "report",
+            "audit",
+        ]
+    ),
+)
+#: Folders of which every page is in the navigation, and what their first page says.
+FOLDERS = {
+    "decisions": "Why fedmf is as it is: what was chosen, what was not, and what was measured.",
+    "results": "What was measured or computed, each page with the command that makes it.",
+}
+OUTWARDS = re.compile(rf"\]\(((?:\.\./)*)\.\./({'|'.join(TOP)})")
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class PlainUnderscores(Extension):
+    """Underscores are subscripts, never emphasis: in ``[C]_{uv} − [C]_{uv}`` two would make a pair."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        """Leave emphasis to asterisks."""
+        md.delimiters.remove("_")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """List folders' pages and the reference in the navigation, and leave underscores alone."""
+    config.markdown_extensions.append(PlainUnderscores())
+    for section in config.nav or []:
+        for name, entries in section.items():
+            section[name] = [page for entry in entries for page in _expanded(entry)]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages of the top folder, and each notebook as a page."""
+    for source, place in TOP.items():
+        files.append(File.generated(config, place, content=page_of_top((ROOT / source).read_text("utf-8"))))
+    for path in NOTEBOOKS:
+        place = f"notebooks/{path.stem}.md"
+        files.append(File.generated(config, place, content=page_of_notebook(path)))
+    for folder, purpose in FOLDERS.items():
+        rows = [f"* [{title}]({uri.partition('/')[2]})" for title, uri in titles(folder)]
+        text = f"# {folder.capitalize()}\n\n{purpose}\n\n" + "\n".join(rows) + "\n"
+        files.append(File.generated(config, f"{folder}/index.md", content=text))
+    for room in ROOMS:
+        files.append(File.generated(config, f"api/{room}.md", content=f"# {room}\n\n::: {room}\n"))
+    return files
+
+
+def titles(folder: str) -> list[tuple[str, str]]:
+    """Title and place of each page of a folder and of the folders in it."""
+    found = []
+    for path in sorted((ROOT / "docs" / folder).rglob("*.md")):
+        head = re.match(r"# (.+)", path.read_text("utf-8"))
+        title = head[1] if head else path.stem.replace("-", " ").replace("_", " ").capitalize()
+        found.append((title, path.relative_to(ROOT / "docs").as_posix()))
+    return found
+
+
+def _expanded(entry: Any) -> list[Any]:
+    if entry == "notebooks":
+        return [{_title(path): f"notebooks/{path.stem}.md"} for path in NOTEBOOKS]
+    if entry == "others":
+        placed = Path(__file__).with_name("mkdocs.yml").read_text("utf-8")
+        return [{title: uri} for title, uri in titles(".") if "/" not in uri and uri not in placed]
+    if entry == "api":
+        return [{room: f"api/{room}.md"} for room in ROOMS]
+    if isinstance(entry, str) and entry in FOLDERS:
+        return [f"{entry}/index.md", *({title: uri} for title, uri in titles(entry))]
+    if isinstance(entry, dict):
+        return [
+            {k: [p for e in v for p in _expanded(e)] if isinstance(v, list) else v for k, v in entry.items()}
+        ]
+    return [entry]
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Links to pages of the top folder and to notebooks lead to their place in the site."""
+    inside = OUTWARDS.sub(lambda found: f"]({found[1]}{TOP[found[2]]}", markdown)
+    return re.sub(r"(\]\([./]*notebooks/[a-z-]+)\.ipynb\)", r"\1.md)", inside)
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """Formulas become MathML, which browsers lay out themselves."""
+    return FORMULA.sub(
+        lambda found: convert(html.unescape(found[2]), display="block" if found[1] == "div" else "inline"),
+        content,
+    )
+
+
+def page_of_top(text: str) -> str:
+    """A page of the top folder with its links as seen from docs/."""
+    text = (
+        text.replace("](docs/decisions)", "](decisions/index.md)")
+        .replace("](docs/", "](")
+        .replace("[CITATION.cff](CITATION.cff)", "`CITATION.cff`")
+    )
+    for source, place in TOP.items():
+        text = text.replace(f"]({source}", f"]({place}")
+    return text
+
+
+def page_of_notebook(path: Path) -> str:
+    """Cells and their kept outputs as Markdown; pictures are inside the page."""
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    parts = []
+    for cell in cells:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        parts += [_shown(output) for output in cell["outputs"]]
+    name = path.name
+    parts.append(f"The notebook itself: [{name}]({name}).")
+    return "\n\n".join(parts) + "\n"
+
+
+def _title(path: Path) -> str:
+    return json.loads(path.read_text("utf-8"))["cells"][0]["source"][0].removeprefix("# ").strip()
+
+
+def _shown(output: dict[str, Any]) -> str:
+    data = output.get("data", {})
+    if "image/png" in data:
+        return f'<img alt="Picture" src="data:image/png;base64,{"".join(data["image/png"]).strip()}">'
+    text = "".join(output.get("text", data.get("text/plain", "")))
+    return f"```text\n{COLOURS.sub('', text).rstrip()}\n```"
