@@ -56,7 +56,7 @@ def test_design_draws_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_design_without_matplotlib_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedmf.cli.design_plot.find_spec", lambda name: None)
+    monkeypatch.setattr("fedmf.cli.plots.design_plot.find_spec", lambda name: None)
     assert run([*DESIGN, "--plot", str(tmp_path / "a.png")]) == 2
     assert "needs matplotlib" in one_line(capsys)
 

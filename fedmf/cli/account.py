@@ -88,6 +88,10 @@ def account(
 
 
 def _is_stream(directory: Path) -> bool:
+    from fedmf.runs import LEDGER
+
+    if (directory / LEDGER).exists():  # runs need no more than this
+        return False
     from fedmf.streaming import StreamState
 
     return StreamState.exists(directory)

@@ -26,7 +26,7 @@ def data(
 
     Example: fedmf data configs/digits.toml --set data.partition=dirichlet --output partition.png
     """
-    from fedmf.cli.design_plot import check_picture
+    from fedmf.cli.plots import check_picture
     from fedmf.data import summarise
     from fedmf.runs import load_run, parse_assignments
 

@@ -75,7 +75,7 @@ def design(
 
     parameters = parse_parameters(param)
     if plot is not None:
-        from fedmf.cli.design_plot import check_picture
+        from fedmf.cli.plots import check_picture
 
         check_picture("--plot", plot)
     participation = Participation(rounds, max_participations, min_separation)
@@ -98,7 +98,7 @@ def design(
             processes=_processes(),
         )
     if plot is not None:
-        from fedmf.cli.design_plot import save_plot
+        from fedmf.cli.plots import save_plot
 
         save_plot(rows, plot)
     typer.echo(json.dumps(rows, indent=2)) if as_json else print_table(rows)

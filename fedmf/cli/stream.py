@@ -178,7 +178,7 @@ def stream(
     from fedmf.streaming import Settings
 
     if plot is not None:
-        from fedmf.cli.design_plot import check_picture
+        from fedmf.cli.plots import check_picture
 
         check_picture("--plot", plot)
     settings = Settings(
@@ -246,7 +246,7 @@ def _run(
         statement = run.conclude()
         counts = run.position.counts()
         if plot is not None:
-            from fedmf.cli.stream_plot import draw_means
+            from fedmf.cli.plots import draw_means
 
             draw_means(run.means(), run.names, plot)
     text = render_statement(statement)

@@ -16,7 +16,7 @@ from support.covariance import FALSE_ALARM
 from support.streams import BUDGET, releases, run_once, sample, write_rows
 
 from fedmf.cli.app import run as run_command
-from fedmf.cli.stream_plot import draw_means
+from fedmf.cli.plots import draw_means
 from fedmf.noise import NoiseKey
 from fedmf.streaming import Layout, Settings, open_run
 from fedmf.streaming.outputs import Renderer
