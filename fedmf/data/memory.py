@@ -88,7 +88,9 @@ class InMemoryDataset(FederatedDataset):
     def examples(self, users: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """See `FederatedDataset.examples`."""
         rows = torch.from_numpy(self._partition.rows(users)).to(self.labels.device)
-        return each(lambda values: values[rows], self.features), self.labels[rows]
+        return each(lambda values: values.index_select(0, rows), self.features), self.labels.index_select(
+            0, rows
+        )
 
     def to(self, device: torch.device | str) -> Self:
         """See `FederatedDataset.to`."""

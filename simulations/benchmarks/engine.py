@@ -1,13 +1,15 @@
 """Users trained per second, engine by engine, on the workload of `engines/workload.py`.
 
-    python simulations/benchmarks/engine.py [--models mlp cnn] [--pfl-python PATH] [--jax-python PATH]
-                                            [--threads T] [--repeats R] [--plot FILE] [--json]
+    python simulations/benchmarks/engine.py [--models logistic lora mlp cnn] [--pfl-python PATH]
+        [--jax-python PATH] [--fedjax-python PATH] [--threads T] [--cpus 2,3] [--repeats R] [--plot FILE]
+        [--json]
 
 Every engine runs in a process of its own, one after another, in ``--repeats`` interleaved passes; what
-counts is the median round of all passes. Torch and OpenMP get ``--threads`` threads in each; JAX takes the
-processors that it is pinned to (use taskset). JAX is one jitted program of a whole round without messages or
-record, and needs the Python of an environment with jax and torch. ``pfl`` needs an environment of its own
-(``pip install pfl==0.6.0 torch``) whose Python is given; without it those rows are left out, and said to be.
+counts is the median round of all passes. All of them are pinned to the same ``--threads`` processors, and
+torch and OpenMP get as many threads; engines of two processes need two. JAX is one jitted program of a whole
+round without messages or record, and needs the Python of an environment with jax and torch; FedJAX one with
+fedjax and torch. ``pfl`` needs an environment of its own (``pip install pfl==0.6.0 torch``). Without the
+Python of such an environment its rows are left out, and said to be.
 Baseline of the ratios: pfl in the faster of its two set-ups, or the plain PyTorch loop where there is no pfl.
 The arithmetic limit is the time that the multiply-adds of the workload take at the speed of a large matrix
 product, measured in the same run.
@@ -71,8 +73,10 @@ class Engine:
         return json.loads(lines[-1])["seconds"][workload.WARM_UP :]
 
 
-def engines(pfl_python: str | None, jax_python: str | None, ray: bool) -> list[Engine]:
-    """All that can run here."""
+def engines(
+    pfl_python: str | None, jax_python: str | None, fedjax_python: str | None, two: bool
+) -> list[Engine]:
+    """All that can run here; ``two``: also those that are two processes."""
     rows = [
         Engine("fedmf, identity", "fedmf_run.py", ("--mechanism", "identity")),
         Engine("fedmf, bisr p=4", "fedmf_run.py", ("--mechanism", "bisr")),
@@ -81,11 +85,14 @@ def engines(pfl_python: str | None, jax_python: str | None, ray: bool) -> list[E
     ]
     if jax_python is not None:
         rows.append(Engine("JAX, one jitted round", "jax_scan.py", python=(jax_python,)))
+    if fedjax_python is not None:
+        rows.append(Engine("FedJAX", "fedjax_run.py", python=(fedjax_python,)))
     if pfl_python is not None:
-        torchrun = (pfl_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
         rows.append(Engine("pfl, one process", "pfl_run.py", python=(pfl_python,)))
+    if pfl_python is not None and two:
+        torchrun = (pfl_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
         rows.append(Engine("pfl, two processes", "pfl_run.py", python=torchrun))
-    if ray:
+    if two and importlib.util.find_spec("ray") is not None:
         rows.append(Engine("Flower Ray, plain FedAvg", "flower_run.py"))
     return rows
 
@@ -131,6 +138,31 @@ def measure(
     }
 
 
+def pinned(threads: int, asked: str) -> list[int]:
+    """Pin this process, and so those that it starts, to the processors asked for, or the last it may use."""
+    if not hasattr(os, "sched_setaffinity"):
+        return []
+    chosen = sorted(os.sched_getaffinity(0))[-threads:]
+    if asked:
+        chosen = sorted(int(cpu) for cpu in asked.split(","))
+    if len(chosen) != threads:
+        raise SystemExit(f"--cpus must name {threads} processors; got {asked!r}.")
+    os.sched_setaffinity(0, chosen)
+    return chosen
+
+
+def machine(cpus: list[int]) -> str:
+    """What the figures were measured on, and how busy it was."""
+    names = {
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    }
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    today = time.strftime("%Y-%m-%d")
+    return f"{today}, {'; '.join(names)}, {os.cpu_count()} processors, pinned to {cpus}, load {load}"
+
+
 def baseline_of(rates: dict[str, float]) -> str:
     """What ratios are relative to: pfl at its best, else the plain loop."""
     peers = [name for name in rates if name.startswith("pfl")] or ["plain PyTorch loop"]
@@ -171,6 +203,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=workload.MODELS, default=list(workload.MODELS))
     parser.add_argument("--pfl-python", help="Python of an environment that has pfl 0.6.0")
     parser.add_argument("--jax-python", help="Python of an environment that has jax and torch")
+    parser.add_argument("--fedjax-python", help="Python of an environment that has fedjax and torch")
+    parser.add_argument("--cpus", default="", help="which processors, as many as threads: 2,3")
     parser.add_argument("--threads", type=int, default=1, help="of every engine")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--plot", type=Path, help="write a picture here")
@@ -180,16 +214,16 @@ def main() -> None:
     os.environ |= dict.fromkeys(
         ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(options.threads)
     )
-    if options.jax_python is None:
-        messages.print("JAX is left out: no --jax-python given.")
-    if options.pfl_python is None:
-        messages.print("pfl is left out: no --pfl-python given.")
-    ray = importlib.util.find_spec("ray") is not None
-    if not ray:
-        messages.print("Flower's Ray engine is left out: ray is not installed.")
-    results = measure(
-        engines(options.pfl_python, options.jax_python, ray), options.models, options.repeats, messages
-    )
+    for name in ("pfl", "jax", "fedjax"):
+        if getattr(options, f"{name}_python") is None:
+            messages.print(f"{name} is left out: no --{name}-python given.")
+    if options.threads < 2:
+        messages.print("Engines of two processes are left out: --threads is 1.")
+    cpus = pinned(options.threads, options.cpus)
+    messages.print(f"begun: {machine(cpus)}")
+    peers = options.pfl_python, options.jax_python, options.fedjax_python
+    results = measure(engines(*peers, options.threads > 1), options.models, options.repeats, messages)
+    messages.print(f"ended: {machine(cpus)}")
     if options.plot is not None:
         draw(results, options.plot)
     if not options.json:

@@ -23,7 +23,7 @@ class NoiseStorage(Value):
         policy: "auto" follows the form of C⁻¹; "regenerate" stores nothing; "buffer" stores past z where they
             would be drawn again.
         dtype: of stored outputs and decaying sums. Past z and block sums are float64 whatever it says.
-        memory_limit: bytes that stored vectors may take; None: what C⁻¹ needs, or 1 MiB of past z.
+        memory_limit: bytes that stored vectors may take; None: what C⁻¹ needs, or 4 MiB of past z.
 
     Raises:
         ValueError: a field is none of these.

@@ -21,7 +21,7 @@ __all__ = ["check_inflation", "choose_rows", "digest_of", "stored_bytes"]
 _DIGEST_LABEL: Final = b"fedmf correlated noise, layout 2\x00"
 _LARGEST_WRITTEN: Final = 4096
 #: Past z of a vector on a CPU are stored unasked where they are few bytes and save so many draws a row.
-_UNASKED_BYTES: Final = 1 << 20
+_UNASKED_BYTES: Final = 1 << 22
 _WORTH_DRAWS: Final = 1 << 14
 
 
@@ -38,7 +38,7 @@ def choose_rows(
     where they would be drawn again. *auto* follows the form of C⁻¹; with a limit it takes what fits, and
     where past z may either be stored or drawn again, what is faster. Only that last choice is measured. It
     is free to differ between machines, because both give the same bits. Without a limit, past z are stored on
-    a CPU if they take at most 1 MiB and save at least 2¹⁴ draws a row.
+    a CPU if they take at most 4 MiB and save at least 2¹⁴ draws a row.
 
     Args:
         inverse: C⁻¹.

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.training.clipping.kernel import add_clipped
+from fedmf.training.clipping.kernel import add_clipped, norm_of_integers, scale_integers
 
 __all__ = ["FRACTION_BITS", "MAX_USERS", "FixedPointSum", "clip", "clip_to_fixed_point"]
 
@@ -78,6 +78,14 @@ def check_clip_norm(clip_norm: float) -> None:
     """Refuse a clip norm that is not positive and finite."""
     if not (math.isfinite(clip_norm) and clip_norm > 0):
         raise ValueError(f"ζ (clip norm) must be positive and finite; got {clip_norm}.")
+
+
+def _norm(total: Tensor) -> float:
+    """The norm of a sum in units of ζ."""
+    if total.device.type == "cpu":
+        return norm_of_integers(total.contiguous().numpy(), 2.0**-FRACTION_BITS)
+    scaled = total.to(torch.float64).mul_(2.0**-FRACTION_BITS)
+    return float(torch.linalg.vector_norm(scaled))
 
 
 def _flat_rows(rows: Tensor) -> tuple[NDArray[np.float32], int]:
@@ -176,9 +184,7 @@ class FixedPointSum:
                 f"slice sum must be int64 of shape {tuple(self._total.shape)}; "
                 f"got {total.dtype}, {tuple(total.shape)}."
             )
-        scaled = total.to(torch.float64).mul_(2.0**-FRACTION_BITS)
-        norm = float(torch.linalg.vector_norm(scaled))
-        del scaled  # as large as the sum
+        norm = _norm(total)
         if norm > users:
             raise ValueError(f"slice sum must have norm at most {users} clip norms; got {norm:.6g}.")
         self._check_room(users)
@@ -237,4 +243,9 @@ class FixedPointSum:
 
     def part(self, part: slice) -> Tensor:
         """The entries of `total` in a range, in memory of their own."""
-        return self._total[part].to(torch.float64).mul_(self.clip_norm * 2.0**-FRACTION_BITS)
+        unit, integers = self.clip_norm * 2.0**-FRACTION_BITS, self._total[part]
+        if integers.device.type != "cpu":
+            return integers.to(torch.float64).mul_(unit)
+        entries = torch.empty(integers.shape, dtype=torch.float64)
+        scale_integers(integers.numpy(), unit, entries.numpy())
+        return entries

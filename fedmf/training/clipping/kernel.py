@@ -1,4 +1,4 @@
-"""Clip and sum on the processor in two passes over each row, compiled."""
+"""Clipping and sums on the processor, compiled: two passes over each row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from fedmf.compiled import compiled
 
-__all__ = ["add_clipped"]
+__all__ = ["add_clipped", "norm_of_integers", "scale_integers"]
 
 #: Partial sums of squares kept apart, so that the loop over a row fills vector registers.
 _LANES = 16
@@ -37,6 +37,33 @@ def _squared_norm(row, origin, partial):
     for lane in range(_LANES):
         total += partial[lane]
     return total
+
+
+@compiled
+def norm_of_integers(integers, unit):
+    """unit·‖integers‖ in float64, unit a power of 2.
+
+    Args:
+        integers: int64, shape (d,).
+        unit: so small that no square overflows.
+    """
+    partial = np.zeros(_LANES)
+    whole = integers.size - integers.size % _LANES
+    for start in range(0, whole, _LANES):
+        for lane in range(_LANES):
+            x = np.float64(integers[start + lane]) * unit
+            partial[lane] += x * x
+    for i in range(whole, integers.size):
+        x = np.float64(integers[i]) * unit
+        partial[0] += x * x
+    return np.sqrt(partial.sum())
+
+
+@compiled
+def scale_integers(integers, unit, entries):
+    """entries = unit·integers in float64, in one pass."""
+    for i in range(integers.size):
+        entries[i] = np.float64(integers[i]) * unit
 
 
 @compiled

@@ -11,21 +11,50 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Callable
+from functools import lru_cache
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax  # pyright: ignore[reportMissingImports]
 import jax.numpy as jnp  # pyright: ignore[reportMissingImports]
+import numpy as np
 import workload
 
-DENSE = {"mlp": ("1", "3", "5"), "cnn": ("7", "9")}
+DENSE = {"logistic": ("1",), "lora": ("1",), "mlp": ("1", "3", "5"), "cnn": ("7", "9")}
 
 
 def parameters_of(model: str) -> dict[str, jax.Array]:
-    """Those of the torch model, dense weights as (inputs, outputs), convolutions as (3, 3, in, out)."""
-    arrays = {name: p.detach().numpy() for name, p in workload.build(model).named_parameters()}
+    """Those of the torch model that are trained, dense weights as (inputs, outputs), convolutions as
+    (3, 3, in, out)."""
+    module = workload.build(model)
+    arrays = {name: p.detach().numpy() for name, p in module.named_parameters() if p.requires_grad}
     turned = {2: lambda a: a.T, 4: lambda a: a.transpose(2, 3, 1, 0), 1: lambda a: a}
     return {name: jnp.asarray(turned[array.ndim](array)) for name, array in arrays.items()}
+
+
+@lru_cache(maxsize=1)
+def frozen_of(model: str) -> dict[str, np.ndarray]:
+    """Weights and biases that are not trained, as `parameters_of`; constants of the compiled program."""
+    named = workload.build(model).named_parameters()
+    return {name: p.detach().numpy().T for name, p in named if not p.requires_grad}
+
+
+def cross_entropy(model: str) -> Callable[[dict[str, jax.Array], jax.Array, jax.Array], jax.Array]:
+    """The mean loss of a batch under parameters."""
+
+    def loss(p: dict[str, jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
+        losses = -jnp.take_along_axis(jax.nn.log_softmax(outputs(model, p, x)), y[:, None], 1)
+        return losses.mean()
+
+    return loss
+
+
+def update_clipped(start: dict[str, jax.Array], end: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """The difference, of norm ζ at most."""
+    moved = jax.tree.map(jnp.subtract, end, start)
+    norm = jnp.sqrt(sum(jnp.sum(part * part) for part in jax.tree.leaves(moved)))
+    return jax.tree.map(lambda part: part * jnp.minimum(1.0, workload.CLIP_NORM / norm), moved)
 
 
 def outputs(model: str, p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
@@ -39,6 +68,11 @@ def outputs(model: str, p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
             x = (x + p[f"{layer}.bias"]).reshape(batch, height // 2, 2, width // 2, 2, channels)
             x = jax.nn.relu(x.max((2, 4)))
     x = x.reshape(len(x), -1)
+    if model == "lora":
+        frozen = frozen_of(model)
+        x = jax.nn.relu(x @ frozen["1.weight"] + frozen["1.bias"])
+        whole = x @ frozen["3.frozen.weight"] + frozen["3.frozen.bias"]
+        return whole + x @ p["3.down.weight"] @ p["3.up.weight"]
     *hidden, last = DENSE[model]
     for layer in hidden:
         x = jax.nn.relu(x @ p[f"{layer}.weight"] + p[f"{layer}.bias"])
@@ -55,9 +89,7 @@ def main() -> None:
     )
     labels = jnp.asarray(classes.numpy()).reshape(workload.USERS, workload.EXAMPLES)
 
-    def loss(p, x, y):
-        losses = -jnp.take_along_axis(jax.nn.log_softmax(outputs(model, p, x)), y[:, None], 1)
-        return losses.mean()
+    loss = cross_entropy(model)
 
     def update(start, x, y, key):
         order = jax.random.permutation(key, workload.EXAMPLES)
@@ -65,9 +97,7 @@ def main() -> None:
         for rows in jnp.split(order, workload.EXAMPLES // workload.BATCH):
             gradient = jax.grad(loss)(p, x[rows], y[rows])
             p = jax.tree.map(lambda w, g: w - workload.LEARNING_RATE * g, p, gradient)
-        moved = jax.tree.map(jnp.subtract, p, start)
-        norm = jnp.sqrt(sum(jnp.sum(part * part) for part in jax.tree.leaves(moved)))
-        return jax.tree.map(lambda part: part * jnp.minimum(1.0, workload.CLIP_NORM / norm), moved)
+        return update_clipped(start, p)
 
     @jax.jit
     def round_of(p, features, labels, users, key):

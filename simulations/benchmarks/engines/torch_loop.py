@@ -20,7 +20,7 @@ def main() -> None:
     options = parser.parse_args()
     features, labels = workload.users_data()
     model = workload.build(options.model)
-    parameters = list(model.parameters())
+    parameters = [p for p in model.parameters() if p.requires_grad]
     seconds = []
     for t in range(workload.WARM_UP + workload.ROUNDS):
         begun = time.perf_counter()

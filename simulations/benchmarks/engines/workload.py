@@ -53,7 +53,32 @@ def cnn() -> nn.Module:
     )
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {"mlp": mlp, "cnn": cnn}
+def logistic() -> nn.Module:
+    """784-10: 7,850 parameters."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, CLASSES))
+
+
+class LowRankHead(nn.Module):
+    """LoRA on one dense layer: W·x + b + B·A·x, of which A and B are trained and B begins at zero."""
+
+    def __init__(self, inputs: int, outputs: int, rank: int) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(inputs, outputs).requires_grad_(False)
+        self.down, self.up = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        return self.frozen(x) + self.up(self.down(x))
+
+
+def lora() -> nn.Module:
+    """784-128-10, frozen, with a LoRA head of rank 8: 1,104 trained parameters."""
+    features = nn.Linear(784, 128).requires_grad_(False)
+    return nn.Sequential(nn.Flatten(), features, nn.ReLU(), LowRankHead(128, CLASSES, rank=8))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {"logistic": logistic, "lora": lora, "mlp": mlp, "cnn": cnn}
 
 
 def build(name: str) -> nn.Module:
@@ -70,7 +95,12 @@ def held(name: str) -> tuple[Tensor, Tensor, nn.Module]:
 
 def multiply_adds(name: str) -> int:
     """Multiply-adds of one user's training: outputs, weight gradients, input gradients but the first's."""
-    if name == "mlp":
+    if name == "lora":
+        trained = 128 * 8 + 8 * CLASSES
+        return EXAMPLES * (784 * 128 + 128 * CLASSES + 2 * trained + 8 * CLASSES)
+    if name == "logistic":
+        layers = [784 * CLASSES]
+    elif name == "mlp":
         layers = [784 * 128, 128 * 64, 64 * 10]
     else:
         layers = [28 * 28 * 16 * 9, 14 * 14 * 32 * 16 * 9, 32 * 49 * 128, 128 * CLASSES]

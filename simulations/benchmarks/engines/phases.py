@@ -1,0 +1,118 @@
+"""Where the time of one round of the workload goes: its parts, each without the parts within it.
+
+    OMP_NUM_THREADS=1 taskset -c 3 python simulations/benchmarks/engines/phases.py --model mlp --rounds 200
+
+Functions are wrapped by clocks of their own, so that the interpreter's profiler does not weigh on short
+calls. Lower quartiles, microseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fedmf_run
+import numpy as np
+import workload
+
+import fedmf.flower.asking.asked as asked
+import fedmf.flower.client_app as client_app
+import fedmf.flower.local_run.grid as grid
+import fedmf.flower.strategy as strategy
+import fedmf.noise.rows.noise_stream as noise_stream
+import fedmf.optim.sgd as sgd
+import fedmf.records.frames as frames
+import fedmf.records.ledger.ledger as ledger
+import fedmf.runs.directory as directory
+import fedmf.runs.server as server
+import fedmf.training.clipping.fixed_point as fixed_point
+import fedmf.training.local as local
+import fedmf.training.low_rank.program as low_rank
+from fedmf.flower import run_in_process
+
+#: What is shown: (part, owner, function).
+PARTS: list[tuple[str, Any, str]] = [
+    ("training: compiled steps, clip, integers", low_rank, "train_and_sum"),
+    ("training: the model laid out", low_rank.LowRankProgram, "received"),
+    ("training: examples, groups, the rest", local.LocalTrainer, "add_updates"),
+    ("messages: cohort and requests", strategy.CorrelatedNoiseStrategy, "configure_train"),
+    ("messages: copies", grid, "copied_message"),
+    ("messages: request read", client_app, "read_request"),
+    ("messages: reply made", client_app, "slice_reply"),
+    ("messages: call of the client", grid.InProcessGrid, "_answer"),
+    ("messages: reply checked", asked.Asked, "add"),
+    ("server: sum added", fixed_point.FixedPointSum, "add_clipped_sum"),
+    ("server: noise", noise_stream.NoiseStream, "add_"),
+    ("server: sum to float64, mean", server.PrivateServer, "_release_of"),
+    ("server: step", sgd.ServerSGD, "step"),
+    ("commit: SHA-256 of the state", frames.State, "of"),
+    ("commit: checks, chain, row", ledger.Ledger, "commit_round"),
+    ("commit: write", frames, "_write_all"),
+    ("commit: flush", frames, "_flush"),
+    ("commit: the rest", directory.RunDirectory, "commit"),
+    ("all else of a round", strategy.CorrelatedNoiseStrategy, "_run_round"),
+]
+
+
+class Clocks:
+    """Seconds by part, each without the parts within it; of all threads."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._of_thread = threading.local()
+
+    def wrap(self, part: str, owner: Any, name: str) -> None:
+        """Let a function be clocked wherever its owner is asked for it."""
+        raw = vars(owner)[name]
+        function: Callable[..., Any] = raw.__func__ if isinstance(raw, classmethod) else raw
+
+        def clocked(*values: Any, **named: Any) -> Any:
+            within = self._of_thread.__dict__.setdefault("within", [])
+            within.append(0.0)
+            begun = time.perf_counter()
+            try:
+                return function(*values, **named)
+            finally:
+                spent = time.perf_counter() - begun
+                self.seconds[part] += spent - within.pop()
+                if within:
+                    within[-1] += spent
+
+        setattr(owner, name, classmethod(clocked) if isinstance(raw, classmethod) else clocked)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=workload.MODELS, default="mlp")
+    parser.add_argument("--mechanism", choices=("identity", "bisr"), default="bisr")
+    parser.add_argument("--rounds", type=int, default=200)
+    options = parser.parse_args()
+    workload.ROUNDS = options.rounds
+    clocks, after, ends = Clocks(), list[dict[str, float]](), list[float]()
+    for part in PARTS:
+        clocks.wrap(*part)
+
+    def note(*_: object) -> None:
+        after.append(dict(clocks.seconds))
+        ends.append(time.perf_counter())
+
+    run = fedmf_run.described(options.mechanism, "auto", fedmf_run.task(options.model))
+    with tempfile.TemporaryDirectory() as folder, run.start(Path(folder) / "run", "cpu") as session:
+        run_in_process(session, note)
+    first = workload.WARM_UP
+    for part in [name for name, _, _ in PARTS]:
+        spent = np.diff([row.get(part, 0.0) for row in after[first:]])
+        print(f"{part:45} {1e6 * np.quantile(spent, 0.25):9.0f}")
+    whole = np.diff(ends[first:])
+    quartile, median = np.quantile(whole, [0.25, 0.5])
+    print(f"{'a round, from report to report':45} {1e6 * quartile:9.0f}   median {1e6 * median:.0f}")
+
+
+if __name__ == "__main__":
+    main()
