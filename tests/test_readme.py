@@ -16,7 +16,7 @@ README = (PROJECT / "README.md").read_text()
 HOW_TO = ("start", "choose", "read-a-statement")
 
 
-def test_the_table_is_what_the_script_printed() -> None:
+def test_the_table_is_what_the_sweep_wrote() -> None:
     block = re.search(r"<!-- compare_mechanisms -->\n(.*?)\n<!-- /compare_mechanisms -->", README, re.DOTALL)
     assert block is not None
     assert block[1].strip() == (PROJECT / "docs/results/compare_mechanisms.md").read_text().strip()

@@ -145,9 +145,19 @@ _ITEMS = (
         ("optimizers-predicted.md",), (), ("optimizers/predicted.py",), unrun="it takes minutes of gradients",
     ),
     Item(
+        "unbounded-streams", _OURS, "streams without a horizon", "t = 10² … 10⁴, k = 1 and 10",
+        ("unbounded-streams.md", "unbounded-streams.png"), (), ("moments/unbounded.py",),
+        unrun="it takes minutes of optimisation",
+    ),
+    Item(
+        "deterministic-bounds", _OURS, "Balls-in-Bins without sampling", "n = 2048 and 3900, ε = 0.5 … 8",
+        ("deterministic-bounds.md",), (), ("accounting/deterministic_bounds.py",),
+        kept=("deterministic-bounds.json",), unrun="it takes an hour of searches",
+    ),
+    Item(
         "compare-mechanisms", _OURS, "mechanisms on digits", "240 rounds, 10 seeds",
         ("compare_mechanisms.md", "compare_mechanisms.png"), (), ("compare_mechanisms.py",),
-        unrun="it is minutes of training",
+        unrun="it is 275 runs",
     ),
     Item(
         "private-evaluation", _OURS, "private learning curve", "digits, two shares of noise",
