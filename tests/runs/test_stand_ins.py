@@ -40,26 +40,26 @@ def outcome(task: Task, local: LocalSGD, clip_norm: float = 1.0) -> LocalOutcome
 
 
 def test_losses_are_those_of_local_sgd_written_out() -> None:
-    """Gradient descent on ‖x·w + b − y‖²-like losses of two examples, by hand."""
+    """Gradient descent on ‖x·w + b − y‖²-like losses of ten examples, by hand."""
     task = task_with_tests()
-    rows = np.random.default_rng(0).permutation(40)[:2]  # users own one to three examples, so stand-ins two
+    rows = np.random.default_rng(0).permutation(40)[:10]  # a quarter of the test part, below 16
     x, y = task.dataset.test_features[rows], task.dataset.test_labels[rows]
     theta = task.model.initial().clone().requires_grad_()
     loss = task.loss(task.model.forward(theta, x), y).mean()
     (gradient,) = torch.autograd.grad(loss, theta)
-    stand_ins = StandIns(task, LocalSGD(learning_rate=0.1, batch_size=8), 1.0)
+    stand_ins = StandIns(task, LocalSGD(learning_rate=0.1, batch_size=10), 1.0)
     moved = task.loss(task.model.forward(theta.detach() - 0.1 * gradient, x), y).mean()
     found = stand_ins.outcome(theta.detach(), 0)
     assert found.stand_ins == 4
     assert stand_ins._loss(theta.detach() - 0.1 * gradient, 0) == pytest.approx(float(moved))
     longer = sum(0.1 * float(g.norm()) > 0.2 for g in gradients(task))
-    assert outcome(task, LocalSGD(learning_rate=0.1, batch_size=8), 0.2).clipped == longer
+    assert outcome(task, LocalSGD(learning_rate=0.1, batch_size=10), 0.2).clipped == longer
     assert longer > 0
     assert found.after < found.before
 
 
 def gradients(task: Task) -> list[torch.Tensor]:
-    rows = np.random.default_rng(0).permutation(40)[:8].reshape(4, 2)
+    rows = np.random.default_rng(0).permutation(40).reshape(4, 10)
     theta = task.model.initial().clone().requires_grad_()
     found = []
     for own in rows:
@@ -88,6 +88,9 @@ def test_real_users_are_not_looked_at() -> None:
     hostile = dataclasses.replace(task, dataset=dataclasses.replace(task.dataset, features=features))  # type: ignore[type-var]
     local = LocalSGD(learning_rate=0.1, epochs=2, batch_size=2)
     assert outcome(task, local) == outcome(hostile, local)
+    owned = tuple(np.zeros(50, np.int64) for _ in task.dataset.user_ids)
+    richer = dataclasses.replace(task, dataset=dataclasses.replace(task.dataset, owned=owned))  # type: ignore[type-var]
+    assert outcome(task, local) == outcome(richer, local)
     for changed in (
         {"test_owner": "training users"},
         {"test_features": torch.zeros(0, 3), "test_labels": torch.zeros(0, 1)},
@@ -95,7 +98,7 @@ def test_real_users_are_not_looked_at() -> None:
         dataset = dataclasses.replace(task.dataset, **changed)  # type: ignore[type-var]
         assert StandIns.of(dataclasses.replace(task, dataset=dataset), local, 1.0) is None
     few = task_with_tests(3)
-    assert outcome(few, local).stand_ins == 1
+    assert outcome(few, local).stand_ins == 3
 
 
 def test_a_check_neither_moves_the_run_nor_a_generator(tmp_path: Path) -> None:

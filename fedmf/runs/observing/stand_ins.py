@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedmf.data import InMemoryDataset, each
-from fedmf.training import LocalSGD, LocalTrainer, Task, example_counts
+from fedmf.training import LocalSGD, LocalTrainer, Task
 
 if TYPE_CHECKING:
     from fedmf.runs.session import Session
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["LocalCheck", "LocalOutcome", "StandIns"]
 
 _STAND_INS: Final = 4
-_MOST_EXAMPLES: Final = 64
-#: Real users whose public numbers of examples the stand-ins follow, and what they follow where none is known.
-_ASKED, _UNKNOWN = 64, 16
+#: Most examples that a stand-in owns, whatever real users own: that is theirs alone to know.
+_EXAMPLES: Final = 16
 #: A loss has to rise by this at least to be called higher, whatever it was.
 _LEAST_RISE: Final = 1e-3
 
@@ -66,7 +65,7 @@ class LocalOutcome:
 
 
 class StandIns:
-    """Users made of examples of the public test part, with about as many examples as real users own.
+    """Users made of the public test part, of 16 examples each if it has so many.
 
     Args:
         task: whose test part is not that of training users, and not empty.
@@ -74,16 +73,13 @@ class StandIns:
         clip_norm: ζ > 0.
 
     Guarantees:
-        Of real users, their public numbers of examples alone are looked at. So what this finds is a function
-        of the model that it is given, of public data and of nothing else.
+        Nothing of real users is looked at, not how many examples they own either. So what this finds is a
+        function of the model that it is given, of public data and of nothing else.
     """
 
     def __init__(self, task: Task, local: LocalSGD, clip_norm: float) -> None:
         dataset, tests = task.dataset, len(task.dataset.test_labels)
-        sizes = np.array([_UNKNOWN])
-        if dataset.has_examples:
-            sizes = example_counts(dataset, np.arange(min(_ASKED, dataset.users)))
-        size = int(np.clip(np.median(sizes), 1, min(_MOST_EXAMPLES, tests)))
+        size = max(1, min(_EXAMPLES, tests // _STAND_INS))
         rows = np.random.default_rng(0).permutation(tests)
         self._owned = tuple(
             rows[first : first + size] for first in range(0, min(_STAND_INS, tests // size) * size, size)
