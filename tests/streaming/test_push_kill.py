@@ -16,12 +16,12 @@ import pytest
 HARNESS = """
 import json, os, shutil, signal, sqlite3, sys
 from fedmf import PrivateStream
-folder, seed = sys.argv[1], json.loads(sys.argv[2])
+folder, seed, rounds = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[4])
 ROWS = [("ann", [0.1, 0.2]), ("bob", [0.3, -0.2]), ("ann", [0.0, 0.5]), ("cid", [float("nan"), 0.5])]
 pwrite = os.pwrite
 
 def serve(say):
-    with PrivateStream("state", epsilon=8, delta=1e-5, norm_bound=1, dimension=2, rounds=4, seed=seed,
+    with PrivateStream("state", epsilon=8, delta=1e-5, norm_bound=1, dimension=2, rounds=rounds, seed=seed,
                        bands=2, max_participations=2, min_separation=2) as stream:
         say({"t": stream.t})
         for number, (user, row) in enumerate(ROWS):
@@ -79,11 +79,16 @@ for m in range(1, 1000, int(sys.argv[3])):
 """
 
 
-@pytest.mark.parametrize(("seed", "stride"), [(None, 1), (3, 3)])
-def test_a_killed_service_tells_each_release_again(tmp_path: Path, seed: int | None, stride: int) -> None:
-    """With a secret key another noise would show at once, with a public one another row would."""
+@pytest.mark.parametrize(("seed", "stride", "rounds"), [(None, 1, 4), (3, 3, None)])
+def test_a_killed_service_tells_each_release_again(
+    tmp_path: Path, seed: int | None, stride: int, rounds: int | None
+) -> None:
+    """With a secret key another noise would show at once, with a public one another row would.
+
+    With a horizon and without one.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", HARNESS, str(tmp_path), json.dumps(seed), str(stride)],
+        [sys.executable, "-c", HARNESS, str(tmp_path), json.dumps(seed), str(stride), json.dumps(rounds)],
         capture_output=True,
         text=True,
         timeout=600,
