@@ -19,7 +19,7 @@ CONFIG = """
 kind = "synthetic"
 users = 40
 [cohorts]
-rounds = 400
+rounds = 200
 size = 4
 min-separation = 5
 [privacy]
@@ -86,7 +86,7 @@ def test_a_run_says_how_to_resume(tmp_path: Path, number: signal.Signals, code: 
     again = start(tmp_path, command)
     out, shown = again.communicate(timeout=240)
     assert again.returncode == 0, shown
-    assert "after 400 rounds" in out
+    assert "after 200 rounds" in out
 
 
 def test_a_run_that_was_not_begun_says_so(tmp_path: Path) -> None:

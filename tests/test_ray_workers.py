@@ -30,10 +30,9 @@ def _model(path: Path, engine: str, workers: int) -> np.ndarray:
     return last_state(path)[0].numpy()
 
 
-def test_two_and_four_workers_give_the_bits_of_one_process(tmp_path: Path) -> None:
-    models = [_model(tmp_path / f"ray-{workers}", "ray", workers) for workers in (2, 4)]
-    assert np.array_equal(models[0], models[1])
-    assert np.array_equal(models[0], _model(tmp_path / "inprocess", "inprocess", 1))
+def test_four_workers_give_the_bits_of_one_process(tmp_path: Path) -> None:
+    four = _model(tmp_path / "ray", "ray", 4)
+    assert np.array_equal(four, _model(tmp_path / "inprocess", "inprocess", 1))
 
 
 def test_workers_need_not_know_a_given_matrix() -> None:

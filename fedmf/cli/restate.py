@@ -121,12 +121,12 @@ def _show(found: Restatement, others: list[dict[str, Any]]) -> None:
     mark = "" if found.sensitivity.kind == "exact" else "≤ "
     console.print(
         f"{figures['mechanism']}, n = {figures['rounds']}, k = {figures['max_participations']}, "
-        f"b = {figures['min_separation']}: noise multiplier {found.noise_multiplier:g}, "
+        f"b = {figures['min_separation']}: noise multiplier {found.noise_multiplier}, "
         f"sensitivity {mark}{at_least(found.sensitivity.value, 5)} ({found.sensitivity.kind})",
         highlight=False,
     )
     privacy = Table()
-    for column in ("adjacency", "ρ", "μ", f"ε at δ = {found.delta:g}", "ε by ρ alone"):
+    for column in ("adjacency", "ρ", "μ", f"ε at δ = {found.delta}", "ε by ρ alone"):
         privacy.add_column(column, justify="left" if column == "adjacency" else "right")
     for adjacency, row in figures["adjacency"].items():
         privacy.add_row(
