@@ -17,13 +17,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 for _name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"):
     os.environ[_name] = "0"
 os.environ["FLWR_DISABLE_UPDATE_CHECK"] = "1"
-_cache = tempfile.mkdtemp(prefix="fedmf-cache-")
-os.environ["FEDMF_CACHE"] = _cache
-atexit.register(shutil.rmtree, _cache, ignore_errors=True)
-#: Of all tests and the programs they start: what is remembered of runs never lands in a home directory.
-_state = tempfile.mkdtemp(prefix="fedmf-state-")
-os.environ["XDG_STATE_HOME"] = _state
-atexit.register(shutil.rmtree, _state, ignore_errors=True)
+
+
+def _own_folder(variable: str) -> None:
+    os.environ[variable] = tempfile.mkdtemp(prefix="fedmf-")
+    atexit.register(shutil.rmtree, os.environ[variable], ignore_errors=True)
+
+
+# What is remembered of runs never lands at home; designs are made once for all workers.
+_own_folder("XDG_STATE_HOME")
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _own_folder("FEDMF_CACHE")
 
 #: Run by tests as programs of their own, with Triton or its interpreter; importing them here would load it.
 collect_ignore = [
