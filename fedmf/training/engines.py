@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -69,22 +70,22 @@ def gradient_program(task: Task, local: LocalSGD) -> GradientProgram:
 
 
 def compiled_programs(task: Task, local: LocalSGD) -> list[LowRankProgram | FusedProgram]:
-    """The programs that train users from examples to integers; the first that suits a user is best."""
+    """The programs that train users from examples to integers."""
     found = (LowRankProgram.of(task, local), FusedProgram.of(task, local))
     return [program for program in found if program is not None]
 
 
 def chosen(programs: list[LowRankProgram | FusedProgram], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which program trains each user, from 1 on; 0 for none: a function of its own number of examples.
+    """Which program trains each user, from 1 on, the cheapest; 0 for none: a function of its own number of
+    examples.
 
     Args:
-        programs: in order of preference.
+        programs: that could train the model.
         counts: examples of each user.
     """
-    which = np.zeros_like(counts)
-    for i, program in enumerate(programs, 1):
-        which[(which == 0) & program.suited(counts)] = i
-    return which
+    numbers, which = np.unique(counts, return_inverse=True)
+    costs = np.array([[math.inf, *(p.cost(int(number)) for p in programs)] for number in numbers])
+    return np.argmin(costs.reshape(numbers.size, 1 + len(programs)), axis=1)[which]
 
 
 def _of_whole_batches(task: Task, local: LocalSGD) -> GradientProgram:

@@ -45,8 +45,9 @@ class IsolatedTrainer:
     another's.
 
     Guarantees:
-        Updates are those of `LocalTrainer` for one user at a time: with engines "auto" and "loop" on a
-        processor the same bits as without isolation.
+        Updates are those of `LocalTrainer.updates` for one user at a time: with engines "auto" and "loop" on
+        a processor the same bits as there. Sums agree to rounding where `LocalTrainer.add_updates` has a
+        compiled program.
 
     Args:
         task: what is learnt; users' examples are read in the other processes only.

@@ -1,4 +1,4 @@
-"""Compiled local steps of convolutional chains: the same updates, and integers of a clipped update."""
+"""Compiled local steps of convolutional and dense chains: the updates, and integers of a clipped one."""
 
 from __future__ import annotations
 
@@ -62,6 +62,14 @@ CHAINS = {
             *(nn.Conv2d(40, 3, 5, padding=2), nn.ReLU(), nn.Flatten(), nn.Linear(48, 5)),
         ),
     ),
+    "dense layers only": (
+        (5, 9),
+        lambda: nn.Sequential(
+            *(nn.Flatten(), nn.Linear(45, 70), nn.ReLU(), nn.Linear(70, 33, bias=False), nn.ReLU()),
+            nn.Linear(33, 5),
+        ),
+    ),
+    "one dense layer": ((18,), lambda: nn.Sequential(nn.Linear(18, 5))),
 }
 
 
@@ -269,7 +277,7 @@ def test_other_models_and_losses_are_left_to_others() -> None:
     local, task = LocalSGD(), task_of([2, 3], "as in benchmarks")
     tail = (nn.Flatten(), nn.LazyLinear(5))
     for first in (
-        nn.Flatten(),
+        nn.Sequential(nn.Flatten(), nn.Tanh()),
         nn.Conv2d(1, 4, 3, stride=2),
         nn.Conv2d(1, 4, 3, dilation=2),
         nn.Conv2d(1, 4, 2),

@@ -16,6 +16,7 @@ from fedmf.training import LocalSGD, Task, classification
 from fedmf.training.barrier import Failures, Group
 from fedmf.training.blocks import add_product, count_product, padded
 from fedmf.training.clipping import FRACTION_BITS, FixedPointSum
+from fedmf.training.engines import chosen, compiled_programs
 from fedmf.training.local import LocalTrainer
 from fedmf.training.low_rank import LowRankProgram
 from fedmf.training.low_rank import program as low_rank_program
@@ -320,6 +321,11 @@ def test_other_models_and_losses_are_left_to_others() -> None:
         assert LowRankProgram.of(task, other) is None
 
 
-def test_users_with_many_examples_keep_their_weights() -> None:
-    found = program(task_of([1], made("two layers")), LocalSGD(epochs=1, batch_size=10))
-    assert found.suited(np.array([0, 500, 1, 5, 500])).tolist() == [0, 0, 1, 1, 0]
+def test_each_user_is_trained_by_what_is_cheapest_for_its_number_of_examples() -> None:
+    """Without weights, with weights in one compiled call, or in groups if there is another activation."""
+    counts = np.array([0, 500, 1, 5, 500])
+    local = LocalSGD(epochs=1, batch_size=10)
+    with_tanh = task_of([1], nn.Sequential(nn.Flatten(), nn.Linear(35, 30), nn.Tanh(), nn.Linear(30, 5)))
+    assert chosen(compiled_programs(with_tanh, local), counts).tolist() == [0, 0, 1, 1, 0]
+    with_relu = task_of([1], nn.Sequential(nn.Flatten(), nn.Linear(35, 30), nn.ReLU(), nn.Linear(30, 5)))
+    assert chosen(compiled_programs(with_relu, local), counts).tolist() == [0, 2, 1, 1, 2]

@@ -150,7 +150,7 @@ def _places(stages, weights, biases):
 
 
 def laid_out(modules: list[nn.Module], shape: tuple[int, ...]) -> Layout | None:
-    """The stages of a chain of convolutions, then dense layers, on examples of a shape; None for others."""
+    """The stages of a chain of convolutions and dense layers, on examples of a shape; None for others."""
     stages: list[Stage] = []
     image: tuple[int, ...] = tuple(shape)
     for module in modules:
@@ -171,8 +171,7 @@ def laid_out(modules: list[nn.Module], shape: tuple[int, ...]) -> Layout | None:
             return None
         if min(image) < 1:
             return None
-    convolved = any(stage.kind == CONVOLUTION for stage in stages)
-    if not convolved or stages[-1].kind != DENSE or stages[-1].rectified:
+    if not stages or stages[-1].kind != DENSE or stages[-1].rectified:
         return None
     return Layout(tuple(stages))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -87,19 +88,21 @@ class LowRankProgram:
             return None
         return cls([layer for layer in layers if layer], local)
 
-    def suited(self, counts: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """The users who own so few examples that they are cheaper without weights: a function of their own
-        number."""
-        numbers, which = np.unique(counts, return_inverse=True)
-        return np.array([self._suits(int(number)) for number in numbers], dtype=np.bool_)[which]
+    def cost(self, examples: int) -> float:
+        """Multiply-adds of a user who owns so many examples, beyond those that every program needs; infinite
+        without examples, and where the factors of its update are larger than the weights.
 
-    def _suits(self, examples: int) -> bool:
-        ranks = [examples] + [self._local.epochs * examples] * (len(self._layers) - 1)
-        implied = sum(
-            rank * (layer.in_features + layer.out_features)
-            for rank, (layer, _) in zip(ranks, self._layers, strict=True)
+        Products of rows with rows, E²·(inputs + outputs) a layer and epoch, count nine times: measured, they
+        go over short vectors and are there in steps, in the norm's Gram matrices and in the sum.
+        """
+        epochs, sides = (
+            self._local.epochs,
+            [layer.in_features + layer.out_features for layer, _ in self._layers],
         )
-        return 0 < implied < sum(layer.weight.numel() for layer, _ in self._layers)
+        implied = examples * (sides[0] + epochs * sum(sides[1:]))
+        if not 0 < implied < sum(layer.weight.numel() for layer, _ in self._layers):
+            return math.inf
+        return 9.0 * epochs * examples**2 * sum(sides)
 
     def received(self, origin: Tensor) -> ReceivedChain:
         """The model of a round: θ_t, shape (d,), float32."""
