@@ -4,6 +4,7 @@ from fedmf.accounting.amplification import CohortLaw, RunAmplification, amplifie
 from fedmf.accounting.audit_bound import LeakageBound, leakage_bound
 from fedmf.accounting.comparison import design
 from fedmf.accounting.continuations import RESTORED, LostRounds, lost_rounds
+from fedmf.accounting.disclosure import Deployment, as_yaml, nist_fields, nist_table, registry_entry
 from fedmf.accounting.evaluation_plan import (
     EvaluationPlan,
     evaluation_count,
@@ -30,10 +31,10 @@ from fedmf.accounting.privacy import (
     Privacy,
     UserLevel,
 )
+from fedmf.accounting.published import Restatement, gallery, restate, zcdp_epsilon
 from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_privacy
 from fedmf.accounting.recorded import ParticipationSummary
 from fedmf.accounting.release import PairRelease, RunRelease, SecondForm, SecondStream, SumRelease
-from fedmf.accounting.restatement import Restatement, restate, zcdp_epsilon
 from fedmf.accounting.rounding import at_least, at_most
 from fedmf.accounting.statement import (
     OPERATING_SYSTEM_KEY,
@@ -43,13 +44,17 @@ from fedmf.accounting.statement import (
     PrivacyStatement,
     RunHeader,
     StatementParts,
+    adjacencies,
+    allowed_patterns,
     as_json,
     build_joint_statement,
     build_statement,
     detection_limit,
     detection_percent,
+    evidence_of,
     law_of,
     odds_factor,
+    planned_statement,
     render,
     render_document,
     render_page,
@@ -63,6 +68,7 @@ __all__ = [
     "RESTORED",
     "Branch",
     "CohortLaw",
+    "Deployment",
     "DifferentialPrivacy",
     "EpsilonBin",
     "EvaluationPlan",
@@ -87,9 +93,12 @@ __all__ = [
     "StatementParts",
     "SumRelease",
     "UserLevel",
+    "adjacencies",
     "adjacency_factor",
+    "allowed_patterns",
     "amplified_run",
     "as_json",
+    "as_yaml",
     "at_least",
     "at_most",
     "build_joint_statement",
@@ -101,6 +110,8 @@ __all__ = [
     "detection_limit",
     "detection_percent",
     "evaluation_count",
+    "evidence_of",
+    "gallery",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",
@@ -110,8 +121,12 @@ __all__ = [
     "law_of",
     "leakage_bound",
     "lost_rounds",
+    "nist_fields",
+    "nist_table",
     "odds_factor",
+    "planned_statement",
     "realised_privacy",
+    "registry_entry",
     "render",
     "render_document",
     "render_page",

@@ -40,6 +40,12 @@ def account(
         metavar="DIR",
         help="Also make a new directory with what of the statement may be public: planned figures alone.",
     ),
+    sign_with: Path | None = typer.Option(
+        None,
+        "--sign-with",
+        metavar="KEY",
+        help="With --publish: sign it, and a keyed digest of the record, with a key of fedmf keygen.",
+    ),
 ) -> None:
     """Say what privacy a run promised and what it really gave.
 
@@ -53,33 +59,40 @@ def account(
     count once.
     """
     if len(run_dirs) == 1 and _is_stream(run_dirs[0]):
-        if users is not None or publish is not None:
+        if users is not None or publish is not None or sign_with is not None:
             raise ConfigError("--users and --publish take the directory of a run; got one of a stream.")
         _account_stream(run_dirs[0], as_json, page)
         return
     if len(run_dirs) > 1:
-        if any(option is not None for option in (page, users, publish)):
+        if any(option is not None for option in (page, users, publish, sign_with)):
             raise ConfigError("--html, --users and --publish take one run directory; got several.")
         _account_jointly(run_dirs, as_json)
         return
     from fedmf.accounting import build_statement
-    from fedmf.records import require_free
-    from fedmf.runs import opened_record, publish_statement
+    from fedmf.records import SigningKey, require_free
+    from fedmf.runs import opened_record, public_statement, publish_statement
 
     (run_dir,) = run_dirs
+    if sign_with is not None and publish is None:
+        raise ConfigError("--sign-with signs what is published: give --publish DIR too.")
+    signing_key = None if sign_with is None else SigningKey.load(sign_with)
     for path in (page, users):
         if path is not None:
             require_free(path)
     with opened_record(run_dir) as recorded:
         statement = build_statement(*recorded)
+        _, ledger, evaluations = recorded
+        document = None
+        if publish is not None:
+            document = public_statement(statement, ledger, evaluations, signing_key)
         if not recorded[1].authenticated:
             typer.echo(f"{run_dir} has no noise.key: its records are chained, not authenticated.", err=True)
         if users is not None:
             _write_users(users, *recorded)
     if page is not None:
         _write_page(page, statement)
-    if publish is not None:
-        publish_statement(publish, statement)
+    if publish is not None and document is not None:
+        publish_statement(publish, document)
     if as_json:
         typer.echo(statement.to_json())
     else:

@@ -12,6 +12,7 @@ import typer
 from fedmf.cli import account, audit, data, design, export, init, report, restate, simulate, stream, sweep
 from fedmf.cli.interruption import Interruption
 from fedmf.cli.reproduce import reproduce
+from fedmf.cli.statements import keygen, registry, verify
 from fedmf.errors import PlatformError
 from fedmf.version import __version__
 
@@ -37,6 +38,9 @@ application.command("restate")(restate.restate)
 application.command("stream")(stream.stream)
 application.command("sweep")(sweep.sweep)
 application.command("reproduce")(reproduce)
+application.command("verify")(verify)
+application.command("keygen")(keygen)
+application.command("registry")(registry)
 
 
 def _show_version(wanted: bool) -> None:

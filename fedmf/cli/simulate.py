@@ -70,6 +70,12 @@ def simulate(
         metavar="DIR",
         help="Write public metrics for TensorBoard (extra: tensorboard).",
     ),
+    prepare: bool = typer.Option(
+        False,
+        "--prepare",
+        help="Make the run directory and its key and stop before round 0: publish a signed statement, which "
+        "commits to both, and go on with --resume.",
+    ),
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Say epsilon, noise, memory and time a round; start nothing."
     ),
@@ -90,6 +96,8 @@ def simulate(
         raise ConfigError("--out names a new run directory and --resume an existing one; give one of them.")
     if restored and resume is None:
         raise ConfigError("--restored-from-backup needs --resume DIR, the directory that was restored.")
+    if prepare and resume is not None:
+        raise ConfigError("--prepare makes a new run directory; --resume goes on with an existing one.")
     if config is not None:
         run = load_run(config, overrides)
     elif resume is not None:
@@ -107,6 +115,10 @@ def simulate(
             session = Session.start(place, run, device.value)
         else:
             session = Session.resume(place, run, device.value, restored)
+        if prepare:
+            session.directory.close()
+            typer.echo(f"{place} is ready: fedmf simulate --resume {shlex.quote(str(place))}")
+            return
         _carry_out(session, engine, observers)
 
 

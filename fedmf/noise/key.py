@@ -47,7 +47,7 @@ class NoiseKey:
     False
     """
 
-    __slots__ = ("__secret", "_fingerprint", "_public")
+    __slots__ = ("__secret", "_commitment", "_public")
 
     def __init__(self, secret: bytes, *, public: bool = False) -> None:
         """Wrap raw key bytes; prefer `from_os` or `from_seed`.
@@ -65,7 +65,7 @@ class NoiseKey:
             raise ValueError(f"key (noise key) must be {KEY_BYTES} bytes; got {size}.")
         self.__secret = secret
         self._public = bool(public)
-        self._fingerprint = hashlib.sha256(_FINGERPRINT_LABEL + secret).hexdigest()[:16]
+        self._commitment = hashlib.sha256(_FINGERPRINT_LABEL + secret).hexdigest()
 
     @classmethod
     def from_os(cls) -> NoiseKey:
@@ -104,13 +104,23 @@ class NoiseKey:
         Whoever has them has the key: write them to the file and keep no other reference.
         """
         kind = "public" if self._public else "private"
-        head = f"{KEY_HEADER}\nkind: {kind}\nfingerprint: {self._fingerprint}\n"
+        head = f"{KEY_HEADER}\nkind: {kind}\nfingerprint: {self.fingerprint}\n"
         return f"{head}key: {self.__secret.hex()}\n".encode()
 
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits of a labelled SHA-256: they identify the key and are safe to print."""
-        return self._fingerprint
+        return self._commitment[:16]
+
+    @property
+    def commitment(self) -> str:
+        """64 hexadecimal digits of which the fingerprint is the beginning.
+
+        Guarantees:
+            Nobody finds two keys with one commitment who cannot find a collision of SHA-256, and it tells
+            nothing about a random key to whoever cannot search 2^256 keys.
+        """
+        return self._commitment
 
     @property
     def public(self) -> bool:
@@ -190,7 +200,7 @@ class NoiseKey:
         return np.frombuffer(self.__secret, "<u4").astype(np.uint32).view(SecretWords)
 
     def __repr__(self) -> str:
-        return f"NoiseKey(fingerprint={self._fingerprint!r}, public={self._public})"
+        return f"NoiseKey(fingerprint={self.fingerprint!r}, public={self._public})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, NoiseKey):
@@ -198,7 +208,7 @@ class NoiseKey:
         return hmac.compare_digest(self.__secret, other.__secret) and self._public == other._public
 
     def __hash__(self) -> int:
-        return hash((NoiseKey, self._fingerprint, self._public))
+        return hash((NoiseKey, self._commitment, self._public))
 
     def __copy__(self) -> NoiseKey:
         return self

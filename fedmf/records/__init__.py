@@ -13,6 +13,7 @@ from fedmf.records.lock import WriterLock
 from fedmf.records.new_directory import create_directory, scratch_directory
 from fedmf.records.new_files import new_file, require_free
 from fedmf.records.seal import Seal, Sealed
+from fedmf.records.signing import SigningKey, read_public_key, signed_by
 from fedmf.records.sqlite import RecordKind
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ __all__ = [
     "RecordKind",
     "Seal",
     "Sealed",
+    "SigningKey",
     "State",
     "UserRow",
     "WriterLock",
@@ -42,11 +44,13 @@ __all__ = [
     "meet_losses",
     "new_file",
     "pack_state",
+    "read_public_key",
     "read_tensors",
     "replace_durably",
     "require_free",
     "save_key",
     "scratch_directory",
+    "signed_by",
     "sync_directory",
     "tighten",
     "unguarded",

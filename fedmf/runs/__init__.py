@@ -55,10 +55,17 @@ if TYPE_CHECKING:
         account_branches,
         central,
         not_private,
-        publish_statement,
         write_statement,
     )
     from fedmf.runs.planning import plan_run
+    from fedmf.runs.publication import (
+        StatementRefused,
+        Verification,
+        public_statement,
+        publish_statement,
+        read_statement,
+        verify_statement,
+    )
     from fedmf.runs.recorded import LEDGER, opened_record, read_header
     from fedmf.runs.released_model import ReleasedModel, WholeModel, initial_parameters, load_model
     from fedmf.runs.run import Run, difference
@@ -102,12 +109,14 @@ __all__ = [
     "Scalar",
     "Session",
     "Standing",
+    "StatementRefused",
     "StopRule",
     "Tagging",
     "TargetReached",
     "TaskSource",
     "TensorBoard",
     "UserBudgets",
+    "Verification",
     "WholeModel",
     "account",
     "account_branches",
@@ -127,10 +136,13 @@ __all__ = [
     "parse_assignments",
     "plan_run",
     "private_columns",
+    "public_statement",
     "publish_statement",
     "read_header",
+    "read_statement",
     "render_toml",
     "run_of",
     "seconds_of_a_round",
+    "verify_statement",
     "write_statement",
 ]

@@ -20,7 +20,7 @@ from fedmf.accounting import (
     render_page,
 )
 from fedmf.errors import ConfigError
-from fedmf.records import create_directory, write_durably
+from fedmf.records import write_durably
 from fedmf.runs.evaluation import Evaluation, NotPrivateEvaluation, PrivateEvaluation, private_columns
 from fedmf.runs.recorded import opened_record
 
@@ -40,7 +40,7 @@ __all__ = [
     "draw_learning_curve",
     "metric_columns",
     "not_private",
-    "publish_statement",
+    "write_forms",
     "write_metrics",
     "write_statement",
 ]
@@ -76,32 +76,11 @@ def metric_columns(task: Task, evaluation: Evaluation) -> list[str]:
 
 def write_statement(path: Path, statement: PrivacyStatement) -> None:
     """Write the operator's statement for programs, for a terminal and for print, for the owner's eyes."""
-    _write_forms(path, statement.to_dict(), mode=0o600)
+    write_forms(path, statement.to_dict(), mode=0o600)
 
 
-def publish_statement(path: Path, statement: PrivacyStatement) -> None:
-    """Write what of a statement may be public into a directory of its own that everybody may read.
-
-    Args:
-        path: absent or an empty directory.
-        statement: of the run.
-
-    Raises:
-        ConfigError: the place is taken or cannot be written.
-
-    Guarantees:
-        Two runs that differ in participation alone, after as many rounds, give the same bytes
-        (`PrivacyStatement.public`), directory 0755 and files 0644 whatever the umask.
-    """
-    create_directory(
-        path,
-        "publication directory",
-        lambda folder: _write_forms(folder, statement.public(), 0o644),
-        mode=0o755,
-    )
-
-
-def _write_forms(path: Path, statement: Mapping[str, Any], mode: int) -> None:
+def write_forms(path: Path, statement: Mapping[str, Any], mode: int) -> None:
+    """Write a statement's dict for programs, for a terminal and for print, with these permissions."""
     forms = {STATEMENT: as_json, STATEMENT_TEXT: render, STATEMENT_PAGE: render_page}
     for name, form in forms.items():
         write_durably(path / name, form(statement).encode())

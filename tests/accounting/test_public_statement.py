@@ -22,7 +22,7 @@ from fedmf.accounting import (
 from fedmf.accounting.statement.words import REALISED
 from fedmf.errors import ConfigError
 from fedmf.noise.key import NoiseKey
-from fedmf.runs import publish_statement
+from fedmf.runs import public_statement, publish_statement
 from fedmf.runs.planning import plan_run
 from fedmf.runs.recorded import header_of
 
@@ -48,7 +48,7 @@ def published(
     folder.mkdir()
     record(folder / "ledger.sqlite", header, cohorts)
     statement = read(folder / "ledger.sqlite")
-    publish_statement(folder / "public", statement)
+    publish_statement(folder / "public", public_statement(statement))
     return {path.name: path.read_bytes() for path in sorted((folder / "public").iterdir())}, statement
 
 
@@ -74,7 +74,7 @@ def test_ledgers_that_differ_in_participation_alone_publish_the_same_bytes(tmp_p
         for word in (b"realised", b"not private", b"<svg", b"7f3"):
             assert word not in content, (name, word)
     shown = json.loads(first["statement.json"])
-    assert shown.keys() == busy.to_dict().keys() - {*REALISED, "not_private"}
+    assert shown.keys() == busy.to_dict().keys() - {*REALISED, "not_private"} | {"evidence"}
     assert shown["epsilon_planned"] == busy.planned.epsilon
     assert at_least(shown["epsilon_planned"]).encode() in first["statement.txt"]
 
@@ -98,7 +98,7 @@ def test_anybody_may_read_what_is_published_and_nothing_is_replaced(tmp_path: Pa
     assert public.stat().st_mode & 0o777 == 0o755
     assert {path.stat().st_mode & 0o777 for path in public.iterdir()} == {0o644}
     with pytest.raises(ConfigError, match="must be new or empty"):
-        publish_statement(public, read(tmp_path / "run" / "ledger.sqlite"))
+        publish_statement(public, public_statement(read(tmp_path / "run" / "ledger.sqlite")))
 
 
 def test_public_inputs_and_the_users_namespace_are_shown(tmp_path: Path) -> None:

@@ -13,7 +13,13 @@ from fedmf.accounting.realised import realised_privacy
 from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary
 from fedmf.errors import LedgerError
 
-__all__ = ["EvaluationPart", "RecordedEvaluations", "evaluation_part", "recorded_evaluations"]
+__all__ = [
+    "EvaluationPart",
+    "RecordedEvaluations",
+    "evaluation_part",
+    "recorded_evaluations",
+    "unseen_evaluations",
+]
 
 _TOLERANCE: Final = 1e-9
 
@@ -103,6 +109,22 @@ def recorded_evaluations(plan: Plan, record: ParticipationRecord | None) -> Reco
             f"{plan.users}."
         )
     return recorded
+
+
+def unseen_evaluations(plan: Plan, released: int) -> RecordedEvaluations | None:
+    """So many evaluations of which is not known who judged: as if nobody had; None where none are planned.
+
+    Raises:
+        LedgerError: a number that no record of this plan has.
+    """
+    most = 0 if plan.evaluation is None else plan.evaluation.count
+    if not 0 <= released <= most:
+        raise LedgerError(f"evaluations_released must lie in 0..{most}; got {released!r}.")
+    if plan.evaluation is None:
+        return None
+    return RecordedEvaluations(
+        ParticipationSummary(released, 0, 0, 0, 0, None, 0), PatternTable.of_counts({})
+    )
 
 
 def evaluation_part(

@@ -18,7 +18,8 @@ from fedmf.version import SOFTWARE
 __all__ = ["RunHeader"]
 
 #: Raised when a field changes its meaning; see docs/decisions/0011-record-formats.md.
-_FORMAT: Final = 6
+_FORMAT: Final = 7
+_DIGITS: Final = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +39,12 @@ class RunHeader:
             vector without parts.
         budgets: SHA-256 of the file of users' budgets as it was when the run began; empty without one.
         software: name and version of what the run was started with.
+        key_commitment: `NoiseKey.commitment`, of which the fingerprint is the beginning; None without a key.
 
     Raises:
         ValueError: a field out of its range, or a plan for other privacy or cohorts than those of the run.
 
-    >>> RunHeader.from_dict({"format": 6, "dimension": 10})
+    >>> RunHeader.from_dict({"format": 7, "dimension": 10})
     Traceback (most recent call last):
         ...
     ValueError: header (run description) must have the fields of this version; missing: arrays, ...
@@ -59,6 +61,7 @@ class RunHeader:
     arrays: tuple[tuple[str, tuple[int, ...]], ...] = ()
     budgets: str = ""
     software: str = SOFTWARE
+    key_commitment: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.dimension, bool) or not isinstance(self.dimension, int) or self.dimension < 1:
@@ -70,6 +73,9 @@ class RunHeader:
                 raise ValueError(
                     f"public_inputs must hold strings under name, value and source; got {dict(entry)!r}."
                 )
+        digest = self.key_commitment
+        if digest is not None and not (len(digest) == 64 and set(digest) <= _DIGITS):
+            raise ValueError(f"key_commitment must be 64 hexadecimal digits; got {digest!r}.")
         length = sum(math.prod(shape) for _, shape in self.arrays)
         if self.arrays and length != self.dimension:
             raise ValueError(

@@ -5,22 +5,28 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from fedmf.accounting.continuations import JointRecord, LostRounds, continuations_of, lost_rounds
-from fedmf.accounting.gaussian import certified_epsilon, gaussian_mu, gaussian_rho
+from fedmf.accounting.gaussian import gaussian_mu, gaussian_rho
 from fedmf.accounting.plan import Plan
 from fedmf.accounting.realised import RealisedPrivacy, realised_privacy
 from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary
-from fedmf.accounting.statement.amplified_claim import claimed_epsilon
 from fedmf.accounting.statement.evaluation_part import (
     EvaluationPart,
     evaluation_part,
     recorded_evaluations,
+    unseen_evaluations,
 )
 from fedmf.accounting.statement.header import RunHeader
+from fedmf.accounting.statement.planned import (
+    TOLERANCE,
+    PlannedPrivacy,
+    check_sensitivity,
+    planned_privacy,
+)
 from fedmf.accounting.statement.text import render
 from fedmf.accounting.statement.words import (
     ASSUMPTIONS,
@@ -44,28 +50,7 @@ from fedmf.accounting.statement.words import (
 from fedmf.errors import LedgerError
 from fedmf.version import SOFTWARE
 
-__all__ = ["PlannedPrivacy", "PrivacyStatement", "as_json", "build_statement"]
-
-# ε of the worst recorded pattern and of the worst allowed pattern are summed in different orders.
-_TOLERANCE: Final = 1e-9
-
-
-@dataclass(frozen=True)
-class PlannedPrivacy:
-    """What the contract allows the worst user; infinite in a run without noise.
-
-    Attributes:
-        epsilon: ε at the full horizon; with amplification, only while the cohorts stay secret.
-        known_cohorts: the same against an observer who knows in which rounds each user took part; equal to
-            ``epsilon`` without amplification.
-        so_far: the same as ``epsilon`` for the rounds released; None once all are.
-        known_so_far: that against an observer of the cohorts; ``known_cohorts`` once all are.
-    """
-
-    epsilon: float
-    known_cohorts: float
-    so_far: float | None
-    known_so_far: float
+__all__ = ["PrivacyStatement", "as_json", "build_statement", "planned_statement"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +232,7 @@ def build_statement(
         raise LedgerError(f"the ledger goes on from a backup, and {reason}; no privacy statement is made.")
     if recorded.users > plan.users:
         raise LedgerError(f"the ledger holds {recorded.users} users; the header says there are {plan.users}.")
-    _check_sensitivity(plan)
+    check_sensitivity(plan)
     part = evaluation_part(plan, evaluated, recorded.rounds)
     realised = realised_privacy(
         patterns,
@@ -259,8 +244,8 @@ def build_statement(
         plan.users,
         0.0 if part is None else part.mu,
     )
-    planned = _planned(plan, recorded.rounds, [entry.released for entry in lost])
-    if realised.epsilon > planned.known_so_far + _TOLERANCE * max(1.0, planned.known_so_far):
+    planned = planned_privacy(plan, recorded.rounds, [entry.released for entry in lost])
+    if realised.epsilon > planned.known_so_far + TOLERANCE * max(1.0, planned.known_so_far):
         raise LedgerError(
             f"epsilon_realised is {realised.epsilon!r}, above the planned {planned.known_so_far!r}. The "
             "run's records contradict its plan; no privacy statement is made."
@@ -268,34 +253,36 @@ def build_statement(
     return PrivacyStatement(header, recorded, planned, realised, patterns.patterns, part, lost)
 
 
-def _planned(plan: Plan, released: int, lost: Sequence[int]) -> PlannedPrivacy:
-    noisy = plan.noise_multiplier > 0
-    delta, asked = plan.privacy.delta, None if lost else plan.privacy.requested_epsilon
-    whole = plan.multiplier_with_losses(plan.joint_multiplier, lost) if noisy else 0.0
-    known = certified_epsilon(whole, delta, asked) if noisy else math.inf
-    epsilon = claimed_epsilon(plan, known)
-    if released == plan.participation.rounds:
-        return PlannedPrivacy(epsilon, known, None, known)
-    known_so_far = math.inf if released or lost else 0.0
-    if noisy and (released or lost):
-        so_far = plan.multiplier_after(released) if released else math.inf
-        known_so_far = min(known, certified_epsilon(plan.multiplier_with_losses(so_far, lost), delta))
-    return PlannedPrivacy(epsilon, known, min(known_so_far, epsilon), known_so_far)
+def planned_statement(
+    header: RunHeader, rounds: int, evaluations: int = 0, lost: tuple[LostRounds, ...] = ()
+) -> PrivacyStatement:
+    """The statement of a run of whose record only is known how far it is: nobody is seen to have taken part.
 
+    Args:
+        header: the run's description.
+        rounds: released.
+        evaluations: released.
+        lost: as `lost_rounds` gives them.
 
-def _check_sensitivity(plan: Plan) -> None:
-    """The noise was scaled by the recorded sensitivity; it must be at least the one that C has."""
-    if plan.release.rounds != plan.participation.rounds:
-        raise LedgerError(
-            f"the header's factorization has n={plan.release.rounds} rounds; the run was planned for "
-            f"{plan.participation.rounds}."
-        )
-    recomputed = plan.release.stated(plan.participation).value
-    if plan.sensitivity.value < recomputed * (1 - _TOLERANCE):
-        raise LedgerError(
-            f"the header states sensitivity {plan.sensitivity.value!r}, below the {recomputed!r} of its "
-            "factorization. The noise was too small for the ε that was asked for."
-        )
+    Raises:
+        LedgerError: what `build_statement` would refuse for any record.
+
+    Guarantees:
+        Its `PrivacyStatement.public` is that of `build_statement` for every record of so many rounds.
+    """
+    plan = header.plan
+    if not 0 <= rounds <= plan.participation.rounds:
+        raise LedgerError(f"rounds_released must lie in 0..{plan.participation.rounds}; got {rounds!r}.")
+    if lost and (reason := plan.without_losses):
+        raise LedgerError(f"rounds_lost must be empty: {reason}; no privacy statement is made.")
+    check_sensitivity(plan)
+    realised = realised_privacy(
+        {}, plan.release, plan.relative_noise_std, plan.privacy.delta, rounds, plan.privacy.adjacency
+    )
+    planned = planned_privacy(plan, rounds, [entry.released for entry in lost])
+    part = evaluation_part(plan, unseen_evaluations(plan, evaluations), rounds)
+    recorded = ParticipationSummary(rounds, 0, 0, 0, 0, None, 0)
+    return PrivacyStatement(header, recorded, planned, realised, 0, part, lost)
 
 
 def _second_moment(plan: Plan) -> dict[str, Any] | None:

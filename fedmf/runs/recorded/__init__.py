@@ -11,11 +11,13 @@ from fedmf.runs.recorded.reading import (
     read_header,
     require_run,
 )
+from fedmf.runs.recorded.recomputed import check_header
 
 __all__ = [
     "EVALUATION_LEDGER",
     "KEY",
     "LEDGER",
+    "check_header",
     "evaluation_header",
     "file_digest",
     "header_of",

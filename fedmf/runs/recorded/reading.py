@@ -68,7 +68,13 @@ def require_run(path: Path) -> None:
 def key_of(path: Path) -> NoiseKey:
     """The run's key, recognised by its fingerprint; the ledger itself is authenticated once it is at hand."""
     with Ledger.open(path / LEDGER, read_only=True) as ledger:
-        return load_key(path / KEY, ledger.header.get("key_fingerprint"))
+        key, committed = (
+            load_key(path / KEY, ledger.header.get("key_fingerprint")),
+            ledger.header.get("key_commitment"),
+        )
+    if committed is not None and committed != key.commitment:
+        raise ConfigError(f"noise key {path / KEY} is not the one that the run committed to before round 0.")
+    return key
 
 
 @contextlib.contextmanager

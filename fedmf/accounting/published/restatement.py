@@ -20,7 +20,7 @@ from fedmf.factorization import (
 from fedmf.participation import Participation
 from fedmf.workload import parse_workload
 
-__all__ = ["Restatement", "restate", "zcdp_epsilon"]
+__all__ = ["Restatement", "both_adjacencies", "restate", "zcdp_epsilon"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +53,7 @@ class Restatement:
 
     def sigma(self, adjacency: str = "zero-out") -> float:
         """The noise per unit of what one user can change: σ/(sens(C)·f), f = 2 for replace-one."""
-        reach = self.sensitivity.value * adjacency_factor(adjacency)
-        return math.nextafter(self.noise_multiplier / reach, 0.0)
+        return _sigma(self.noise_multiplier / self.sensitivity.value, adjacency)
 
     def epsilon(self, adjacency: str = "zero-out") -> float:
         """The smallest ε at δ, by the exact trade-off curve of the Gaussian mechanism."""
@@ -63,15 +62,6 @@ class Restatement:
     @cached_property
     def figures(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
-        each = {
-            adjacency: {
-                "mu": gaussian_mu(self.sigma(adjacency)),
-                "rho": gaussian_rho(self.sigma(adjacency)),
-                "epsilon": self.epsilon(adjacency),
-                "epsilon_by_rho": zcdp_epsilon(gaussian_rho(self.sigma(adjacency)), self.delta),
-            }
-            for adjacency in ("zero-out", "replace-one")
-        }
         return {
             "mechanism": self.mechanism.name,
             "params": dict(self.mechanism.params),
@@ -85,7 +75,7 @@ class Restatement:
             "sensitivity_case": self.sensitivity.case,
             "workload": self.workload,
             "rmse": self.rmse,
-            "adjacency": each,
+            "adjacency": both_adjacencies(self.noise_multiplier / self.sensitivity.value, self.delta),
         }
 
 
@@ -128,6 +118,30 @@ def restate(
     return Restatement(
         mechanism, participation, noise_multiplier, delta, sensitivity, error.rmse, queries.name
     )
+
+
+def both_adjacencies(multiplier: float, delta: float) -> dict[str, dict[str, float]]:
+    """μ, ρ and ε of a Gaussian release by adjacency, and the ε that is usually published for that ρ.
+
+    Args:
+        multiplier: σ of the noise per unit of what one user's disappearance changes.
+        delta: δ.
+    """
+    found = {}
+    for adjacency in ("zero-out", "replace-one"):
+        sigma = _sigma(multiplier, adjacency)
+        rho = gaussian_rho(sigma)
+        found[adjacency] = {
+            "mu": gaussian_mu(sigma),
+            "rho": rho,
+            "epsilon": gaussian_epsilon(sigma, delta),
+            "epsilon_by_rho": zcdp_epsilon(rho, delta),
+        }
+    return found
+
+
+def _sigma(multiplier: float, adjacency: str) -> float:
+    return math.nextafter(multiplier / adjacency_factor(adjacency), 0.0)
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:

@@ -1,0 +1,80 @@
+"""What the plan of a run allows its worst user, and the check of what the noise was scaled by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fedmf.accounting.gaussian import certified_epsilon
+from fedmf.accounting.plan import Plan
+from fedmf.accounting.statement.amplified_claim import claimed_epsilon
+from fedmf.errors import LedgerError
+
+__all__ = ["TOLERANCE", "PlannedPrivacy", "check_sensitivity", "planned_privacy"]
+
+#: ε of the worst recorded pattern and of the worst allowed pattern are summed in different orders.
+TOLERANCE: Final = 1e-9
+
+
+@dataclass(frozen=True)
+class PlannedPrivacy:
+    """What the contract allows the worst user; infinite in a run without noise.
+
+    Attributes:
+        epsilon: ε at the full horizon; with amplification, only while the cohorts stay secret.
+        known_cohorts: the same against an observer who knows in which rounds each user took part; equal to
+            ``epsilon`` without amplification.
+        so_far: the same as ``epsilon`` for the rounds released; None once all are.
+        known_so_far: that against an observer of the cohorts; ``known_cohorts`` once all are.
+    """
+
+    epsilon: float
+    known_cohorts: float
+    so_far: float | None
+    known_so_far: float
+
+
+def planned_privacy(plan: Plan, released: int, lost: Sequence[int]) -> PlannedPrivacy:
+    """What the plan allows.
+
+    Args:
+        plan: of the run.
+        released: rounds.
+        lost: how many rounds each copy released that was lost.
+
+    Raises:
+        LedgerError: a claim of amplification that does not hold.
+    """
+    noisy = plan.noise_multiplier > 0
+    delta, asked = plan.privacy.delta, None if lost else plan.privacy.requested_epsilon
+    whole = plan.multiplier_with_losses(plan.joint_multiplier, lost) if noisy else 0.0
+    known = certified_epsilon(whole, delta, asked) if noisy else math.inf
+    epsilon = claimed_epsilon(plan, known)
+    if released == plan.participation.rounds:
+        return PlannedPrivacy(epsilon, known, None, known)
+    known_so_far = math.inf if released or lost else 0.0
+    if noisy and (released or lost):
+        so_far = plan.multiplier_after(released) if released else math.inf
+        known_so_far = min(known, certified_epsilon(plan.multiplier_with_losses(so_far, lost), delta))
+    return PlannedPrivacy(epsilon, known, min(known_so_far, epsilon), known_so_far)
+
+
+def check_sensitivity(plan: Plan) -> None:
+    """The noise was scaled by the recorded sensitivity; it must be at least the one that C has.
+
+    Raises:
+        LedgerError: it is not.
+    """
+    if plan.release.rounds != plan.participation.rounds:
+        raise LedgerError(
+            f"the header's factorization has n={plan.release.rounds} rounds; the run was planned for "
+            f"{plan.participation.rounds}."
+        )
+    recomputed = plan.release.stated(plan.participation).value
+    if plan.sensitivity.value < recomputed * (1 - TOLERANCE):
+        raise LedgerError(
+            f"the header states sensitivity {plan.sensitivity.value!r}, below the {recomputed!r} of its "
+            "factorization. The noise was too small for the ε that was asked for."
+        )

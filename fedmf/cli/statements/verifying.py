@@ -1,0 +1,78 @@
+"""``fedmf verify``: check a published statement without the data and without the noise key."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from fedmf.runs import Verification
+
+__all__ = ["verify"]
+
+_MOST_DIGITS = 15
+
+
+def verify(
+    statement: Path = typer.Argument(
+        ..., metavar="STATEMENT", help="The statement.json that fedmf account --publish wrote."
+    ),
+    signer: Path | None = typer.Option(
+        None, "--signed-by", metavar="FILE", help="The operator's public key (FILE.pub of fedmf keygen)."
+    ),
+    run: Path | None = typer.Option(
+        None, "--run", metavar="DIR", help="The run's directory, for an auditor: check its records too."
+    ),
+    committed: Path | None = typer.Option(
+        None,
+        "--committed",
+        metavar="STATEMENT",
+        help="A statement of this run that was published earlier, say before round 0: compare what it "
+        "commits to.",
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print a JSON object."),
+) -> None:
+    """Check a published privacy statement: its signature, and every figure computed again.
+
+    Needs neither data nor keys. Says what was verified and what could not be. Whatever does not fit ends with
+    one line and exit code 2.
+    """
+    from fedmf.records import read_public_key
+    from fedmf.runs import verify_statement
+
+    key = None if signer is None else read_public_key(signer)
+    found = verify_statement(statement, key, run, committed)
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(found), indent=2, ensure_ascii=False))
+    else:
+        _show(found)
+
+
+def _show(found: Verification) -> None:
+    from fedmf.accounting import at_least, at_most
+
+    figures = found.figures
+    typer.echo("Computed again:")
+    if figures["epsilon_planned"] is not None:
+        typer.echo(f"  as stated    epsilon {at_least(figures['epsilon_planned'])}")
+    for adjacency, row in figures["adjacencies"].items():
+        values = ", ".join(
+            f"{name} {'≤ ' if row['kind'] != 'exact' else ''}{at_least(row[name])}"
+            for name in ("epsilon", "mu", "rho")
+        )
+        typer.echo(f"  {adjacency:<12} {values} at delta {at_least(figures['delta'])}")
+    count = figures["allowed_patterns"]
+    shown = f"{count:,}" if len(str(count)) <= _MOST_DIGITS else f"about 10^{len(str(count)) - 1}"
+    typer.echo(
+        f"  sensitivity {at_least(figures['sensitivity'])}, noise multiplier "
+        f"{at_most(figures['noise_multiplier'])}, {figures['rounds_released']} rounds released, {shown} "
+        "patterns of rounds allowed"
+    )
+    for title, entries in (("Verified", found.verified), ("Not verified", found.unverified)):
+        typer.echo(f"{title}:")
+        for entry in entries:
+            typer.echo(f"  - {entry}")

@@ -1,0 +1,84 @@
+"""What of a privacy statement is published: planned figures, what they follow from, and a signature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedmf.accounting import PrivacyStatement, as_json, evidence_of
+from fedmf.errors import ConfigError
+from fedmf.records import Ledger, SigningKey, create_directory
+from fedmf.runs.outputs import write_forms
+
+__all__ = ["public_statement", "publish_statement", "signed_document"]
+
+
+def public_statement(
+    statement: PrivacyStatement,
+    ledger: Ledger | None = None,
+    evaluations: Ledger | None = None,
+    signing_key: SigningKey | None = None,
+) -> dict[str, Any]:
+    """What may be public of a statement, and ``evidence``, from which others compute it again.
+
+    With a signing key also ``record``, keyed digests of the last records of both ledgers, and ``signature``.
+
+    Args:
+        statement: of the run.
+        ledger: from which it was computed, no row later; needed for a signature.
+        evaluations: likewise.
+        signing_key: of the operator.
+
+    Raises:
+        ConfigError: a signature is asked for and the noise key, which keys the digests, is not at hand.
+
+    Guarantees:
+        Two runs that differ in participation alone, after as many rounds, give the same dict but for
+        ``record`` and ``signature``, which nobody without the noise key can tell from random ones. Where the
+        noise key is public, ``record`` is None.
+    """
+    document = {**statement.public(), "evidence": evidence_of(statement.header)}
+    if signing_key is None:
+        return document
+    if ledger is None or not ledger.authenticated:
+        raise ConfigError(
+            "noise.key must be in the run directory for a signature: what is signed of the record is a "
+            "digest under a key that follows from it."
+        )
+    record = None
+    if not statement.header.key_public:
+        record = {
+            "rounds": ledger.published_head(),
+            "evaluations": None if evaluations is None else evaluations.published_head(),
+        }
+    document["record"] = record
+    signature = {
+        "algorithm": "Ed25519",
+        "public_key": signing_key.public_key,
+        "value": signing_key.sign(signed_document(document)),
+    }
+    return {**document, "signature": signature}
+
+
+def signed_document(statement: Mapping[str, Any]) -> bytes:
+    """The bytes of a statement that its signature is of: as it is written, without the signature."""
+    return as_json({name: value for name, value in statement.items() if name != "signature"}).encode()
+
+
+def publish_statement(path: Path, document: Mapping[str, Any]) -> None:
+    """Write what may be public into a directory of its own that everybody may read.
+
+    Args:
+        path: absent or an empty directory.
+        document: by `public_statement`.
+
+    Raises:
+        ConfigError: the place is taken or cannot be written.
+
+    Guarantees:
+        Directory 0755 and files 0644 whatever the umask.
+    """
+    create_directory(
+        path, "publication directory", lambda folder: write_forms(folder, document, 0o644), mode=0o755
+    )

@@ -1,0 +1,267 @@
+"""The check of a published statement by somebody who has neither the data nor a key, and by an auditor."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fedmf.accounting import (
+    LostRounds,
+    PrivacyStatement,
+    RunHeader,
+    adjacencies,
+    allowed_patterns,
+    as_json,
+    evidence_of,
+    planned_statement,
+)
+from fedmf.errors import ConfigError, one_line, rebuilding
+from fedmf.records import signed_by
+from fedmf.runs.publication.agreement import check_run
+from fedmf.runs.publication.publishing import signed_document
+from fedmf.runs.recorded import check_header
+
+__all__ = ["StatementRefused", "Verification", "read_statement", "recompute", "verify_statement"]
+
+_TOLERANCE: Final = 1e-9
+_LARGEST: Final = 2**28
+_FIGURES: Final = ("epsilon_planned", "delta", "sensitivity", "noise_multiplier", "rounds_released")
+#: What a published statement has beside the figures.
+_BESIDE: Final = ("evidence", "record", "signature")
+
+
+class StatementRefused(ValueError):
+    """A statement that is not what it says it is; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found about a statement that was not refused.
+
+    Attributes:
+        figures: computed again, by name: of the worst user of the contract.
+        verified: what holds, each in a sentence.
+        unverified: what could not be checked with what was at hand.
+    """
+
+    figures: dict[str, Any]
+    verified: list[str]
+    unverified: list[str]
+
+
+def verify_statement(
+    path: Path, signer: str | None = None, run: Path | None = None, committed: Path | None = None
+) -> Verification:
+    """Check a published statement; nothing of the run's data or keys is needed.
+
+    Args:
+        path: the file ``statement.json`` of `publish_statement`.
+        signer: the operator's public key, 64 hexadecimal digits; if given, the signature must be of it.
+        run: the run's directory, for an auditor: then records are checked too.
+        committed: a statement of the same run that was published before, say before its first round.
+
+    Raises:
+        StatementRefused: it is not as it was signed, contradicts itself, or contradicts what it was compared
+            with.
+        ConfigError: a file cannot be read.
+
+    Guarantees:
+        Of a statement that passes every figure and sentence follows from its evidence, and, where it is
+        signed, no byte was changed since. With the run and its noise key, no row of the record up to
+        ``rounds_released`` was (docs/verify.md).
+    """
+    statement = read_statement(path)
+    verified, unverified = list[str](), list[str]()
+    _check_signature(statement, signer, verified, unverified)
+    header, recomputed = recompute(statement)
+    verified.append(
+        "every figure and sentence follows from the published contract, coefficients and noise multiplier"
+    )
+    if header.plan.amplification is not None:
+        verified.append("the noise suffices for the amplified epsilon, by the recorded draws")
+    earlier = None if committed is None else read_statement(committed)
+    if earlier is not None:
+        _check_commitment(statement, earlier, signer, verified)
+    elif header.key_commitment is not None:
+        unverified.append(
+            "that the noise key was fixed before round 0: give the statement published then (--committed)"
+        )
+    if run is None:
+        unverified.append(
+            "that the record has so many rounds, keeps the contract, and is the one that was signed: give "
+            "the run directory (--run)"
+        )
+    else:
+        with rebuilding(f"run directory {run}", StatementRefused):
+            check_run(run, statement, earlier, verified, unverified)
+    unverified.append(
+        "that updates were clipped, that the noise was added, and that the code is fedmf: no document shows "
+        "it"
+    )
+    figures = {
+        "adjacencies": adjacencies(header.plan),
+        **{name: recomputed[name] for name in _FIGURES},
+        "allowed_patterns": allowed_patterns(header.plan.participation),
+    }
+    return Verification(figures, verified, unverified)
+
+
+def read_statement(path: Path) -> dict[str, Any]:
+    """A statement as it was written, byte for byte.
+
+    Raises:
+        ConfigError: it cannot be read.
+        StatementRefused: these are not the bytes that fedmf writes for any statement.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read statement {path}: {error.strerror or error}.") from None
+    statement, same = {}, False
+    with contextlib.suppress(ValueError, RecursionError):
+        statement = json.loads(content.decode(), parse_constant=_no_number)
+        same = isinstance(statement, dict) and as_json(statement).encode() == content
+    if not same:
+        raise StatementRefused(f"{path} is not as fedmf wrote it: a byte was changed, or it is no statement.")
+    if "evidence" not in statement:
+        raise StatementRefused(
+            f"{path} does not say what its figures follow from (evidence): verify what fedmf account "
+            "--publish wrote."
+        )
+    return statement
+
+
+def recompute(statement: Mapping[str, Any]) -> tuple[RunHeader, dict[str, Any]]:
+    """The header in a statement, and the statement that follows from it.
+
+    Raises:
+        StatementRefused: it is not the one given; the first difference is named.
+    """
+    with rebuilding("statement", StatementRefused):
+        header = RunHeader.from_dict(statement["evidence"])
+        if (wrong := _difference(evidence_of(header), statement["evidence"])) is not None:
+            raise StatementRefused(f"evidence of the statement is not as fedmf writes it: {wrong}.")
+        check_header(header)
+        lost = tuple(
+            LostRounds(entry["first"], entry["released"], "", ((),) * (entry["released"] - entry["first"]))
+            for entry in statement["rounds_lost"]
+        )
+        evaluation = statement["evaluation"]
+        evaluations = 0 if evaluation is None else evaluation["evaluations_released"]
+        rounds = statement["rounds_released"]
+        for name, value in (("rounds_released", rounds), ("evaluations_released", evaluations)):
+            if type(value) is not int:
+                raise StatementRefused(f"{name} of the statement must be a whole number; got {value!r}.")
+        made = planned_statement(header, rounds, evaluations, lost)
+    recomputed = _stated_by(made, statement).public()
+    given = {name: value for name, value in statement.items() if name not in _BESIDE}
+    if (wrong := _difference(json.loads(as_json(recomputed)), given)) is not None:
+        raise StatementRefused(f"the statement contradicts itself: {wrong}.")
+    return header, recomputed
+
+
+def _stated_by(made: PrivacyStatement, statement: Mapping[str, Any]) -> PrivacyStatement:
+    by = statement["stated_by"]
+    if not isinstance(by, str):
+        raise StatementRefused(f"stated_by of the statement must be text; got {by!r}.")
+    return PrivacyStatement(**{**vars(made), "stated_by": by})
+
+
+def _check_signature(
+    statement: Mapping[str, Any], signer: str | None, verified: list[str], unverified: list[str]
+) -> None:
+    signature = statement.get("signature")
+    if signature is None:
+        if signer is not None:
+            raise StatementRefused("the statement is not signed.")
+        if "record" in statement:
+            raise StatementRefused("the statement names a record and has no signature: it was taken away.")
+        unverified.append("who states it: it is not signed")
+        return
+    named = {"algorithm", "public_key", "value"}
+    if not isinstance(signature, dict) or set(signature) != named or signature["algorithm"] != "Ed25519":
+        raise StatementRefused("the signature must name algorithm Ed25519, public_key and value.")
+    key, value = signature["public_key"], signature["value"]
+    if not (_is_hex(key, 64) and _is_hex(value, 128) and signed_by(key, value, signed_document(statement))):
+        raise StatementRefused("the signature is not one of this statement: one of the two was changed.")
+    if not _is_record(statement.get("record", "")):
+        raise StatementRefused("record of the statement must hold digests of 64 hexadecimal digits or None.")
+    if signer is None:
+        unverified.append(f"whose the key {key} is: give the operator's public key (--signed-by)")
+        verified.append(f"signed with the key {key}")
+    elif signer != key:
+        raise StatementRefused(f"the statement is signed with the key {key}, not with that of the operator.")
+    else:
+        verified.append(f"signed with the operator's key {key}")
+
+
+def _check_commitment(
+    statement: Mapping[str, Any], earlier: Mapping[str, Any], signer: str | None, verified: list[str]
+) -> None:
+    """The earlier statement is of the same run, key and signer, and of no later round."""
+    _check_signature(earlier, signer, [], [])
+    if "signature" not in statement or "signature" not in earlier:
+        raise StatementRefused("both statements must be signed to compare what was committed to.")
+    if statement["signature"]["public_key"] != earlier["signature"]["public_key"]:
+        raise StatementRefused("the earlier statement is signed with another key.")
+    recompute(earlier)
+    if (wrong := _difference(earlier["evidence"], statement["evidence"])) is not None:
+        raise StatementRefused(f"the earlier statement is of another plan or noise key: {wrong}.")
+    before = earlier["rounds_released"]
+    if before > statement["rounds_released"]:
+        raise StatementRefused("the earlier statement is of more rounds than this one.")
+    verified.append(
+        f"plan, coefficients and noise key are those of the statement made after {before} rounds"
+        + ("" if before else ", so before any release")
+    )
+
+
+def _difference(expected: Any, given: Any, at: str = "") -> str | None:
+    """Where two JSON values differ by more than rounding: what is stated, and what follows."""
+    for place, mine, theirs in _leaves(expected, given, at):
+        close = isinstance(mine, float) and isinstance(theirs, float)
+        if close and math.isclose(mine, theirs, rel_tol=_TOLERANCE):
+            continue
+        if type(mine) is not type(theirs) or mine != theirs:
+            return one_line(f"{place} is {theirs!r}, and from the rest follows {mine!r}")
+    return None
+
+
+def _leaves(expected: Any, given: Any, at: str) -> Iterator[tuple[str, Any, Any]]:
+    """(place, expected, given) of every single value; of lists and dicts too where they do not fit."""
+    if isinstance(expected, dict) and isinstance(given, dict) and expected.keys() == given.keys():
+        for name in expected:
+            yield from _leaves(expected[name], given[name], f"{at}.{name}" if at else name)
+    elif isinstance(expected, list) and isinstance(given, list) and len(expected) == len(given):
+        for index, (mine, theirs) in enumerate(zip(expected, given, strict=True)):
+            yield from _leaves(mine, theirs, f"{at}[{index}]")
+    elif isinstance(expected, dict) and isinstance(given, dict):
+        yield f"fields of {at or 'the statement'}", sorted(expected), sorted(given)
+    else:
+        yield at, expected, given
+
+
+def _is_record(record: Any) -> bool:
+    if record is None:
+        return True
+    fields = {"rounds", "evaluations"}
+    return (
+        isinstance(record, dict)
+        and set(record) == fields
+        and all(value is None or _is_hex(value, 64) for value in record.values())
+        and record["rounds"] is not None
+    )
+
+
+def _is_hex(text: Any, digits: int) -> bool:
+    return isinstance(text, str) and len(text) == digits and set(text) <= set("0123456789abcdef")
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of a statement")

@@ -1,0 +1,428 @@
+"""Published statements are checked by others: what is unchanged holds, and every change is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pickle
+import random
+import shutil
+import sys
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from support.amplified_runs import keys
+from support.command_line import one_line
+from support.headers import FACTORIZATION, make_header, record
+from support.ledgers import KEY
+from support.small_runs import small_run
+
+from fedmf.accounting import (
+    LostRounds,
+    PairRelease,
+    RunHeader,
+    SecondStream,
+    adjacencies,
+    allowed_patterns,
+    as_json,
+    build_statement,
+    evidence_of,
+    gaussian_delta,
+    planned_statement,
+)
+from fedmf.cli.app import run as command
+from fedmf.errors import ConfigError
+from fedmf.noise import NoiseKey
+from fedmf.participation import Participation
+from fedmf.records import Ledger, Seal, SigningKey, read_public_key, signed_by, unguarded
+from fedmf.records.ledger.schema import LEDGER
+from fedmf.runs import (
+    StatementRefused,
+    opened_record,
+    public_statement,
+    publish_statement,
+    verify_statement,
+)
+from fedmf.runs.planning import plan_run
+from fedmf.runs.publication.verification import recompute
+from fedmf.runs.recorded import header_of
+
+FOLDER = Path(__file__).resolve().parents[2] / "simulations" / "reliability"
+sys.path.insert(0, str(FOLDER))
+import tampered_statements as tampering  # noqa: E402  # pyright: ignore[reportMissingImports]
+
+sys.path.remove(str(FOLDER))
+
+BUSY = [["ann", "bob"], ["eve"], [], [], ["ann", "bob"], []]
+IDLE = [[], [], [], ["zoe"], [], []]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tampering.Published:
+    """A run stopped after 6 of 12 rounds, with private evaluation, and its signed statement."""
+    with unguarded():
+        return tampering.publish(tmp_path_factory.mktemp("published"))
+
+
+def written(folder: Path, document: dict) -> Path:
+    path = folder / "statement.json"
+    path.write_text(as_json(document), encoding="utf-8")
+    return path
+
+
+def signed(document: dict, key: SigningKey) -> dict:
+    """The same, signed anew."""
+    from fedmf.runs.publication import signed_document
+
+    signature = {"public_key": key.public_key, "value": key.sign(signed_document(document))}
+    return {**document, "signature": {**document["signature"], **signature}}
+
+
+def test_an_unchanged_statement_is_verified_with_and_without_the_run(
+    made: tampering.Published, tmp_path: Path
+) -> None:
+    path, document = written(tmp_path, made.document), made.document
+    alone = verify_statement(path)
+    assert any("whose the key" in text for text in alone.unverified)
+    assert any("--run" in text for text in alone.unverified)
+    with unguarded():
+        full = verify_statement(path, made.operator.public_key, made.run)
+    assert "signed with the operator's key" in full.verified[0]
+    assert any("after 6" in text for text in full.verified)
+    assert any("last state" in text for text in full.verified)
+    assert not any("--run" in text for text in full.unverified)
+    assert any("noise was added" in text for text in full.unverified)
+    figures = full.figures
+    for row, factor in zip(figures["adjacencies"].values(), (1, 2), strict=True):
+        assert row["mu"] == pytest.approx(document["mu_planned"] * factor, rel=1e-12)
+        assert gaussian_delta(1 / row["mu"], row["epsilon"]) == pytest.approx(1e-5, rel=1e-4)
+    assert figures["rounds_released"] == 6
+    assert figures["sensitivity"] == document["sensitivity"]
+
+
+@pytest.mark.parametrize("kind", [*tampering.STATEMENTS, *tampering.LEDGERS])
+def test_whatever_is_changed_is_refused_in_one_line(made: tampering.Published, kind: str) -> None:
+    draw = random.Random(f"tampered {kind}")
+    with unguarded():
+        outcomes = [tampering.tried(made, kind, draw) for _ in range(5)]
+    assert [entry for entry in outcomes if entry[0] != "refused"] == []
+
+
+def test_every_single_figure_follows_from_the_evidence(made: tampering.Published) -> None:
+    """Even the operator, who can sign anything, can change none of them."""
+    draw, seen = random.Random(5), 0
+    for way in tampering.numbers(made.document):
+        if way[0] == "evidence":
+            continue
+        document = json.loads(made.content)
+        inner = document
+        for key in way[:-1]:
+            inner = inner[key]
+        inner[way[-1]] = tampering.changed(inner[way[-1]], draw)
+        with pytest.raises(StatementRefused):
+            recompute(document)
+        seen += 1
+    assert seen > 30
+
+
+def test_another_text_of_the_same_values_is_no_statement(made: tampering.Published, tmp_path: Path) -> None:
+    """Else two readers could take two meanings from one signed file, as from a name that stands twice."""
+    text = as_json(made.document)
+    twice = text.replace('{\n  "unit": "user",', '{\n  "unit": "nobody",\n  "unit": "user",', 1)
+    longer = text.replace('"clip_norm": 0.3,', '"clip_norm": 0.30,', 1)
+    for other in (twice, longer, text + " ", text.rstrip("\n"), json.dumps(made.document), "[]\n", "NaN"):
+        assert other != text
+        (tmp_path / "statement.json").write_text(other, encoding="utf-8")
+        with pytest.raises(StatementRefused, match="a byte was changed"):
+            verify_statement(tmp_path / "statement.json", made.operator.public_key)
+
+
+def test_sentences_cannot_be_changed_either(made: tampering.Published) -> None:
+    for name in ("assumptions", "not_covered", "trust", "secret", "sampling", "noise_key"):
+        document = json.loads(made.content)
+        document[name] = document[name][:-1]
+        with pytest.raises(StatementRefused, match="contradicts itself"):
+            recompute(document)
+    document = json.loads(made.content)
+    del document["not_covered"]
+    with pytest.raises(StatementRefused, match="fields of the statement"):
+        recompute(document)
+    with pytest.raises(StatementRefused, match="fields of the statement"):
+        recompute({**made.document, "certified": True})
+
+
+#: Words for `small_run`: a run of each kind of plan.
+PLANS = {
+    "cyclic": {},
+    "replace-one": {"adjacency": "replace-one"},
+    "balls-in-bins": keys("balls-in-bins"),
+    "cyclic-poisson": keys("cyclic-poisson"),
+    "pair": {"server_optimizer": "jme-adam"},
+    "kept noise rounded": {"mechanism": "blt", "storage_dtype": "float32"},
+    "dense": {"mechanism": "dense"},
+    "evaluated": {"evaluation": "private"},
+    "no privacy": {"private": False},
+    "limits": {"max_epsilon": 100.0},
+}
+
+
+@pytest.mark.parametrize("kind", PLANS)
+def test_statements_of_every_kind_of_plan_follow_from_their_evidence(kind: str) -> None:
+    run = small_run(None, **{"noise_seed": -1, **PLANS[kind]})
+    optimizer = run.optimizer_source.build([(3,)], run.cohorts.rounds)
+    plan = plan_run(run, optimizer, 3, {"loss": (0.0, 5.0)})
+    header = header_of(run, plan, NoiseKey.from_os(), 3)
+    for rounds, lost in ((0, ()), (5, ()), (12, ()), (5, (LostRounds(3, 5, "ab", ((), ())),))):
+        if lost and plan.without_losses:
+            continue
+        document = json.loads(as_json(public_statement(planned_statement(header, rounds, lost=lost))))
+        shown = recompute(document)[0]
+        assert set(adjacencies(shown.plan)) == (
+            set() if kind == "no privacy" else {"zero-out", "replace-one"}
+        )
+        if kind == "cyclic" and not lost:
+            document["rounds_released"] = (rounds + 6) % 12  # ε so far is that of other rounds
+            with pytest.raises(StatementRefused):
+                recompute(document)
+
+
+def test_a_weaker_mechanism_that_is_consistent_is_stated_as_it_is(tmp_path: Path) -> None:
+    """Less noise in the evidence is found by the calibration, a larger stated sensitivity by the factors."""
+    run = small_run(users=8, cohort_size=2, rounds=8, epsilon=3.0, noise_seed=-1)
+    with run.start(tmp_path / "run") as session:
+        header = session.directory.header
+    document = json.loads(as_json(public_statement(planned_statement(header, 0))))
+    recompute(document)
+    for name, value in (("noise_multiplier", 0.9), ("sensitivity", 0.9)):
+        forged = json.loads(json.dumps(document))
+        plan = forged["evidence"]["plan"]
+        target, field = (plan, name) if name == "noise_multiplier" else (plan["sensitivity"], "value")
+        target[field] *= value
+        forged[name] *= value
+        with pytest.raises(StatementRefused, match=f"{name} of the header"):
+            recompute(forged)
+
+
+def test_a_statement_before_round_0_commits_to_plan_and_key(tmp_path: Path) -> None:
+    key = SigningKey.create(tmp_path / "key")
+    run = small_run(users=8, cohort_size=2, rounds=4, epsilon=3.0, noise_seed=-1)
+
+    def published(path: Path, name: str) -> Path:
+        with opened_record(path) as (header, ledger, evaluations):
+            made = public_statement(build_statement(header, ledger, evaluations), ledger, evaluations, key)
+        publish_statement(tmp_path / name, made)
+        return tmp_path / name / "statement.json"
+
+    with run.start(tmp_path / "run"):
+        pass
+    early = Path(shutil.copytree(tmp_path / "run", tmp_path / "early"))
+    before = published(tmp_path / "run", "before")
+    commitment = json.loads(before.read_text())["evidence"]["key_commitment"]
+    run.simulate(tmp_path / "run")
+    after = published(tmp_path / "run", "after")
+    found = verify_statement(after, key.public_key, tmp_path / "run", before)
+    assert any("before any release" in text for text in found.verified)
+    assert sum("is the one that was signed" in text for text in found.verified) == 2
+    assert json.loads(after.read_text())["evidence"]["key_commitment"] == commitment
+    (early / "noise.key").unlink()
+    with pytest.raises(StatementRefused, match="the record has 0 rounds; the statement says 4"):
+        verify_statement(after, None, early)
+    keyless = Path(shutil.copytree(tmp_path / "run", tmp_path / "keyless"))
+    (keyless / "noise.key").unlink()
+    assert any("without noise.key" in text for text in verify_statement(after, None, keyless).unverified)
+    with pytest.raises(StatementRefused, match="of more rounds"):
+        verify_statement(before, None, None, after)
+    run.simulate(tmp_path / "other")  # the same plan with another noise key
+    other = published(tmp_path / "other", "other-statement")
+    with pytest.raises(StatementRefused, match=r"another plan or noise key: key_fingerprint"):
+        verify_statement(other, None, None, before)
+    with pytest.raises(StatementRefused, match="another plan or noise key"):
+        verify_statement(after, None, tmp_path / "other")
+    stolen = {**json.loads(other.read_text()), "record": json.loads(after.read_text())["record"]}
+    with pytest.raises(StatementRefused, match="not the one that was signed"):
+        verify_statement(written(tmp_path, signed(stolen, key)), None, tmp_path / "other")
+
+
+def public_of(folder: Path, header: RunHeader, cohorts: list[list[str]], key: SigningKey) -> dict:
+    folder.mkdir()
+    record(folder / "ledger.sqlite", header, cohorts)
+    with Ledger.open(folder / "ledger.sqlite", KEY, read_only=True) as ledger:
+        statement = build_statement(RunHeader.from_dict(ledger.header), ledger)
+        return public_statement(statement, ledger, None, key)
+
+
+def test_what_is_published_of_the_record_is_keyed(tmp_path: Path) -> None:
+    """No chain value, against which guesses of cohorts could be tested, nor its code: a PRF of it."""
+    operator, header = SigningKey.create(tmp_path / "key"), make_header()
+    busy = public_of(tmp_path / "busy", header, BUSY, operator)
+    idle = public_of(tmp_path / "idle", header, IDLE, operator)
+    differing = {name for name in busy if busy[name] != idle[name]}
+    assert differing == {"record", "signature"}
+    with Ledger.open(tmp_path / "busy" / "ledger.sqlite", KEY, read_only=True) as ledger:
+        head, chains = ledger.head(), [chain for _, chain in ledger.chains()]
+        assert ledger.published_at(busy["record"]["rounds"]) == 6
+        assert ledger.published_at("0" * 64) is None
+    text = as_json(busy)
+    for chain in [head, *chains]:
+        codes = Seal.of(LEDGER, KEY)
+        assert chain.hex() not in text
+        assert codes.code(chain).hex() not in text
+    assert Seal.of(LEDGER, NoiseKey.from_os()).published(head) != busy["record"]["rounds"]
+    with pytest.raises(ValueError, match="must be at hand"):
+        Seal.of(LEDGER, None).published(head)
+    for name in ("ann", "bob", "eve"):
+        assert f'"{name}"' not in text
+
+
+def test_a_public_noise_key_keys_no_digest(tmp_path: Path) -> None:
+    key = SigningKey.create(tmp_path / "key")
+    shown = public_of(tmp_path / "run", make_header(key_public=True), BUSY, key)
+    assert shown["record"] is None
+    assert signed_by(key.public_key, shown["signature"]["value"], tampering.signed_document(shown))
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
+        statement = build_statement(RunHeader.from_dict(ledger.header), ledger)
+        with pytest.raises(ConfigError, match=r"noise\.key must be in the run directory"):
+            public_statement(statement, ledger, None, key)
+
+
+def test_what_a_run_computes_elsewhere_is_no_evidence() -> None:
+    header = make_header()
+    run = {**header.run, "task": {"kind": "x", "path": "/home/ann"}, "optimizer": {"learning_rate": 0.1}}
+    run["execution"] = {"messages": "slice", "output_dir": "/home/ann", "enrolment": "/secret"}
+    run["privacy"] = {**run["privacy"], "user_budgets": "/home/ann/budgets.csv"}
+    privacy = dataclasses.replace(header.plan.privacy, user_budgets="/home/ann/budgets.csv")
+    plan = dataclasses.replace(header.plan, privacy=privacy)
+    shown = evidence_of(dataclasses.replace(header, run=run, plan=plan, budgets="ab" * 32))
+    assert "/home/ann" not in json.dumps(shown)
+    assert "abab" not in json.dumps(shown)
+    again = RunHeader.from_dict(shown)
+    assert planned_statement(again, 3).public() == planned_statement(header, 3).public()
+
+
+def test_the_figures_of_the_other_adjacency_are_bounds() -> None:
+    single = adjacencies(make_header().plan)
+    assert single["replace-one"]["mu"] == pytest.approx(2 * single["zero-out"]["mu"], rel=1e-12)
+    second = SecondStream("per-user", "diagonal", 3, 3, 0.5, "cgd", {"lambda": 0.8}, FACTORIZATION)
+    for own in ("zero-out", "replace-one"):
+        header = make_header(second=second, sensitivity_value=10.0, adjacency=own)
+        plan, shown = header.plan, adjacencies(header.plan)
+        for adjacency, row in shown.items():
+            pair = PairRelease(plan.mechanism.factorization, second, plan.privacy.clip_norm, adjacency, 2)
+            factor = {"zero-out": 1, "replace-one": 2}[adjacency]
+            moved = pair.stated(plan.participation).value * factor
+            assert row["mu"] >= moved / plan.relative_noise_std * (1 - 1e-12)
+            assert row["kind"] == (plan.sensitivity.kind if adjacency == own else "upper_bound")
+
+
+@pytest.mark.parametrize(("n", "k", "b"), [(1, 1, 1), (6, 2, 3), (7, 3, 2), (5, 5, 1), (8, 4, 2)])
+def test_allowed_patterns_are_all_that_can_be_listed(n: int, k: int, b: int) -> None:
+    listed = [
+        pattern
+        for size in range(k + 1)
+        for pattern in combinations(range(n), size)
+        if all(later - earlier >= b for earlier, later in pairwise(pattern))
+    ]
+    assert allowed_patterns(Participation(n, k, b)) == len(listed)
+
+
+def test_a_signing_key_is_a_file_for_its_owner(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    before = os.umask(0)
+    try:
+        key = SigningKey.create(path)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "key.pub").stat().st_mode & 0o777 == 0o644
+    assert read_public_key(tmp_path / "key.pub") == SigningKey.load(path).public_key == key.public_key
+    for secret in (repr(key), str(key)):
+        assert path.read_text().splitlines()[1][:20] not in secret
+    with pytest.raises(TypeError):
+        pickle.dumps(key)
+    with pytest.raises(ConfigError, match="exists already"):
+        SigningKey.create(path)
+    (tmp_path / "other.pub").touch()
+    with pytest.raises(ConfigError, match="exists already"):
+        SigningKey.create(tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    path.chmod(0o640)
+    with pytest.raises(ConfigError, match=r"must be 0600; got 0640"):
+        SigningKey.load(path)
+    pem = X25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    for content in (b"", b"nonsense", pem):
+        (tmp_path / "bad").write_bytes(content)
+        (tmp_path / "bad").chmod(0o600)
+        with pytest.raises(ConfigError, match="must hold an Ed25519"):
+            SigningKey.load(tmp_path / "bad")
+        with pytest.raises(ConfigError, match="must hold an Ed25519"):
+            read_public_key(tmp_path / "bad")
+
+
+def test_a_run_can_be_prepared_and_stopped_before_round_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["--set", "cohorts.rounds=4", "--set", "data.users=20", "--set", "cohorts.size=5"]
+    place = str(tmp_path / "run")
+    with unguarded():
+        assert command(["simulate", "configs/digits.toml", *small, "--out", place, "--prepare"]) == 0
+    assert f"fedmf simulate --resume {place}" in capsys.readouterr().out
+    assert command(["account", place, "--publish", str(tmp_path / "before")]) == 0
+    assert json.loads((tmp_path / "before" / "statement.json").read_text())["rounds_released"] == 0
+    capsys.readouterr()
+    assert command(["simulate", "--resume", place, "--prepare"]) == 2
+    assert "--prepare makes a new run directory" in one_line(capsys)
+
+
+def test_another_label_is_another_document(tmp_path: Path) -> None:
+    """A signature of the bare bytes, which another program might have made, is none of a statement."""
+    key = SigningKey.create(tmp_path / "key")
+    bare = serialization.load_pem_private_key((tmp_path / "key").read_bytes(), None)
+    document = b"{}\n"
+    assert signed_by(key.public_key, key.sign(document), document)
+    assert not signed_by(key.public_key, bare.sign(document).hex(), document)  # type: ignore[union-attr]
+    assert not signed_by("00", key.sign(document), document)
+    assert not signed_by(key.public_key, "zz", document)
+
+
+def test_the_commands(made: tampering.Published, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, made.document)
+    assert command(["verify", str(path), "--signed-by", str(made.folder / "operator.pub"), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert set(shown) == {"figures", "verified", "unverified"}
+    assert command(["verify", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "Computed again:" in said
+    assert "Not verified:" in said
+    assert "6 rounds released" in said
+    assert command(["verify", str(path), "--signed-by", str(made.folder / "stranger.pub")]) == 2
+    assert "not with that of the operator" in one_line(capsys)
+    path.write_text(path.read_text().replace("8.0", "4.0", 1))
+    assert command(["verify", str(path)]) == 2
+    one_line(capsys)
+    unsigned = {name: made.document[name] for name in made.document if name not in ("record", "signature")}
+    assert command(["verify", str(written(tmp_path, unsigned))]) == 0
+    assert "it is not signed" in capsys.readouterr().out
+    assert command(["verify", str(path), "--signed-by", str(made.folder / "operator.pub")]) == 2
+    assert "is not signed" in one_line(capsys)
+    assert command(["verify", str(written(tmp_path, {**unsigned, "record": None}))]) == 2
+    assert "was taken away" in one_line(capsys)
+    assert command(["verify", str(made.run / "config.toml")]) == 2
+    assert "no statement" in one_line(capsys)
+    assert command(["keygen", str(tmp_path / "k")]) == 0
+    capsys.readouterr()
+    assert command(["account", str(made.run), "--sign-with", str(tmp_path / "k")]) == 2
+    assert "give --publish DIR too" in one_line(capsys)
+    assert (
+        command(
+            ["account", str(made.run), "--publish", str(tmp_path / "p"), "--sign-with", str(tmp_path / "k")]
+        )
+        == 0
+    )
+    assert command(["verify", str(tmp_path / "p" / "statement.json")]) == 0
+    assert b"PRIVATE" not in b"".join(entry.read_bytes() for entry in (tmp_path / "p").iterdir())
