@@ -86,7 +86,7 @@ FOLDERS = {
         "mechanisms",
     ),
     "noise": ("key", "kernels", "source", "rows"),
-    "accounting": ("gaussian", "deterministic", "amplification", "statement"),
+    "accounting": ("gaussian", "deterministic", "amplification", "statement", "composition"),
 }
 MOST_FILES = 16
 #: `Run.simulate` carries the run out: the value is the composition root of everything below the command line.

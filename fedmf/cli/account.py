@@ -11,18 +11,18 @@ import typer
 from fedmf.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedmf.accounting import PrivacyStatement, RunHeader
+    from fedmf.accounting import PrivacyStatement, RunHeader, UserCosts
     from fedmf.records import Ledger
 
-__all__ = ["account"]
+__all__ = ["account", "costs_of"]
 
 
 def account(
     run_dirs: list[Path] = typer.Argument(
         ...,
         metavar="RUN_DIR...",
-        help="Directory of a finished, running or stopped run, or state of a stream; several are branches of "
-        "one run.",
+        help="Directory of a finished, running or stopped run, or state of a stream; several are joined by "
+        "user id.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the privacy statement as JSON."),
     page: Path | None = typer.Option(
@@ -46,6 +46,15 @@ def account(
         metavar="KEY",
         help="With --publish: sign it, and a keyed digest of the record, with a key of fedmf keygen.",
     ),
+    namespace: str = typer.Option(
+        "",
+        "--user-namespace",
+        metavar="NAME",
+        help="Of several: what user ids are ids of, asserted for directories that name nothing.",
+    ),
+    delta: float | None = typer.Option(
+        None, "--delta", metavar="D", help="Of several: delta of what they give together."
+    ),
 ) -> None:
     """Say what privacy a run promised and what it really gave.
 
@@ -55,8 +64,9 @@ def account(
 
     The state directory of a stream gives the statement of that stream, computed again.
 
-    Several directories must be branches of one run, such as copies that both went on: their shared rounds
-    count once.
+    Several directories are runs and streams on the same people, each with a noise key of its own: users are
+    joined by id (docs/composition.md). Or they are branches of one run, such as copies that both went on:
+    their shared rounds count once.
     """
     if len(run_dirs) == 1 and _is_stream(run_dirs[0]):
         if users is not None or publish is not None or sign_with is not None:
@@ -66,8 +76,10 @@ def account(
     if len(run_dirs) > 1:
         if any(option is not None for option in (page, users, publish, sign_with)):
             raise ConfigError("--html, --users and --publish take one run directory; got several.")
-        _account_jointly(run_dirs, as_json)
+        _account_jointly(run_dirs, as_json, namespace, delta)
         return
+    if namespace or delta is not None:
+        raise ConfigError("--user-namespace and --delta take several directories; got one.")
     from fedmf.accounting import build_statement
     from fedmf.records import SigningKey, require_free
     from fedmf.runs import opened_record, public_statement, publish_statement
@@ -124,12 +136,47 @@ def _account_stream(directory: Path, as_json: bool, page: Path | None) -> None:
     typer.echo(rendered(statement) if as_json else render_statement(statement), nl=as_json)
 
 
-def _account_jointly(run_dirs: list[Path], as_json: bool) -> None:
+def _account_jointly(directories: list[Path], as_json: bool, namespace: str, delta: float | None) -> None:
+    from fedmf.accounting import ComposedStatement, JointStatement
     from fedmf.accounting import as_json as rendered
     from fedmf.runs import account_branches
 
-    statement = account_branches(run_dirs)
+    if len({directory.resolve() for directory in directories}) < len(directories):
+        raise ConfigError("run directories must differ; got one of them twice.")
+    if _are_branches(directories):
+        if namespace or delta is not None:
+            raise ConfigError("--user-namespace and --delta take different runs; got branches of one.")
+        statement: JointStatement | ComposedStatement = account_branches(directories)
+    else:
+        from fedmf.accounting import compose
+
+        statement = compose([costs_of(directory) for directory in directories], namespace, delta)
     typer.echo(rendered(statement.to_dict()) if as_json else statement.render_text())
+
+
+def _are_branches(directories: list[Path]) -> bool:
+    """Whether all of them are runs with one noise key."""
+    from fedmf.runs import read_header
+
+    if any(_is_stream(directory) for directory in directories):
+        return False
+    return len({read_header(directory).key_fingerprint for directory in directories}) == 1
+
+
+def costs_of(directory: Path) -> UserCosts:
+    """What a run or stream cost each of its users.
+
+    Raises:
+        ConfigError: it is neither.
+        LedgerError, StateError: records are damaged, or cannot be joined by user id.
+    """
+    if _is_stream(directory):
+        from fedmf.streaming import stream_costs
+
+        return stream_costs(directory)
+    from fedmf.runs import costs_of_run
+
+    return costs_of_run(directory)
 
 
 def _write_page(path: Path, statement: PrivacyStatement) -> None:

@@ -79,6 +79,18 @@ def simulate(
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Say epsilon, noise, memory and time a round; start nothing."
     ),
+    earlier: list[Path] = typer.Option(
+        [],
+        "--with",
+        metavar="DIR",
+        help="An earlier run or stream on the same users, which counts towards --total-epsilon. Repeatable.",
+    ),
+    total: float | None = typer.Option(
+        None,
+        "--total-epsilon",
+        metavar="E",
+        help="No user may spend more over this run and all --with: who would is not asked.",
+    ),
 ) -> None:
     """Train with user-level differential privacy and correlated noise.
 
@@ -108,8 +120,12 @@ def simulate(
     if dry_run:
         _show_plan(run)
         return
+    if (total is not None) != bool(earlier) or (earlier and resume is not None):
+        raise ConfigError("--with DIR and --total-epsilon E go together, and with a new run.")
     observers = [] if tensorboard is None else [TensorBoard(tensorboard)]
     place = resume or out or _place(run.execution.output_dir, config)
+    if total is not None:
+        run = _within(run, earlier, total, place)
     with going_on(lambda: _how(place)):
         if resume is None:
             session = Session.start(place, run, device.value)
@@ -120,6 +136,17 @@ def simulate(
             typer.echo(f"{place} is ready: fedmf simulate --resume {shlex.quote(str(place))}")
             return
         _carry_out(session, engine, observers)
+
+
+def _within(run: Run, earlier: Sequence[Path], total: float, place: Path) -> Run:
+    """The run with what is left to each user; the file beside its directory is as secret as a ledger."""
+    from fedmf.cli.account import costs_of
+    from fedmf.runs import within_total
+
+    costs = [costs_of(directory) for directory in earlier]
+    file = place.with_name(f"{place.name}.user-budgets.csv").absolute()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return within_total(run, costs, total, file)
 
 
 def _carry_out(session: Session, engine: Engine, observers: Sequence[TensorBoard]) -> None:

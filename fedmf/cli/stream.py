@@ -94,6 +94,9 @@ def stream(
     user_column: str | None = typer.Option(
         None, "--user-column", metavar="NAME", help="Column of user ids. Default: every row is another user."
     ),
+    user_namespace: str = typer.Option(
+        "", "--user-namespace", metavar="NAME", help="What user ids are ids of, to join this with others."
+    ),
     max_participations: int | None = typer.Option(
         None, "--max-participations", metavar="K", help="k, the most rows of one user that count. Default: 1."
     ),
@@ -187,6 +190,7 @@ def stream(
         delta=delta,
         rounds=rounds,
         user_column=user_column,
+        user_namespace=user_namespace,
         max_participations=max_participations,
         min_separation=min_separation,
         workloads=tuple(workload),

@@ -11,7 +11,7 @@ import typer
 from fedmf.cli.interruption import going_on
 
 if TYPE_CHECKING:
-    from fedmf.sweeps import Sweep, SweepResult
+    from fedmf.sweeps import Sweep, SweepResult, TrialSweep
 
 __all__ = ["sweep"]
 
@@ -43,22 +43,51 @@ def sweep(
     no finished run; a larger sweep can go on with the directory of a smaller one.
 
     On private data a sweep is not covered by the epsilon of one run: what all its runs cost together is
-    printed beside the results.
+    printed beside the results. With a table [trials] the number of runs is random and secret, the best run
+    alone is released, and epsilon is that of the best (docs/composition.md).
 
     Example: fedmf sweep configs/sweeps/mechanisms.toml --out sweeps/mechanisms --processes 2
     """
-    from fedmf.sweeps import load_sweep
+    from fedmf.sweeps import TrialSweep, load_sweep
 
     asked = load_sweep(file)
     if dry_run:
-        _show_plan(asked, processes)
+        if isinstance(asked, TrialSweep):
+            _show_trials(asked)
+        else:
+            _show_plan(asked, processes)
         return
     place = out if out is not None else Path("sweeps") / file.stem
     again = shlex.join(["fedmf", "sweep", str(file), "--out", str(place), "--processes", str(processes)])
     again += (f" --threads {threads}" if threads > 1 else "") + (" --keep-runs" if keep_runs else "")
     with going_on(lambda: f"every finished run is kept, go on with: {again}"):
+        if isinstance(asked, TrialSweep):
+            _release_best(asked, place, processes, threads, keep_runs)
+            return
         result = _carry_out(asked, place, processes, threads, keep_runs)
     _conclude(result)
+
+
+def _release_best(sweep: TrialSweep, place: Path, processes: int, threads: int, keep_runs: bool) -> None:
+    """Nothing of this tells how many trials there are."""
+    from fedmf.sweeps import render_best
+
+    typer.echo("Trials go on; how many there are, and how long they take, is secret.", err=True)
+    best = sweep.carry_out(place, processes, threads, keep_runs)
+    typer.echo(render_best(best.statement))
+    typer.echo(f"Released: {best.released}")
+
+
+def _show_trials(sweep: TrialSweep) -> None:
+    from fedmf.accounting import at_least
+
+    for keys in sweep.candidates:
+        typer.echo(f"a trial may be: {sweep.named(keys)}")
+    typer.echo(
+        f"The best of {sweep.trials.mean:g} trials on average costs ({at_least(sweep.privacy.epsilon)}, "
+        f"{at_least(sweep.privacy.delta)}); one alone costs epsilon "
+        f"{at_least(max(promise.epsilon for promise in sweep.promises))}. By {sweep.privacy.theorem}."
+    )
 
 
 def _carry_out(sweep: Sweep, place: Path, processes: int, threads: int, keep_runs: bool) -> SweepResult:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedmf.runs.budget import UserBudgets
+    from fedmf.runs.budget import UserBudgets, within_total
     from fedmf.runs.cost_estimate import dry_run, seconds_of_a_round
     from fedmf.runs.directory import FAILURES, RunDirectory
     from fedmf.runs.evaluation import (
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         account,
         account_branches,
         central,
+        costs_of_run,
         not_private,
         write_statement,
     )
@@ -123,6 +124,7 @@ __all__ = [
     "carried_out",
     "central",
     "clipped_sums",
+    "costs_of_run",
     "difference",
     "dotted_keys",
     "dry_run",
@@ -144,5 +146,6 @@ __all__ = [
     "run_of",
     "seconds_of_a_round",
     "verify_statement",
+    "within_total",
     "write_statement",
 ]

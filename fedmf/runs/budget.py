@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
-from fedmf.accounting import Plan, adjacency_factor, gaussian_sigma
+from fedmf.accounting import (
+    DifferentialPrivacy,
+    Plan,
+    UserCosts,
+    adjacency_factor,
+    compose,
+    gaussian_sigma,
+    joined_mu,
+    planned_mu,
+    remaining_epsilons,
+)
 from fedmf.errors import ConfigError
-from fedmf.records import Ledger
+from fedmf.noise import NoiseKey
+from fedmf.records import Ledger, new_file
 
-__all__ = ["UserBudgets", "check_names", "read_budgets"]
+if TYPE_CHECKING:
+    from fedmf.runs.run import Run
+
+__all__ = ["UserBudgets", "check_names", "read_budgets", "within_total"]
 
 
 def read_budgets(path: Path) -> dict[str, float]:
@@ -66,6 +84,61 @@ def check_names(budgets: Iterable[str], users: Iterable[str]) -> None:
             f"user_budgets must name users of the run; got {min(strangers)!r} and "
             f"{len(strangers) - 1} others that are not. A user who is named wrongly would have no budget."
         )
+
+
+def within_total(run: Run, earlier: Sequence[UserCosts], total: float, file: Path) -> Run:
+    """The same run with budgets that keep every user within a total over it and what was released before.
+
+    A user who spent μ has ε' left with μ(ε')² + μ² ≤ μ(total)²: a Gaussian filter (docs/composition.md),
+    which lets the run be chosen in sight of what was released. Earlier ones that can still go on count with
+    all that their contracts allow, for everybody.
+
+    Args:
+        run: to begin; without budgets of its own.
+        earlier: what each earlier run or stream cost its users.
+        total: ε of all together at the run's δ, fixed before the first of them began.
+        file: where the budgets are written, a new file for its owner alone.
+
+    Raises:
+        ConfigError: the run is without noise or amplified, has budgets already, or names another unit,
+            adjacency or namespace than the earlier ones; one of these is amplified; or a user has spent more
+            than the total.
+        LedgerError: the earlier ones cannot be joined by user id.
+    """
+    privacy = run.privacy
+    if not isinstance(privacy, DifferentialPrivacy) or privacy.amplified or privacy.user_budgets:
+        raise ConfigError(
+            "a total epsilon needs a run with noise, not amplified, and no user_budgets of its own; got "
+            f"{privacy.to_dict()}."
+        )
+    if amplified := [one.name for one in earlier if one.amplified is not None]:
+        raise ConfigError(f"no filter covers amplified runs; got {amplified[0]}. Its epsilon adds up.")
+    together = compose(earlier, privacy.user_namespace, privacy.delta)
+    described = (privacy.unit.name, privacy.adjacency, privacy.user_namespace)
+    before = (earlier[0].unit, earlier[0].adjacency, together.namespace)
+    if described != before:
+        raise ConfigError(
+            f"unit, adjacency and user_namespace of the run must be those of earlier ones, {before}; got "
+            f"{described}."
+        )
+    seed = privacy.noise_seed
+    if seed is not None and NoiseKey.from_seed(seed).fingerprint in {one.key for one in earlier}:
+        raise ConfigError(f"noise_seed must be that of no earlier run; got {seed}: both add the same noise.")
+    more = planned_mu([one for one in earlier if not one.finished])
+    users, spent = joined_mu([one for one in earlier if one.finished])
+    try:
+        *left, fresh = remaining_epsilons(np.hypot([*spent, 0.0], more), total, privacy.delta).tolist()
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    budgets = dict(zip(users, left, strict=True))
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["user", "epsilon"])
+    ids = run.task_source.build().dataset.user_ids
+    writer.writerows([user, repr(budgets.get(user, fresh))] for user in ids)
+    with new_file(file) as written:
+        written.write(text.getvalue().encode())
+    return replace(run, privacy=replace(privacy, user_budgets=str(file)))
 
 
 class UserBudgets:

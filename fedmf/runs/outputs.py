@@ -13,11 +13,13 @@ from fedmf.accounting import (
     Branch,
     JointStatement,
     PrivacyStatement,
+    UserCosts,
     as_json,
     build_joint_statement,
     build_statement,
     render,
     render_page,
+    run_costs,
 )
 from fedmf.errors import ConfigError
 from fedmf.records import write_durably
@@ -37,6 +39,7 @@ __all__ = [
     "account",
     "account_branches",
     "central",
+    "costs_of_run",
     "draw_learning_curve",
     "metric_columns",
     "not_private",
@@ -200,3 +203,14 @@ def account_branches(paths: Sequence[str | Path]) -> JointStatement:
         return build_joint_statement(
             [Branch(str(path), *opened.enter_context(opened_record(Path(path)))) for path in paths]
         )
+
+
+def costs_of_run(path: str | Path) -> UserCosts:
+    """What a run cost each of its users, to be composed with other runs and streams.
+
+    Raises:
+        ConfigError: it is not a run directory.
+        LedgerError: its records are damaged or contradict each other, or it adds no noise.
+    """
+    with opened_record(Path(path)) as recorded:
+        return run_costs(str(path), *recorded)

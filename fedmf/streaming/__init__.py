@@ -6,7 +6,7 @@ from fedmf.streaming.position import Position
 from fedmf.streaming.push import PrivateRelease, PrivateStream
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader
 from fedmf.streaming.run import Handling, StreamRun
-from fedmf.streaming.session import account_stream, open_reader, open_run
+from fedmf.streaming.session import account_stream, open_reader, open_run, stream_costs
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StateError, StreamState
 from fedmf.streaming.statement_text import render_statement, render_statement_page
@@ -33,5 +33,6 @@ __all__ = [
     "plan_stream",
     "render_statement",
     "render_statement_page",
+    "stream_costs",
     "stream_statement",
 ]

@@ -8,6 +8,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
+from fedmf.accounting import UserCosts, gaussian_mu, joint_multiplier
 from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.records import Guard, Histories
 from fedmf.streaming.lines import Lines
@@ -21,7 +24,7 @@ from fedmf.streaming.state import StateError, StreamState
 from fedmf.streaming.statements import stream_statement
 from fedmf.streaming.text_rows import CsvReader, JsonLinesReader
 
-__all__ = ["FORMATS", "account_stream", "open_pushed", "open_reader", "open_run"]
+__all__ = ["FORMATS", "account_stream", "open_pushed", "open_reader", "open_run", "stream_costs"]
 
 _SUFFIXES: Final = {
     ".csv": "csv",
@@ -190,13 +193,52 @@ def account_stream(directory: Path) -> dict[str, Any]:
     Raises:
         StateError, ValueError: not a state directory, damaged or altered, or in use by another process.
     """
+    with _checked(directory) as (state, users):
+        return stream_statement(state.plan, state.position, users, state.key, lost_steps(state.openings()))
+
+
+def stream_costs(directory: Path) -> UserCosts:
+    """What a stream cost each of its users, to be composed with other streams and runs.
+
+    Its record tells how often each user took part and the least distance of two rows of one user, not when:
+    a user is counted with the worst steps of that number, so far apart.
+
+    Raises:
+        StateError, ValueError: as for `account_stream`, or the stream has no user column.
+    """
+    with _checked(directory) as (state, users):
+        plan, key = state.plan, state.key
+        if plan.settings.user_column is None:
+            raise StateError(f"{directory} names no users (--user-column): it cannot be joined by user id.")
+        lost = [plan.noise_multiplier] * len(lost_steps(state.openings()))
+        counts, of = np.unique(users.counts, return_inverse=True)
+        sigmas = [plan.multiplier_under(count, users.min_separation) for count in counts.tolist()]
+        mus = np.array([gaussian_mu(joint_multiplier(sigma, *lost)) for sigma in sigmas])
+        return UserCosts(
+            str(directory),
+            "user",
+            plan.mechanism.users.adjacency,
+            plan.settings.user_namespace,
+            key.fingerprint,
+            key.public,
+            plan.settings.delta,
+            users.names,
+            mus[of],
+            gaussian_mu(joint_multiplier(plan.noise_multiplier, *lost)),
+            exact=False,
+            finished=state.position.step == plan.rounds,
+        )
+
+
+@contextmanager
+def _checked(directory: Path) -> Iterator[tuple[StreamState, Histories]]:
+    """A stream's state, computed again as far as it can be, and who took part."""
     with StreamState.open(directory) as state:
         position, plan = state.position, state.plan
         if (saved := state.stream_state()) is not None:
             # Mechanisms of later segments come with it, and are checked.
             plan.stream(KeySchedule.of_record(state.key, state, position.step)).load_state_dict(saved)
-        users = Histories.from_rows(plan.participation, state.users(), position.separation)
-        return stream_statement(plan, position, users, state.key, lost_steps(state.openings()))
+        yield state, Histories.from_rows(plan.participation, state.users(), position.separation)
 
 
 @contextmanager

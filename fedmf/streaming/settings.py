@@ -26,6 +26,7 @@ class Settings:
         rounds: n; None for the number of rows of the input, or for no horizon.
         unbounded: whether there is no horizon; then k must be given, a user's rows in all time.
         user_column: name of the column of user ids; None: every row is another user.
+        user_namespace: what user ids are ids of; streams and runs of one namespace concern the same people.
         max_participations: k; None for 1.
         min_separation: b; None for n.
         workloads: A₁ and A₂ by name, or one for both.
@@ -63,6 +64,7 @@ class Settings:
     every: int = 1
     seed: int | None = None
     unbounded: bool = False
+    user_namespace: str = ""
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:

@@ -97,6 +97,7 @@ def stream_statement(
     planned = certified_epsilon(sigma, settings.delta, asked)
     return {
         "unit": "user",
+        "user_namespace": settings.user_namespace,
         "adjacency": made.users.adjacency,
         "method": made.name,
         "mechanism": plan.strategies[0],

@@ -1,5 +1,6 @@
 """Sweeps: many runs that differ in some keys, tuned and compared on seeds, as one value."""
 
+from fedmf.sweeps.best_of_trials import BestOfTrials, render_best
 from fedmf.sweeps.carrying_out import Progress, carry_out
 from fedmf.sweeps.comparison import Interval, mean_interval, paired_interval
 from fedmf.sweeps.composition import ComposedPrivacy, composed_privacy
@@ -7,9 +8,11 @@ from fedmf.sweeps.results import CellResult, SweepResult
 from fedmf.sweeps.sweep import SEED_KEYS, Cell, PlannedRun, Sweep, described
 from fedmf.sweeps.sweep_file import load_sweep
 from fedmf.sweeps.table import Table, result_table
+from fedmf.sweeps.trial_sweep import TrialSweep
 
 __all__ = [
     "SEED_KEYS",
+    "BestOfTrials",
     "Cell",
     "CellResult",
     "ComposedPrivacy",
@@ -19,11 +22,13 @@ __all__ = [
     "Sweep",
     "SweepResult",
     "Table",
+    "TrialSweep",
     "carry_out",
     "composed_privacy",
     "described",
     "load_sweep",
     "mean_interval",
     "paired_interval",
+    "render_best",
     "result_table",
 ]

@@ -16,7 +16,7 @@ from fedmf.accounting import (
     joint_multiplier,
 )
 
-__all__ = ["ComposedPrivacy", "composed_privacy"]
+__all__ = ["ComposedPrivacy", "composed_privacy", "least_multiplier"]
 
 #: σ of an (ε, δ) is rounded up where it is found; here it must not be above that of a run.
 _DOWN: Final = 1 - 1e-9
@@ -99,8 +99,7 @@ def composed_privacy(runs: Sequence[Sequence[Privacy]]) -> ComposedPrivacy:
         rule = "sum of ε and of δ, since some are amplified"
     else:
         delta = min((promise.delta for promise in everything), default=0.0)
-        sigmas = [min(gaussian_sigma(promise.epsilon, promise.delta) for promise in run) for run in noised]
-        epsilon = gaussian_epsilon(_DOWN * joint_multiplier(*sigmas), delta) if sigmas else 0.0
+        epsilon = gaussian_epsilon(joint_multiplier(*map(least_multiplier, noised)), delta) if noised else 0.0
         rule = "Gaussian composition"
     return ComposedPrivacy(
         runs=len(runs),
@@ -113,6 +112,11 @@ def composed_privacy(runs: Sequence[Sequence[Privacy]]) -> ComposedPrivacy:
         adjacency="replace-one" if adjacencies == {"replace-one"} else "zero-out",
         public_noise=any(promise.noise_seed is not None for promise in everything),
     )
+
+
+def least_multiplier(promises: Sequence[DifferentialPrivacy]) -> float:
+    """σ of a Gaussian mechanism at most as private as a run without amplification that makes one of these."""
+    return _DOWN * min(gaussian_sigma(promise.epsilon, promise.delta) for promise in promises)
 
 
 def _noised(run: Sequence[Privacy]) -> list[DifferentialPrivacy]:

@@ -20,7 +20,7 @@ from fedmf.values import dotted
 if TYPE_CHECKING:
     from fedmf.sweeps.carrying_out import Observer, SweepResult
 
-__all__ = ["SEED_KEYS", "Cell", "PlannedRun", "Sweep", "described"]
+__all__ = ["SEED_KEYS", "Cell", "PlannedRun", "Sweep", "described", "layered"]
 
 #: What a seed of a sweep sets, unless the sweep says otherwise.
 SEED_KEYS: Final = (
@@ -44,6 +44,16 @@ def described(values: Mapping[str, Scalar]) -> str:
     return ", ".join(
         f"{name}={value:g}" if type(value) is float else f"{name}={value}" for name, value in values.items()
     )
+
+
+def layered(values: Mapping[str, Any], *layers: Mapping[str, Scalar]) -> dict[str, Any]:
+    """A configuration with keys over it; a key that its kinds do not have is left out."""
+    found = dict(values)
+    for layer in layers:
+        kinds = {name: value for name, value in layer.items() if name.endswith(".kind")}
+        found = overridden(found, kinds)
+        found |= {name: value for name, value in layer.items() if takes_key(found, name)}
+    return found
 
 
 @dataclass(frozen=True)
@@ -218,15 +228,10 @@ class Sweep:
     def keys_of(self, cell: Cell, tuned: Mapping[str, Scalar], seed: int | None) -> dict[str, Any]:
         """The configuration of a cell with tuned values and a seed, by dotted key."""
         assert isinstance(self.base, Mapping)
-        values = overridden(self.base, self.variants[cell.variant])
         layers = [dict(cell.point), dict(tuned)]
         if seed is not None:
             layers.append(dict.fromkeys(self.seed_keys, seed))
-        for layer in layers:
-            kinds = {name: value for name, value in layer.items() if name.endswith(".kind")}
-            values = overridden(values, kinds)
-            values |= {name: value for name, value in layer.items() if takes_key(values, name)}
-        return values
+        return layered(overridden(self.base, self.variants[cell.variant]), *layers)
 
     def tuned_of(self, cell: Cell, tuned: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """The tuned values that a cell has."""

@@ -155,6 +155,10 @@ _ITEMS = (
         kept=("deterministic-bounds.json",), unrun="it takes an hour of searches",
     ),
     Item(
+        "composition", _OURS, "several runs under one ε", "100,000 people, three runs and a stream",
+        ("composition.md",), ("accounting/composition.py",), ("accounting/composition.py",),
+    ),
+    Item(
         "compare-mechanisms", _OURS, "mechanisms on digits", "240 rounds, 10 seeds",
         ("compare_mechanisms.md", "compare_mechanisms.png"), (), ("compare_mechanisms.py",),
         unrun="it is 275 runs",

@@ -16,6 +16,7 @@ from support.small_runs import small_run
 
 from fedmf.accounting import gaussian_epsilon
 from fedmf.cli.app import run as command
+from fedmf.errors import LedgerError
 from fedmf.noise.key import NoiseKey
 from fedmf.runs import PrivateEvaluation, account, account_branches
 from fedmf.runs.directory import RunDirectory
@@ -130,8 +131,11 @@ def refused(paths: list[Path], capsys: pytest.CaptureFixture[str]) -> str:
 def test_other_runs_are_no_branches(
     branches: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Another run has another noise key, and is joined with this one by users' ids."""
     create(tmp_path / "other").close()
-    assert "must be a branch of the run" in refused([branches[0], tmp_path / "other"], capsys)
+    assert "must be named to join users by id" in refused([branches[0], tmp_path / "other"], capsys)
+    with pytest.raises(LedgerError, match="must be a branch of the run"):
+        account_branches([branches[0], tmp_path / "other"])
     assert "got one of them twice" in refused([branches[0], branches[0]], capsys)
 
 

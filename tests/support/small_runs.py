@@ -50,6 +50,7 @@ KEYS = {
     "cohort_size": "cohorts.size",
     **_table("cohorts", "rounds min_separation max_participations"),
     **_table("privacy", "epsilon delta adjacency clip_norm noise_seed max_epsilon user_budgets amplified"),
+    **_table("privacy", "user_namespace"),
     "mechanism": "mechanism.kind",
     **_table("mechanism", "bands workload second_workload second_moment_importance storage_dtype"),
     "server_optimizer": "optimizer.kind",

@@ -14,11 +14,12 @@ from fedmf.accounting.statement.privacy_statement import (
     planned_statement,
 )
 from fedmf.accounting.statement.text import render
-from fedmf.accounting.statement.words import OPERATING_SYSTEM_KEY, PUBLIC_KEY
+from fedmf.accounting.statement.words import OPERATING_SYSTEM_KEY, PUBLIC_KEY, REALISED_ASSUMPTION
 
 __all__ = [
     "OPERATING_SYSTEM_KEY",
     "PUBLIC_KEY",
+    "REALISED_ASSUMPTION",
     "Branch",
     "JointStatement",
     "PrivacyStatement",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ from fedmf.factorization import Branches
 
 __all__ = ["UserPrivacy", "user_privacy"]
 
+#: Relative, of a few operations on doubles.
+_ROUNDING: Final = 2.0**-50
+
 
 @dataclass(frozen=True, eq=False)
 class UserPrivacy:
@@ -30,6 +34,7 @@ class UserPrivacy:
         first_round: the first of them, 0-based; ``last_round`` likewise; −1 if there is none.
         evaluations: in how many private evaluations each took part.
         sensitivity: how far the user's rounds can move what was released, per unit clip norm.
+        mu: the user's GDP parameter, evaluations included, rounded up; 0 without noise.
         epsilon: ε of the user, evaluations included, against an observer who knows when the user took part;
             infinite without noise.
     """
@@ -40,6 +45,7 @@ class UserPrivacy:
     last_round: NDArray[np.integer]
     evaluations: NDArray[np.int64]
     sensitivity: NDArray[np.float64]
+    mu: NDArray[np.float64]
     epsilon: NDArray[np.float64]
 
 
@@ -73,10 +79,11 @@ def user_privacy(
         judged[where] = asked.lengths
         noise = plan.evaluation.relative_noise_std(plan.privacy.adjacency)
         mus[where] = np.hypot(mus[where], _mu(asked.sensitivity, noise, plan))
+    mus *= 1 + _ROUNDING
     noisy = plan.noise_multiplier > 0
     epsilon = gaussian_epsilons(mus, plan.privacy.delta) if noisy else np.full(mus.size, np.inf)
     return UserPrivacy(
-        users, trained.lengths, trained.first, trained.last, judged, trained.sensitivity, epsilon
+        users, trained.lengths, trained.first, trained.last, judged, trained.sensitivity, mus, epsilon
     )
 
 

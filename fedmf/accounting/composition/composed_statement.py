@@ -1,0 +1,253 @@
+"""One privacy statement for several runs and streams on the same users."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from fedmf.accounting.composition.adaptive import odometer_epsilon
+from fedmf.accounting.composition.composed_text import render_composed
+from fedmf.accounting.composition.costs import UserCosts, joined_mu, planned_mu
+from fedmf.accounting.composition.loss_distribution import ComposedLosses, epsilon_of
+from fedmf.accounting.gaussian import gaussian_epsilons
+from fedmf.accounting.statement import REALISED_ASSUMPTION
+from fedmf.accounting.unit import UNITS
+from fedmf.errors import LedgerError
+from fedmf.typing import Vector
+from fedmf.version import SOFTWARE
+
+__all__ = ["ComposedStatement", "compose"]
+
+QUANTILES: Final = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
+_ASSUMPTIONS: Final = (
+    "these directories hold all that was released about these users; what is not among them costs more",
+    "one person has the same id in all of them, and no other id in any",
+    "noise multipliers, strategies, contracts and budgets were fixed before the first release of any; "
+    "epsilon_odometer holds without this",
+    REALISED_ASSUMPTION,
+)
+_NAMED: Final = "ids of directories that name no namespace are of {namespace!r}: asserted, not recorded"
+_SECRET: Final = (
+    "the cohorts of amplified runs stay secret, and no amplified run went on while another run that saw its "
+    "releases, or whose releases it saw, did"
+)
+_INEXACT: Final = (
+    "a stream's record tells how often each user took part, not when: its users are counted with the worst "
+    "steps, so far apart as recorded"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class ComposedStatement:
+    """What several runs and streams cost their users together.
+
+    Attributes:
+        costs: of each, in the order in which they were given.
+        namespace: of the user ids.
+        asserted: whether somebody asserted it for a directory that names none.
+        delta: δ of every ε here.
+        users: ids of those that took part in any.
+        mu: √(Σ μ²) of each over all of them: towards those who know who took part when.
+        hidden_mu: the same without amplified runs, shape (users,).
+    """
+
+    costs: tuple[UserCosts, ...]
+    namespace: str
+    asserted: bool
+    delta: float
+    users: list[str]
+    mu: Vector
+    hidden_mu: Vector
+
+    @cached_property
+    def epsilon(self) -> Vector:
+        """ε of each user, shape (users,), never below the exact one."""
+        return gaussian_epsilons(self.mu, self.delta)
+
+    @cached_property
+    def quantiles(self) -> dict[float, float]:
+        """q ↦ the smallest ε that at least a fraction q of the users does not exceed."""
+        return {q: self.epsilon[place].item() for q, place in self._places(self.mu).items()}
+
+    @cached_property
+    def hidden(self) -> dict[float, float] | None:
+        """The same while the cohorts of amplified runs stay secret; None without such runs."""
+        if self._losses is None:
+            return None
+        places = self._places(self.hidden_mu)
+        mus = {q: self.hidden_mu[place].item() for q, place in places.items()}
+        distinct = {mu: self._losses.epsilon_with(mu, self.delta) for mu in {*mus.values()}}
+        return {q: distinct[mu] for q, mu in mus.items()}
+
+    @cached_property
+    def planned(self) -> float:
+        """ε of a user who does all that every contract allows, while cohorts stay secret."""
+        known = [one for one in self.costs if one.amplified is None]
+        return epsilon_of(planned_mu(known), self.delta, self._losses)
+
+    @cached_property
+    def sums(self) -> tuple[float, float]:
+        """(Σ ε of the worst user, ε of each at its own δ; Σ δ): what adding up would say."""
+        totals = np.zeros(len(self.users))
+        place = {user: i for i, user in enumerate(self.users)}
+        for one in self.costs:
+            where = np.array([place[user] for user in one.users], dtype=np.int64)
+            np.add.at(totals, where, gaussian_epsilons(one.mu, one.delta))
+        return float(totals.max(initial=0.0)), math.fsum(one.delta for one in self.costs)
+
+    @cached_property
+    def _losses(self) -> ComposedLosses | None:
+        amplified = [one.amplified for one in self.costs if one.amplified is not None]
+        return ComposedLosses(amplified) if amplified else None
+
+    def _places(self, mu: Vector) -> dict[float, int]:
+        """q ↦ a user whose μ is that quantile."""
+        order = np.argsort(mu, kind="stable")
+        return {q: int(order[max(1, math.ceil(q * mu.size - 1e-9)) - 1]) for q in QUANTILES}
+
+    @property
+    def public_noise(self) -> bool:
+        """Whether the noise of one of them can be computed by anybody."""
+        return any(one.public_noise for one in self.costs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; figures come from the records of participation and are not private."""
+        first, odometer = self.costs[0], odometer_epsilon(self.mu, self.delta)
+        places, (added, added_delta) = self._places(self.mu), self.sums
+        hidden = None if self.hidden is None else {f"{q:g}": _finite(e) for q, e in self.hidden.items()}
+        return {
+            "composed": [self._part(one) for one in self.costs],
+            "unit": first.unit,
+            "user_namespace": self.namespace,
+            "adjacency": first.adjacency,
+            "delta": self.delta,
+            "epsilon_planned": _finite(self.planned),
+            "epsilon_realised": self.quantiles[1.0],
+            "epsilon_realised_median": self.quantiles[0.5],
+            "epsilon_realised_quantiles": {f"{q:g}": e for q, e in self.quantiles.items()},
+            "epsilon_secret_cohorts_quantiles": hidden,
+            "mu_realised": float(self.mu.max()),
+            "epsilon_odometer": float(odometer.max()),
+            "epsilon_odometer_median": float(odometer[places[0.5]]),
+            "epsilon_sum": added,
+            "delta_sum": added_delta,
+            "users_participated": len(self.users),
+            "users_by_directories": {str(n): count for n, count in sorted(self._shared().items())},
+            "noise_key_public": self.public_noise,
+            "assumptions": self._assumptions(),
+            "not_private": "all of this statement but epsilon_planned",
+            "stated_by": SOFTWARE,
+        }
+
+    def _part(self, one: UserCosts) -> dict[str, Any]:
+        worst = float(one.mu.max(initial=0.0))
+        return {
+            "directory": one.name,
+            "noise_key": one.key,
+            "users_participated": len(one.users),
+            "delta": one.delta,
+            "mu_realised": worst,
+            "epsilon_realised": gaussian_epsilons(np.array([worst]), one.delta).item(),
+            "amplified": one.amplified is not None,
+        }
+
+    def _shared(self) -> Counter[int]:
+        """How many users took part in how many of them."""
+        taken = Counter(user for one in self.costs for user in one.users)
+        return Counter(taken.values())
+
+    def _assumptions(self) -> list[str]:
+        say = UNITS[self.costs[0].unit].say
+        return [
+            *map(say, _ASSUMPTIONS),
+            *([_NAMED.format(namespace=self.namespace)] if self.asserted else []),
+            *([] if self._losses is None else [_SECRET]),
+            *([] if all(one.exact for one in self.costs) else [_INEXACT]),
+        ]
+
+    def render_text(self) -> str:
+        """As plain text for a terminal."""
+        return render_composed(self.to_dict())
+
+
+def compose(costs: Sequence[UserCosts], namespace: str = "", delta: float | None = None) -> ComposedStatement:
+    """Account for several runs and streams on the same users together, joined by user id.
+
+    Args:
+        costs: of two or more, each with a noise key of its own.
+        namespace: asserted of the ids of those that name none.
+        delta: δ of the result; the smallest of theirs if left out, or the sum of all where δ of an amplified
+            run cannot be lowered.
+
+    Raises:
+        LedgerError: units, adjacencies or namespaces differ, no namespace is named, two have one noise key,
+            nobody took part, or δ is out of range.
+
+    Guarantees:
+        Each user's ε is at most the sum of its ε of each, with the sum of their δ, but for rounding.
+    """
+    _require_one("unit", {one.unit: one.name for one in costs})
+    _require_one("adjacency", {one.adjacency: one.name for one in costs})
+    asserted = any(not one.namespace for one in costs)
+    named = {one.namespace: one.name for one in costs if one.namespace}
+    if asserted and not namespace:
+        nameless = next(one.name for one in costs if not one.namespace)
+        raise LedgerError(
+            f"user_namespace (what ids are ids of) must be named to join users by id; {nameless} names none. "
+            "Assert it with --user-namespace NAME."
+        )
+    if namespace:
+        named.setdefault(namespace, "--user-namespace")
+    _require_one("user_namespace", named)
+    _require_own_keys(costs)
+    chosen = _delta(costs, delta)
+    users, mu = joined_mu(costs)
+    if not users:
+        raise LedgerError("users (of runs and streams) must be at least one; nobody took part in any.")
+    place = {user: i for i, user in enumerate(users)}
+    hidden = np.zeros(len(users))
+    known, part = joined_mu([one for one in costs if one.amplified is None])
+    hidden[[place[user] for user in known]] = part
+    return ComposedStatement(tuple(costs), next(iter(named)), asserted, chosen, users, mu, hidden)
+
+
+def _require_one(what: str, found: dict[str, str]) -> None:
+    if len(found) > 1:
+        (one, first), (other, second), *_ = found.items()
+        raise LedgerError(
+            f"{what} must be the same to account for several together; {first} has {one!r} and {second} "
+            f"{other!r}."
+        )
+
+
+def _require_own_keys(costs: Sequence[UserCosts]) -> None:
+    holders: dict[str, str] = {}
+    for one in costs:
+        if one.key in holders:
+            raise LedgerError(
+                f"noise keys must be different; {holders[one.key]} and {one.name} have {one.key}. Their "
+                "noise is not independent: account for branches of one run by themselves."
+            )
+        holders[one.key] = one.name
+
+
+def _delta(costs: Sequence[UserCosts], delta: float | None) -> float:
+    least = math.fsum(one.amplified.least_delta for one in costs if one.amplified is not None)
+    smallest, total = min(one.delta for one in costs), math.fsum(one.delta for one in costs)
+    chosen = delta if delta is not None else (total if least else smallest)
+    if not 0 < chosen < 1 or chosen < least:
+        raise LedgerError(
+            f"δ (delta) must lie strictly between 0 and 1 and be at least {least!r}, the sum of those that "
+            f"amplified runs state; got {chosen!r}."
+        )
+    return chosen
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,65 @@
+"""ε of a Gaussian release together with amplified runs, by privacy loss distributions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+from fedmf.accounting.composition.costs import AmplifiedCost
+from fedmf.accounting.gaussian import gaussian_epsilon
+
+__all__ = ["ComposedLosses"]
+
+
+class ComposedLosses:
+    """Amplified runs together, to be composed with a Gaussian release of any μ.
+
+    Each run is dominated by a pair that was fixed before any of them began, so together they are dominated by
+    the product of the pairs, whose loss is the sum of independent losses: docs/composition.md.
+
+    Args:
+        runs: of secret cohorts, each drawn with a key of its own; at least one.
+
+    References:
+        Zhu, Dong, Wang (2022), "Optimal Accounting of Differential Privacy via Characteristic Function",
+        Theorem 10. Doroshenko, Ghazi, Kamath, Kumar, Manurangsi (2022), "Connect the Dots". Kairouz, Oh,
+        Viswanath (2015), "The Composition Theorem for Differential Privacy", where (ε, δ) alone is known.
+
+    >>> from fedmf.accounting.composition.costs import StatedCost
+    >>> both = ComposedLosses([StatedCost(1.0, 1e-6)])
+    >>> round(both.epsilon_with(0.0, 1e-5), 2), both.epsilon_with(0.0, 1e-7)
+    (1.0, inf)
+    """
+
+    def __init__(self, runs: Sequence[AmplifiedCost]) -> None:
+        self._interval = min(run.resolution for run in runs)
+        distributions = (run.loss_distribution(self._interval) for run in runs)
+        self._together: Any = reduce(lambda one, other: one.compose(other), distributions)
+        #: No smaller δ has a finite ε.
+        self.least_delta = math.fsum(run.least_delta for run in runs)
+
+    def epsilon_with(self, mu: float, delta: float) -> float:
+        """ε at δ of the runs and a μ-GDP release together, an upper bound; infinite where δ is too small.
+
+        Args:
+            mu: μ ≥ 0.
+            delta: δ in (0, 1).
+        """
+        from dp_accounting.pld import privacy_loss_distribution
+
+        together = self._together
+        if mu > 0:
+            gaussian = privacy_loss_distribution.from_gaussian_mechanism(
+                (1 - 2.0**-50) / mu, value_discretization_interval=self._interval
+            )
+            together = together.compose(gaussian)
+        return float(together.get_epsilon_for_delta(delta))
+
+
+def epsilon_of(mu: float, delta: float, losses: ComposedLosses | None) -> float:
+    """ε at δ of a μ-GDP release, and of amplified runs beside it if there are any."""
+    if losses is not None:
+        return losses.epsilon_with(mu, delta)
+    return gaussian_epsilon(1 / mu, delta) if mu > 0 else 0.0

@@ -1,0 +1,215 @@
+"""Carrying trials out and releasing the best of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fedmf.accounting import as_json, at_least
+from fedmf.errors import ConfigError, rebuilding
+from fedmf.records import create_directory, write_durably, write_tensors
+from fedmf.runs import ReleasedModel, run_of
+from fedmf.runs.tables import render_toml
+from fedmf.sweeps.place import SweepPlace
+from fedmf.sweeps.processes import Crew
+from fedmf.sweeps.results import MetricColumn, metric_column
+from fedmf.sweeps.trial_sweep import TrialSweep
+from fedmf.version import SOFTWARE
+
+__all__ = ["BestOfTrials", "carry_out_trials", "render_best"]
+
+BEST, DRAWN = "best", "trials.secret.json"
+STATEMENT, STATEMENT_TEXT = "statement.json", "statement.txt"
+CONFIG, MODEL = "config.toml", "model.safetensors"
+_ASSUMPTIONS: Final = (
+    "the lists of values, the law of the number of trials and the score were fixed without regard to data",
+    "the examples of a score that is not noised are public, or of people who are no users of the runs",
+    "every user id belongs to one person who takes part under no other id",
+    "noise of each trial follows from a secret key of its own",
+    "nothing but this directory leaves: neither the other runs nor how many there were",
+)
+_NOT_COVERED: Final = (
+    "how long it took, and what the machine shows of the number of runs meanwhile",
+    "choices made before by looking at the data, and whatever else was released about these users: (epsilon, "
+    "delta) of all of it add up",
+    "realised participation: epsilon is that of what the contracts allow",
+)
+_SECRET: Final = "trials.secret.json, runs and finished: the number of trials, ledgers and noise keys"
+
+
+@dataclass(frozen=True)
+class BestOfTrials:
+    """What was released.
+
+    Attributes:
+        path: directory of the sweep.
+        statement: of the release.
+        failed: how many trials of this process failed, which the operator alone may know.
+    """
+
+    path: Path
+    statement: Mapping[str, Any]
+    failed: int = 0
+
+    @property
+    def released(self) -> Path:
+        """What may leave: model, configuration and statement."""
+        return self.path / BEST
+
+
+def carry_out_trials(
+    sweep: TrialSweep, path: Path, processes: int, threads: int, keep_runs: bool
+) -> BestOfTrials:
+    """See `TrialSweep.carry_out`."""
+    with SweepPlace(path) as place:
+        drawn = _drawn(sweep, place)
+        failed = 0
+        if not (place.path / BEST).is_dir():
+            _require_public_score(sweep)
+            failed = _carry_out(sweep, place, drawn, processes, threads)
+            _release(sweep, place, drawn)
+        if not keep_runs:
+            for folder in ("runs", "finished"):
+                shutil.rmtree(place.path / folder)
+                (place.path / folder).mkdir(mode=0o700)
+            write_durably(place.path / DRAWN, _kept(sweep, {}), mode=0o600)
+        return BestOfTrials(place.path, json.loads((place.path / BEST / STATEMENT).read_text()), failed)
+
+
+def _carry_out(
+    sweep: TrialSweep, place: SweepPlace, drawn: Mapping[str, int], processes: int, threads: int
+) -> int:
+    """Carry out what is not finished yet; how many failed."""
+    failed, waiting = 0, [name for name in drawn if not place.finished(name).is_file()]
+    with Crew(processes, threads) as crew:
+        while waiting or crew.free < processes:
+            while crew.free and waiting:
+                name = waiting.pop()
+                keys = sweep.candidates[drawn[name]]
+                crew.begin(name, (keys, place.run(name), place.finished(name), True))
+            failed += sum(error is not None for _, error in crew.finished())
+    return failed
+
+
+def _drawn(sweep: TrialSweep, place: SweepPlace) -> dict[str, int]:
+    """The candidate of each trial by the trial's name: drawn once and kept, in a random order."""
+    file = place.path / DRAWN
+    if not file.is_file():
+        count, candidates = sweep.trials.number(secrets.randbits(256)), len(sweep.candidates)
+        trials = {secrets.token_hex(12): secrets.randbelow(candidates) for _ in range(count)}
+        write_durably(file, _kept(sweep, trials), mode=0o600)
+    with rebuilding(f"trials {file}", ConfigError):
+        kept = json.loads(file.read_text())
+        digest, trials = kept["sweep"], dict(kept["trials"])
+    if digest != sweep.digest:
+        raise ConfigError(
+            f"directory of the sweep {place.path} must be new or this sweep's; it holds trials of another."
+        )
+    return trials
+
+
+def _kept(sweep: TrialSweep, trials: Mapping[str, int]) -> bytes:
+    return (json.dumps({"sweep": sweep.digest, "trials": trials}) + "\n").encode()
+
+
+def _require_public_score(sweep: TrialSweep) -> None:
+    """Refuse a score from examples of the users who are protected, unless noise was added to it."""
+    if sweep.metric.endswith("_private") and not sweep.metric.endswith("_not_private"):
+        return
+    owner = run_of(sweep.candidates[0]).task_source.build().dataset.test_owner
+    if owner == "training users" or sweep.metric.endswith("_not_private"):
+        raise ConfigError(
+            "metric (score of the trials) must be private or computed on examples that are no user's; got "
+            f"{sweep.metric or 'one'} on those of the users. What is best by it tells of them without noise."
+        )
+
+
+def _release(sweep: TrialSweep, place: SweepPlace, drawn: Mapping[str, int]) -> None:
+    """Put the best trial into its directory; names are random, so that equal scores are decided by chance."""
+    scores: dict[str, tuple[float, str]] = {}
+    values: dict[str, tuple[float, MetricColumn]] = {}
+    for name in sorted(drawn):
+        if (kept := place.kept(name)) is None:
+            continue
+        column = metric_column(sweep.metric, kept)
+        value = column.final(kept["metrics"], sweep.last)
+        good = value if column.higher_is_better else -value
+        values[name] = value, column
+        scores[name] = (good if math.isfinite(good) else -math.inf), name
+    best = max(scores, key=scores.__getitem__, default=None)
+    if best is None:
+        statement = _statement(sweep, None, None)
+    else:
+        value, column = values[best]
+        statement = _statement(sweep, drawn[best], (column.name, value))
+
+    def fill(folder: Path) -> None:
+        write_durably(folder / STATEMENT, as_json(statement).encode())
+        write_durably(folder / STATEMENT_TEXT, render_best(statement).encode())
+        if best is not None:
+            write_durably(folder / CONFIG, render_toml(run_of(sweep.candidates[drawn[best]])).encode())
+            model = ReleasedModel.of(place.run(best))
+            about = {"software": model.software, "rounds": str(model.rounds)}
+            write_tensors(folder / MODEL, model.tensors, about)
+
+    create_directory(place.path / BEST, "directory of the best", fill)
+
+
+def _statement(sweep: TrialSweep, chosen: int | None, score: tuple[str, float] | None) -> dict[str, Any]:
+    first, privacy = sweep.promises[0], sweep.privacy
+    keys = None if chosen is None else sweep.candidates[chosen]
+    value = None if score is None or not math.isfinite(score[1]) else score[1]
+    return {
+        "released": "the best run of a random number of trials, by its score",
+        "unit": first.unit.name,
+        "user_namespace": first.user_namespace,
+        "adjacency": first.adjacency,
+        "epsilon": privacy.epsilon if math.isfinite(privacy.epsilon) else None,
+        "delta": privacy.delta,
+        "theorem": privacy.theorem,
+        "epsilon_of_one_trial": max(promise.epsilon for promise in sweep.promises),
+        "mu_of_one_trial": sweep.one_mu,
+        "trials": sweep.trials.to_dict(),
+        "tuned": {name: list(values) for name, values in sweep.tuned.items()},
+        "chosen": None if keys is None else {name: keys[name] for name in sweep.tuned if name in keys},
+        "metric": None if score is None else score[0],
+        "score": value,
+        "assumptions": list(_ASSUMPTIONS),
+        "not_covered": list(_NOT_COVERED),
+        "secret": [_SECRET],
+        "stated_by": SOFTWARE,
+    }
+
+
+def render_best(statement: Mapping[str, Any]) -> str:
+    """The statement of a release as plain text."""
+    s, law = statement, statement["trials"]
+    epsilon = at_least(math.inf if s["epsilon"] is None else s["epsilon"])
+    drawn = ", ".join(f"{name} {value:g}" for name, value in law.items() if name != "kind")
+    chosen = "nothing: there was no trial" if s["chosen"] is None else _named(s["chosen"])
+    score = "none" if s["score"] is None else f"{s['metric']} {s['score']:.6g}"
+    lists = "; ".join(f"{name} {values}" for name, values in s["tuned"].items()) or "the base"
+    lines = [
+        f"The best of a secret number of trials: every {s['unit']} has ({epsilon}, {at_least(s['delta'])})-"
+        f"differential privacy under {s['adjacency']} adjacency.",
+        "",
+        f"  chosen            {chosen}",
+        f"  score             {score}",
+        f"  one trial alone   epsilon {at_least(s['epsilon_of_one_trial'])}",
+        f"  trials            {law['kind']}: {drawn}; their number is secret",
+        f"  by                {s['theorem']}",
+        f"  drawn from        {lists}",
+    ]
+    for title in ("assumptions", "not_covered", "secret"):
+        lines += ["", f"{title.replace('_', ' ').capitalize()}:", *(f"  - {text}" for text in s[title])]
+    return "\n".join(lines) + "\n"
+
+
+def _named(chosen: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in chosen.items()) or "the base"
