@@ -184,6 +184,8 @@ class Plan:
             return "no accountant covers two branches with the same secret cohorts"
         if self.evaluation is not None:
             return "who judged the models that were lost is not known"
+        if not self.cohorts.known_beforehand:
+            return "who came to the rounds that were lost is not known"
         return "the rounds that were lost may have spent max_epsilon or a user's budget" if limited else None
 
     @cached_property

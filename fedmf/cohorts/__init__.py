@@ -1,9 +1,20 @@
 """Cohorts: which users are asked in which round, as a pure function of a seed."""
 
+from fedmf.cohorts.all_kinds import COHORTS
+from fedmf.cohorts.check_in import (
+    CheckIns,
+    CheckInSchedule,
+    DeviceRule,
+    DiurnalModel,
+    Forecast,
+    Participations,
+    forecast,
+    read_check_ins,
+)
 from fedmf.cohorts.cohort import CohortSchedule
+from fedmf.cohorts.devices import CheckInCohorts
 from fedmf.cohorts.fixed import CyclicSchedule, RandomSchedule, cyclic_participation
 from fedmf.cohorts.kinds import (
-    COHORTS,
     BallsInBinsCohorts,
     Cohorts,
     CyclicCohorts,
@@ -18,17 +29,26 @@ __all__ = [
     "COHORTS",
     "BallsInBins",
     "BallsInBinsCohorts",
+    "CheckInCohorts",
+    "CheckInSchedule",
+    "CheckIns",
     "CohortSchedule",
     "Cohorts",
     "CyclicCohorts",
     "CyclicPoisson",
     "CyclicPoissonCohorts",
     "CyclicSchedule",
+    "DeviceRule",
+    "DiurnalModel",
+    "Forecast",
     "MinSeparatedCohorts",
     "MinSeparationSampling",
+    "Participations",
     "RandomCohorts",
     "RandomSchedule",
     "SampledCohorts",
     "SampledSchedule",
     "cyclic_participation",
+    "forecast",
+    "read_check_ins",
 ]

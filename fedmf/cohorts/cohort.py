@@ -19,6 +19,9 @@ class CohortSchedule(ABC):
     round, within b rounds of itself, or more than k times.
     """
 
+    #: Whether silence of all who are asked is a fault, so that the round is asked for again.
+    expects_replies: bool = True
+
     def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
         """Check that the cohorts can exist at all.
 

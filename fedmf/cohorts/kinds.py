@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Self
 
 from fedmf.cohorts.cohort import CohortSchedule
 from fedmf.cohorts.fixed import CyclicSchedule, RandomSchedule, cyclic_participation
 from fedmf.cohorts.sampled import BallsInBins, CyclicPoisson, MinSeparationSampling, SampledSchedule
 from fedmf.participation import Participation
-from fedmf.values import Value, by_kind, check_whole
+from fedmf.values import Value, check_whole
 
 __all__ = [
-    "COHORTS",
     "BallsInBinsCohorts",
     "Cohorts",
     "CyclicCohorts",
@@ -79,6 +78,20 @@ class Cohorts(Value, ABC):
     def _participations(self, cyclic: Participation, min_separation: int) -> int:
         """k where none is given: by default as many as fit."""
         return Participation.as_many_as_fit(self.rounds, min_separation).max_participations
+
+    def settled(self, users: int) -> Self:
+        """The same with whatever was found out about the world written down, so that a record is whole."""
+        del users
+        return self
+
+    @property
+    def known_beforehand(self) -> bool:
+        """Whether those who come to a round are those who are planned for it."""
+        return True
+
+    def public_inputs(self) -> tuple[tuple[str, str, str], ...]:
+        """Name, value and source of whatever was taken as public to plan the cohorts."""
+        return ()
 
     @abstractmethod
     def schedule(self, users: int, contract: Participation, secret_seed: int) -> CohortSchedule:
@@ -186,8 +199,3 @@ class MinSeparatedCohorts(_SpacedCohorts):
 
     kind: ClassVar[str] = "b-min-sep"
     schedule_class: ClassVar[type[SampledSchedule]] = MinSeparationSampling
-
-
-COHORTS: Final = by_kind(
-    CyclicCohorts, RandomCohorts, CyclicPoissonCohorts, BallsInBinsCohorts, MinSeparatedCohorts
-)

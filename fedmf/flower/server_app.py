@@ -12,6 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedmf.accounting import at_least
 from fedmf.errors import ConfigError
+from fedmf.flower.asking import Timetable
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
 from fedmf.runs import Execution, LocalCheck, run_of
@@ -27,6 +28,7 @@ _log = logging.getLogger("flwr")
 def main(grid: Grid, context: Context) -> None:
     """Start or resume the run that the run config describes."""
     run = run_of(context.run_config)
+    timetable = Timetable.of(run.cohorts, run.execution)
     path = run_directory(run.execution, context.run_id)
     place = run.execution
     opened = run.resume(path, restored=place.restored_from_backup) if place.resume else run.start(path)
@@ -39,7 +41,7 @@ def main(grid: Grid, context: Context) -> None:
             _warn(check.look())
 
         _warn(check.look())
-        run_on_grid(session, grid, after_round)
+        run_on_grid(session, grid, after_round, timetable=timetable)
         _warn(check.verdict())
         session.draw()
         for line in session.statement().render_text().splitlines():

@@ -11,7 +11,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedmf.errors import ConfigError, LedgerError
-from fedmf.flower.asking import MessageForm
+from fedmf.flower.asking import MessageForm, Timetable
 from fedmf.flower.client_app import make_client_app
 from fedmf.flower.federated_evaluation import CohortEvaluation
 from fedmf.flower.local_run import InProcessGrid
@@ -36,6 +36,7 @@ def run_on_grid(
     grid: Grid,
     observer: Observer = lambda _report, _row: None,
     assignment: Assignment | None = None,
+    timetable: Timetable | None = None,
 ) -> None:
     """Run a session to its horizon on any Flower grid and write its reports.
 
@@ -44,6 +45,7 @@ def run_on_grid(
         grid: where the client apps are.
         observer: called after each round.
         assignment: which node is asked for which user; default: each user's own node, as nodes claim.
+        timetable: when rounds begin; default: one after the other.
 
     If the run stops early, by an error or by the user, the reports describe what was released.
     """
@@ -73,6 +75,7 @@ def run_on_grid(
         admit=session.admit,
         assignment=assignment,
         evaluation=evaluation,
+        timetable=timetable or Timetable(),
     )
     try:
         strategy.start(watch(grid), num_rounds=session.plan.allowed_rounds)

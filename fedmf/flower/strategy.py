@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedmf.cohorts import CohortSchedule
 from fedmf.flower.arrays import array_record
-from fedmf.flower.asking import Asked, MessageForm, Persistence
+from fedmf.flower.asking import Asked, MessageForm, Persistence, Timetable
 from fedmf.flower.boundary import Enrolment, Quarantine, Wait
 from fedmf.flower.compat import arrived
 from fedmf.flower.federated_evaluation import CohortEvaluation
@@ -31,6 +31,7 @@ __all__ = ["CorrelatedNoiseStrategy", "RoundReport"]
 _log = logging.getLogger("fedmf")
 
 _EXECUTION: Final = Execution()
+_AT_ONCE: Final = Timetable()
 #: Bytes of a reply beside what it adds to a sum: ids and failures of its users, an evaluation.
 _SLACK: Final = 2**26
 
@@ -73,6 +74,7 @@ class CorrelatedNoiseStrategy(Strategy):
         admit: those of a round's users that their own budgets allow to be asked.
         assignment: which node is asked for which user; default: each user's own node, as nodes claim.
         evaluation: how released models are evaluated on users' own examples; default: never.
+        timetable: when rounds may begin; default: at once.
 
     References:
         Kairouz et al. (2021), "Practical and Private (Deep) Learning without Sampling or Shuffling";
@@ -89,6 +91,7 @@ class CorrelatedNoiseStrategy(Strategy):
         admit: Callable[[int, Sequence[str]], list[str]] = lambda _, users: list(users),
         assignment: Assignment | None = None,
         evaluation: CohortEvaluation | PrivateCohortEvaluation | None = None,
+        timetable: Timetable = _AT_ONCE,
     ) -> None:
         if len(roster) != schedule.users:
             raise ValueError(f"roster must name the schedule's {schedule.users} users; got {len(roster)}.")
@@ -106,7 +109,7 @@ class CorrelatedNoiseStrategy(Strategy):
         self.admit = admit
         enrolment = Enrolment.of(execution.enrolment) if execution.enrolment else None
         self._assignment = assignment or Population(roster, _log.warning, enrolment)
-        self._evaluation = evaluation
+        self._evaluation, self._timetable = evaluation, timetable
         self._cohort: dict[int, str] = {}
         self._judges: Mapping[int, str] = {}
         self._asked = Asked(self.form, [], server.parameters, server.t)
@@ -260,6 +263,7 @@ class CorrelatedNoiseStrategy(Strategy):
         return result
 
     def _run_round(self, number: int, grid: Grid, wait: Wait, config: ConfigRecord) -> None:
+        self._timetable.wait()
         begun = time.perf_counter()
         replies = Persistence(wait, self.retries).replies(
             f"round {number}",
@@ -286,7 +290,9 @@ class CorrelatedNoiseStrategy(Strategy):
         self.on_round(report)
 
     def _is_worth_asking_again(self) -> bool:
-        """Not with a user in the cohort who is asked no more: a useless reply would have ended the wait."""
+        """Not where silence is no fault, nor with a user who is asked no more, whose reply ended the wait."""
+        if not self.schedule.expects_replies:
+            return False
         nodes = self._assignment.nodes_of(np.array(list(self._cohort), dtype=np.int64))
         asked = zip(nodes, self._cohort.values(), strict=True)
         return bool(self._cohort) and not any(pair in self._quarantine for pair in asked)

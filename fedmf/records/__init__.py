@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from fedmf.lazy import lazily
+from fedmf.records.admission import Admission
 from fedmf.records.durable import replace_durably, sync_directory, tighten, write_durably
 from fedmf.records.frames import State
 from fedmf.records.guard import Guard, Loss, unguarded
@@ -26,6 +27,7 @@ else:
 __all__ = [
     "PRIVATE",
     "SCHEMA",
+    "Admission",
     "Guard",
     "Histories",
     "Ledger",

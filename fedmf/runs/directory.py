@@ -17,6 +17,7 @@ from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.records import (
+    Admission,
     Guard,
     Ledger,
     Opening,
@@ -89,6 +90,7 @@ class RunDirectory:
     ) -> None:
         self.path, self.header, self.key, self.ledger = path, header, key, ledger
         self.evaluations, self._guard = evaluations, guard
+        self.admission = Admission(ledger, path)
         self._checkpoint: Sequence[str] = ()
         self._openings: Sequence[Opening] = ()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from fedmf.accounting import PRIVACY, NoPrivacy, Plan, Privacy, UserLevel
-from fedmf.cohorts import COHORTS, Cohorts, CyclicCohorts, SampledCohorts
+from fedmf.cohorts import COHORTS, CheckInCohorts, Cohorts, CyclicCohorts, SampledCohorts
 from fedmf.data import DATASETS
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
@@ -90,6 +90,7 @@ class Run:
 
     def __post_init__(self) -> None:
         try:
+            object.__setattr__(self, "cohorts", self.cohorts.settled(self.task_source.users))
             self._check()
         except ConfigError:
             raise
@@ -104,6 +105,11 @@ class Run:
             raise ValueError(
                 f"cohorts must be sampled for an amplified run; got {self.cohorts.kind!r}. It would claim "
                 "amplification by sampling that does not happen."
+            )
+        if isinstance(self.cohorts, CheckInCohorts) and self.execution.min_replies:
+            raise ValueError(
+                f"min_replies must be 0 with check-in cohorts; got {self.execution.min_replies}. Whether a "
+                "device is in time would depend on how fast others are: one user's absence would move others."
             )
         if self.is_private and (missing := self.task_source.undeclared()):
             raise ValueError(

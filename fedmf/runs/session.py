@@ -184,8 +184,9 @@ class Session:
         return self.run.cohorts.schedule(self.plan.users, self.plan.participation, seed)
 
     def admit(self, t: int, users: Sequence[str]) -> list[str]:
-        """Those of round t's cohort that may be asked: the others would exceed their own budget."""
-        return list(users) if self._budgets is None else self._budgets.admit(t, users)
+        """Those of round t's cohort that may be asked, by contract, by their own wish and budget."""
+        admitted = self.directory.admission.admit(t, users)
+        return admitted if self._budgets is None else self._budgets.admit(t, admitted)
 
     def judges(self, e: int) -> dict[int, str]:
         """Whom private evaluation e asks, ids by index: its cohort less those whose own budget forbids it."""
@@ -194,8 +195,8 @@ class Session:
         assert plan is not None
         roster = self.task.dataset.user_ids
         users = {str(roster[index]): index for index in asked.judges(plan, self.plan.users, e)}
-        able = list(users) if self._budgets is None else self._budgets.judges(list(users))
-        return {users[user]: user for user in able}
+        able = self.directory.admission.remaining(users)
+        return {users[user]: user for user in (self._budgets.judges(able) if self._budgets else able)}
 
     def evaluation_due(self, t: int) -> bool:
         """Whether the model after t rounds is evaluated."""

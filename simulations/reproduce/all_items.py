@@ -128,6 +128,10 @@ _ITEMS = (
         unrun="it takes minutes of optimisation",
     ),
     Item(
+        "check-in", _OURS, "devices as they come", "10⁵ devices by night, 720 rounds, ε = 8",
+        ("check-in.md", "check-in.png"), (), ("design/check_in.py",), unrun="it takes minutes of replays",
+    ),
+    Item(
         "real-data", _OURS, "covariance of measurements", "569 rows, d = 30, ε = 0.5 … 16",
         ("moments-real-data.md", "moments-real-data.png"), (), ("moments/real_data.py",),
         unrun="it is minutes of streams",

@@ -2,5 +2,6 @@
 
 from fedmf.flower.asking.asked import Asked, MessageForm
 from fedmf.flower.asking.persistence import Persistence
+from fedmf.flower.asking.timetable import Timetable
 
-__all__ = ["Asked", "MessageForm", "Persistence"]
+__all__ = ["Asked", "MessageForm", "Persistence", "Timetable"]

@@ -103,14 +103,16 @@ class AppRun:
     def cohort(self, t: int, roster: Sequence[str]) -> list[str]:
         """The users to be asked in round t (0-based), those left out who would exceed their budget."""
         planned = [roster[int(user)] for user in self._schedule.cohort(t)]
-        return planned if self._budgets is None else self._budgets.admit(t, planned)
+        admitted = self.directory.admission.admit(t, planned)
+        return admitted if self._budgets is None else self._budgets.admit(t, admitted)
 
     def judges(self, e: int, roster: Sequence[str]) -> list[str]:
         """The users whom private evaluation e asks, those left out whose own budget forbids it."""
         asked, plan = self.run.evaluation, self.plan.evaluation
         assert isinstance(asked, PrivateEvaluation)
         assert plan is not None
-        users = [roster[user] for user in asked.judges(plan, self.plan.users, e)]
+        planned = [roster[user] for user in asked.judges(plan, self.plan.users, e)]
+        users = self.directory.admission.remaining(planned)
         return users if self._budgets is None else self._budgets.judges(users)
 
     def note_failures(self, t: int, failures: Sequence[UserFailure]) -> None:

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fedmf.accounting import PrivacyStatement, UserLevel
-from fedmf.cohorts import Cohorts, CyclicCohorts
+from fedmf.cohorts import CheckInCohorts, Cohorts, CyclicCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
 from fedmf.flower.boundary import Quarantine, Wait
@@ -137,6 +137,11 @@ class CorrelatedNoise(Strategy):
         self._cohorts = cohorts or _checked(lambda: CyclicCohorts(rounds=num_rounds, size=users_per_round))
         if (self._cohorts.rounds, self._cohorts.size) != (num_rounds, users_per_round):
             raise ConfigError("cohorts must have the rounds and users_per_round that are given beside them.")
+        if isinstance(self._cohorts, CheckInCohorts) and self._cohorts.live:
+            raise ConfigError(
+                "cohorts must not be live around another strategy; got live = true. Rounds by the clock are "
+                "those of fedmf's own server app."
+            )
         self._mechanism = mechanism
         self._path = Path(run_dir).expanduser().resolve() if run_dir else new_place()
         self._opened: AppRun | None = None

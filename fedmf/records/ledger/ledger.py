@@ -13,6 +13,7 @@ from fedmf.errors import LedgerError, ParticipationViolation
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
 from fedmf.records.frames import State
+from fedmf.records.histories import Histories
 from fedmf.records.ledger.replay import read_histories
 from fedmf.records.ledger.requests import check_ids, check_turn, is_index
 from fedmf.records.ledger.schema import LEDGER, METRICS_VERSION, Opening, build, round_row
@@ -201,9 +202,7 @@ class Ledger(LedgerWriting):
         slots = {"state": {"file": checkpoint, "digest": digest}}
         with self._mutex, LEDGER.one_line_errors(self.path):
             check_turn(self.participation, round_index, self.last_round())
-            histories = self._histories
-            if histories is None:  # an empty one is false
-                histories = read_histories(self._connection, self.participation)
+            histories = self._current_histories()
             keys, newcomers = histories.keys(users)
             histories.check(int(round_index), keys)
             row = round_row(int(round_index), status, slots, keys, newcomers)
@@ -213,6 +212,18 @@ class Ledger(LedgerWriting):
             histories.meet(newcomers)
             histories.record_all(row.round, keys)
             self._histories, self._tip = histories, (row.round, sealed[0])
+
+    def admissible(self, round_index: int, users: Sequence[str]) -> list[str]:
+        """Those of ``users`` whom the contract lets take part in the coming round, in the same order."""
+        with self._mutex, LEDGER.one_line_errors(self.path):
+            histories = self._histories = self._current_histories()
+        return [user for user in users if histories.admits(user, round_index)]
+
+    def _current_histories(self) -> Histories:
+        """Who took part when, up to the last committed round."""
+        if self._histories is not None:  # an empty one is false
+            return self._histories
+        return read_histories(self._connection, self.participation)
 
     def keep_state(self, state: State) -> None:
         """Record a state durably that rounds to come will name.

@@ -32,6 +32,7 @@ def header_of(
 ) -> RunHeader:
     """What the ledger must remember to account for the run and to continue it exactly."""
     budgets = run.privacy.user_budgets if isinstance(run.privacy, DifferentialPrivacy) else ""
+    planned = run.cohorts.public_inputs()
     shown = {
         "federated evaluation": isinstance(run.evaluation, NotPrivateEvaluation),
         "central test part": test_owner == "training users",
@@ -46,8 +47,9 @@ def header_of(
         key_public=key.public,
         clipped_by="server" if run.execution.messages == "per-user" else "workers",
         not_private=tuple(name for name, true in shown.items() if true),
-        public_inputs=tuple(
-            dataclasses.asdict(entry) for entry in (*run.task_source.public_inputs(), *constants)
+        public_inputs=(
+            *(dataclasses.asdict(entry) for entry in (*run.task_source.public_inputs(), *constants)),
+            *(dict(zip(("name", "value", "source"), entry, strict=True)) for entry in planned),
         ),
         budgets=file_digest(Path(budgets).expanduser()) if budgets else "",
     )

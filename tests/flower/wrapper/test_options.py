@@ -13,6 +13,7 @@ from support.amplified_runs import ACCOUNTANTS, keys
 from support.small_runs import linear_regression, small_run
 
 from fedmf.accounting import UserLevel
+from fedmf.cohorts import CheckInCohorts
 from fedmf.errors import ConfigError
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.flower.wrapper.layout import ArrayLayout
@@ -89,6 +90,14 @@ def test_a_server_rule_of_ours_steps_as_in_a_run(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 def test_sampled_cohorts_are_amplified_as_in_a_run(accountant: str, tmp_path: Path) -> None:
     same_as_a_run(small_run(TASK, **keys(accountant)), tmp_path)
+
+
+def test_devices_that_come_when_they_can_are_those_of_a_run(tmp_path: Path) -> None:
+    devices = CheckInCohorts(rounds=12, size=3, rounds_per_day=12, zones=(0, 8, 16), impatient=0.5)
+    run = dataclasses.replace(small_run(TASK, mechanism="identity"), cohorts=devices)
+    same_as_a_run(run, tmp_path)
+    with pytest.raises(ConfigError, match=r"cohorts must not be live around another strategy"):
+        wrapped(run, tmp_path / "live", cohorts=dataclasses.replace(devices, live=True))
 
 
 def test_amplification_needs_sampled_cohorts(tmp_path: Path) -> None:

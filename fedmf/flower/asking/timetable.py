@@ -1,0 +1,62 @@
+"""When the rounds of a live run begin: by the clock alone."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Self
+
+from fedmf.cohorts import CheckInCohorts, Cohorts
+from fedmf.errors import ConfigError
+from fedmf.runs import Execution
+
+__all__ = ["Timetable"]
+
+_DAY: Final = 86_400.0
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """Rounds begin at whole multiples of a period since 1970, however long the last one took.
+
+    If a round began when the one before it had ended, a device that is slow would put others, who check in
+    later, into another round. What one user does must not decide in which round another takes part
+    (docs/check-in.md, condition S).
+
+    Args:
+        seconds: the period; 0 for a run that waits for nothing.
+    """
+
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, cohorts: Cohorts, execution: Execution) -> Self:
+        """That of a run on nodes that come and go.
+
+        Raises:
+            ConfigError: a round may last longer than the time until the next.
+        """
+        if not (isinstance(cohorts, CheckInCohorts) and cohorts.live):
+            return cls()
+        period = _DAY / cohorts.rounds_per_day
+        longest = math.inf if execution.messages == "slice" else execution.round_timeout
+        if not longest < period:
+            raise ConfigError(
+                f"round_timeout must be below {period:g} s, the period of live rounds, with messages "
+                f"'per-user'; got {longest:g} s with messages {execution.messages!r}. Longer waits would "
+                "move the rounds of others."
+            )
+        return cls(period)
+
+    def wait(
+        self, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        """Until the next round may begin.
+
+        >>> Timetable(3600).wait(clock=lambda: 7 * 3600 + 60.0, sleep=print)
+        3540.0
+        """
+        if self.seconds:
+            sleep(self.seconds - clock() % self.seconds)
