@@ -1,6 +1,6 @@
-"""McKenna (2024/25), "Scaling up the banded matrix factorization mechanism": Figures 1 (a, b), 2, 7, 10, 11.
+"""McKenna (2024/25), "Scaling up the banded matrix factorization mechanism": Figures 1, 2, 6, 7, 8, 10, 11.
 
-    python simulations/design/bandmf.py [--figure 1a|1b|2|7|10|11]...
+    python simulations/design/bandmf.py [--figure 1a|1b|2|6|7|8|10|11]...
 
 Where the paper's text lacks a number it is named in the picture's title. Amplified curves use cyclic Poisson
 sampling: ⌈n/p⌉ rounds of the Gaussian mechanism with sampling probability p·k/n, accounted with privacy loss
@@ -14,6 +14,7 @@ import logging
 from functools import cache
 
 import numpy as np
+from large_trees import tree_rmse
 from pictures import Curves, draw, ratios, rmse, rmse_of
 
 from fedmf.accounting.gaussian.calibration import gaussian_sigma
@@ -61,10 +62,11 @@ def amplified(n: int, k: int, p: int, epsilon: float, rough: bool = False) -> fl
 
 
 def best_amplified(n: int, k: int, epsilon: float) -> tuple[int, float]:
-    """The best power of two p ≤ n/k and its RMSE·σ, near the one that is best by Rényi divergences."""
+    """The best power of two p ≤ n/k and its RMSE·σ: near the best by Rényi divergences, or n/k itself."""
     powers = [2**i for i in range((n // k).bit_length())]
     near = min(range(len(powers)), key=lambda i: amplified(n, k, powers[i], epsilon, rough=True))
-    value, p = min((amplified(n, k, p, epsilon), p) for p in powers[max(0, near - 2) : near + 2])
+    candidates = {*powers[max(0, near - 2) : near + 2], powers[-1]}
+    value, p = min((amplified(n, k, p, epsilon), p) for p in candidates)
     return p, value
 
 
@@ -87,7 +89,6 @@ def compared(n: int, k: int, epsilon: float) -> dict[str, float]:
     """RMSE·σ of the mechanisms of Figures 1 (b) and 7."""
     own, sigma = contract(n, k), gaussian_sigma(epsilon, DELTA)
     wanted = {
-        "tree": "tree",
         "square root (FHU)": "square-root",
         "BLT": "blt",
         "BandMF, p = b": "banded-toeplitz",
@@ -95,8 +96,9 @@ def compared(n: int, k: int, epsilon: float) -> dict[str, float]:
     found = {
         label: sigma * rmse(name, own, **({"bands": own.min_separation} if name == "banded-toeplitz" else {}))
         for label, name in wanted.items()
-        if name in names() and (name != "tree" or n <= 4096)
+        if name in names()
     }
+    found["tree"] = sigma * tree_rmse(own)
     stamps = [sigma * stamped(n, k, s) for s in (1, 2, 4, 8, 16)]
     return found | {
         "stamped square root": min(stamps),
@@ -130,15 +132,21 @@ def figure_1b() -> None:
     draw("bandmf-fig1b", {"n = 16384, k = 8, δ = 1e-8": (curves, "ε", SUBOPTIMALITY)})
 
 
-def figure_2() -> None:
-    # Errors of mean gradients: a sum over k epochs in n rounds has batches k/n of the data.
-    full = gaussian_sigma(1.0, DELTA) * rmse("identity", Participation(16384, 16384, 1)) / 16384
-    bands = {
-        f"k = {k}": [
-            (2**i, amplified(16384, k, 2**i, 1.0) / k / full) for i in range((16384 // k).bit_length())
-        ]
-        for k in (1, 2, 8, 32, 128)
+def against_full_batches(epsilon: float, epochs: tuple[int, ...]) -> Curves:
+    """RMSE of n = 16384 rounds by bands, over that of full-batch DP-SGD, a curve for each k.
+
+    Errors are those of mean gradients: a sum over k epochs in n rounds has batches k/n of the data.
+    """
+    n = 16384
+    full = gaussian_sigma(epsilon, DELTA) * rmse("identity", Participation(n, n, 1)) / n
+    return {
+        f"k = {k}": [(2**i, amplified(n, k, 2**i, epsilon) / k / full) for i in range((n // k).bit_length())]
+        for k in epochs
     }
+
+
+def figure_2() -> None:
+    bands = against_full_batches(1.0, (1, 2, 8, 32, 128))
     best = {
         f"k = {k}": [(epsilon, best_amplified(4096, k, epsilon)[0]) for epsilon in (1.0, 4.0, 16.0)]
         for k in (1, 4, 16)
@@ -153,6 +161,30 @@ def figure_2() -> None:
     )
 
 
+def figure_6() -> None:
+    n, epsilons, epochs = 16384, (1.0, 2.0, 4.0, 8.0, 16.0), (1, 4, 16, 64)
+    sampling, correlation = {}, {}
+    for k in epochs:
+        best = [best_amplified(n, k, epsilon)[1] for epsilon in epsilons]
+        alone = rmse("banded-toeplitz", contract(n, k), bands=n // k)
+        sampling[f"k = {k}"] = [
+            (epsilon, gaussian_sigma(epsilon, DELTA) * alone / value)
+            for epsilon, value in zip(epsilons, best, strict=True)
+        ]
+        correlation[f"k = {k}"] = [
+            (epsilon, amplified(n, k, 1, epsilon) / value)
+            for epsilon, value in zip(epsilons, best, strict=True)
+        ]
+    draw(
+        "bandmf-fig6",
+        {
+            "sampling, n = 16384, δ = 1e-8": (sampling, "ε", "RMSE of BandMF, p = n/k / amplified BandMF"),
+            "correlation": (correlation, "ε", "RMSE of amplified DP-SGD / amplified BandMF"),
+        },
+        logy=True,
+    )
+
+
 def figure_7() -> None:
     rounds = panel([(n, n, 8, 4.0) for n in (256, 1024, 4096, 16384)])
     epochs = panel([(k, 8192, k, 4.0) for k in (1, 2, 4, 8, 16, 32)])
@@ -162,6 +194,15 @@ def figure_7() -> None:
             "k = 8, ε = 4": (rounds, "n, rounds", SUBOPTIMALITY),
             "n = 8192, ε = 4": (epochs, "k, epochs", SUBOPTIMALITY),
         },
+    )
+
+
+def figure_8() -> None:
+    curves = against_full_batches(8.0, (1, 2, 8, 16, 256))
+    draw(
+        "bandmf-fig8",
+        {"n = 16384, ε = 8, δ = 1e-8": (curves, "p, bands", "RMSE / full-batch DP-SGD")},
+        logy=True,
     )
 
 
@@ -202,7 +243,8 @@ def figure_11() -> None:
 
 
 FIGURES = {
-    "1a": figure_1a, "1b": figure_1b, "2": figure_2, "7": figure_7, "10": figure_10, "11": figure_11,
+    "1a": figure_1a, "1b": figure_1b, "2": figure_2, "6": figure_6, "7": figure_7, "8": figure_8,
+    "10": figure_10, "11": figure_11,
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from fedmf.factorization.objectives.quick_error import QuickError
 from fedmf.factorization.objectives.rated_error import LARGEST_RATED, RatedError
 from fedmf.factorization.objectives.scaled_objective import ScaledObjective
 from fedmf.factorization.objectives.strategy_error import StrategyError
+from fedmf.factorization.objectives.streamed_error import StreamingQueries, streamed_query_variances
 from fedmf.factorization.objectives.toeplitz_objective import ToeplitzObjective
 
 __all__ = [
@@ -16,7 +17,9 @@ __all__ = [
     "RatedError",
     "ScaledObjective",
     "StrategyError",
+    "StreamingQueries",
     "ToeplitzObjective",
     "errors",
     "query_variances",
+    "streamed_query_variances",
 ]

@@ -1,0 +1,148 @@
+"""γ-BIFR ("Beyond Square Roots"): its lemmas, checked on numbers.
+
+The paper's text has lost its formulas; where a lemma names the inequality that it follows from, that is
+what is checked here, and the page of the paper says so.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import gamma as gamma_function
+from scipy.special import gammaln
+from support.oracles import ltt, scalar_sensitivity
+
+from fedmf.factorization import (
+    Factorization,
+    bfr,
+    bifr,
+    bisr,
+    cgd,
+    errors,
+    query_variances,
+    stated_sensitivity,
+)
+from fedmf.participation import Participation
+from fedmf.workload import prefix
+
+GAMMAS = (0.1, 0.35, 0.5, 0.8, 0.99)
+N = 400
+
+
+def powers(exponent: float, count: int) -> np.ndarray:
+    """Coefficients of (1 − x)^{−γ} by the recursion r_j = r_{j−1}(j − 1 + γ)/j."""
+    j = np.arange(1.0, count)
+    return np.concatenate([[1.0], np.cumprod((j - 1.0 + exponent) / j)])
+
+
+def column(C: Factorization) -> np.ndarray:
+    """The first column of C."""
+    return C.columns([0])[:, 0]
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+def test_definition_2_is_the_truncated_power(gamma: float) -> None:
+    """The inverse's first p coefficients are those of (1 − x)^γ, for p = n its γ-th power of the inverse."""
+    series = powers(-gamma, N)
+    for p in (2, 5, N):
+        inverse = bifr(gamma, p, N).correlation
+        np.testing.assert_allclose(inverse[:p], series[:p], rtol=1e-12)
+        assert not np.any(inverse[p:])
+    whole = ltt(powers(gamma, 20), 20)
+    np.testing.assert_allclose(bifr(gamma, 20, 20).materialize(), whole, atol=1e-12)
+    np.testing.assert_allclose(whole @ ltt(powers(1.0 - gamma, 20), 20), np.tril(np.ones((20, 20))))
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+def test_lemmas_3_and_4_and_corollary_1_coefficients(gamma: float) -> None:
+    """r_j = Γ(j + γ)/(Γ(γ) j!) and its bounds by Gautschi; |c_j| too; prefix sums of c are r of 1 − γ."""
+    j = np.arange(1.0, N)
+    r, c = powers(gamma, N), bifr(gamma, N, N).correlation
+    np.testing.assert_allclose(r[1:], np.exp(gammaln(j + gamma) - gammaln(gamma) - gammaln(j + 1)))
+    assert (r[1:] <= j ** (gamma - 1) / gamma_function(gamma)).all()
+    assert (r[1:] >= (j + 1) ** (gamma - 1) / gamma_function(gamma)).all()
+    assert c[0] == 1.0
+    assert (c[1:] < 0).all()
+    scale = gamma / gamma_function(1.0 - gamma)
+    assert (-c[1:] >= scale * j ** (-1.0 - gamma) * (1 - 1e-12)).all()
+    assert (-c[2:] <= scale * (j[1:] - 1.0) ** -gamma / j[1:]).all()
+    np.testing.assert_allclose(np.cumsum(c), powers(1.0 - gamma, N), rtol=1e-9)
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("p", [2, 3, 8, 64])
+def test_lemmas_5_and_6_coefficients_fall_and_end_geometrically(gamma: float, p: int) -> None:
+    """Non-increasing from 1, at most r_j, equal to it below p; beyond p each p steps lose a fixed share."""
+    c = column(bifr(gamma, p, N))
+    assert c[0] == 1.0
+    assert (np.diff(c) <= 1e-15).all()
+    assert (c >= 0).all()
+    np.testing.assert_allclose(c[:p], powers(gamma, p), rtol=1e-12)
+    assert (c <= powers(gamma, N) * (1 + 1e-12)).all()
+    share = c[2 * p : N] / np.maximum(c[p : N - p], 1e-300)
+    # The generating function's least root is 1 + Θ(1/p): a fixed share for every p, below 1 for γ < 1.
+    assert share[c[p : N - p] > 1e-250].max() < 1.0
+    decays = [column(bifr(gamma, q, 4000)) for q in (8, 16, 32)]
+    rates = [-np.log(c[40 * q] / c[20 * q]) / 20 for c, q in zip(decays, (8, 16, 32), strict=True)]
+    assert max(rates) / min(rates) < 1.3
+
+
+@pytest.mark.parametrize(("n", "k", "b"), [(12, 3, 4), (16, 4, 4), (30, 2, 15), (64, 8, 8)])
+def test_lemma_2_sensitivity_by_operator_norms(n: int, k: int, b: int) -> None:
+    """sens² ≤ k‖c‖₂² + (k/b)‖c‖₁², what the steps of its proof give, for falling c ≥ 0."""
+    rng = np.random.default_rng(n)
+    drawn = [np.sort(rng.exponential(size=n))[::-1] for _ in range(5)]
+    for c in [*drawn, *(column(bifr(g, 4, n)) for g in GAMMAS), np.ones(n)]:
+        square = k * float(c @ c) + k / b * float(c.sum()) ** 2
+        exact = (
+            scalar_sensitivity(ltt(c, n), k, b)
+            if n <= 16
+            else np.linalg.norm(sum(np.append(np.zeros(j * b), c[: n - j * b]) for j in range(k)))
+        )
+        assert exact**2 <= square * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("p", [2, 5, 40])
+def test_lemma_9_frobenius_norm_by_prefix_sums(gamma: float, p: int) -> None:
+    """A C⁻¹ has the prefix sums s_j of the p coefficients on its diagonals, s_{p−1} from the p-th on.
+
+    So ‖A C⁻¹‖_F² = Σ (n − j)s_j², and with Corollary 1 it is at most n(1 + Σ_{j<p} j^{−2γ}/Γ(1 − γ)²) and
+    ½n²(p − 1)^{−2γ}/Γ(1 − γ)² for the rest, as the steps of the proof give.
+    """
+    sums = powers(1.0 - gamma, p)
+    diagonals = np.concatenate([sums, np.full(N - p, sums[-1])])
+    square = float(np.arange(N, 0, -1) @ diagonals**2)
+    assert query_variances(bifr(gamma, p, N), prefix(N)).sum() == pytest.approx(square, rel=1e-9)
+    scale = gamma_function(1.0 - gamma) ** -2
+    near = N * (1 + scale * float((np.arange(1.0, p) ** (-2 * gamma)).sum()))
+    assert square <= near + 0.5 * N**2 * scale * (p - 1.0) ** (-2 * gamma)
+
+
+@pytest.mark.parametrize(("n", "k"), [(256, 1), (256, 4), (1024, 8), (1024, 64)])
+@pytest.mark.parametrize("p", [2, 4, 16])
+def test_theorem_3_no_worse_than_bisr_and_cgd(n: int, k: int, p: int) -> None:
+    """What the theorem says of bounds holds of the errors: the best γ beats BISR(p) and the best DP-λCGD."""
+    contract = Participation(n, k, n // k)
+
+    def rmse(C: Factorization) -> float:
+        return errors(C, prefix(n), stated_sensitivity(C, contract)).rmse
+
+    grid = np.linspace(0.02, 0.98, 25)
+    best = min(rmse(bifr(float(gamma), p, n)) for gamma in grid)
+    assert best <= rmse(bisr(p, n)) * (1 + 1e-3)
+    assert best <= min(rmse(cgd(float(decay), n)) for decay in grid) * (1 + 1e-12)
+
+
+def test_few_bands_want_a_larger_gamma() -> None:
+    """Section 3: the best γ falls with the bandwidth, and a banded C with its own γ is no worse than BSR."""
+    n, contract = 1024, Participation(1024, 8, 128)
+
+    def rmse(C: Factorization) -> float:
+        return errors(C, prefix(n), stated_sensitivity(C, contract)).rmse
+
+    grid = [float(gamma) for gamma in np.linspace(0.3, 0.98, 35)]
+    best = [min(grid, key=lambda gamma, p=p: rmse(bifr(gamma, p, n))) for p in (2, 4, 16, 64)]
+    assert best == sorted(best, reverse=True)
+    assert best[0] > 0.85
+    assert min(rmse(bfr(gamma, 64, n)) for gamma in grid) <= rmse(bfr(0.5, 64, n))

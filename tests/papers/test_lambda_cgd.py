@@ -1,0 +1,135 @@
+"""DP-λCGD (arXiv:2601.22334): its lemmas, checked on numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+from support.oracles import prefix_sums, scalar_sensitivity
+
+from fedmf.factorization import cgd, errors, identity, optimal_diagonal, query_variances, stated_sensitivity
+from fedmf.participation import Participation
+from fedmf.workload import prefix
+
+
+def squares(decay: float, contract: Participation) -> tuple[float, float]:
+    """(‖A C⁻¹‖²_{2→∞}, sens²) of DP-λCGD by (15) and (14), in a power series near λ^b = 1."""
+    n, k, b = contract.rounds, contract.max_participations, contract.min_separation
+    rows = 1.0 + (1.0 - decay) ** 2 * (n - 1)
+    geometric = (1.0 - decay ** (2 * b)) / ((1.0 - decay**2) * (1.0 - decay**b) ** 2)
+    return rows, float(geometric * np.sum((1.0 - decay ** (b * np.arange(1, k + 1))) ** 2))
+
+
+@pytest.mark.parametrize(("n", "k", "b"), [(12, 3, 4), (20, 5, 4), (9, 1, 9)])
+@pytest.mark.parametrize("decay", [0.3, 0.9])
+def test_equations_14_and_15(n: int, k: int, b: int, decay: float) -> None:
+    contract, C = Participation(n, k, b), cgd(decay, n)
+    rows, sensitivity = squares(decay, contract)
+    assert query_variances(C, prefix(n)).max() == pytest.approx(rows, rel=1e-12)
+    assert scalar_sensitivity(C.materialize(), k, b) == pytest.approx(sensitivity**0.5, rel=1e-9)
+
+
+def best_max_error(contract: Participation) -> float:
+    """The least MaxSE over λ."""
+    grid = 1.0 - np.geomspace(1.0, 1e-6, 61)[1:]
+    return float(min(np.prod(squares(decay, contract)) for decay in grid)) ** 0.5
+
+
+def test_lemma_2_max_error_stays_within_a_constant() -> None:
+    """MaxSE over k + √k·n^{1/4} from n = 2⁶ to 2²⁰ and k from 1 to n: between two constants."""
+    ratios = [
+        best_max_error(Participation(2**m, 2**i, 2 ** (m - i))) / (2**i + 2 ** (i / 2) * 2 ** (m / 4))
+        for m in (6, 12, 20)
+        for i in range(0, min(m, 13), 3)
+    ]
+    assert min(ratios) > 0.5
+    assert max(ratios) < 1.5
+
+
+@pytest.mark.parametrize(("n", "k"), [(64, 1), (64, 8), (1024, 1), (1024, 4), (1024, 64)])
+def test_lemma_3_max_error_wants_the_larger_lambda(n: int, k: int) -> None:
+    contract = Participation(n, k, n // k)
+
+    def minimiser(shift: float) -> float:
+        """Of (1 + (1 − λ)²(n − 1)·shift)·sens²: MaxSE for shift 1, RMSE for ½."""
+
+        def value(logit: float) -> float:
+            decay = 1.0 - 10.0**logit
+            return (1.0 + (1.0 - decay) ** 2 * (n - 1) * shift) * squares(decay, contract)[1]
+
+        found: Any = minimize_scalar(value, bounds=(-5.0, -1e-3), method="bounded")
+        return 1.0 - 10.0 ** float(found.x)
+
+    assert minimiser(1.0) >= minimiser(0.5) - 1e-6
+
+
+@pytest.mark.parametrize("n", [2, 5, 40])
+def test_theorem_4_full_batches(n: int) -> None:
+    contract, queries = Participation(n, n, 1), prefix(n)
+    plain = errors(identity(n), queries, stated_sensitivity(identity(n), contract)).rmse
+    weighted = optimal_diagonal(n)
+    diagonal = errors(weighted, queries, stated_sensitivity(weighted, contract)).rmse
+    assert plain == pytest.approx((n * (n + 1) / 2) ** 0.5, rel=1e-12)
+    assert diagonal == pytest.approx(np.sqrt(np.arange(1, n + 1)).sum() / n**0.5, rel=1e-12)
+    least = ((n + 1) * (2 * n + 1) / 6) ** 0.5
+    assert least <= diagonal <= plain
+    if n == 40:
+        assert plain / diagonal == pytest.approx(3 / (2 * 2**0.5), rel=0.01)
+    # No C of any signs is below (11): the sensitivity is at least ‖Ce‖.
+    rng = np.random.default_rng(n)
+    for _ in range(20):
+        C = np.tril(rng.normal(size=(n, n))) + 3.0 * np.eye(n)
+        noise = np.linalg.norm(prefix_sums(n) @ np.linalg.inv(C))
+        assert noise / n**0.5 * np.linalg.norm(C.sum(axis=1)) >= least * (1 - 1e-12)
+
+
+def test_lemma_5_and_corollary_6_full_batches_want_no_correlation() -> None:
+    """‖A C⁻¹‖_{2→∞}·sens is at least n, which C = I attains; both errors of DP-λCGD rise with λ."""
+    n, contract, rng = 7, Participation(7, 7, 1), np.random.default_rng(0)
+    for _ in range(30):
+        C = np.tril(rng.normal(size=(n, n))) + 2.0 * np.eye(n)
+        rows = np.linalg.norm(prefix_sums(n) @ np.linalg.inv(C), axis=1).max()
+        assert rows * scalar_sensitivity(C, n, 1) >= n * (1 - 1e-12)
+    assert errors(identity(n), prefix(n), stated_sensitivity(identity(n), contract)).max_se == pytest.approx(
+        n
+    )
+    found = [
+        errors(C, prefix(n), stated_sensitivity(C, contract))
+        for C in (cgd(decay, n) for decay in (0.0, 0.05, 0.2, 0.5, 0.9))
+    ]
+    for measure in ("rmse", "max_se"):
+        values = [getattr(error, measure) for error in found]
+        assert values == sorted(values)
+
+
+@pytest.mark.parametrize("n", [3, 10])
+def test_lemma_10_the_bound_is_an_infimum(n: int) -> None:
+    """C_λ = D_λ⁻¹RA with R a rotation of Ae onto e₁: ‖B_λ‖·‖C_λe‖ tends to ‖Ae‖ as λ → 0."""
+    A = prefix_sums(n)
+    total = A.sum(axis=1)
+    length = np.linalg.norm(total)
+    # A reflection that takes Ae to its length times e₁ does as well as a rotation.
+    axis = total - length * np.eye(n)[0]
+    R = np.eye(n) - 2.0 * np.outer(axis, axis) / (axis @ axis)
+    for decay in (1.0, 0.1, 1e-4):
+        D = np.diag([1.0, *[decay] * (n - 1)])
+        B, C = R.T @ D, np.linalg.solve(D, R @ A)
+        np.testing.assert_allclose(B @ C, A, atol=1e-9)
+        product = np.linalg.norm(B) * np.linalg.norm(C.sum(axis=1))
+        assert product == pytest.approx((1.0 + decay**2 * (n - 1)) ** 0.5 * length, rel=1e-9)
+    assert length / n**0.5 == pytest.approx(((n + 1) * (2 * n + 1) / 6) ** 0.5, rel=1e-12)
+
+
+def test_lemma_11_no_other_diagonal_is_better() -> None:
+    n, rng, best = 12, np.random.default_rng(2), optimal_diagonal(12).materialize()
+    A = prefix_sums(n)
+
+    def product(C: np.ndarray) -> float:
+        return float(np.linalg.norm(A @ np.linalg.inv(C)) * np.linalg.norm(C.sum(axis=1)))
+
+    least = product(best)
+    assert least == pytest.approx(np.sqrt(np.arange(1, n + 1)).sum(), rel=1e-12)
+    for _ in range(50):
+        assert product(np.diag(np.diag(best) * np.exp(0.3 * rng.normal(size=n)))) >= least
