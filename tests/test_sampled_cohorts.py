@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.small_runs import small_run
 
-from fedmf.accounting import UserLevel, law_of
+from fedmf.accounting import UserLevel
 from fedmf.cohorts import COHORTS, Cohorts, MinSeparatedCohorts, RandomCohorts, SampledCohorts
 from fedmf.cohorts.cohort import CohortSchedule
 from fedmf.cohorts.sampled import CyclicPoisson, MinSeparationSampling, SampledSchedule
@@ -230,7 +230,7 @@ def test_only_a_sampler_amplifies_and_only_by_its_own_law(kind: str) -> None:
     plan = small_run(schedule=kind, cohort_size=3, mechanism="identity").plan()
     if kind in SAMPLED:
         assert isinstance(Run(cohorts=COHORTS[kind](), privacy=claim).cohorts, SampledCohorts)
-        law = law_of(plan)
+        law = plan.law()
         schedule = plan.cohorts.schedule(plan.users, plan.participation, secret_seed=9)
         assert isinstance(schedule, SampledSchedule)
         expected = (kind, plan.participation, schedule.probability)
@@ -239,7 +239,7 @@ def test_only_a_sampler_amplifies_and_only_by_its_own_law(kind: str) -> None:
         with pytest.raises(ConfigError, match=rf"must be sampled for an amplified run; got '{kind}'\."):
             Run(cohorts=COHORTS[kind](), privacy=claim)
         with pytest.raises(ValueError, match=rf"must be drawn at random; got '{kind}'"):
-            law_of(plan)
+            plan.law()
 
 
 def test_sampling_alone_claims_nothing() -> None:

@@ -68,8 +68,8 @@ def design(
             fewer bands or buffers if it has any, is left out of a comparison otherwise.
         progress: called with each name before its row is computed, or after that in another process.
         sampling: "none", "cyclic-poisson", "balls-in-bins" or "b-min-sep": how users come to rounds. With one
-            of the others a budget is needed, adjacency is zero-out, bands and real parameters are searched
-            for the amplified error, and a row takes seconds to minutes.
+            of the others a budget is needed, bands and real parameters are searched for the amplified error,
+            and a row takes seconds to minutes.
         arrived: called with each row as soon as it is there: closed forms, then searches, then optimisers.
         processes: how many may compute rows of optimisers (of searches too at long horizons); each starts a
             new interpreter, so that a script needs its ``if __name__ == "__main__"``.
@@ -104,7 +104,7 @@ def design(
         )
     if memory_vectors is not None and memory_vectors < 0:
         raise ValueError(f"memory_vectors (limit) must be at least 0; got {memory_vectors}.")
-    check_sampling(sampling, adjacency)
+    check_sampling(sampling)
     check_rounds(participation.rounds)
     factor, queries = adjacency_factor(adjacency), parse_workload(workload, participation.rounds)
     plan = _Plan(participation, queries, adjacency, factor, memory_vectors)
@@ -269,16 +269,15 @@ class _Budgeted:
 
     def amplified(self, choice: MechanismChoice) -> Row:
         """With the accountant of the sampling."""
-        from fedmf.accounting.amplification import amplified_mechanism
+        from fedmf.accounting.amplification import amplified_mechanism, zero_out_budget
 
         plan, sampling = self.plan, cast(Any, self.sampling)
-        mechanism, noise = amplified_mechanism(
-            choice, plan.participation, plan.queries, sampling, self.epsilon, self.delta
-        )
+        budget = zero_out_budget(plan.adjacency, self.epsilon, self.delta)
+        mechanism, noise = amplified_mechanism(choice, plan.participation, plan.queries, sampling, *budget)
         stated = Sensitivity(noise.sensitivity, "exact", f"one contributor under {self.sampling}")
         return {
             **plan.described(mechanism, stated, noise.noise_multiplier),
-            **plan.budget(noise.noise_multiplier, self.epsilon, self.delta),
+            **plan.budget(noise.noise_multiplier / plan.factor, self.epsilon, self.delta),
             "sampling": self.sampling,
             "noise_std": noise.noise_std,
             "noise_std_error": noise.standard_error,

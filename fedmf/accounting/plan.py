@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
-from fedmf.accounting.amplification import RunAmplification
+from fedmf.accounting.amplification import CohortLaw, RunAmplification, zero_out_budget
 from fedmf.accounting.evaluation_plan import EvaluationPlan, joint_multiplier
 from fedmf.accounting.gaussian import adjacency_factor, gaussian_epsilon
 from fedmf.accounting.privacy import DifferentialPrivacy, Privacy
@@ -21,7 +21,7 @@ from fedmf.accounting.release import (
     SumRelease,
 )
 from fedmf.accounting.rounded_release import RoundedRelease
-from fedmf.cohorts import Cohorts
+from fedmf.cohorts import Cohorts, SampledCohorts
 from fedmf.factorization import Mechanism, Sensitivity, factorization_from_dict
 from fedmf.participation import Participation
 
@@ -93,6 +93,11 @@ class Plan:
             )
         if self.privacy.counts_sampling != (self.amplification is not None):
             raise ValueError("amplification must be recorded exactly where the privacy asked for counts it.")
+        if self.amplification is not None and self._limit is not None and self.cohorts.kind == "b-min-sep":
+            raise ValueError(
+                f"max_epsilon must be unset for amplified b-min-sep cohorts; got {self._limit!r}. Their "
+                "epsilon after some rounds is known from draws only: ask for it with epsilon."
+            )
         if self.second is not None and self.amplification is not None:
             raise ValueError("amplification must be None with a second stream: no theorem covers the pair.")
         if self.evaluation is not None:
@@ -205,21 +210,55 @@ class Plan:
         return self._epsilons[rounds]
 
     def epsilon_after(self, rounds: int) -> float:
-        """The same while cohorts stay secret: at most ε where amplification is claimed."""
+        """The same while cohorts stay secret: at most ε where amplification is claimed.
+
+        At most ``max_epsilon`` too for rounds that are allowed; docs/amplification.md, "The first rounds".
+        """
         known, asked = self.known_epsilon_after(rounds), self.privacy.requested_epsilon
-        return known if self.amplification is None or asked is None else min(known, asked)
+        if self.amplification is None or asked is None:
+            return known
+        limit = self._limit
+        return min(known, asked, math.inf if limit is None or rounds > self.allowed_rounds else limit)
+
+    def law(self) -> CohortLaw:
+        """How the cohorts are drawn.
+
+        Raises:
+            ValueError: they are not drawn at random.
+        """
+        if not isinstance(self.cohorts, SampledCohorts):
+            raise ValueError(f"cohorts must be drawn at random; got {self.cohorts.kind!r}.")
+        probability = self.cohorts.probability(self.users, self.participation)
+        return CohortLaw(self.cohorts.kind, self.participation, probability)
+
+    @property
+    def _limit(self) -> float | None:
+        return self.privacy.max_epsilon if isinstance(self.privacy, DifferentialPrivacy) else None
 
     @cached_property
     def allowed_rounds(self) -> int:
         """How many rounds may be released: all n, or as many as keep every user within ``max_epsilon``.
 
-        It depends on the plan alone, so that stopping there reveals nothing.
+        It depends on the plan alone, so that stopping there reveals nothing. In an amplified run the limit
+        holds, as ε does, while the cohorts stay secret.
         """
-        limit = self.privacy.max_epsilon if isinstance(self.privacy, DifferentialPrivacy) else None
-        n = self.participation.rounds
-        if limit is None or self.epsilon_after(n) <= limit:
+        limit, n = self._limit, self.participation.rounds
+        if limit is None or self._keeps(n, limit):
             return n
-        return bisect_right(range(n + 1), limit, key=self.epsilon_after) - 1
+        return bisect_left(range(n + 1), True, key=lambda rounds: not self._keeps(rounds, limit)) - 1
+
+    def _keeps(self, rounds: int, limit: float) -> bool:
+        """Whether a theorem bounds ε of the first rounds by the limit."""
+        asked, delta = self.privacy.requested_epsilon, self.privacy.delta
+        if self.known_epsilon_after(rounds) <= limit:
+            return True
+        if self.amplification is None or asked is None or self.noise_multiplier == 0:
+            return False
+        if rounds == self.participation.rounds and asked <= limit:
+            return True
+        epsilon, share = zero_out_budget(self.privacy.adjacency, limit, delta)
+        C, noise = self.mechanism.factorization, self.relative_noise_std
+        return self.law().delta_after(rounds, C, noise, epsilon, share) <= share
 
     def to_dict(self) -> dict[str, Any]:
         """What a record keeps beside privacy and cohorts, JSON-able; floats survive JSON bit for bit.

@@ -82,20 +82,10 @@ class DifferentialPrivacy(Privacy):
         for symbol, value in (("ε (epsilon)", self.epsilon), ("max_epsilon", self.max_epsilon)):
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{symbol} must be positive and finite; got {value!r}.")
-        if self.amplified and self.adjacency != "zero-out":
-            raise ValueError(
-                f"adjacency must be 'zero-out' for an amplified run; got {self.adjacency!r}. Its accountant "
-                "compares a sampled user with no user."
-            )
         if self.amplified and self.user_budgets:
             raise ValueError(
                 f"user_budgets must be empty for an amplified run; got {self.user_budgets!r}. Leaving users "
                 "out changes the sampling that the accountant assumes."
-            )
-        if self.amplified and self.max_epsilon is not None:
-            raise ValueError(
-                f"max_epsilon must be unset for an amplified run; got {self.max_epsilon!r}. The amplified "
-                "epsilon is known for the whole run only: ask for it with epsilon."
             )
 
     @property

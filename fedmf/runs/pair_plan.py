@@ -40,8 +40,8 @@ def paired_streams(run: Run, moment: SecondMoment, form: SecondForm) -> tuple[Me
     privacy = run.privacy
     if privacy.counts_sampling:
         raise ConfigError(
-            "amplified must be false for an optimizer that needs a second moment. No theorem covers the "
-            "amplification of a pair of releases."
+            "amplified must be false for an optimizer that needs a second moment. Accountants of secret "
+            "cohorts are not joined to pairs of releases."
         )
     if form not in ("per-user", "squared-mean"):
         raise ConfigError(f"form (of the second moment) must be 'per-user' or 'squared-mean'; got {form!r}.")

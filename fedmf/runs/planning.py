@@ -16,6 +16,7 @@ from fedmf.accounting import (
     RunRelease,
     SecondStream,
     SumRelease,
+    adjacency_factor,
     amplified_run,
     at_least,
     certified_sigma,
@@ -150,8 +151,14 @@ def _calibrated(
     seed = secrets.randbits(63) if privacy.noise_seed is None else privacy.noise_seed
     try:
         noise, claim = amplified_run(
-            law, mechanism.factorization, sensitivity.value, privacy.epsilon, privacy.delta, seed
+            law,
+            mechanism.factorization,
+            sensitivity.value,
+            privacy.adjacency,
+            privacy.epsilon,
+            privacy.delta,
+            seed,
         )
-    except (ValueError, RuntimeError) as error:
+    except ValueError as error:
         raise ConfigError(f"the accountant of {cohorts.kind} cannot calibrate this run: {error}") from None
-    return noise / sensitivity.value, claim
+    return noise / (sensitivity.value * adjacency_factor(privacy.adjacency)), claim

@@ -75,8 +75,6 @@ def test_refusals():
     contract = Participation(12, 3, 4)
     with pytest.raises(ValueError, match="banded strategies only"):
         amplified_noise_of("cyclic-poisson", cgd(0.5, 12), contract, 1.0, 1e-5)
-    with pytest.raises(ValueError, match="zero-out"):
-        design(contract, ["bsr"], 1.0, 1e-5, adjacency="replace-one", sampling="balls-in-bins")
     with pytest.raises(ValueError, match="needs epsilon and delta"):
         design(contract, ["bsr"], sampling="balls-in-bins")
     with pytest.raises(ValueError, match="must be one of"):

@@ -87,7 +87,6 @@ def test_the_search_passes_over_strategies_with_negative_entries() -> None:
             ["bsr", "--bands", "8", "--workload", "window:3", "--sampling", "balls-in-bins"],
             "no negative entries",
         ),
-        (["bsr", "--sampling", "balls-in-bins", "--adjacency", "replace-one"], "must be zero-out"),
         (["bsr", "--sampling", "balls-in-bins", "--memory-vectors", "3"], "no limit on memory_vectors"),
     ],
 )

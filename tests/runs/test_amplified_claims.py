@@ -43,6 +43,14 @@ def test_too_little_noise_is_found_in_the_header(recorded: Ledger) -> None:
         build_statement(header, recorded)
 
 
+def test_the_noise_of_one_adjacency_is_too_little_for_another(recorded: Ledger) -> None:
+    """The same noise under replace-one: half of ε for each of two users, and less than half of δ."""
+    header = changed(recorded.header, "run.privacy.adjacency", "replace-one")
+    header = changed(header, "plan.noise_multiplier", recorded.header["plan"]["noise_multiplier"] / 2)
+    with pytest.raises(LedgerError, match=r"the header's amplification does not hold: noise .* must give"):
+        build_statement(RunHeader.from_dict(header), recorded)
+
+
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
@@ -77,7 +85,6 @@ def test_a_header_whose_cohorts_are_not_random_is_refused(recorded: Ledger, kind
     ("place", "value", "message"),
     [
         ("run.cohorts.kind", "lottery", r"kind must be one of .*; got 'lottery'"),
-        ("run.privacy.adjacency", "replace-one", r"adjacency must be 'zero-out' for an amplified run"),
         ("run.privacy.amplified", False, r"amplification must be recorded exactly where the privacy"),
         ("plan.amplification", None, r"amplification must be recorded exactly where the privacy"),
         ("plan.inflation", 1.5, r"F \(inflation\) must be 1 with amplification"),
@@ -104,9 +111,7 @@ def test_the_accountant_of_another_sampler_is_refused_in_the_header(recorded: Le
     [
         ({"schedule": "cyclic"}, r"cohorts must be sampled for an amplified run; got 'cyclic'"),
         ({"schedule": "random"}, r"cohorts must be sampled for an amplified run; got 'random'"),
-        ({"adjacency": "replace-one"}, r"adjacency must be 'zero-out' for an amplified run"),
         ({"user_budgets": "budgets.csv"}, r"user_budgets must be empty for an amplified run"),
-        ({"max_epsilon": 1.0}, r"max_epsilon must be unset for an amplified run; got 1\."),
         (
             {"private": False, "epsilon": None},
             r"amplified is a key of user-level, example-level, not of kind 'none'\. .* "

@@ -213,7 +213,7 @@ def test_other_features_or_noise_than_planned_are_refused() -> None:
             {"schedule": "balls-in-bins", "amplified": True},
             DiagonalMoment(2),
             "per-user",
-            "No theorem",
+            "are not joined to pairs",
         ),
         ({}, DiagonalMoment(2), "joint-clip", "'per-user' or 'squared-mean'"),
     ],

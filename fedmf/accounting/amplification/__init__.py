@@ -10,7 +10,6 @@ from fedmf.accounting.amplification.noise_level import (
     amplified_epsilon,
     amplified_noise,
     certified_noise,
-    confident_noise,
 )
 from fedmf.accounting.amplification.poisson import poisson_delta, poisson_epsilon, poisson_noise_multiplier
 from fedmf.accounting.amplification.sampling import (
@@ -18,6 +17,7 @@ from fedmf.accounting.amplification.sampling import (
     Sampling,
     amplified_noise_of,
     check_sampling,
+    zero_out_budget,
 )
 from fedmf.accounting.amplification.search import amplified_mechanism
 
@@ -39,11 +39,11 @@ __all__ = [
     "certified_noise",
     "check_run",
     "check_sampling",
-    "confident_noise",
     "estimate",
     "mean_upper_limit",
     "poisson_delta",
     "poisson_epsilon",
     "poisson_noise_multiplier",
     "upper_limit",
+    "zero_out_budget",
 ]

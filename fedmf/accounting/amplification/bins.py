@@ -10,8 +10,7 @@ from scipy.special import ndtr
 
 from fedmf.accounting.amplification.bins_add_proposal import BinsAddProposal
 from fedmf.accounting.amplification.bins_proposal import BinsRemoveProposal, log_sum_exp
-from fedmf.accounting.amplification.domain import NegativeEntriesError
-from fedmf.accounting.amplification.monte_carlo import Proposal, Side
+from fedmf.accounting.amplification.monte_carlo import NegativeEntriesError, Proposal, Side
 from fedmf.accounting.gaussian import gaussian_sigma
 from fedmf.factorization import Factorization
 from fedmf.participation import Participation
@@ -123,6 +122,10 @@ class BallsInBinsPair:
         """The proposal for a side; see `bins_proposal` and `bins_add_proposal`."""
         kind = BinsRemoveProposal if side == "remove" else BinsAddProposal
         return kind.of(self.means, noise, epsilon)
+
+    def draw_without(self, rng: np.random.Generator, count: int) -> Matrix:
+        """Products <y, m_j> of draws from Q, shape (N, b)."""
+        return rng.standard_normal((count, self.means.shape[1])) @ self.means.T
 
     def losses(self, state: Matrix, noise: float) -> Matrix:
         """L = log (1/b) Σ_j exp(<y, m_j>/s − |m_j|²/(2s²)) from the products <y, m_j>, shape (N, b)."""

@@ -12,24 +12,19 @@ import numpy as np
 
 from fedmf.accounting.amplification.bins import BallsInBinsPair
 from fedmf.accounting.amplification.min_separated import MinSeparatedPair
-from fedmf.accounting.amplification.monte_carlo import SIDES, MixturePair, estimate
-from fedmf.accounting.amplification.noise_level import (
-    amplified_noise,
-    certified_noise,
-    confident_noise,
-)
+from fedmf.accounting.amplification.monte_carlo import MixturePair, estimate
+from fedmf.accounting.amplification.noise_level import certified_noise
 from fedmf.accounting.amplification.poisson import poisson_delta, poisson_noise_multiplier
+from fedmf.accounting.amplification.sampling import zero_out_budget
 from fedmf.accounting.deterministic import BinOverlaps, deterministic_delta, deterministic_noise
-from fedmf.accounting.gaussian import certified_sigma
+from fedmf.accounting.gaussian import adjacency_factor, certified_sigma
 from fedmf.accounting.rounding import at_least
 from fedmf.factorization import Factorization
 from fedmf.participation import Participation
 
 __all__ = ["CohortLaw", "RunAmplification", "amplified_run", "check_run"]
 
-Method = Literal[
-    "numerical bound", "equal bins", "conditional moments", "certified", "normal interval", "none needed"
-]
+Method = Literal["numerical bound", "equal bins", "conditional moments", "certified", "none needed"]
 _THEOREMS: Final = ("equal bins", "conditional moments")
 # A theorem may ask for so much more noise than the draws.
 _PRICE: Final = 1.03
@@ -38,8 +33,6 @@ _SAMPLES: Final = 2**17
 _MOST_DRAWN: Final = 2**26
 _CHECK_SAMPLES: Final = 2**13
 _CHECK_ERRORS: Final = 6.0
-# A limit that does without the normal approximation costs about this share of δ, or it is not used.
-_AFFORDABLE: Final = 0.2
 
 
 @dataclass(frozen=True)
@@ -72,6 +65,40 @@ class CohortLaw:
             )
         return math.sqrt(float(np.max(factorization.gram_diagonal(0)))), -(-n // b)
 
+    def delta_after(
+        self, rounds: int, factorization: Factorization, noise: float, epsilon: float, delta: float
+    ) -> float:
+        """A theorem's bound on δ(ε) of what the first T rounds release, under zero-out adjacency.
+
+        Args:
+            rounds: T, which must not depend on what was released.
+            factorization: C of the whole run.
+            noise: standard deviation of z per unit clip norm.
+            epsilon: ε > 0.
+            delta: what is hoped for; see `deterministic_delta`.
+
+        Raises:
+            ValueError: the accountant does not cover the mechanism, or has no theorem (b-min-sep).
+        """
+        contract = self.participation
+        first = dataclasses.replace(
+            self, participation=Participation.as_many_as_fit(rounds, contract.min_separation)
+        )
+        leading = factorization.leading(rounds)
+        if self.accountant == "cyclic-poisson":
+            longest, steps = first.steps(leading)
+            return poisson_delta(noise / longest, self.probability, steps, epsilon)
+        if self.accountant == "balls-in-bins":
+            overlaps = BinOverlaps.of(leading, first.participation)
+            return max(
+                share * deterministic_delta(overlaps, noise, other, delta / share)
+                for share, other in _among_bins(min(rounds / contract.min_separation, 1.0), epsilon)
+            )
+        raise ValueError(
+            f"accountant (of the first rounds) must be cyclic-poisson or balls-in-bins; got "
+            f"{self.accountant!r}, which has no theorem, only draws."
+        )
+
     def pair(self, factorization: Factorization) -> MixturePair:
         """The dominating pair of Balls-in-Bins or b-min-sep sampling.
 
@@ -91,11 +118,12 @@ class RunAmplification:
         accountant: name of the sampling.
         probability: q, with which a user joins when it may.
         method: how δ was bounded. "numerical bound", "equal bins", "conditional moments": a theorem, no
-            chance is involved (docs/deterministic.md for the last two). "certified": a limit that
-            holds for every number of draws. "normal interval": the upper end of a normal confidence
-            interval. "none needed": the noise is that without amplification, which was no more.
+            chance is involved (docs/deterministic.md for the last two). "certified": a limit from draws
+            that holds for every number of them. "none needed": the noise is that without amplification,
+            which was no more.
         failure: β, the probability that the limit is wrong; δ includes it.
-        delta_limit: the upper limit of δ(noise, ε) that the noise passed with; at most δ − β.
+        delta_limit: the upper limit of δ(noise, ε) that the noise passed with; at most δ − β. Under
+            replace-one it is for the accountant's own zero-out budget, (ε/2, δ/(1 + e^{ε/2})).
         seed: of the accountant's random numbers; None where there were none.
     """
 
@@ -120,6 +148,7 @@ def amplified_run(
     law: CohortLaw,
     factorization: Factorization,
     sensitivity: float,
+    adjacency: str,
     epsilon: float,
     delta: float,
     seed: int,
@@ -130,6 +159,7 @@ def amplified_run(
         law: of the cohorts.
         factorization: C.
         sensitivity: of C under the law's (n, k, b), per unit clip norm: for the noise without amplification.
+        adjacency: "zero-out" or "replace-one", where the accountant is asked for half of ε.
         epsilon: ε > 0.
         delta: δ in (0, 1).
         seed: of the accountant's random numbers, chosen before anything is known about them.
@@ -139,29 +169,27 @@ def amplified_run(
 
     Raises:
         ValueError: the accountant does not cover the mechanism.
-        RuntimeError: the limit on δ was not reached.
 
     Guarantees:
-        (ε, δ) under zero-out adjacency for an observer of the releases, over the draws of cohorts, noise and
-        accountant, if the method is not "normal interval"; with that, up to the normal approximation.
+        (ε, δ) under the adjacency for an observer of the releases, over the draws of cohorts, noise and
+        accountant; no normal approximation is involved.
     """
     name, q = law.accountant, law.probability
-    plain = sensitivity * certified_sigma(epsilon, delta)
+    plain = adjacency_factor(adjacency) * sensitivity * certified_sigma(epsilon, delta)
+    whole, (epsilon, delta) = delta, zero_out_budget(adjacency, epsilon, delta)
     if name == "cyclic-poisson":
         longest, steps = law.steps(factorization)
         noise = longest * poisson_noise_multiplier(epsilon, delta, q, steps)
         if noise < plain:
             reached = poisson_delta(noise / longest, q, steps, epsilon)
             return noise, RunAmplification(name, q, "numerical bound", 0.0, reached, None)
-        return plain, RunAmplification(name, q, "none needed", 0.0, delta, None)
+        return plain, RunAmplification(name, q, "none needed", 0.0, whole, None)
     pair, failure = law.pair(factorization), 0.01 * delta
     samples = min(_SAMPLES, max(2**13, _MOST_DRAWN // pair.size))
-    if _affordable(pair, epsilon, delta, failure, samples, seed):
-        method: Method = "certified"
+    try:
         noise, limit = certified_noise(pair, epsilon, delta, failure, samples, seed)
-    else:
-        method = "normal interval"
-        noise, limit = confident_noise(pair, epsilon, delta, failure, 0.01, samples, seed)
+    except RuntimeError:  # so few draws reach no limit: a theorem's noise, or that without amplification
+        noise, limit = math.inf, 1.0
     if name == "balls-in-bins":
         overlaps = BinOverlaps.of(factorization, law.participation)
         proved = deterministic_noise(overlaps, epsilon, delta, _PRICE * noise)
@@ -169,24 +197,33 @@ def amplified_run(
             theorem = cast(Method, proved.theorem)
             return proved.value, RunAmplification(name, q, theorem, 0.0, proved.delta, None)
     if noise < plain:
-        return noise, RunAmplification(name, q, method, failure, limit, seed)
-    return plain, RunAmplification(name, q, "none needed", 0.0, delta, None)
+        return noise, RunAmplification(name, q, "certified", failure, limit, seed)
+    return plain, RunAmplification(name, q, "none needed", 0.0, whole, None)
 
 
-def _affordable(
-    pair: MixturePair, epsilon: float, delta: float, failure: float, samples: int, seed: int
-) -> bool:
-    """Whether a limit for draws on [0, M] can come close to δ: it exceeds their mean by M·log(1/β)/N."""
-    rough = amplified_noise(pair, epsilon, delta, 0.1, 2**13, seed).value
-    bounds = [pair.proposal(rough, epsilon, side).log_bound for side in SIDES]
-    bound = min(max(bounds), 1e2)
-    return math.exp(bound) * math.log(1.0 / failure) / samples < _AFFORDABLE * delta
+def _among_bins(visited: float, epsilon: float) -> list[tuple[float, float]]:
+    """(factor, ε') of "remove" and of "add" when a share r of the bins has been visited, each once.
+
+    With the likelihood ratio X' of a user in a visited bin X = rX' + 1 − r, so with K = e^ε
+    (X − K)₊ = r(X' − K')₊, K' = 1 + (K − 1)/r, and (1 − KX)₊ = c(1 − K''X')₊ with c = 1 − K(1 − r) and
+    K'' = Kr/c, or 0 where c ≤ 0.
+    """
+    if visited == 1.0:
+        return [(1.0, epsilon)]
+    K, rest = math.exp(epsilon), 1.0 - math.exp(epsilon) * (1.0 - visited)
+    added = [(rest, math.log(K * visited / rest))] if rest > 0 else []
+    return [(visited, math.log1p((K - 1.0) / visited)), *added]
 
 
 def check_run(
-    claim: RunAmplification, law: CohortLaw, factorization: Factorization, noise: float, epsilon: float,
+    claim: RunAmplification,
+    law: CohortLaw,
+    factorization: Factorization,
+    noise: float,
+    adjacency: str,
+    epsilon: float,
     delta: float,
-) -> None:  # fmt: skip
+) -> None:
     """Recompute δ(noise, ε) and refuse a run that was calibrated for other cohorts, C or noise.
 
     Cyclic Poisson and theorems are computed again; the others by a new, coarser estimate on draws of its
@@ -197,6 +234,7 @@ def check_run(
     """
     if claim.method == "none needed":
         return
+    epsilon, delta = zero_out_budget(adjacency, epsilon, delta)
     if law.accountant == "cyclic-poisson":
         longest, steps = law.steps(factorization)
         low = reached = poisson_delta(noise / longest, law.probability, steps, epsilon)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting.amplification.domain import NegativeEntriesError
-from fedmf.accounting.amplification.monte_carlo import Proposal, Side
+from fedmf.accounting.amplification.monte_carlo import NegativeEntriesError, Proposal, Side
 from fedmf.accounting.amplification.separated_law import SeparatedLaw
 from fedmf.accounting.amplification.separated_proposal import SeparatedAddProposal, SeparatedRemoveProposal
 from fedmf.factorization import Factorization
@@ -94,6 +93,10 @@ class MinSeparatedPair:
         """The proposal for a side; see `separated_proposal`."""
         kind = SeparatedRemoveProposal if side == "remove" else SeparatedAddProposal
         return kind.of(self.law, noise, epsilon)
+
+    def draw_without(self, rng: np.random.Generator, count: int) -> Matrix:
+        """Products <c_t, y> of draws from Q, shape (n, N)."""
+        return self.law.correlations(rng.standard_normal((self.law.rounds, count)))
 
     def losses(self, state: Matrix, noise: float) -> NDArray[np.float64]:
         """L at draws with <c_t, y> as state, shape (n, N)."""

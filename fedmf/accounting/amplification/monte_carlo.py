@@ -9,10 +9,21 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from fedmf.accounting.amplification.convex_tail import convex_add_limit
 from fedmf.accounting.amplification.limits import mean_upper_limit
 from fedmf.typing import Vector
 
-__all__ = ["Draws", "Estimate", "MixturePair", "Proposal", "Side", "contributions", "estimate", "upper_limit"]
+__all__ = [
+    "Draws",
+    "Estimate",
+    "MixturePair",
+    "NegativeEntriesError",
+    "Proposal",
+    "Side",
+    "contributions",
+    "estimate",
+    "upper_limit",
+]
 
 #: "remove": δ of P against Q, the user's data taken away; "add": δ of Q against P.
 Side = Literal["remove", "add"]
@@ -21,8 +32,14 @@ SIDES: tuple[Side, Side] = ("remove", "add")
 # The other side is not sampled where its analytic bound is below this share of the first.
 _NEGLIGIBLE = 1e-4
 _CHUNK_ENTRIES = 2**20
+# Weighted draws come first for "add" where what they cannot resolve is below this share of the other side.
+_RESOLVED = 0.25
 # Where a draw is small the error is looked at more often than the cache asks for.
 _CHUNK_DRAWS = 2**13
+
+
+class NegativeEntriesError(ValueError):
+    """A strategy matrix with negative entries, for which no dominating pair is known."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +87,10 @@ class MixturePair(Protocol):
 
     def proposal(self, noise: float, epsilon: float, side: Side) -> Proposal:
         """A proposal for the noise s > 0 and ε ≥ 0."""
+        ...
+
+    def draw_without(self, rng: np.random.Generator, count: int) -> Any:
+        """The state of draws from Q: outputs without the user."""
         ...
 
     def losses(self, state: Any, noise: float) -> Vector:
@@ -207,20 +228,42 @@ def upper_limit(
 ) -> float:
     """A number that is below δ(s, ε) with probability at most β; no normal approximation.
 
-    Each side gets half of β. A side whose analytic bound is small enough is not sampled. The seed must not
-    have been used to choose s or ε.
+    Each side gets half of β. A side whose analytic bound is small enough is not sampled. For "add" there are
+    two limits, with a quarter of β each: that of weighted draws, and that of a convex loss (`convex_tail`);
+    the one that can be of more use comes first, and the other where that exceeds the first side's limit. The
+    seed must not have been used to choose s or ε.
     """
-    limit = 0.0
-    for number, side in enumerate(SIDES):
-        proposal = pair.proposal(noise, epsilon, side)
-        if proposal.log_bound < math.log(max(limit, 1e-300)):
-            continue
-        rng = np.random.default_rng([seed, number])
-        values = np.concatenate([
-            contributions(pair, proposal.draw(rng, size), noise, epsilon, side)[0]
-            for size in batches(pair, samples)
-        ])  # fmt: skip
-        # The bound holds in exact arithmetic; exponentials of sums are rounded.
-        bound = math.exp(proposal.log_bound) * (1.0 + 1e-9)
-        limit = max(limit, mean_upper_limit(values, bound, failure / 2))
-    return min(limit, 1.0)
+    removed = _limit_of_side(pair, noise, epsilon, "remove", failure / 2, samples, seed)
+    proposal = pair.proposal(noise, epsilon, "add")
+    if proposal.log_bound < math.log(max(removed, 1e-300)):
+        return min(removed, 1.0)
+
+    def weighted() -> float:
+        return _limit_of_side(pair, noise, epsilon, "add", failure / 4, samples, seed)
+
+    def convex() -> float:
+        rng = np.random.default_rng([seed, 2])
+        states = (pair.draw_without(rng, size) for size in batches(pair, samples))
+        losses = np.concatenate([pair.losses(state, noise) for state in states])
+        return convex_add_limit(losses, epsilon, failure / 4)
+
+    unresolved = math.exp(min(proposal.log_bound, 0.0)) * -math.log(failure) / samples
+    first, second = (weighted, convex) if unresolved < _RESOLVED * removed else (convex, weighted)
+    added = first()
+    if added > removed:
+        added = min(added, second())
+    return min(max(removed, added), 1.0)
+
+
+def _limit_of_side(
+    pair: MixturePair, noise: float, epsilon: float, side: Side, failure: float, samples: int, seed: int
+) -> float:
+    """The limit of the mean of weighted draws, which lie in [0, M]."""
+    proposal = pair.proposal(noise, epsilon, side)
+    rng = np.random.default_rng([seed, SIDES.index(side)])
+    values = np.concatenate([
+        contributions(pair, proposal.draw(rng, size), noise, epsilon, side)[0]
+        for size in batches(pair, samples)
+    ])  # fmt: skip
+    # The bound holds in exact arithmetic; exponentials of sums are rounded.
+    return mean_upper_limit(values, math.exp(proposal.log_bound) * (1.0 + 1e-9), failure)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri
 
 from fedmf.accounting.amplification.monte_carlo import (
     Draws,
@@ -27,7 +26,6 @@ __all__ = [
     "amplified_noise",
     "approximate_noise",
     "certified_noise",
-    "confident_noise",
 ]
 
 _PILOT = 512
@@ -154,7 +152,8 @@ def certified_noise(
 ) -> tuple[float, float]:
     """Noise s such that, except with probability β over the accountant's draws, δ(s, ε) ≤ δ − β.
 
-    A run that draws s this way and adds noise s is (ε, δ)-private, the accountant's randomness included.
+    A run that draws s this way and adds noise s is (ε, δ)-private, the accountant's randomness included. No
+    normal approximation is involved.
 
     Args:
         pair: P and Q.
@@ -180,47 +179,6 @@ def certified_noise(
     return _enough(pair, epsilon, delta - failure, limit, seed)
 
 
-def confident_noise(
-    pair: MixturePair,
-    epsilon: float,
-    delta: float,
-    failure: float | None = None,
-    relative_error: float = 0.01,
-    max_samples: int = 2**20,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """As `certified_noise`, with the upper end of a normal confidence interval as the limit.
-
-    The interval is that of draws that were not used to find s. It takes far fewer draws where the
-    contributions' bound is large, but its β is that of the normal approximation, not a theorem.
-
-    Args:
-        pair: P and Q.
-        epsilon: ε > 0.
-        delta: δ, β included.
-        failure: β; δ/100 by default.
-        relative_error: standard error of δ relative to δ.
-        max_samples: per side and attempt.
-        seed: of the accountant's random numbers.
-
-    Returns:
-        s and the upper end of the interval of δ(s, ε) that it passed with.
-
-    Raises:
-        ValueError: β is not below δ.
-        RuntimeError: six attempts, each with a larger s, did not pass; more samples are needed.
-    """
-    failure = _failure(failure, delta)
-    z = -float(ndtri(failure / (2 * _ATTEMPTS)))
-
-    def limit(noise: float, fresh: int) -> float:
-        delta_estimate = estimate(pair, noise, epsilon, relative_error, max_samples, fresh)
-        worst = max(relative_error, delta_estimate.relative_error)
-        return max(delta_estimate.interval(z)[1], delta_estimate.other * (1.0 + z * worst))
-
-    return _enough(pair, epsilon, delta - failure, limit, seed)
-
-
 def _failure(failure: float | None, delta: float) -> float:
     failure = 0.01 * delta if failure is None else failure
     if not 0 < failure < delta:
@@ -237,12 +195,13 @@ def _enough(
     rough = amplified_noise(pair, epsilon, target, 0.02, 2**17, seed)
     slope = rough.estimate.relative_error * rough.value / rough.standard_error
     noise, ceiling = rough.value, pair.largest_norm * gaussian_sigma(epsilon, target)
-    for attempt in range(1, _ATTEMPTS + 1):
-        upper_limit = limit(noise, seed + 1000 * attempt)
+    for attempt in range(_ATTEMPTS):
+        upper_limit = limit(noise, seed + 1000 * (attempt + 1))
         if upper_limit <= target:
             return noise, upper_limit
-        # The limit exceeds the estimate by what the samples cannot resolve: aim a little lower than that.
-        noise *= math.exp((1.1 * math.log(upper_limit / target) + 0.02) / slope)
+        # The limit exceeds the estimate by what the samples cannot resolve, which falls more slowly.
+        aim = 1.1 * 1.5**attempt
+        noise *= math.exp((aim * math.log(upper_limit / target) + 0.02) / slope)
         if noise >= ceiling:
             # No better than the noise without amplification, which needs no draws.
             return ceiling, target

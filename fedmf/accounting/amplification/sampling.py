@@ -13,6 +13,7 @@ from fedmf.accounting.amplification.min_separated import MinSeparatedPair
 from fedmf.accounting.amplification.monte_carlo import MixturePair
 from fedmf.accounting.amplification.noise_level import amplified_noise, approximate_noise
 from fedmf.accounting.amplification.poisson import poisson_noise_multiplier
+from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.factorization import Factorization
 from fedmf.participation import Participation
 
@@ -23,6 +24,7 @@ __all__ = [
     "approximate_noise_of",
     "check_sampling",
     "cyclic_poisson_terms",
+    "zero_out_budget",
 ]
 
 _SEARCH_DRAWS = 1536
@@ -51,8 +53,8 @@ class AmplifiedNoise:
         return self.noise_std / self.sensitivity
 
 
-def check_sampling(sampling: str, adjacency: str) -> None:
-    """Refuse an unknown sampling, and amplification under replace-one adjacency.
+def check_sampling(sampling: str) -> None:
+    """Refuse an unknown sampling.
 
     Raises:
         ValueError: as above.
@@ -61,11 +63,23 @@ def check_sampling(sampling: str, adjacency: str) -> None:
         raise ValueError(
             f"sampling (assumption) must be one of {', '.join(get_args(Sampling))}; got {sampling!r}."
         )
-    if sampling != "none" and adjacency != "zero-out":
-        raise ValueError(
-            f"adjacency must be zero-out with sampling {sampling}; got {adjacency}. Its accountant compares "
-            "a sampled user with no user."
-        )
+
+
+def zero_out_budget(adjacency: str, epsilon: float, delta: float) -> tuple[float, float]:
+    """(ε', δ') under zero-out that gives (ε, δ) under this adjacency.
+
+    A user who is replaced is taken away and another one added: P ≤ e^{ε/2} Q + δ' and Q ≤ e^{ε/2} P' + δ'
+    give P ≤ e^ε P' + (1 + e^{ε/2}) δ'. Hence (ε/2, δ/(1 + e^{ε/2})) for replace-one.
+
+    Raises:
+        ValueError: an unknown adjacency.
+
+    >>> zero_out_budget("replace-one", 2.0, 1e-5)
+    (1.0, 2.689...e-06)
+    """
+    if adjacency_factor(adjacency) == 1:
+        return epsilon, delta
+    return epsilon / 2, delta / (1.0 + math.exp(epsilon / 2))
 
 
 def cyclic_poisson_terms(factorization: Factorization, participation: Participation) -> tuple[float, int]:

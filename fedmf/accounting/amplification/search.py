@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from fedmf.accounting.amplification.domain import NegativeEntriesError
+from fedmf.accounting.amplification.monte_carlo import NegativeEntriesError
 from fedmf.accounting.amplification.sampling import (
     AmplifiedNoise,
     Sampling,

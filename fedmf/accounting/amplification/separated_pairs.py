@@ -1,9 +1,9 @@
-"""Two users of b-min-sep sampling that attract each other: Z₂ = E exp<m_π, m_π'> and pairs drawn by it.
+"""Two users of b-min-sep sampling that attract each other: Z = E exp(c<m_π, m_π'>) and pairs drawn by it.
 
 π, π' are independent patterns. While both users rest nothing happens, so a state is the round t in which at
 least one of them is free and the r rounds that the other still rests. A join in round t of a user whose
-partner joined in round t − l, l < p, contributes e^{<c_t, c_{t−l}>}; each such pair of rounds is met once, at
-the later one.
+partner joined in round t − l, l < p, contributes e^{c<c_t, c_{t−l}>}; each such pair of rounds is met once,
+at the later one.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["AttractedPairs"]
 
 @dataclass(frozen=True, eq=False)
 class AttractedPairs:
-    """The law of pairs with weights w_π w_π' e^{<m_π, m_π'>}, means in units of the noise.
+    """The law of pairs with weights w_π w_π' e^{c<m_π, m_π'>}, means in units of the noise.
 
     Args:
         law: of one pattern.
         values: log of the sum over what a pair can do from round t on when one user is free and the other
             rests r rounds more, shape (n + s + 1, s).
-        attractions: <c_t, c_{t−l}>/noise² at (t, l), 0 for l ≥ p and t < l, shape (n, s + 1).
+        attractions: c<c_t, c_{t−l}>/noise² at (t, l), 0 for l ≥ p and t < l, shape (n, s + 1).
         starts: log weights of (rounds blocked, rounds blocked) before round 0, shape (s, s).
     """
 
@@ -38,10 +38,10 @@ class AttractedPairs:
     starts: Matrix
 
     @classmethod
-    def of(cls, law: SeparatedLaw, noise: float) -> AttractedPairs:
-        """The law of pairs when the noise is s."""
+    def of(cls, law: SeparatedLaw, noise: float, strength: float = 1.0) -> AttractedPairs:
+        """The law of pairs when the noise is s; `strength` is c ≥ 0."""
         n, s, q = law.rounds, law.separation, law.probability
-        attractions = _attractions(law) / noise**2
+        attractions = strength * _attractions(law) / noise**2
         values = np.zeros((n + s + 1, s))
         log_q, log_rest = math.log(q), math.log1p(-q) if q < 1.0 else -math.inf
         waits = np.arange(1, s)
@@ -58,7 +58,7 @@ class AttractedPairs:
 
     @property
     def log_normalizer(self) -> float:
-        """log Z₂."""
+        """log Z."""
         return float(np.logaddexp.reduce(self.starts, axis=None))
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -4,152 +4,176 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmf.accounting.amplification.monte_carlo import Draws, log_largest_gain
-from fedmf.accounting.amplification.separated_law import SeparatedLaw, WeightedPatterns
+from fedmf.accounting.amplification.separated_law import SeparatedLaw
 from fedmf.accounting.amplification.separated_pairs import AttractedPairs
 from fedmf.typing import Matrix, Vector
 
 __all__ = ["SeparatedAddProposal", "SeparatedRemoveProposal"]
 
-_SHARE_PAIRS, _SHARE_GROWN = 0.15, 0.45
-_LONGEST = 64
+_SHARE_MATCHED, _SHARE_STRETCHED, _SHARE_SHIFTED = 0.45, 0.3, 0.25
+_ORDERS = (2, 4, 6, 8, 10, 12)
 _PILOT = 256
 _STRETCHES = (1.0, 1.35, 1.8, 2.4, 3.2, 4.2)
 _ODDS = (1.0, 2.0, 3.5, 6.0)
-# Grown draws cost several times as much as the others.
-_GOOD_ENOUGH = 50.0
-_FEWEST = 15.0
+_BEYOND, _BISECTIONS, _FARTHEST = 1.1, 20, 1024.0
+
+
+def matchings(order: int) -> list[tuple[tuple[int, int], ...]]:
+    """All pairs of q things, q even, as q − 1 perfect matchings: the schedule of a round robin."""
+    last, others = order - 1, range(order - 1)
+    return [
+        (
+            (turn, last),
+            *(((turn + i) % last, (turn - i) % last) for i in range(1, order // 2)),
+        )
+        for turn in others
+    ]
 
 
 @dataclass(frozen=True, eq=False)
 class SeparatedRemoveProposal:
     """The mixture for δ of P against Q of three parts, with Q's density N:
 
-    * N·e^{2L}/Z₂, normals around the sums of two patterns (`separated_pairs`); it bounds the weights;
+    * normals around the sums of q patterns J, with the probability ω(J) of q/2 pairs that attract each other
+      q − 1 times as much as two patterns of X^q do (`separated_pairs`), a perfect matching of the q patterns
+      drawn out of q − 1 that contain all pairs. Against the reference N·κ(J|y), where κ draws patterns
+      independently from the summands of e^L, it has a density of at least e^{qL}/Z^{q/2} for every J;
     * P with other odds of joining and means stretched to κm, both chosen by a pilot;
-    * where that is not good enough, normals around sums of as many patterns as it takes, drawn one after the
-      other, each attracted by those before. As for Balls-in-Bins it has a density e^{|J|·L}/Ω(J) in y and the
-      sequence J of patterns, against the reference N·κ(J|y) where κ draws patterns independently from the
-      summands of e^L.
+    * one normal around a multiple of the mean of P, so far out that E e^L is a little more than e^ε.
 
     Args:
         law: of the patterns.
-        pairs: of two patterns.
+        pairs: of two patterns with strength q − 1.
+        order: q.
         noise: s.
         epsilon: ε.
         likelier: the second part's law of the patterns.
         stretch: its κ.
-        grown: share of the third part.
+        shift: mean of the third part, shape (n,).
     """
 
     law: SeparatedLaw
     pairs: AttractedPairs
+    order: int
     noise: float
     epsilon: float
     likelier: SeparatedLaw
     stretch: float
-    grown: float
+    shift: Vector
 
     @classmethod
     def of(cls, law: SeparatedLaw, noise: float, epsilon: float) -> SeparatedRemoveProposal:
-        """κ and the odds with the smallest second moment in a pilot, whose draws serve all of them."""
-        pairs = AttractedPairs.of(law, noise)
-        first = cls(law, pairs, noise, epsilon, law.likelier(_ODDS[1]), _STRETCHES[2], 0.0)
-        proposal, effective, score = first._improved()
-        if effective < _FEWEST:
-            proposal, _, score = replace(first, stretch=_STRETCHES[-1], grown=_SHARE_GROWN)._improved()
-        # Where even the largest κ is too small, the score is not to be believed.
-        enough = score < _GOOD_ENOUGH and proposal.stretch < _STRETCHES[-1]
-        return replace(proposal, grown=0.0 if enough else _SHARE_GROWN)
+        """q with the least bound; κ and the odds with the least second moment in a pilot."""
+        shift = _shift(law, noise, epsilon)
+        best: SeparatedRemoveProposal | None = None
+        for order in _ORDERS:
+            pairs = AttractedPairs.of(law, noise, order - 1.0)
+            found = cls(law, pairs, order, noise, epsilon, law.likelier(_ODDS[1]), _STRETCHES[2], shift)
+            if best is not None and found.log_bound >= best.log_bound:
+                break
+            best = found
+        assert best is not None
+        return best._improved()
 
-    def _improved(self) -> tuple[SeparatedRemoveProposal, float, float]:
-        """The best without a third part, how many of its draws count, and E(contribution²)/δ² of the best."""
+    def _improved(self) -> SeparatedRemoveProposal:
+        """The best second part for the draws of a pilot, which serve all of them."""
         law, best, best_proposal = self.law, math.inf, self
-        draws = self.draw(np.random.default_rng(0), _PILOT)
-        losses = law.weighted(self._exponents(draws.state, 1.0)).log_total
+        state, losses, others, log_density = self._drawn(np.random.default_rng(0), _PILOT)
         excess = -np.expm1(np.minimum(self.epsilon - losses, 0.0))
         wanted = losses + np.log(np.maximum(excess, 1e-300))
-        weights = wanted - draws.log_density
-        mean = float(np.logaddexp.reduce(weights)) - math.log(_PILOT)
-        effective = math.exp(2 * (mean + math.log(_PILOT)) - float(np.logaddexp.reduce(2 * weights)))
+        weights = wanted - log_density
         for stretch in _STRETCHES:
-            exponents = self._exponents(draws.state, stretch)
+            exponents = self._exponents(state, stretch)
             for odds in _ODDS:
-                candidate = replace(self, likelier=law.likelier(odds), stretch=stretch, grown=0.0)
-                log_density = candidate._cheap(losses, candidate.likelier.weighted(exponents).log_total)
-                second = float(np.logaddexp.reduce(wanted - log_density + weights)) - math.log(_PILOT)
+                candidate = replace(self, likelier=law.likelier(odds), stretch=stretch)
+                log_mixture = np.logaddexp(others, candidate.likelier.weighted(exponents).log_total)
+                second = float(np.logaddexp.reduce(wanted - log_mixture + weights))
                 if second < best:
                     best, best_proposal = second, candidate
-        hits = min(effective, float((excess > 0).sum()))
-        return best_proposal, hits, math.exp(min(best - 2 * mean, 700.0))
+        return best_proposal
 
     @property
     def log_bound(self) -> float:
-        """As (1 − e^{ε−L})·e^{−L} ≤ e^{−ε}/4, a contribution is at most Z₂e^{−ε}/(4·share of the pairs)."""
-        return self.pairs.log_normalizer - self.epsilon - math.log(4.0 * _SHARE_PAIRS)
+        """As (1 − e^{ε−L})·e^{−(q−1)L} is at most (q−1)^{q−1}q^{−q}·e^{−(q−1)ε}."""
+        q = self.order
+        largest = log_largest_gain(q - 1.0) - (q - 1) * self.epsilon
+        return largest + q / 2 * self.pairs.log_normalizer - math.log(_SHARE_MATCHED)
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
         """Draws with state <c_t, y>, shape (n, N)."""
-        law = self.law
-        shares = [_SHARE_PAIRS, 1.0 - _SHARE_PAIRS - self.grown, self.grown]
-        kinds = rng.choice(3, size=count, p=shares)
-        paired, stretched, grown = (np.flatnonzero(kinds == kind) for kind in range(3))
-        shift = np.empty((law.rounds, count))
-        first, second = self.pairs.draw(rng, paired.size)
-        shift[:, paired] = law.mean_of(first) + law.mean_of(second)
-        shift[:, stretched] = self.stretch * law.mean_of(self.likelier.patterns(rng, stretched.size))
-        length, log_omega = np.empty(count), np.empty(count)
-        shift[:, grown], length[grown], log_omega[grown] = self._grow(rng, None, grown)
-        state = law.correlations(shift / self.noise + rng.standard_normal(shift.shape))
-        posterior = law.weighted(self._exponents(state, 1.0))
-        losses = posterior.log_total
-        log_density = self._cheap(
-            losses, self.likelier.weighted(self._exponents(state, self.stretch)).log_total
-        )
-        if self.grown > 0:
-            others = np.flatnonzero(kinds != 2)
-            _, length[others], log_omega[others] = self._grow(rng, posterior, others)
-            log_density = np.logaddexp(log_density, math.log(self.grown) + length * losses - log_omega)
+        state, _, _, log_density = self._drawn(rng, count)
         return Draws(state, log_density)
+
+    def _drawn(self, rng: np.random.Generator, count: int) -> tuple[Matrix, Vector, Vector, Vector]:
+        """Draws: <c_t, y>, L, log density of the parts but the second (over its share) and of the mixture."""
+        law, q, noise = self.law, self.order, self.noise
+        kinds = rng.choice(3, size=count, p=[_SHARE_MATCHED, _SHARE_STRETCHED, _SHARE_SHIFTED])
+        first, second, third = (np.flatnonzero(kinds == kind) for kind in range(3))
+        together = self._matched(rng, first.size)
+        y = rng.standard_normal((law.rounds, count))
+        y[:, first] += sum(together) / noise
+        y[:, second] += self.stretch / noise * law.mean_of(self.likelier.patterns(rng, second.size))
+        y[:, third] += self.shift[:, None]
+        shifted = self.shift @ y - 0.5 * (self.shift @ self.shift)
+        state = law.correlations(y)
+        posterior = law.weighted(self._exponents(state, 1.0))
+        losses, excess = posterior.log_total, np.zeros(count)
+        if q > 2:
+            free = np.flatnonzero(kinds > 0)
+            excess[first] = self._log_excess(together)
+            excess[free] = self._log_excess([law.mean_of(posterior.draw(rng, free)) for _ in range(q)])
+        matched = q * losses + excess - q / 2 * self.pairs.log_normalizer
+        others = np.logaddexp(math.log(_SHARE_MATCHED) + matched, math.log(_SHARE_SHIFTED) + shifted)
+        others -= math.log(_SHARE_STRETCHED)
+        stretched = self.likelier.weighted(self._exponents(state, self.stretch)).log_total
+        return state, losses, others, np.logaddexp(others, stretched) + math.log(_SHARE_STRETCHED)
+
+    def _matched(self, rng: np.random.Generator, count: int) -> list[Matrix]:
+        """Σ_{t∈π} c_t for the q patterns of each J, shape (n, count); the first matching pairs them.
+
+        The other matchings are this one turned, and so is J with them; nothing else depends on the turn.
+        """
+        q, half = self.order, self.order // 2
+        sums: list[Matrix] = [np.empty(0)] * q
+        pairs = [self.law.mean_of(pattern) for pattern in self.pairs.draw(rng, half * count)]
+        for place, pair in enumerate(matchings(q)[0]):
+            for i, user in enumerate(pair):
+                sums[user] = pairs[i][:, place * count : (place + 1) * count]
+        return sums
+
+    def _log_excess(self, sums: list[Matrix]) -> Vector:
+        """log of ω(J)·Z^{q/2} over Πw·exp Σ_{a<c} <m_a, m_c>: at least 0, as a mean is at least geometric."""
+        q = self.order
+        products = {
+            (a, c): np.einsum("tk,tk->k", sums[a], sums[c]) / self.noise**2
+            for a, c in combinations(range(q), 2)
+        }
+        logs = [
+            (q - 1.0) * sum(products[min(pair), max(pair)] for pair in matching) for matching in matchings(q)
+        ]
+        return np.logaddexp.reduce(logs, axis=0) - math.log(q - 1) - sum(products.values())
 
     def _exponents(self, state: Matrix, stretch: float) -> Matrix:
         """log of N(κc_t, I) against N(0, I) for each round; state <c_t, y>."""
         half = 0.5 * self.law.squares[:, None] / self.noise**2
         return stretch / self.noise * state - stretch**2 * half
 
-    def _cheap(self, losses: Vector, stretched: Vector) -> Vector:
-        """log of the first two parts against N."""
-        return np.logaddexp(
-            math.log(_SHARE_PAIRS) + 2 * losses - self.pairs.log_normalizer,
-            math.log(1.0 - _SHARE_PAIRS - self.grown) + stretched,
-        )
 
-    def _grow(
-        self, rng: np.random.Generator, posterior: WeightedPatterns | None, sets: NDArray[np.intp]
-    ) -> tuple[Matrix, Vector, Vector]:
-        """A sequence J for each of the sets: (Σ_J m, |J|, log Ω(J)).
-
-        Ω(J) is the product of μ(K) = Σ_π w_π exp<Σ_K m, m_π> over J's own prefixes K. A sequence ends once
-        log μ(J) ≥ ε, or at 64. Without a posterior each next pattern has probability proportional to
-        w_π exp<Σ_K m, m_π>; with one it is drawn from the posterior's sets, whatever K is.
-        """
-        law = self.law
-        new = law.patterns(rng, sets.size) if posterior is None else posterior.draw(rng, sets)
-        total, length, log_omega = law.mean_of(new), np.ones(sets.size), np.zeros(sets.size)
-        active = np.arange(sets.size)
-        while active.size and length[active[0]] < _LONGEST:
-            attracted = law.weighted(law.correlations(total[:, active]) / self.noise**2)
-            going = attracted.log_total < self.epsilon
-            active, positions = active[going], np.flatnonzero(going)
-            log_omega[active] += attracted.log_total[positions]
-            new = attracted.draw(rng, positions) if posterior is None else posterior.draw(rng, sets[active])
-            total[:, active] += law.mean_of(new)
-            length[active] += 1
-        return total, length, log_omega
+def _shift(law: SeparatedLaw, noise: float, epsilon: float) -> Vector:
+    """τ·E m/noise with Σ_π w_π exp<τ·E m, m_π>/noise² a little more than e^ε."""
+    mean = law.mean_of(np.ones((law.rounds, 1), dtype=bool)) * law.rate / noise
+    attractions = law.correlations(mean) / noise
+    low, high = 0.0, _FARTHEST
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        far = float(law.weighted(middle * attractions).log_total[0]) >= _BEYOND * epsilon
+        low, high = (low, middle) if far else (middle, high)
+    return high * mean[:, 0]
 
 
 @dataclass(frozen=True, eq=False)

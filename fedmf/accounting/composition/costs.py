@@ -13,7 +13,7 @@ import numpy as np
 from fedmf.accounting.gaussian import gaussian_mu
 from fedmf.accounting.plan import Plan
 from fedmf.accounting.recorded import ParticipationRecord
-from fedmf.accounting.statement import RunHeader, build_statement, law_of, user_privacy
+from fedmf.accounting.statement import RunHeader, build_statement, user_privacy
 from fedmf.errors import LedgerError
 from fedmf.typing import Vector
 
@@ -187,7 +187,7 @@ def _amplified(plan: Plan) -> AmplifiedCost | None:
     if claim is None or claim.method == "none needed" or epsilon is None:
         return None
     if claim.accountant == "cyclic-poisson":
-        longest, steps = law_of(plan).steps(plan.mechanism.factorization)
+        longest, steps = plan.law().steps(plan.mechanism.factorization)
         noise = plan.relative_noise_std / longest * (1 - 2.0**-50)
         return SampledGaussians(noise, claim.probability, steps)
     return StatedCost(epsilon, plan.privacy.delta)

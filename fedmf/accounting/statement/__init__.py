@@ -1,6 +1,5 @@
 """The privacy statement of a run: its record, its figures, its words."""
 
-from fedmf.accounting.statement.amplified_claim import law_of
 from fedmf.accounting.statement.evidence import adjacencies, allowed_patterns, evidence_of
 from fedmf.accounting.statement.header import RunHeader
 from fedmf.accounting.statement.joint_statement import Branch, JointStatement, build_joint_statement
@@ -33,7 +32,6 @@ __all__ = [
     "detection_limit",
     "detection_percent",
     "evidence_of",
-    "law_of",
     "odds_factor",
     "planned_statement",
     "render",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from fedmf.accounting.amplification import CohortLaw, check_run
+from fedmf.accounting.amplification import check_run
 from fedmf.accounting.plan import Plan
-from fedmf.cohorts import SampledCohorts
 from fedmf.errors import LedgerError
 
 __all__ = ["claimed_epsilon"]
@@ -26,28 +25,15 @@ def claimed_epsilon(plan: Plan, known: float) -> float:
     if epsilon is None or plan.noise_multiplier == 0:
         raise LedgerError("the header claims amplification for a run without noise or without an epsilon.")
     try:
-        law = law_of(plan)
+        law = plan.law()
         if (claim.accountant, claim.probability) != (law.accountant, law.probability):
             raise ValueError(
                 f"accountant and q (probability) must be those of the cohorts, {law.accountant!r} and "
                 f"{law.probability!r}; got {claim.accountant!r} and {claim.probability!r}."
             )
         C = plan.mechanism.factorization
-        check_run(claim, law, C, plan.relative_noise_std, epsilon, plan.privacy.delta)
+        check_run(claim, law, C, plan.relative_noise_std, plan.privacy.adjacency, epsilon, plan.privacy.delta)
     except ValueError as error:
         raise LedgerError(f"the header's amplification does not hold: {error}") from None
     # Where sampling gained nothing the noise is that without amplification, and so is ε.
     return known if claim.method == "none needed" else min(known, epsilon)
-
-
-def law_of(plan: Plan) -> CohortLaw:
-    """How the cohorts of a run are drawn.
-
-    Raises:
-        ValueError: they are not drawn at random.
-    """
-    cohorts = plan.cohorts
-    if not isinstance(cohorts, SampledCohorts):
-        raise ValueError(f"cohorts must be drawn at random; got {cohorts.kind!r}.")
-    probability = cohorts.probability(plan.users, plan.participation)
-    return CohortLaw(cohorts.kind, plan.participation, probability)

@@ -38,15 +38,13 @@ def lists(statement: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
 
 
 def headline(statement: Mapping[str, Any]) -> str:
-    """The guarantee in one sentence, with how it is known where that is no theorem."""
+    """The guarantee in one sentence."""
     s = statement
     if s["epsilon_planned"] is None:
         return "No privacy: this run added no noise."
     text = f"{UNITS[s['unit']].each} has ({up(s['epsilon_planned'])}, {up(s['delta'])})-differential privacy "
     text += f"under {s['adjacency']} adjacency"
     if s["amplification"] is not None:
-        if s["amplification"]["method"] == "normal interval":
-            text += ", by a Monte Carlo accountant with a normal approximation,"
         known = up(s["epsilon_planned_known_cohorts"])
         text += f" while the cohorts stay secret, and epsilon {known} against whoever knows them"
     if s["noise_key_public"]:
@@ -174,8 +172,6 @@ def _accountant(amplification: Mapping[str, Any]) -> str:
     text = f"{amplification['accountant']}, {amplification['method']}"
     if amplification["failure"]:
         text += f", wrong with probability {up(amplification['failure'])} at most, which delta includes"
-        if amplification["method"] == "normal interval":
-            text += " (by the normal approximation)"
     return text
 
 
