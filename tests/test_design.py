@@ -25,7 +25,7 @@ FIELDS = {
     "mechanism", "params", "sensitivity", "sensitivity_kind", "sensitivity_case", "rmse", "max_se",
     "noise_multiplier", "epsilon", "delta", "adjacency", "workload", "rounds", "max_participations",
     "min_separation", "memory_vectors", "regenerated_vectors", "nanoseconds_per_coordinate",
-    "sampling", "noise_std", "noise_std_error",
+    "sampling", "noise_std", "noise_std_error", "objective", "objective_error",
 }  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def test_rows_are_json_with_every_field():
 CONTRACT_NAMES = [
     "identity", "square-root", "bsr", "bisr", "bifr", "bfr", "cgd", "nu-ftrl", "one-parameter",
     "optimal-diagonal", "banded", "banded-toeplitz", "banded-inverse", "blt", "dense", "tree", "kary-tree",
-    "shifted-root", "robust", "quadratic-lti", "strongly-convex-lti",
+    "rated-bfr", "shifted-root", "robust", "quadratic-lti", "strongly-convex-lti",
 ]  # fmt: skip
 
 

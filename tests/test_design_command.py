@@ -7,6 +7,7 @@ import pytest
 from support.command_line import one_line
 
 from fedmf.cli.app import run
+from fedmf.factorization import Objective
 from fedmf.factorization.mechanisms.catalogue import names
 
 DESIGN = ["design", "--rounds", "100", "--max-participations", "5", "--min-separation", "20"]
@@ -170,3 +171,32 @@ def test_design_forecasts_the_contract_from_a_trace(
     ):
         assert run(wrong) == 2
         assert message in one_line(capsys)
+
+
+def test_the_table_and_its_order_follow_the_objective(capsys: pytest.CaptureFixture[str]) -> None:
+    short = ["design", "--rounds", "8", "--max-participations", "1", "--min-separation", "8"]
+    for objective, label in (("max", "MaxSE"), ("last", "last SE"), ("weights:1,3", "weighted RMSE")):
+        assert run([*short, "--objective", objective, "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        assert {row["objective"] for row in rows} == {Objective.parse(objective).text}
+        errors = [row["objective_error"] for row in rows]
+        assert errors == sorted(errors)
+        assert "dense" in [row["mechanism"] for row in rows] or objective == "last"
+        best = rows[0]
+        assert best["rmse"] <= best["max_se"]
+        assert objective != "max" or best["objective_error"] == best["max_se"]
+        options = ["--mechanism", "bsr", "--objective", objective]
+        assert run([*short, *options]) == 0
+        heads = next(line for line in capsys.readouterr().out.splitlines() if "mechanism" in line)
+        assert heads.index(label) < heads.index("RMSE" if label == "MaxSE" else "MaxSE")
+    for wrong, message in (("mse", "must be rmse, max, last"), ("weights:1,0", "there is no minimum")):
+        assert run([*short, "--mechanism", "dense", "--objective", wrong]) == 2
+        assert message.lower() in one_line(capsys).lower()
+
+
+def test_rows_for_learning_rates_come_with_learning_rates(capsys: pytest.CaptureFixture[str]) -> None:
+    for workload, wanted in (("prefix", False), ("prefix*linear", True)):
+        short = ["--rounds", "8", "--max-participations", "1", "--min-separation", "8", "--json"]
+        assert run(["design", *short, "--workload", workload]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        assert ("rated-bfr" in [row["mechanism"] for row in rows]) == wanted

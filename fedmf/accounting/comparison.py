@@ -13,6 +13,7 @@ from fedmf.factorization import (
     Mechanism,
     MechanismChoice,
     NamedMechanism,
+    Objective,
     Sensitivity,
     accepted_parameters,
     build,
@@ -51,13 +52,14 @@ def design(
     sampling: str = "none",
     arrived: Callable[[Row], None] | None = None,
     processes: int = 1,
+    objective: str | Objective = "rmse",
 ) -> list[dict[str, Any]]:
     """One row per mechanism, ready for JSON.
 
     Args:
         participation: (n, k, b).
         mechanisms: names or choices, as `GivenFactorization(C)`; the rows keep their order. Without any, all
-            that scale to the horizon are compared and the rows are sorted by RMSE, best first.
+            that scale to the horizon are compared and the rows are sorted by the objective, best first.
         epsilon: ε of the budget; give both ε and δ or neither.
         delta: δ of the budget.
         adjacency: "zero-out" or "replace-one".
@@ -73,21 +75,23 @@ def design(
         arrived: called with each row as soon as it is there: closed forms, then searches, then optimisers.
         processes: how many may compute rows of optimisers (of searches too at long horizons); each starts a
             new interpreter, so that a script needs its ``if __name__ == "__main__"``.
+        objective: the error that parameters and coefficients minimise and rows are sorted by: "rmse", "max",
+            "last" or "weights:w1,w2,…" (`Objective`).
 
     Returns:
-        Dicts with mechanism, params, sensitivity, sensitivity_kind, sensitivity_case, rmse, max_se,
-        noise_multiplier, epsilon, delta, adjacency, workload, rounds, max_participations, min_separation,
-        memory_vectors (past outputs kept while training, in model-sized vectors), regenerated_vectors (past
-        noise drawn again in a round, at most) and nanoseconds_per_coordinate: what a round of noise costs on
-        one core on average, estimated as 10 ns a draw (the fresh one and the regenerated ones) and 2 ns a
-        stored vector.
+        Dicts with mechanism, params, sensitivity, sensitivity_kind, sensitivity_case, rmse, max_se, objective
+        (by name), objective_error, noise_multiplier, epsilon, delta, adjacency, workload, rounds,
+        max_participations, min_separation, memory_vectors (past outputs kept while training, in model-sized
+        vectors), regenerated_vectors (past noise drawn again in a round, at most) and
+        nanoseconds_per_coordinate: what a round of noise costs on one core on average, estimated as 10 ns a
+        draw (the fresh one and the regenerated ones) and 2 ns a stored vector.
 
         noise_std is the standard deviation of z per unit clip norm and noise_std_error its standard error, 0
         unless the accountant is a Monte Carlo one; sampling is the assumption.
 
         ``noise_multiplier`` is σ for sensitivity 1, the same under either adjacency. The z in the released
-        sum have standard deviation ζ·σ·sensitivity·f with f = 1 for zero-out and f = 2 for replace-one; rmse
-        and max_se are for ζ = 1 and include σ (if a budget is given), the sensitivity and f.
+        sum have standard deviation ζ·σ·sensitivity·f with f = 1 for zero-out and f = 2 for replace-one; the
+        errors are for ζ = 1 and include σ (if a budget is given), the sensitivity and f.
 
     Raises:
         ValueError: only one of ε and δ is given, a name or parameter is unknown, a value is out of range, a
@@ -107,7 +111,9 @@ def design(
     check_sampling(sampling)
     check_rounds(participation.rounds)
     factor, queries = adjacency_factor(adjacency), parse_workload(workload, participation.rounds)
-    plan = _Plan(participation, queries, adjacency, factor, memory_vectors)
+    goal = Objective.parse(objective) if isinstance(objective, str) else objective
+    goal.spread(participation.rounds)  # only to check that its weights fit the horizon
+    plan = _Plan(participation, queries, adjacency, factor, memory_vectors, goal)
     if sampling != "none" and epsilon is None:
         raise ValueError(f"sampling {sampling} needs epsilon and delta; {_NO_CLOSED_FORM}")
     if sampling != "none" and memory_vectors is not None:
@@ -116,7 +122,7 @@ def design(
     if epsilon is not None and delta is not None:
         budget = _Budgeted(plan, epsilon, delta, gaussian_sigma(epsilon, delta), sampling)
         row_of = budget.plain if sampling == "none" else budget.amplified
-    asked: Sequence[str | MechanismChoice] = mechanisms or _compared(participation.rounds, sampling)
+    asked: Sequence[str | MechanismChoice] = mechanisms or _compared(queries, sampling)
     compare = not mechanisms
     given = {**({} if bands is None else {"bands": bands}), **(params or {})}
     # What a comparison was asked to fix must be possible; what it tries by itself need not be.
@@ -125,12 +131,17 @@ def design(
         for choice in _choices(asked, given, participation.rounds)
     ]
     rows = rows_of(jobs, row_of, participation.rounds, processes, progress, arrived)
-    return sorted(rows, key=lambda row: row["rmse"]) if compare else rows
+    return sorted(rows, key=lambda row: row["objective_error"]) if compare else rows
 
 
-def _compared(rounds: int, sampling: str) -> list[str]:
-    """Every name that scales to the horizon; no normalised forms where a row takes minutes."""
-    names = names_to_compare(rounds)
+def _compared(queries: ToeplitzWorkload, sampling: str) -> list[str]:
+    """Every name that scales to the horizon, those made of learning rates where there are any.
+
+    No normalised forms where a row takes minutes.
+    """
+    names = names_to_compare(queries.rounds)
+    if queries.column_weights is None:
+        names = [name for name in names if "alpha" not in accepted_parameters(name)]
     return names if sampling == "none" else [name for name in names if form_of(name).family.name == name]
 
 
@@ -167,6 +178,7 @@ class _Plan:
     adjacency: str
     factor: int
     memory_vectors: int | None
+    objective: Objective
 
     def row_without_budget(self, choice: MechanismChoice) -> Row:
         """σ left out."""
@@ -190,7 +202,7 @@ class _Plan:
 
     @staticmethod
     def scaled(row: Row, noise: float) -> Row:
-        return {error: row[error] * noise for error in ("rmse", "max_se")}
+        return {error: row[error] * noise for error in ("rmse", "max_se", "objective_error")}
 
     def row(self, choice: MechanismChoice) -> Row:
         """Of a mechanism, with fewer bands or buffers where it would keep more vectors than the limit."""
@@ -220,11 +232,11 @@ class _Plan:
         return build(choice.name, small, bands=2).factorization.recurrence().memory_vectors > 0
 
     def unlimited_row(self, choice: MechanismChoice) -> Row:
-        mechanism = choice.build(self.participation, self.queries)
+        mechanism = choice.build(self.participation, self.queries, self.objective)
         return self.described(mechanism, stated_sensitivity(mechanism.factorization, self.participation), 1.0)
 
     def described(self, mechanism: Mechanism, stated: Sensitivity, sigma: float) -> Row:
-        error = errors(mechanism.factorization, self.queries, stated, sigma)
+        error = errors(mechanism.factorization, self.queries, stated, sigma, self.objective)
         stream = mechanism.factorization.recurrence()
         return {
             "mechanism": mechanism.name,
@@ -234,6 +246,8 @@ class _Plan:
             "sensitivity_case": stated.case,
             "rmse": error.rmse,
             "max_se": error.max_se,
+            "objective": self.objective.text,
+            "objective_error": error.objective,
             "workload": self.queries.name,
             "rounds": self.participation.rounds,
             "max_participations": self.participation.max_participations,
@@ -272,8 +286,10 @@ class _Budgeted:
         from fedmf.accounting.amplification import amplified_mechanism, zero_out_budget
 
         plan, sampling = self.plan, cast(Any, self.sampling)
-        budget = zero_out_budget(plan.adjacency, self.epsilon, self.delta)
-        mechanism, noise = amplified_mechanism(choice, plan.participation, plan.queries, sampling, *budget)
+        epsilon, delta = zero_out_budget(plan.adjacency, self.epsilon, self.delta)
+        mechanism, noise = amplified_mechanism(
+            choice, plan.participation, plan.queries, sampling, epsilon, delta, plan.objective
+        )
         stated = Sensitivity(noise.sensitivity, "exact", f"one contributor under {self.sampling}")
         return {
             **plan.described(mechanism, stated, noise.noise_multiplier),

@@ -75,6 +75,9 @@ def design(
     memory_vectors: int | None = typer.Option(
         None, "--memory-vectors", metavar="M", help="At most so many model-sized vectors kept between rounds."
     ),
+    objective: str = typer.Option(
+        "rmse", metavar="O", help="What is minimised: rmse, max, last or weights:w1,w2,…"
+    ),
     sampling: Sampling = typer.Option(
         Sampling.none, help="How users come to rounds; none claims no amplification."
     ),
@@ -85,7 +88,8 @@ def design(
 ) -> None:
     """Compare mechanisms: error, sensitivity, noise, memory and time under (k, b)-min-separation.
 
-    RMSE and MaxSE include the sensitivity and, with --epsilon and --delta, the noise multiplier.
+    Errors include the sensitivity and, with --epsilon and --delta, the noise multiplier. Parameters,
+    coefficients and the order of rows follow --objective.
 
     With --trace, k and b are forecast from the times at which devices checked in (docs/check-in.md).
 
@@ -122,6 +126,7 @@ def design(
             progress=table.begun,
             sampling=sampling.value,
             arrived=table.arrived,
+            objective=objective,
         )
         rows = designed(mechanisms=mechanism or None, bands=bands, params=parameters, processes=_processes())
         if found is not None:

@@ -11,10 +11,12 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 from fedmf.accounting import at_least
+from fedmf.factorization import Objective
 
 __all__ = ["GrowingTable", "print_table"]
 
-_NUMBERS = ("RMSE", "MaxSE", "sensitivity", "noise multiplier", "stored vectors", "regenerated", "ns/coord.")
+_NUMBERS = ("sensitivity", "noise multiplier", "stored vectors", "regenerated", "ns/coord.")
+_ALWAYS = {"RMSE": "rmse", "MaxSE": "max_se"}
 
 
 class GrowingTable:
@@ -46,7 +48,7 @@ class GrowingTable:
         """A row is there."""
         self._rows.append(row)
         if self._shown:
-            best_first = sorted(self._rows, key=lambda row: row["rmse"])
+            best_first = sorted(self._rows, key=lambda row: row["objective_error"])
             self._live.update(Group(table_of(best_first), self._spinner))
 
 
@@ -72,7 +74,8 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
     )
     table.add_column("mechanism", no_wrap=True)
     table.add_column("parameters")
-    for name in _NUMBERS:
+    errors = _errors(Objective.parse(first["objective"]))
+    for name in (*errors, *_NUMBERS):
         table.add_column(name, justify="right")
     for row in rows:
         mark = "" if row["sensitivity_kind"] == "exact" else "≤ "
@@ -81,8 +84,7 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
         table.add_row(
             row["mechanism"],
             ", ".join(f"{k}={v:.5g}" for k, v in row["params"].items()),
-            f"{row['rmse']:.5g}",
-            f"{row['max_se']:.5g}",
+            *(f"{row[field]:.5g}" for field in errors.values()),
             mark + at_least(row["sensitivity"], 5),
             sigma,
             str(row["memory_vectors"]),
@@ -90,3 +92,9 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
             f"{row['nanoseconds_per_coordinate']:.0f}",
         )
     return table
+
+
+def _errors(objective: Objective) -> dict[str, str]:
+    """The columns of errors with the fields that they show: the objective first."""
+    first = {objective.label: "objective_error"}
+    return {**first, **{name: field for name, field in _ALWAYS.items() if name not in first}}

@@ -48,6 +48,9 @@ def restate(
         help="C from a file of numpy (.npy): a row for each noisy value, a column for each round.",
     ),
     workload: str = typer.Option("prefix", metavar="A", help="Whose error is compared: as in fedmf design."),
+    objective: str = typer.Option(
+        "rmse", metavar="O", help="What C by name, and those compared with, minimise: as in fedmf design."
+    ),
     against: list[str] = typer.Option(
         _AGAINST, "--against", metavar="NAME", help="Mechanisms to compare with at the same ε; repeatable."
     ),
@@ -78,8 +81,13 @@ def restate(
         noise_multiplier,
         delta,
         workload,
+        objective,
     )
-    others = design(participation, against, found.epsilon(), delta, workload=workload) if against else []
+    others = (
+        design(participation, against, found.epsilon(), delta, workload=workload, objective=objective)
+        if against
+        else []
+    )
     if as_json:
         typer.echo(json.dumps({**found.figures, "at_the_same_epsilon": others}, indent=2))
     else:

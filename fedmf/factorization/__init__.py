@@ -66,7 +66,7 @@ from fedmf.factorization.mechanisms import (
     strongly_convex_lti,
     tapered,
 )
-from fedmf.factorization.objectives import Errors, errors, query_variances
+from fedmf.factorization.objectives import LAST, MAX, RMSE, Errors, Objective, errors, query_variances
 from fedmf.factorization.sensitivity import (
     Branches,
     Sensitivity,
@@ -95,6 +95,9 @@ from fedmf.factorization.streaming import (
 )
 
 __all__ = [
+    "LAST",
+    "MAX",
+    "RMSE",
     "Accuracy",
     "Banded",
     "BlockSums",
@@ -114,6 +117,7 @@ __all__ = [
     "MechanismChoice",
     "NamedMechanism",
     "NotRepresentable",
+    "Objective",
     "Parameter",
     "Recurrence",
     "ScaledToeplitz",

@@ -12,6 +12,7 @@ from fedmf.factorization import (
     GivenFactorization,
     MechanismChoice,
     NamedMechanism,
+    Objective,
     mechanism_choice_from_dict,
 )
 from fedmf.noise import NoiseStorage
@@ -28,27 +29,36 @@ class NoiseMechanism:
     Args:
         choice: C by name and parameters, or a factorization.
         workload: A₁ that a named C is made for; "auto" for what the optimizer releases.
+        objective: which error of the released queries it minimises: rmse, max, last or weights:w1,w2,…
+            (`Objective`).
         second_workload: A₂ of a second moment; "auto" for the optimizer's average.
         second_moment_importance: w ≥ 0; above 0 the balance of both noises, and whether they share one
             matrix, minimise the predicted error with the second moment's weighted by w.
         storage: in which precision and how much memory past noise is kept.
 
     Raises:
-        ValueError: w is out of range.
+        ValueError: w is out of range, or the objective unknown.
     """
 
     choice: MechanismChoice = field(default_factory=lambda: NamedMechanism("banded-toeplitz"))
     workload: str = "prefix"
+    objective: str = "rmse"
     second_workload: str = _AUTO
     second_moment_importance: float = 0.0
     storage: NoiseStorage = field(default_factory=NoiseStorage)
 
     def __post_init__(self) -> None:
+        Objective.parse(self.objective)
         if not 0 <= self.second_moment_importance < math.inf:
             raise ValueError(
                 f"w (second_moment_importance) must be finite and at least 0; got "
                 f"{self.second_moment_importance!r}."
             )
+
+    @property
+    def goal(self) -> Objective:
+        """The objective as a value."""
+        return Objective.parse(self.objective)
 
     @property
     def bands(self) -> int | None:
@@ -61,6 +71,7 @@ class NoiseMechanism:
         return {
             "choice": self.choice.to_dict(),
             "workload": self.workload,
+            "objective": self.objective,
             "second_workload": self.second_workload,
             "second_moment_importance": self.second_moment_importance,
             "storage": self.storage.to_dict(),

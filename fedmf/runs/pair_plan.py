@@ -46,7 +46,8 @@ def paired_streams(run: Run, moment: SecondMoment, form: SecondForm) -> tuple[Me
     if form not in ("per-user", "squared-mean"):
         raise ConfigError(f"form (of the second moment) must be 'per-user' or 'squared-mean'; got {form!r}.")
     part, zeta, importance = run.participation, privacy.clip_norm, run.noise.second_moment_importance
-    built = [run.noise.choice.build(part, work) for work in (run.workload, run.second_workload)]
+    goal, works = run.noise.goal, (run.workload, run.second_workload)
+    built = [run.noise.choice.build(part, work, goal) for work in works]
     # ‖E‖ ≤ 2ζ‖D‖ makes the squared mean a zero-out pair with 4λ for λ.
     squared = form == "squared-mean"
     users = UserRange(zeta, 1, "zero-out") if squared else UserRange(zeta, moment.size, privacy.adjacency)

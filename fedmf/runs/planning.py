@@ -103,7 +103,7 @@ def _streams(run: Run, optimizer: ServerOptimizer) -> tuple[Mechanism, SecondStr
         from fedmf.runs.pair_plan import paired_streams
 
         return paired_streams(run, optimizer.second_moment, optimizer.second_form)
-    return run.noise.choice.build(run.participation, run.workload), None
+    return run.noise.choice.build(run.participation, run.workload, run.noise.goal), None
 
 
 def _inflation(run: Run, mechanism: Mechanism, relative_noise: float, dimension: int) -> float:

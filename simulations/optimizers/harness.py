@@ -11,10 +11,11 @@ import functools
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from problems import Clipping, Digits, Problem, ScaledBlocks
+from scaled import ScaleThenPrivatize
 
 from fedmf.accounting.gaussian.calibration import certified_sigma
 from fedmf.cohorts import CyclicCohorts
@@ -158,6 +159,8 @@ def run(
         second_rows = levels.second.noise_row_variances()
     curve, squared = [], moment is not None and optimizer.second_form == "squared-mean"
     for t in range(n):
+        if isinstance(optimizer, ScaleThenPrivatize):
+            clipping = replace(clipping, scales=tuple(optimizer.scales(state).tolist()))
         total, second = problem.sums(parameters, cohorts.cohort(t), t, clipping, None if squared else blocks)
         if squared and blocks is not None:
             second = blocks.energies(total / m)

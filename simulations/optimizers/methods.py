@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness import Make, Method
+from scaled import ScaleThenPrivatize
 
 from fedmf.optim.adam import ServerAdam
 from fedmf.optim.blocks import Blocks
@@ -42,6 +43,12 @@ def released(which: str, form: SecondForm = "per-user") -> Make:
     )
 
 
+def scaled(which: str, beta2: float) -> Make:
+    return lambda move, shapes, damping: ScaleThenPrivatize(
+        move, SquaredRelease(Blocks.of(shapes, which), debias=False), beta2=beta2, relative_epsilon=damping
+    )
+
+
 METHODS: dict[str, Method] = {
     "momentum, no noise": Method(sgd(0.9), private=False),
     "block Adam, no noise": Method(squared("tensor", False), dampings=DAMPINGS, private=False),
@@ -58,6 +65,8 @@ METHODS: dict[str, Method] = {
     "DP-Adam, debiased, by tensor, linear decay": Method(
         squared("tensor", True), dampings=DAMPINGS, schedule="linear"
     ),
+    "scale-then-privatise, by tensor": Method(scaled("tensor", 0.99), dampings=DAMPINGS),
+    "scale-then-privatise, by tensor, β₂ = 0.9": Method(scaled("tensor", 0.9), dampings=DAMPINGS),
     "joint clipping": Method(released("coordinate", "joint-clip"), dampings=DAMPINGS, joint=1.0),
     "JME-Adam": Method(released("coordinate"), dampings=DAMPINGS),
     "block JME-Adam, by channel": Method(released("channel"), dampings=DAMPINGS),

@@ -25,10 +25,12 @@ class Clipping:
     Args:
         norm: ζ.
         joint: τ of joint clipping, the norm of (x, √τ·L(x⊗x)); 0 for the norm of x alone.
+        scales: one factor for each tensor of x, by which it is multiplied first; none for ones.
     """
 
     norm: float
     joint: float = 0.0
+    scales: tuple[float, ...] = ()
 
     def factors(self, squares: Tensor, fourth: Tensor) -> Tensor:
         """c_u from ‖x_u‖² and ‖L(x_u⊗x_u)‖²."""
@@ -91,6 +93,9 @@ class Digits(Problem):
         """See Problem."""
         ids = [self.task.dataset.user_ids[u] for u in cohort]
         updates = self.trainer.updates(parameters, ids, t).double()
+        if clipping.scales:
+            scales = torch.tensor(clipping.scales, dtype=torch.float64)
+            updates = updates * Blocks.of(self.shapes, "tensor").spread(scales)
         if clipping.joint == 0:
             rows = torch.stack([clip(row, clipping.norm) for row in updates])
             energies = None if blocks is None else sum(blocks.energies(row) for row in rows)
@@ -147,6 +152,8 @@ class ScaledBlocks(Problem):
     ) -> tuple[Tensor, Tensor | None]:
         """See Problem."""
         w, y, group_squares = self.inner[:, cohort], self.labels[cohort], self.squares[cohort]
+        scales = clipping.scales or (1.0,) * len(self.widths)
+        group_squares = group_squares * torch.tensor(scales).square()
         residual = torch.nn.functional.one_hot(y, self.classes).float() - self._logits(parameters, w).softmax(
             1
         )
@@ -159,7 +166,7 @@ class ScaledBlocks(Problem):
             fourth = self._fourth(blocks, w, residual_squares, group_squares)
         factors = clipping.factors(squares, fourth)[:, None]
         weighted = (factors * residual).T
-        total = [(weighted @ x) @ U.T for x, U in zip(w, self.maps, strict=True)]
+        total = [s * (weighted @ x) @ U.T for s, x, U in zip(scales, w, self.maps, strict=True)]
         flat = torch.cat([part.reshape(-1) for part in total]).double()
         if blocks is None:
             return flat, None

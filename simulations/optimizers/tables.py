@@ -75,7 +75,7 @@ def _interval(differences: Sequence[float]) -> str:
 #: By the beginning of a name: Okabe and Ito's colours.
 _COLOURS = {
     "SGD": "#777777", "momentum": "#222222", "Fed": "#E69F00", "DP-Adam": "#D55E00", "joint": "#7F5F2F",
-    "JME": "#0072B2", "block JME": "#009E73",
+    "JME": "#0072B2", "block JME": "#009E73", "scale": "#CC79A7",
 }  # fmt: skip
 
 

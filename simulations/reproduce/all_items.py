@@ -195,6 +195,12 @@ _ITEMS = (
         ("composition.md",), ("accounting/composition.py",), ("accounting/composition.py",),
     ),
     Item(
+        "jax-privacy", _OURS, "designs beside jax-privacy", "RMSE and MaxSE in 28 settings, n = 64 … 2000",
+        ("jax-privacy-errors.md",), ("design/jax_privacy_errors.py", "--quick"),
+        ("design/jax_privacy_errors.py",), kept=("jax-privacy.json",),
+        unrun="settings with n > 256, and dense for k > 1, take minutes",
+    ),
+    Item(
         "compare-mechanisms", _OURS, "mechanisms on digits", "240 rounds, 10 seeds",
         ("compare_mechanisms.md", "compare_mechanisms.png"), (), ("compare_mechanisms.py",),
         unrun="it is 275 runs",

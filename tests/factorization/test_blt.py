@@ -13,6 +13,7 @@ from fedmf.factorization.matrices.buffered import BufferedToeplitz
 from fedmf.factorization.mechanisms.blt_optimizer import BufferedObjective, blt
 from fedmf.factorization.mechanisms.catalogue import build
 from fedmf.factorization.objectives.error import errors
+from fedmf.factorization.objectives.objective import MAX
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
 from fedmf.workload.toeplitz import average, exponential, prefix, weighted
@@ -104,25 +105,20 @@ def test_bad_values_are_refused(theta, omega, n, message):
         BufferedToeplitz(theta, omega, n)
 
 
-@pytest.mark.parametrize("error", ["rmse", "max"])
 @pytest.mark.parametrize(
     "workload",
     [prefix(12), exponential(0.8, 12), *(weighted(make(12), **WEIGHTS) for make in (prefix, decaying))],
 )
-def test_objective_is_the_squared_error_and_its_gradient_is_right(error, workload):
+def test_objective_is_the_squared_error_and_its_gradient_is_right(workload):
     contract = Participation(12, 3, 4)
-    if error == "max" and workload.column_weights is not None:
-        with pytest.raises(ValueError, match="no weights for max error"):
-            BufferedObjective(contract, workload, error)
-        return
-    objective = BufferedObjective(contract, workload, error)
+    objective = BufferedObjective(contract, workload)
     x = objective.parameters(np.array([0.9, 0.4]), np.array([0.2, 0.3]))
     theta, omega = objective.pair(x)
     assert theta == pytest.approx([0.9, 0.4])
     assert omega == pytest.approx([0.2, 0.3])
     dense = BufferedToeplitz(theta, omega, 12).materialize()
     rows = query_variances(workload.materialize(), dense)
-    expected = (rows.sum() if error == "rmse" else rows.max()) * scalar_sensitivity(dense, 3, 4) ** 2
+    expected = rows.sum() * scalar_sensitivity(dense, 3, 4) ** 2
     value, slope = objective(x)
     assert np.exp(value) == pytest.approx(expected, rel=1e-11)
     steps = 1e-6 * np.eye(4)
@@ -162,7 +158,9 @@ def test_more_buffers_never_hurt_and_other_starts_find_nothing_better(contract):
 
 def test_max_error_is_lower_where_it_is_the_objective():
     contract = Participation(200, 4, 50)
-    stated = [(C, stated_sensitivity(C, contract)) for C in (blt(2, contract), blt(2, contract, error="max"))]
+    stated = [
+        (C, stated_sensitivity(C, contract)) for C in (blt(2, contract), blt(2, contract, objective=MAX))
+    ]
     mean, largest = (errors(C, prefix(200), sens) for C, sens in stated)
     assert largest.max_se < 0.999 * mean.max_se
     assert mean.rmse < 0.999 * largest.rmse

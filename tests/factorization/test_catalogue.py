@@ -34,7 +34,8 @@ def _rmse(name, contract=CONTRACT, **given):
 
 def test_names_are_the_contract():
     plain = {
-        "identity", "square-root", "bsr", "bisr", "bifr", "bfr", "cgd", "nu-ftrl", "one-parameter",
+        "identity", "square-root", "bsr", "bisr", "bifr", "bfr", "rated-bfr", "cgd", "nu-ftrl",
+        "one-parameter",
         "shifted-root", "optimal-diagonal", "banded-toeplitz", "banded", "dense", "tree", "kary-tree",
         "banded-inverse", "blt", "robust", "quadratic-lti", "strongly-convex-lti",
     }  # fmt: skip
@@ -161,7 +162,7 @@ def test_every_parameter_has_one_meaning_and_its_takers():
         assert parameter.meaning
         for name in names_taking(symbol):
             assert symbol in (*accepted_parameters(name), *optional_parameters(name))
-    real = {"gamma", "lambda", "nu", "c", "eta", "mu", "smoothness", "variance"}
+    real = {"alpha", "gamma", "lambda", "nu", "c", "eta", "mu", "smoothness", "variance"}
     assert {symbol for symbol, parameter in known.items() if not parameter.integer} == real
     assert names_taking("nothing") == []
 

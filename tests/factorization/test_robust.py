@@ -40,19 +40,14 @@ def _numeric(function, x):
     return [(function(x + step)[0] - function(x - step)[0]) / 2e-6 for step in 1e-6 * np.eye(x.size)]
 
 
-@pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("p", [1, 4, 10])
-def test_strategy_error_is_the_dense_one_and_its_gradient_is_right(p, last):
+def test_strategy_error_is_the_dense_one_and_its_gradient_is_right(p):
     c = np.sort(np.random.default_rng(0).random(p))[::-1] + 0.1
     for workload in (prefix(10), exponential(0.7, 10), average(10)):
-        if last and workload.row_weights is not None:
-            with pytest.raises(ValueError, match="no weights"):
-                StrategyError(workload, last)
-            continue
-        function = StrategyError(workload, last)
+        function = StrategyError(workload)
         value, slope = function(c)
         dense = workload.materialize() @ np.linalg.inv(ltt(c, 10))
-        assert value == pytest.approx(np.sum((dense[-1:] if last else dense) ** 2), rel=1e-12)
+        assert value == pytest.approx(np.sum(dense**2), rel=1e-12)
         assert slope == pytest.approx(_numeric(function, c), rel=1e-6, abs=1e-6)
     for own in (prefix(10), exponential(0.7, 10)):
         for rows in (None, np.linspace(0.5, 2, 10)):
@@ -61,8 +56,6 @@ def test_strategy_error_is_the_dense_one_and_its_gradient_is_right(p, last):
             dense = rated.materialize() @ np.linalg.inv(ltt(c, 10))
             assert value == pytest.approx(np.sum(dense**2), rel=1e-12)
             assert slope == pytest.approx(_numeric(StrategyError(rated), c), rel=1e-6, abs=1e-6)
-    with pytest.raises(ValueError, match="no weights for max error"):
-        StrategyError(rated, True)
 
 
 def test_learning_rates_are_honoured():

@@ -285,8 +285,6 @@ def test_unfit_workloads_are_refused():
         banded_toeplitz(2, Participation(9, 1, 9), workload=prefix(8))
     with pytest.raises(ValueError, match="no column weights"):
         banded_toeplitz(2, Participation(9, 1, 9), workload=_weighted(9))
-    with pytest.raises(ValueError, match="no weights for max error"):
-        blt(1, Participation(9, 1, 9), _weighted(9), error="max")
     long = weighted(prefix(5000), columns=np.ones(5000))
     for optimise in (blt, banded_inverse):
         with pytest.raises(ValueError, match="at most 4096 to optimise for column weights; got 5000"):

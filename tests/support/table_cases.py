@@ -118,6 +118,7 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "privacy.max-epsilon": ([1e-3, 4.0], [0.0, -1.0]),
     "mechanism.bands": ([1, 240], [0, -2, 241, 10**30]),
     # Which parameters suit a mechanism and n is found when it is built.
+    "mechanism.alpha": ([0.0, 0.5], [math.inf]),
     "mechanism.gamma": ([0.5, 1.0], [math.inf]),
     "mechanism.lambda": ([0.5, 0.99], [math.inf]),
     "mechanism.nu": ([0.25, 1.0], [math.inf]),
@@ -202,6 +203,7 @@ TEXTS: dict[str, list[str]] = {
     "cohorts.zones": ["0", "16,1,1"],
     "privacy.user-namespace": ["hospital 3"],
     "privacy.user-budgets": ["budgets.csv"],
+    "mechanism.objective": ["max", "last", "weights:1.0,2.0"],
     "mechanism.workload": ["auto", "window:3", "prefix*cosine"],
     "mechanism.second-workload": ["prefix", "exponential:0.5"],
     "evaluation.workload": ["window:2", "exponential:0.8", "prefix"],

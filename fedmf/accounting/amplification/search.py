@@ -14,11 +14,13 @@ from fedmf.accounting.amplification.sampling import (
     approximate_noise_of,
 )
 from fedmf.factorization import (
+    RMSE,
     Accuracy,
     DesignRequest,
     Mechanism,
     MechanismChoice,
     NotRepresentable,
+    Objective,
     Trail,
     chosen,
     query_variances,
@@ -42,6 +44,7 @@ def amplified_mechanism(
     sampling: Sampling,
     epsilon: float,
     delta: float,
+    objective: Objective = RMSE,
 ) -> tuple[Mechanism, AmplifiedNoise]:
     """The mechanism and its noise; bands and the real parameters that are not given are searched.
 
@@ -57,6 +60,7 @@ def amplified_mechanism(
         sampling: how users come to rounds.
         epsilon: ε > 0.
         delta: δ in (0, 1).
+        objective: which error is minimised, noise included.
 
     Raises:
         ValueError: the accountant does not cover the mechanism, or a parameter is wrong.
@@ -64,12 +68,12 @@ def amplified_mechanism(
     n, k, b = participation.rounds, participation.max_participations, participation.min_separation
     contract = participation if sampling == "balls-in-bins" else Participation(n, 1, n)
     widest = min(b if sampling == "balls-in-bins" else n // k, n)
-    judge = _Judge(contract, participation, workload, sampling, epsilon, delta)
+    judge = _Judge(contract, participation, workload, sampling, epsilon, delta, objective)
     trail = Trail()
 
     def completed(candidate: MechanismChoice, accuracy: Accuracy) -> tuple[MechanismChoice, float]:
         """The real parameters chosen one after the other, and the error."""
-        least, request = math.inf, DesignRequest(contract, workload)
+        least, request = math.inf, DesignRequest(contract, workload, objective)
         real = [free for free in candidate.free if not free.parameter.integer]
         for free in real:
 
@@ -92,7 +96,7 @@ def amplified_mechanism(
         )
     if choice.free:
         choice, _ = completed(choice, _SEARCH)
-    mechanism = choice.build(contract, workload)
+    mechanism = choice.build(contract, workload, objective)
     noise = amplified_noise_of(
         sampling, mechanism.factorization, participation, epsilon, delta, _ACCURACY, _ACCURATE_SAMPLES
     )
@@ -110,6 +114,7 @@ class _Judge:
         sampling: how users come to rounds.
         epsilon: ε.
         delta: δ.
+        objective: which error.
     """
 
     contract: Participation
@@ -118,6 +123,7 @@ class _Judge:
     sampling: Sampling
     epsilon: float
     delta: float
+    objective: Objective
 
     def __post_init__(self) -> None:
         self._least, self._noise = math.inf, None
@@ -130,9 +136,9 @@ class _Judge:
         return self._judged[key]
 
     def _error(self, candidate: MechanismChoice) -> float:
-        strategy = candidate.build(self.contract, self.workload).factorization
+        strategy = candidate.build(self.contract, self.workload, self.objective).factorization
         try:
-            size = math.sqrt(float(query_variances(strategy, self.workload).mean()))
+            size = math.sqrt(self.objective.squared_error(query_variances(strategy, self.workload)))
             self._noise = approximate_noise_of(
                 self.sampling,
                 strategy,

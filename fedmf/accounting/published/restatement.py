@@ -13,6 +13,7 @@ from fedmf.factorization import (
     GivenFactorization,
     Mechanism,
     MechanismChoice,
+    Objective,
     Sensitivity,
     errors,
     stated_sensitivity,
@@ -85,6 +86,7 @@ def restate(
     noise_multiplier: float,
     delta: float,
     workload: str = "prefix",
+    objective: str = "rmse",
 ) -> Restatement:
     """What C·x + ζ·σ·Z gives the worst user of a (k, b)-min-separation contract.
 
@@ -94,6 +96,7 @@ def restate(
         noise_multiplier: σ > 0, of each row of C·x per clip norm, not per unit sensitivity.
         delta: δ in (0, 1).
         workload: whose error is stated.
+        objective: what C by name minimises, as in `design`.
 
     Raises:
         ValueError: a value is out of range, or C is not of n rounds.
@@ -112,7 +115,7 @@ def restate(
         raise ValueError(f"delta must be in (0, 1); got {delta}.")
     choice = GivenFactorization(choice) if isinstance(choice, Factorization) else choice
     queries = parse_workload(workload, participation.rounds)
-    mechanism = choice.build(participation, queries)
+    mechanism = choice.build(participation, queries, Objective.parse(objective))
     sensitivity = stated_sensitivity(mechanism.factorization, participation)
     error = errors(mechanism.factorization, queries, sensitivity, noise_multiplier / sensitivity.value)
     return Restatement(

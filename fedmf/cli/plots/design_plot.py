@@ -7,6 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from fedmf.factorization import Objective
+
 __all__ = ["check_picture", "save_plot"]
 
 _SUFFIXES = (".png", ".svg", ".pdf")
@@ -27,7 +29,7 @@ def check_picture(option: str, file: Path) -> None:
 
 
 def save_plot(rows: Sequence[dict[str, Any]], file: Path) -> None:
-    """Draw RMSE against memory, the best mechanism for each amount of memory joined by a line.
+    """Draw the objective against memory, the best mechanism for each amount of memory joined by a line.
 
     Raises:
         ValueError: the file cannot be written.
@@ -39,9 +41,9 @@ def save_plot(rows: Sequence[dict[str, Any]], file: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     frontier: list[tuple[int, float]] = []
-    for row in sorted(rows, key=lambda row: (row["memory_vectors"], row["rmse"])):
-        if not frontier or row["rmse"] < frontier[-1][1]:
-            frontier.append((row["memory_vectors"], row["rmse"]))
+    for row in sorted(rows, key=lambda row: (row["memory_vectors"], row["objective_error"])):
+        if not frontier or row["objective_error"] < frontier[-1][1]:
+            frontier.append((row["memory_vectors"], row["objective_error"]))
     axes.step(*zip(*frontier, strict=True), where="post", color="0.7", zorder=0)
     for at, row in enumerate(rows):
         filled = row["sensitivity_kind"] == "exact"
@@ -49,7 +51,7 @@ def save_plot(rows: Sequence[dict[str, Any]], file: Path) -> None:
         marker = "osD^vP*X"[at // 10 % 8]
         axes.plot(
             row["memory_vectors"],
-            row["rmse"],
+            row["objective_error"],
             marker,
             color=colour,
             fillstyle="full" if filled else "none",
@@ -59,8 +61,9 @@ def save_plot(rows: Sequence[dict[str, Any]], file: Path) -> None:
     axes.set_xlim(left=-0.3)
     axes.set_yscale("log")
     axes.set_xlabel("model-sized vectors kept between rounds")
-    axes.set_ylabel("RMSE" if rows[0]["noise_multiplier"] is None else "RMSE, noise multiplier included")
     first = rows[0]
+    label = Objective.parse(first["objective"]).label
+    axes.set_ylabel(label if first["noise_multiplier"] is None else f"{label}, noise multiplier included")
     axes.set_title(
         f"{first['workload']}, n = {first['rounds']}, k = {first['max_participations']}, "
         f"b = {first['min_separation']} (hollow: sensitivity is a bound)",

@@ -11,10 +11,12 @@ recurrence. The matrix K⁻¹, which is dense, is never formed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.typing import Array
+from fedmf.typing import Array, Vector
 
 __all__ = ["inverse_norm", "inverse_row_norms"]
 
@@ -22,27 +24,28 @@ Places = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]
 _SMALLEST_BLOCK = 16
 
 
-def inverse_norm(band: Array, weights: Array) -> tuple[float, Array]:
-    """Σ_t v_t‖(K⁻¹)_{t,:}‖² and its gradient with respect to the entries of K inside the band.
+def inverse_norm(band: Array, weigh: Callable[[Vector], Vector]) -> tuple[float, Array]:
+    """Σ_t v_t‖(K⁻¹)_{t,:}‖², v held fixed in its gradient with respect to the entries of K inside the band.
 
     The derivative with respect to Q_i is Λ_i = diag(v of block i) + N_iᵀTᵀΛ_{i+1}T N_i with T = L_{i+1}⁻¹;
     the gradient is 2TᵀΛ_{i+1}T N_i Q_i in N_i and −2TᵀΛ_{i+1}Q_{i+1} in L_{i+1}.
 
     Args:
         band: shape (n, w + 1), band[j, d] = K_{j+d,j}, zero where j + d ≥ n; K_{jj} ≠ 0.
-        weights: v, shape (n,).
+        weigh: v, shape (n,), from the squared row norms of K⁻¹.
 
     Returns:
         The value and the gradient, of the band's shape, zero where j + d ≥ n. (inf, 0) on overflow.
 
-    >>> inverse_norm(np.array([[2.0, -1.0], [1.0, 0.0]]), np.ones(2))
+    >>> inverse_norm(np.array([[2.0, -1.0], [1.0, 0.0]]), np.ones_like)
     (1.5, array([[-0.5, -0.5],
            [-2.5,  0. ]]))
     """
     diagonal, below, size = _blocks(band)
-    counted = np.pad(weights, (0, _padding(band, size))).reshape(-1, size)
     with np.errstate(over="ignore", invalid="ignore"):
         inverses, covariances = _covariances(diagonal, below)
+        norms = np.diagonal(covariances, axis1=1, axis2=2).reshape(-1)[: len(band)]
+        counted = np.pad(weigh(norms), (0, _padding(band, size))).reshape(-1, size)
         value = float(np.einsum("ij,ijj->", counted, covariances))
     if not np.isfinite(value) or value > 1e200:
         return float("inf"), np.zeros_like(band)

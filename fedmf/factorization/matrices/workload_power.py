@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmf.factorization.algebra import factored_power, power
+from fedmf.factorization.matrices.scaled_toeplitz import ColumnScaled
 from fedmf.factorization.matrices.toeplitz import Diagonal, InverseToeplitz, Toeplitz
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload
@@ -17,6 +18,7 @@ __all__ = [
     "damped_root",
     "inverse_power",
     "power_series",
+    "rated_power",
     "shifted_root",
     "strategy_power",
     "workload_diagonal",
@@ -51,6 +53,34 @@ def strategy_power(workload: ToeplitzWorkload, gamma: float, bands: int) -> Toep
     array([1. , 0.5, 0. ])
     """
     return Toeplitz(_checked_power(workload, gamma, 1.0, bands), workload.rounds)
+
+
+def rated_power(
+    workload: ToeplitzWorkload, gamma: float, bands: int, alpha: float
+) -> Toeplitz | ColumnScaled:
+    """C = `strategy_power` with column j multiplied by (η_j/η_0)^α: γ-BFR that knows the learning rates η.
+
+    A round whose update counts less gets more noise, for a smaller sensitivity. α = 1 leaves the error of A
+    without rates, α = 0 is γ-BFR; for k = n, b = 1 the best diagonal has about α = ½. For falling rates its
+    worst pattern is the earliest, as that of γ-BFR (docs/mechanisms.md).
+
+    Args:
+        workload: A of n rounds with learning rates; without them α has no effect.
+        gamma: γ in (0, 1].
+        bands: p, 1 ≤ p ≤ n.
+        alpha: α.
+
+    Raises:
+        ValueError: γ or p is out of range.
+
+    >>> from fedmf.workload import parse_workload
+    >>> rated_power(parse_workload("prefix*linear", 4), 0.5, 2, 1.0).materialize().diagonal()
+    array([1.  , 0.75, 0.5 , 0.25])
+    """
+    plain, rates = strategy_power(workload, gamma, bands), workload.column_weights
+    if rates is None or alpha == 0.0:
+        return plain
+    return plain.columns_divided_by((rates / rates[0]) ** -alpha)
 
 
 def inverse_power(workload: ToeplitzWorkload, gamma: float, bands: int) -> InverseToeplitz:

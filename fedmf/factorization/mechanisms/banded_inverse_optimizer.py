@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 from fedmf.factorization.algebra import fft_size, minimize_on_interval, multiply, reciprocal
 from fedmf.factorization.matrices import InverseToeplitz, bifr
 from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import minimize_free
-from fedmf.factorization.objectives import LARGEST_RATED, InverseObjective, QuickError, RatedError
+from fedmf.factorization.objectives import (
+    LARGEST_RATED,
+    RMSE,
+    InverseObjective,
+    Objective,
+    PowerMean,
+    QuickError,
+    RatedError,
+)
 from fedmf.factorization.sensitivity import autocorrelation, comb_sum, comb_sum_adjoint, earliest_is_worst
 from fedmf.participation import Participation
 from fedmf.typing import Vector
@@ -44,12 +52,13 @@ class EarliestObjective:
     Args:
         participation: (n, k, b).
         workload: A of the same horizon; with column weights at most 4096 rounds.
+        order: q ≥ 1 of a power mean of the rows of A C⁻¹ in the place of E (`PowerMean`).
 
     Raises:
         ValueError: the workload does not fit.
     """
 
-    def __init__(self, participation: Participation, workload: ToeplitzWorkload) -> None:
+    def __init__(self, participation: Participation, workload: ToeplitzWorkload, order: float = 1.0) -> None:
         n = participation.rounds
         if workload.rounds != n:
             raise ValueError(
@@ -61,13 +70,12 @@ class EarliestObjective:
                 f"n (rounds) must be at most {LARGEST_RATED} to optimise for column weights; got {n}. "
                 "Optimise without them: errors include them for every C."
             )
-        self._rates, self._rated = rates, None if rates is None else RatedError(workload)
+        self._rates, self._rated = rates, None if rates is None else RatedError(workload, order)
         self.participation, self._a = participation, workload.coefficients
-        rows = np.ones(n) if workload.row_weights is None else workload.row_weights**2
-        self._weights = np.cumsum(rows[::-1])[::-1]
+        self._power = PowerMean.of(workload, order)
         self._prefix = bool((self._a == 1.0).all())
         #: Whether `InverseObjective` covers it.
-        self.newton = self._prefix and rates is None
+        self.newton = self._prefix and rates is None and order == 1.0
 
     def inverse(self, tail: Vector) -> Vector:
         """h, the p coefficients of C⁻¹ for c = (1, tail)."""
@@ -106,30 +114,35 @@ class EarliestObjective:
         return float(value), -twice[1:]
 
     def _error(self, h: Vector) -> tuple[float, Vector]:
-        """‖A C⁻¹‖_F² = Σ_t S_t w_t² with w = a·h and S_t = Σ_{i ≥ t} r_i² (η = 1), and its gradient in h."""
-        n, p = self._weights.size, h.size
+        """Σ_t S_t w_t² with w = a·h and S_t = Σ_{i ≥ t} ρ_i (η = 1), and its gradient in h."""
+        n, p = self._a.size, h.size
         if self._rated is not None and self._rates is not None:
             error, _, slope = self._rated(np.pad(h, (0, n - p)), self._rates)
             return error, slope[:p]
         if self._prefix:
             sums = np.cumsum(h)
             w = np.append(sums, np.full(n - p, sums[-1]))
-            weighted = self._weights * w
+        else:
+            w = multiply(self._a, h, n)
+        weighted = np.cumsum(self._power(np.cumsum(w * w))[::-1])[::-1] * w
+        if self._prefix:
             return float(weighted @ w), 2.0 * np.cumsum(weighted[::-1])[::-1][:p]
-        w = multiply(self._a, h, n)
-        weighted = self._weights * w
         return float(weighted @ w), 2.0 * multiply(self._a, weighted[::-1], n)[::-1][:p]
 
 
 def banded_inverse(
-    bands: int, participation: Participation, workload: ToeplitzWorkload | None = None
+    bands: int,
+    participation: Participation,
+    workload: ToeplitzWorkload | None = None,
+    objective: Objective = RMSE,
 ) -> InverseToeplitz:
-    """Minimise the RMSE over C⁻¹ = LTT(h), h ∈ R^p, h_0 = 1, with the sensitivity under (k, b).
+    """Minimise the objective over C⁻¹ = LTT(h), h ∈ R^p, h_0 = 1, with the sensitivity under (k, b).
 
     Args:
         bands: p, 1 ≤ p ≤ n.
         participation: (n, k, b).
         workload: A; prefix sums by default.
+        objective: which error.
 
     Returns:
         C, streamed without stored vectors: p − 1 past inputs are drawn again in each round.
@@ -150,20 +163,25 @@ def banded_inverse(
     """
     n = participation.rounds
     workload = prefix(n) if workload is None else workload
-    objective = EarliestObjective(participation, workload)
+    goal = objective.for_toeplitz(workload)
+    queries = goal.queries(workload)
+    means = [EarliestObjective(participation, queries, order) for order in goal.orders]
     if bands == 1:
         return bifr(0.5, 1, n)
-    reference = _best_fraction(bands, participation, workload)
+    reference = _best_fraction(bands, QuickError(participation, workload, objective), n)
     starts = [reference]
     if bands <= 64:
         starts += [_tail(gamma, bands) for gamma in _FREE_STARTS]
-    tail = _unconstrained(bands, objective, workload, starts)
-    if not _certified(objective, tail):
-        constrained = tail if n > _LONG else _minimize_constrained(objective, reference)
-        tail = _certified_blend(objective, constrained, reference)
+    last = means[-1]
+    tail = _unconstrained(bands, means[0], queries, starts)
+    for mean in means[1:]:
+        tail = _minimize(mean, tail)
+    if not _certified(last, tail):
+        constrained = tail if n > _LONG else _minimize_constrained(last, reference)
+        tail = _certified_blend(last, constrained, reference)
     # Users in every round want the identity, which no γ > 0 reaches.
-    best = min((tail, np.zeros(bands - 1)), key=lambda x: objective(x)[0])
-    return InverseToeplitz(objective.inverse(best), n)
+    best = min((tail, reference, np.zeros(bands - 1)), key=lambda x: last(x)[0])
+    return InverseToeplitz(last.inverse(best), n)
 
 
 def _tail(gamma: float, bands: int) -> Vector:
@@ -171,10 +189,9 @@ def _tail(gamma: float, bands: int) -> Vector:
     return np.array(bifr(gamma, bands, bands).strategy[1:])
 
 
-def _best_fraction(bands: int, participation: Participation, workload: ToeplitzWorkload) -> Vector:
+def _best_fraction(bands: int, error: QuickError, rounds: int) -> Vector:
     """The tail of γ-BIFR with the best γ: non-negative and non-increasing, hence certified."""
-    error, n = QuickError(participation, workload), participation.rounds
-    gamma, _ = minimize_on_interval(lambda g: error(bifr(g, bands, n)), 0.05, 0.999, 17, 1e-4)
+    gamma, _ = minimize_on_interval(lambda g: error(bifr(g, bands, rounds)), 0.05, 0.999, 17, 1e-4)
     return _tail(gamma, bands)
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedmf.factorization.algebra import inverse_norm
 from fedmf.factorization.matrices import Banded, without_workload, workload_inverse
+from fedmf.factorization.objectives import RMSE, Objective, PowerMean
 from fedmf.participation import Participation
 from fedmf.typing import Array, Vector
 from fedmf.workload import ToeplitzWorkload, prefix
@@ -26,14 +27,17 @@ _OPTIONS = {"maxiter": 3000, "maxfun": 4000, "ftol": 5e-10, "gtol": 1e-10, "maxc
 
 
 def log_error(
-    directions: Array, workload: ToeplitzWorkload, norms: Vector | None = None
+    directions: Array, workload: ToeplitzWorkload, norms: Vector | None = None, order: float = 1.0
 ) -> tuple[float, Array, Vector]:
     """log ‖A C⁻¹‖_F² for columns C_j = s_j·r_j/‖r_j‖, and its gradients in r and s.
+
+    Of another order it is the power mean of the rows of A C⁻¹ (`PowerMean`).
 
     Args:
         directions: r, shape (n, p), in the layout of `Banded`.
         workload: A, weights included.
         norms: s, shape (n,); ones by default.
+        order: q ≥ 1 of the power mean.
 
     Returns:
         The value and the gradients, shapes (n, p) and (n,). (inf, 0, 0) on overflow.
@@ -47,33 +51,36 @@ def log_error(
     unit = directions / lengths
     inverse = workload_inverse(workload.coefficients)
     if inverse is None:
-        value, slope = _dense_error(unit * scale, workload)
+        value, slope = _dense_error(unit * scale, workload, order)
     else:
-        value, slope = _banded_error(unit * scale, workload, inverse)
+        value, slope = _banded_error(unit * scale, workload, inverse, order)
     if not np.isfinite(value):
         return value, np.zeros_like(unit), np.zeros(len(unit))
     along = np.einsum("jd,jd->j", unit, slope)
     return float(np.log(value)), scale * (slope - unit * along[:, None]) / (lengths * value), along / value
 
 
-def _banded_error(band: Array, workload: ToeplitzWorkload, inverse: Vector) -> tuple[float, Array]:
+def _banded_error(
+    band: Array, workload: ToeplitzWorkload, inverse: Vector, order: float
+) -> tuple[float, Array]:
     """‖diag(r)·K⁻¹‖_F² with K = C·diag(η)⁻¹·LTT(a)⁻¹, and its gradient in C."""
     n, p = band.shape
     rates = np.ones(n) if workload.column_weights is None else workload.column_weights
-    counted = np.ones(n) if workload.row_weights is None else workload.row_weights**2
-    value, slope = inverse_norm(without_workload(band / rates[:, None], inverse), counted)
+    weigh = PowerMean.of(workload, order)
+    value, slope = inverse_norm(without_workload(band / rates[:, None], inverse), weigh)
     pulled = np.zeros_like(band)
     for m, weight in enumerate(inverse[:n]):
         pulled[m:] += weight * slope[: n - m, m : m + p]
     return value, pulled / rates[:, None]
 
 
-def _dense_error(band: Array, workload: ToeplitzWorkload) -> tuple[float, Array]:
-    """‖B‖_F² with B = A C⁻¹, and its gradient −2BᵀB C⁻ᵀ."""
+def _dense_error(band: Array, workload: ToeplitzWorkload, order: float) -> tuple[float, Array]:
+    """‖B‖_F² with B = A C⁻¹ and its gradient −2BᵀB C⁻ᵀ, or those of the power mean of its rows."""
     from scipy.linalg import solve_triangular
 
     C = Banded(band).materialize()
     B = solve_triangular(C, workload.materialize().T, lower=True, trans=1, check_finite=False).T
+    B = B * np.sqrt(PowerMean(np.ones(len(B)), order)(np.einsum("ij,ij->i", B, B)))[:, None]
     slope = -2.0 * solve_triangular(C, B.T @ B, lower=True, check_finite=False).T
     n, p = band.shape
     row = np.add.outer(np.arange(n), np.arange(p))
@@ -85,9 +92,10 @@ def banded(
     bands: int,
     participation: Participation,
     workload: ToeplitzWorkload | None = None,
+    objective: Objective = RMSE,
     equal_norms: bool = False,
 ) -> Banded:
-    """Minimise the RMSE over p-banded C by L-BFGS; column norms are equal or fall from block to block.
+    """Minimise the objective over p-banded C by L-BFGS; column norms are equal or fall from block to block.
 
     For p ≤ b the columns that one user meets are orthogonal, so that sens_{k,b}(C)² is the largest sum of
     squared column norms over a pattern. With equal norms it is k (BandMF). Otherwise column j has norm s_l in
@@ -100,14 +108,15 @@ def banded(
         bands: p, 1 ≤ p ≤ n.
         participation: (n, k, b).
         workload: A; prefix sums by default. Row weights below 1e-4 of the largest count as that.
+        objective: which error; it must count every query.
         equal_norms: whether all columns have norm 1, as amplification by cyclic sampling wants them.
 
     Returns:
         C, its first column of norm 1.
 
     Raises:
-        ValueError: p is out of range, the workload is of the slow kind (`log_error`) and n > 2048, p > b,
-            k > 1 and n > 10240, or n·p > 2,097,152.
+        ValueError: the objective leaves queries out, p is out of range, the workload is of the slow kind
+            (`log_error`) and n > 2048, p > b, k > 1 and n > 10240, or n·p > 2,097,152.
 
     Guarantees:
         For p ≤ b no worse than the column-normalised optimal banded Toeplitz matrix, from which it starts.
@@ -121,7 +130,8 @@ def banded(
            [1.   , 0.   ]])
     """
     n, k, b = participation.rounds, participation.max_participations, participation.min_separation
-    queries = counting_all_rows(prefix(n) if workload is None else workload)
+    objective.check_counts_all("banded")
+    queries = counting_all_rows(objective.queries(prefix(n) if workload is None else workload))
     if n > _LARGEST_DENSE and workload_inverse(queries.coefficients) is None:
         raise ValueError(
             f"n (rounds) must be at most {_LARGEST_DENSE} for a banded C and this workload; got {n}. "
@@ -138,7 +148,7 @@ def banded(
             "Use fewer bands, or banded-toeplitz."
         )
     block = None if equal_norms or k == 1 else np.minimum(np.arange(n) // b, k - 1)
-    directions, norms = _minimize(_start(bands, participation), queries, block)
+    directions, norms = _minimize(_start(bands, participation, objective), queries, block, objective.orders)
     directions = directions * np.sign(directions[:, :1])  # a column and its negative serve equally
     lengths = np.linalg.norm(directions, axis=1)
     return Banded(directions * (norms / (norms[0] * lengths))[:, None])
@@ -157,9 +167,12 @@ def counting_all_rows(workload: ToeplitzWorkload) -> ToeplitzWorkload:
 
 
 def _minimize(
-    start: Array, workload: ToeplitzWorkload, block: NDArray[np.intp] | None
+    start: Array,
+    workload: ToeplitzWorkload,
+    block: NDArray[np.intp] | None,
+    orders: tuple[float, ...],
 ) -> tuple[Array, Vector]:
-    """L-BFGS over directions and, with blocks, over θ in s_l² = Σ_{m ≥ l} exp(θ_m).
+    """L-BFGS over directions and, with blocks, over θ in s_l² = Σ_{m ≥ l} exp(θ_m), for each order.
 
     The norms start like those of the optimal diagonal matrix. The start with equal norms is returned if it is
     better than what was found.
@@ -178,9 +191,9 @@ def _minimize(
         squares = _tail_sums(np.exp(x[: steps.size]))
         return directions, np.ones(n) if block is None else np.sqrt(squares)[block]
 
-    def objective(x: Vector) -> tuple[float, Vector]:
+    def error(x: Vector, order: float) -> tuple[float, Vector]:
         directions, norms = unpack(x)
-        value, slope, slope_norms = log_error(directions, workload, norms)
+        value, slope, slope_norms = log_error(directions, workload, norms, order)
         if block is None:
             return value, slope.reshape(-1)
         squares = _tail_sums(np.exp(x[: steps.size]))
@@ -188,22 +201,24 @@ def _minimize(
         slope_steps = np.exp(x[: steps.size]) * np.cumsum(slope_squares)
         return value + float(np.log(squares.sum())), np.concatenate([slope_steps, slope.reshape(-1)])
 
-    x = np.concatenate([steps, start.reshape(-1)])
-    minimum = minimize(objective, x, jac=True, method="L-BFGS-B", options=_OPTIONS)
-    equal = log_error(start, workload)[0] + float(np.log(max(1, steps.size)))
-    return unpack(minimum.x) if minimum.fun < equal else (start, np.ones(n))
+    x, least = np.concatenate([steps, start.reshape(-1)]), np.inf
+    for order in orders:
+        found = minimize(error, x, (order,), jac=True, method="L-BFGS-B", options=_OPTIONS)
+        x, least = found.x, float(found.fun)
+    equal = log_error(start, workload, order=orders[-1])[0] + float(np.log(max(1, steps.size)))
+    return unpack(x) if least < equal else (start, np.ones(n))
 
 
 def _tail_sums(values: Vector) -> Vector:
     return np.cumsum(values[::-1])[::-1]
 
 
-def _start(bands: int, participation: Participation) -> Array:
+def _start(bands: int, participation: Participation, objective: Objective) -> Array:
     """The column-normalised optimal banded Toeplitz matrix."""
     from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import banded_toeplitz
 
     n = participation.rounds
-    c = banded_toeplitz(bands, participation).coefficients
+    c = banded_toeplitz(bands, participation, objective=objective).coefficients
     inside = np.add.outer(np.arange(n), np.arange(bands)) < n
     band = np.where(inside, np.pad(c, (0, bands - c.size)), 0.0)
     return band / np.linalg.norm(band, axis=1, keepdims=True)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.factorization.matrices import Toeplitz, strategy_power
-from fedmf.factorization.objectives import InverseObjective, ToeplitzObjective
+from fedmf.factorization.objectives import RMSE, InverseObjective, Objective, ToeplitzObjective
 from fedmf.participation import Participation
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload, prefix
@@ -52,8 +52,9 @@ def banded_toeplitz(
     participation: Participation,
     start: Vector | None = None,
     workload: ToeplitzWorkload | None = None,
+    objective: Objective = RMSE,
 ) -> Toeplitz:
-    """Minimise the RMSE over C = LTT(c), c ∈ R^p, c_0 = 1, by a damped Newton method.
+    """Minimise the objective over C = LTT(c), c ∈ R^p, c_0 = 1, by a damped Newton method.
 
     For p ≤ b all c compete, and the sensitivity is that of orthogonal columns. For p > b only non-negative
     non-increasing c do, for which the sensitivity in the objective is exact; they are found by L-BFGS-B. The
@@ -65,6 +66,8 @@ def banded_toeplitz(
         start: c to start from, shape (p,), c_0 > 0, with an inverse that does not overflow; by default the
             best of several banded powers of the workload.
         workload: A = diag(r)·LTT(a) with n rounds; prefix sums by default.
+        objective: which error. The largest is the last one where A has no row weights; else power means tend
+            to it, by L-BFGS.
 
     Returns:
         C with a unit diagonal.
@@ -80,27 +83,28 @@ def banded_toeplitz(
     array([1.   , 0.524])
     """
     n = participation.rounds
-    queries = prefix(n) if workload is None else workload
-    objective = ToeplitzObjective(bands, participation, queries)
+    workload = prefix(n) if workload is None else workload
+    goal = objective.for_toeplitz(workload)
+    queries = goal.queries(workload)
+    means = [ToeplitzObjective(bands, participation, queries, order) for order in goal.orders]
     starts = [strategy_power(queries, x, bands).coefficients for x in _START_EXPONENTS]
     if bands > participation.min_separation:
         starts = [np.maximum(np.minimum.accumulate(c), 0.0) for c in starts]
     if start is not None:
         starts = [start / start[0]]
-    initial = min(starts, key=lambda c: objective(c)[0])
-    at_start = objective(initial)[0]
-    if not np.isfinite(at_start):
+    initial = min(starts, key=lambda c: means[0](c)[0])
+    if not np.isfinite(means[0](initial)[0]):
         raise ValueError(
             f"start (coefficients) must have a finite inverse over n={n} rounds; "
             "got overflow. Use smaller coefficients."
         )
     if bands == 1:
         return Toeplitz(initial, n)
-    if bands <= participation.min_separation:
-        best = minimize_free(initial, objective)
-    else:
-        best = _minimize_monotone(initial, objective)
-    return Toeplitz(best if objective(best)[0] <= at_start else initial, n)
+    improve = minimize_free if bands <= participation.min_separation else _minimize_monotone
+    best = initial
+    for mean in means:
+        best = improve(best, mean)
+    return Toeplitz(best if means[-1](best)[0] <= means[-1](initial)[0] else initial, n)
 
 
 def minimize_free(initial: Vector, objective: ToeplitzObjective | InverseObjective) -> Vector:
@@ -114,7 +118,7 @@ def minimize_free(initial: Vector, objective: ToeplitzObjective | InverseObjecti
     for _ in range(_MOST_STEPS):
         if np.abs(slope[1:]).max() <= _SMALL_GRADIENT:
             break
-        if c.size <= _WIDEST_NEWTON:
+        if c.size <= _WIDEST_NEWTON and objective.has_hessian:
             step = _descent(objective.hessian(c)[1:, 1:], slope[1:])
         else:
             return _minimize_boxed(c, objective)

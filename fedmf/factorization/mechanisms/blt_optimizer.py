@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 
 from fedmf.factorization.matrices import BufferedToeplitz
-from fedmf.factorization.objectives import StrategyError
+from fedmf.factorization.objectives import RMSE, Objective, StrategyError
 from fedmf.factorization.sensitivity import comb_sum, comb_sum_adjoint
 from fedmf.participation import Participation
 from fedmf.typing import Vector
@@ -19,6 +18,8 @@ __all__ = ["BufferedObjective", "blt", "blt_with_fewest_buffers"]
 
 _OPTIONS = {"maxiter": 400, "maxfun": 500, "ftol": 1e-11, "gtol": 1e-7, "maxcor": 20}
 _MOST_BUFFERS, _WORTH_A_BUFFER = 5, 1e-3
+# A buffer may fade so slowly that it is constant: 1 − θ ≥ 1/(10⁹n).
+_SLOWEST = 1e9
 # Decays a further buffer starts from, as fractions of log(separation), and its share of the weight.
 _ADDED_AT, _ADDED_WEIGHT = (0.15, 0.5, 0.9, 1.2), 0.03
 
@@ -27,30 +28,26 @@ class BufferedObjective:
     """log(E·Q) as a function of 2m unconstrained parameters (u, v).
 
     θ_i = 1/(1 + e^{−u_i}) and ω_i = e^{v_i}/(1 + Σ_l e^{v_l}), so that Σω < 1 and c is positive and
-    decreasing: the sensitivity is exactly √Q with Q = ‖Σ_{l<k} C_{:,lb}‖². E is ‖A C⁻¹‖_F², or the largest
-    squared row norm of A C⁻¹.
+    decreasing: the sensitivity is exactly √Q with Q = ‖Σ_{l<k} C_{:,lb}‖². E is ‖A C⁻¹‖_F² or a power mean of
+    its rows (`StrategyError`).
 
     Args:
         participation: (n, k, b).
         workload: A of the same horizon; with column weights at most 4096 rounds.
-        error: "rmse" or "max"; the latter wants no weights, so that the last row is the largest.
+        order: q ≥ 1 of the power mean.
 
     Raises:
         ValueError: the workload does not fit.
     """
 
-    def __init__(
-        self, participation: Participation, workload: ToeplitzWorkload, error: Literal["rmse", "max"] = "rmse"
-    ) -> None:
+    def __init__(self, participation: Participation, workload: ToeplitzWorkload, order: float = 1.0) -> None:
         if workload.rounds != participation.rounds:
             raise ValueError(
                 f"A (workload) must have n={participation.rounds} rounds; got {workload.rounds}. "
                 "Use a workload of the same horizon."
             )
-        if error not in ("rmse", "max"):
-            raise ValueError(f"error must be 'rmse' or 'max'; got {error!r}.")
         self.participation = participation
-        self._error = StrategyError(workload, last_query=error == "max")
+        self._error = StrategyError(workload, order)
 
     def __call__(self, parameters: Vector) -> tuple[float, Vector]:
         """The value and the gradient, shape (2m,)."""
@@ -87,7 +84,7 @@ def blt(
     buffers: int,
     participation: Participation,
     workload: ToeplitzWorkload | None = None,
-    error: Literal["rmse", "max"] = "rmse",
+    objective: Objective = RMSE,
 ) -> BufferedToeplitz:
     """Minimise the error over θ and ω with the exact sensitivity under (k, b), by L-BFGS from several starts.
 
@@ -98,7 +95,7 @@ def blt(
         buffers: m, 1 ≤ m ≤ 10.
         participation: (n, k, b).
         workload: A; prefix sums by default.
-        error: "rmse" for the mean, "max" for the largest squared error over the queries.
+        objective: which error.
 
     Returns:
         C with decays in falling order; streamed with m stored vectors.
@@ -116,28 +113,28 @@ def blt(
     if isinstance(buffers, bool) or not isinstance(buffers, int) or not 1 <= buffers <= 10:
         raise ValueError(f"m (buffers) must be an integer between 1 and 10; got {buffers!r}.")
     workload = _prefix(participation.rounds) if workload is None else workload
-    objective = BufferedObjective(participation, workload, error)
-    return _value(objective, _optimum(participation, workload, error, buffers))
+    means = _means(participation, workload, objective)
+    return _value(means[-1], _optimum(participation, workload, objective, buffers))
 
 
 def blt_with_fewest_buffers(
-    participation: Participation, workload: ToeplitzWorkload | None = None
+    participation: Participation, workload: ToeplitzWorkload | None = None, objective: Objective = RMSE
 ) -> BufferedToeplitz:
-    """The BLT with as many buffers, at most 5, as lower the RMSE by 0.1 % each.
+    """The BLT with as many buffers, at most 5, as lower the objective by 0.1 % each.
 
     >>> blt_with_fewest_buffers(Participation(20, 20, 1)).decays.size
     1
     """
     workload = _prefix(participation.rounds) if workload is None else workload
-    objective = BufferedObjective(participation, workload)
-    parameters = _optimum(participation, workload, "rmse", 1)
+    error = _means(participation, workload, objective)[-1]
+    parameters = _optimum(participation, workload, objective, 1)
     for m in range(2, _MOST_BUFFERS + 1):
-        more = _optimum(participation, workload, "rmse", m)
-        # The objective is the logarithm of the squared RMSE.
-        if objective(parameters)[0] - objective(more)[0] < 2.0 * _WORTH_A_BUFFER:
+        more = _optimum(participation, workload, objective, m)
+        # The logarithm of a squared error.
+        if error(parameters)[0] - error(more)[0] < 2.0 * _WORTH_A_BUFFER:
             break
         parameters = more
-    return _value(objective, parameters)
+    return _value(error, parameters)
 
 
 @lru_cache(maxsize=8)
@@ -146,12 +143,21 @@ def _prefix(rounds: int) -> ToeplitzWorkload:
     return prefix(rounds)
 
 
+def _means(
+    participation: Participation, workload: ToeplitzWorkload, objective: Objective
+) -> list[BufferedObjective]:
+    """What is minimised, one after the other; the last one decides."""
+    goal = objective.for_toeplitz(workload)
+    queries = goal.queries(workload)
+    return [BufferedObjective(participation, queries, order) for order in goal.orders]
+
+
 @lru_cache(maxsize=64)
 def _optimum(
-    participation: Participation, workload: ToeplitzWorkload, error: Literal["rmse", "max"], buffers: int
+    participation: Participation, workload: ToeplitzWorkload, objective: Objective, buffers: int
 ) -> Vector:
-    fewer = _optimum(participation, workload, error, buffers - 1) if buffers > 1 else None
-    return _best(BufferedObjective(participation, workload, error), fewer, buffers)
+    fewer = _optimum(participation, workload, objective, buffers - 1) if buffers > 1 else None
+    return _best(_means(participation, workload, objective), fewer, buffers)
 
 
 def _value(objective: BufferedObjective, parameters: Vector) -> BufferedToeplitz:
@@ -160,13 +166,16 @@ def _value(objective: BufferedObjective, parameters: Vector) -> BufferedToeplitz
     return BufferedToeplitz(theta[order], omega[order], objective.participation.rounds)
 
 
-def _best(objective: BufferedObjective, fewer: Vector | None, buffers: int) -> Vector:
+def _best(means: list[BufferedObjective], fewer: Vector | None, buffers: int) -> Vector:
     """The best of several descents; the best of one buffer fewer is among the candidates."""
-    starts = _grids(objective, buffers) + ([] if fewer is None else _extended(objective, fewer))
-    candidates = [_minimize(objective, start) for start in starts]
+    first, last = means[0], means[-1]
+    starts = _grids(first, buffers) + ([] if fewer is None else _extended(first, fewer))
+    candidates = [_minimize(first, start) for start in starts]
+    for mean in means[1:]:
+        candidates = [_minimize(mean, candidate) for candidate in candidates]
     if fewer is not None:
-        candidates.append(_extended(objective, fewer, weight=1e-9)[0])
-    return min(candidates, key=lambda x: objective(x)[0])
+        candidates.append(_extended(first, fewer, weight=1e-9)[0])
+    return min(candidates, key=lambda x: last(x)[0])
 
 
 def _grids(objective: BufferedObjective, buffers: int) -> list[Vector]:
@@ -196,7 +205,7 @@ def _minimize(objective: BufferedObjective, start: Vector) -> Vector:
     from scipy.optimize import minimize
 
     m = start.size // 2
-    slowest = np.log(10.0 * objective.participation.rounds)
+    slowest = np.log(_SLOWEST * objective.participation.rounds)
     bounds = [(-5.0, slowest)] * m + [(-25.0, 8.0)] * m
     start = np.clip(start, [low for low, _ in bounds], [high for _, high in bounds])
     return minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS).x

@@ -10,6 +10,7 @@ from fedmf.factorization.matrices import Factorization
 from fedmf.factorization.mechanisms.families import FAMILIES
 from fedmf.factorization.mechanisms.family import Form, check_rounds
 from fedmf.factorization.mechanisms.parameter import DesignRequest, Parameter
+from fedmf.factorization.objectives import RMSE, Objective
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload, prefix
 
@@ -137,8 +138,9 @@ def build(
     workload: ToeplitzWorkload | None = None,
     bands: int | None = None,
     params: Mapping[str, float | int] | None = None,
+    objective: Objective = RMSE,
 ) -> Mechanism:
-    """The mechanism of this name; parameters not given minimise its RMSE (sensitivity included).
+    """The mechanism of this name; parameters not given minimise its error (sensitivity included).
 
     Args:
         name: one of `names()`.
@@ -146,6 +148,7 @@ def build(
         workload: A of n rounds; prefix sums by default.
         bands: p, where the mechanism takes it; may also be given in params.
         params: by symbol, those that the mechanism takes.
+        objective: which error.
 
     Raises:
         ValueError: an unknown name, a parameter the mechanism does not take, a value out of range, or another
@@ -162,4 +165,4 @@ def build(
     if workload.rounds != n:
         raise ValueError(f"A (workload) must have n={n} rounds, those of C; got {workload.rounds}.")
     given = {**({} if bands is None else {"bands": bands}), **(params or {})}
-    return Mechanism(name, *form.build(DesignRequest(participation, workload), given))
+    return Mechanism(name, *form.build(DesignRequest(participation, workload, objective), given))

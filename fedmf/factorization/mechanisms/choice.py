@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from fedmf.factorization.matrices import Factorization, factorization_from_dict
 from fedmf.factorization.mechanisms.catalogue import Mechanism, build, form_of, names
 from fedmf.factorization.mechanisms.parameter import Free, Values
+from fedmf.factorization.objectives import RMSE, Objective
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload
 
@@ -49,8 +50,13 @@ class MechanismChoice(Protocol):
         """
         ...
 
-    def build(self, participation: Participation, workload: ToeplitzWorkload | None = None) -> Mechanism:
-        """C for a contract and a workload (prefix sums by default).
+    def build(
+        self,
+        participation: Participation,
+        workload: ToeplitzWorkload | None = None,
+        objective: Objective = RMSE,
+    ) -> Mechanism:
+        """C of least error for a contract and a workload (prefix sums by default).
 
         Raises:
             ValueError: it cannot be built for them.
@@ -106,9 +112,14 @@ class NamedMechanism:
         """The same with these parameters given too."""
         return NamedMechanism(self.kind, {**self.params, **values})
 
-    def build(self, participation: Participation, workload: ToeplitzWorkload | None = None) -> Mechanism:
+    def build(
+        self,
+        participation: Participation,
+        workload: ToeplitzWorkload | None = None,
+        objective: Objective = RMSE,
+    ) -> Mechanism:
         """As `build` does."""
-        return build(self.kind, participation, workload, params=self.params)
+        return build(self.kind, participation, workload, params=self.params, objective=objective)
 
     def to_dict(self) -> dict[str, Any]:
         """{"kind": name, symbol: value, …}."""
@@ -167,8 +178,13 @@ class GivenFactorization:
             )
         return self
 
-    def build(self, participation: Participation, workload: ToeplitzWorkload | None = None) -> Mechanism:
-        """C as it was given, whatever the workload."""
+    def build(
+        self,
+        participation: Participation,
+        workload: ToeplitzWorkload | None = None,
+        objective: Objective = RMSE,
+    ) -> Mechanism:
+        """C as it was given, whatever the workload and the objective."""
         for rounds in (participation.rounds, participation.rounds if workload is None else workload.rounds):
             if rounds != self.factorization.rounds:
                 raise ValueError(

@@ -1,53 +1,66 @@
-"""Dense strategy matrices for multi-epoch participation: the optimum for k = 1, a local one for k > 1."""
+"""Dense strategy matrices: the optimum for k = 1, a local one for k > 1; and the best diagonal one."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.factorization.matrices import Dense, lower_factor
+from fedmf.factorization.bounds import least_max_gram, worst_diagonal_weights
+from fedmf.factorization.matrices import Dense, Diagonal, lower_factor, workload_diagonal
 from fedmf.factorization.mechanisms.banded_optimizer import banded, counting_all_rows
-from fedmf.factorization.objectives import errors
+from fedmf.factorization.objectives import RMSE, Objective, PowerMean, errors
 from fedmf.factorization.sensitivity import count_patterns, pattern_layers, stated_sensitivity
 from fedmf.participation import Participation
 from fedmf.typing import Array, Vector
-from fedmf.workload import ToeplitzWorkload, prefix
+from fedmf.workload import ToeplitzWorkload, prefix, weighted
 
-__all__ = ["LARGEST_OPTIMIZED", "dense", "log_smooth_error", "refined", "single_participation_gram"]
+__all__ = [
+    "LARGEST_OPTIMIZED",
+    "best_diagonal",
+    "dense",
+    "log_smooth_error",
+    "refined",
+    "single_participation_gram",
+]
 
 Patterns = NDArray[np.int64]
 
 LARGEST_OPTIMIZED = 2048
 _MOST_ITERATIONS = 200
 _GAP = 1e-8
-# (β, ε) of `log_smooth_error`, from smooth to sharp.
-_STAGES = ((60.0, 1e-2), (200.0, 3e-3), (800.0, 1e-3), (3000.0, 3e-4))
+# (β, ε) of `log_smooth_error`, from smooth to sharp, and the order of the power mean for the largest error.
+_STAGES = ((60.0, 1e-2, 32.0), (200.0, 3e-3, 256.0), (800.0, 1e-3, 2048.0), (3000.0, 3e-4, 16384.0))
 _WORK = 2.5e11
 _MOST_PAIRS = 2_000_000
 
 
-def dense(participation: Participation, workload: ToeplitzWorkload | None = None) -> Dense:
-    """Minimise the RMSE over all C.
+def dense(
+    participation: Participation, workload: ToeplitzWorkload | None = None, objective: Objective = RMSE
+) -> Dense:
+    """Minimise the objective over all C.
 
     The error depends on X = CᵀC alone, as tr(AᵀA X⁻¹), and the constraint max_π Σ_{i,j∈π} |X_ij| ≤ 1 is
-    convex in X. For k = 1 it says X_ii ≤ 1 and a fixed point gives the optimum. For k > 1 the search starts
+    convex in X. For k = 1 it says X_ii ≤ 1 and a fixed point gives the optimum (the dual problem that of the
+    largest error, `least_max_gram`). For k > 1 the search starts
     from the optimal b-banded C with falling column norms, on which separated columns are orthogonal, and lets
     them overlap where that pays and patterns are few (`refined`).
 
     Args:
         participation: (n, k, b), n ≤ 2048.
         workload: A; prefix sums by default. Row weights below 1e-4 of the largest count as that.
+        objective: which error; it must count every query.
 
     Returns:
         C, lower triangular, with its largest column norm scaled to 1.
 
     Raises:
-        ValueError: n > 2048.
+        ValueError: n > 2048, or the objective leaves queries out.
 
     Guarantees:
-        For k = 1 the squared error is within 1e-6 (relative) of the optimum. For k > 1 the error with the
-        stated sensitivity is no larger than that of the b-banded C. `certified_dense_bound` says how far
-        from the optimum that is at most.
+        For k = 1 the squared error is within 1e-6 (relative) of the optimum; the largest one within 1e-6 for
+        prefix sums and within 2e-3 in all settings tried, where some queries cannot be made equal. For k > 1
+        the error with the stated sensitivity is no larger than that of the b-banded C.
+        `certified_dense_bound` says how far from the optimal RMSE that is at most.
 
     References:
         Denisov et al. (2022); Choquette-Choo et al. (2023), "Multi-Epoch Matrix Factorization".
@@ -62,14 +75,21 @@ def dense(participation: Participation, workload: ToeplitzWorkload | None = None
             f"n (rounds) must be at most {LARGEST_OPTIMIZED} for dense; got {n}. "
             "Use banded-toeplitz, banded-inverse or blt."
         )
-    queries = counting_all_rows(prefix(n) if workload is None else workload)
+    objective.check_counts_all("dense")
+    asked = prefix(n) if workload is None else workload
+    queries = counting_all_rows(objective.queries(asked))
     if k == 1:
         A = queries.materialize()
-        return Dense(lower_factor(single_participation_gram(A.T @ A)))
-    start = banded(min(b, n), participation, queries).materialize()
-    other = refined(start, queries, participation)
+        largest = objective.kind == "max"
+        return Dense(lower_factor(least_max_gram(A)[0] if largest else single_participation_gram(A.T @ A)))
+    start = banded(min(b, n), participation, asked, objective=objective).materialize()
+    other = refined(start, queries, participation, objective)
     candidates = [Dense(start)] if other is None else [Dense(start), Dense(other)]
-    best = min(candidates, key=lambda C: errors(C, queries, stated_sensitivity(C, participation)).rmse)
+
+    def error(C: Dense) -> float:
+        return errors(C, asked, stated_sensitivity(C, participation), objective=objective).objective
+
+    best = min(candidates, key=error)
     return Dense(best.matrix / np.sqrt(best.gram_diagonal(0).max()))
 
 
@@ -120,7 +140,9 @@ def _weighted_trace(vectors: Array, roots: Vector, half: Vector, square: Array, 
     return float(np.einsum("ij,ij->j", right, square @ right) @ (1.0 / roots))
 
 
-def refined(start: Array, workload: ToeplitzWorkload, participation: Participation) -> Array | None:
+def refined(
+    start: Array, workload: ToeplitzWorkload, participation: Participation, objective: Objective = RMSE
+) -> Array | None:
     """A lower-triangular C near the start with a smaller error; None where patterns are too many to hold.
 
     They are few for k = 2 and n ≤ 1000, k = 3 and n ≤ 100, and short horizons. The result
@@ -130,6 +152,7 @@ def refined(start: Array, workload: ToeplitzWorkload, participation: Participati
         start: C, shape (n, n), lower triangular.
         workload: A.
         participation: (n, k, b).
+        objective: which error; its weights are those of the workload's rows.
 
     Returns:
         Shape (n, n), lower triangular, positive diagonal. Not always better than the start.
@@ -144,24 +167,26 @@ def refined(start: Array, workload: ToeplitzWorkload, participation: Participati
     options = {"maxfun": evaluations, "maxiter": evaluations, "ftol": 1e-12, "gtol": 1e-9, "maxcor": 12}
     x = start[lower] / np.sqrt(np.einsum("ij,ij->j", start, start).max())
     matrix = np.zeros((n, n))
-    for beta, epsilon in _STAGES:
+    for beta, epsilon, order in _STAGES:
+        smoothing = (beta, epsilon, order if objective.kind == "max" else 1.0)
 
-        def objective(x: Vector, beta: float = beta, epsilon: float = epsilon) -> tuple[float, Vector]:
+        def error(x: Vector, *smoothing: float) -> tuple[float, Vector]:
             matrix[lower] = x
-            value, slope = log_smooth_error(matrix, queries, patterns, beta, epsilon)
+            value, slope = log_smooth_error(matrix, queries, patterns, *smoothing)
             return value, slope[lower]
 
-        x = minimize(objective, x, jac=True, method="L-BFGS-B", options=options).x
+        x = minimize(error, x, smoothing, jac=True, method="L-BFGS-B", options=options).x
     matrix[lower] = x
     return matrix * np.sign(np.diagonal(matrix))[:, None]
 
 
 def log_smooth_error(
-    C: Array, queries: Array, patterns: Patterns, beta: float, epsilon: float
+    C: Array, queries: Array, patterns: Patterns, beta: float, epsilon: float, order: float = 1.0
 ) -> tuple[float, Array]:
     """log ‖A C⁻¹‖_F² + log (Σ_π q_π^β)^{1/β} with q_π = Σ_{i,j∈π} sqrt(X_ij² + ε²), and its gradient in C.
 
-    Above the logarithm of the squared error under these patterns, and falling to it as β → ∞ and ε → 0.
+    Above the logarithm of the squared error under these patterns, and falling to it as β → ∞ and ε → 0. With
+    another order ‖A C⁻¹‖_F² is a power mean of the rows (`PowerMean`).
 
     Args:
         C: lower triangular, shape (n, n).
@@ -169,6 +194,7 @@ def log_smooth_error(
         patterns: shape (m, k), 0-based rounds; n stands for no round.
         beta: β ≥ 1.
         epsilon: ε > 0.
+        order: q ≥ 1 of the power mean.
 
     Returns:
         The value and the gradient, shape (n, n). (inf, 0) where C is singular.
@@ -180,10 +206,12 @@ def log_smooth_error(
         return float("inf"), np.zeros_like(C)
     with np.errstate(over="ignore", invalid="ignore"):
         B = solve_triangular(C, queries.T, lower=True, trans=1, check_finite=False).T
-        error = float(np.einsum("ij,ij->", B, B))
+        rows = np.einsum("ij,ij->i", B, B)
+        weights = PowerMean(np.ones(n), order)(rows)
+        error = float(weights @ rows)
     if not np.isfinite(error) or error > 1e200:
         return float("inf"), np.zeros_like(C)
-    slope = -2.0 / error * solve_triangular(C, B.T @ B, lower=True, check_finite=False).T
+    slope = -2.0 / error * solve_triangular(C, (B.T * weights) @ B, lower=True, check_finite=False).T
     X = C.T @ C
     smooth = np.sqrt(X * X + epsilon * epsilon)
     size = np.zeros((n + 1, n + 1))
@@ -206,3 +234,23 @@ def _all_patterns(n: int, k: int, b: int) -> Patterns:
     return np.concatenate(
         [np.pad(layer, ((0, 0), (0, k - layer.shape[1])), constant_values=n) for layer in layers]
     )
+
+
+def best_diagonal(workload: ToeplitzWorkload, objective: Objective = RMSE) -> Diagonal:
+    """The diagonal C of least error for users in every round (k = n, b = 1).
+
+    For the largest error it is the best one for the weights under which the best one does worst: a saddle
+    point, since the squared error of d is convex in 1/d² and linear in the weights.
+
+    Args:
+        workload: A.
+        objective: which error.
+
+    >>> from fedmf.factorization.objectives import MAX
+    >>> best_diagonal(prefix(3), MAX).entries.round(3)
+    array([1., 1., 1.])
+    """
+    queries = objective.queries(workload)
+    if objective.kind == "max":
+        queries = weighted(queries, rows=np.sqrt(worst_diagonal_weights(queries)))
+    return workload_diagonal(queries)

@@ -7,8 +7,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
-import numpy as np
-
 from fedmf.factorization.algebra import single_threaded
 from fedmf.factorization.matrices import (
     LARGEST_DENSE,
@@ -17,18 +15,18 @@ from fedmf.factorization.matrices import (
     damped_root,
     inverse_power,
     kary_tree,
+    rated_power,
     shifted_root,
     strategy_power,
     tree,
-    workload_diagonal,
 )
 from fedmf.factorization.mechanisms.banded_inverse_optimizer import banded_inverse
 from fedmf.factorization.mechanisms.banded_optimizer import banded
 from fedmf.factorization.mechanisms.blt_optimizer import blt, blt_with_fewest_buffers
 from fedmf.factorization.mechanisms.cache import remembered
-from fedmf.factorization.mechanisms.dense_optimizer import LARGEST_OPTIMIZED, dense
+from fedmf.factorization.mechanisms.dense_optimizer import LARGEST_OPTIMIZED, best_diagonal, dense
 from fedmf.factorization.mechanisms.family import STAMPS, Built, Family, Form, Option
-from fedmf.factorization.mechanisms.lti import quadratic_lti
+from fedmf.factorization.mechanisms.lti import geometric_lti, settling_curvature
 from fedmf.factorization.mechanisms.normalized_toeplitz import (
     normalized_banded_toeplitz,
     rated_banded_toeplitz,
@@ -57,8 +55,10 @@ from fedmf.factorization.mechanisms.parameter import (
     Accuracy,
     DesignRequest,
     Free,
+    Parameter,
     Values,
     at_once,
+    best_on_interval,
     one_of,
     widths,
 )
@@ -74,8 +74,8 @@ _jointly = lru_cache(maxsize=32)(remembered(single_threaded(normalized_banded_to
 _banded = lru_cache(maxsize=8)(remembered(single_threaded(banded), version=4))
 _dense = lru_cache(maxsize=8)(remembered(single_threaded(dense), version=2))
 _inverse = lru_cache(maxsize=32)(remembered(single_threaded(banded_inverse), version=2))
-_buffered = lru_cache(maxsize=32)(remembered(single_threaded(blt), version=2))
-_few_buffered = remembered(single_threaded(blt_with_fewest_buffers), version=2)
+_buffered = lru_cache(maxsize=32)(remembered(single_threaded(blt), version=3))
+_few_buffered = remembered(single_threaded(blt_with_fewest_buffers), version=3)
 _robust = remembered(single_threaded(robust_toeplitz), version=1)
 _least_regret = remembered(single_threaded(least_regret), version=1)
 _strongly_convex = lru_cache(maxsize=8)(remembered(strongly_convex_lti, version=1))
@@ -88,8 +88,6 @@ _WIDEST_BANDED, _MOST_ENTRIES = 64, 2**18
 _WIDEST_INVERSE = 64
 # A gradient takes O(n) for each of the separations; the number of steps grows with p.
 _WIDEST_ROBUST = 1024
-# The error of an eigenvalue settles after a few times 1/(ηλ) rounds; spectra are resolved down to ηλ = 4e-6.
-_SETTLING_TIMES, _SMALLEST_STEP = 12.0, 1e-5
 
 
 def _optimal_width(
@@ -117,8 +115,16 @@ def _affordable_width(request: DesignRequest, values: Values) -> float:
     return min(request.separation, _WIDEST_BANDED, max(1, _MOST_ENTRIES // request.rounds))
 
 
+def _rate_power(
+    request: DesignRequest, values: Values, error: Callable[[float], float], accuracy: Accuracy
+) -> float:
+    if request.workload.column_weights is None:
+        return 0.0
+    return best_on_interval(lambda n, p: (0.0, 1.0), lambda u, p: u)(request, values, error, accuracy)
+
+
 def _few_buffers(request: DesignRequest, values: Values) -> float:
-    return _few_buffered(request.participation, request.rated).decays.size
+    return _few_buffered(*request.rated_target).decays.size
 
 
 def _tapered(form: Form, request: DesignRequest, lower: int, others: Values) -> Built:
@@ -126,37 +132,24 @@ def _tapered(form: Form, request: DesignRequest, lower: int, others: Values) -> 
     values, _ = form.family.plain.build(request, others)
     p = int(values["bands"])
     replace(TAPER, highest=p - 1).checked(lower, form.name, request.rounds)
-    optimal = _optimized(p, request.participation, request.known)
+    optimal = _optimized(p, *request.target)
     return values, form.columns(tapered(optimal, lower, p))
-
-
-def _smallest_curvature(request: DesignRequest, values: Values) -> float:
-    """The one whose error settles within n rounds."""
-    smallest = max(_SETTLING_TIMES / request.rounds, _SMALLEST_STEP) / values["eta"]
-    return min(smallest, values["smoothness"])
-
-
-def _quadratic(request: DesignRequest, values: Values) -> Factorization:
-    if values["mu"] > values["smoothness"]:
-        raise ValueError(
-            f"mu (smallest curvature) must be at most smoothness={values['smoothness']}; got {values['mu']}."
-        )
-    curvatures = np.geomspace(values["mu"], values["smoothness"], values["eigenvalues"])
-    return quadratic_lti(request.rounds, curvatures, values["eta"])
 
 
 def _robust_toeplitz(request: DesignRequest, values: Values) -> Factorization:
     k = request.participation.max_participations
     scenarios = Scenarios.between(request.rounds, values["lower"], values["upper"], k)
     make = (_robust, _least_regret)[values["worst"]]
-    return make(values["bands"], scenarios, request.rated)
+    _, workload, objective = request.rated_target
+    return make(values["bands"], scenarios, workload, objective=objective)
 
 
+_FREE_ALPHA = Free(Parameter("alpha", "power of the learning rates in the columns"), _rate_power)
 # A curvature that was given belongs to the spectrum.
 _FREE_SPECTRUM = (
     Free(SMOOTHNESS, at_once(lambda ask, v: max(1.0, v.get("mu", 1.0)))),
     Free(ETA, at_once(lambda ask, v: 0.5 / v["smoothness"])),
-    Free(MU, at_once(_smallest_curvature)),
+    Free(MU, at_once(lambda ask, v: settling_curvature(ask.rounds, v["eta"], v["smoothness"]))),
 )
 
 _ALL = (
@@ -196,6 +189,14 @@ _ALL = (
         (FREE_BANDS, FREE_GAMMA),
     ),
     Family(
+        "rated-bfr",
+        "bfr with columns scaled by a power of the learning rates",
+        lambda ask, v: rated_power(ask.workload, v["gamma"], v["bands"], v["alpha"]),
+        (Free(BANDS, at_once(lambda ask, v: ask.separation)), FREE_GAMMA, _FREE_ALPHA),
+        largest=131_072,
+        largest_compared=16_384,
+    ),
+    Family(
         "cgd",
         "takes back a share of the last round's noise",
         lambda ask, v: closed_form.cgd(v["lambda"], ask.rounds),
@@ -219,34 +220,34 @@ _ALL = (
     Family(
         "optimal-diagonal",
         "independent noise of the best size for each round",
-        lambda ask, v: workload_diagonal(ask.workload),
+        lambda ask, v: best_diagonal(ask.workload, ask.objective),
         largest_normalized_compared=0,
     ),
     Family(
         "banded-toeplitz",
         "the best Toeplitz C with p bands",
-        lambda ask, v: _optimized(v["bands"], ask.participation, ask.known),
+        lambda ask, v: _optimized(v["bands"], *ask.target),
         (Free(BANDS, _optimal_width),),
         options=(STAMPS, Option(TAPER, _tapered)),
         largest_compared=1_000_000,
-        normalize=lambda make: lambda ask, v: _jointly(v["bands"], ask.participation, ask.known),
+        normalize=lambda make: lambda ask, v: _jointly(v["bands"], *ask.target),
         optimized=True,
     ),
     Family(
         "banded",
         "the best C with p bands",
-        lambda ask, v: _banded(v["bands"], ask.participation, ask.known, False),
+        lambda ask, v: _banded(v["bands"], *ask.target, equal_norms=False),
         (Free(BANDS, at_once(_affordable_width)),),
         largest=65_536,
         largest_compared=1024,
-        normalize=lambda make: lambda ask, v: _banded(v["bands"], ask.participation, ask.known, True),
+        normalize=lambda make: lambda ask, v: _banded(v["bands"], *ask.target, equal_norms=True),
         optimized=True,
         entrywise=True,
     ),
     Family(
         "dense",
         "the best C of any form",
-        lambda ask, v: _dense(ask.participation, ask.known),
+        lambda ask, v: _dense(*ask.target),
         largest=LARGEST_OPTIMIZED,
         largest_compared=512,
         optimized=True,
@@ -273,7 +274,7 @@ _ALL = (
     Family(
         "banded-inverse",
         "the best Toeplitz C whose inverse has p bands",
-        lambda ask, v: _inverse(v["bands"], ask.participation, ask.rated),
+        lambda ask, v: _inverse(v["bands"], *ask.rated_target),
         (Free(BANDS, at_once(lambda ask, v: min(_WIDEST_INVERSE, ask.rounds))),),
         largest=1_000_000,
         largest_compared=1_000_000,
@@ -282,7 +283,7 @@ _ALL = (
     Family(
         "blt",
         "the best buffered linear Toeplitz C",
-        lambda ask, v: _buffered(v["buffers"], ask.participation, ask.rated),
+        lambda ask, v: _buffered(v["buffers"], *ask.rated_target),
         (Free(BUFFERS, at_once(_few_buffers)),),
         largest=131_072,
         largest_compared=16_384,
@@ -305,7 +306,7 @@ _ALL = (
     Family(
         "quadratic-lti",
         "the best Toeplitz C for the last iterate on a quadratic",
-        _quadratic,
+        lambda ask, v: geometric_lti(ask.rounds, v["mu"], v["smoothness"], v["eta"], v["eigenvalues"]),
         (*_FREE_SPECTRUM, Free(EIGENVALUES, at_once(lambda ask, v: 16))),
         largest=1_000_000,
         largest_compared=0,

@@ -205,7 +205,12 @@ def _stamped(form: Form, request: DesignRequest, stamps: int, others: Values) ->
     size = -(-n // stamps)
     fits = Participation.as_many_as_fit(size, contract.min_separation)
     participations = min(contract.max_participations, fits.max_participations)
-    block = DesignRequest(replace(fits, max_participations=participations), request.workload.leading(size))
+    if request.objective.weights:
+        raise ValueError(
+            f"s (stamps) must be left out for weighted queries; got {stamps}. All blocks are built alike."
+        )
+    contract = replace(fits, max_participations=participations)
+    block = DesignRequest(contract, request.workload.leading(size), request.objective)
     params, factorization = form.build(block, others)
     return params, Stamped(factorization, n)
 
@@ -228,7 +233,7 @@ class _Search:
 
     @cached_property
     def _error(self) -> QuickError:
-        return QuickError(self.request.participation, self.request.workload)
+        return QuickError(self.request.participation, self.request.workload, self.request.objective)
 
     def best(self) -> Built:
         """The parameters and C."""
@@ -244,9 +249,9 @@ class _Search:
         def error(value: float) -> float:
             return self.error(_with(values, free, value), later)
 
-        return free.choose(self.request, values, error, self._accuracy_for(free, values))
+        return free.choose(self.request, values, error, self._accuracy_for(free, values, later))
 
-    def _accuracy_for(self, free: Free, values: Values) -> Accuracy:
+    def _accuracy_for(self, free: Free, values: Values, later: Sequence[Free]) -> Accuracy:
         """Where an evaluation takes long, a real parameter is searched from where the coarse search ended."""
         plain = self.make is self.form.family.make
         if free.parameter.integer or (plain and self.request.rounds <= LONG):
@@ -254,7 +259,7 @@ class _Search:
         if plain and self.coarse.trail.place is None:
             return replace(self.accuracy, grid=_COARSE.grid)
         if self.coarse.trail.place is None:
-            self.coarse.choice(free, values, ())
+            self.coarse.choice(free, values, later)
         return replace(self.accuracy, trail=Trail(self.coarse.trail.place))
 
     @cached_property
@@ -273,12 +278,12 @@ class _Search:
 
     def error(self, values: Values, later: Sequence[Free]) -> float:
         """The error with these values; later parameters are chosen coarsely, without normalised columns."""
-        return self.coarse.least(values, later) if later else self.rmse(values)
+        return self.coarse.least(values, later) if later else self.judged(values)
 
     def least(self, values: Values, later: Sequence[Free]) -> float:
         """The least error over the later parameters."""
         if not later:
-            return self.rmse(values)
+            return self.judged(values)
         free, *rest = later
         if free.symbol in self.given:
             return self.least(values, rest)
@@ -288,7 +293,7 @@ class _Search:
 
         return chosen(free, self.request, values, error, self.accuracy)[1]
 
-    def rmse(self, values: Values) -> float:
+    def judged(self, values: Values) -> float:
         try:
             return self._error(self.made(values))
         except NotRepresentable:

@@ -13,7 +13,10 @@ from fedmf.factorization.algebra import frozen_vector, minimum_phase
 from fedmf.factorization.matrices import Factorization, InverseToeplitz
 from fedmf.typing import Vector
 
-__all__ = ["quadratic_lti", "quadratic_suboptimality"]
+__all__ = ["geometric_lti", "quadratic_lti", "quadratic_suboptimality", "settling_curvature"]
+
+# The error of an eigenvalue settles after a few times 1/(ηλ) rounds; spectra are resolved down to ηλ = 4e-6.
+_SETTLING_TIMES, _SMALLEST_STEP = 12.0, 1e-5
 
 
 def quadratic_lti(rounds: int, eigenvalues: ArrayLike, learning_rate: float) -> InverseToeplitz:
@@ -60,6 +63,31 @@ def quadratic_lti(rounds: int, eigenvalues: ArrayLike, learning_rate: float) -> 
 
     nearest = float(np.minimum(damping, 2.0 - damping).min())
     return InverseToeplitz(minimum_phase(log_power, rounds, nearest), rounds)
+
+
+def geometric_lti(
+    rounds: int, smallest: float, largest: float, learning_rate: float, eigenvalues: int
+) -> InverseToeplitz:
+    """`quadratic_lti` for curvatures in geometric steps.
+
+    Args:
+        rounds: n.
+        smallest: μ.
+        largest: L ≥ μ.
+        learning_rate: η.
+        eigenvalues: how many.
+
+    Raises:
+        ValueError: μ > L, or as `quadratic_lti`.
+    """
+    if smallest > largest:
+        raise ValueError(f"mu (smallest curvature) must be at most smoothness={largest}; got {smallest}.")
+    return quadratic_lti(rounds, np.geomspace(smallest, largest, eigenvalues), learning_rate)
+
+
+def settling_curvature(rounds: int, learning_rate: float, largest: float) -> float:
+    """The smallest curvature, at most the largest, whose error settles within n rounds."""
+    return min(max(_SETTLING_TIMES / rounds, _SMALLEST_STEP) / learning_rate, largest)
 
 
 def quadratic_suboptimality(

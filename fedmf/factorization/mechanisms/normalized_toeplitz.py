@@ -9,7 +9,13 @@ from numpy.typing import NDArray
 
 from fedmf.factorization.matrices import Factorization, Toeplitz, normalized
 from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import banded_toeplitz
-from fedmf.factorization.objectives import LARGEST_RATED, ScaledObjective, ToeplitzObjective
+from fedmf.factorization.objectives import (
+    LARGEST_RATED,
+    RMSE,
+    Objective,
+    ScaledObjective,
+    ToeplitzObjective,
+)
 from fedmf.participation import Participation
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload, prefix
@@ -22,9 +28,12 @@ _OPTIONS = {"maxiter": 200, "maxfun": 300, "ftol": 1e-11, "gtol": 1e-9, "maxcor"
 
 
 def normalized_banded_toeplitz(
-    bands: int, participation: Participation, workload: ToeplitzWorkload | None = None
+    bands: int,
+    participation: Participation,
+    workload: ToeplitzWorkload | None = None,
+    objective: Objective = RMSE,
 ) -> Factorization:
-    """Minimise the RMSE over LTT(c)·D⁻¹ with D the column norms: c is optimised *as normalised*.
+    """Minimise the objective over LTT(c)·D⁻¹ with D the column norms: c is optimised *as normalised*.
 
     Normalising the optimum of `banded_toeplitz` is near the best for large n/p and up to 0.5 % off where the
     last p columns matter. The joint optimisation starts there. It is done for p ≤ b and n ≤ 4096; otherwise
@@ -34,6 +43,7 @@ def normalized_banded_toeplitz(
         bands: p, 1 ≤ p ≤ n.
         participation: (n, k, b).
         workload: A with n rounds; prefix sums by default.
+        objective: which error.
 
     Raises:
         ValueError: p is out of range.
@@ -48,15 +58,17 @@ def normalized_banded_toeplitz(
     array([1., 1., 1., 1., 1., 1., 1., 1.])
     """
     queries = prefix(participation.rounds) if workload is None else workload
-    start = rated_banded_toeplitz(bands, participation, queries)
+    start = rated_banded_toeplitz(bands, participation, queries, objective)
     if bands == 1 or bands > participation.min_separation or participation.rounds > LARGEST_RATED:
         return normalized(start)
-    objective = ScaledObjective(bands, participation, queries, normalize=True)
-    return normalized(Toeplitz(_minimize(start.coefficients, objective, participation), start.rounds))
+    return normalized(_scaled(start, participation, queries, objective, normalize=True))
 
 
 def rated_banded_toeplitz(
-    bands: int, participation: Participation, workload: ToeplitzWorkload | None = None
+    bands: int,
+    participation: Participation,
+    workload: ToeplitzWorkload | None = None,
+    objective: Objective = RMSE,
 ) -> Toeplitz:
     """`banded_toeplitz` for a workload that may have column weights (learning rates).
 
@@ -68,12 +80,29 @@ def rated_banded_toeplitz(
     """
     queries = prefix(participation.rounds) if workload is None else workload
     if queries.column_weights is None:
-        return banded_toeplitz(bands, participation, workload=workload)
-    start = banded_toeplitz(bands, participation, workload=replace(queries, column_weights=None))
+        return banded_toeplitz(bands, participation, workload=workload, objective=objective)
+    start = banded_toeplitz(
+        bands, participation, workload=replace(queries, column_weights=None), objective=objective
+    )
     if bands == 1 or bands > participation.min_separation or participation.rounds > LARGEST_RATED:
         return start
-    objective = ScaledObjective(bands, participation, queries, normalize=False)
-    return Toeplitz(_minimize(start.coefficients, objective, participation), start.rounds)
+    return _scaled(start, participation, queries, objective, normalize=False)
+
+
+def _scaled(
+    start: Toeplitz,
+    participation: Participation,
+    workload: ToeplitzWorkload,
+    objective: Objective,
+    normalize: bool,
+) -> Toeplitz:
+    """C that is best with its scale; no worse than the start."""
+    queries, bands = objective.queries(workload), start.coefficients.size
+    means = [ScaledObjective(bands, participation, queries, normalize, order) for order in objective.orders]
+    best = start.coefficients
+    for mean in means:
+        best = _minimize(best, mean, participation)
+    return Toeplitz(best, start.rounds) if means[-1](best)[0] <= means[-1](start.coefficients)[0] else start
 
 
 def _minimize(initial: Vector, objective: ScaledObjective, participation: Participation) -> Vector:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fedmf.factorization.algebra import minimize_from, minimize_on_interval
-from fedmf.factorization.objectives import LARGEST_RATED
+from fedmf.factorization.objectives import LARGEST_RATED, RMSE, Objective
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload
 
@@ -60,6 +60,8 @@ _NEAR, _TELLING_BANDS = 0.04, 8
 #: Beyond this many rounds searches spare evaluations: they start where coarser ones ended.
 LONG: Final = 65_536
 
+#: What an optimiser is given besides its parameters.
+Target = tuple[Participation, ToeplitzWorkload | None, Objective]
 #: Parameters by symbol: an int where the parameter is an integer, else a float.
 Values = Mapping[str, Any]
 
@@ -120,10 +122,12 @@ class DesignRequest:
     Args:
         participation: (n, k, b).
         workload: A of n rounds.
+        objective: which error is minimised.
     """
 
     participation: Participation
     workload: ToeplitzWorkload
+    objective: Objective = RMSE
 
     @property
     def rounds(self) -> int:
@@ -136,17 +140,18 @@ class DesignRequest:
         return min(self.participation.min_separation, self.rounds)
 
     @property
-    def known(self) -> ToeplitzWorkload | None:
-        """A; None for prefix sums, the default of the optimisers: workloads are compared by identity."""
+    def target(self) -> Target:
+        """Contract, A (None for prefix sums: workloads are compared by identity) and objective."""
         weighted = self.workload.row_weights is not None or self.workload.column_weights is not None
-        return self.workload if weighted or (self.workload.coefficients != 1.0).any() else None
+        known = weighted or bool((self.workload.coefficients != 1.0).any())
+        return self.participation, self.workload if known else None, self.objective
 
     @property
-    def rated(self) -> ToeplitzWorkload | None:
-        """`known` without learning rates beyond n = 4096, where no Toeplitz optimiser can include them."""
+    def rated_target(self) -> Target:
+        """`target` without learning rates beyond n = 4096, where no Toeplitz optimiser can include them."""
         if self.workload.column_weights is not None and self.rounds > LARGEST_RATED:
-            return DesignRequest(self.participation, replace(self.workload, column_weights=None)).known
-        return self.known
+            return replace(self, workload=replace(self.workload, column_weights=None)).target
+        return self.target
 
 
 @dataclass

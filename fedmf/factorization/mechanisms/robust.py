@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from fedmf.factorization.algebra import frozen_vector
 from fedmf.factorization.matrices import Toeplitz, bsr
 from fedmf.factorization.mechanisms.normalized_toeplitz import rated_banded_toeplitz
-from fedmf.factorization.objectives import StrategyError, errors
+from fedmf.factorization.objectives import RMSE, Objective, StrategyError, errors
 from fedmf.factorization.sensitivity import comb_sum, comb_sum_adjoint, stated_sensitivity
 from fedmf.participation import Participation
 from fedmf.typing import Vector
@@ -124,7 +124,7 @@ class Scenarios:
 
 
 class RobustObjective:
-    """log √E(c) + log (Σ_b (π_b √Q_b(c))^q)^{1/q} and its gradient.
+    """log √E(c) + log (Σ_b (π_b √Q_b(c))^q)^{1/q} and its gradient, with E of `StrategyError`.
 
     Q_b = ‖Σ_{l<k} C_{:,lb}‖² is the squared sensitivity at b for non-negative non-increasing c.
 
@@ -132,16 +132,23 @@ class RobustObjective:
         scenarios: the contracts and π.
         workload: A of the same horizon; with column weights at most 4096 rounds.
         order: q ≥ 1; 1 is the expected error, large q approach the largest.
+        queries_order: of the power mean over queries.
     """
 
-    def __init__(self, scenarios: Scenarios, workload: ToeplitzWorkload, order: float = 1.0) -> None:
+    def __init__(
+        self,
+        scenarios: Scenarios,
+        workload: ToeplitzWorkload,
+        order: float = 1.0,
+        queries_order: float = 1.0,
+    ) -> None:
         if workload.rounds != scenarios.rounds:
             raise ValueError(
                 f"A (workload) must have n={scenarios.rounds} rounds; got {workload.rounds}. "
                 "Use a workload of the same horizon."
             )
         self._scenarios, self._order = scenarios, order
-        self._error = StrategyError(workload)
+        self._error = StrategyError(workload, queries_order)
 
     def __call__(self, c: Vector) -> tuple[float, Vector]:
         """The value and the gradient, shape (p,); (inf, 0) where C⁻¹ overflows."""
@@ -173,8 +180,9 @@ def robust_toeplitz(
     workload: ToeplitzWorkload | None = None,
     criterion: Criterion = "expected",
     start: Toeplitz | None = None,
+    objective: Objective = RMSE,
 ) -> Toeplitz:
-    """Minimise the expected or the worst RMSE over non-negative non-increasing c ∈ R^p.
+    """Minimise the expected or the worst error over non-negative non-increasing c ∈ R^p.
 
     For such c every sens_{k,b} is exact. With p = n they include the monotone banded, the tapered and the
     buffered Toeplitz matrices.
@@ -185,6 +193,7 @@ def robust_toeplitz(
         workload: A; prefix sums by default.
         criterion: "expected" for Σ_b π_b·RMSE_b, "worst" for max_b π_b·RMSE_b.
         start: non-increasing C to start from; the banded square root by default.
+        objective: which error counts in the place of the RMSE.
 
     Returns:
         C with a unit diagonal.
@@ -205,14 +214,21 @@ def robust_toeplitz(
     n = scenarios.rounds
     workload = prefix(n) if workload is None else workload
     initial = bsr(bands, n) if start is None else start
-    c = np.array(initial.strategy[:bands])
-    for order in (1.0,) if criterion == "expected" else _ORDERS:
-        c = _minimize_monotone(RobustObjective(scenarios, workload, order), c)
+    goal = objective.for_toeplitz(workload)
+    queries, c = goal.queries(workload), np.array(initial.strategy[:bands])
+    for mean in goal.orders:
+        for order in (1.0,) if criterion == "expected" else _ORDERS:
+            c = _minimize_monotone(RobustObjective(scenarios, queries, order, mean), c)
     return Toeplitz(c / c[0], n)
 
 
-def least_regret(bands: int, scenarios: Scenarios, workload: ToeplitzWorkload | None = None) -> Toeplitz:
-    """Minimise the largest ratio, over the contracts, of the RMSE to the best one for that contract alone.
+def least_regret(
+    bands: int,
+    scenarios: Scenarios,
+    workload: ToeplitzWorkload | None = None,
+    objective: Objective = RMSE,
+) -> Toeplitz:
+    """Minimise the largest ratio, over the contracts, of the error to the best one for that contract alone.
 
     The best is that of `rated_banded_toeplitz` with p = b.
 
@@ -220,6 +236,7 @@ def least_regret(bands: int, scenarios: Scenarios, workload: ToeplitzWorkload | 
         bands: p, 1 ≤ p ≤ n.
         scenarios: the contracts; their weights are not used.
         workload: A; prefix sums by default.
+        objective: which error.
 
     Raises:
         ValueError: p is out of range or the workload does not fit.
@@ -231,11 +248,13 @@ def least_regret(bands: int, scenarios: Scenarios, workload: ToeplitzWorkload | 
     queries = prefix(scenarios.rounds) if workload is None else workload
     best = []
     for contract in scenarios.contracts:
-        optimal = rated_banded_toeplitz(min(contract.min_separation, contract.rounds), contract, queries)
-        best.append(errors(optimal, queries, stated_sensitivity(optimal, contract)).rmse)
+        bands_there = min(contract.min_separation, contract.rounds)
+        optimal = rated_banded_toeplitz(bands_there, contract, queries, objective)
+        stated = stated_sensitivity(optimal, contract)
+        best.append(errors(optimal, queries, stated, objective=objective).objective)
     regret = Scenarios(scenarios.contracts, 1.0 / np.array(best))
-    start = robust_toeplitz(bands, scenarios, queries)
-    return robust_toeplitz(bands, regret, queries, criterion="worst", start=start)
+    start = robust_toeplitz(bands, scenarios, queries, objective=objective)
+    return robust_toeplitz(bands, regret, queries, "worst", start, objective)
 
 
 def tapered(C: Toeplitz, lower: int, upper: int) -> Toeplitz:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.factorization.matrices import Factorization
+from fedmf.factorization.objectives.objective import RMSE, Objective
 from fedmf.factorization.sensitivity import Sensitivity
 from fedmf.workload import ToeplitzWorkload
 
@@ -21,10 +22,12 @@ class Errors:
     Args:
         rmse: (1/√n)·‖A C⁻¹‖_F · noise standard deviation.
         max_se: max_t ‖(A C⁻¹)_{t,:}‖₂ · noise standard deviation.
+        objective: the error that was asked for, one of the two or another (`Objective`).
     """
 
     rmse: float
     max_se: float
+    objective: float
 
 
 def query_variances(factorization: Factorization, workload: ToeplitzWorkload) -> NDArray[np.float64]:
@@ -61,14 +64,16 @@ def errors(
     workload: ToeplitzWorkload,
     sensitivity: Sensitivity,
     noise_multiplier: float = 1.0,
+    objective: Objective = RMSE,
 ) -> Errors:
-    """RMSE and MaxSE with the noise standard deviation sens(C)·σ.
+    """RMSE, MaxSE and the objective with the noise standard deviation sens(C)·σ.
 
     Args:
         factorization: C.
         workload: A.
         sensitivity: of C under the participation in force, exact or a bound.
         noise_multiplier: σ > 0; 1 leaves the budget out. Multiply by 2 for replace-one adjacency.
+        objective: which further error is wanted.
 
     Raises:
         ValueError: σ is not positive and finite, or the workload is shorter than the horizon.
@@ -77,10 +82,11 @@ def errors(
     >>> from fedmf.participation import Participation
     >>> from fedmf.workload import prefix
     >>> errors(identity(4), prefix(4), stated_sensitivity(identity(4), Participation(4, 2, 2)))
-    Errors(rmse=2.2360679774997..., max_se=2.8284271247461...)
+    Errors(rmse=2.2360679774997..., max_se=2.8284271247461..., objective=2.2360679774997...)
     """
     if not 0 < noise_multiplier < float("inf"):
         raise ValueError(f"sigma (noise_multiplier) must be positive and finite; got {noise_multiplier}.")
     variances = query_variances(factorization, workload)
     deviation = sensitivity.value * noise_multiplier
-    return Errors(float(np.sqrt(variances.mean())) * deviation, float(np.sqrt(variances.max())) * deviation)
+    squares = (float(variances.mean()), float(variances.max()), objective.squared_error(variances))
+    return Errors(*(deviation * square**0.5 for square in squares))

@@ -37,6 +37,9 @@ class InverseObjective:
         ValueError: another workload.
     """
 
+    #: Newton steps may be taken.
+    has_hessian = True
+
     def __init__(self, bands: int, participation: Participation, workload: ToeplitzWorkload) -> None:
         if workload.column_weights is not None or not (workload.coefficients == 1.0).all():
             raise ValueError(f"A (workload) must be of prefix sums here; got {workload.name!r}.")

@@ -9,6 +9,7 @@ import numpy as np
 from fedmf.factorization.algebra import multiply
 from fedmf.factorization.matrices import Factorization
 from fedmf.factorization.objectives.error import query_variances
+from fedmf.factorization.objectives.objective import RMSE, Objective
 from fedmf.factorization.sensitivity import comb_sum, monotone_envelope, quick_upper_bound
 from fedmf.participation import Participation
 from fedmf.typing import Vector
@@ -21,18 +22,19 @@ _FEW_LAGS = 4
 
 
 class QuickError:
-    """(1/√n)·‖A C⁻¹‖_F times the cheapest sound bound on the sensitivity, as a function of C.
+    """The objective times the cheapest sound bound on the sensitivity, as a function of C.
 
-    For Toeplitz C without learning rates in A it is Σ_t S_t w_t² with w = a·h, S_t = Σ_{i ≥ t} r_i², and the
-    norm of the sum of the earliest columns of the monotone envelope ĉ of c (of c where it settles within b).
-    Where a is constant and h has
-    settled at 0 after m terms, w is constant; where c has, its sums are over m terms. So the time depends on
-    the bands rather than on n. Any other C is judged by `query_variances` and `quick_upper_bound`, which
-    give the same number to about 1e-12.
+    For Toeplitz C without learning rates in A a mean is Σ_t S_t w_t² with w = a·h, S_t = Σ_{i ≥ t} r_i² (the
+    weights of the objective included; where A has no weights, the largest error is the last), and the norm
+    is that of the sum of the earliest columns of the monotone envelope ĉ of c (of c where it settles within
+    b). Where a is constant and h has settled at 0 after m terms, w is constant; where c has, its sums are
+    over m terms. So the time depends on the bands rather than on n. Any other C is judged by
+    `query_variances` and `quick_upper_bound`, which give the same number to about 1e-12.
 
     Args:
         participation: (n, k, b).
         workload: A of n rounds.
+        objective: which error.
 
     >>> from fedmf.factorization import bisr
     >>> from fedmf.workload import prefix
@@ -40,10 +42,15 @@ class QuickError:
     254.124
     """
 
-    def __init__(self, participation: Participation, workload: ToeplitzWorkload) -> None:
+    def __init__(
+        self, participation: Participation, workload: ToeplitzWorkload, objective: Objective = RMSE
+    ) -> None:
         n, k, b = participation.rounds, participation.max_participations, participation.min_separation
-        self._participation, self._workload = participation, workload
-        rows = np.ones(n) if workload.row_weights is None else workload.row_weights**2
+        self._participation, self._workload, self._objective = participation, workload, objective
+        toeplitz = objective.for_toeplitz(workload)
+        self._settles = workload.column_weights is None and toeplitz.kind != "max"
+        queries = toeplitz.queries(workload)
+        rows = np.ones(n) if queries.row_weights is None else queries.row_weights**2
         self._counted = np.cumsum(rows[::-1])[::-1]
         self._rest = np.append(np.cumsum(self._counted[::-1])[::-1], 0.0)
         self._prefix = bool((workload.coefficients == 1.0).all())
@@ -55,12 +62,12 @@ class QuickError:
         Raises:
             NotRepresentable: C or its inverse overflows.
         """
-        pair = None if self._workload.column_weights is not None else strategy.settled_pair()
+        pair = strategy.settled_pair() if self._settles else None
         if pair is not None:
             with np.errstate(over="ignore", invalid="ignore"):
                 error = self._variance(pair[1]) * self._square(pair[0])
             return math.sqrt(error / self._participation.rounds) if error < math.inf else math.inf
-        variance = float(query_variances(strategy, self._workload).mean())
+        variance = self._objective.squared_error(query_variances(strategy, self._workload))
         return math.sqrt(variance) * quick_upper_bound(strategy, self._participation)
 
     def _variance(self, h: Vector) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedmf.factorization.algebra import multiply
+from fedmf.factorization.algebra import multiply, scaled_query_variances
+from fedmf.factorization.objectives.objective import PowerMean
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload
 
@@ -21,26 +22,32 @@ class RatedError:
     Diagonals of M and K are running sums, so that value and derivatives take O(n²) time and O(n) memory
     (O(n²) memory for a workload with row weights that is not of prefix sums).
 
+    Of another order q it is the power mean of the rows' squared norms (`PowerMean`), with ρ for r².
+
     Args:
         workload: A = diag(r)·LTT(a)·diag(η), of which r and a are used.
+        order: q ≥ 1.
 
     >>> from fedmf.workload import prefix
     >>> RatedError(prefix(2))(np.array([1.0, -0.5]), np.array([1.0, 2.0]))[0]
     5.0
     """
 
-    def __init__(self, workload: ToeplitzWorkload) -> None:
-        self._gram = _WorkloadGram(workload)
+    def __init__(self, workload: ToeplitzWorkload, order: float = 1.0) -> None:
+        self._a, self._power = workload.coefficients, PowerMean.of(workload, order)
+        self._gram = _WorkloadGram(self._a, self._power.squares)
 
     def __call__(self, h: Vector, d: Vector) -> tuple[float, Vector, Vector]:
         """E and its derivatives in d and h, each of shape (n,), one diagonal of M and K after the other."""
-        n, error = h.size, 0.0
+        n, error, workload = h.size, 0.0, self._gram
+        if self._power.order != 1.0:
+            workload = _WorkloadGram(self._a, self._power(scaled_query_variances(self._a, h, d)))
         slope_scale, slope_h = np.zeros(n), np.zeros(n)
         for gap in range(n):
             early, late = slice(None, n - gap), slice(gap, None)
             both = 1.0 if gap == 0 else 2.0
             covariance = np.cumsum(h[early] * h[late])
-            gram = both * self._gram.diagonal(gap)
+            gram = both * workload.diagonal(gap)
             weight = gram * (d[early] * d[late])
             error += float(weight @ covariance)
             pull = gram * covariance
@@ -55,11 +62,9 @@ class RatedError:
 class _WorkloadGram:
     """[M]_{j,j+g} = Σ_{t ≥ j+g} r_t² a_{t−j} a_{t−j−g}, one diagonal at a time."""
 
-    def __init__(self, workload: ToeplitzWorkload) -> None:
-        self._a, rows = workload.coefficients, workload.row_weights
-        self._rows = None if rows is None else rows**2
-        self._ones = bool((self._a == 1.0).all())
-        squares = np.ones(workload.rounds) if self._rows is None else self._rows
+    def __init__(self, coefficients: Vector, squares: Vector) -> None:
+        self._a, self._squares = coefficients, squares
+        self._ones, self._equal = bool((coefficients == 1.0).all()), bool((squares == 1.0).all())
         self._suffix = np.cumsum(squares[::-1])[::-1]
         self._diagonals: dict[int, Vector] = {}
 
@@ -68,8 +73,8 @@ class _WorkloadGram:
         if self._ones:
             return self._suffix[gap:]
         products = self._a[gap:] * self._a[: n - gap]
-        if self._rows is None:
+        if self._equal:
             return np.cumsum(products)[::-1]
         if gap not in self._diagonals:
-            self._diagonals[gap] = multiply(products, self._rows[gap:][::-1], n - gap)[::-1]
+            self._diagonals[gap] = multiply(products, self._squares[gap:][::-1], n - gap)[::-1]
         return self._diagonals[gap]

@@ -18,13 +18,14 @@ class ScaledObjective:
     """log(Q(c)·E(c)) for C = LTT(c)·diag(s)⁻¹ and A = diag(r)·LTT(a)·diag(η).
 
     With normalised columns s_j = ‖c_0 … c_{n−1−j}‖ and Q = k (for p ≤ b), else s = 1 and Q = ‖S c‖². In both
-    cases E = ‖A C⁻¹‖_F² is `RatedError` of h = 1/c and d = ηs.
+    cases E = ‖A C⁻¹‖_F², or a power mean of its rows, is `RatedError` of h = 1/c and d = ηs.
 
     Args:
         bands: p, 1 ≤ p ≤ n.
         participation: (n, k, b).
         workload: A with n rounds.
         normalize: whether columns are normalised; needs p ≤ b.
+        order: q ≥ 1 of the power mean.
 
     Raises:
         ValueError: p > b with normalised columns, or the workload has another horizon.
@@ -34,7 +35,12 @@ class ScaledObjective:
     """
 
     def __init__(
-        self, bands: int, participation: Participation, workload: ToeplitzWorkload, normalize: bool
+        self,
+        bands: int,
+        participation: Participation,
+        workload: ToeplitzWorkload,
+        normalize: bool,
+        order: float = 1.0,
     ) -> None:
         if normalize and bands > participation.min_separation:
             raise ValueError(
@@ -46,7 +52,7 @@ class ScaledObjective:
         self._normalize, self._k, self._n = normalize, participation.max_participations, workload.rounds
         rates = workload.column_weights
         self._rates = np.ones(self._n) if rates is None else rates
-        self._error = RatedError(workload)
+        self._error = RatedError(workload, order)
 
     def __call__(self, c: Vector) -> tuple[float, Vector]:
         """The value and the gradient, shape (p,); (inf, 0) where the inverse overflows."""

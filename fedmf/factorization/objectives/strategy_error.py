@@ -1,10 +1,11 @@
-"""E(c) = ‖A C⁻¹‖_F² for C = LTT(c), with its gradient by the adjoint recurrence."""
+"""‖A C⁻¹‖_F², or a power mean of the query variances, for C = LTT(c), with its gradient."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from fedmf.factorization.algebra import multiply, reciprocal
+from fedmf.factorization.objectives.objective import PowerMean
 from fedmf.factorization.objectives.rated_error import LARGEST_RATED, RatedError
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload
@@ -15,35 +16,32 @@ _OVERFLOW, _OVERFLOWING_INVERSE = 1e200, 1e100
 
 
 class StrategyError:
-    """Σ_t S_t w_t² with w = LTT(c)⁻¹a and S_t = Σ_{i ≥ t} r_i², for A = diag(r)·LTT(a).
+    """Σ_t S_t w_t² with w = LTT(c)⁻¹a and S_t = Σ_{i ≥ t} ρ_i, for A = diag(r)·LTT(a).
 
-    With learning rates, A = diag(r)·LTT(a)·diag(η), it is `RatedError`, which takes O(n²).
+    ρ = r² gives ‖A C⁻¹‖_F²; of another order it is `PowerMean` of the variances v_t = Σ_{s ≤ t} w_s². With
+    learning rates, A = diag(r)·LTT(a)·diag(η), it is `RatedError`, which takes O(n²).
 
     Args:
         workload: A; with column weights of at most 4096 rounds.
-        last_query: only the last query counts, S_t = 1: the largest error where r = η = 1.
+        order: q ≥ 1 of the power mean of r_t² v_t.
 
     Raises:
-        ValueError: A has weights where only the last query counts, or column weights and n > 4096.
+        ValueError: A has column weights and n > 4096.
 
     >>> from fedmf.workload import prefix
     >>> StrategyError(prefix(3))(np.array([1.0, 0.5]))
     (4.0625, array([-7.125, -2.   ]))
     """
 
-    def __init__(self, workload: ToeplitzWorkload, last_query: bool = False) -> None:
+    def __init__(self, workload: ToeplitzWorkload, order: float = 1.0) -> None:
         rates = workload.column_weights
-        if last_query and not (workload.row_weights is None and rates is None):
-            raise ValueError(f"A (workload) must have no weights for max error; got {workload.name!r}.")
         if rates is not None and workload.rounds > LARGEST_RATED:
             raise ValueError(
                 f"n (rounds) must be at most {LARGEST_RATED} to optimise for column weights; got "
                 f"{workload.rounds}. Optimise without them: errors include them for every C."
             )
-        self._rates, self._rated = rates, None if rates is None else RatedError(workload)
-        rows = np.ones(workload.rounds) if workload.row_weights is None else workload.row_weights**2
-        self._a = workload.coefficients
-        self._weights = np.ones(workload.rounds) if last_query else np.cumsum(rows[::-1])[::-1]
+        self._rates, self._rated = rates, None if rates is None else RatedError(workload, order)
+        self._a, self._power = workload.coefficients, PowerMean.of(workload, order)
 
     def __call__(self, c: Vector) -> tuple[float, Vector]:
         """E and its gradient, shape of c: ∂E/∂c_j = −2·Σ_t v_t w_{t−j} with v = LTT(c)⁻ᵀ(S w).
@@ -56,7 +54,8 @@ class StrategyError:
             return self._with_rates(self._rated, self._rates, inverse, c.size)
         with np.errstate(over="ignore", invalid="ignore"):
             w = np.cumsum(inverse) if (self._a == 1.0).all() else multiply(self._a, inverse, n)
-            weighted = self._weights * w
+            rows = self._power(np.cumsum(w * w))
+            weighted = np.cumsum(rows[::-1])[::-1] * w
             error = float(weighted @ w)
         if not error < _OVERFLOW:
             return float("inf"), np.zeros_like(c)

@@ -7,6 +7,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from fedmf.factorization.algebra import multiply, reciprocal
+from fedmf.factorization.objectives.objective import PowerMean
 from fedmf.participation import Participation
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload
@@ -37,6 +38,8 @@ class ToeplitzObjective:
         bands: p, 1 ≤ p ≤ n.
         participation: (n, k, b).
         workload: A with n rounds and no column weights.
+        order: q ≥ 1 of a power mean of r_t²·Σ_{s ≤ t} w_s² in the place of E (`PowerMean`); every term is
+            then computed, and there is no Hessian.
 
     Raises:
         ValueError: the workload has another horizon or column weights.
@@ -45,7 +48,9 @@ class ToeplitzObjective:
         McKenna (2024), Section 3.2, Proposition D.1 and Appendix I (which fixes m = 2p).
     """
 
-    def __init__(self, bands: int, participation: Participation, workload: ToeplitzWorkload) -> None:
+    def __init__(
+        self, bands: int, participation: Participation, workload: ToeplitzWorkload, order: float = 1.0
+    ) -> None:
         n = participation.rounds
         if workload.rounds != n:
             raise ValueError(f"A (workload) must have n={n} rounds; got {workload.rounds}.")
@@ -59,7 +64,8 @@ class ToeplitzObjective:
         self._limit = float(a[-1])
         away = np.flatnonzero(np.abs(a - self._limit) > 1e-15 * np.abs(a).max())
         settled = (int(away[-1]) + 1 if away.size else 0) + bands
-        self._terms = n if n <= _SHORT else min(n, max(1024, 4 * bands, 2 * settled))
+        self._power, self.has_hessian = PowerMean.of(workload, order), order == 1.0
+        self._terms = n if n <= _SHORT or not self.has_hessian else min(n, max(1024, 4 * bands, 2 * settled))
         rows = workload.row_weights
         self._suffix = None if rows is None else np.cumsum(rows[::-1] ** 2)[::-1]
         self._counts = _column_lengths(bands, participation)
@@ -72,7 +78,7 @@ class ToeplitzObjective:
         inverse, w = self._settled(c)
         m = w.size
         with np.errstate(over="ignore", invalid="ignore"):
-            weighted = self._weights(m) * w
+            weighted = (self._weights(m) if self.has_hessian else self._powered(w)) * w
             limit = self._limit / c.sum() if m < self.workload.rounds else 0.0
             error = float(weighted @ w) + limit**2 * self._rest(m)
         square, slope_square = self.square(c)
@@ -143,6 +149,9 @@ class ToeplitzObjective:
             if tail.max() <= _SETTLED * largest:
                 return inverse, w
             self._terms = min(n, 2 * m)
+
+    def _powered(self, w: Vector) -> Vector:
+        return np.cumsum(self._power(np.cumsum(w * w))[::-1])[::-1]
 
     def _weights(self, m: int) -> Vector:
         if self._suffix is not None:

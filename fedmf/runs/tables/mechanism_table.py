@@ -33,6 +33,7 @@ class _Use(Value):
     Args:
         workload: A₁ that C is made for: prefix, momentum:β, window:w, …; "auto" for what the optimizer
             releases.
+        objective: which error of the released queries C minimises: rmse, max, last or weights:w1,w2,….
         second_workload: A₂ of a second moment; "auto" for the optimizer's average.
         second_moment_importance: w; above 0 the balance of both noises, and whether they share one matrix,
             minimise the predicted error with the second moment's weighted by w.
@@ -40,6 +41,7 @@ class _Use(Value):
 
     kind = "use"
     workload: str = "prefix"
+    objective: str = "rmse"
     second_workload: str = "auto"
     second_moment_importance: float = 0.0
 
