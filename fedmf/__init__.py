@@ -27,7 +27,14 @@ from fedmf.lazy import lazily
 from fedmf.version import __version__
 
 if TYPE_CHECKING:
-    from fedmf.accounting import ExampleLevel, NoPrivacy, PrivacyStatement, UserLevel, design
+    from fedmf.accounting import (
+        ExampleLevel,
+        NoPrivacy,
+        PrivacyStatement,
+        QuantileClipping,
+        UserLevel,
+        design,
+    )
     from fedmf.cohorts import BallsInBinsCohorts, CyclicCohorts
     from fedmf.data import Digits, InMemoryDataset
     from fedmf.factorization import NamedMechanism
@@ -81,6 +88,7 @@ __all__ = [
     "PrivacyStatement",
     "PrivateEvaluation",
     "PrivateStream",
+    "QuantileClipping",
     "Run",
     "Sgd",
     "Sweep",

@@ -112,6 +112,7 @@ PUBLIC = [
     "PrivacyStatement",
     "PrivateEvaluation",
     "PrivateStream",
+    "QuantileClipping",
     "Run",
     "Sgd",
     "Sweep",

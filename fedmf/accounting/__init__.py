@@ -2,6 +2,7 @@
 
 from fedmf.accounting.amplification import CohortLaw, RunAmplification, amplified_run, check_sampling
 from fedmf.accounting.audit_bound import LeakageBound, leakage_bound
+from fedmf.accounting.clip_norms import CLIPPINGS, Clipping, FixedClipping, NormCourse, QuantileClipping
 from fedmf.accounting.comparison import design
 from fedmf.accounting.composition import (
     TRIALS,
@@ -77,12 +78,14 @@ from fedmf.accounting.statement import (
 )
 
 __all__ = [
+    "CLIPPINGS",
     "OPERATING_SYSTEM_KEY",
     "PRIVACY",
     "PUBLIC_KEY",
     "RESTORED",
     "TRIALS",
     "Branch",
+    "Clipping",
     "CohortLaw",
     "ComposedStatement",
     "Deployment",
@@ -90,11 +93,13 @@ __all__ = [
     "EpsilonBin",
     "EvaluationPlan",
     "ExampleLevel",
+    "FixedClipping",
     "JointStatement",
     "LeakageBound",
     "LostRounds",
     "NegativeBinomialTrials",
     "NoPrivacy",
+    "NormCourse",
     "PairRelease",
     "ParticipationSummary",
     "PatternTable",
@@ -102,6 +107,7 @@ __all__ = [
     "PoissonTrials",
     "Privacy",
     "PrivacyStatement",
+    "QuantileClipping",
     "RealisedPrivacy",
     "Restatement",
     "RunAmplification",

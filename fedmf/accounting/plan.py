@@ -8,9 +8,10 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from fedmf.accounting.amplification import CohortLaw, RunAmplification, zero_out_budget
+from fedmf.accounting.clip_norms import CLIPPINGS, Clipping, FixedClipping
 from fedmf.accounting.evaluation_plan import EvaluationPlan, joint_multiplier
 from fedmf.accounting.gaussian import adjacency_factor, gaussian_epsilon
 from fedmf.accounting.privacy import DifferentialPrivacy, Privacy
@@ -24,8 +25,11 @@ from fedmf.accounting.rounded_release import RoundedRelease
 from fedmf.cohorts import Cohorts, SampledCohorts
 from fedmf.factorization import Mechanism, Sensitivity, factorization_from_dict
 from fedmf.participation import Participation
+from fedmf.values import value_of
 
 __all__ = ["Plan"]
+
+_FIXED: Final = FixedClipping()
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +54,7 @@ class Plan:
             stored of it is rounded; see `RoundedRelease`.
         evaluation: the second stream of sums, of private evaluations on users' own examples, whose μ² adds to
             that of training (docs/evaluation.md); None without one.
+        clipping: how the clip norm of a round comes about (docs/adaptive-clipping.md).
 
     Raises:
         ValueError: a value out of its range, or a claim that no theorem covers.
@@ -66,6 +71,7 @@ class Plan:
     second: SecondStream | None = None
     inflation: float = 1.0
     evaluation: EvaluationPlan | None = None
+    clipping: Clipping = _FIXED
 
     def __post_init__(self) -> None:
         if isinstance(self.users, bool) or not isinstance(self.users, int) or self.users < self.cohorts.size:
@@ -102,6 +108,11 @@ class Plan:
             raise ValueError("amplification must be None with a second stream: no theorem covers the pair.")
         if self.evaluation is not None:
             self._check_evaluation(self.evaluation)
+        if self.clipping.adapts and (self.amplification or self.second or self.inflation > 1):
+            raise ValueError(
+                f"clipping must be 'fixed' with amplification, a second moment or rounded noise; got "
+                f"{self.clipping.kind!r}. No theorem covers them together."
+            )
 
     def _check_evaluation(self, evaluation: EvaluationPlan) -> None:
         if self.amplification is not None:
@@ -133,14 +144,21 @@ class Plan:
 
     @property
     def relative_noise_std(self) -> float:
-        """Standard deviation of the streamed z per unit clip norm: σ·sensitivity·(adjacency factor)."""
+        """Standard deviation of the streamed z per unit clip norm: σ·sensitivity·(adjacency factor).
+
+        Where the clip norm adapts it is that of (a·x/ζ_t, b·s), what a user enters the release with.
+        """
         return self.noise_multiplier * self.sensitivity.value * adjacency_factor(self.privacy.adjacency)
 
     @property
     def noise_std(self) -> float:
-        """τ₁, absolute standard deviation of the z that enter the sum."""
-        factor = adjacency_factor(self.privacy.adjacency)
-        return self.privacy.clip_norm * self.noise_multiplier * self.sensitivity.value * factor
+        """τ₁, absolute standard deviation of the z that enter the sum; where ζ adapts, that of round 0."""
+        return self.noise_std_at(self.privacy.clip_norm)
+
+    def noise_std_at(self, clip_norm: float) -> float:
+        """The same for rounds whose updates are clipped to ζ_t."""
+        factor = adjacency_factor(self.privacy.adjacency) * self.clipping.update_factor
+        return clip_norm * self.noise_multiplier * self.sensitivity.value * factor
 
     @property
     def second_noise_std(self) -> float:
@@ -281,6 +299,7 @@ class Plan:
             "inflation": self.inflation,
             "amplification": None if self.amplification is None else self.amplification.to_dict(),
             "evaluation": None if self.evaluation is None else self.evaluation.to_dict(),
+            "clipping": self.clipping.to_dict(),
         }
 
     @classmethod
@@ -311,6 +330,7 @@ class Plan:
                 sensitivity=Sensitivity(**given.pop("sensitivity")),
                 amplification=None if amplification is None else RunAmplification.from_dict(amplification),
                 evaluation=None if evaluation is None else EvaluationPlan.from_dict(evaluation),
+                clipping=value_of(CLIPPINGS, given.pop("clipping")),
                 second=None if len(streams) == 1 else SecondStream.from_dict(streams[1]),
                 **given,
             )

@@ -80,6 +80,10 @@ class ParticipationRecord(Protocol):
         """How many users share each participation pattern."""
         ...
 
+    def metrics(self) -> Mapping[int, Mapping[str, Any]]:
+        """What was noted of released models, by rounds released."""
+        ...
+
     def last_round(self) -> int | None:
         """The last committed round, or None before the first."""
         ...

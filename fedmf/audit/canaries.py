@@ -189,17 +189,18 @@ def _observe(
     present = np.arange(heads.size) if replaced else np.flatnonzero(heads)
     statistic, before = np.zeros(heads.size), server.parameters.double().numpy()
     for t in range(server.horizon):
-        total, users = server.new_sum(), []
+        total, users, norm = server.new_sum(), [], server.clip_norm
         if t in signs:
             # A block of rows at a time: the dense matrix of all updates has d² entries.
             for block in np.array_split(present, max(1, present.size // 32)):
                 rows = torch.zeros(block.size, heads.size, dtype=torch.float64)
-                size = _EXCESS * plan.privacy.clip_norm * signs[t] * np.where(heads[block], 1.0, -1.0)
+                size = _EXCESS * norm * signs[t] * np.where(heads[block], 1.0, -1.0)
                 rows[torch.arange(block.size), torch.from_numpy(block)] = torch.from_numpy(size)
                 total.add_updates(rows)
             users = [names[i] for i in present]
         after = server.release(total, users).double().numpy()
-        statistic += weights[t] * (after - before) * plan.cohorts.size
+        scale = plan.privacy.clip_norm / norm * plan.clipping.unit(norm)  # noise goes with the clip norm
+        statistic += weights[t] * scale * (after - before) * plan.cohorts.size
         before = after
         on_round()
     return statistic

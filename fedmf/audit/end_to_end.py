@@ -131,6 +131,11 @@ def audit_end_to_end(
 def _check(run: Run, behaviours: Sequence[str], canary_runs: int, world_runs: int, confidence: float) -> None:
     if not isinstance(run.privacy, DifferentialPrivacy):
         raise ConfigError("privacy must be that of users for an audit: a run without noise claims nothing.")
+    if run.clipping.adapts:
+        raise ConfigError(
+            f"clipping must be 'fixed' for an end-to-end audit, which reads noise of one level; got "
+            f"{run.clipping.kind!r}. fedmf audit without --end-to-end follows the clip norm."
+        )
     if run.task_source.users > _MOST_USERS:
         raise ConfigError(
             f"users must be at most {_MOST_USERS} for an end-to-end audit, whose model has a parameter for "

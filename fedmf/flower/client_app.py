@@ -59,6 +59,7 @@ def make_client_app(
     def train(message: Message, context: Context) -> Message:
         trainer, sums = trainer_of(context)
         request = read_request(message)
+        sums = sums.at(request.clip_norm)
         if request.as_slice:
             total = sums.empty(trainer.task.device)
             failures = trainer.add_updates(request.parameters, request.users, request.t, total)

@@ -41,7 +41,7 @@ _PARAMETERS, _ROWS, _FAILURES = "parameters", "rows", "failures"
 #: The two questions of a handshake: which users are yours; which roster were you built with?
 USERS, ROSTER = "users", "roster"
 _QUESTION = "handshake"
-_LOSS_BOUND = "loss-bound"
+_LOSS_BOUND, _CLIP_NORM = "loss-bound", "clip-norm"
 
 
 class RejectedReply(ValueError):
@@ -58,6 +58,7 @@ class Request:
         users: whom.
         as_slice: whether their contributions are summed; otherwise they are sent as one row each.
         loss_bound: L, where private evaluation is asked for.
+        clip_norm: ζ_t of the round, where training is asked for; None for that of the run.
     """
 
     parameters: Tensor
@@ -65,15 +66,23 @@ class Request:
     users: tuple[str, ...]
     as_slice: bool
     loss_bound: float | None = None
+    clip_norm: float | None = None
 
 
 def request_content(
-    parameters: Tensor, t: int, users: Sequence[str], as_slice: bool, loss_bound: float | None = None
+    parameters: Tensor,
+    t: int,
+    users: Sequence[str],
+    as_slice: bool,
+    loss_bound: float | None = None,
+    clip_norm: float | None = None,
 ) -> RecordDict:
     """The content of a train or evaluate message. One flat array: encoding cost is per tensor."""
     config = ConfigRecord({"round": t, "users": list(users), "slice": as_slice})
     if loss_bound is not None:
         config[_LOSS_BOUND] = loss_bound
+    if clip_norm is not None:
+        config[_CLIP_NORM] = clip_norm
     return RecordDict({_ARRAYS: array_record({_PARAMETERS: parameters}), _CONFIG: config})
 
 
@@ -84,13 +93,14 @@ def read_request(message: Message) -> Request:
     the same process.
     """
     config = message.content.config_records[_CONFIG]
-    bound = config.get(_LOSS_BOUND)
+    bound, norm = config.get(_LOSS_BOUND), config.get(_CLIP_NORM)
     return Request(
         parameters=_tensor(message, _PARAMETERS).clone(),
         t=_integer(config, "round"),
         users=_names(config, "users"),
         as_slice=bool(config["slice"]),
         loss_bound=None if bound is None else float(str(bound)),
+        clip_norm=None if norm is None else float(str(norm)),
     )
 
 

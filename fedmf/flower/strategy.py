@@ -135,7 +135,7 @@ class CorrelatedNoiseStrategy(Strategy):
         t = server_round - 1
         self._cohort = self.cohort(t)
         parts = self.form.parts(self._by_node(self._cohort), self._quarantine.is_suspect)
-        self._asked = Asked(self.form, parts, self.server.parameters, t)
+        self._asked = Asked(self.form, parts, self.server.parameters, t, clip_norm=self.server.clip_norm)
         return self._asked.messages
 
     def _by_node(self, users: Mapping[int, str]) -> dict[int, list[str]]:

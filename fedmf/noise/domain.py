@@ -18,6 +18,7 @@ class Domain(IntEnum):
     SECOND_MOMENT = 3
     COHORTS = 4
     EVALUATION = 5
+    CLIPPING = 6
 
 
 def nonce(domain: Domain, t: int) -> bytes:

@@ -164,7 +164,7 @@ class UserBudgets:
 
     def __init__(self, plan: Plan, budgets: Mapping[str, float], ledger: Ledger) -> None:
         self._release, self._ledger = plan.release, ledger
-        scale = plan.noise_std / (plan.privacy.clip_norm * adjacency_factor(plan.privacy.adjacency))
+        scale = plan.relative_noise_std / adjacency_factor(plan.privacy.adjacency)
         delta = plan.privacy.delta
         mus = {
             epsilon: 0.0 if epsilon == 0 else 1 / gaussian_sigma(epsilon, delta)

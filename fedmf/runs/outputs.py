@@ -7,10 +7,12 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fedmf.accounting import (
     Branch,
+    Clipping,
+    FixedClipping,
     JointStatement,
     PrivacyStatement,
     UserCosts,
@@ -48,6 +50,7 @@ __all__ = [
     "write_statement",
 ]
 
+_FIXED: Final = FixedClipping()
 METRICS, PICTURE = "metrics.parquet", "learning-curve.png"
 STATEMENT, STATEMENT_TEXT, STATEMENT_PAGE = "statement.json", "statement.txt", "statement.html"
 
@@ -66,10 +69,11 @@ def central(metric: str, dataset: FederatedDataset) -> str:
     return f"{metric}_not_private" if dataset.test_owner == "training users" else metric
 
 
-def metric_columns(task: Task, evaluation: Evaluation) -> list[str]:
+def metric_columns(task: Task, evaluation: Evaluation, clipping: Clipping = _FIXED) -> list[str]:
     """The columns of a run's metrics table, in their order."""
     names = ["loss", *(metric.name for metric in task.metrics)]
     columns = [*(central(name, task.dataset) for name in names), "epsilon"]
+    columns += ["clip_norm"] if clipping.adapts else []
     if isinstance(evaluation, NotPrivateEvaluation):
         columns += map(not_private, names)
     if isinstance(evaluation, PrivateEvaluation):
@@ -95,7 +99,7 @@ def write_metrics(path: Path, rows: Mapping[int, Mapping[str, Any]], columns: Se
 
     ``round`` counts released rounds, so round 0 is the initial model. epsilon is what the worst allowed
     user has spent by then (`Plan.epsilon_after`); it is missing in a run without privacy, as is whatever a
-    row does not have.
+    row does not have. clip_norm, where it adapts, is that of the next round's updates.
     """
     import pandas as pd
 

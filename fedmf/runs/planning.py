@@ -79,6 +79,7 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
             second,
             _inflation(run, mechanism, noise_multiplier * sensitivity.value, dimension),
             evaluation,
+            run.clipping,
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None
@@ -100,6 +101,11 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
 def _streams(run: Run, optimizer: ServerOptimizer) -> tuple[Mechanism, SecondStream | None]:
     """C, or C₁ and the second stream."""
     if optimizer.second_moment is not None:
+        if run.clipping.adapts:
+            raise ConfigError(
+                f"clipping must be 'fixed' for an optimizer that needs a second moment; got "
+                f"{run.clipping.kind!r}. No theorem covers features of updates whose clip norm moves."
+            )
         from fedmf.runs.pair_plan import paired_streams
 
         return paired_streams(run, optimizer.second_moment, optimizer.second_form)

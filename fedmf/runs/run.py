@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from fedmf.accounting import PRIVACY, NoPrivacy, Plan, Privacy, UserLevel
+from fedmf.accounting import CLIPPINGS, PRIVACY, Clipping, FixedClipping, NoPrivacy, Plan, Privacy, UserLevel
 from fedmf.cohorts import COHORTS, CheckInCohorts, Cohorts, CyclicCohorts, SampledCohorts
 from fedmf.data import DATASETS
 from fedmf.errors import ConfigError
@@ -68,6 +68,7 @@ class Run:
         local: what users do with the model.
         execution: messages, workers, limits.
         evaluation: on what released models are evaluated beside the central test part.
+        clipping: whether the clip norm of the privacy asked for stays, or is only that of the first round.
 
     Raises:
         ConfigError: values that do not fit together.
@@ -87,6 +88,7 @@ class Run:
     local: LocalSGD = field(default_factory=LocalSGD)
     execution: Execution = field(default_factory=Execution)
     evaluation: Evaluation = field(default_factory=CentralEvaluation)
+    clipping: Clipping = field(default_factory=FixedClipping)
 
     def __post_init__(self) -> None:
         try:
@@ -118,6 +120,7 @@ class Run:
             )
         if self.is_private:
             check_unit(self.task_source, self.privacy)
+        self.clipping.check_setting(self.privacy.counts_sampling, self.noise.storage.dtype)
         self.cohorts.schedule(self.task_source.users, self.participation, secret_seed=0)  # only to check it
         self.optimizer_source.workload(n)  # only to check that its schedule fits the horizon
         if isinstance(self.evaluation, PrivateEvaluation):
@@ -187,6 +190,7 @@ class Run:
             "local": self.local.to_dict(),
             "execution": self.execution.to_dict(),
             "evaluation": self.evaluation.to_dict(),
+            "clipping": self.clipping.to_dict(),
         }
 
     @classmethod
@@ -213,6 +217,7 @@ class Run:
             local=value_of(_LOCAL, values["local"]),
             execution=value_of(_EXECUTION, values["execution"]),
             evaluation=value_of(EVALUATIONS, values["evaluation"]),
+            clipping=value_of(CLIPPINGS, values["clipping"]),
         )
 
     def difference(self, other: Run) -> str | None:

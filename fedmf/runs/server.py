@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmf.accounting import Plan
+from fedmf.accounting import Clipping, NormCourse, Plan
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, KeySchedule, NoiseStorage
 from fedmf.optim import RoundRelease, ServerOptimizer
+from fedmf.runs.clip_norm import QuantileRelease
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.run import Run
 from fedmf.runs.second_release import SecondMomentRelease
@@ -30,8 +31,9 @@ class PrivateServer:
 
         u_t = (G_t + ζ·σ·sens(C)·[C⁻¹z]_t) / m,        θ_{t+1} = optimizer(θ_t, u_t),
 
-    with m the planned cohort size, however many users replied. An optimizer that needs a second moment gets
-    one with noise of its own (`SecondMomentRelease`). The new model, the optimizer state and the
+    with m the planned cohort size, however many users replied. Where ζ adapts (`QuantileRelease`) it is ζ_t,
+    and u_t may be in units of it. An optimizer that needs a second moment gets one with noise of its own
+    (`SecondMomentRelease`). The new model, the optimizer state and the
     participations are committed to the ledger in one durable step before ``release`` returns.
 
     Args:
@@ -51,6 +53,7 @@ class PrivateServer:
         t: the next round; as many rounds were released.
         keys: which key makes which row of noise.
         parameters: θ_t, shape (d,).
+        sums: how the updates of the next round are clipped, to ζ_t, and summed.
         lost: rounds whose work an interruption cost: they were released after the last checkpoint. Their rows
             of noise are never used again.
 
@@ -80,7 +83,8 @@ class PrivateServer:
         self.t = 0 if restored is None else restored[0]
         self.keys = KeySchedule.of_record(directory.key, directory.ledger, self.t)
         self._noise = self._noise_stream(initial.numel(), storage or NoiseStorage())
-        self.sums = sums_for(optimizer, initial.numel(), plan.privacy.clip_norm)
+        self.sums = sums_for(optimizer, initial.numel(), plan.privacy.clip_norm, plan.clipping)
+        self._quantile = QuantileRelease(plan, self.keys) if plan.clipping.adapts else None
         moment = optimizer.second_moment
         self._second = (
             None
@@ -92,10 +96,13 @@ class PrivateServer:
             self.parameters = initial.to(self.device)
             self._state = self._optimizer.init(self.parameters)
             if checkpoint_every > 1:
-                directory.keep_initial(self.parameters, self._state, self._noise_state())
+                directory.keep_initial(self.parameters, self._state, self._noise_state(self.course))
         else:
             _, parameters, state, noise = restored
             self._check_noise(noise)
+            if self._quantile is not None:
+                self._quantile.load_state(noise["clipping"])
+                self.sums = self.sums.at(self._quantile.course.norm)
             self.lost = self._lost_rounds(noise)
             self.parameters = parameters.to(self.device)
             self._state = {name: value.to(self.device) for name, value in state.items()}
@@ -140,6 +147,16 @@ class PrivateServer:
         """n, the number of rounds that can ever be released."""
         return self.plan.participation.rounds
 
+    @property
+    def course(self) -> NormCourse | None:
+        """What ζ did so far, where it adapts."""
+        return None if self._quantile is None else self._quantile.course
+
+    @property
+    def clip_norm(self) -> float:
+        """ζ_t of the next round."""
+        return self.sums.clip_norm
+
     def new_sum(self) -> FixedPointSum:
         """An empty sum for the coming round."""
         return self.sums.empty(self.device)
@@ -176,13 +193,17 @@ class PrivateServer:
         self.keys.open_in(self.directory.ledger)
         released = self._release_of(total)
         parameters, state = self._optimizer.step(self.t, self.parameters, released, self._state)
-        self._commit(users, parameters, state)
+        course = None if self._quantile is None else self._quantile.after(self.t, total)
+        self._commit(users, parameters, state, course)
         self.t, self.parameters, self._state = self.t + 1, parameters, state
+        if self._quantile is not None and course is not None:
+            self._quantile.course, self.sums = course, self.sums.at(course.norm)
         return parameters
 
     def _release_of(self, total: FixedPointSum) -> RoundRelease:
-        """What the optimizer sees of round t: sums and noise, divided by m."""
-        m, std = self.plan.cohorts.size, self.plan.noise_std
+        """What the optimizer sees of round t: sums and noise, divided by m, in the unit that is asked for."""
+        unit = self.plan.clipping.unit(self.clip_norm)
+        m, std = self.plan.cohorts.size * unit, self.plan.noise_std_at(self.clip_norm)
         mean = torch.empty_like(self.parameters)
         self._noise.seek(self.t)
         for part, noise in self._noise.blocks():
@@ -196,31 +217,42 @@ class PrivateServer:
         second = (None, None) if self._second is None else self._second.release(self.t, total)
         return RoundRelease(mean, variance, *second)
 
-    def _noise_state(self) -> dict[str, Any]:
-        """Where each stream of noise stands."""
+    def _noise_state(self, course: NormCourse | None = None) -> dict[str, Any]:
+        """Where each stream of noise stands, and ζ after a round."""
         state = self._noise.state_dict()
-        return state if self._second is None else {**state, "second": self._second.state_dict()}
+        if self._second is not None:
+            state["second"] = self._second.state_dict()
+        if self._quantile is not None and course is not None:
+            state["clipping"] = self._quantile.state_dict(course)
+        return state
 
-    def _commit(self, users: Sequence[str], parameters: Tensor, state: Mapping[str, Tensor]) -> None:
+    def _commit(
+        self,
+        users: Sequence[str],
+        parameters: Tensor,
+        state: Mapping[str, Tensor],
+        course: NormCourse | None,
+    ) -> None:
         """Make the round final; its state is kept if it is due or nothing may follow."""
         released = self.t + 1
         last = released in (self.plan.allowed_rounds, self.horizon)
         if last or released % self._checkpoint_every == 0:
-            self.directory.commit(self.t, users, parameters, state, self._noise_state())
+            self.directory.commit(self.t, users, parameters, state, self._noise_state(course))
         else:
             self.directory.commit_row(self.t, users)
 
 
-def sums_for(optimizer: ServerOptimizer, dimension: int, clip_norm: float) -> ClippedSums:
-    """What to sum over users for an optimizer: updates, and the features of each where it needs them."""
+def sums_for(optimizer: ServerOptimizer, dimension: int, clip_norm: float, clipping: Clipping) -> ClippedSums:
+    """What to sum over users: updates; features where the optimizer needs them, signs where ζ does."""
     summed = optimizer.second_form == "per-user"
-    return ClippedSums(dimension, clip_norm, optimizer.second_moment if summed else None)
+    moment = optimizer.second_moment if summed else None
+    return ClippedSums(dimension, clip_norm, moment, clipping.adapts)
 
 
 def clipped_sums(run: Run, task: Task) -> ClippedSums:
     """What the workers of a run clip and sum."""
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-    return sums_for(optimizer, task.model.dimension, run.privacy.clip_norm)
+    return sums_for(optimizer, task.model.dimension, run.privacy.clip_norm, run.clipping)
 
 
 def local_trainer(run: Run, task: Task) -> Trainer:

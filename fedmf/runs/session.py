@@ -220,7 +220,8 @@ class Session:
         if self.evaluation_due(t) and t not in self.metrics:
             epsilon, values = self._epsilon_after(t), self.task.evaluate(self.server.parameters)
             row = {central(name, dataset): value for name, value in values.items()}
-            self._keep(t, {**row, "epsilon": epsilon if math.isfinite(epsilon) else None})
+            norm = {} if self.server.course is None else {"clip_norm": self.server.clip_norm}
+            self._keep(t, {**row, "epsilon": epsilon if math.isfinite(epsilon) else None, **norm})
         self._keep_estimates()
         if federated and t in self.metrics and not federated.keys() <= self.metrics[t].keys():
             self._keep(t, {**self.metrics[t], **federated})
@@ -249,7 +250,7 @@ class Session:
             ConfigError: the disk failed.
         """
         self._keep_estimates()
-        columns = metric_columns(self.task, self.run.evaluation)
+        columns = metric_columns(self.task, self.run.evaluation, self.run.clipping)
         try:
             write_metrics(self.directory.path, self.metrics, columns)
             write_statement(self.directory.path, self.statement())

@@ -4,6 +4,7 @@ from fedmf.training.barrier import UserFailure, UserLimits, example_counts
 from fedmf.training.clipping import (
     FRACTION_BITS,
     ClippedSums,
+    CountedSum,
     FixedPointPair,
     FixedPointSum,
     clip,
@@ -32,6 +33,7 @@ __all__ = [
     "RMSE",
     "TOKEN_ACCURACY",
     "ClippedSums",
+    "CountedSum",
     "ExampleTotals",
     "FixedPointPair",
     "FixedPointSum",

@@ -210,6 +210,11 @@ _ITEMS = (
         ("private-evaluation.md", "private-evaluation.png"), (), ("evaluation/private_curve.py",),
         unrun="it is minutes of training",
     ),
+    Item(
+        "adaptive-clipping", _OURS, "clip norms that follow a quantile", "digits, code tokens, ε = 2, 8",
+        ("adaptive-clipping.md",), (), ("clipping/adaptive.py",), kept=("adaptive-clipping.json",),
+        unrun="it is 180 runs",
+    ),
 )  # fmt: skip
 
 CATALOGUE: Final[dict[str, Item]] = {item.name: item for item in _ITEMS}

@@ -12,6 +12,7 @@ from scipy import stats
 from support.pair_runs import RecordedPair
 from support.small_runs import dotted
 
+from fedmf.accounting import Plan, QuantileClipping
 from fedmf.accounting import plan as plan_module
 from fedmf.accounting import release as release_module
 from fedmf.accounting.audit_bound import binomial_upper, leakage_bound
@@ -76,6 +77,21 @@ def test_a_pair_is_audited_by_its_sums(form: str, monkeypatch: pytest.MonkeyPatc
         return dataclasses.replace(found, value=found.value / 4)
 
     monkeypatch.setattr(release_module, "joint_sensitivity", wrong)
+    assert all(audit(run, CANARIES, RUNS, 0.95, seed).refuted for seed in range(5))
+
+
+@pytest.mark.parametrize("unit_steps", [False, True])
+def test_a_moving_clip_norm_is_audited_by_the_noise_that_goes_with_it(
+    unit_steps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every canary is above the norm, which therefore grows; noise that grows less is caught."""
+    clipping = QuantileClipping(learning_rate=2.0, rounds_per_update=1, unit_steps=unit_steps)
+    run = dataclasses.replace(tiny(), clipping=clipping)
+    right = [audit(run, CANARIES, RUNS, 0.95, seed) for seed in range(5)]
+    assert not any(found.refuted for found in right)
+    assert min(found.bound.mu for found in right) > 0.5 * right[0].mu_claimed
+    true = Plan.noise_std_at
+    monkeypatch.setattr(Plan, "noise_std_at", lambda plan, zeta: true(plan, zeta) / 1.5)
     assert all(audit(run, CANARIES, RUNS, 0.95, seed).refuted for seed in range(5))
 
 

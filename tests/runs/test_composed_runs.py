@@ -214,3 +214,13 @@ def test_an_amplified_run_costs_what_it_promised(
     asked = small_run(noise_seed=-1, user_namespace="people", delta=1e-2)
     with pytest.raises(ConfigError, match="no filter covers amplified runs"):
         within_total(asked, [costs], 9.0, tmp_path / "budgets.csv")
+
+
+def test_an_amplified_run_under_replace_one_adjacency_costs_its_stated_epsilon(tmp_path: Path) -> None:
+    """Its claim is derived from that of zero-out: the sampled Gaussians themselves would cost too little."""
+    given = keys("cyclic-poisson", noise_seed=-1, adjacency="replace-one")
+    run_small(tmp_path / "run", small_run(**given))
+    costs = costs_of_run(tmp_path / "run")
+    assert isinstance(costs.amplified, StatedCost)
+    alone = ComposedLosses([costs.amplified])
+    assert alone.epsilon_with(0.0, amplified_runs.DELTA) >= amplified_runs.EPSILON * (1 - 1e-6)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedmf.accounting.continuations import JointRecord, LostRounds, continuations_of, lost_rounds
@@ -14,6 +14,7 @@ from fedmf.accounting.gaussian import gaussian_mu, gaussian_rho
 from fedmf.accounting.plan import Plan
 from fedmf.accounting.realised import RealisedPrivacy, realised_privacy
 from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary
+from fedmf.accounting.statement.clip_norm_part import clip_norm_part
 from fedmf.accounting.statement.evaluation_part import (
     EvaluationPart,
     evaluation_part,
@@ -30,6 +31,7 @@ from fedmf.accounting.statement.planned import (
 from fedmf.accounting.statement.text import render
 from fedmf.accounting.statement.words import (
     ASSUMPTIONS,
+    FOLLOWING_NORM,
     INEXACT_GROUPS,
     LOST_ROUNDS,
     NOT_COVERED,
@@ -66,6 +68,7 @@ class PrivacyStatement:
         patterns: how many different patterns of rounds there are.
         evaluation: what private evaluations are part of all this; None without any.
         lost: what was released after backups from which the run went on; all of it is counted.
+        clipping: the rule of the clip norm, and what it did.
         stated_by: the software that computed this statement; the header names what started the run.
     """
 
@@ -76,6 +79,7 @@ class PrivacyStatement:
     patterns: int
     evaluation: EvaluationPart | None = None
     lost: tuple[LostRounds, ...] = ()
+    clipping: Mapping[str, Any] = field(default_factory=dict)
     stated_by: str = SOFTWARE
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,6 +113,7 @@ class PrivacyStatement:
             "users_participated": recorded.users,
             "cohort_size": plan.cohorts.size,
             "clip_norm": plan.privacy.clip_norm,
+            "clipping": dict(self.clipping),
             "noise_multiplier": plan.noise_multiplier,
             "sensitivity": plan.sensitivity.value,
             "sensitivity_kind": plan.sensitivity.kind,
@@ -167,6 +172,7 @@ class PrivacyStatement:
             *([ROUNDED_STORAGE] if header.plan.inflation > 1 else []),
             REALISED_ASSUMPTION,
             *([LOST_ROUNDS] if self.lost else []),
+            *([FOLLOWING_NORM] if header.plan.clipping.adapts else []),
         ]
 
     def public(self) -> dict[str, Any]:
@@ -177,6 +183,9 @@ class PrivacyStatement:
         """
         left_out = {*REALISED, "not_private"}
         kept = {name: value for name, value in self.to_dict().items() if name not in left_out}
+        kept["clipping"] = (
+            self.header.plan.clipping.to_dict()
+        )  # the rule alone: norms do not follow from a plan
         realised = self.header.plan.privacy.unit.say(REALISED_ASSUMPTION)
         for name, text in (("assumptions", realised), ("not_covered", REALISED_NOT_COVERED)):
             kept[name] = [entry for entry in kept[name] if entry != text]
@@ -223,7 +232,7 @@ def build_statement(
     evaluated = recorded_evaluations(plan, evaluations)
     with record.snapshot():
         recorded = record.replay()
-        lost = tuple(lost_rounds(record))
+        lost, clipping = tuple(lost_rounds(record)), clip_norm_part(plan, record)
         patterns, released = record.patterns(), recorded.rounds
         if lost:
             joint = JointRecord.of(continuations_of(record))
@@ -250,7 +259,7 @@ def build_statement(
             f"epsilon_realised is {realised.epsilon!r}, above the planned {planned.known_so_far!r}. The "
             "run's records contradict its plan; no privacy statement is made."
         )
-    return PrivacyStatement(header, recorded, planned, realised, patterns.patterns, part, lost)
+    return PrivacyStatement(header, recorded, planned, realised, patterns.patterns, part, lost, clipping)
 
 
 def planned_statement(
@@ -282,7 +291,7 @@ def planned_statement(
     planned = planned_privacy(plan, rounds, [entry.released for entry in lost])
     part = evaluation_part(plan, unseen_evaluations(plan, evaluations), rounds)
     recorded = ParticipationSummary(rounds, 0, 0, 0, 0, None, 0)
-    return PrivacyStatement(header, recorded, planned, realised, 0, part, lost)
+    return PrivacyStatement(header, recorded, planned, realised, 0, part, lost, plan.clipping.to_dict())
 
 
 def _second_moment(plan: Plan) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fedmf.accounting.rounding import at_least, at_most
+from fedmf.accounting.statement.clip_norm_part import clip_norm_words
 from fedmf.accounting.unit import UNITS
 
 __all__ = ["facts", "headline", "lists", "render", "up"]
@@ -64,6 +65,7 @@ def facts(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     amplified, so_far = s["amplification"], s["epsilon_planned_so_far"]
+    clip_norm, which = clip_norm_words(s)
     optional: list[tuple[str, str, Any]] = [
         ("  cohorts known", f"{up(s['epsilon_planned_known_cohorts'])} for all rounds", amplified),
         ("epsilon so far", f"{up(so_far)} allowed by the plan", None if so_far is None else True),
@@ -83,13 +85,13 @@ def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("separation", f"at least {s['min_separation']} planned"),
         ("sampling", s["sampling"]),
         (UNITS[s["unit"]].plural, f"{s['users']}, {s['cohort_size']} planned a round"),
-        ("clip norm", up(s["clip_norm"])),
+        ("clip norm", clip_norm),
         ("noise multiplier", f"{_level(s['noise_multiplier'])} per unit sensitivity"),
         (
             "sensitivity",
             f"{up(s['sensitivity'])} ({s['sensitivity_kind'].replace('_', ' ')}: {s['sensitivity_case']})",
         ),
-        ("noise", f"standard deviation {_noise(s)} on the sum, before correlation"),
+        ("noise", f"standard deviation {_noise(s)} on the sum, before correlation{which}"),
         *([] if amplified is None else [("accountant", _accountant(amplified))]),
         *([] if s["second_moment"] is None else [("second moment", _second_moment(s["second_moment"]))]),
         *([] if s["evaluation"] is None else [("evaluation", _evaluation(s["evaluation"], s["unit"]))]),

@@ -80,6 +80,7 @@ class Asked:
         t: 0-based round.
         message_type: training or evaluation.
         loss_bound: L, for private evaluation.
+        clip_norm: ζ_t, for training; None for that of the run.
     """
 
     def __init__(
@@ -90,12 +91,13 @@ class Asked:
         t: int,
         message_type: str = MessageType.TRAIN,
         loss_bound: float | None = None,
+        clip_norm: float | None = None,
     ) -> None:
         self._form, self._t, self._dimension = form, t, parameters.numel()
         #: To be sent; a grid gives each its id.
         self.messages = [
             Message(
-                request_content(parameters, t, users, form.is_slice, loss_bound),
+                request_content(parameters, t, users, form.is_slice, loss_bound, clip_norm),
                 node,
                 message_type,
                 group_id=str(t + 1),

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
-from fedmf.accounting import PrivacyStatement, UserLevel
+from fedmf.accounting import FixedClipping, PrivacyStatement, QuantileClipping, UserLevel
 from fedmf.cohorts import CheckInCohorts, Cohorts, CyclicCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
@@ -49,6 +49,8 @@ class CorrelatedNoise(Strategy):
         epsilon: ε for all rounds together.
         delta: δ.
         clipping_norm: ζ, the largest ℓ₂ norm of one user's update.
+        adaptive_clipping: `fedmf.QuantileClipping` lets ζ follow a quantile of norms after the first round,
+            under the same ε.
         num_users: N.
         users_per_round: m, how many are asked in a round.
         num_rounds: n, the most rounds there will ever be.
@@ -108,6 +110,7 @@ class CorrelatedNoise(Strategy):
         server_optimizer: ChosenOptimizer | ServerOptimizer | None = None,
         execution: Execution = _EXECUTION,
         trusted_subclass: bool = False,
+        adaptive_clipping: QuantileClipping | None = None,
     ) -> None:
         check_inner(strategy, trusted_subclass)
         if server_optimizer is not None:
@@ -142,7 +145,7 @@ class CorrelatedNoise(Strategy):
                 "cohorts must not be live around another strategy; got live = true. Rounds by the clock are "
                 "those of fedmf's own server app."
             )
-        self._mechanism = mechanism
+        self._mechanism, self._clipping = mechanism, adaptive_clipping or FixedClipping()
         self._path = Path(run_dir).expanduser().resolve() if run_dir else new_place()
         self._opened: AppRun | None = None
         self._training: CohortTraining | None = None
@@ -196,6 +199,7 @@ class CorrelatedNoise(Strategy):
                 optimizer=self._optimizer or InnerRule(self.inner, layout),
                 evaluation=self._asked.recorded,
                 execution=self._execution,
+                clipping=self._clipping,
             )
             initial = layout.flat(initial_arrays).float()
             opened = AppRun.open(self._path, run, task, initial, self.identity.lasting)

@@ -114,7 +114,10 @@ def check_rule(rule: StopRule, session: Session) -> None:
     Raises:
         ConfigError: the rule may not be used with this run.
     """
-    columns = [name for name in metric_columns(session.task, session.run.evaluation) if name != "epsilon"]
+    run = session.run
+    columns = [
+        name for name in metric_columns(session.task, run.evaluation, run.clipping) if name != "epsilon"
+    ]
     allowed = [name for name in columns if is_public(name) or not session.run.is_private]
     if rule.metric in allowed:
         return

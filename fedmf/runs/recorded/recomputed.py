@@ -56,6 +56,7 @@ def _figures(header: RunHeader) -> Iterator[Figure]:
     noise = NoiseMechanism.from_dict(run["mechanism"])
     yield "participation", plan.participation, plan.cohorts.participation(plan.users, noise.bands)
     yield from _sensitivity("sensitivity", plan.sensitivity, release_of(plan).stated(plan.participation))
+    yield "clipping", plan.clipping.to_dict(), run["clipping"]
     asked = value_of(EVALUATIONS, run["evaluation"])
     yield "evaluation (whether private)", plan.evaluation is not None, isinstance(asked, PrivateEvaluation)
     if plan.evaluation is not None and isinstance(asked, PrivateEvaluation):

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import tomli_w
 
-from fedmf.accounting import PRIVACY
+from fedmf.accounting import CLIPPINGS, PRIVACY
 from fedmf.cohorts import COHORTS
 from fedmf.data import DATASETS
 from fedmf.errors import ConfigError, one_line
@@ -62,6 +62,7 @@ TABLES: Final[dict[str, ConfigurationTable]] = {
     "model": ValueTable("model", MODELS),
     "cohorts": ValueTable("cohorts", COHORTS),
     "privacy": ValueTable("privacy", PRIVACY),
+    "clipping": ValueTable("clipping", CLIPPINGS),
     "mechanism": MechanismTable("mechanism"),
     "optimizer": ValueTable("optimizer", OPTIMIZERS),
     "local": ValueTable("local", by_kind(LocalSGD)),
@@ -119,7 +120,7 @@ def run_of(values: Mapping[str, Any]) -> Run:
             f"[{table}] {key} must be left out with task {task.kind!r}, which brings its own data and model; "
             f"got {given[unused[0]]!r}."
         )
-    others = ("cohorts", "privacy", "mechanism", "optimizer", "local", "evaluation", "execution")
+    others = ("cohorts", "privacy", "clipping", "mechanism", "optimizer", "local", "evaluation", "execution")
     return Run(task, **{name: TABLES[name].parse(by_table[name]) for name in others})
 
 
@@ -161,6 +162,7 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
     values = {
         "cohorts": run.cohorts,
         "privacy": run.privacy,
+        "clipping": run.clipping,
         "mechanism": run.noise,
         "local": run.local,
         "evaluation": run.evaluation,

@@ -25,14 +25,17 @@ REASONS: Final = {
 }
 
 #: Trains users one after another, given their examples, what became of each (set as they are dealt with), ζ,
-#: what an update of norm ζ is scaled to, and the total, which a user's integers are added to whole or not.
-Compute = Callable[[Examples, NDArray[np.int64], float, float, NDArray[np.int64]], None]
+#: what an update of norm ζ is scaled to, the total, which a user's integers are added to whole or not, and
+#: the sum of signs.
+Compute = Callable[[Examples, NDArray[np.int64], float, float, NDArray[np.int64], NDArray[np.int64]], None]
 
 
 class Counting(Protocol):
     """A sum of clipped updates that lets programs add integers themselves, as `FixedPointSum` does."""
 
-    def add_computed(self, users: int, compute: Callable[[float, float, NDArray[np.int64]], None]) -> None:
+    def add_computed(
+        self, users: int, compute: Callable[[float, float, NDArray[np.int64], NDArray[np.int64]], None]
+    ) -> None:
         """Let a program add the integers of users' clipped updates."""
         ...
 

@@ -2,6 +2,7 @@
 
 from fedmf.training.blocks.pooling import collect, largest_of, marked_block, tap_block
 from fedmf.training.blocks.products import add_product, count_product, padded
+from fedmf.training.blocks.signs import sign
 from fedmf.training.blocks.users import COUNTED, NO_CLASS, NOT_FINITE, Examples, Rule
 from fedmf.training.blocks.vectors import LANES, at, at_byte, at_integer, dot, square_distance
 from fedmf.training.blocks.windows import copy_apart, dot_block, near_block, window_block
@@ -26,6 +27,7 @@ __all__ = [
     "marked_block",
     "near_block",
     "padded",
+    "sign",
     "square_distance",
     "tap_block",
     "window_block",

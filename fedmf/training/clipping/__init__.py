@@ -1,5 +1,6 @@
 """Clipping to an exact bound, and integer sums of clipped updates."""
 
+from fedmf.training.clipping.counted_sum import CountedSum
 from fedmf.training.clipping.energies import fixed_point_energies
 from fedmf.training.clipping.fixed_point import FRACTION_BITS, FixedPointSum, clip, clip_to_fixed_point
 from fedmf.training.clipping.pair_sum import ClippedSums, FixedPointPair
@@ -10,6 +11,7 @@ __all__ = [
     "FRACTION_BITS",
     "ClippedRows",
     "ClippedSums",
+    "CountedSum",
     "FixedPointPair",
     "FixedPointSum",
     "UpdateSum",

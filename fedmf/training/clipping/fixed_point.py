@@ -114,6 +114,7 @@ class FixedPointSum:
         check_clip_norm(clip_norm)
         self.clip_norm = clip_norm
         self.users = 0
+        self._signs: NDArray[np.int64] = np.zeros(1, np.int64)
         self._total = torch.zeros(dimension, dtype=torch.int64, device=device)
 
     def like(self) -> FixedPointSum:
@@ -139,29 +140,36 @@ class FixedPointSum:
             shifted = updates if origin is None else updates - origin
             rows, finite = clip_to_fixed_point(shifted, self.clip_norm)
             self._total += rows.sum(dim=0)
+            self._note_signs(shifted)
         else:
             finite = torch.empty(len(updates), dtype=torch.bool)
             start = None if origin is None else origin.detach().to(torch.float32).numpy()
             scale = _margin(self._total.numel()) * 2.0**FRACTION_BITS
             rows, step = _flat_rows(updates.to(torch.float32))
-            add_clipped(rows, step, start, self.clip_norm, scale, self._total.numpy(), finite.numpy())
+            total, mask = self._total.numpy(), finite.numpy()
+            add_clipped(rows, step, start, self.clip_norm, scale, total, self._signs, mask)
         self.users += len(updates)
         return finite
 
-    def add_computed(self, users: int, compute: Callable[[float, float, NDArray[np.int64]], None]) -> None:
+    def _note_signs(self, updates: Tensor) -> None:
+        """Nothing here: only `CountedSum` tells what users' norms are."""
+
+    def add_computed(
+        self, users: int, compute: Callable[[float, float, NDArray[np.int64], NDArray[np.int64]], None]
+    ) -> None:
         """Let a program add the integers of clipped updates itself; on a processor.
 
         Args:
             users: how many it counts.
-            compute: given ζ, what a clipped row of norm ζ is scaled to, and the total, shape (d,), to which
-                each user's row of integers must be added whole or not at all.
+            compute: given ζ, what a clipped row of norm ζ is scaled to, the total, shape (d,), to which
+                each user's row of integers must be added whole or not at all, and the sum of signs, (1,).
 
         Raises:
             ValueError: more users than an int64 total can hold.
         """
         self._check_room(users)
         scale = _margin(self._total.numel()) * 2.0**FRACTION_BITS
-        compute(self.clip_norm, scale, self._total.numpy())
+        compute(self.clip_norm, scale, self._total.numpy(), self._signs)
         self.users += users
 
     def add_nothing(self, users: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmf.compiled import compiled
+from fedmf.training.blocks import sign
 
 __all__ = ["add_clipped", "norm_of_integers", "scale_integers"]
 
@@ -67,7 +68,7 @@ def scale_integers(integers, unit, entries):
 
 
 @compiled
-def add_clipped(rows, step, origin, clip_norm, scale, total, finite):
+def add_clipped(rows, step, origin, clip_norm, scale, total, signs, finite):
     """total += Σ over rows of trunc((row − origin)·min(1/ζ, 1/‖row − origin‖)·scale), row by row.
 
     Args:
@@ -77,6 +78,7 @@ def add_clipped(rows, step, origin, clip_norm, scale, total, finite):
         clip_norm: ζ.
         scale: what a clipped row of norm ζ is scaled to.
         total: shape (d,), int64; changed.
+        signs: shape (1,), int64; the `sign` of each row that adds something is added.
         finite: shape (users,), bool; set to whether a row was finite. One that is not adds nothing.
     """
     partial = np.empty(_LANES)
@@ -86,7 +88,9 @@ def add_clipped(rows, step, origin, clip_norm, scale, total, finite):
         finite[u] = np.isfinite(square)
         if not finite[u] or square == 0.0:
             continue
-        factor = scale / max(np.sqrt(square), clip_norm)
+        norm = np.sqrt(square)
+        signs[0] += sign(norm, clip_norm)
+        factor = scale / max(norm, clip_norm)
         for i in range(row.size):
             x = row[i]
             if origin is not None:

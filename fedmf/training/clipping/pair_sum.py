@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fedmf.moments import SecondMoment
+from fedmf.training.clipping.counted_sum import CountedSum
 from fedmf.training.clipping.energies import fixed_point_energies
 from fedmf.training.clipping.fixed_point import FRACTION_BITS, FixedPointSum, clip_to_fixed_point
 
@@ -120,14 +121,31 @@ class ClippedSums:
         dimension: d.
         clip_norm: ζ.
         second_moment: whose features are summed beside the updates; None for the updates alone.
+        counted: whether signs are: how many updates are within ζ, and how many above it.
+
+    Raises:
+        ValueError: both a second moment and signs.
     """
 
     dimension: int
     clip_norm: float
     second_moment: SecondMoment | None = None
+    counted: bool = False
+
+    def __post_init__(self) -> None:
+        if self.counted and self.second_moment is not None:
+            raise ValueError(
+                "counted (signs) must be false with a second moment: no theorem covers the three."
+            )
+
+    def at(self, clip_norm: float | None) -> ClippedSums:
+        """The same with another ζ; None leaves it."""
+        return self if clip_norm in (None, self.clip_norm) else replace(self, clip_norm=clip_norm)
 
     def empty(self, device: torch.device | str = "cpu") -> FixedPointSum:
         """A sum of no updates."""
+        if self.counted:
+            return CountedSum(self.dimension, self.clip_norm, device)
         if self.second_moment is None:
             return FixedPointSum(self.dimension, self.clip_norm, device)
         return FixedPointPair(self.clip_norm, self.second_moment, device)

@@ -48,11 +48,14 @@ class ReceivedModel:
         clip_norm: float,
         scale: float,
         total: NDArray[np.int64],
+        signs: NDArray[np.int64],
     ) -> None:
         plain = self._rule.momentum == 0.0 and self._rule.proximal == 0.0
         plan, width = self._layout.plan, examples.rows.shape[2]
         memory = work(plan, self._origin.size, width, plain)
-        train_and_sum(plan, self._rule, self._origin, examples, memory, clip_norm, scale, total, outcome)
+        train_and_sum(
+            plan, self._rule, self._origin, examples, memory, clip_norm, scale, total, signs, outcome
+        )
 
 
 class FusedProgram:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmf.compiled import compiled, inlined
-from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, at, square_distance
+from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, at, sign, square_distance
 from fedmf.training.fused.convolutions import (
     convolve,
     flatten,
@@ -21,7 +21,7 @@ __all__ = ["train_and_sum"]
 
 
 @compiled
-def train_and_sum(plan, rule, origin, examples, work, clip_norm, scale, total, outcome):
+def train_and_sum(plan, rule, origin, examples, work, clip_norm, scale, total, signs, outcome):
     """Train the users of a group one after another and add their clipped updates to an integer sum.
 
     Args:
@@ -33,6 +33,7 @@ def train_and_sum(plan, rule, origin, examples, work, clip_norm, scale, total, o
         clip_norm: ζ.
         scale: what an update of norm ζ is scaled to.
         total: shape (d,), int64; changed.
+        signs: shape (1,), int64; the `sign` of each user that adds something is added.
         outcome: shape (users,); set to `COUNTED`, `NOT_FINITE` or `NO_CLASS`. Only users that count add.
     """
     for u in range(outcome.size):
@@ -46,7 +47,9 @@ def train_and_sum(plan, rule, origin, examples, work, clip_norm, scale, total, o
         if not np.isfinite(square):
             outcome[u] = NOT_FINITE
         elif square > 0.0:
-            _add(plan, work.parameters, origin, scale / max(np.sqrt(square), clip_norm), total)
+            norm = np.sqrt(square)
+            signs[0] += sign(norm, clip_norm)
+            _add(plan, work.parameters, origin, scale / max(norm, clip_norm), total)
 
 
 @inlined

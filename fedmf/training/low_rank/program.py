@@ -50,9 +50,10 @@ class ReceivedChain:
         clip_norm: float,
         scale: float,
         total: NDArray[np.int64],
+        signs: NDArray[np.int64],
     ) -> None:
         memory = work(self._chain, examples)
-        train_and_sum(self._chain, self._rule, examples, memory, clip_norm, scale, total, outcome)
+        train_and_sum(self._chain, self._rule, examples, memory, clip_norm, scale, total, signs, outcome)
 
 
 class LowRankProgram:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmf.compiled import compiled
-from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, at, count_product, dot
+from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, at, count_product, dot, sign
 from fedmf.training.low_rank.steps import begin_user, set_changes, step
 
 __all__ = ["train_and_sum"]
@@ -14,7 +14,7 @@ _U32, _U64 = 2.0**-24, 2.0**-53
 
 
 @compiled
-def train_and_sum(chain, rule, examples, work, clip_norm, scale, total, outcome):
+def train_and_sum(chain, rule, examples, work, clip_norm, scale, total, signs, outcome):
     """Train the users of a group one after another and add their clipped updates to an integer sum.
 
     Args:
@@ -25,6 +25,7 @@ def train_and_sum(chain, rule, examples, work, clip_norm, scale, total, outcome)
         clip_norm: ζ.
         scale: what an update of norm ζ is scaled to.
         total: shape (d,), int64; changed.
+        signs: shape (1,), int64; the `sign` of each user that adds something is added.
         outcome: shape (users,); set to `COUNTED`, `NOT_FINITE` or `NO_CLASS`. Only users that count add.
     """
     for u in range(outcome.size):
@@ -47,6 +48,7 @@ def train_and_sum(chain, rule, examples, work, clip_norm, scale, total, outcome)
         if not np.isfinite(norm):
             outcome[u] = NOT_FINITE
             continue
+        signs[0] += sign(norm, clip_norm)
         _add(chain, work, count, done, scale / max(norm, clip_norm), total)
 
 

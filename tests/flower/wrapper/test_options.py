@@ -12,12 +12,13 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 from support.amplified_runs import ACCOUNTANTS, keys
 from support.small_runs import linear_regression, small_run
 
-from fedmf.accounting import UserLevel
+from fedmf.accounting import QuantileClipping, UserLevel
 from fedmf.cohorts import CheckInCohorts
 from fedmf.errors import ConfigError
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.optim import Adam, ChosenOptimizer, JmeAdam, ServerOptimizer, Sgd
+from fedmf.records import Ledger
 from fedmf.runs import Run, local_trainer
 
 TASK = linear_regression(24, 5)
@@ -33,6 +34,7 @@ def wrapped(run: Run, path: Path, **options: object) -> CorrelatedNoise:
         "num_users": run.task_source.users, "users_per_round": run.cohorts.size,
         "num_rounds": run.cohorts.rounds, "cohorts": run.cohorts, "mechanism": run.noise, "run_dir": path,
         "server_optimizer": run.optimizer,
+        "adaptive_clipping": run.clipping if isinstance(run.clipping, QuantileClipping) else None,
     }  # fmt: skip
     return CorrelatedNoise(FedAvg(), **{**arguments, **options})  # type: ignore[arg-type]
 
@@ -85,6 +87,21 @@ RULES: dict[str, ChosenOptimizer] = {
 def test_a_server_rule_of_ours_steps_as_in_a_run(name: str, tmp_path: Path) -> None:
     run = dataclasses.replace(small_run(TASK, mechanism="bisr", epsilon=20.0), optimizer=RULES[name])
     same_as_a_run(run, tmp_path)
+
+
+@pytest.mark.parametrize("unit_steps", [False, True])
+def test_a_clip_norm_that_follows_a_quantile_moves_as_in_a_run(unit_steps: bool, tmp_path: Path) -> None:
+    clipping = QuantileClipping(quantile=0.3, learning_rate=0.6, rounds_per_update=1, unit_steps=unit_steps)
+    run = dataclasses.replace(small_run(TASK, mechanism="bisr", epsilon=20.0), clipping=clipping)
+    same_as_a_run(run, tmp_path)
+    theirs = Run.load(tmp_path / "run", task=TASK).clipping
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as mine:
+        expected = {t: row["clip_norm"] for t, row in mine.metrics().items()}
+    with Ledger.open(tmp_path / "app" / "ledger.sqlite", read_only=True) as mine:
+        norms = {t: row["clip_norm"] for t, row in mine.metrics().items()}
+    assert theirs == clipping
+    assert len(set(norms.values())) == 12
+    assert all(norms[t] == pytest.approx(expected[t], rel=1e-9) for t in norms)
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)

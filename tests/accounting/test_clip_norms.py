@@ -1,0 +1,172 @@
+"""The theorems of docs/adaptive-clipping.md: sensitivity, adaptive choices, what a moving norm costs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from support.oracles import patterns
+
+from fedmf.accounting import NormCourse, QuantileClipping, adjacency_factor, gaussian_delta
+from fedmf.factorization import Factorization, cgd, identity
+from fedmf.factorization.matrices.toeplitz import Toeplitz
+from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.participation import Adjacency, Participation
+from fedmf.training import CountedSum
+
+NORMS = (0.01, 0.3, 7.0)
+#: What a user may send: nothing, vectors shorter and longer than any norm, not a number.
+SENT = [
+    [0.0, 0.0], [1e-3, 0.0], [0.0, -0.2], [0.299999, 0.0], [0.2, 0.2], [-5.0, 5.0], [9.0, 0.0], [-9.0, 0.0],
+    [0.0, 1e30], [float("nan"), 1.0],
+]  # fmt: skip
+
+
+def entries(rule: QuantileClipping, price: float) -> np.ndarray:
+    """(a·x/ζ, b·s) of one user, as the sums that runs use make it, for every norm and everything it may send.
+
+    Args:
+        rule: of the clip norm.
+        price: 1 for a as the rule has it, 0 for a = 1.
+    """
+    a, b = 1 / rule.update_factor if price else 1.0, 1 / rule.sign_factor
+    rows = []
+    for zeta, sent in itertools.product(NORMS, SENT):
+        total = CountedSum(2, zeta)
+        total.add_updates(torch.tensor([sent], dtype=torch.float32))
+        rows.append([*(a * total.fixed_point.double().numpy() * 2.0**-40), b * total.signs])
+    return np.unique(np.array(rows), axis=0)
+
+
+def worst(C: np.ndarray, k: int, b: int, rows: np.ndarray, adjacency: Adjacency) -> float:
+    """The largest ‖C·D‖ per unit of the adjacency over patterns, norms of each round and a user's rows."""
+    if adjacency == "replace-one":
+        differences = (rows[:, None] - rows[None]).reshape(-1, 3)
+        largest = np.linalg.norm(differences, axis=1)
+        rows = np.unique(differences[largest > 0.9 * largest.max()].round(12), axis=0)
+    found = 0.0
+    for pattern in patterns(len(C), k, b):
+        gram = C[:, pattern].T @ C[:, pattern]
+        for chosen in itertools.product(range(len(rows)), repeat=len(pattern)):
+            D = rows[list(chosen)]
+            found = max(found, float(np.einsum("ij,id,jd->", gram, D, D)))
+    return math.sqrt(found) / adjacency_factor(adjacency)
+
+
+CASES: list[tuple[Factorization, Participation]] = [
+    (Toeplitz([1.0, 0.6], 4), Participation(4, 2, 2)),
+    (cgd(0.7, 4), Participation(4, 2, 1)),
+    (identity(4), Participation(4, 2, 2)),
+]
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+@pytest.mark.parametrize("case", range(len(CASES)))
+@pytest.mark.parametrize("share", [0.02, 0.5])
+def test_no_choice_of_norms_and_updates_moves_the_release_by_more_than_the_sensitivity(
+    adjacency: Adjacency, case: int, share: float
+) -> None:
+    factorization, contract = CASES[case]
+    k, b = contract.max_participations, contract.min_separation
+    C, stated = factorization.materialize(), stated_sensitivity(factorization, contract)
+    rule = QuantileClipping(share=share)
+    found = worst(C, k, b, entries(rule, price=1), adjacency)
+    assert found <= stated.value * (1 + 1e-12)
+    assert found >= stated.value * (1 - 1e-5)  # one that is as long as can be, told by its sign too
+    unpriced = worst(C, k, b, entries(rule, price=0), adjacency)
+    assert unpriced > stated.value * math.sqrt(1 + 0.9 * share)
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.02, 0.3, 0.999])
+def test_the_prices_are_rounded_in_the_safe_direction(share: float) -> None:
+    rule = QuantileClipping(share=share)
+    a, b = Fraction(rule.update_factor), Fraction(rule.sign_factor)
+    assert 1 / a**2 + 1 / b**2 <= 1
+    assert 1 / a**2 + 1 / b**2 >= 1 - Fraction(1, 10**12)
+
+
+def losses(stale: bool) -> np.ndarray:
+    """Privacy losses of a user who chooses its updates, under norms that follow what is released.
+
+    The user sends vectors of norm 10 or nothing, so as to spread the loss; the norm moves by a factor of 3
+    after each round, by the sign of what was released. ``stale``: noise of round t has the scale ζ_{t−1}.
+    """
+    C = Toeplitz([1.0, 0.6], 6)
+    contract = Participation(6, 3, 2)
+    sensitivity, dense = stated_sensitivity(C, contract).value, C.materialize()
+    rng = np.random.default_rng(5)
+    draws = 200_000
+    zeta, before = np.ones(draws), np.ones(draws)
+    sent, loss = np.zeros((draws, 6)), np.zeros(draws)
+    for t in range(6):
+        scale = before if stale else zeta
+        if t % 2 == 0:
+            # x_t/ζ_t in units of the noise; the user stops where it has lost much already
+            sent[:, t] = np.where(loss < 1.5, np.minimum(10.0, zeta) / scale, 0.0)
+        shift, noise = sent @ dense[t] / sensitivity, rng.standard_normal(draws)
+        loss += shift * noise + shift**2 / 2
+        before, zeta = zeta, zeta * np.where(shift + noise > 0, 3.0, 1 / 3.0)
+    return loss
+
+
+def test_norms_that_follow_releases_cost_no_more_than_the_gaussian_mechanism() -> None:
+    """σ = 1: δ(ε) ≤ that of the Gaussian mechanism with μ = 1, for several ε, at false alarm 1e-6."""
+    right, stale = losses(stale=False), losses(stale=True)
+    slack = math.sqrt(math.log(3e6) / (2 * len(right)))
+    for epsilon in (0.25, 0.5, 1.0):
+        allowed = gaussian_delta(1.0, epsilon)
+        assert np.maximum(0.0, 1 - np.exp(epsilon - right)).mean() <= allowed + slack
+        assert np.maximum(0.0, 1 - np.exp(epsilon - stale)).mean() > allowed + slack
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.9])
+def test_a_moving_norm_costs_at_most_its_variation(decay: float) -> None:
+    """Theorem 2, for courses of every kind and mechanisms that cancel noise well or not at all."""
+    rng, n = np.random.default_rng(1), 40
+    A = np.tril(decay ** np.abs(np.subtract.outer(np.arange(n), np.arange(n))))
+    for C in (cgd(0.9, n), Toeplitz([1.0, 0.5, 0.375], n), identity(n)):
+        inverse = np.linalg.inv(C.materialize())
+        constant = np.linalg.norm(A @ inverse, axis=1)
+        for size in (0.01, 0.3, 1.0):
+            zeta = np.exp(np.cumsum(size * rng.standard_normal(n)))
+            moving = np.linalg.norm(A @ np.diag(zeta) @ inverse, axis=1)
+            steps = np.abs(np.diff(zeta))
+            bound = zeta * constant
+            bound[1:] += [
+                sum(decay ** (t - s) * steps[s] * constant[s] for s in range(t)) for t in range(1, n)
+            ]
+            assert (moving <= bound * (1 + 1e-12)).all()
+            variation = np.concatenate([[0.0], np.cumsum(steps)])
+            assert (moving <= (zeta + variation) * np.maximum.accumulate(constant) * (1 + 1e-12)).all()
+
+
+def test_the_course_keeps_what_a_statement_and_the_next_rounds_need() -> None:
+    rule, course = (
+        QuantileClipping(quantile=0.5, learning_rate=1.0, rounds_per_update=2),
+        NormCourse.begun(2.0),
+    )
+    norms = [course.norm]
+    for t, share in enumerate([0.5, 0.7, 0.2, 0.2, 0.9]):
+        course = course.after(t, share, rule)
+        norms.append(course.norm)
+    assert norms == pytest.approx(
+        [2.0, 2.0, 2 * math.exp(-0.1)] + [2 * math.exp(-0.1)] + [2 * math.exp(0.2)] * 2
+    )
+    assert (course.smallest, course.largest) == (norms[2], norms[4])
+    assert course.variation == pytest.approx(2 - norms[2] + norms[4] - norms[2])
+    assert (course.rounds, course.estimates) == (1, 0.9)
+    assert NormCourse.from_dict(course.to_dict()) == course
+
+
+def test_noise_however_large_keeps_the_norm_positive_and_finite() -> None:
+    rule, course = QuantileClipping(rounds_per_update=1), NormCourse.begun(0.3)
+    for t in range(50):
+        course = course.after(t, 1e9, rule)
+    assert course.norm == pytest.approx(0.3 * 2.0**-20)
+    for t in range(50):
+        course = course.after(t, -1e9, rule)
+    assert course.norm == pytest.approx(0.3 * 2.0**20)

@@ -1,0 +1,248 @@
+"""A clip norm that follows releases, seen from outside: its noise, its recursion, what it may depend on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.covariance import covariance_fits
+from support.moving_norms import ROUNDS, RULE, Watched, moving_run, uneven_task, updates_of, watch
+from support.oracles import ltt
+from support.small_runs import client_for, run_small
+
+from fedmf.accounting import FixedClipping, Plan, QuantileClipping
+from fedmf.cohorts import BallsInBinsCohorts
+from fedmf.errors import ConfigError, LedgerError
+from fedmf.flower.local_run.grid import InProcessGrid
+from fedmf.flower.simulation import run_on_grid
+from fedmf.flower.strategy import RoundReport
+from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStorage
+from fedmf.optim import JmeAdam
+from fedmf.runs import NoiseMechanism, Run, UserBudgets, local_trainer, read_header, run_of
+from fedmf.runs.outputs import account
+from fedmf.runs.recorded.recomputed import check_header
+from fedmf.runs.tables import dotted_keys
+from fedmf.training import CountedSum
+
+DIMENSION = 4000
+TASK = uneven_task(DIMENSION)
+UPDATES = updates_of(moving_run(TASK), TASK)
+#: "bsr" with two bands for prefix sums: (1 − x)^{-1/2} cut off.
+STRATEGY = ltt([1.0, 0.5] + [0.0] * (ROUNDS - 2), ROUNDS)
+KEYS = {"mechanism": "bsr", "bands": 2}
+
+
+def noise_fits(seen: Watched, statement: dict) -> bool:
+    """Whether [θ_{t+1} − θ_t − Σ clip_t(x)/m]·m/ζ_t has covariance (σ·sens/a)²·C⁻¹C⁻ᵀ."""
+    m, rule = statement["cohort_size"], statement["clipping"]
+    level = statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(1 - rule["share"])
+    noise = (seen.increments * m - seen.clipped_sums(UPDATES)) / seen.norms[:, None]
+    return covariance_fits(noise, STRATEGY, level)
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Watched, dict, Path]:
+    path = tmp_path_factory.mktemp("moving") / "run"
+    watched = watch(path, moving_run(TASK, **KEYS))
+    return watched, json.loads((path / "statement.json").read_text()), path
+
+
+def test_the_noise_goes_with_the_norm_and_its_covariance_is_that_of_the_statement(seen) -> None:
+    watched, statement, _ = seen
+    assert len(set(watched.norms)) == ROUNDS  # it moved after every round
+    assert max(watched.norms) > 1.5 * min(watched.norms)
+    assert noise_fits(watched, statement)
+
+
+RIGHT = Plan.noise_std_at
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda plan, _: RIGHT(plan, plan.privacy.clip_norm),  # that of the first norm
+        lambda plan, zeta: RIGHT(plan, zeta) / plan.clipping.update_factor,  # signs priced at zero
+    ],
+    ids=["ζ_0", "a = 1"],
+)
+def test_noise_of_another_norm_or_without_the_price_of_signs_is_rejected(
+    wrong, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Plan, "noise_std_at", wrong)
+    watched = watch(tmp_path / "run", moving_run(TASK, **KEYS))
+    assert not noise_fits(watched, json.loads((tmp_path / "run" / "statement.json").read_text()))
+
+
+def recursion(seen: Watched, statement: dict, rule: QuantileClipping = RULE) -> np.ndarray:
+    """ζ_0, … from the signs of earlier rounds and their noise: docs/adaptive-clipping.md."""
+    m = statement["cohort_size"]
+    source = GaussianSource(NoiseKey.from_seed(7), 1, Domain.CLIPPING)
+    z = np.array([float(source.block(t, 0, 1)[0]) for t in range(ROUNDS)])
+    std = statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(rule.share)
+    shares = 0.5 + (seen.signs(UPDATES) + std * np.linalg.solve(STRATEGY, z)) / (2 * m)
+    norms, zeta, block = [], statement["clip_norm"], []
+    for t, share in enumerate(shares):
+        norms.append(zeta)
+        block.append(share)
+        if (t + 1) % rule.rounds_per_update == 0:
+            zeta *= math.exp(-rule.learning_rate * (np.mean(block) - rule.quantile))
+            block = []
+    return np.array(norms)
+
+
+def test_the_norm_is_the_recursion_of_noisy_shares_of_earlier_rounds(seen) -> None:
+    watched, statement, _ = seen
+    np.testing.assert_allclose(watched.norms, recursion(watched, statement), rtol=1e-12)
+
+
+def test_within_a_block_the_norm_stays(tmp_path: Path) -> None:
+    rule = dataclasses.replace(RULE, rounds_per_update=5)
+    watched = watch(tmp_path / "run", moving_run(TASK, rule, **KEYS))
+    statement = json.loads((tmp_path / "run" / "statement.json").read_text())
+    assert [len(set(watched.norms[start : start + 5])) for start in (0, 5, 10)] == [1, 1, 1]
+    np.testing.assert_allclose(watched.norms, recursion(watched, statement, rule), rtol=1e-12)
+    assert noise_fits(watched, statement)
+
+
+def test_what_a_user_sends_moves_no_norm_before_the_round_after(seen, tmp_path: Path) -> None:
+    """Two worlds, one key: one user of round 2 sends its update a thousand times as long."""
+    watched, _, _ = seen
+    user = watched.cohorts[2][int(np.argmin(np.linalg.norm(UPDATES[watched.cohorts[2]], axis=1)))]
+    first = next(t for t, cohort in enumerate(watched.cohorts) if user in cohort)
+    features = TASK.dataset.features.clone()
+    features[user] *= 1000
+    task = dataclasses.replace(TASK, dataset=dataclasses.replace(TASK.dataset, features=features))
+    other = watch(tmp_path / "run", moving_run(task, **KEYS))
+    np.testing.assert_array_equal(other.norms[: first + 1], watched.norms[: first + 1])
+    assert other.norms[first + 1] > watched.norms[first + 1]
+
+
+@pytest.mark.parametrize("wrong", ["not finite", "absent"])
+def test_a_user_that_fails_has_no_sign(wrong: str, tmp_path: Path) -> None:
+    features = TASK.dataset.features.clone()
+    owned = list(TASK.dataset.owned)
+    if wrong == "not finite":
+        features[0] = float("nan")
+    else:
+        owned[0] = np.array([], dtype=np.int64)
+    dataset = dataclasses.replace(TASK.dataset, features=features, owned=tuple(owned))
+    run = moving_run(dataclasses.replace(TASK, dataset=dataset))
+    with run.start(tmp_path / "run") as session:
+        trainer = local_trainer(run, session.task)
+        total = session.server.new_sum()
+        trainer.add_updates(session.server.parameters, ["u000"], 0, total)
+    assert isinstance(total, CountedSum)
+    assert (total.signs, total.users, int(total.fixed_point.abs().sum())) == (0, 1, 0)
+
+
+class Stopped(Exception):
+    """A process that ends between two rounds."""
+
+
+def stopped_after(run: Run, path: Path, rounds: int) -> None:
+    def stop(report: RoundReport, _row: object) -> None:
+        if report.t + 1 == rounds:
+            raise Stopped
+
+    with run.start(path) as session, pytest.raises(Stopped):
+        run_on_grid(session, InProcessGrid(client_for(session)), stop)
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_resumed_run_has_the_same_norms_and_models(every: int, seen, tmp_path: Path) -> None:
+    watched, _, _ = seen
+    run = moving_run(TASK, **KEYS, checkpoint_every=every)
+    stopped_after(run, tmp_path / "run", 4)
+    with run.resume(tmp_path / "run") as session:
+        assert session.server.clip_norm == watched.norms[4]
+        run_on_grid(session, InProcessGrid(client_for(session)))
+        model = session.server.parameters.numpy()
+    np.testing.assert_array_equal(model, watched.models[-1].astype(np.float32))
+
+
+def test_rounds_that_were_lost_with_their_checkpoint_move_no_norm(tmp_path: Path) -> None:
+    run = moving_run(TASK, **KEYS, checkpoint_every=5)
+    stopped_after(run, tmp_path / "run", 4)
+    with run.resume(tmp_path / "run") as session:
+        assert session.server.lost == range(4)
+        assert session.server.clip_norm == run.privacy.clip_norm
+
+
+def test_rows_and_slices_have_the_same_signs(tmp_path: Path) -> None:
+    run = moving_run(TASK, messages="per-user")
+    with run.start(tmp_path / "run") as session:
+        users = [str(user) for user in TASK.dataset.user_ids]
+        trainer = local_trainer(run, session.task)
+        for zeta in (0.05, 0.5, 5.0):
+            sums = session.sums.at(zeta)
+            summed, by_row = sums.empty(), sums.empty()
+            trainer.add_updates(session.server.parameters, users, 0, summed)
+            rows, _ = trainer.clipped_rows(session.server.parameters, users, 0, zeta)
+            by_row.add_updates(rows)
+            expected = np.where(np.linalg.norm(UPDATES, axis=1) <= zeta, 1, -1).sum()
+            assert summed.signs == by_row.signs == expected  # type: ignore[attr-defined]
+
+
+def test_per_user_messages_move_the_norm_as_slices_do(seen, tmp_path: Path) -> None:
+    watched, _, _ = seen
+    rows = watch(tmp_path / "run", moving_run(TASK, **KEYS, messages="per-user"))
+    np.testing.assert_array_equal(rows.norms, watched.norms)
+
+
+def test_the_statement_tells_the_course_and_the_epsilon_of_a_fixed_norm(seen, tmp_path: Path) -> None:
+    watched, statement, path = seen
+    run_small(tmp_path / "run", dataclasses.replace(moving_run(TASK, **KEYS), clipping=FixedClipping()))
+    fixed = json.loads((tmp_path / "run" / "statement.json").read_text())
+    for name in ("epsilon_planned", "epsilon_realised", "mu_planned", "noise_multiplier", "sensitivity"):
+        assert statement[name] == fixed[name]
+    assert statement["noise_std"] == pytest.approx(fixed["noise_std"] / math.sqrt(0.75), rel=1e-12)
+    norms = statement["clipping"]["clip_norms"]
+    assert norms["0"] == watched.norms[0]
+    assert all(norms[str(t)] == watched.norms[t] for t in map(int, norms) if t < ROUNDS)
+    text = account(path).render_text()
+    assert "follows the noisy 0.4-quantile of norms, for 25 % of mu^2" in text
+    assert "epsilon does not depend on what it did" in text
+
+
+def test_a_budget_is_not_stretched_by_the_price_of_signs(tmp_path: Path) -> None:
+    """A user's own ε counts the noise of the whole vector, which is less than that of updates alone."""
+    limits = []
+    for clipping in (FixedClipping(), RULE):
+        plan = dataclasses.replace(moving_run(TASK, **KEYS), clipping=clipping).plan()
+        limits.append(UserBudgets(plan, {"u001": 2.0}, None)._limits["u001"])  # type: ignore[arg-type]
+    assert limits[0] == limits[1]
+
+
+def refused(match: str, **changes: object) -> None:
+    with pytest.raises(ConfigError, match=match):
+        dataclasses.replace(moving_run(TASK), **changes).plan()  # type: ignore[arg-type]
+
+
+def test_what_no_theorem_covers_is_refused_in_a_line() -> None:
+    run = moving_run(TASK)
+    amplified = dataclasses.replace(run.privacy, amplified=True)  # type: ignore[call-arg]
+    refused("for an amplified run", privacy=amplified, cohorts=BallsInBinsCohorts(rounds=12, size=6))
+    refused("must be 'float64'", mechanism=NoiseMechanism(storage=NoiseStorage(dtype="float32")))
+    refused("needs a second moment", optimizer=JmeAdam())
+
+
+def test_a_record_with_another_rule_is_refused(seen, tmp_path: Path) -> None:
+    _, _, path = seen
+    header = read_header(path)
+    plan = dataclasses.replace(header.plan, clipping=dataclasses.replace(RULE, share=0.2))
+    with pytest.raises(LedgerError, match="clipping of the header"):
+        check_header(dataclasses.replace(header, plan=plan))
+
+
+def test_a_configuration_says_it(tmp_path: Path) -> None:
+    run = run_of({"clipping.kind": "quantile", "clipping.quantile": 0.3, "clipping.rounds-per-update": 10})
+    assert run.clipping == QuantileClipping(quantile=0.3, rounds_per_update=10)
+    assert run_of(dotted_keys(run)).clipping == run.clipping
+    assert Run.from_dict(run.to_dict()).clipping == run.clipping
+    for wrong in ({"quantile": 1.0}, {"share": 0.0}, {"learning_rate": -1.0}, {"rounds_per_update": 0}):
+        with pytest.raises(ValueError, match="must"):
+            QuantileClipping(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,90 @@
+"""Signs beside sums: the same whichever engine trains, on whatever device and in whatever parts they come."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.small_runs import small_run
+
+from fedmf.runs import local_trainer
+from fedmf.training import ClippedSums, CountedSum, FixedPointSum
+
+
+def expected(norms: np.ndarray, zeta: float) -> int:
+    return int(np.where(norms == 0, 0, np.where(norms <= zeta, 1, -1)).sum())
+
+
+@pytest.mark.parametrize("engine", ["auto", "loop"])
+@pytest.mark.parametrize("keys", [{}, {"local_epochs": 9}], ids=["low rank", "fused"])
+def test_engines_count_alike(keys: dict, engine: str) -> None:
+    """Without users' weights, with them in the processor's cache, and from models of their own."""
+    run = small_run(dataset="digits", local_engine=engine, **keys)
+    task = run.task_source.build()
+    trainer, users = local_trainer(run, task), [str(user) for user in task.dataset.user_ids]
+    origin = task.model.initial()
+    norms = trainer.updates(origin, users, 0).double().norm(dim=1).numpy()  # type: ignore[attr-defined]
+    zetas = [0.5 * norms.min(), float(np.median(norms)) * 1.001, 2 * norms.max()]
+    assert len(set(norms.round(5))) > 12
+    for zeta in zetas:
+        total = CountedSum(origin.numel(), zeta)
+        assert trainer.add_updates(origin, users, 0, total) == []
+        assert total.signs == expected(norms, zeta)
+
+
+def rows() -> torch.Tensor:
+    lengths = torch.tensor([0.0, 1e-15, 0.1, 0.999, 1.001, 50.0])
+    units = torch.from_numpy(np.random.default_rng(0).standard_normal((6, 30)).astype(np.float32))
+    return units / units.norm(dim=1, keepdim=True) * lengths[:, None]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_signs_are_those_of_the_norms(dtype: torch.dtype) -> None:
+    updates = torch.cat([rows(), torch.full((1, 30), float("nan"))]).to(dtype)
+    total = CountedSum(30, 1.0)
+    total.add_updates(updates)
+    assert (total.signs, total.users) == (2 - 2, 7)
+    alone = FixedPointSum(30, 1.0)
+    alone.add_updates(updates)
+    assert torch.equal(total.fixed_point, alone.fixed_point)
+    again, origin = CountedSum(30, 1.0), torch.ones(30)
+    again.add_updates(rows() + origin, origin)
+    assert abs(again.signs) <= 1  # 1 + x − 1 is x up to rounding, so 1e-15 may become nothing or something
+
+
+def test_a_clipped_row_keeps_its_sign_when_it_is_clipped_again() -> None:
+    rng = np.random.default_rng(2)
+    for dimension in (1, 7, 5000):
+        for zeta in (0.3, 1.7):
+            update = torch.from_numpy(rng.standard_normal((1, dimension)).astype(np.float32))
+            first, second = CountedSum(dimension, zeta), CountedSum(dimension, zeta)
+            first.add_updates(100 * update)
+            second.add_updates(first.total().to(torch.float32)[None])
+            assert first.signs == second.signs == -1
+
+
+def test_parts_of_workers_add_up_and_lies_are_refused() -> None:
+    whole, worker, total = CountedSum(30, 1.0), CountedSum(30, 1.0), CountedSum(30, 1.0)
+    whole.add_updates(rows())
+    worker.add_updates(rows()[:4])
+    other = worker.like()
+    other.add_updates(rows()[4:])
+    worker.merge(other)
+    total.add_parts(worker.parts, 6)
+    assert torch.equal(total.fixed_point, whole.fixed_point)
+    assert total.signs == whole.signs == worker.signs
+    assert total.lengths == {"sum": 30, "signs": 1}
+    lies = [torch.tensor([7]), torch.tensor([-7]), torch.tensor([1, 1]), torch.tensor([1.0])]
+    for signs in lies:
+        with pytest.raises(ValueError, match="slice signs must"):
+            total.add_parts({**worker.parts, "signs": signs}, 6)
+    assert (total.signs, total.users) == (whole.signs, 6)
+    with pytest.raises(TypeError, match="must count signs"):
+        total.merge(FixedPointSum(30, 1.0))
+
+
+def test_a_run_sums_signs_where_its_norm_moves() -> None:
+    sums = ClippedSums(3, 0.5, counted=True)
+    assert isinstance(sums.empty(), CountedSum)
+    assert sums.at(None) is sums
+    assert sums.at(2.0).empty().clip_norm == 2.0
