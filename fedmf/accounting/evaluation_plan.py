@@ -131,6 +131,29 @@ class EvaluationPlan:
                 f"A (workload of evaluations) must have rows of positive sum; got {self.workload!r}."
             )
 
+    def check_beside(self, rounds: int, users: int, amplified: bool, noisy: bool) -> None:
+        """Refuse a run beside which it cannot be.
+
+        Args:
+            rounds: n, of the run.
+            users: N.
+            amplified: whether the run claims amplification.
+            noisy: whether it has noise.
+
+        Raises:
+            ValueError: it is none for that run.
+        """
+        if amplified:
+            raise ValueError(
+                "amplification must be None with private evaluation: no theorem covers secret cohorts there."
+            )
+        if not noisy:
+            raise ValueError("evaluation must be None in a run without noise.")
+        if self.rounds != rounds:
+            raise ValueError(f"n (rounds of the evaluation plan) must be {rounds}; got {self.rounds}.")
+        if self.size > users:
+            raise ValueError(f"m_e (size of evaluations) must be at most N={users}; got {self.size}.")
+
     @property
     def count(self) -> int:
         """E."""

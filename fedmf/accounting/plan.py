@@ -107,28 +107,12 @@ class Plan:
         if self.second is not None and self.amplification is not None:
             raise ValueError("amplification must be None with a second stream: no theorem covers the pair.")
         if self.evaluation is not None:
-            self._check_evaluation(self.evaluation)
+            amplified, noisy = self.amplification is not None, self.noise_multiplier > 0
+            self.evaluation.check_beside(self.participation.rounds, self.users, amplified, noisy)
         if self.clipping.adapts and (self.amplification or self.second or self.inflation > 1):
             raise ValueError(
                 f"clipping must be 'fixed' with amplification, a second moment or rounded noise; got "
                 f"{self.clipping.kind!r}. No theorem covers them together."
-            )
-
-    def _check_evaluation(self, evaluation: EvaluationPlan) -> None:
-        if self.amplification is not None:
-            raise ValueError(
-                "amplification must be None with private evaluation: no theorem covers secret cohorts there."
-            )
-        if self.noise_multiplier == 0:
-            raise ValueError("evaluation must be None in a run without noise.")
-        if evaluation.rounds != self.participation.rounds:
-            raise ValueError(
-                f"n (rounds of the evaluation plan) must be {self.participation.rounds}; got "
-                f"{evaluation.rounds}."
-            )
-        if evaluation.size > self.users:
-            raise ValueError(
-                f"m_e (size of evaluations) must be at most N={self.users}; got {evaluation.size}."
             )
 
     @property

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedmf.flower.arrays import array_record, checked_tensor, tensor_of
 from fedmf.flower.boundary import shown
-from fedmf.training import UserFailure
+from fedmf.training import UserFailure, copied_vector
 
 __all__ = [
     "ROSTER",
@@ -95,7 +95,7 @@ def read_request(message: Message) -> Request:
     config = message.content.config_records[_CONFIG]
     bound, norm = config.get(_LOSS_BOUND), config.get(_CLIP_NORM)
     return Request(
-        parameters=_tensor(message, _PARAMETERS).clone(),
+        parameters=copied_vector(_tensor(message, _PARAMETERS)),
         t=_integer(config, "round"),
         users=_names(config, "users"),
         as_slice=bool(config["slice"]),

@@ -14,7 +14,7 @@ from fedmf.errors import ConfigError, LedgerError
 from fedmf.flower.asking import MessageForm, Timetable
 from fedmf.flower.client_app import make_client_app
 from fedmf.flower.federated_evaluation import CohortEvaluation
-from fedmf.flower.local_run import InProcessGrid
+from fedmf.flower.local_run import CallsHere, InProcessGrid
 from fedmf.flower.pool import WorkerPool
 from fedmf.flower.population import Assignment
 from fedmf.flower.private_evaluation import PrivateCohortEvaluation
@@ -105,9 +105,13 @@ def worker_pool(session: Session) -> WorkerPool:
 
 
 def run_in_process(session: Session, observer: Observer = lambda _report, _row: None) -> None:
-    """Run a session with all client apps in this process: the fastest engine on one machine."""
+    """Run a session with all client apps in this process: the fastest engine on one machine.
+
+    Where only code of fedmf and torch trains, a round's commit is under way while the next trains
+    (decision 16); the observer is called once it is durable.
+    """
     pool, trainer = worker_pool(session), local_trainer(session.run, session.task)
     client_app = make_client_app(lambda _: (trainer, session.sums))
-    grid = InProcessGrid(client_app, nodes=session.run.execution.workers)
+    grid = InProcessGrid(CallsHere(client_app, trainer.confined), nodes=session.run.execution.workers)
     run_on_grid(session, grid, observer, pool)
     session.draw()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -16,10 +16,11 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedmf.cohorts import CohortSchedule
 from fedmf.flower.arrays import array_record
-from fedmf.flower.asking import Asked, MessageForm, Persistence, Timetable
+from fedmf.flower.asking import Asked, MessageForm, Persistence, RoundReport, Telling, Timetable
 from fedmf.flower.boundary import Enrolment, Quarantine, Wait
 from fedmf.flower.compat import arrived
 from fedmf.flower.federated_evaluation import CohortEvaluation
+from fedmf.flower.local_run import InProcessGrid
 from fedmf.flower.messages import read_failures
 from fedmf.flower.population import Assignment, Population
 from fedmf.flower.private_evaluation import PrivateCohortEvaluation
@@ -34,27 +35,8 @@ _EXECUTION: Final = Execution()
 _AT_ONCE: Final = Timetable()
 #: Bytes of a reply beside what it adds to a sum: ids and failures of its users, an evaluation.
 _SLACK: Final = 2**26
-
-
-@dataclass(frozen=True)
-class RoundReport:
-    """What the operator may know about a round. It tells who took part and failed: do not publish.
-
-    Args:
-        t: 0-based round, now released.
-        asked: users in the cohort.
-        present: users whose reply arrived, whatever it held.
-        failures: those of them whose contribution is the zero vector, and replies that nobody was asked for.
-        seconds: wall time of the round.
-        federated: what a federated evaluation found; empty without one.
-    """
-
-    t: int
-    asked: int
-    present: int
-    failures: tuple[UserFailure, ...]
-    seconds: float
-    federated: Mapping[str, float] = field(default_factory=dict)
+#: A round that takes longer, in seconds, is told of before the next begins: its commit is little of it.
+_SHORT: Final = 0.5
 
 
 class CorrelatedNoiseStrategy(Strategy):
@@ -97,7 +79,8 @@ class CorrelatedNoiseStrategy(Strategy):
             raise ValueError(f"roster must name the schedule's {schedule.users} users; got {len(roster)}.")
         self.server, self.schedule, self.roster = server, schedule, roster
         self.form, self.retries = MessageForm.of(execution, server.dimension), execution.silent_retries
-        self.on_round, self._handshake_timeout = on_round, execution.handshake_timeout
+        self._telling, self._handshake_timeout = Telling(server, on_round), execution.handshake_timeout
+        self._runs_ahead, self._begun = False, 0.0
         self.wait = Wait(
             execution.round_timeout,
             execution.min_replies,
@@ -130,12 +113,13 @@ class CorrelatedNoiseStrategy(Strategy):
     ) -> list[Message]:
         """One message for each node that serves users of the cohort; several where their rows are too large.
 
-        ``arrays`` is not read: the committed model of the private server is what is sent.
+        ``arrays`` is not read: the model of the private server is what is sent, committed if it leaves the
+        process.
         """
         t = server_round - 1
         self._cohort = self.cohort(t)
         parts = self.form.parts(self._by_node(self._cohort), self._quarantine.is_suspect)
-        self._asked = Asked(self.form, parts, self.server.parameters, t, clip_norm=self.server.clip_norm)
+        self._asked = Asked(self.form, parts, self.server.coming, t, clip_norm=self.server.clip_norm)
         return self._asked.messages
 
     def _by_node(self, users: Mapping[int, str]) -> dict[int, list[str]]:
@@ -155,7 +139,7 @@ class CorrelatedNoiseStrategy(Strategy):
         Whose reply arrives is present, whatever it holds. A row that is not finite is the zero vector of its
         user; a reply that is an error, of another round or malformed is that of all its users. So nothing but
         a user's own contribution depends on what that user sent. The round consumes its row of noise in any
-        case.
+        case. If the next round may be trained meanwhile, the commit is left under way, nothing is returned.
         """
         total = self.server.new_sum()
         self._present, self._failures = [], []
@@ -167,6 +151,13 @@ class CorrelatedNoiseStrategy(Strategy):
                 self._present.extend(part[1])
                 self._fold(total, reply, *part)
         self._present.sort()
+        if self._runs_ahead:
+            self._telling.tell()  # all of the last round, before anything of this one
+            try:
+                self.server.begin_release(total, self._present)
+            finally:  # whose commit is under way is told of once it ended, whatever interrupts
+                self._telling.hold(self._report(server_round))
+            return None, None
         self.server.release(total, self._present)
         return self.initial_arrays(), None
 
@@ -231,6 +222,9 @@ class CorrelatedNoiseStrategy(Strategy):
         The model always comes from the private server, so ``initial_arrays`` is ignored; it is accepted
         to match Flower's signature. A stopped run continues with the round after its last commit.
 
+        With fedmf's own clients in this process and nobody else to be asked or shown anything, a commit is
+        under way while the next round is trained. What is told of a round waits for it (decision 16).
+
         Raises:
             ValueError: ``num_rounds`` lies beyond the horizon that the noise was calibrated for.
             RuntimeError: no node answers, or no reply to a round arrived however often it was asked for.
@@ -244,7 +238,6 @@ class CorrelatedNoiseStrategy(Strategy):
         wait = self.wait if timeout is None else replace(self.wait, seconds=timeout)
         self.summary()
         result = Result()
-        result.arrays = self.initial_arrays()
         left = self._evaluation is not None and self._evaluation.is_left(self.server.t)
         if left or self.server.t < last:
             self._assignment.gather(grid, wait.seconds, self._handshake_timeout)
@@ -252,24 +245,34 @@ class CorrelatedNoiseStrategy(Strategy):
             wait = replace(wait, seconds=math.inf, min_replies=0)
         if left:  # a process was stopped between a round and its evaluation
             self._evaluate(self.server.t, grid, wait)
-        while self.server.t < last:
-            number = self.server.t + 1
-            self._run_round(number, grid, wait, train_config or ConfigRecord())
-            result.arrays = self.initial_arrays()
-            if evaluate_fn is not None:
-                metrics = evaluate_fn(number, result.arrays)
-                if metrics is not None:
-                    result.evaluate_metrics_serverapp[number] = metrics
+        confined = isinstance(grid, InProcessGrid) and grid.confined
+        alone = confined and self._evaluation is None and evaluate_fn is None
+        self._runs_ahead = alone and self._timetable == _AT_ONCE
+        try:
+            for number in range(self.server.t + 1, last + 1):
+                self._run_round(number, grid, wait, train_config or ConfigRecord())
+                if evaluate_fn is not None:
+                    metrics = evaluate_fn(number, self.initial_arrays())
+                    if metrics is not None:
+                        result.evaluate_metrics_serverapp[number] = metrics
+            self._telling.tell()
+        except BaseException:
+            with contextlib.suppress(Exception):  # what stopped the run is what should be seen
+                self._telling.tell()
+            raise
+        finally:
+            self._runs_ahead = False
+        result.arrays = self.initial_arrays()
         return result
 
     def _run_round(self, number: int, grid: Grid, wait: Wait, config: ConfigRecord) -> None:
         self._timetable.wait()
-        begun = time.perf_counter()
+        self._begun = self._telling.clock()
         replies = Persistence(wait, self.retries).replies(
             f"round {number}",
             grid,
             self._assignment,
-            lambda: self.configure_train(number, self.initial_arrays(), config, grid),
+            lambda: self.configure_train(number, ArrayRecord(), config, grid),
             self._is_worth_asking_again,
         )
         if replies is None:
@@ -279,15 +282,20 @@ class CorrelatedNoiseStrategy(Strategy):
             )
         self.aggregate_train(number, replies)
         self._evaluate(number, grid, wait)
-        report = RoundReport(
+        report = self._report(number)
+        self._telling.hold(report)
+        if not self._runs_ahead or report.failures or report.seconds > _SHORT:
+            self._telling.tell()
+
+    def _report(self, number: int) -> RoundReport:
+        return RoundReport(
             t=number - 1,
             asked=len(self._cohort),
             present=len(self._present),
             failures=tuple(self._failures),
-            seconds=time.perf_counter() - begun,
+            seconds=self._telling.clock() - self._begun,
             federated={} if self._evaluation is None else self._evaluation.metrics,
         )
-        self.on_round(report)
 
     def _is_worth_asking_again(self) -> bool:
         """Not where silence is no fault, nor with a user who is asked no more, whose reply ended the wait."""

@@ -13,6 +13,7 @@ from fedmf.optim.options import ChosenOptimizer, OptimizerOptions, OwnOptimizer,
 from fedmf.optim.own_rule import OwnRule
 from fedmf.optim.second_moment_weight import energy_weight, relative_energy_error
 from fedmf.optim.server_optimizer import RoundRelease, ServerOptimizer
+from fedmf.optim.server_pass import ServerPass
 from fedmf.optim.sgd import ServerSGD, Sgd
 from fedmf.values import by_kind
 
@@ -38,6 +39,7 @@ __all__ = [
     "ServerAdagrad",
     "ServerAdam",
     "ServerOptimizer",
+    "ServerPass",
     "ServerSGD",
     "ServerYogi",
     "Sgd",

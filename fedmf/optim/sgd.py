@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.accounting import SecondForm
@@ -52,6 +55,17 @@ class ServerSGD:
     def second_form(self) -> SecondForm:
         """See `ServerOptimizer.second_form`."""
         return "per-user"
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether each entry of a step follows from that entry of its arguments alone: Δ is not clipped."""
+        return self.move.update_clip == math.inf
+
+    def numbers(self, t: int) -> NDArray[np.float32]:
+        """What a step of round t multiplies by: β, 1 with Nesterov and 0 without, 1 − η_t·w, η_t."""
+        rate = self.move.schedule(t)
+        keep = 1.0 - rate * self.move.weight_decay
+        return np.array([self.momentum, self.nesterov, keep, rate], np.float32)
 
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
         """The state before round 0: the velocity v = 0, shape (d,), if β > 0."""

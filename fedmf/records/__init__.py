@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from fedmf.lazy import lazily
 from fedmf.records.admission import Admission
-from fedmf.records.durable import replace_durably, sync_directory, tighten, write_durably
+from fedmf.records.durable import Underway, replace_durably, sync_directory, tighten, write_durably
 from fedmf.records.frames import State
 from fedmf.records.guard import Guard, Loss, unguarded
 from fedmf.records.histories import Histories, UserRow
@@ -38,6 +38,7 @@ __all__ = [
     "Sealed",
     "SigningKey",
     "State",
+    "Underway",
     "UserRow",
     "WriterLock",
     "create_directory",

@@ -1,15 +1,16 @@
-"""The one way in which a file is replaced: wholly, durably, or not at all."""
+"""The one way in which a file is replaced: wholly, durably, or not at all; and waits for a disk."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["replace_durably", "sync_directory", "tighten", "write_durably"]
+__all__ = ["Underway", "replace_durably", "sync_directory", "tighten", "write_durably"]
 
 
 def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
@@ -39,6 +40,35 @@ def replace_durably(path: Path, write: Callable[[BinaryIO], object], mode: int =
         partial.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+class Underway:
+    """Work for the disk in a thread of its own, which a process that ends waits for.
+
+    Args:
+        work: what to do.
+
+    >>> done = []
+    >>> Underway(lambda: done.append("written")).end(), done
+    (None, ['written'])
+    """
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._do, name="fedmf-commit")
+        self._thread.start()
+
+    def _do(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # whatever it is belongs to who waits
+            self._error = error
+
+    def end(self) -> BaseException | None:
+        """Wait, and tell what the work raised; a wait that is interrupted can be begun again."""
+        self._thread.join()
+        return self._error
 
 
 def tighten(path: Path) -> None:

@@ -22,6 +22,7 @@ from fedmf.records import (
     Ledger,
     Opening,
     State,
+    Underway,
     create_directory,
     load_state,
     meet_losses,
@@ -93,6 +94,7 @@ class RunDirectory:
         self.admission = Admission(ledger, path)
         self._checkpoint: Sequence[str] = ()
         self._openings: Sequence[Opening] = ()
+        self._underway: Underway | None = None
 
     @classmethod
     def create(
@@ -207,7 +209,9 @@ class RunDirectory:
         return evaluator
 
     def close(self) -> None:
-        """Let another process have the directory."""
+        """Let another process have the directory, once a commit that is under way has ended."""
+        if self._underway is not None:
+            self._underway.end()
         if self.evaluations is not None:
             self.evaluations.close()
         self.ledger.close()
@@ -251,6 +255,12 @@ class RunDirectory:
         checkpoint = _state_name(t + 1), packed.digest.hex()
         self._commit_round(t, users, checkpoint, packed)
         self._checkpoint = checkpoint
+
+    def begin(self, commit: Callable[[], None]) -> Underway:
+        """Carry out a `commit` or `commit_row` in a thread of its own; until it has ended nothing else may be
+        asked of the records."""
+        self._underway = Underway(commit)
+        return self._underway
 
     def commit_row(self, t: int, users: Sequence[str]) -> None:
         """Make round t final without keeping its state: its row of noise and its participations are spent.

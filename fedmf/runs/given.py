@@ -1,16 +1,19 @@
-"""Objects of a user's own in a run: recorded by name and fingerprint, asked for again on resuming."""
+"""Objects of a user's own in a run, and its data and model: recorded by digest, compared on resuming."""
 
 from __future__ import annotations
 
+import dataclasses
+import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 
-from fedmf.accounting import Privacy
+from fedmf.accounting import Privacy, RunHeader
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
+from fedmf.noise import NoiseKey
 from fedmf.optim import OPTIMIZERS, ChosenOptimizer, OwnOptimizer, ServerOptimizer, chosen, fingerprint_of
 from fedmf.training import Task, example_counts
 from fedmf.values import Value, value_of
@@ -19,7 +22,9 @@ __all__ = [
     "GIVEN",
     "GivenTask",
     "TaskSource",
+    "check_constants",
     "check_unit",
+    "data_digest",
     "declared_by_task",
     "optimizer_of",
     "recorded_optimizer",
@@ -213,4 +218,21 @@ def _check_same(what: str, recorded: Mapping[str, Any], now: Mapping[str, Any]) 
             raise ConfigError(
                 f"{what} must be the one that the run was started with; its {name} was {recorded[name]!r}, "
                 f"now {now[name]!r}."
+            )
+
+
+def data_digest(key: NoiseKey, task: Task) -> str:
+    """A keyed digest of who owns how many examples, hexadecimal: as secret as they are to who has the key."""
+    dataset = task.dataset
+    counts = example_counts(dataset, np.arange(dataset.users))
+    ids = "\0".join(map(str, dataset.user_ids)).encode()
+    return hmac.digest(key.subkey("data"), counts.astype("<i8").tobytes() + ids, "sha256").hex()
+
+
+def check_constants(task: Task, header: RunHeader) -> None:
+    """Refuse a model whose frozen parameters or buffers are not those of the run's first day."""
+    for entry in map(dataclasses.asdict, task.constant_inputs()):
+        if entry not in header.public_inputs:
+            raise ConfigError(
+                f"{entry['name']} (of the model) must be what the run began with; got {entry['value']}."
             )

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedmf.accounting import Clipping, NormCourse, Plan
+from fedmf.accounting import NormCourse, Plan
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, KeySchedule, NoiseStorage
-from fedmf.optim import RoundRelease, ServerOptimizer
-from fedmf.runs.clip_norm import QuantileRelease
+from fedmf.optim import RoundRelease, ServerOptimizer, ServerPass
+from fedmf.records import Underway
+from fedmf.runs.clip_norm import QuantileRelease, sums_for
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.run import Run
 from fedmf.runs.second_release import SecondMomentRelease
-from fedmf.training import ClippedSums, FixedPointSum, IsolatedTrainer, LocalTrainer, Task, Trainer
+from fedmf.training import FixedPointSum, IsolatedTrainer, LocalTrainer, Task, Trainer
 
-__all__ = ["BudgetExhaustedError", "PrivateServer", "clipped_sums", "local_trainer", "sums_for"]
+__all__ = ["BudgetExhaustedError", "PrivateServer", "local_trainer"]
 
 
 class BudgetExhaustedError(RuntimeError):
     """The round would take a user that the contract allows past max_epsilon."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """A round that was computed: what it leaves, and how it is made final."""
+
+    parameters: Tensor
+    state: Mapping[str, Tensor]
+    course: NormCourse | None
+    commit: Callable[[], None]
 
 
 class PrivateServer:
@@ -50,9 +64,7 @@ class PrivateServer:
             no noise for the second moment that the optimizer needs.
 
     Attributes:
-        t: the next round; as many rounds were released.
         keys: which key makes which row of noise.
-        parameters: θ_t, shape (d,).
         sums: how the updates of the next round are clipped, to ζ_t, and summed.
         lost: rounds whose work an interruption cost: they were released after the last checkpoint. Their rows
             of noise are never used again.
@@ -61,7 +73,8 @@ class PrivateServer:
         With a secret key each process draws the rows it releases with a key of its own, from random bits that
         are durable before the first of them, so copies of a directory add independent noise; past rows that
         later ones need are drawn again with the keys that made them. With a public key a resumed run goes on
-        with the very noise of an uninterrupted one. Checkpoints hold the position of the noise and digests
+        with the very noise of an uninterrupted one. `t` and `parameters` wait for the disk: a model
+        that was read is committed. Checkpoints hold the position of the noise and digests
         that identify it; kept vectors are replayed, since past noise on disk would have to be guarded like
         the key.
     """
@@ -80,8 +93,11 @@ class PrivateServer:
         self._optimizer, self._checkpoint_every = optimizer, checkpoint_every
         self._row_variances = plan.mechanism.factorization.noise_row_variances()
         restored = directory.restore()
-        self.t = 0 if restored is None else restored[0]
-        self.keys = KeySchedule.of_record(directory.key, directory.ledger, self.t)
+        self._t = 0 if restored is None else restored[0]
+        self._coming: tuple[_Made, Underway] | None = None
+        self._failed: BaseException | None = None
+        self._waiting = threading.Lock()
+        self.keys = KeySchedule.of_record(directory.key, directory.ledger, self._t)
         self._noise = self._noise_stream(initial.numel(), storage or NoiseStorage())
         self.sums = sums_for(optimizer, initial.numel(), plan.privacy.clip_norm, plan.clipping)
         self._quantile = QuantileRelease(plan, self.keys) if plan.clipping.adapts else None
@@ -93,10 +109,10 @@ class PrivateServer:
         )
         if restored is None:
             self.lost = range(0)
-            self.parameters = initial.to(self.device)
-            self._state = self._optimizer.init(self.parameters)
+            self._parameters = initial.to(self.device)
+            self._state: Mapping[str, Tensor] = self._optimizer.init(self._parameters)
             if checkpoint_every > 1:
-                directory.keep_initial(self.parameters, self._state, self._noise_state(self.course))
+                directory.keep_initial(self._parameters, self._state, self._noise_state(self.course))
         else:
             _, parameters, state, noise = restored
             self._check_noise(noise)
@@ -104,7 +120,7 @@ class PrivateServer:
                 self._quantile.load_state(noise["clipping"])
                 self.sums = self.sums.at(self._quantile.course.norm)
             self.lost = self._lost_rounds(noise)
-            self.parameters = parameters.to(self.device)
+            self._parameters = parameters.to(self.device)
             self._state = {name: value.to(self.device) for name, value in state.items()}
 
     def _noise_stream(self, dimension: int, storage: NoiseStorage) -> BlockedNoise:
@@ -115,6 +131,7 @@ class PrivateServer:
             inverse,
             self.plan.participation.rounds,
             storage=storage,
+            block=ServerPass.part_on(self.device),
             inflation=self.plan.inflation,
             device=self.device,
         )
@@ -122,13 +139,13 @@ class PrivateServer:
     def _lost_rounds(self, saved: Mapping[str, Any]) -> range:
         """The rounds that were released after the state at hand was kept: spent, and not in the model."""
         first, every = int(saved["t"]), self._checkpoint_every
-        if not self.t - every < first <= self.t:
-            expected = f"{self.t}" if every == 1 else f"in {max(0, self.t - every + 1)}..{self.t}"
+        if not self._t - every < first <= self._t:
+            expected = f"{self._t}" if every == 1 else f"in {max(0, self._t - every + 1)}..{self._t}"
             raise ValueError(
-                f"t (round of the saved noise) must be {expected}, as {self.t} rounds were released; "
+                f"t (round of the saved noise) must be {expected}, as {self._t} rounds were released; "
                 f"got {first}. Restore checkpoint and ledger from the same copy."
             )
-        return range(first, self.t)
+        return range(first, self._t)
 
     def _check_noise(self, saved: Mapping[str, Any]) -> None:
         """Refuse to go on with other noise than the saved; without noise any key will do."""
@@ -138,9 +155,28 @@ class PrivateServer:
                 self._second.load_state(saved.get("second", {}), int(saved["t"]))
 
     @property
+    def t(self) -> int:
+        """The next round; as many rounds were released."""
+        self.wait()
+        return self._t
+
+    @property
+    def parameters(self) -> Tensor:
+        """θ_t, shape (d,)."""
+        self.wait()
+        return self._parameters
+
+    @property
+    def coming(self) -> Tensor:
+        """The model of the next round, whose commit may be under way: for clients in this process alone, from
+        which nothing leaves before `settle` returned."""
+        coming = self._coming
+        return self._parameters if coming is None else coming[0].parameters
+
+    @property
     def dimension(self) -> int:
         """d, the number of parameters."""
-        return self.parameters.numel()
+        return self._parameters.numel()
 
     @property
     def horizon(self) -> int:
@@ -181,41 +217,80 @@ class PrivateServer:
             ParticipationViolation: a user may not take part in this round; nothing is released.
             LedgerError: the disk failed; nothing is released.
         """
+        made = self._made(total, users)
+        made.commit()
+        self._adopt(made)
+        return made.parameters
+
+    def begin_release(self, total: FixedPointSum, users: Sequence[str]) -> None:
+        """`release`, but the commit is left under way; `settle` ends it. Not where ζ follows the releases.
+
+        Raises:
+            Exception: as `release`; what the commit itself raises comes from `settle`.
+        """
+        if self.plan.clipping.adapts:
+            self.release(total, users)
+            return
+        made = self._made(total, users)
+        self._coming = made, self.directory.begin(made.commit)
+
+    def wait(self) -> None:
+        """Wait until no commit is under way; from any thread. What one raised is left to `settle`."""
+        with self._waiting:
+            if self._coming is None:
+                return
+            made, underway = self._coming
+            self._failed = underway.end()
+            if self._failed is None:
+                self._adopt(made)
+            self._coming = None
+
+    def settle(self) -> None:
+        """Wait until the round whose commit is under way, if there is one, is final.
+
+        Raises:
+            ParticipationViolation, LedgerError: nothing of it was released, see `release`.
+        """
+        self.wait()
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
+
+    def _adopt(self, made: _Made) -> None:
+        self._t, self._parameters, self._state = self._t + 1, made.parameters, made.state
+        if self._quantile is not None and made.course is not None:
+            self._quantile.course, self.sums = made.course, self.sums.at(made.course.norm)
+
+    def _made(self, total: FixedPointSum, users: Sequence[str]) -> _Made:
+        """Round t, not yet final."""
+        self.settle()
         if total.users != len(users):
             raise ValueError(
                 f"sum must hold exactly the listed users; got {total.users} updates for {len(users)} users."
             )
-        if self.plan.allowed_rounds <= self.t < self.plan.participation.rounds:
+        if self.plan.allowed_rounds <= self._t < self.plan.participation.rounds:
             raise BudgetExhaustedError(
-                f"t (round) must be below {self.plan.allowed_rounds} to keep max_epsilon; got {self.t}. "
+                f"t (round) must be below {self.plan.allowed_rounds} to keep max_epsilon; got {self._t}. "
                 "Nothing was released."
             )
         self.keys.open_in(self.directory.ledger)
-        released = self._release_of(total)
-        parameters, state = self._optimizer.step(self.t, self.parameters, released, self._state)
-        course = None if self._quantile is None else self._quantile.after(self.t, total)
-        self._commit(users, parameters, state, course)
-        self.t, self.parameters, self._state = self.t + 1, parameters, state
-        if self._quantile is not None and course is not None:
-            self._quantile.course, self.sums = course, self.sums.at(course.norm)
-        return parameters
+        parameters, state = self._stepped(total)
+        course = None if self._quantile is None else self._quantile.after(self._t, total)
+        return _Made(parameters, state, course, self._commit(users, parameters, state, course))
 
-    def _release_of(self, total: FixedPointSum) -> RoundRelease:
-        """What the optimizer sees of round t: sums and noise, divided by m, in the unit that is asked for."""
-        unit = self.plan.clipping.unit(self.clip_norm)
-        m, std = self.plan.cohorts.size * unit, self.plan.noise_std_at(self.clip_norm)
-        mean = torch.empty_like(self.parameters)
-        self._noise.seek(self.t)
-        for part, noise in self._noise.blocks():
-            noisy = total.part(part)
-            if std > 0:
-                noise.add_(noisy, std)
-            else:
-                noise.skip()
-            mean[part] = noisy.div_(m)
-        variance = (std * self.plan.inflation / m) ** 2 * float(self._row_variances[self.t])
-        second = (None, None) if self._second is None else self._second.release(self.t, total)
-        return RoundRelease(mean, variance, *second)
+    def _stepped(self, total: FixedPointSum) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """θ_{t+1} and the optimizer's state after its step on sums and noise divided by m, in its unit."""
+        rule, t = self._optimizer, self._t
+        m = self.plan.cohorts.size * self.plan.clipping.unit(self.clip_norm)
+        std = self.plan.noise_std_at(self.clip_norm)
+        whole = ServerPass(self._noise, m, std)
+        if ServerPass.steps(rule, self._parameters):
+            return whole.step(t, total, rule, self._parameters, self._state)
+        mean = whole.mean(t, total, self._parameters)
+        variance = (std * self.plan.inflation / m) ** 2 * float(self._row_variances[t])
+        second = (None, None) if self._second is None else self._second.release(t, total)
+        release = RoundRelease(mean, variance, *second)
+        return rule.step(t, self._parameters, release, self._state)
 
     def _noise_state(self, course: NormCourse | None = None) -> dict[str, Any]:
         """Where each stream of noise stands, and ζ after a round."""
@@ -232,27 +307,14 @@ class PrivateServer:
         parameters: Tensor,
         state: Mapping[str, Tensor],
         course: NormCourse | None,
-    ) -> None:
-        """Make the round final; its state is kept if it is due or nothing may follow."""
-        released = self.t + 1
+    ) -> Callable[[], None]:
+        """What makes the round final; its state is kept if it is due or nothing may follow."""
+        released, users = self._t + 1, list(users)
         last = released in (self.plan.allowed_rounds, self.horizon)
         if last or released % self._checkpoint_every == 0:
-            self.directory.commit(self.t, users, parameters, state, self._noise_state(course))
-        else:
-            self.directory.commit_row(self.t, users)
-
-
-def sums_for(optimizer: ServerOptimizer, dimension: int, clip_norm: float, clipping: Clipping) -> ClippedSums:
-    """What to sum over users: updates; features where the optimizer needs them, signs where ζ does."""
-    summed = optimizer.second_form == "per-user"
-    moment = optimizer.second_moment if summed else None
-    return ClippedSums(dimension, clip_norm, moment, clipping.adapts)
-
-
-def clipped_sums(run: Run, task: Task) -> ClippedSums:
-    """What the workers of a run clip and sum."""
-    optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-    return sums_for(optimizer, task.model.dimension, run.privacy.clip_norm, run.clipping)
+            noise = self._noise_state(course)
+            return partial(self.directory.commit, self._t, users, parameters, state, noise)
+        return partial(self.directory.commit_row, self._t, users)
 
 
 def local_trainer(run: Run, task: Task) -> Trainer:

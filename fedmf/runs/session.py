@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import hmac
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,14 +21,14 @@ from fedmf.accounting import (
     gaussian_epsilon,
     lost_rounds,
 )
-from fedmf.cohorts import CohortSchedule
+from fedmf.cohorts import CheckInCohorts, CohortSchedule
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.runs.budget import UserBudgets, check_names, read_budgets
 from fedmf.runs.directory import Planned, RunDirectory
 from fedmf.runs.evaluation import NotPrivateEvaluation, PrivateEvaluation
-from fedmf.runs.given import require_single_examples
+from fedmf.runs.given import check_constants, data_digest, require_single_examples
 from fedmf.runs.named_tasks import NamedTask
 from fedmf.runs.outputs import (
     central,
@@ -66,7 +64,7 @@ class Session:
             self.plan, directory, initial, optimizer, device, every, run.noise.storage
         )
         self.sums = self.server.sums
-        directory.note_data(_data_digest(directory.key, task))
+        directory.note_data(data_digest(directory.key, task))
         self._budgets = None
         if isinstance(run.privacy, DifferentialPrivacy) and run.privacy.user_budgets:
             self._budgets = UserBudgets(self.plan, directory.budgets(), directory.ledger)
@@ -136,8 +134,7 @@ class Session:
             run: if given, must compute the same as the stored one; needed where objects of the user's own
                 are in it.
             device: as for ``start``.
-            restored: whether to go on from a backup, if this machine knows of later rounds: they count as
-                spent.
+            restored: whether to go on from a backup; later rounds that this machine knows of count as spent.
 
         Raises:
             ConfigError: not a run directory, that of another run, or behind what this machine knows of it.
@@ -148,8 +145,7 @@ class Session:
         if run is None:
             run = Run.from_dict(stored)
         else:
-            task, optimizer = run.given_objects
-            recorded = Run.from_dict(stored, task, optimizer)
+            recorded = Run.from_dict(stored, *run.given_objects)
             difference = recorded.difference(run)
             if difference is not None:
                 raise ConfigError(
@@ -166,7 +162,7 @@ class Session:
         cls, run: Run, task: Task, optimizer: ServerOptimizer, directory: RunDirectory, device: str
     ) -> Self:
         try:
-            _check_constants(task, directory)
+            check_constants(task, directory.header)
             return cls(run, task, optimizer, directory, device)
         except BaseException:
             directory.close()
@@ -185,7 +181,11 @@ class Session:
 
     def admit(self, t: int, users: Sequence[str]) -> list[str]:
         """Those of round t's cohort that may be asked, by contract, by their own wish and budget."""
-        admitted = self.directory.admission.admit(t, users)
+        admission = self.directory.admission
+        as_they_come = isinstance(self.run.cohorts, CheckInCohorts)
+        if as_they_come or self._budgets is not None:
+            self.server.wait()  # it follows from all rounds before; other kinds of cohorts keep the contract
+        admitted = admission.admit(t, users) if as_they_come else admission.remaining(users)
         return admitted if self._budgets is None else self._budgets.admit(t, admitted)
 
     def judges(self, e: int) -> dict[int, str]:
@@ -241,6 +241,7 @@ class Session:
 
     def statement(self) -> PrivacyStatement:
         """The privacy statement of what was released so far, computed from the ledger's rows."""
+        self.server.wait()
         return build_statement(self.directory.header, self.directory.ledger, self.directory.evaluations)
 
     def write_reports(self) -> None:
@@ -277,29 +278,12 @@ def _planned_users(run: Run, task: Task) -> Planned:
     return users
 
 
-def _data_digest(key: NoiseKey, task: Task) -> str:
-    """A keyed digest of who owns how many examples, hexadecimal: as secret as they are to who has the key."""
-    dataset = task.dataset
-    counts = example_counts(dataset, np.arange(dataset.users))
-    ids = "\0".join(map(str, dataset.user_ids)).encode()
-    return hmac.digest(key.subkey("data"), counts.astype("<i8").tobytes() + ids, "sha256").hex()
-
-
 def check_device(device: str) -> None:
     """Refuse a CUDA device where there is none."""
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(
             "--device cuda needs an NVIDIA GPU and a CUDA build of torch; none is available here."
         )
-
-
-def _check_constants(task: Task, directory: RunDirectory) -> None:
-    """Refuse a model whose frozen parameters or buffers are not those of the run's first day."""
-    for entry in map(dataclasses.asdict, task.constant_inputs()):
-        if entry not in directory.header.public_inputs:
-            raise ConfigError(
-                f"{entry['name']} (of the model) must be what the run began with; got {entry['value']}."
-            )
 
 
 def _from_file(run: Run, task: Task) -> Tensor | None:

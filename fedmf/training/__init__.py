@@ -3,12 +3,15 @@
 from fedmf.training.barrier import UserFailure, UserLimits, example_counts
 from fedmf.training.clipping import (
     FRACTION_BITS,
+    PART,
     ClippedSums,
     CountedSum,
     FixedPointPair,
     FixedPointSum,
     clip,
     clip_to_fixed_point,
+    copied_vector,
+    empty_vector,
     fixed_point_energies,
 )
 from fedmf.training.evaluation import ExampleTotals, centred, evaluate_users, judgement_ranges, judgements
@@ -21,6 +24,7 @@ from fedmf.training.made_up import seconds_of_training
 from fedmf.training.metrics import ACCURACY, AUC, F1, MAE, METRICS, PERPLEXITY, RMSE, TOKEN_ACCURACY, Metric
 from fedmf.training.task import Task
 from fedmf.training.trial import preflight
+from fedmf.training.workers import on_all_cores
 
 __all__ = [
     "ACCURACY",
@@ -29,6 +33,7 @@ __all__ = [
     "FRACTION_BITS",
     "MAE",
     "METRICS",
+    "PART",
     "PERPLEXITY",
     "RMSE",
     "TOKEN_ACCURACY",
@@ -49,7 +54,9 @@ __all__ = [
     "classification",
     "clip",
     "clip_to_fixed_point",
+    "copied_vector",
     "cross_entropy",
+    "empty_vector",
     "evaluate_users",
     "example_counts",
     "fixed_point_energies",
@@ -57,6 +64,7 @@ __all__ = [
     "judgements",
     "multi_label",
     "next_token",
+    "on_all_cores",
     "preflight",
     "regression",
     "seconds_of_training",

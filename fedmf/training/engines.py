@@ -28,6 +28,7 @@ from fedmf.training.gradients import (
     layers_of,
 )
 from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.losses import LOSSES
 from fedmf.training.low_rank import LowRankProgram
 from fedmf.training.task import Task
 
@@ -45,10 +46,13 @@ class GradientProgram:
     Args:
         make: makes the gradient of one thread: torch.func works on the module itself, so each has a copy.
         fallback: why users are trained one by one although groups were wished for; empty if they are not.
+        confined: whether nothing but code of fedmf and torch is shown a model: no module, loss or hook of
+            somebody's own, which could show it to others.
     """
 
     make: Callable[[], Gradient]
     fallback: str = ""
+    confined: bool = False
 
 
 def gradient_program(task: Task, local: LocalSGD) -> GradientProgram:
@@ -98,7 +102,7 @@ def _of_whole_batches(task: Task, local: LocalSGD) -> GradientProgram:
         return GradientProgram(loop)
     layers = layers_of(model, task.device)
     if layers is not None:
-        return GradientProgram(lambda: LayeredGradient(layers, loss))
+        return GradientProgram(lambda: LayeredGradient(layers, loss), confined=loss in LOSSES)
     try:
         with silent():  # operations that torch.func batches slowly
             _try_groups(functional(), task)

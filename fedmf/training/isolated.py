@@ -60,6 +60,7 @@ class IsolatedTrainer:
         self, task: Task, build: Callable[[], Task], local: LocalSGD, limits: UserLimits | None = None
     ) -> None:
         self.task, self.local, self.limits = task, local, limits or UserLimits()
+        self.confined = False
         self._workers = Workers(lambda: _Helper(build, task.device.type, local, self.limits))
 
     def add_updates(

@@ -44,6 +44,7 @@ class Trainer(Protocol):
     """What trains users and adds up their updates."""
 
     task: Task
+    confined: bool  # whether models are shown to code of fedmf and torch alone, in this process
 
     def add_updates(
         self, parameters: Tensor, user_ids: Sequence[str], t: int, total: UpdateSum
@@ -104,7 +105,7 @@ class LocalTrainer:
                 "users are trained one by one, which is slower: torch.func cannot batch the model (%s)",
                 program.fallback,
             )
-        exact = local.engine == "auto" and task.device.type == "cpu"
+        self.confined, exact = program.confined, local.engine == "auto" and task.device.type == "cpu"
         self._workers = Workers(program.make)
         self._programs = compiled_programs(task, local)
         self._program_users = group_size or PROGRAM_USERS
@@ -168,7 +169,8 @@ class LocalTrainer:
                 failures.note(int(group.positions[user]), stage, reason)
             return True
 
-        received = [program.received(parameters) for program in self._programs]
+        with single_threaded_kernels():
+            received = [program.received(parameters) for program in self._programs]
         failures = self._train(parameters, user_ids, t, total, add, compiled)
         if rest := len(user_ids) - sum(trained):
             total.add_nothing(rest)

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["PADDING", "binary_cross_entropy", "cross_entropy", "squared_error", "token_cross_entropy"]
+__all__ = [
+    "LOSSES",
+    "PADDING",
+    "binary_cross_entropy",
+    "cross_entropy",
+    "squared_error",
+    "token_cross_entropy",
+]
 
 #: The label of a position that counts for nothing, as everywhere in torch.
 PADDING = -100
@@ -42,3 +51,7 @@ def binary_cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     """Mean over an example's labels, 0 or 1, of the cross-entropy of logits: shape (batch,)."""
     losses = F.binary_cross_entropy_with_logits(outputs, labels, reduction="none")
     return losses.reshape(len(labels), -1).mean(dim=1)
+
+
+#: All of them.
+LOSSES: Final = (binary_cross_entropy, cross_entropy, squared_error, token_cross_entropy)

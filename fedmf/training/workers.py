@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import torch
 
-__all__ = ["Workers"]
+__all__ = ["Workers", "on_all_cores"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Workers(Generic[T]):
@@ -83,6 +84,20 @@ class Workers(Generic[T]):
         for future in done:
             future.result()
         return [running.pop(future) for future in done]
+
+
+def on_all_cores(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """``work`` of each item, in order; of several on as many threads as torch has, with kernels of one each.
+
+    Raises:
+        Exception: what the first item to fail raised; none is under way any more.
+    """
+    threads = min(torch.get_num_threads(), len(items))
+    with single_threaded_kernels():
+        if threads <= 1:
+            return [work(item) for item in items]
+        with ThreadPoolExecutor(threads, "fedmf-parts", torch.set_num_threads, (1,)) as pool:
+            return list(pool.map(work, items))
 
 
 @contextmanager

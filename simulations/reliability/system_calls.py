@@ -6,6 +6,7 @@ meant. SQLite's own calls are seen as well as Python's.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -23,7 +24,9 @@ __all__ = ["SUPPORTED", "Call", "traced"]
 SUPPORTED: Final = sys.platform == "linux" and platform.machine() == "x86_64"
 
 _TRACEME, _PEEKUSER, _POKEUSER, _SYSCALL, _SETOPTIONS = 0, 3, 6, 24, 0x4200
-_GOOD_STOP, _KILL_WITH_US = 0x1, 0x100000
+_GOOD_STOP, _THREADS_TOO, _KILL_WITH_US = 0x1, 0x8, 0x100000
+#: Wait for threads as well as processes.
+_ALL: Final = 0x40000000
 _AT_FDCWD: Final = -100
 #: Offsets of registers in `struct user`.
 _ORIG_RAX, _RAX, _RDI, _RSI, _RDX, _R10 = 120, 80, 112, 104, 96, 56
@@ -62,7 +65,7 @@ def traced(
     """Run ``body`` in a forked child that is stopped before each call that changes something below ``root``.
 
     Args:
-        body: what the child runs; an exception is exit status 1. Only its first thread is seen.
+        body: what the child runs; an exception is exit status 1. All of its threads are seen.
         root: a directory.
         decide: about each such call and each write to elsewhere: None to let it happen, 0 to
             kill the child before it, an error number to fail it with.
@@ -84,8 +87,7 @@ def traced(
     try:
         return tracer.run(decide)
     except BaseException:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        tracer.kill()
         raise
 
 
@@ -106,41 +108,77 @@ def _child(libc: ctypes.CDLL, body: Callable[[], object]) -> None:
         os._exit(status)
 
 
+@dataclass
+class _Thread:
+    """Where a thread of the child stands.
+
+    Args:
+        new: whether it has not stopped yet; it does so as it begins.
+        entering: whether its next stop is before a call; otherwise after it.
+        failure: the error number of the call that it is in.
+    """
+
+    new: bool = True
+    entering: bool = True
+    failure: int | None = None
+
+
 class _Tracer:
     def __init__(self, libc: ctypes.CDLL, pid: int, root: str) -> None:
         self._libc, self._pid, self._root = libc, pid, root
-        self._ptrace(_SETOPTIONS, 0, _GOOD_STOP | _KILL_WITH_US)
+        #: Whose registers are read.
+        self._thread = pid
+        self._ptrace(_SETOPTIONS, 0, _GOOD_STOP | _THREADS_TOO | _KILL_WITH_US)
+
+    def kill(self) -> None:
+        """End the child and wait until it has."""
+        os.kill(self._pid, signal.SIGKILL)
+        while True:
+            thread, status = os.waitpid(-1, _ALL)
+            if thread == self._pid and not os.WIFSTOPPED(status):
+                return
 
     def run(self, decide: Callable[[Call], int | None]) -> int:
         """Follow the child to its end."""
-        entering, failure, passed_on = True, None, 0
+        threads = {self._pid: _Thread(new=False)}
+        self._ptrace(_SYSCALL, 0, 0)
         while True:
-            self._ptrace(_SYSCALL, 0, passed_on)
-            _, status = os.waitpid(self._pid, 0)
-            passed_on = 0
+            self._thread, status = os.waitpid(-1, _ALL)
             if not os.WIFSTOPPED(status):
-                return os.waitstatus_to_exitcode(status)
-            if os.WSTOPSIG(status) != signal.SIGTRAP | 0x80:
-                passed_on = os.WSTOPSIG(status)
+                if self._thread == self._pid:
+                    return os.waitstatus_to_exitcode(status)
+                threads.pop(self._thread, None)
                 continue
-            if entering:
-                call = self._call()
-                if call is not None:
-                    failure = decide(call)
-                    if failure == 0:
-                        os.kill(self._pid, signal.SIGKILL)
-                        os.waitpid(self._pid, 0)
-                        return -signal.SIGKILL
-                    if failure is not None:
-                        self._ptrace(_POKEUSER, _ORIG_RAX, 2**64 - 1)
-            elif failure is not None:
-                self._ptrace(_POKEUSER, _RAX, 2**64 - failure)
-                failure = None
-            entering = not entering
+            thread, passed_on = threads.setdefault(self._thread, _Thread()), 0
+            if os.WSTOPSIG(status) == signal.SIGTRAP | 0x80:
+                if not self._at_call(thread, decide):
+                    self.kill()
+                    return -signal.SIGKILL
+            elif not thread.new and not status >> 16:  # no stop of a thread that begins or was begun
+                passed_on = os.WSTOPSIG(status)
+            thread.new = False
+            with contextlib.suppress(ProcessLookupError):  # another thread ended the process
+                self._ptrace(_SYSCALL, 0, passed_on)
+
+    def _at_call(self, thread: _Thread, decide: Callable[[Call], int | None]) -> bool:
+        """Before or after a call of a thread; False if the child is to be killed."""
+        if thread.entering:
+            call = self._call()
+            if call is not None:
+                thread.failure = decide(call)
+                if thread.failure == 0:
+                    return False
+                if thread.failure is not None:
+                    self._ptrace(_POKEUSER, _ORIG_RAX, 2**64 - 1)
+        elif thread.failure is not None:
+            self._ptrace(_POKEUSER, _RAX, 2**64 - thread.failure)
+            thread.failure = None
+        thread.entering = not thread.entering
+        return True
 
     def _ptrace(self, request: int, address: int, data: int) -> int:
         ctypes.set_errno(0)
-        value = self._libc.ptrace(request, self._pid, ctypes.c_void_p(address), ctypes.c_void_p(data))
+        value = self._libc.ptrace(request, self._thread, ctypes.c_void_p(address), ctypes.c_void_p(data))
         if value == -1 and ctypes.get_errno():
             raise OSError(ctypes.get_errno(), f"ptrace request {request:#x}")
         return value

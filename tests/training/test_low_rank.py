@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedmf.data import InMemoryDataset
 from fedmf.training import LocalSGD, Task, classification
 from fedmf.training.barrier import Failures, Group
-from fedmf.training.blocks import add_product, count_product, padded
+from fedmf.training.blocks import add_product, count_product, padded, products_with
 from fedmf.training.clipping import FRACTION_BITS, FixedPointSum
 from fedmf.training.engines import chosen, compiled_programs
 from fedmf.training.local import LocalTrainer
@@ -171,8 +171,26 @@ def factors(rows: int, inputs: int, outputs: int, seed: int, cancelling: float) 
     kinds = {"gram": exact @ exact.T, "x": x.ravel(), "first": first.ravel(), "begin": np.zeros(3, np.int64)}
     integral = dict.fromkeys(("example", "taken", "labels"), numbers)
     real = dict.fromkeys(("velocity", "moved"), np.zeros(1))
+    real |= dict.fromkeys(("products", "input_products"), np.zeros(rows))
     work = Work(**dict.fromkeys(Work._fields, none) | kinds | integral | real)  # type: ignore[arg-type]
     return chain, work, rows
+
+
+def test_products_of_a_row_with_several_have_the_bits_of_each_alone() -> None:
+    """Each is a float64 sum of exact products: sixteen chains, added one after the other."""
+    wide, rows = 48, np.random.default_rng(2).normal(size=(11, 48)).astype(np.float32)
+    for r in range(len(rows)):
+        products = np.full(len(rows), np.nan)
+        products_with(products, rows.reshape(-1), 0, r, wide)
+        for other in range(r + 1):
+            lanes = np.zeros(16)
+            for k in range(0, wide, 16):
+                lanes += rows[r, k : k + 16].astype(np.float64) * rows[other, k : k + 16]
+            assert products[other] == pytest.approx(sum(lanes.tolist()), rel=1e-12, abs=1e-13)
+            alone = np.zeros(2)
+            products_with(alone, np.stack([rows[other], rows[r]]).reshape(-1), 0, 1, wide)
+            assert alone[0] == products[other]
+        assert np.isnan(products[r + 1 :]).all()
 
 
 @pytest.mark.parametrize("cancelling", [0.0, 1e-7, 1e-4, 1.0])
@@ -240,6 +258,21 @@ def test_what_is_wrong_with_a_users_examples_is_its_own() -> None:
     assert list(program(task, local).received(origin).add_to(right, rest)) == []
     assert torch.equal(right.fixed_point, wrong.fixed_point)
     assert right.fixed_point.any()
+
+
+def test_memory_that_others_used_leaves_no_trace() -> None:
+    """A group of NaN, huge numbers and other sizes before: the integers are those of a new program."""
+    task, local = task_of([6, 9, 20, 20, 3], made("two layers")), RULES["momentum"]
+    origin, kept = task.model.initial(), program(task, local)
+    for group in groups(task, local, 2):
+        sums = [FixedPointSum(task.model.dimension, 0.3) for _ in range(2)]
+        for value in (math.nan, 1e30):
+            spoilt = replace(group, features=torch.full_like(group.features, value))  # type: ignore[arg-type]
+            assert list(kept.received(origin).add_to(FixedPointSum(task.model.dimension, 0.3), spoilt))
+        for total, used in zip(sums, (kept, program(task, local)), strict=True):
+            assert list(used.received(origin).add_to(total, group)) == []
+        assert torch.equal(sums[0].fixed_point, sums[1].fixed_point)
+        assert sums[0].fixed_point.any()
 
 
 @pytest.mark.parametrize("times", [1, 3])

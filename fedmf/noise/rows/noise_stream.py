@@ -98,7 +98,7 @@ class NoiseStream:
         self.start, self.stop = start, stop
         self._device = torch.device(device)
         costs = partial(measured_costs, str(self._device))
-        self._rule = choose_rows(inverse, storage, stop - start, costs, self._device)
+        self._rule = choose_rows(inverse, storage, stop - start, costs, self._device, source.dimension)
         self._dtype = storage.torch_dtype if self._rule.roundable else torch.float64
         self.digest = digest_of(self._rule.inverse, rounds, self._dtype)
         check_inflation(inflation, self._dtype)

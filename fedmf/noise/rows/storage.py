@@ -31,6 +31,7 @@ def choose_rows(
     length: int,
     costs: Callable[[], Costs],
     device: torch.device,
+    whole: int | None = None,
 ) -> RowRule[Any]:
     """The rule for making rows.
 
@@ -46,6 +47,7 @@ def choose_rows(
         length: elements of a vector.
         costs: measures them; called only if they matter.
         device: of the vector.
+        whole: elements of the vector that it is a part of; None: it is no part.
 
     Raises:
         ValueError: the storage is not possible for this C⁻¹, or does not fit.
@@ -69,7 +71,8 @@ def choose_rows(
         return cached
     if storage.memory_limit is None:
         saved = (inverse.mean_regenerated_vectors - 1) * length
-        few = device.type == "cpu" and stored_bytes(cached, length, torch.float64) <= _UNASKED_BYTES
+        size = stored_bytes(cached, length if whole is None else whole, torch.float64)
+        few = device.type == "cpu" and size <= _UNASKED_BYTES
         return cached if few and saved >= _WORTH_DRAWS else rule
     if not fits:
         return rule

@@ -1,7 +1,7 @@
 """What compiled training shares: arithmetic in vector registers, users' examples and what became of them."""
 
 from fedmf.training.blocks.pooling import collect, largest_of, marked_block, tap_block
-from fedmf.training.blocks.products import add_product, count_product, padded
+from fedmf.training.blocks.products import add_product, count_product, padded, products_with
 from fedmf.training.blocks.signs import sign
 from fedmf.training.blocks.users import COUNTED, NO_CLASS, NOT_FINITE, Examples, Rule
 from fedmf.training.blocks.vectors import LANES, at, at_byte, at_integer, dot, square_distance
@@ -27,6 +27,7 @@ __all__ = [
     "marked_block",
     "near_block",
     "padded",
+    "products_with",
     "sign",
     "square_distance",
     "tap_block",

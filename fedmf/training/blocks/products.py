@@ -5,9 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from fedmf.compiled import compiled
-from fedmf.training.blocks.vectors import LANES, add_block, at, at_integer, count_block
+from fedmf.training.blocks.vectors import (
+    LANES,
+    add_block,
+    at,
+    at_double,
+    at_integer,
+    count_block,
+    dot,
+    four_dots,
+)
 
-__all__ = ["add_product", "count_product", "padded"]
+__all__ = ["add_product", "count_product", "padded", "products_with"]
 
 _4x4, _4x1, _1x4, _1x1 = (add_block[size] for size in ((4, 4), (4, 1), (1, 4), (1, 1)))
 _count4x4, _count4x1, _count1x4, _count1x1 = (count_block[size] for size in ((4, 4), (4, 1), (1, 4), (1, 1)))
@@ -49,6 +58,26 @@ def add_product(x, start, row, step, rows, n, w, first, wide, y, begin, long, co
                     _1x1(here, row, step, there, wide, result, long, n)
                 r += 1
         c += 64 if four else 16
+
+
+@compiled
+def products_with(products, rows, begin, r, wide):
+    """products[i] = the product of row r with row i ≤ r, to the bit that of `dot`.
+
+    Args:
+        products: float64; set up to r.
+        rows: flat float32; row i begins at begin + i·wide.
+        begin: see rows.
+        r: which.
+        wide: entries of a row, a multiple of 16.
+    """
+    row, other = at(rows, begin + r * wide), np.int64(0)
+    while other + 4 <= r + 1:
+        four_dots(row, at(rows, begin + other * wide), wide, wide, at_double(products, other))
+        other += 4
+    while other <= r:
+        products[other] = dot(row, at(rows, begin + other * wide), wide)
+        other += 1
 
 
 @compiled

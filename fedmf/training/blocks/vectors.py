@@ -22,9 +22,11 @@ __all__ = [
     "add_block",
     "at",
     "at_byte",
+    "at_double",
     "at_integer",
     "count_block",
     "dot",
+    "four_dots",
     "fused",
     "spread",
     "square_distance",
@@ -186,6 +188,12 @@ def _at_integer(typingctx: Any, array: Any, offset: Any) -> Any:
     return types.CPointer(types.int64)(array, types.intp), _address
 
 
+def _at_double(typingctx: Any, array: Any, offset: Any) -> Any:
+    """Where entry ``offset`` of a contiguous float64 array lies in memory."""
+    del typingctx
+    return types.CPointer(types.float64)(array, types.intp), _address
+
+
 def _product(b: Any, x: Any, y: Any) -> tuple[Any, Any]:
     """The numbers whose products `dot` adds up."""
     return b.fpext(x, _DOUBLES), b.fpext(y, _DOUBLES)
@@ -204,29 +212,7 @@ def _summed(factors: Any, meaning: str) -> Any:
         def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
             del context, signature
             x, y, n = arguments
-            whole = n.type
-            before, loop, after = b.block, b.append_basic_block("dot"), b.append_basic_block("summed")
-            nothing = ir.Constant(_DOUBLES, [0.0] * LANES)
-            b.cbranch(b.icmp_signed(">", n, whole(0)), loop, after)
-            b.position_at_end(loop)
-            k, total = b.phi(whole), b.phi(_DOUBLES)
-            k.add_incoming(whole(0), before)
-            total.add_incoming(nothing, before)
-            sides = [b.load(b.bitcast(b.gep(side, [k]), FLOATS.as_pointer()), align=4) for side in (x, y)]
-            one, other = factors(b, sides[0], sides[1])
-            added = fused(b, _DOUBLES, one, other, total)
-            following = b.add(k, whole(LANES))
-            k.add_incoming(following, loop)
-            total.add_incoming(added, loop)
-            b.cbranch(b.icmp_signed("<", following, n), loop, after)
-            b.position_at_end(after)
-            lanes = b.phi(_DOUBLES)
-            lanes.add_incoming(nothing, before)
-            lanes.add_incoming(added, loop)
-            result = b.extract_element(lanes, ir.IntType(32)(0))
-            for lane in range(1, LANES):
-                result = b.fadd(result, b.extract_element(lanes, ir.IntType(32)(lane)))
-            return result
+            return _sums_with(b, factors, x, [y], n)[0]
 
         return types.float64(POINTER, POINTER, types.intp), code
 
@@ -234,10 +220,63 @@ def _summed(factors: Any, meaning: str) -> Any:
     return intrinsic(summed)
 
 
+def _four_dots(typingctx: Any, x: Any, y: Any, step: Any, n: Any, results: Any) -> Any:
+    """results[i] = Σ_{k<n} x_k·y[i·step + k] for i < 4, each to the bit what `dot` gives, sooner."""
+    del typingctx, x, y, step, n, results
+
+    def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+        del signature
+        x, y, step, n, results = arguments
+        rows = [b.gep(y, [b.mul(step, step.type(i))]) for i in range(4)]
+        for i, value in enumerate(_sums_with(b, _product, x, rows, n)):
+            b.store(value, b.gep(results, [n.type(i)]))
+        return context.get_dummy_value()
+
+    size = types.intp
+    return types.void(POINTER, POINTER, size, size, types.CPointer(types.float64)), code
+
+
+def _sums_with(b: Any, factors: Any, x: Any, rows: list[Any], n: Any) -> list[Any]:
+    """Of x with each row, the sum of what `factors` makes of their entries; x is loaded once."""
+    whole = n.type
+    before, loop, after = b.block, b.append_basic_block("dot"), b.append_basic_block("summed")
+    nothing = ir.Constant(_DOUBLES, [0.0] * LANES)
+    b.cbranch(b.icmp_signed(">", n, whole(0)), loop, after)
+    b.position_at_end(loop)
+    k, totals = b.phi(whole), [b.phi(_DOUBLES) for _ in rows]
+    k.add_incoming(whole(0), before)
+    one, *others = (b.load(b.bitcast(b.gep(side, [k]), FLOATS.as_pointer()), align=4) for side in (x, *rows))
+    added = []
+    for other, total in zip(others, totals, strict=True):
+        left, right = factors(b, one, other)
+        added.append(fused(b, _DOUBLES, left, right, total))
+    following = b.add(k, whole(LANES))
+    k.add_incoming(following, loop)
+    b.cbranch(b.icmp_signed("<", following, n), loop, after)
+    b.position_at_end(after)
+    lanes = [b.phi(_DOUBLES) for _ in rows]
+    for total, more, last in zip(totals, added, lanes, strict=True):
+        total.add_incoming(nothing, before)
+        total.add_incoming(more, loop)
+        last.add_incoming(nothing, before)
+        last.add_incoming(more, loop)
+    return [_lanes_added(b, last) for last in lanes]
+
+
+def _lanes_added(b: Any, lanes: Any) -> Any:
+    """The entries of a vector, added one after the other."""
+    result = b.extract_element(lanes, ir.IntType(32)(0))
+    for lane in range(1, LANES):
+        result = b.fadd(result, b.extract_element(lanes, ir.IntType(32)(lane)))
+    return result
+
+
 #: Compiled by numba where they are called.
 at: Final[Any] = intrinsic(_at)
 at_byte: Final[Any] = intrinsic(_at_byte)
+at_double: Final[Any] = intrinsic(_at_double)
 at_integer: Final[Any] = intrinsic(_at_integer)
+four_dots: Final[Any] = intrinsic(_four_dots)
 dot: Final[Any] = _summed(_product, "Σ_{k<n} x_k·y_k with exact products")
 square_distance: Final[Any] = _summed(
     _square, "Σ_{k<n} (x_k − y_k)² with exact squares of float32 differences"

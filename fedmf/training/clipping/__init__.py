@@ -3,12 +3,14 @@
 from fedmf.training.clipping.counted_sum import CountedSum
 from fedmf.training.clipping.energies import fixed_point_energies
 from fedmf.training.clipping.fixed_point import FRACTION_BITS, FixedPointSum, clip, clip_to_fixed_point
+from fedmf.training.clipping.memory import PART, copied_vector, empty_vector
 from fedmf.training.clipping.pair_sum import ClippedSums, FixedPointPair
 from fedmf.training.clipping.rows import ClippedRows
 from fedmf.training.clipping.update_sum import UpdateSum
 
 __all__ = [
     "FRACTION_BITS",
+    "PART",
     "ClippedRows",
     "ClippedSums",
     "CountedSum",
@@ -17,5 +19,7 @@ __all__ = [
     "UpdateSum",
     "clip",
     "clip_to_fixed_point",
+    "copied_vector",
+    "empty_vector",
     "fixed_point_energies",
 ]

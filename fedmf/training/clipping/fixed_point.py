@@ -10,7 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.training.clipping.kernel import add_clipped, norm_of_integers, scale_integers
+from fedmf.training.clipping.kernel import add_clipped, add_integers, scale_integers
+from fedmf.training.clipping.memory import parts_of, zero_vector
+from fedmf.training.workers import on_all_cores
 
 __all__ = ["FRACTION_BITS", "MAX_USERS", "FixedPointSum", "clip", "clip_to_fixed_point"]
 
@@ -80,12 +82,15 @@ def check_clip_norm(clip_norm: float) -> None:
         raise ValueError(f"ζ (clip norm) must be positive and finite; got {clip_norm}.")
 
 
-def _norm(total: Tensor) -> float:
-    """The norm of a sum in units of ζ."""
-    if total.device.type == "cpu":
-        return norm_of_integers(total.contiguous().numpy(), 2.0**-FRACTION_BITS)
-    scaled = total.to(torch.float64).mul_(2.0**-FRACTION_BITS)
-    return float(torch.linalg.vector_norm(scaled))
+def _add(total: Tensor, added: Tensor) -> float:
+    """total += added in one pass on all cores; returns the norm of what was added, in units of ζ."""
+    unit = 2.0**-FRACTION_BITS
+    if total.device.type != "cpu":
+        total += added
+        return float(torch.linalg.vector_norm(added.to(torch.float64).mul_(unit)))
+    into, values = total.numpy(), added.contiguous().numpy()
+    squares = on_all_cores(lambda part: add_integers(into[part], values[part], unit), parts_of(into.size))
+    return math.sqrt(sum(squares))
 
 
 def _flat_rows(rows: Tensor) -> tuple[NDArray[np.float32], int]:
@@ -115,7 +120,10 @@ class FixedPointSum:
         self.clip_norm = clip_norm
         self.users = 0
         self._signs: NDArray[np.int64] = np.zeros(1, np.int64)
-        self._total = torch.zeros(dimension, dtype=torch.int64, device=device)
+        if torch.device(device).type == "cpu":
+            self._total = zero_vector(dimension, torch.int64)
+        else:
+            self._total = torch.zeros(dimension, dtype=torch.int64, device=device)
 
     def like(self) -> FixedPointSum:
         """An empty sum of the same kind, for a worker."""
@@ -192,11 +200,12 @@ class FixedPointSum:
                 f"slice sum must be int64 of shape {tuple(self._total.shape)}; "
                 f"got {total.dtype}, {tuple(total.shape)}."
             )
-        norm = _norm(total)
-        if norm > users:
-            raise ValueError(f"slice sum must have norm at most {users} clip norms; got {norm:.6g}.")
         self._check_room(users)
-        self._total += total.to(self._total.device)
+        total = total.to(self._total.device)
+        norm = _add(self._total, total)
+        if norm > users:
+            self._total -= total  # int64 wraps: what it was, whatever was added
+            raise ValueError(f"slice sum must have norm at most {users} clip norms; got {norm:.6g}.")
         self.users += users
 
     def _check_rows(self, updates: Tensor) -> None:
@@ -213,7 +222,7 @@ class FixedPointSum:
             ValueError: more users than an int64 total can hold.
         """
         self._check_room(other.users)
-        self._total += other.fixed_point
+        _add(self._total, other.fixed_point)
         self.users += other.users
 
     def _check_room(self, users: int) -> None:

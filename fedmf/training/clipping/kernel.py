@@ -7,7 +7,7 @@ import numpy as np
 from fedmf.compiled import compiled
 from fedmf.training.blocks import sign
 
-__all__ = ["add_clipped", "norm_of_integers", "scale_integers"]
+__all__ = ["add_clipped", "add_integers", "scale_integers"]
 
 #: Partial sums of squares kept apart, so that the loop over a row fills vector registers.
 _LANES = 16
@@ -41,23 +41,26 @@ def _squared_norm(row, origin, partial):
 
 
 @compiled
-def norm_of_integers(integers, unit):
-    """unit·‖integers‖ in float64, unit a power of 2.
+def add_integers(total, added, unit):
+    """total += added; returns ‖unit·added‖² in float64.
 
     Args:
-        integers: int64, shape (d,).
-        unit: so small that no square overflows.
+        total: int64; changed.
+        added: int64, as long.
+        unit: a power of 2, so small that no square overflows.
     """
     partial = np.zeros(_LANES)
-    whole = integers.size - integers.size % _LANES
+    whole = added.size - added.size % _LANES
     for start in range(0, whole, _LANES):
         for lane in range(_LANES):
-            x = np.float64(integers[start + lane]) * unit
+            x = np.float64(added[start + lane]) * unit
             partial[lane] += x * x
-    for i in range(whole, integers.size):
-        x = np.float64(integers[i]) * unit
+            total[start + lane] += added[start + lane]
+    for i in range(whole, added.size):
+        x = np.float64(added[i]) * unit
         partial[0] += x * x
-    return np.sqrt(partial.sum())
+        total[i] += added[i]
+    return partial.sum()
 
 
 @compiled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,7 +20,7 @@ from fedmf.training.gradients import layers_of
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.losses import cross_entropy
 from fedmf.training.low_rank.sums import train_and_sum
-from fedmf.training.low_rank.values import Chain, work
+from fedmf.training.low_rank.values import Chain, sizes_of, work
 from fedmf.training.task import Task
 
 __all__ = ["LowRankProgram"]
@@ -34,10 +35,11 @@ class ReceivedChain:
     Args:
         chain: the layers.
         rule: of local SGD.
+        memory: of each thread; what it worked in last is used again where it fits.
     """
 
-    def __init__(self, chain: Chain, rule: Rule) -> None:
-        self._chain, self._rule = chain, rule
+    def __init__(self, chain: Chain, rule: Rule, memory: threading.local) -> None:
+        self._chain, self._rule, self._memory = chain, rule, memory
 
     def add_to(self, total: FixedPointSum, group: Group) -> Iterator[tuple[int, tuple[str, str]]]:
         """See `add_users`."""
@@ -52,8 +54,10 @@ class ReceivedChain:
         total: NDArray[np.int64],
         signs: NDArray[np.int64],
     ) -> None:
-        memory = work(self._chain, examples)
-        train_and_sum(self._chain, self._rule, examples, memory, clip_norm, scale, total, signs, outcome)
+        sizes, memory = sizes_of(examples), self._memory
+        if getattr(memory, "sizes", None) != sizes:
+            memory.sizes, memory.work = sizes, work(self._chain, sizes)
+        train_and_sum(self._chain, self._rule, examples, memory.work, clip_norm, scale, total, signs, outcome)
 
 
 class LowRankProgram:
@@ -72,7 +76,7 @@ class LowRankProgram:
     """
 
     def __init__(self, layers: list[tuple[nn.Linear, int]], local: LocalSGD) -> None:
-        self._layers, self._local = layers, local
+        self._layers, self._local, self._memory = layers, local, threading.local()
 
     @classmethod
     def of(cls, task: Task, local: LocalSGD) -> LowRankProgram | None:
@@ -109,11 +113,11 @@ class LowRankProgram:
         """The model of a round: θ_t, shape (d,), float32."""
         local = self._local
         rule = Rule(local.learning_rate, local.momentum, local.proximal)
-        return ReceivedChain(self._laid_out(origin.detach().numpy()), rule)
+        return ReceivedChain(self._laid_out(origin.detach().numpy()), rule, self._memory)
 
     def _laid_out(self, flat: NDArray[np.float32]) -> Chain:
         weights, transposed, biases, flat_weights, flat_biases, place = [], [], [], [], [], 0
-        for layer, _ in self._layers:
+        for number, (layer, _) in enumerate(self._layers):
             outputs, inputs = layer.out_features, layer.in_features
             weight = flat[place : place + inputs * outputs].reshape(outputs, inputs)
             flat_weights.append(place)
@@ -123,10 +127,9 @@ class LowRankProgram:
             if layer.bias is not None:
                 bias, flat_biases[-1] = flat[place : place + outputs], place
                 place += outputs
-            weights.append(_padded_columns(weight))
+            weights.append(_padded_columns(weight[:0] if number == 0 else weight))  # no gradient in examples
             transposed.append(_padded_columns(weight.T))
             biases.append(_padded_columns(bias[None]))
-        sizes = np.array([self._layers[0][0].in_features, *(layer.out_features for layer, _ in self._layers)])
         sizes = [self._layers[0][0].in_features, *(layer.out_features for layer, _ in self._layers)]
         return Chain(
             weights=np.concatenate(weights),
@@ -166,9 +169,9 @@ def _chain(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _padded_columns(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
-    wide = np.zeros((matrix.shape[0], padded(matrix.shape[1])), np.float32)
-    wide[:, : matrix.shape[1]] = matrix
-    return wide.ravel()
+    wide = torch.zeros(matrix.shape[0], padded(matrix.shape[1]))
+    wide[:, : matrix.shape[1]].copy_(torch.from_numpy(matrix))  # which transposes sooner than NumPy
+    return wide.numpy().ravel()
 
 
 def _starts(parts: list[NDArray[np.float32]]) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from fedmf.compiled import compiled
-from fedmf.training.blocks import add_product, at, dot
+from fedmf.training.blocks import add_product, products_with
 from fedmf.training.losses import PADDING
 
 __all__ = ["begin_user", "set_changes", "step"]
@@ -39,8 +39,9 @@ def begin_user(chain, examples, work, u):
         outputs,
     )
     for e in range(count):
+        products_with(work.products, work.x, zero, e, inputs)
         for other in range(e + 1):
-            product = dot(at(work.x, e * inputs), at(work.x, other * inputs), inputs)
+            product = work.products[other]
             work.gram[e, other] = work.gram[other, e] = product
             work.close[e * near + other] = work.close[other * near + e] = np.float32(product)
     work.velocity[:] = 0.0

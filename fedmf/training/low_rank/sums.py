@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmf.compiled import compiled
-from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, at, count_product, dot, sign
+from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, count_product, products_with, sign
 from fedmf.training.low_rank.steps import begin_user, set_changes, step
 
 __all__ = ["train_and_sum"]
@@ -69,15 +69,12 @@ def _norm(chain, work, count, done, dimension):
         inputs, outputs = chain.wide[layer], chain.wide[layer + 1]
         q, size = 0.0, 0.0
         for r in range(rows):
+            products_with(work.products, a, start, r, outputs)
+            if layer > 0:
+                products_with(work.input_products, work.inputs, work.begin[layer], r, inputs)
             for other in range(r + 1):
-                if layer == 0:
-                    h = work.gram[r, other]
-                else:
-                    first = work.begin[layer]
-                    h = dot(
-                        at(work.inputs, first + r * inputs), at(work.inputs, first + other * inputs), inputs
-                    )
-                product = dot(at(a, start + r * outputs), at(a, start + other * outputs), outputs)
+                h = work.gram[r, other] if layer == 0 else work.input_products[other]
+                product = work.products[other]
                 if other < r:
                     q += 2.0 * product * (h + one)
                 else:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedmf.compiled import compiled
 from fedmf.training.blocks import Examples, padded
 
-__all__ = ["Chain", "Work", "work"]
+__all__ = ["Chain", "Sizes", "Work", "sizes_of", "work"]
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -22,7 +22,7 @@ class Chain(NamedTuple):
     Columns are padded with zeros to whole vectors; the arrays of all layers lie one after the other.
 
     Attributes:
-        weights: W_l, shape (outputs, padded inputs).
+        weights: W_l, shape (outputs, padded inputs), of each layer from the second on.
         transposed: W_lᵀ, shape (inputs, padded outputs).
         biases: b_l, padded; zeros for a layer without.
         weights_at, transposed_at, biases_at: where those of layer l begin.
@@ -66,6 +66,7 @@ class Work(NamedTuple):
         example: which example each row is.
         taken: how many rows each step has.
         labels, shares: of a step's rows.
+        products, input_products: of one row with others.
         velocity, moved: coefficients of the steps' gradients in v and in θ − θ_t.
     """
 
@@ -85,6 +86,8 @@ class Work(NamedTuple):
     taken: Integers
     labels: Integers
     shares: Floats
+    products: NDArray[np.float64]
+    input_products: NDArray[np.float64]
     velocity: NDArray[np.float64]
     moved: NDArray[np.float64]
 
@@ -97,10 +100,24 @@ def _longest(edges):
     return longest
 
 
-def work(chain: Chain, examples: Examples) -> Work:
-    """Memory for any user of a group."""
+class Sizes(NamedTuple):
+    """What decides how much memory a group's users need: most steps, rows of a step, examples of a user."""
+
+    steps: int
+    width: int
+    examples: int
+
+
+def sizes_of(examples: Examples) -> Sizes:
+    """Those of a group."""
     steps, _, width = examples.rows.shape
-    most, history, wide = int(_longest(examples.edges)), steps * width, chain.wide
+    return Sizes(steps, width, int(_longest(examples.edges)))
+
+
+def work(chain: Chain, sizes: Sizes) -> Work:
+    """Memory for any user of a group."""
+    (steps, width, most), wide = sizes, chain.wide
+    history = steps * width
     begin = np.concatenate([[0, 0], np.cumsum(wide[1:] * history)]).astype(np.int64)
     long, near = padded(history), padded(most)
     floats = [
@@ -124,6 +141,8 @@ def work(chain: Chain, examples: Examples) -> Work:
         taken=np.zeros(steps, np.int64),
         labels=np.zeros(width, np.int64),
         shares=np.zeros(width, np.float32),
+        products=np.zeros(max(most, history)),
+        input_products=np.zeros(history),
         velocity=np.zeros(steps),
         moved=np.zeros(steps),
     )

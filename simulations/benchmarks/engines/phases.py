@@ -20,13 +20,14 @@ from typing import Any
 import fedmf_run
 import numpy as np
 import workload
+from numpy.typing import NDArray
 
 import fedmf.flower.asking.asked as asked
 import fedmf.flower.client_app as client_app
 import fedmf.flower.local_run.grid as grid
 import fedmf.flower.strategy as strategy
 import fedmf.noise.rows.noise_stream as noise_stream
-import fedmf.optim.sgd as sgd
+import fedmf.optim.server_pass as server_pass
 import fedmf.records.frames as frames
 import fedmf.records.ledger.ledger as ledger
 import fedmf.runs.directory as directory
@@ -49,22 +50,30 @@ PARTS: list[tuple[str, Any, str]] = [
     ("messages: reply checked", asked.Asked, "add"),
     ("server: sum added", fixed_point.FixedPointSum, "add_clipped_sum"),
     ("server: noise", noise_stream.NoiseStream, "add_"),
-    ("server: sum to float64, mean", server.PrivateServer, "_release_of"),
-    ("server: step", sgd.ServerSGD, "step"),
-    ("commit: SHA-256 of the state", frames.State, "of"),
-    ("commit: checks, chain, row", ledger.Ledger, "commit_round"),
-    ("commit: write", frames, "_write_all"),
-    ("commit: flush", frames, "_flush"),
-    ("commit: the rest", directory.RunDirectory, "commit"),
+    ("server: sum to float64, mean, step", server_pass.ServerPass, "step"),
+    ("server: wait for the last commit", server.PrivateServer, "wait"),
+    ("commit, aside: SHA-256 of the state", frames.State, "of"),
+    ("commit, aside: checks, chain, row", ledger.Ledger, "commit_round"),
+    ("commit, aside: write", frames, "_write_all"),
+    ("commit, aside: flush", frames, "_flush"),
+    ("commit, aside: the rest", directory.RunDirectory, "commit"),
     ("all else of a round", strategy.CorrelatedNoiseStrategy, "_run_round"),
 ]
 
 
+Spent = NDArray[np.float64]
+
+
+def _now() -> Spent:
+    """Seconds of the clock on the wall, and of the processor in this thread."""
+    return np.array([time.perf_counter(), time.thread_time()])
+
+
 class Clocks:
-    """Seconds by part, each without the parts within it; of all threads."""
+    """Seconds by part, each without the parts within it; of all threads. And those of a processor."""
 
     def __init__(self) -> None:
-        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.seconds: defaultdict[str, Spent] = defaultdict(lambda: np.zeros(2))
         self._of_thread = threading.local()
 
     def wrap(self, part: str, owner: Any, name: str) -> None:
@@ -74,15 +83,15 @@ class Clocks:
 
         def clocked(*values: Any, **named: Any) -> Any:
             within = self._of_thread.__dict__.setdefault("within", [])
-            within.append(0.0)
-            begun = time.perf_counter()
+            within.append(np.zeros(2))
+            begun = _now()
             try:
                 return function(*values, **named)
             finally:
-                spent = time.perf_counter() - begun
-                self.seconds[part] += spent - within.pop()
+                spent = _now() - begun
+                self.seconds[part] = self.seconds[part] + spent - within.pop()
                 if within:
-                    within[-1] += spent
+                    within[-1] = within[-1] + spent
 
         setattr(owner, name, classmethod(clocked) if isinstance(raw, classmethod) else clocked)
 
@@ -94,24 +103,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     options = parser.parse_args()
     workload.ROUNDS = options.rounds
-    clocks, after, ends = Clocks(), list[dict[str, float]](), list[float]()
+    clocks, after, ends = Clocks(), list[dict[str, Spent]](), list[tuple[float, float]]()
     for part in PARTS:
         clocks.wrap(*part)
 
     def note(*_: object) -> None:
         after.append(dict(clocks.seconds))
-        ends.append(time.perf_counter())
+        ends.append((time.perf_counter(), time.process_time()))
 
     run = fedmf_run.described(options.mechanism, "auto", fedmf_run.task(options.model))
     with tempfile.TemporaryDirectory() as folder, run.start(Path(folder) / "run", "cpu") as session:
         run_in_process(session, note)
     first = workload.WARM_UP
     for part in [name for name, _, _ in PARTS]:
-        spent = np.diff([row.get(part, 0.0) for row in after[first:]])
-        print(f"{part:45} {1e6 * np.quantile(spent, 0.25):9.0f}")
-    whole = np.diff(ends[first:])
-    quartile, median = np.quantile(whole, [0.25, 0.5])
-    print(f"{'a round, from report to report':45} {1e6 * quartile:9.0f}   median {1e6 * median:.0f}")
+        spent = np.diff([row.get(part, np.zeros(2)) for row in after[first:]], axis=0)
+        wall, processor = 1e6 * np.quantile(spent, 0.25, axis=0)
+        print(f"{part:45} {wall:9.0f} {processor:9.0f}")
+    whole = np.diff(ends[first:], axis=0)
+    (wall, processor), (median, _) = 1e6 * np.quantile(whole, [0.25, 0.5], axis=0)
+    print(f"{'a round, from report to report':45} {wall:9.0f} {processor:9.0f}   median {median:.0f}")
 
 
 if __name__ == "__main__":

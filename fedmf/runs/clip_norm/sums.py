@@ -1,0 +1,23 @@
+"""What a round clips and sums over users."""
+
+from __future__ import annotations
+
+from fedmf.accounting import Clipping
+from fedmf.optim import ServerOptimizer
+from fedmf.runs.run import Run
+from fedmf.training import ClippedSums, Task
+
+__all__ = ["clipped_sums", "sums_for"]
+
+
+def sums_for(optimizer: ServerOptimizer, dimension: int, clip_norm: float, clipping: Clipping) -> ClippedSums:
+    """What to sum over users: updates; features where the optimizer needs them, signs where ζ does."""
+    summed = optimizer.second_form == "per-user"
+    moment = optimizer.second_moment if summed else None
+    return ClippedSums(dimension, clip_norm, moment, clipping.adapts)
+
+
+def clipped_sums(run: Run, task: Task) -> ClippedSums:
+    """What the workers of a run clip and sum."""
+    optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
+    return sums_for(optimizer, task.model.dimension, run.privacy.clip_norm, run.clipping)

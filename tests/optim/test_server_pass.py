@@ -1,0 +1,133 @@
+"""The pass over parts gives the bits of noise on the whole vector and of a rule's own step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedmf.errors import HorizonExceededError
+from fedmf.factorization import banded_toeplitz, bisr
+from fedmf.noise import BlockedNoise, GaussianSource, NoiseKey, NoiseStream
+from fedmf.optim import Move, RoundRelease, ServerPass, ServerSGD
+from fedmf.participation import Participation
+from fedmf.training import FixedPointSum
+from fedmf.workload import LearningRateSchedule
+
+D, PART, ROUNDS, SIZE, STD, ZETA = 5003, 1000, 6, 7, 0.31, 0.4
+SCHEDULE = LearningRateSchedule("cosine", 0.3, ROUNDS, warmup=2)
+FORMS = {
+    "past z": bisr(3, ROUNDS).recurrence(),
+    "past outputs": banded_toeplitz(3, Participation(ROUNDS, 2, 3)).recurrence(),
+}
+
+
+def source() -> GaussianSource:
+    return GaussianSource(NoiseKey.from_seed(4), D)
+
+
+def summed(seed: int) -> FixedPointSum:
+    total = FixedPointSum(D, ZETA)
+    total.add_updates(torch.randn(SIZE, D, generator=torch.Generator().manual_seed(seed)))
+    return total
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def means(form: str, std: float) -> Iterator[Tensor]:
+    """u of every round, from one stream for the whole vector."""
+    noise = NoiseStream(source(), FORMS[form], ROUNDS)
+    for t in range(ROUNDS):
+        noisy = summed(t).total()
+        if std:
+            noise.add_(noisy, std)
+        yield (noisy / SIZE).float()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("momentum", "nesterov", "decay"), [(0.0, False, 0.0), (0.9, False, 0.1), (0.37, True, 0.0)]
+)
+def test_a_step_in_parts_is_the_step(
+    momentum: float, nesterov: bool, decay: float, form: str, count: int
+) -> None:
+    rule = ServerSGD(Move(SCHEDULE, decay), momentum, nesterov)
+    expected = torch.randn(D, generator=torch.Generator().manual_seed(9))
+    made, state = expected, rule.init(expected)
+    made_state = state
+    work = ServerPass(BlockedNoise(source(), FORMS[form], ROUNDS, block=PART), SIZE, STD)
+    with threads(count):
+        for t, mean in enumerate(means(form, STD)):
+            before = [made.clone(), *(value.clone() for value in made_state.values())]
+            given = made, made_state
+            made, made_state = work.step(t, summed(t), rule, made, made_state)
+            assert all(map(torch.equal, [given[0], *given[1].values()], before))
+            expected, state = rule.step(t, expected, RoundRelease(mean, 0.0), state)
+            assert torch.equal(made, expected)
+            assert made_state.keys() == state.keys()
+            assert all(torch.equal(made_state[name], state[name]) for name in state)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("std", [0.0, STD])
+def test_a_mean_in_parts_is_the_mean(std: float, count: int) -> None:
+    work = ServerPass(BlockedNoise(source(), FORMS["past z"], ROUNDS, block=PART), SIZE, std)
+    with threads(count):
+        for t, mean in enumerate(means("past z", std)):
+            assert torch.equal(work.mean(t, summed(t), torch.empty(D)), mean)
+    with pytest.raises(HorizonExceededError):
+        work.mean(ROUNDS, summed(0), torch.empty(D))
+
+
+def test_only_a_step_without_clipping_is_one_in_parts() -> None:
+    assert ServerSGD(Move(SCHEDULE)).in_parts
+    assert not ServerSGD(Move(SCHEDULE, update_clip=1.0)).in_parts
+
+
+def test_a_part_that_fails_fails_the_round_which_can_be_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = ServerPass(BlockedNoise(source(), FORMS["past outputs"], ROUNDS, block=PART), SIZE, STD)
+    like, add = torch.empty(D), NoiseStream.add_
+    here, elsewhere = threading.get_ident(), list[bool]()
+
+    def failing(self: NoiseStream, out: Tensor, scale: float) -> None:
+        elsewhere.append(threading.get_ident() != here)
+        if self.start == 3 * PART:
+            raise MemoryError
+        add(self, out, scale)
+
+    expected = list(means("past outputs", STD))
+    with threads(3):
+        assert torch.equal(work.mean(0, summed(0), like), expected[0])
+        with monkeypatch.context() as patched:
+            patched.setattr(NoiseStream, "add_", failing)
+            with pytest.raises(MemoryError):
+                work.mean(1, summed(1), like)
+        assert all(elsewhere)
+        assert torch.get_num_threads() == 3
+        assert torch.equal(work.mean(1, summed(1), like), expected[1])
+
+
+def test_long_vectors_begin_on_a_cache_line() -> None:
+    from fedmf.training.clipping.memory import empty_vector, zero_vector
+
+    for count in (3, 1 << 20):
+        for made in (empty_vector(count, torch.float32), zero_vector(count, torch.int64)):
+            assert made.numel() == count
+            assert made.data_ptr() % 64 == 0
+            assert made.is_contiguous()
+    assert not zero_vector((1 << 20) + 5, torch.int64).any()
+    assert not np.isnan(zero_vector(3, torch.float64).numpy()).any()
