@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from support.small_runs import client_for, linear_task, run_small, small_run
 
+from fedmf.cli.app import run as command
 from fedmf.cohorts import CheckInCohorts
 from fedmf.errors import ConfigError, ParticipationViolation
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
 from fedmf.records import Admission, Ledger
-from fedmf.runs import Run, Session
+from fedmf.runs import Run, Session, verify_statement
 
 USERS, ROUNDS = 24, 12
 
@@ -203,3 +204,10 @@ def test_rounds_lost_with_a_backup_cannot_be_counted_where_nobody_knows_who_came
             == "who came to the rounds that were lost is not known"
         )
     assert device_run().plan().without_losses is None
+
+
+def test_others_can_verify_what_is_published_of_it(tmp_path: Path) -> None:
+    run_small(tmp_path / "run", device_run())
+    assert command(["account", str(tmp_path / "run"), "--publish", str(tmp_path / "public")]) == 0
+    found = verify_statement(tmp_path / "public" / "statement.json", run=tmp_path / "run")
+    assert any("no user takes part more than k times" in line for line in found.verified)
