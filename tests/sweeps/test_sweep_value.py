@@ -160,8 +160,9 @@ def test_a_run_is_a_base_too() -> None:
 
 def test_the_page_and_the_configurations_are_sweeps(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
-    files = [*(root / "configs/sweeps").glob("*.toml")]
-    assert [len(load_sweep(file).cells) for file in files] == [12]
+    cells = {file.stem: len(load_sweep(file).cells) for file in (root / "configs/sweeps").glob("*.toml")}
+    clipping = ("epsilon-2", "epsilon-8", "tokens-epsilon-2", "tokens-epsilon-8")
+    assert cells == {"mechanisms": 12, **{f"adaptive-clipping-{name}": 9 for name in clipping}}
     (tmp_path / "digits.toml").write_text((root / "configs/digits.toml").read_text())
     (tmp_path / "sub").mkdir()
     blocks = re.findall(r"```toml\n(.*?)```", (root / "docs/sweeps.md").read_text(), re.DOTALL)

@@ -128,6 +128,12 @@ def reference(task: Task, local: LocalSGD, user: int) -> Tensor:
     return torch.cat(moved).detach()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def made() -> None:
+    """Machine code, once and not in every process of the tests."""
+    integers(task_of([2], "one dense layer"), RULES["one step"], 1.0)
+
+
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("chain", CHAINS)
 def test_sums_are_those_of_clipped_updates(chain: str, rule: str) -> None:

@@ -123,7 +123,7 @@ def names_taking(symbol: str) -> list[str]:
     """The mechanisms that take a parameter, column-normalised forms left out.
 
     >>> names_taking("gamma")
-    ['bifr', 'bfr']
+    ['bifr', 'bfr', 'rated-bfr']
     """
     return [
         family.name
