@@ -101,7 +101,7 @@ def test_a_run_that_was_not_begun_says_so(tmp_path: Path) -> None:
     )
 
 
-@SIGNALS
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143)], ids=["SIGTERM"])
 def test_a_stream_goes_on_with_the_same_command(tmp_path: Path, number: signal.Signals, code: int) -> None:
     rows = write_rows(tmp_path / "rows.csv", sample()).read_text().splitlines(keepends=True)
     command = [*STREAM.split(), "--input", "-", "--output", "out.jsonl", "--state", "state"]

@@ -192,7 +192,7 @@ def test_on_ray(tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "simulations" / "accounting" / "non_interference.py"
     command = [sys.executable, str(script), "--engine", "ray", "--data", "linear", "--json"]
     done = subprocess.run(
-        [*command, "--messages", "slice", "--behaviour", "raise", "exit", "nan"],
+        [*command, "--messages", "slice", "--behaviour", "exit", "nan"],
         capture_output=True,
         text=True,
         timeout=240,
@@ -201,7 +201,6 @@ def test_on_ray(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     cells = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(cell["behaviour"], cell["outside"]) for cell in cells] == [
-        ("raise", []),
         ("exit", []),
         ("nan", []),
     ]

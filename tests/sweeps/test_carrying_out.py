@@ -272,8 +272,6 @@ def test_ctrl_c_ends_a_sweep_with_a_line(tmp_path: Path) -> None:
         "--processes 2"
     )
     wait_for(lambda: group_is_gone(process.pid))
-    results, _ = go_on(tmp_path)
-    assert results["failures"] == []
 
 
 def test_two_processes_do_not_share_a_sweep(tmp_path: Path) -> None:
