@@ -102,7 +102,7 @@ def ended():
     report(code=code, result=[hashlib.sha256(open(name, "rb").read()).hexdigest() for name in files])
 
 rng = random.Random(1)
-for output, stride in (("out.jsonl", 1), ("out.parquet", 4), ("endless.jsonl", 6)):
+for output, stride in (("out.jsonl", 1), ("out.parquet", 8), ("endless.jsonl", 12)):
     for mode in ("undisturbed", "writes", "random"):
         os.mkdir(os.path.join(folder, mode + "-" + output))
         os.chdir(os.path.join(folder, mode + "-" + output))
@@ -143,7 +143,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(("output", "deaths"), [("out.jsonl", 24), ("out.parquet", 5), ("endless.jsonl", 5)])
+@pytest.mark.parametrize(("output", "deaths"), [("out.jsonl", 24), ("out.parquet", 2), ("endless.jsonl", 2)])
 def test_killed_streams_end_alike(lines: list[dict[str, Any]], output: str, deaths: int) -> None:
     own = [line for line in lines if line["output"] == output]
     ends = {mode: [line for line in own if line["mode"] == mode and "code" in line] for mode in MODES}
