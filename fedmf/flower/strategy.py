@@ -143,13 +143,14 @@ class CorrelatedNoiseStrategy(Strategy):
         """
         total = self.server.new_sum()
         self._present, self._failures = [], []
-        for reply in replies:
-            part = self._asked.part_of(reply)
-            if part is None:
-                self._refuse([""], f"node {reply.metadata.src_node_id}: nobody is asked for this reply")
-            elif arrived(reply):
-                self._present.extend(part[1])
-                self._fold(total, reply, *part)
+        with self.server.times.measure(server_round, "clients"):
+            for reply in replies:
+                part = self._asked.part_of(reply)
+                if part is None:
+                    self._refuse([""], f"node {reply.metadata.src_node_id}: nobody is asked for this reply")
+                elif arrived(reply):
+                    self._present.extend(part[1])
+                    self._fold(total, reply, *part)
         self._present.sort()
         if self._runs_ahead:
             self._telling.tell()  # all of the last round, before anything of this one
@@ -268,20 +269,22 @@ class CorrelatedNoiseStrategy(Strategy):
     def _run_round(self, number: int, grid: Grid, wait: Wait, config: ConfigRecord) -> None:
         self._timetable.wait()
         self._begun = self._telling.clock()
-        replies = Persistence(wait, self.retries).replies(
-            f"round {number}",
-            grid,
-            self._assignment,
-            lambda: self.configure_train(number, ArrayRecord(), config, grid),
-            self._is_worth_asking_again,
-        )
+        with self.server.times.measure(number, "clients"):
+            replies = Persistence(wait, self.retries).replies(
+                f"round {number}",
+                grid,
+                self._assignment,
+                lambda: self.configure_train(number, ArrayRecord(), config, grid),
+                self._is_worth_asking_again,
+            )
         if replies is None:
             raise RuntimeError(
                 f"no reply to round {number} arrived in {self.retries + 1} attempts; stopped. Nothing of it "
                 "was released: resume the run when nodes answer again."
             )
         self.aggregate_train(number, replies)
-        self._evaluate(number, grid, wait)
+        with self.server.times.measure(number, "evaluation"):
+            self._evaluate(number, grid, wait)
         report = self._report(number)
         self._telling.hold(report)
         if not self._runs_ahead or report.failures or report.seconds > _SHORT:

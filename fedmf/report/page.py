@@ -16,6 +16,7 @@ from fedmf.report.lines import COLOURS, DASHES, LineChart, Series
 from fedmf.report.reading import RunFigures
 from fedmf.report.tables import different_settings, drawn_columns, figures_of, incomparable, is_private
 from fedmf.report.template import TEMPLATE
+from fedmf.runs import PHASES
 from fedmf.version import SOFTWARE
 
 __all__ = ["render_report"]
@@ -58,6 +59,7 @@ def render_report(runs: Sequence[RunFigures], public: bool = False) -> str:
         ("Privacy spent", _spending(runs), []),
         ("Noise", _noise(runs), _correlations(names, runs)),
         ("Who took part", [], _participation(names, runs)),
+        ("Time", _times(runs), []),
     ]
     compared = [("Figures", figures_of(runs, said))]
     if len(runs) > 1 and not public:
@@ -202,12 +204,35 @@ def _noise(runs: Sequence[RunFigures]) -> list[LineChart]:
     return [chart for chart in charts if chart.runs]
 
 
+def _times(runs: Sequence[RunFigures]) -> list[LineChart]:
+    """Seconds by phase, summed from the first round on: slopes are what a round costs."""
+    charts = [
+        LineChart(
+            f"Seconds spent: {phase}",
+            "rounds released",
+            [Series(at, _summed(run, phase)) for at, run in enumerate(runs)],
+            note=f"{meaning[:1].upper()}{meaning[1:]}. Summed; rounds of a killed process are missing.",
+            private=False,
+        )
+        for phase, meaning in PHASES.items()
+    ]
+    return [chart for chart in charts if chart.runs]
+
+
+def _summed(run: RunFigures, phase: str) -> list[tuple[float, float]]:
+    known = [(t, phases[phase]) for t, phases in sorted(run.phases.items()) if phase in phases]
+    total = np.cumsum([seconds for _, seconds in known])
+    return [(known[at][0], float(total[at])) for at in _places(len(known))]
+
+
+def _places(count: int) -> list[int]:
+    """At most so many, first and last among them."""
+    return [*map(int, np.unique(np.linspace(0, count - 1, _POINTS).astype(int)))] if count else []
+
+
 def _thinned(values: Any) -> list[tuple[float, float]]:
     """(round, value) of at most so many rounds, from 1."""
-    if not len(values):
-        return []
-    at = np.unique(np.linspace(0, len(values) - 1, _POINTS).astype(int))
-    return list(zip((at + 1).astype(float).tolist(), values[at].tolist(), strict=True))
+    return [(at + 1.0, float(values[at])) for at in _places(len(values))]
 
 
 def _correlations(names: Sequence[str], runs: Sequence[RunFigures]) -> list[CellMap]:

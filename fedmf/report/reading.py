@@ -11,7 +11,7 @@ from fedmf.accounting import PrivacyStatement, build_statement
 from fedmf.errors import ConfigError
 from fedmf.report.noise_level import NoiseLevel, noise_level
 from fedmf.report.spent import Histories, SpentPrivacy, privacy_spent
-from fedmf.runs import LEDGER, METRICS, opened_record
+from fedmf.runs import LEDGER, METRICS, opened_record, read_phases
 
 __all__ = ["Metrics", "RunFigures", "read_run"]
 
@@ -35,6 +35,7 @@ class RunFigures:
         spent: ε over rounds.
         noise: of every round.
         histories: who took part when; **not private**.
+        phases: seconds by phase and rounds released; **not private**: users' examples decide what is slow.
     """
 
     name: str
@@ -44,6 +45,7 @@ class RunFigures:
     spent: SpentPrivacy
     noise: NoiseLevel
     histories: Histories
+    phases: Mapping[int, Mapping[str, float]]
 
 
 def read_run(path: Path) -> RunFigures:
@@ -67,6 +69,7 @@ def read_run(path: Path) -> RunFigures:
         privacy_spent(header.plan, statement, trained, evaluated),
         noise_level(header),
         trained,
+        read_phases(path),
     )
 
 

@@ -9,7 +9,7 @@ from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
     from fedmf.runs.budget import UserBudgets, within_total
-    from fedmf.runs.clip_norm import clipped_sums
+    from fedmf.runs.clip_norm import clipped_sums, local_trainer
     from fedmf.runs.cost_estimate import dry_run, seconds_of_a_round
     from fedmf.runs.directory import FAILURES, RunDirectory
     from fedmf.runs.evaluation import (
@@ -68,10 +68,10 @@ if TYPE_CHECKING:
         read_statement,
         verify_statement,
     )
-    from fedmf.runs.recorded import LEDGER, opened_record, read_header
+    from fedmf.runs.recorded import LEDGER, PHASES, opened_record, read_header, read_phases
     from fedmf.runs.released_model import ReleasedModel, WholeModel, initial_parameters, load_model
     from fedmf.runs.run import Run, difference
-    from fedmf.runs.server import PrivateServer, local_trainer
+    from fedmf.runs.server import PrivateServer
     from fedmf.runs.session import Session
     from fedmf.runs.tables import Scalar, dotted_keys, load_run, parse_assignments, render_toml, run_of
 else:
@@ -82,6 +82,7 @@ __all__ = [
     "LEDGER",
     "METRICS",
     "NAMED_TASKS",
+    "PHASES",
     "CentralEvaluation",
     "Checkpoints",
     "Classification",
@@ -142,6 +143,7 @@ __all__ = [
     "public_statement",
     "publish_statement",
     "read_header",
+    "read_phases",
     "read_statement",
     "render_toml",
     "run_of",

@@ -17,11 +17,11 @@ from fedmf.optim import RoundRelease, ServerOptimizer, ServerPass
 from fedmf.records import Underway
 from fedmf.runs.clip_norm import QuantileRelease, sums_for
 from fedmf.runs.directory import RunDirectory
-from fedmf.runs.run import Run
+from fedmf.runs.recorded import PhaseTimes
 from fedmf.runs.second_release import SecondMomentRelease
-from fedmf.training import FixedPointSum, IsolatedTrainer, LocalTrainer, Task, Trainer
+from fedmf.training import FixedPointSum
 
-__all__ = ["BudgetExhaustedError", "PrivateServer", "local_trainer"]
+__all__ = ["BudgetExhaustedError", "PrivateServer"]
 
 
 class BudgetExhaustedError(RuntimeError):
@@ -66,6 +66,7 @@ class PrivateServer:
     Attributes:
         keys: which key makes which row of noise.
         sums: how the updates of the next round are clipped, to ζ_t, and summed.
+        times: where the time of the rounds goes.
         lost: rounds whose work an interruption cost: they were released after the last checkpoint. Their rows
             of noise are never used again.
 
@@ -96,6 +97,7 @@ class PrivateServer:
         self._t = 0 if restored is None else restored[0]
         self._coming: tuple[_Made, Underway] | None = None
         self._failed: BaseException | None = None
+        self.times = PhaseTimes()
         self._waiting = threading.Lock()
         self.keys = KeySchedule.of_record(directory.key, directory.ledger, self._t)
         self._noise = self._noise_stream(initial.numel(), storage or NoiseStorage())
@@ -218,7 +220,8 @@ class PrivateServer:
             LedgerError: the disk failed; nothing is released.
         """
         made = self._made(total, users)
-        made.commit()
+        with self.times.measure(self._t + 1, "commit"):
+            made.commit()
         self._adopt(made)
         return made.parameters
 
@@ -240,7 +243,8 @@ class PrivateServer:
             if self._coming is None:
                 return
             made, underway = self._coming
-            self._failed = underway.end()
+            with self.times.measure(self._t + 1, "commit"):
+                self._failed = underway.end()
             if self._failed is None:
                 self._adopt(made)
             self._coming = None
@@ -274,7 +278,8 @@ class PrivateServer:
                 "Nothing was released."
             )
         self.keys.open_in(self.directory.ledger)
-        parameters, state = self._stepped(total)
+        with self.times.measure(self._t + 1, "noise and step"):
+            parameters, state = self._stepped(total)
         course = None if self._quantile is None else self._quantile.after(self._t, total)
         return _Made(parameters, state, course, self._commit(users, parameters, state, course))
 
@@ -315,16 +320,3 @@ class PrivateServer:
             noise = self._noise_state(course)
             return partial(self.directory.commit, self._t, users, parameters, state, noise)
         return partial(self.directory.commit_row, self._t, users)
-
-
-def local_trainer(run: Run, task: Task) -> Trainer:
-    """What trains the users of a run, in this process or in others.
-
-    Args:
-        run: says how, and within which limits.
-        task: built from it, on the device where users are trained.
-    """
-    limits = run.execution.user_limits
-    if run.execution.isolation == "process":
-        return IsolatedTrainer(task, run.task_source.build, run.local, limits)
-    return LocalTrainer(task, run.local, limits=limits)

@@ -218,7 +218,8 @@ class Session:
         """
         t, dataset = self.server.t, self.task.dataset
         if self.evaluation_due(t) and t not in self.metrics:
-            epsilon, values = self._epsilon_after(t), self.task.evaluate(self.server.parameters)
+            with self.server.times.measure(t, "evaluation"):
+                epsilon, values = self._epsilon_after(t), self.task.evaluate(self.server.parameters)
             row = {central(name, dataset): value for name, value in values.items()}
             norm = {} if self.server.course is None else {"clip_norm": self.server.clip_norm}
             self._keep(t, {**row, "epsilon": epsilon if math.isfinite(epsilon) else None, **norm})
@@ -251,6 +252,7 @@ class Session:
             ConfigError: the disk failed.
         """
         self._keep_estimates()
+        self.server.times.write(self.directory.path)
         columns = metric_columns(self.task, self.run.evaluation, self.run.clipping)
         try:
             write_metrics(self.directory.path, self.metrics, columns)

@@ -1,6 +1,6 @@
 """How the updates of a round are clipped and summed, and the clip norm where it follows what was released."""
 
 from fedmf.runs.clip_norm.quantile_release import QuantileRelease
-from fedmf.runs.clip_norm.sums import clipped_sums, sums_for
+from fedmf.runs.clip_norm.sums import clipped_sums, local_trainer, sums_for
 
-__all__ = ["QuantileRelease", "clipped_sums", "sums_for"]
+__all__ = ["QuantileRelease", "clipped_sums", "local_trainer", "sums_for"]

@@ -1,6 +1,7 @@
 """A run's records: the header written from its plan, and computed again when it is read; reading them all."""
 
 from fedmf.runs.recorded.header import evaluation_header, file_digest, header_of, recorded_header
+from fedmf.runs.recorded.phases import PHASES, PhaseTimes, read_phases
 from fedmf.runs.recorded.reading import (
     EVALUATION_LEDGER,
     KEY,
@@ -17,6 +18,8 @@ __all__ = [
     "EVALUATION_LEDGER",
     "KEY",
     "LEDGER",
+    "PHASES",
+    "PhaseTimes",
     "check_header",
     "evaluation_header",
     "file_digest",
@@ -25,6 +28,7 @@ __all__ = [
     "opened_evaluations",
     "opened_record",
     "read_header",
+    "read_phases",
     "recorded_header",
     "require_run",
 ]
