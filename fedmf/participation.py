@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
-__all__ = ["Adjacency", "Participation"]
+__all__ = ["LARGEST_HORIZON", "Adjacency", "Participation"]
 
 #: How neighbouring data sets differ in one user: its rows become zero, or become those of another user.
 Adjacency = Literal["zero-out", "replace-one"]
+
+#: The most rounds that closed forms and optimised banded Toeplitz matrices are built for, which takes minutes
+#: there and seconds at 10⁶.
+LARGEST_HORIZON: Final = 10_000_000
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The command line: exit codes, one-line errors, and what scripts may rely on."""
 
+import inspect
 import json
 import os
 import re
@@ -11,9 +12,10 @@ import pandas as pd
 import pytest
 from support.command_line import one_line
 from support.small_runs import small_run
+from typer.models import CommandInfo
 
 from fedmf.accounting import at_least, at_most
-from fedmf.cli.app import run
+from fedmf.cli.app import application, run
 from fedmf.runs import load_run
 from fedmf.runs.tables import render_toml
 
@@ -179,6 +181,78 @@ def test_bad_files_are_one_line(finished: Path, tmp_path: Path, capsys: pytest.C
     assert (tmp_path / "other" / "notes.txt").read_text() == "mine"
 
 
+def test_odd_numbers_and_places_are_one_line(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path / "run.toml")
+    Path("rows.csv").write_text("a,b\n0.1,0.2\n0.3,0.1\n")
+    Path("text.npy").write_text("no array")
+    Path("empty.csv").touch()
+    huge = "9" * 25
+    stream = ["stream", "--input", "rows.csv", "--norm-bound", "1", "--epsilon", "8", "--delta", "1e-5"]
+    restate = [
+        *["restate", "--rounds", "4", "--max-participations", "1", "--min-separation", "4"],
+        *["--noise-multiplier", "1", "--delta", "1e-5"],
+    ]
+    plan = ["simulate", "run.toml", "--dry-run"]
+    cases = [
+        ([*stream, "--every", huge], "R (every) must be a whole number in 1..2147483647"),
+        ([*stream, "--rounds", huge], "n (rounds) must be a whole number in 1..10000000"),
+        ([*stream, "--norm-bound", "1e308"], "zeta (norm bound) must lie in 1e-100..1e+100"),
+        ([*stream, "--norm-bound", "1e-320"], "zeta (norm bound) must lie in 1e-100..1e+100"),
+        ([*stream, "--norm-bound", "nan"], "zeta (norm bound) must lie in"),
+        ([*stream, "--epsilon", "1e308"], "ε (privacy loss) must be at most 1e+100"),
+        ([*stream, "--output", "/proc/fedmf.jsonl"], "output (file) must be writable; got /proc/fedmf.jsonl"),
+        ([*stream, "--restored-from-backup"], "needs --state DIR"),
+        ([*restate, "--rounds", huge, "--mechanism", "bisr"], "n (rounds) must be at most 10000000"),
+        ([*restate, "--strategy", "none.npy"], "none.npy cannot be read: No such file or directory."),
+        ([*restate, "--strategy", "text.npy"], "must be a file of numpy.save with one array of real numbers"),
+        ([*restate, "--mechanism", "☃"], "got '☃'. fedmf design lists them."),
+        ([*plan, "--set", f"cohorts.rounds={2**31 - 1}"], "n (rounds) must be a whole number in 1..10000000"),
+        ([*plan, "--total-epsilon", "nan"], "go together"),
+        ([*plan, "--with", "none", "--total-epsilon", "9"], "--dry-run starts nothing"),
+        ([*plan, "--prepare"], "--dry-run starts nothing"),
+        (["simulate", "run.toml", "--out", "run", "--tensorboard", "rows.csv"], "got the file rows.csv"),
+        (["design", "--rounds", "9", "--trace", "empty.csv", "--size", "1"], "columns user, time; got none."),
+        (["audit", "run.toml", "--canaries", huge], "16<=x<=10000000"),
+        (["audit", "run.toml", "--seed", "-1"], "x>=0"),
+        (["keygen", ""], ". exists already"),
+    ]
+    for arguments, message in cases:
+        assert run(arguments) == 2, arguments
+        assert message in one_line(capsys), arguments
+    assert not Path("run").exists()
+
+
+def test_files_from_windows_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, trace = write_config(tmp_path / "run.toml"), tmp_path / "trace.csv"
+    hours = "".join(f"{user},{3600 * hour}\n" for user in "abc" for hour in range(24))
+    for file, text in ((config, config.read_text()), (trace, "user,time\n" + hours)):
+        file.write_text("\ufeff" + text.replace("\n", "\r\n"), encoding="utf-8", newline="")
+    assert render_toml(load_run(config)) == write_config(tmp_path / "again.toml").read_text()
+    plan = ["design", "--rounds", "5", "--size", "1", "--mechanism", "identity", "--json"]
+    assert run([*plan, "--trace", str(trace)]) == 0, capsys.readouterr().err
+
+
+def test_what_is_no_run_of_a_statement_is_not_called_damaged(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["account", str(finished), "--publish", str(tmp_path / "public")]) == 0
+    other = tmp_path / "other"
+    config = write_config(tmp_path / "run.toml")
+    assert run(["simulate", str(config), "--out", str(other), "--prepare"]) == 0
+    capsys.readouterr()
+    for directory, message in (
+        (tmp_path / "none", "none is not a run directory: it has no ledger.sqlite."),
+        (other, "the record has 0 rounds; the statement says 12."),
+    ):
+        assert run(["verify", str(tmp_path / "public" / "statement.json"), "--run", str(directory)]) == 2
+        shown = one_line(capsys)
+        assert message in shown
+        assert "damaged" not in shown
+
+
 def test_cuda_without_a_gpu_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import torch
 
@@ -186,6 +260,8 @@ def test_cuda_without_a_gpu_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
         pytest.skip("this machine has a CUDA GPU, so asking for one is no error")
     config = write_config(tmp_path / "run.toml")
     assert run(["simulate", str(config), "--device", "cuda", "--out", str(tmp_path / "run")]) == 2
+    assert "needs an NVIDIA GPU" in one_line(capsys)
+    assert run(["simulate", str(config), "--device", "cuda", "--dry-run"]) == 2
     assert "needs an NVIDIA GPU" in one_line(capsys)
 
 
@@ -215,6 +291,19 @@ def test_failed_users_are_told_of_where_there_is_no_privacy_to_lose(
     assert told == (kind == "none")
     assert "user_examples" in (tmp_path / "run" / "failures.jsonl").read_text()
     assert "user_examples is" not in captured.out
+
+
+def test_a_terminal_that_cannot_show_epsilon_ends_nothing() -> None:
+    plan = ["--rounds", "9", "--max-participations", "1", "--min-separation", "9", "--mechanism", "identity"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedmf", "design", *plan, "--epsilon", "1", "--delta", "1e-5"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"\u03b5 = 1" in done.stdout
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,6 +341,24 @@ def test_a_dry_run_says_what_a_run_promises_and_costs_and_writes_nothing(
     config = write_config(tmp_path / "run.toml", private=False)
     assert run(["simulate", str(config), "--dry-run"]) == 0
     assert re.search(r"^epsilon +infinite: no noise$", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", application.registered_commands, ids=lambda command: command.name)
+def test_help_shows_the_docstring_whole_an_example_and_what_every_argument_is(
+    command: CommandInfo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def words(text: str) -> str:
+        return " ".join(re.sub("[╭╮╰╯─│]", " ", text).split())
+
+    assert command.callback is not None
+    monkeypatch.setenv("COLUMNS", "600")
+    assert run([str(command.name), "--help"]) == 0
+    shown = words(capsys.readouterr().out)
+    for line in str(inspect.getdoc(command.callback)).splitlines():
+        assert words(line) in shown  # `[trials]` would be swallowed as markup
+    for parameter in inspect.signature(command.callback).parameters.values():
+        assert words(parameter.default.help) in shown
+    assert f"Example: fedmf {command.name} " in shown
 
 
 def test_help_teaches_and_imports_nothing_heavy() -> None:

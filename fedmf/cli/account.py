@@ -67,6 +67,8 @@ def account(
     Several directories are runs and streams on the same people, each with a noise key of its own: users are
     joined by id (docs/composition.md). Or they are branches of one run, such as copies that both went on:
     their shared rounds count once.
+
+    Example: fedmf account runs/a --publish public --sign-with operator.key
     """
     if len(run_dirs) == 1 and _is_stream(run_dirs[0]):
         if users is not None or publish is not None or sign_with is not None:

@@ -31,20 +31,23 @@ def audit(
         False, "--end-to-end", help="Real runs with canary users, and the whole command with hostile users."
     ),
     canaries: int = typer.Option(
-        2000, help="Canary users in each run of the mechanism alone; end to end it is the run's users."
+        2000,
+        min=16,
+        max=10_000_000,
+        help="Canary users in each run of the mechanism alone; end to end it is the run's users.",
     ),
     runs: int = typer.Option(
         0, help="Independent runs with canaries.", show_default="1, end to end 10", min=0
     ),
     world_runs: int = typer.Option(
-        10, help="End to end: runs of each world under fresh keys, for an interval of mu; 0 for none."
+        10, min=0, help="End to end: runs of each world under fresh keys, for an interval of mu; 0 for none."
     ),
     behaviour: list[str] = typer.Option(
         [], metavar="NAME", help="End to end: how users misbehave. Repeatable; default: nine ways."
     ),
     confidence: float = typer.Option(0.99, help="Confidence of the lower bounds."),
     seed: int | None = typer.Option(
-        None, help="Seed of the canaries' coins, not end to end; default: unseeded."
+        None, min=0, help="Seed of the canaries' coins, not end to end; default: unseeded."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:

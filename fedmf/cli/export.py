@@ -20,6 +20,8 @@ def export(
     """Write the model that a run released last, by the names of the module's parameters.
 
     Neither the data nor the task of the run are needed. A file that exists is never replaced.
+
+    Example: fedmf export runs/a --output model.safetensors
     """
     from fedmf.records import write_tensors
     from fedmf.runs import ReleasedModel

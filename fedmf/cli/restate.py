@@ -68,7 +68,7 @@ def restate(
     The figures are those of the worst user that (k, b)-min-separation allows, for both adjacencies.
 
     Example: fedmf restate --mechanism tree --param full=1 --rounds 2000 --max-participations 6
-    --min-separation 313 --noise-multiplier 7 --delta 1e-10
+    --min-separation 314 --noise-multiplier 7 --delta 1e-10
     """
     from fedmf.accounting import design
     from fedmf.accounting import restate as compute
@@ -148,10 +148,14 @@ def _read(file: Path) -> Factorization:
 
     try:
         matrix = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise typer.BadParameter(f"--strategy must be a file of numpy.save; {file}: {error}") from None
+    except OSError as error:
+        raise typer.BadParameter(f"--strategy {file} cannot be read: {error.strerror or error}.") from None
+    except (ValueError, EOFError):  # whose message would advise to load pickled objects, which can run code
+        matrix = None
     if not isinstance(matrix, np.ndarray) or matrix.dtype.kind not in "iuf":
-        raise typer.BadParameter(f"--strategy must hold one array of real numbers; {file} does not.")
+        raise typer.BadParameter(
+            f"--strategy must be a file of numpy.save with one array of real numbers; {file} is not."
+        )
     return square_strategy(matrix)
 
 

@@ -95,8 +95,8 @@ def simulate(
     """Train with user-level differential privacy and correlated noise.
 
     Writes a run directory with the configuration, metrics (Parquet), participation ledger, checkpoint,
-    learning curve and privacy statement. A run that was stopped in any way, kill -9 included, continues
-    with --resume and ends with the same model, bit for bit.
+    learning curve and privacy statement. A run that was stopped in any way, kill -9 included, goes on with
+    --resume: what was released stays, no round is repeated, and later rounds get fresh noise.
 
     Example: fedmf simulate configs/digits.toml --set mechanism.kind=cgd --set privacy.epsilon=2
     """
@@ -117,11 +117,13 @@ def simulate(
         run = run_of({**dotted_keys(stored), **overrides}) if overrides else stored
     else:
         raise ConfigError("simulate needs CONFIG.toml, or --resume DIR to continue a stopped run.")
-    if dry_run:
-        _show_plan(run)
-        return
     if (total is not None) != bool(earlier) or (earlier and resume is not None):
         raise ConfigError("--with DIR and --total-epsilon E go together, and with a new run.")
+    if dry_run and (prepare or earlier):
+        raise ConfigError("--dry-run starts nothing and counts nobody; leave out --prepare and --with.")
+    if dry_run:
+        _show_plan(run, device.value)
+        return
     observers = [] if tensorboard is None else [TensorBoard(tensorboard)]
     place = resume or out or _place(run.execution.output_dir, config)
     if total is not None:
@@ -171,11 +173,11 @@ def _how(place: Path) -> str:
     return f"every finished round is kept, go on with: fedmf simulate --resume {shlex.quote(str(place))}"
 
 
-def _show_plan(run: Run) -> None:
+def _show_plan(run: Run, device: str) -> None:
     """What a run would promise and cost, without starting it."""
     from fedmf.runs import dry_run
 
-    for name, value in dry_run(run).items():
+    for name, value in dry_run(run, device).items():
         typer.echo(f"{name:<22} {value}")
 
 

@@ -172,14 +172,16 @@ def stream(
 ) -> None:
     """Release private running means and covariances, a step for each row.
 
-    With --state, a stream that was stopped in any way, kill -9 included, goes on with the same command and
-    ends with the same output, bit for bit; the privacy statement is in that directory too. What depends on
-    rows without noise, such as how many could not be read, is in its file operator.json and nowhere else.
+    With --state, a stream that was stopped in any way, kill -9 included, goes on with the same command: what
+    was released stays, and later steps get fresh noise. The privacy statement is in that directory too. What
+    depends on rows without noise, such as how many could not be read, is in its file operator.json alone.
 
     Example: fedmf stream --input rows.csv --norm-bound 1 --epsilon 8 --delta 1e-5 --output moments.parquet
     """
     from fedmf.streaming import Settings
 
+    if restored and state is None:
+        raise typer.BadParameter("--restored-from-backup needs --state DIR, the directory that was restored.")
     if plot is not None:
         from fedmf.cli.plots import check_picture
 

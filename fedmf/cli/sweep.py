@@ -43,7 +43,7 @@ def sweep(
     no finished run; a larger sweep can go on with the directory of a smaller one.
 
     On private data a sweep is not covered by the epsilon of one run: what all its runs cost together is
-    printed beside the results. With a table [trials] the number of runs is random and secret, the best run
+    printed beside the results. With a table `trials` the number of runs is random and secret, the best run
     alone is released, and epsilon is that of the best (docs/composition.md).
 
     Example: fedmf sweep configs/sweeps/mechanisms.toml --out sweeps/mechanisms --processes 2

@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 from fedmf.cohorts.cohort import CohortSchedule
 from fedmf.cohorts.fixed import CyclicSchedule, RandomSchedule, cyclic_participation
 from fedmf.cohorts.sampled import BallsInBins, CyclicPoisson, MinSeparationSampling, SampledSchedule
-from fedmf.participation import Participation
+from fedmf.participation import LARGEST_HORIZON, Participation
 from fedmf.values import Value, check_whole
 
 __all__ = [
@@ -54,7 +54,8 @@ class Cohorts(Value, ABC):
         ):
             value = getattr(self, name)
             if value is not None:
-                check_whole(f"{symbol} ({name})", value)
+                most = LARGEST_HORIZON if name == "rounds" else 2**31 - 1
+                check_whole(f"{symbol} ({name})", value, most=most)
 
     def participation(self, users: int, bands: int | None = None) -> Participation:
         """The (n, k, b) contract, what is unset derived.

@@ -49,6 +49,7 @@ class SigningKey:
         Raises:
             ConfigError: something is at one of the places, or it cannot be written; nothing is left.
         """
+        require_free(path)
         public = path.with_name(path.name + ".pub")
         require_free(public)
         key = Ed25519PrivateKey.generate()

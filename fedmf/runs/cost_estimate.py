@@ -11,6 +11,7 @@ from fedmf.accounting import Plan, at_least, at_most
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, NoiseKey
 from fedmf.runs.planning import plan_run
 from fedmf.runs.run import Run
+from fedmf.runs.session import check_device
 from fedmf.training import Task, preflight, seconds_of_training
 
 __all__ = ["dry_run", "seconds_of_a_round"]
@@ -31,6 +32,7 @@ def dry_run(run: Run, device: str = "cpu") -> dict[str, str]:
     Raises:
         ConfigError: the run cannot be executed.
     """
+    check_device(device)
     task, plan = _planned(run, device)
     model, n = task.model, run.cohorts.rounds
     inverse = plan.mechanism.factorization.recurrence()

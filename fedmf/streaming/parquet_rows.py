@@ -158,7 +158,7 @@ class ParquetReader(RowReader):
         try:
             yield
         except (arrow.ArrowException, OSError) as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = " ".join(str(error).split())[:200].rstrip(".")
             raise InputError(
                 f"input {self._path} cannot be read on after row {self.first_row + self._seen - 1}: {reason}."
             ) from None

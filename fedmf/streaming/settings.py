@@ -9,10 +9,15 @@ from typing import Any, Final, Self
 
 from fedmf.factorization import Factorization, factorization_from_dict
 from fedmf.moments import METHODS
+from fedmf.participation import LARGEST_HORIZON
+from fedmf.values import check_whole
 
 __all__ = ["DEFAULT_MECHANISM", "Settings"]
 
 DEFAULT_MECHANISM: Final = "banded-toeplitz"
+
+#: Norm bounds whose squares, and noise in units of them, are far from overflow and underflow.
+_SHORTEST, _LONGEST = 1e-100, 1e100
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,7 @@ class Settings:
     """What the operator asked for, as far as it shapes noise and releases.
 
     Args:
-        norm_bound: ζ.
+        norm_bound: ζ, in 1e-100..1e100.
         epsilon: ε.
         delta: δ.
         rounds: n; None for the number of rows of the input, or for no horizon.
@@ -74,10 +79,14 @@ class Settings:
             raise ValueError(
                 f"workload must be given once, or twice for the two moments; got {len(self.workloads)}."
             )
-        if self.every < 1:
-            raise ValueError(f"R (every) must be at least 1; got {self.every}.")
-        if self.rounds is not None and self.rounds < 1:
-            raise ValueError(f"n (rounds) must be at least 1; got {self.rounds}.")
+        if not _SHORTEST <= self.norm_bound <= _LONGEST:
+            raise ValueError(
+                f"zeta (norm bound) must lie in {_SHORTEST}..{_LONGEST}; got {self.norm_bound}. Its square "
+                "is the scale of second moments."
+            )
+        check_whole("R (every)", self.every)
+        if self.rounds is not None:
+            check_whole("n (rounds)", self.rounds, most=LARGEST_HORIZON)
         if self.unbounded:
             self._check_unbounded()
         if self.min_separation is not None and self.user_column is None and self.max_participations is None:

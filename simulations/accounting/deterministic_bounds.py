@@ -62,7 +62,7 @@ def table(cells: Cells) -> str:
         "estimate (bold within 3 %), the [theorem](../deterministic.md) used (E: equal bins, C: conditional",
         "moments, –: no amplification), CPU seconds of the two; parameters from the search for the amplified",
         "error. The estimate's standard error is 3 % of δ, about 0.2 % of the noise.",
-        "Written by `simulations/accounting/deterministic_bounds.py`; empty cells are not computed yet.",
+        "Written by `simulations/accounting/deterministic_bounds.py`; what was not computed is left empty.",
     ]
     letters = {"equal bins": "E", "conditional moments": "C", "no amplification": "–"}
     for setting in SETTINGS:

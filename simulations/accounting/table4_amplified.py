@@ -127,7 +127,7 @@ def table(cells: Cells) -> str:
         "RMSE at n = 3900, k = 10, b = 390, δ = 10⁻⁵ with amplification (DP-λCGD, Table 4): the paper's",
         "figure, ours with half the width of its 95 % interval, the difference; (!) marks more than 1 %.",
         "DP-SGD with Poisson sampling (upper bounds), the rest with Balls-in-Bins. Written by",
-        "`simulations/accounting/table4_amplified.py`; empty cells are not computed yet.",
+        "`simulations/accounting/table4_amplified.py`; what was not computed is left empty.",
         "",
         "| mechanism | " + " | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS) + " |",
         "|---|" + "---|" * len(EPSILONS),

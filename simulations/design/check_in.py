@@ -218,7 +218,8 @@ def draw(path: Path, sizes: dict[str, np.ndarray], timers: list[Row], size: int)
     for name, values in sizes.items():
         left.plot(np.arange(values.size) / HOURS, values, linewidth=0.9, label=name)
     left.axhline(size, color="grey", linestyle=":", label="wanted")
-    left.set(xlabel="day", ylabel="users in the round", title="forecast plan", xlim=(0, 14), ylim=(0, None))
+    left.set(xlabel="day", ylabel="users in the round", title="forecast plan", xlim=(0, 14))
+    left.set_ylim(0, 1.35 * max(values.max() for values in sizes.values()))  # room for the legend
     for name in timers[0]:
         if name not in ("b", "made for b"):
             ratio = [row[name] / row["made for b"] for row in timers]  # type: ignore[operator]

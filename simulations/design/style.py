@@ -17,7 +17,7 @@ _LOOKS = {
     "optimised bands": (_BLUE, "s"), "BandMF, amplified": (_SKY, "s"), "banded": (_SKY, "p"),
     "normalized-banded-toeplitz": (_BROWN, "D"), "with taper": (_SKY, "d"),
     "bsr": (_ORANGE, "^"), "BSR": (_ORANGE, "^"), "square root": (_ORANGE, "^"),
-    "stamped square root": (_BROWN, "^"), "BISR": (_RED, "v"), "γ-BIFR": (_PURPLE, "P"),
+    "stamped square root": (_PURPLE, "v"), "BISR": (_RED, "v"), "γ-BIFR": (_PURPLE, "P"),
     "γ-BFR": (_BROWN, "X"), "1/i + c": (_BLACK, "*"), "optimised inverse": (_SKY, "h"), "BLT": (_GREEN, "D"),
     "tree": (_BROWN, ">"), "DP-SGD": (_GREY, "o"), "identity": (_GREY, "o"), "DP-λCGD": (_BLACK, "<"),
     "best ν-DP-FTRL": (_PURPLE, "s"), "optimised LTI": (_GREEN, "D"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import json
 from pathlib import Path
@@ -204,6 +205,24 @@ def test_rounds_lost_with_a_backup_cannot_be_counted_where_nobody_knows_who_came
             == "who came to the rounds that were lost is not known"
         )
     assert device_run().plan().without_losses is None
+
+
+def test_where_the_trace_lay_is_not_published(tmp_path: Path) -> None:
+    trace = tmp_path / "home-of-ann" / "check-ins.csv"
+    trace.parent.mkdir()
+    lines = [f"{name},{3600 * hour}" for name in "abc" for hour in range(0, 24, 2)]
+    trace.write_text("\n".join(["user,time", *lines]))
+    run_small(tmp_path / "run", device_run(trace=str(trace)))
+    assert command(["account", str(tmp_path / "run"), "--publish", str(tmp_path / "public")]) == 0
+    for file in (tmp_path / "public").iterdir():
+        assert "home-of-ann" not in file.read_text(), file.name
+    statement = json.loads((tmp_path / "public" / "statement.json").read_text())
+    digest = hashlib.sha256(trace.read_bytes()).hexdigest()
+    published = statement["evidence"]["run"]["cohorts"]
+    assert (published["trace"], published["trace_digest"]) == ("check-ins.csv", digest)
+    verify_statement(tmp_path / "public" / "statement.json", run=tmp_path / "run")
+    trace.unlink()
+    verify_statement(tmp_path / "public" / "statement.json", run=tmp_path / "run")
 
 
 def test_others_can_verify_what_is_published_of_it(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ _SIGMA_NUDGE: Final = 4e-12
 _AGREEMENT: Final = 1e-6
 # Where ε approaches 0 it is ill-conditioned in δ, so a relative comparison alone would be meaningless.
 _AGREEMENT_ABSOLUTE: Final = 1e-9
+#: Beyond it dp_accounting's search leaves the range of floats.
+_LARGEST_EPSILON: Final = 1e100
 
 
 def adjacency_factor(adjacency: str) -> int:
@@ -222,6 +224,11 @@ def certified_sigma(epsilon: float, delta: float) -> float:
     0.60023
     """
     sigma = gaussian_sigma(epsilon, delta)
+    if epsilon > _LARGEST_EPSILON:
+        raise ValueError(
+            f"ε (privacy loss) must be at most {_LARGEST_EPSILON}; got {epsilon!r}. Such a budget "
+            "protects nobody."
+        )
     from dp_accounting import get_sigma_gaussian
 
     with np.errstate(divide="ignore"):  # log δ is −∞ for a σ that it tries at a very large ε

@@ -15,6 +15,7 @@ from fedmf.factorization import (
     MechanismChoice,
     Objective,
     Sensitivity,
+    check_rounds,
     errors,
     stated_sensitivity,
 )
@@ -111,6 +112,7 @@ def restate(
             f"sigma (noise_multiplier) must be positive and finite; got {noise_multiplier}. "
             "Without noise nothing is private."
         )
+    check_rounds(participation.rounds)
     if not 0 < delta < 1:
         raise ValueError(f"delta must be in (0, 1); got {delta}.")
     choice = GivenFactorization(choice) if isinstance(choice, Factorization) else choice

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any, Final
 
 from fedmf.accounting.gaussian import gaussian_epsilon, gaussian_mu, gaussian_rho
@@ -26,7 +27,7 @@ def evidence_of(header: RunHeader) -> dict[str, Any]:
     """The header of a run without what no figure of its statement follows from.
 
     Left out are the task and where its data are, the optimizer, the rest of local training and execution,
-    the tensors of the model and all about a file of users' budgets.
+    the tensors of the model, all about a file of users' budgets, and the folder of a trace of check-ins.
 
     Guarantees:
         `RunHeader.from_dict` reads it, and `planned_statement` of both headers is the same. It is a function
@@ -36,6 +37,8 @@ def evidence_of(header: RunHeader) -> dict[str, Any]:
     for table, names in _PARTS.items():
         given = header.run.get(table, {})
         run[table] = {name: given[name] for name in names if name in given}
+    if run["cohorts"].get("trace"):
+        run["cohorts"] = {**run["cohorts"], "trace": Path(run["cohorts"]["trace"]).name}
     if "user_budgets" in run["privacy"]:
         run["privacy"] = {**run["privacy"], "user_budgets": ""}
     shown = {**header.to_dict(), "run": run, "arrays": [], "budgets": ""}

@@ -29,6 +29,8 @@ def reproduce(
 
     Needs a checkout of fedmf's source. The exit code is 1 if a committed result is stale or a difference
     from a paper is not understood.
+
+    Example: fedmf reproduce lambda-cgd-table4
     """
     if quick and full:
         raise ValueError("--quick and --full (form) must not be given together. Leave one out.")

@@ -42,6 +42,9 @@ def registry(
     """Write a published statement for a registry: what the statement knows, and what you add.
 
     The statement is verified first. Only what was published is read: nothing private can get in.
+
+    Example: fedmf registry public/statement.json --name "Digits" --curator "Example Org" --use "Reading post
+    codes" --region "Atlantis" --description "A classifier of digits" --date 2026-11-22 --author "A. Author"
     """
     from fedmf.accounting import Deployment, as_yaml, nist_fields, nist_table, registry_entry
     from fedmf.runs import read_statement, verify_statement

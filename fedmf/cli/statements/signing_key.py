@@ -19,6 +19,8 @@ def keygen(
 
     FILE is for its owner alone (mode 0600): whoever has it can state anything in the operator's name. It has
     no part in the noise; the noise key of a run is another one.
+
+    Example: fedmf keygen operator.key
     """
     from fedmf.records import SigningKey
 

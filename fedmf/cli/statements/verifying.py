@@ -40,6 +40,8 @@ def verify(
 
     Needs neither data nor keys. Says what was verified and what could not be. Whatever does not fit ends with
     one line and exit code 2.
+
+    Example: fedmf verify public/statement.json --signed-by operator.key.pub
     """
     from fedmf.records import read_public_key
     from fedmf.runs import verify_statement

@@ -34,13 +34,12 @@ def read_check_ins(path: Path, rounds_per_day: int) -> CheckIns:
     """
     ids, times = [], []
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file)
             columns = next(rows, [])
             if sorted(columns) != ["time", "user"]:
-                raise ConfigError(
-                    f"check-ins {path} must have the columns user, time; got {', '.join(columns)[:100]}."
-                )
+                given = ", ".join(columns)[:100] or "none"
+                raise ConfigError(f"check-ins {path} must have the columns user, time; got {given}.")
             who, when = columns.index("user"), columns.index("time")
             for row in rows:
                 if len(row) != 2 or not row[who]:

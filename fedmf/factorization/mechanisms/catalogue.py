@@ -79,8 +79,9 @@ def form_of(name: str) -> Form:
     'the first p coefficients of the square root'
     """
     if name not in _FORMS:
-        nearest = difflib.get_close_matches(name, names(), n=1, cutoff=0.0)[0]
-        raise ValueError(f"mechanism (name) must be a known one; got {name!r}. Did you mean {nearest!r}?")
+        nearest = difflib.get_close_matches(name, names(), n=1, cutoff=0.5)
+        fix = f"Did you mean {nearest[0]!r}?" if nearest else "fedmf design lists them."
+        raise ValueError(f"mechanism (name) must be a known one; got {name!r}. {fix}")
     return _FORMS[name]
 
 

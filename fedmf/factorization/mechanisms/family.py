@@ -21,13 +21,11 @@ from fedmf.factorization.mechanisms.parameter import (
     chosen,
 )
 from fedmf.factorization.objectives import QuickError
-from fedmf.participation import Participation
+from fedmf.participation import LARGEST_HORIZON, Participation
 
-__all__ = ["LARGEST", "STAMPS", "Built", "Family", "Form", "Option", "check_rounds", "normalized_columns"]
+__all__ = ["STAMPS", "Built", "Family", "Form", "Option", "check_rounds", "normalized_columns"]
 
-#: n for closed forms and optimised banded Toeplitz matrices, which take minutes there and seconds at 10⁶.
-LARGEST: Final = 10_000_000
-#: Normalised columns take seconds for an error there.
+#: n for normalised columns, which take seconds for an error there.
 _LARGEST_NORMALIZED: Final = 1_000_000
 _LARGEST_NORMALIZED_COMPARED: Final = 16_384
 _FINE, _NORMALIZED_COLUMNS, _COARSE = Accuracy(17, 1e-4), Accuracy(9, 5e-4), Accuracy(9, 0.01)
@@ -43,9 +41,9 @@ def check_rounds(rounds: int) -> None:
     Raises:
         ValueError: n > 10,000,000.
     """
-    if rounds > LARGEST:
+    if rounds > LARGEST_HORIZON:
         raise ValueError(
-            f"n (rounds) must be at most {LARGEST}; got {rounds}. No mechanism is built for more: "
+            f"n (rounds) must be at most {LARGEST_HORIZON}; got {rounds}. No mechanism is built for more: "
             "plan a shorter run."
         )
 
@@ -92,8 +90,8 @@ class Family:
     make: Make
     free: tuple[Free, ...] = ()
     options: tuple[Option, ...] = field(default_factory=lambda: (STAMPS,))
-    largest: int = LARGEST
-    largest_compared: int = LARGEST
+    largest: int = LARGEST_HORIZON
+    largest_compared: int = LARGEST_HORIZON
     normalize: Callable[[Make], Make] = normalized_columns
     optimized: bool = False
     entrywise: bool = False
@@ -194,7 +192,7 @@ class Form:
         if request.rounds > self.largest:
             raise ValueError(
                 f"n (rounds) must be at most {self.largest} for {self.name}; got {request.rounds}. "
-                f"Use bisr or banded-toeplitz, which go up to n={LARGEST}."
+                f"Use bisr or banded-toeplitz, which go up to n={LARGEST_HORIZON}."
             )
         return _Search(self, request, self.checked(given, request.rounds), self.make, self.accuracy).best()
 

@@ -28,7 +28,7 @@ class TensorBoard:
         folder: of the event files; several runs in one folder's subfolders are shown together.
 
     Raises:
-        ConfigError: the extra ``tensorboard`` is not installed.
+        ConfigError: the extra ``tensorboard`` is not installed, or a file is at that place.
 
     Guarantees:
         Of an interrupted and resumed run every evaluated round is shown once: what an earlier process wrote
@@ -40,6 +40,8 @@ class TensorBoard:
     def __post_init__(self) -> None:
         if importlib.util.find_spec("tensorboard") is None:
             raise ConfigError("TensorBoard needs the extra: pip install 'fedmf[tensorboard]'.")
+        if Path(self.folder).exists() and not Path(self.folder).is_dir():
+            raise ConfigError(f"folder (of TensorBoard) must be a directory; got the file {self.folder}.")
 
     def observing(self) -> AbstractContextManager[Observer]:
         """What writes, as long as a run is carried out."""

@@ -20,7 +20,7 @@ from fedmf.accounting import (
     evidence_of,
     planned_statement,
 )
-from fedmf.errors import ConfigError, one_line, rebuilding
+from fedmf.errors import ConfigError, LedgerError, one_line, rebuilding
 from fedmf.records import signed_by
 from fedmf.runs.publication.agreement import check_run
 from fedmf.runs.publication.publishing import signed_document
@@ -98,7 +98,10 @@ def verify_statement(
         )
     else:
         with rebuilding(f"run directory {run}", StatementRefused):
-            check_run(run, statement, earlier, verified, unverified)
+            try:
+                check_run(run, statement, earlier, verified, unverified)
+            except (ConfigError, LedgerError) as told:  # which name the directory and say what is wrong
+                raise StatementRefused(str(told)) from None
     unverified.append(
         "that updates were clipped, that the noise was added, and that the code is fedmf: no document shows "
         "it"

@@ -216,7 +216,7 @@ def read_toml(path: Path) -> dict[str, Any]:
             content = file.read(_LONGEST + 1)
         if len(content) > _LONGEST:
             raise ConfigError(f"configuration {path} must take at most {_LONGEST} bytes; it takes more.")
-        return _parsed(content.decode())
+        return _parsed(content.decode("utf-8-sig"))  # editors of Windows begin with a mark
     except OSError as error:
         raise ConfigError(f"cannot read configuration {path}: {error.strerror}.") from None
     except ConfigError:

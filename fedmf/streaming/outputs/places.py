@@ -63,7 +63,10 @@ class TextFile(Output):
 
     def begin(self, written: int) -> bool:
         """See `Output.begin`."""
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ValueError(f"output (file) must be writable; got {self._path}: {error.strerror}.") from None
         whole = os.fstat(self._descriptor).st_size >= written
         self._size = written if whole else 0
         os.ftruncate(self._descriptor, self._size)
