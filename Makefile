@@ -46,8 +46,9 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/pyright
 
+# The tests start hundreds of processes: none of them should translate the package again.
 unit: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --no-loadscope-reorder
 
 test: lint types unit
 

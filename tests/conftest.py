@@ -6,7 +6,10 @@ import atexit
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -37,11 +40,40 @@ collect_ignore = [
 ]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_pictures() -> Iterator[None]:
+    """A learning curve takes most of a small run's time; a test that looks at one asks for ``pictures``."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("fedmf.runs.session.draw_learning_curve", lambda *_: False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def pictures() -> Iterator[None]:
+    """Runs of this process draw their learning curves."""
+    from fedmf.runs.outputs import draw_learning_curve
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("fedmf.runs.session.draw_learning_curve", draw_learning_curve)
+        yield
+
+
 class Together(LoadScopeScheduling):
     """Deployments run one after another, and a file with fixtures of a module in one process, made once.
 
-    All other tests run anywhere.
+    All other tests run anywhere. With the whole suite machine code is made while the tests are collected.
     """
+
+    def __init__(self, config: pytest.Config, log: object) -> None:
+        super().__init__(config, log)  # type: ignore[arg-type]
+        command = [sys.executable, "-m", "tests.support.machine_code"]
+        whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS
+        self._code = subprocess.Popen(command, cwd=config.rootpath) if whole else None
+
+    def schedule(self) -> None:
+        if self._code is not None:
+            assert self._code.wait() == 0
+        super().schedule()
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, test = nodeid.partition("::")

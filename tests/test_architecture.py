@@ -274,7 +274,7 @@ def test_files_stay_short(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
 
 
-DESIGN = "design --rounds 64 --max-participations 4 --min-separation 16 --epsilon 8 --delta 1e-5"
+DESIGN = "design --rounds 16 --max-participations 2 --min-separation 8 --epsilon 8 --delta 1e-5"
 COMMANDS = {
     "help": ["--help"],
     "simulate-help": ["simulate", "--help"],
@@ -300,7 +300,7 @@ def test_light_commands_load_nothing_heavy(arguments: list[str], tmp_path: Path)
         [sys.executable, "-c", PROBE, json.dumps(arguments), json.dumps(HEAVY)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
         cwd=tmp_path,
     )
@@ -323,7 +323,7 @@ def test_accounting_for_a_run_loads_no_framework(tmp_path: Path) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
         cwd=tmp_path,
     )

@@ -33,7 +33,7 @@ def write_config(path: Path, **overrides: object) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(pictures: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     config = write_config(folder / "run.toml")
     assert run(["simulate", str(config), "--out", str(folder / "run")]) == 0

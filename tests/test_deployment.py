@@ -14,9 +14,10 @@ from support.small_runs import run_small, small_run
 
 from fedmf.records.ledger import Ledger
 from fedmf.runs import Run, dotted_keys
-from fedmf.runs.tables import render_toml
 
 PROJECT = Path(__file__).parents[1]
+#: Every process of a copy makes its own machine code, half a minute each with the engine that has most of it.
+ENGINE = "loop"
 
 
 @pytest.fixture
@@ -28,6 +29,11 @@ def app_dir(tmp_path: Path) -> Path:
         shutil.copy(PROJECT / name, target / name)
     shutil.copytree(PROJECT / "fedmf", target / "fedmf", ignore=shutil.ignore_patterns("__pycache__"))
     return target
+
+
+def config(run: Run) -> dict[str, str | int | float | bool]:
+    """On a slow machine nodes take their time to say whom they serve."""
+    return {**dotted_keys(run), "execution.handshake-timeout": 900.0}
 
 
 def check_run(run_dir: Path, run: Run) -> None:
@@ -56,10 +62,11 @@ def test_the_listed_keys_equal_themselves_in_another_process() -> None:
 @pytest.mark.deployment
 def test_flwr_run_on_the_simulation_engine(app_dir: Path, tmp_path: Path) -> None:
     run = small_run(
-        mechanism="bisr", bands=4, rounds=4, output_dir=str(tmp_path / "run"), workers=2, round_timeout=120.0
-    )
+        mechanism="bisr", bands=4, rounds=4, output_dir=str(tmp_path / "run"), workers=2, round_timeout=900.0,
+        local_engine=ENGINE,
+    )  # fmt: skip
     env = flower_environment(tmp_path)
-    done = flwr_run_simulation(app_dir, env, nodes=2, run_config=dotted_keys(run), timeout=240)
+    done = flwr_run_simulation(app_dir, env, nodes=2, run_config=config(run), timeout=3000)
     assert done.ok, done.details + done.output[-3000:]
     check_run(tmp_path / "run", run)
     assert (tmp_path / "run" / "learning-curve.png").exists()
@@ -72,38 +79,12 @@ def test_flwr_run_on_the_simulation_engine(app_dir: Path, tmp_path: Path) -> Non
 def test_flwr_run_on_a_superlink_with_three_supernodes(app_dir: Path, tmp_path: Path) -> None:
     run = small_run(
         mechanism="bisr", bands=2, rounds=2, users=6, cohort_size=3, messages="per-user",
-        output_dir=str(tmp_path / "run"), round_timeout=120.0,
+        output_dir=str(tmp_path / "run"), round_timeout=900.0, local_engine=ENGINE,
     )  # fmt: skip
     env = flower_environment(tmp_path)
     with superlink(env, tmp_path / "net") as link, supernodes(env, link, 3):
-        done = flwr_run(app_dir, env, link.name, dotted_keys(run), timeout=300)
+        done = flwr_run(app_dir, env, link.name, config(run), timeout=3000)
     assert done.ok, done.details + done.output[-3000:]
     check_run(tmp_path / "run", run)
     same = run_small(tmp_path / "same", run)
     assert abs(final_model(tmp_path / "run") - same).max() <= 2e-6
-
-
-@pytest.mark.deployment
-def test_ray_engine_gives_the_same_model(tmp_path: Path) -> None:
-    """In a process of its own: Ray leaves files and signal handlers behind."""
-    import subprocess
-    import sys
-
-    run = small_run(mechanism="bisr", bands=4, rounds=4, workers=2)
-    path = tmp_path / "run.toml"
-    path.write_text(render_toml(run))
-    command = [
-        sys.executable,
-        "-m",
-        "fedmf",
-        "simulate",
-        str(path),
-        "--engine",
-        "ray",
-        "--out",
-        str(tmp_path / "ray"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    check_run(tmp_path / "ray", run)
-    assert abs(final_model(tmp_path / "ray") - run_small(tmp_path / "same", run)).max() <= 2e-6

@@ -55,21 +55,24 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
-    pages = list(site.rglob("*.html"))
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Loads]:
+    return {page: Loads(page.read_text("utf-8")) for page in site.rglob("*.html")}
+
+
+def test_pages_load_nothing_from_elsewhere(site: Path, pages: dict[Path, Loads]) -> None:
     assert len(pages) > 80
-    for page in pages:
-        loaded = Loads(page.read_text("utf-8")).loaded
-        assert len(loaded) >= 4
-        assert [src for src in loaded if re.match(r"(https?:)?//", src)] == [], page
+    for page, content in pages.items():
+        assert len(content.loaded) >= 4
+        assert [src for src in content.loaded if re.match(r"(https?:)?//", src)] == [], page
     for sheet in site.rglob("*.css"):
         assert re.findall(r"url\([\"']?(?:https?:)?//[^)]*", sheet.read_text("utf-8")) == [], sheet
 
 
-def test_lists_and_examples_are_not_run_into_paragraphs(site: Path) -> None:
+def test_lists_and_examples_are_not_run_into_paragraphs(pages: dict[Path, Loads]) -> None:
     """Python's Markdown wants an empty line before a list, and a fence around ``>>>``."""
-    for page in site.rglob("*.html"):
-        for text in Loads(page.read_text("utf-8")).paragraphs:
+    for page, content in pages.items():
+        for text in content.paragraphs:
             assert not re.search(r"^(\* |1\. |>>>|```)", text, re.MULTILINE), (page, text)
 
 

@@ -14,7 +14,6 @@ from fedmf.cli.app import run
 from fedmf.cli.init import CASES
 from fedmf.errors import ConfigError
 from fedmf.runs import Session, load_run
-from fedmf.runs import session as session_module
 from fedmf.runs.tables import found_or_shipped
 from fedmf.sweeps import load_sweep
 
@@ -68,10 +67,7 @@ def test_cases_on_ones_own_files_open_as_they_are(case: str, folder: Path) -> No
         assert session.metrics[0]["loss"] > 0
 
 
-def test_the_smallest_case_trains(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(session_module, "draw_learning_curve", lambda *_: False)
+def test_the_smallest_case_trains(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["init", "digits", "--output", "mine.toml"]) == 0
     assert run(["init", "digits", "--output", "mine.toml"]) == 2
     keys = [part for name, value in SHORT.items() for part in ("--set", f"{name}={value}")]

@@ -9,17 +9,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from support.streams import sample, write_rows
 
+from fedmf.cli.app import run as fedmf
+
+#: With a file of the name "hold" in its folder it stays in the middle.
 CONFIG = """
-[data]
-kind = "synthetic"
-users = 40
+[task]
+kind = "function"
+function = "support.sweep_tasks:make"
+options = "hold"
+task-seed = 1
+users = 20
 [cohorts]
-rounds = 200
+rounds = 20
 size = 4
 min-separation = 5
 [privacy]
@@ -43,7 +50,11 @@ def start(folder: Path, arguments: list[str], **more: object) -> subprocess.Pope
         text=True,
         cwd=folder,
         start_new_session=True,
-        env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+        env={
+            **os.environ,
+            "PYTHONFAULTHANDLER": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        },
         **more,  # type: ignore[arg-type]
     )
 
@@ -53,7 +64,7 @@ def stop(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, l
     os.killpg(process.pid, number)
     with process:
         try:
-            process.wait(timeout=60)
+            process.wait(timeout=600)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGABRT)  # it says where it hangs
         assert process.stderr is not None
@@ -64,7 +75,7 @@ def stop(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, l
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not condition():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -72,29 +83,43 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
 
 
 @SIGNALS
-def test_a_run_says_how_to_resume(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_a_run_says_how_to_resume(
+    tmp_path: Path,
+    number: signal.Signals,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     (tmp_path / "run.toml").write_text(CONFIG)
+    (tmp_path / "hold").touch()
     process = start(tmp_path, ["simulate", "run.toml", "--out", "a run"])
-    wait_for(lambda: (tmp_path / "a run").is_dir() and len(list((tmp_path / "a run").iterdir())) > 3, process)
-    time.sleep(0.3)
+    wait_for((tmp_path / "held").exists, process)
     got, lines = stop(process, number)
     assert got == code, lines
     said = f"fedmf: stopped by {number.name}; every finished round is kept, go on with: "
     assert lines[-1].startswith(said)
     program, *command = shlex.split(lines[-1].removeprefix(said))
     assert program == "fedmf"
-    again = start(tmp_path, command)
-    out, shown = again.communicate(timeout=240)
-    assert again.returncode == 0, shown
-    assert "after 200 rounds" in out
+    (tmp_path / "hold").unlink()
+    monkeypatch.chdir(tmp_path)
+    assert fedmf(command) == 0
+    assert "after 20 rounds" in capsys.readouterr().out
 
 
 def test_a_run_that_was_not_begun_says_so(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(CONFIG)
     os.mkfifo(tmp_path / "late.toml")  # reading it waits
     process = start(tmp_path, ["simulate", "late.toml", "--out", "run"])
-    time.sleep(2.0)
+    writing: list[int] = []
+
+    def is_read() -> bool:
+        with suppress(OSError):  # nobody has opened it for reading
+            writing.append(os.open(tmp_path / "late.toml", os.O_WRONLY | os.O_NONBLOCK))
+        return bool(writing)
+
+    wait_for(is_read, process)
     got, lines = stop(process, signal.SIGINT)
+    os.close(writing[0])
     assert (got, lines) == (
         130,
         ["fedmf: stopped by SIGINT; nothing is to be gone on with: give the command again."],
@@ -102,7 +127,9 @@ def test_a_run_that_was_not_begun_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143)], ids=["SIGTERM"])
-def test_a_stream_goes_on_with_the_same_command(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_a_stream_goes_on_with_the_same_command(
+    tmp_path: Path, number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = write_rows(tmp_path / "rows.csv", sample()).read_text().splitlines(keepends=True)
     command = [*STREAM.split(), "--input", "-", "--output", "out.jsonl", "--state", "state"]
     process = start(tmp_path, command, stdin=subprocess.PIPE)
@@ -118,12 +145,11 @@ def test_a_stream_goes_on_with_the_same_command(tmp_path: Path, number: signal.S
         "same rows, or with --from-row and those that follow."
     )
     again = start(tmp_path, command, stdin=subprocess.PIPE)
-    _, shown = again.communicate("".join(rows), timeout=120)
+    _, shown = again.communicate("".join(rows), timeout=600)
     assert again.returncode == 0, shown
     whole = [*STREAM.split(), "--input", "rows.csv", "--output", "whole.jsonl"]
-    undisturbed = start(tmp_path, whole)
-    _, shown = undisturbed.communicate(timeout=120)
-    assert undisturbed.returncode == 0, shown
+    monkeypatch.chdir(tmp_path)
+    assert fedmf(whole) == 0
     assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import io
 from pathlib import Path
 
-import pytest
 import torch
 from rich.console import Console
 from support.small_runs import linear_regression, small_run
@@ -15,16 +14,9 @@ from fedmf.cli.view import RunView
 from fedmf.cli.view.live_table import Column, LiveTable
 from fedmf.flower import run_in_process
 from fedmf.runs import Run
-from fedmf.runs import session as session_module
 from fedmf.training import Task
 
 KEYS = {"mechanism": "bisr", "bands": 2, "evaluate_every": 4}
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take most of a small run's time."""
-    monkeypatch.setattr(session_module, "draw_learning_curve", lambda *_: False)
 
 
 def shown(path: Path, run: Run, terminal: bool = True) -> str:

@@ -29,7 +29,7 @@ def test_a_notebook_prints_what_it_is_committed_with(path: Path, tmp_path: Path)
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=3000,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     committed, again = (printed(nbformat.read(place / path.name, 4)) for place in (NOTEBOOKS, tmp_path))

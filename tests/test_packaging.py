@@ -56,7 +56,7 @@ def test_a_platform_without_locks_is_refused_in_a_line(tmp_path: Path, program: 
     if code == 2:
         windows += "from fedmf.cli import main; sys.platform = 'win32'; "
     done = subprocess.run(
-        [sys.executable, "-c", windows + program], capture_output=True, text=True, timeout=120, cwd=tmp_path
+        [sys.executable, "-c", windows + program], capture_output=True, text=True, timeout=600, cwd=tmp_path
     )
     assert done.returncode == code
     last = done.stderr.splitlines()[-1]
@@ -80,7 +80,7 @@ def test_wheel_and_source_hold_what_they_should_and_work_outside_the_checkout(tm
         env=outside(),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     place, kind = done.stdout.split()

@@ -1,6 +1,7 @@
 """Flower's Ray engine: any number of workers gives the same model, bit for bit."""
 
 import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,31 +9,46 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.ledgers import last_state
-from support.small_runs import small_run
+from support.small_runs import run_small, small_run
 
 from fedmf.factorization import Toeplitz
 from fedmf.flower.ray import backend_config, client_app_of, worker_items
-from fedmf.runs import run_of
+from fedmf.records.ledger import Ledger
+from fedmf.runs import Run, run_of
 from fedmf.runs.tables import render_toml
 
 #: Users of unequal size, so that longest-first cuts cohorts differently for each number of workers.
 KEYS = {"rounds": 4, "mechanism": "bisr", "bands": 2, "server_momentum": 0.9, "local_batch_size": 16}
 
 
-def _model(path: Path, engine: str, workers: int) -> np.ndarray:
-    """The final model of a run by the command; Ray leaves its marks on a process, so each has its own."""
+def _run(workers: int) -> Run:
+    return small_run(**KEYS, workers=workers, partition="dirichlet", dirichlet_alpha=0.3)
+
+
+def _model(path: Path, workers: int) -> np.ndarray:
+    """The final model of a run by the command; Ray leaves its marks on a process, so it has its own."""
     config = path.with_suffix(".toml")
-    run = small_run(**KEYS, workers=workers, partition="dirichlet", dirichlet_alpha=0.3)
-    config.write_text(render_toml(run))
-    command = [sys.executable, "-m", "fedmf", "simulate", str(config), "--engine", engine, "--out", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    config.write_text(render_toml(_run(workers)))
+    command = [sys.executable, "-m", "fedmf", "simulate", str(config), "--engine", "ray", "--out", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return last_state(path)[0].numpy()
 
 
-def test_four_workers_give_the_bits_of_one_process(tmp_path: Path) -> None:
-    four = _model(tmp_path / "ray", "ray", 4)
-    assert np.array_equal(four, _model(tmp_path / "inprocess", "inprocess", 1))
+def test_workers_give_the_bits_of_one_process(tmp_path: Path) -> None:
+    """And the ledger replays, the statement holds, nobody was counted twice."""
+    path = tmp_path / "ray"
+    several = _model(path, 3)
+    run, alone = _run(1), tmp_path / "alone"
+    assert np.array_equal(several, run_small(alone, run))
+    assert (path / "failures.jsonl").read_text() == ""
+    statement = json.loads((path / "statement.json").read_text())
+    assert statement["rounds_released"] == run.cohorts.rounds
+    assert statement["epsilon_realised"] <= statement["epsilon_planned"]
+    with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
+        assert ledger.replay().rounds == run.cohorts.rounds
+        pairs = list(ledger.participations())
+    assert len(pairs) == len(set(pairs)) == run.cohorts.rounds * run.cohorts.size
 
 
 def test_workers_need_not_know_a_given_matrix() -> None:

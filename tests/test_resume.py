@@ -3,11 +3,7 @@
 import hashlib
 import json
 import os
-import random
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Message
-from support.child_processes import in_child
+from support.child_processes import die_at_flush, in_child
 from support.ledgers import flip_in_the_middle, last_state, tails
 from support.small_runs import client_for, run_small, small_run, watched
 
+from fedmf.cli.app import run as fedmf
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
@@ -119,29 +116,22 @@ def _state(run: Path) -> dict[str, object]:
     return {**{name: value.numpy().tobytes() for name, value in tensors.items()}, "noise": noise}
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with threads: they are idle
 def test_kill_9_of_the_command_and_resume(tmp_path: Path) -> None:
-    rng = random.Random(5)
-    config = tmp_path / "run.toml"
+    config, place = tmp_path / "run.toml", tmp_path / "killed"
     run = small_run(rounds=60, mechanism="bisr", bands=4, noise_seed=11)
     config.write_text(render_toml(run))
-    command = [sys.executable, "-m", "fedmf", "simulate", str(config)]
-    subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, capture_output=True, timeout=120)
-    killed = 0
-    while killed < 2:
-        ledger = tmp_path / "killed" / "ledger.sqlite"
-        extra = ["--resume" if ledger.exists() else "--out", str(tmp_path / "killed")]
-        process = subprocess.Popen([*command, *extra], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        goal = rng.randrange(1, 15) + _rounds(ledger)
-        deadline = time.monotonic() + 60
-        while _rounds(ledger) < goal and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        process.kill()
-        assert process.wait() == -signal.SIGKILL
-        killed += 1
-    assert 0 < _rounds(ledger) < 60
-    subprocess.run(
-        [*command, "--resume", str(tmp_path / "killed")], check=True, capture_output=True, timeout=120
-    )
+    assert fedmf(["simulate", str(config), "--out", str(tmp_path / "whole")]) == 0
+
+    def dying(number: int) -> None:
+        die_at_flush(number, flushed=number % 2 == 0)
+        fedmf(["simulate", str(config), "--resume" if place.exists() else "--out", str(place)])
+
+    for number in (9, 14, 5):
+        before = _rounds(place / "ledger.sqlite")
+        assert in_child(lambda number=number: dying(number)) == -signal.SIGKILL
+        assert before < _rounds(place / "ledger.sqlite") < 60
+    assert fedmf(["simulate", str(config), "--resume", str(place)]) == 0
     states = [_state(tmp_path / run) for run in ("killed", "whole")]
     assert states[0] == states[1]
     metrics = [(tmp_path / run / "metrics.parquet").read_bytes() for run in ("killed", "whole")]

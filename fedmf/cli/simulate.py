@@ -199,3 +199,4 @@ def _run(
         from fedmf.flower import run_in_process
 
         run_in_process(session, after_round)
+    session.draw()

@@ -46,7 +46,6 @@ def run_on_ray(session: Session, observer: Observer = lambda _report, _row: None
         num_supernodes=session.run.execution.workers,
         backend_config=backend_config(session.run.execution),
     )
-    session.draw()
 
 
 def backend_config(execution: Execution) -> dict[str, dict[str, ConfigRecordValues]]:

@@ -114,4 +114,3 @@ def run_in_process(session: Session, observer: Observer = lambda _report, _row: 
     client_app = make_client_app(lambda _: (trainer, session.sums))
     grid = InProcessGrid(CallsHere(client_app, trainer.confined), nodes=session.run.execution.workers)
     run_on_grid(session, grid, observer, pool)
-    session.draw()

@@ -34,6 +34,8 @@ def carry_out_run(keys: Mapping[str, Scalar], place: Path, finished: Path, keep:
     opened = run.resume if (place / LEDGER).is_file() else run.start
     with opened(place) as session:
         run_in_process(session, count)
+        if keep:
+            session.draw()
         kept = {
             "keys": dict(keys),
             "metrics": session.metrics,

@@ -222,7 +222,7 @@ def attack(classes: Sequence[str], rounds: int, honest: int, seed: int, grace: f
             supernodes(env, link, honest),
             _nodes(link, classes, honest, seed) as nodes,
         ):
-            done = flwr_run(app, env, link.name, config, timeout=600)
+            done = flwr_run(app, env, link.name, config, timeout=3000)
         if not done.ok:
             return Outcome([], 0, 0.0, done.status + done.details + done.output[-3000:], done.seconds)
         rows, lost, wrong = _judge(place / "run", classes, rounds, honest)

@@ -153,7 +153,7 @@ def _children(parent: int) -> list[int]:
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 600
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError("the cluster did not notice what happened.")

@@ -128,7 +128,7 @@ class Network:
         self._started[name] = self._started.get(name, 0) + 1
 
     def _until_said(self, name: str, words: str) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while self.log(name).count(words) < self._started[name]:
             if self._processes[name].poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{name} did not start:\n{self.log(name)[-2000:]}")

@@ -75,13 +75,14 @@ def test_on_a_superlink_with_authenticated_nodes(files: list[str], tmp_path: Pat
         "execution.messages": "slice",
         "cohorts.rounds": 1,
         "cohorts.size": 12,
+        "execution.handshake-timeout": 600.0,
     }
     paths = [f"data-path='{file}'" for file in files]
     with (
         superlink(env, tmp_path / "net", credentials=credentials) as link,
         supernodes(env, link, len(files), credentials, paths),
     ):
-        done = flwr_run(app_dir, env, link.name, config, timeout=300)
+        done = flwr_run(app_dir, env, link.name, config, timeout=3000)
     assert done.ok, done.details + done.output[-3000:]
     assert present(tmp_path / "run") == [(0, user) for user in PATIENTS]
     assert json.loads((tmp_path / "run" / "statement.json").read_text())["rounds_released"] == 1

@@ -30,7 +30,13 @@ from fedmf.training import LocalTrainer, UserFailure
 
 ROUNDS = 6
 POINTS = ["before the flush", "trained before the flush", "after the flush", "told"]
-PATIENCE = 60.0
+PATIENCE = 600.0
+
+
+@pytest.fixture(autouse=True)
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine too the next round trains meanwhile."""
+    monkeypatch.setattr(strategy, "_SHORT", math.inf)
 
 
 def _run(noise_seed: int = 7) -> Run:
@@ -119,7 +125,6 @@ def _logged(path: Path, log: Path, run: Run, dying_round: int = -1, where: str =
             die()
         return trained
 
-    strategy._SHORT = math.inf  # on a slow machine too the next round trains meanwhile
     frames._flush, LocalTrainer.add_updates = dying_flush, dying_training
     with opened as session:
         commits = list(range(session.server.t))

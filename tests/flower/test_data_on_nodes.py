@@ -22,6 +22,8 @@ from fedmf.models import FlatModel
 from fedmf.runs import Run, run_of
 from fedmf.training import Task, classification
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
 USERS = [f"patient-{u:02d}" for u in range(12)]
 CLINICS = {"a": USERS[:5], "b": USERS[5:9], "c": USERS[9:]}
 

@@ -20,6 +20,8 @@ from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
 from fedmf.runs import Execution, Run
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
 LIVE = CheckInCohorts(
     rounds=8, size=4, live=True, min_separation=3, max_participations=2, probability=0.8, rounds_per_day=24
 )

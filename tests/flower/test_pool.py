@@ -11,6 +11,8 @@ from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.messages import roster_digest, roster_reply
 from fedmf.flower.pool import WorkerPool, longest_first
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
 ROSTER = ["ann", "bob", "eve", "joe"]
 SIZES = np.array([5, 1, 3, 4])
 NODE = 2**63 + 1000

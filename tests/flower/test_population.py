@@ -9,6 +9,8 @@ from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.messages import hosted_users_reply
 from fedmf.flower.population import Population
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
 ROSTER = ["ann", "bob", "eve"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from functools import lru_cache
@@ -13,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.flower_network import free_ports
 
 from fedmf.factorization.matrices.buffered import BufferedToeplitz
 from fedmf.factorization.matrices.toeplitz import InverseToeplitz, Toeplitz
@@ -74,9 +74,7 @@ def test_two_processes_make_the_vector_of_one(tmp_path):
     finally:
         sys.path.pop(0)
     mechanism, rounds, dimension, seed = "blt", 5, 10_001, 3
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     common = {
         **os.environ,
         "MASTER_ADDR": "127.0.0.1",
@@ -100,7 +98,7 @@ def test_two_processes_make_the_vector_of_one(tmp_path):
         for rank in range(2)
     ]
     try:
-        printed = [process.communicate(timeout=120) for process in ranks]
+        printed = [process.communicate(timeout=600) for process in ranks]
     finally:
         for process in ranks:
             process.kill()

@@ -138,24 +138,22 @@ def test_what_a_dataclass_remembers_beside_its_fields_does_not_count() -> None:
     assert fingerprint_of(measured) == before
 
 
-def test_other_processes_agree() -> None:
+def test_another_process_agrees() -> None:
+    """Whose order of sets is another, since texts are hashed with a seed."""
     code = (
         "from fedmf.optim import Adam, fingerprint_of; import torch; "
         "print(fingerprint_of([Adam(), {'a', 'b', 'c'}, torch.ones(3), 0.1])[1])"
     )
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
-            cwd=Path(__file__).parents[2],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert printed == {fingerprint_of([Adam(), {"a", "b", "c"}, torch.ones(3), 0.1])[1] + "\n"}
+    printed = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+        cwd=Path(__file__).parents[2],
+        env={"PYTHONHASHSEED": "1", "PYTHONPATH": ":".join(sys.path)},
+    ).stdout
+    assert printed == fingerprint_of([Adam(), {"a", "b", "c"}, torch.ones(3), 0.1])[1] + "\n"
 
 
 def test_what_cannot_be_read_is_refused() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import subprocess
-import sys
+import resource
+import signal
 from pathlib import Path
 
 import pytest
 import torch
+from support.child_processes import in_child
 from support.ledgers import begin, flip_in_the_middle, tails
 from torch import Tensor
 
@@ -110,21 +111,14 @@ def test_a_full_disk_leaves_the_old_content(tmp_path: Path) -> None:
     """A real write error: the process may not write files above 64 KiB."""
     path = tmp_path / "f"
     write_durably(path, b"old")
-    script = (
-        "import resource, signal, sys\n"
-        "from pathlib import Path\n"
-        "from fedmf.records.durable import write_durably\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))\n"
-        "try:\n"
-        "    write_durably(Path(sys.argv[1]), bytes(200_000))\n"
-        "except OSError:\n"
-        "    print('refused')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert done.stdout == "refused\n"
+
+    def limited() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+        with pytest.raises(OSError, match="File too large"):
+            write_durably(path, bytes(200_000))
+
+    assert in_child(limited) == 0
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["f"]
 

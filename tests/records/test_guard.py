@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.child_processes import in_child
 
 from fedmf.errors import ConfigError
 from fedmf.noise.key import NoiseKey
@@ -165,13 +165,9 @@ def test_where_it_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 
 def test_a_killed_process_leaves_what_it_noted(state: Path):
-    script = (
-        "import os, signal\n"
-        "from fedmf.noise.key import NoiseKey\n"
-        "from fedmf.records.guard import Guard\n"
-        "guard = Guard.open(NoiseKey(bytes(range(32))))\n"
-        "guard.note([], 4, b'head')\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=False, timeout=120, env=os.environ)
+    def dying() -> None:
+        Guard.open(NoiseKey(bytes(range(32)))).note([], 4, b"head")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_child(dying) == -signal.SIGKILL
     assert losses([], 2) == [(2, 4)]

@@ -82,7 +82,6 @@ def test_a_ray_cluster_that_loses_a_node_in_a_round_goes_on() -> None:
 @pytest.mark.deployment
 def test_a_deployment_that_loses_a_node_goes_on() -> None:
     """The other four faults take minutes: `simulations/reliability/distributed_faults.py` has them all."""
-    status, output = script(
-        "distributed_faults", "--rounds", "2", "--fault", "SuperNode killed and started again"
-    )
+    fault = "SuperNode killed and started again"
+    status, output = script("distributed_faults", "--rounds", "2", "--round-timeout", "600", "--fault", fault)
     assert status == 0, output

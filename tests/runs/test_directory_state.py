@@ -61,7 +61,7 @@ def test_a_second_process_is_refused_and_reading_is_not(opened: RunDirectory) ->
         [sys.executable, "-c", script, str(opened.path)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     assert done.stdout.split() == ["0", "LedgerError"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.child_processes import in_child
 from support.directories import commit, create
 from support.small_runs import small_run
 from support.streams import sample, write_rows
@@ -42,7 +42,7 @@ def check_closed(folder: Path, expected: set[str]) -> None:
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
-def test_a_run_and_a_stream_are_for_their_owner(tmp_path: Path, mask: int) -> None:
+def test_a_run_and_a_stream_are_for_their_owner(tmp_path: Path, mask: int, pictures: None) -> None:
     config, budgets = tmp_path / "run.toml", tmp_path / "budgets.csv"
     budgets.write_text("user,epsilon\n")
     config.write_text(render_toml(small_run(rounds=3, user_budgets=str(budgets))))
@@ -60,22 +60,24 @@ def test_a_run_and_a_stream_are_for_their_owner(tmp_path: Path, mask: int) -> No
     check_closed(tmp_path / "state", {"noise.key", "state.sqlite", "releases.bin", "operator.json"})
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with threads: they are idle
 def test_a_killed_commit_leaves_its_journal_closed(tmp_path: Path) -> None:
     """SQLite makes the journal; it holds what the ledger holds."""
-    script = (
-        "import os, sys, sqlite3, signal\nfrom pathlib import Path\n"
-        "sys.path.insert(0, 'tests')\nfrom support.directories import create\n"
-        "opened = create(Path(sys.argv[1]))\n"
-        "inside = opened.ledger._connection\n"
-        "inside.execute('PRAGMA cache_spill=1')\ninside.execute('PRAGMA cache_size=1')\n"
-        "inside.execute('BEGIN IMMEDIATE')\ninside.execute('CREATE TABLE t(x)')\n"
-        "inside.executemany('INSERT INTO t VALUES (?)', [('x' * 4000,)] * 50)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    root = Path(__file__).parents[2]
+
+    def dying() -> None:
+        inside = create(tmp_path / "run").ledger._connection
+        for statement in (
+            "PRAGMA cache_spill=1",
+            "PRAGMA cache_size=1",
+            "BEGIN IMMEDIATE",
+            "CREATE TABLE t(x)",
+        ):
+            inside.execute(statement)
+        inside.executemany("INSERT INTO t VALUES (?)", [("x" * 4000,)] * 50)
+        os.kill(os.getpid(), signal.SIGKILL)
+
     with umask(0o022):
-        killed = subprocess.run([sys.executable, "-c", script, tmp_path / "run"], cwd=root, check=False)
-    assert killed.returncode == -9
+        assert in_child(dying) == -signal.SIGKILL
     check_closed(tmp_path / "run", {"ledger.sqlite-journal", KEY})
     RunDirectory.open(tmp_path / "run").close()
 

@@ -27,16 +27,9 @@ from fedmf.runs import (
     observed,
     run_of,
 )
-from fedmf.runs import session as session_module
 from fedmf.runs.tables import render_toml
 
 RUN = small_run(mechanism="bisr", bands=2, evaluate_every=3)
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take most of a small run's time."""
-    monkeypatch.setattr(session_module, "draw_learning_curve", lambda *_: False)
 
 
 def rounds_on_record(path: Path) -> int:

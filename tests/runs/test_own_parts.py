@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import os
 import re
+import runpy
 import signal
-import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +15,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from support.child_processes import die_at_flush, in_child
 from support.ledgers import last_state
 
 import fedmf
@@ -56,18 +55,21 @@ def released(path: Path) -> int:
     return 0 if last is None else last + 1
 
 
-def test_killed_and_started_again(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with threads: they are idle
+def test_killed_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "run"
-    command = [sys.executable, str(EXAMPLE), str(path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) as process:
-        while released(path) < 5 and process.poll() is None:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-    at = released(path)
-    assert 5 <= at < 60
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert "60 of 60 released" in done.stdout
+    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), str(path)])
+
+    def dying() -> None:
+        die_at_flush(20, flushed=True)
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+
+    assert in_child(dying) == -signal.SIGKILL
+    assert 5 <= released(path) < 60
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    assert "60 of 60 released" in capsys.readouterr().out
     check_records(path)
 
 

@@ -13,17 +13,10 @@ from support.small_runs import linear_regression, small_run
 
 import fedmf
 from fedmf.runs import LocalCheck, LocalOutcome, dry_run
-from fedmf.runs import session as session_module
 from fedmf.runs.observing import StandIns
 from fedmf.training import LocalSGD, Task
 
 RATES = {0.01: 0, 0.1: 0, 1000.0: 4}
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take most of a small run's time."""
-    monkeypatch.setattr(session_module, "draw_learning_curve", lambda *_: False)
 
 
 def task_with_tests(tests: int = 40) -> Task:

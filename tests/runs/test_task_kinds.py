@@ -47,7 +47,9 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_task_is_trained_with_the_default_engine(kind: str, tmp_path: Path) -> None:
+def test_every_kind_of_task_is_trained_with_the_default_engine(
+    kind: str, tmp_path: Path, pictures: None
+) -> None:
     task = task_of_kind(kind, [5, 9, 3, 7, 8, 4])
     run = run_of_task(task)
     result = run.simulate(tmp_path / "run")

@@ -37,19 +37,23 @@ def test_a_signal_that_interrupts_no_wait_is_noticed(pipe: tuple[int, int]) -> N
     def disturb() -> None:
         time.sleep(0.3)
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-        time.sleep(10)
-        rows_came.set()
-        with suppress(OSError):
-            os.write(pipe[1], b"late\n")
+        if not noticed.wait(300):
+            with suppress(OSError):
+                os.write(pipe[1], b"late\n")  # the end of the wait: nothing was noticed before
 
-    rows_came = threading.Event()
+    def waited() -> list[bytes]:
+        disturbance.start()
+        return list(Lines(pipe[0]).take(1))
+
+    noticed = threading.Event()
     before = signal.signal(signal.SIGUSR1, notice)
+    disturbance = threading.Thread(target=disturb, daemon=True)
     try:
-        threading.Thread(target=disturb, daemon=True).start()
         with pytest.raises(Noticed):
-            Lines(pipe[0]).take(1)
-        assert not rows_came.is_set()
+            waited()
     finally:
+        noticed.set()
+        disturbance.join()
         signal.signal(signal.SIGUSR1, before)
 
 

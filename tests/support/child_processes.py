@@ -1,7 +1,11 @@
 """A piece of a test in a process of its own, which may be killed."""
 
 import os
+import signal
 from collections.abc import Callable
+from itertools import count
+
+from fedmf.records import frames
 
 
 def in_child(body: Callable[[], object]) -> int:
@@ -17,3 +21,17 @@ def in_child(body: Callable[[], object]) -> int:
             os._exit(1)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def die_at_flush(number: int, flushed: bool) -> None:
+    """Let this process be killed at its n-th flush of records, before it or after."""
+    flush, numbers = frames._flush, count(1)
+
+    def dying(descriptor: int) -> None:
+        last = next(numbers) == number
+        if flushed or not last:
+            flush(descriptor)
+        if last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    frames._flush = dying

@@ -46,7 +46,7 @@ print(run.simulate(tempfile.mkdtemp() + "/run").statement.render_text().splitlin
 def build(into: Path) -> tuple[Path, Path]:
     """Wheel and source distribution, made by the build backend of this environment."""
     command = [sys.executable, "-m", "hatchling", "build", "--directory", str(into)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=600)
     (wheel,), (source,) = into.glob("fedmf-*.whl"), into.glob("fedmf-*.tar.gz")
     return wheel, source
 

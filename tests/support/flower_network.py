@@ -8,6 +8,7 @@ the test's own ``FLWR_HOME`` in its environment: ``stop_processes`` ends exactly
 
 import json
 import os
+import secrets
 import signal
 import socket
 import ssl
@@ -70,10 +71,15 @@ class FlowerRun:
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports that are free on loopback at the time of the call."""
+    """Distinct ports that are free on loopback, of those that the system gives to nobody by itself."""
+    found: list[int] = []
     with ExitStack() as stack:
-        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [server.getsockname()[1] for server in servers]
+        while len(found) < count:
+            with suppress(OSError):
+                port = secrets.choice(range(20_000, 32_000))
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+                found.append(port)
+    return found
 
 
 def flower_environment(tmp_path: Path) -> dict[str, str]:
@@ -122,7 +128,7 @@ def superlink(
             connection = f'superlink.{name} = {{ address = "{link.address}", {trust} }}\n'
             (Path(env["FLWR_HOME"]) / "config.toml").write_text(_CONNECTIONS + connection)
             for key in [] if credentials is None else sorted(credentials.folder.glob("node-*.pub")):
-                code, output = _run(["flwr", "supernode", "register", str(key), name], env, 60)
+                code, output = _run(["flwr", "supernode", "register", str(key), name], env, 300)
                 if code:
                     raise RuntimeError(f"cannot register {key.name}: {output}")
             yield link
@@ -163,7 +169,7 @@ def flwr_run(
     env: Env,
     connection: str,
     run_config: RunConfig = None,
-    timeout: float = 180,
+    timeout: float = 3000,
     *options: str,
 ) -> FlowerRun:
     """Submit the app in ``app_dir`` with ``flwr run --stream`` and ask the SuperLink how it ended.
@@ -180,13 +186,13 @@ def flwr_run(
     run_id = next((line.split()[3] for line in output.splitlines() if "Successfully started run" in line), "")
     if not run_id:
         return result
-    _, text = _run(["flwr", "list", connection, "--run-id", run_id, "--format", "json"], env, 60)
+    _, text = _run(["flwr", "list", connection, "--run-id", run_id, "--format", "json"], env, 300)
     run = json.loads(text[text.index("{") :])["runs"][0]
     return replace(result, run_id=run_id, status=run["status"], details=run["status-details"])
 
 
 def flwr_run_simulation(
-    app_dir: Path, env: Env, nodes: int, run_config: RunConfig = None, timeout: float = 180, cpus: int = 2
+    app_dir: Path, env: Env, nodes: int, run_config: RunConfig = None, timeout: float = 3000, cpus: int = 2
 ) -> FlowerRun:
     """Run the app on the local Simulation Engine: ``nodes`` virtual nodes share ``cpus`` one-cpu actors.
 
@@ -201,13 +207,21 @@ def flwr_run_simulation(
 
 def stop_processes(env: Env, patience: float = 3.0) -> None:
     """End every process that was started with this environment's ``FLWR_HOME`` (found through /proc)."""
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        for pid in _marked_processes(env):
-            with suppress(ProcessLookupError):
-                os.kill(pid, sign)
-        if _until(lambda: not _marked_processes(env), patience):
-            return
+    _send(env, signal.SIGTERM)
+    if _until(lambda: not _marked_processes(env), patience):
+        return
+    if _until(lambda: not _send(env, signal.SIGKILL), 180.0):  # one may have started another meanwhile
+        return
     raise RuntimeError(f"processes {_marked_processes(env)} of {env['FLWR_HOME']} survived SIGKILL")
+
+
+def _send(env: Env, sign: signal.Signals) -> list[int]:
+    """Send a signal to all; those that were there."""
+    found = _marked_processes(env)
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, sign)
+    return found
 
 
 def _marked_processes(env: Env) -> list[int]:
@@ -265,7 +279,7 @@ def _config_file(run_config: Mapping[str, str | int | float | bool] | Path, home
 def _healthy(address: str, credentials: Credentials | None = None) -> bool:
     trust = None if credentials is None else ssl.create_default_context(cafile=credentials.authority)
     place = f"{'http' if trust is None else 'https'}://{address}/health"
-    with suppress(OSError), urllib.request.urlopen(place, timeout=1.0, context=trust) as response:
+    with suppress(OSError), urllib.request.urlopen(place, timeout=30.0, context=trust) as response:
         return response.status == 200
     return False
 
@@ -278,8 +292,8 @@ def _until(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def _wait(condition: Callable[[], bool], what: str, logs: Path, processes: list[Process]) -> None:
-    """Wait up to two minutes for ``condition`` while all processes live; show their logs on failure."""
-    _until(lambda: condition() or any(process.poll() is not None for process in processes), 120.0)
+    """Wait up to ten minutes for ``condition`` while all processes live; show their logs on failure."""
+    _until(lambda: condition() or any(process.poll() is not None for process in processes), 600.0)
     if not condition():
         tails = "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in sorted(logs.glob("*.log")))
         raise RuntimeError(f"waited in vain for {what}:\n{tails}")

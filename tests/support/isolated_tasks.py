@@ -17,14 +17,16 @@ from fedmf.training import Task
 
 from .small_runs import linear_task
 
+#: Who does what under "all".
+ALL = {1: "killed", 2: "exits", 3: "raises"}
 VICTIM = 2
 
 
 class Hostile(FederatedDataset):
-    """A data set in which one user does something when its examples are read."""
+    """A data set in which users do something when their examples are read: one of them, or several."""
 
     def __init__(self, inner: InMemoryDataset, behaviour: str) -> None:
-        self.inner, self.behaviour = inner, behaviour
+        self.inner, self.behaviours = inner, ALL if behaviour == "all" else {VICTIM: behaviour}
         self.user_ids, self.classes = inner.user_ids, inner.classes
         self.test_features, self.test_labels = inner.test_features, inner.test_labels
 
@@ -35,14 +37,15 @@ class Hostile(FederatedDataset):
         return self.inner.sizes(users)
 
     def examples(self, users: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        if VICTIM in users:
-            if self.behaviour == "killed":
+        for user in self.behaviours.keys() & set(users.tolist()):
+            behaviour = self.behaviours[user]
+            if behaviour == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if self.behaviour == "exits":
+            if behaviour == "exits":
                 os._exit(3)
-            if self.behaviour == "sleeps":
-                time.sleep(60.0)
-            if self.behaviour == "raises":
+            if behaviour == "sleeps":
+                time.sleep(3600.0)
+            if behaviour == "raises":
                 raise OSError("cannot be decoded")
         return self.inner.examples(users)
 

@@ -22,7 +22,9 @@ def executed(path: Path) -> nbformat.NotebookNode:
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
         resources = {"metadata": {"path": folder}}
-        NotebookClient(notebook, timeout=120, record_timing=False, resources=resources).execute()
+        NotebookClient(
+            notebook, timeout=1200, startup_timeout=600, record_timing=False, resources=resources
+        ).execute()
     return notebook
 
 

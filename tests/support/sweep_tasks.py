@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
+import time
+from pathlib import Path
+from typing import Self
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedmf.data import FederatedDataset
 from fedmf.runs import FunctionTask, run_of
 from fedmf.training import Task
 
@@ -17,10 +27,38 @@ KEYS = {
 }
 
 
+class Held(FederatedDataset):
+    """A run on it stays in the middle while its folder has a file "hold"; a file "held" says that it does."""
+
+    def __init__(self, inner: FederatedDataset) -> None:
+        self.inner, self.asked = inner, 0
+        self.user_ids, self.classes = inner.user_ids, inner.classes
+        self.test_features, self.test_labels = inner.test_features, inner.test_labels
+
+    def index_of(self, user_id: str) -> int:
+        return self.inner.index_of(user_id)
+
+    def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.inner.sizes(users)
+
+    def examples(self, users: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        self.asked += 1
+        while self.asked > 8 and Path("hold").exists():
+            Path("held").touch()
+            time.sleep(0.05)
+        return self.inner.examples(users)
+
+    def to(self, device: torch.device | str) -> Self:
+        return self
+
+
 def make(given: FunctionTask) -> Task:
-    """A small task; "raise" and "die" do so for even seeds."""
+    """A small task; "raise" and "die" do so for even seeds, and "hold" is held with seed 1."""
     if given.task_seed % 2 == 0 and given.options == "raise":
         raise RuntimeError("two lines\nof reasons")
     if given.task_seed % 2 == 0 and given.options == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    return run_of({**KEYS, "data.seed": given.task_seed}).task_source.build()
+    task = run_of({**KEYS, "data.seed": given.task_seed}).task_source.build()
+    if given.options == "hold" and given.task_seed == 1:
+        return dataclasses.replace(task, dataset=Held(task.dataset))
+    return task

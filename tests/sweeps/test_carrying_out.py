@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -12,11 +13,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from support.sweeps import BASE, VARIANTS, small_sweep
 
+from fedmf.cli.app import run as fedmf
 from fedmf.errors import ConfigError
 from fedmf.sweeps import Progress, Sweep, SweepResult, result_table
 
@@ -63,17 +66,17 @@ def test_what_is_chosen_has_the_best_mean_over_tuning_seeds(result: SweepResult,
     assert found.tuned == result.sweep.candidates[means.index(max(means))]
 
 
-def test_a_lower_metric_may_be_better(result: SweepResult) -> None:
+def test_a_lower_metric_may_be_better(result: SweepResult, tmp_path: Path) -> None:
     """The loss on the same runs: none is repeated, and the smallest mean is chosen."""
-    before = {file: file.stat().st_mtime_ns for file in (result.path / "finished").iterdir()}
-    by_loss = small_sweep(metric="loss", compare="ratio").carry_out(result.path)
+    place = Path(shutil.copytree(result.path, tmp_path / "all"))
+    before = {file: file.stat().st_mtime_ns for file in (place / "finished").iterdir()}
+    by_loss = small_sweep(metric="loss", compare="ratio").carry_out(place)
     for found in by_loss.cells:
         assert found.tuned is not None
         best = min(range(2), key=lambda i: found.tuning[i])
         assert found.tuned == by_loss.sweep.candidates[best]
     assert not by_loss.metric.higher_is_better
-    assert before.items() <= {f: f.stat().st_mtime_ns for f in (result.path / "finished").iterdir()}.items()
-    small_sweep().carry_out(result.path)  # other tests read its files
+    assert before.items() <= {f: f.stat().st_mtime_ns for f in (place / "finished").iterdir()}.items()
 
 
 def test_shared_runs_are_carried_out_once_and_runs_are_tidied_away(result: SweepResult) -> None:
@@ -151,42 +154,43 @@ def test_metrics_that_runs_lack_and_directories_of_others_are_refused(
         small_sweep().carry_out(tmp_path / "new", processes=0)
 
 
-@pytest.mark.parametrize(
-    ("how", "said"), [("raise", "two lines of reasons"), ("die", "its process ended with signal SIGKILL")]
-)
-def test_a_run_that_fails_costs_itself_alone(tmp_path: Path, how: str, said: str) -> None:
+def test_runs_that_fail_cost_themselves_alone(tmp_path: Path) -> None:
     lines: list[str] = []
 
     def observe(progress: Progress) -> None:
         lines.extend(filter(None, [progress.line]))
 
-    base = {name: value for name, value in BASE.items() if not name.startswith("data.")}
     sweep = Sweep(
-        {**base, "task.kind": "function", "task.function": "support.sweep_tasks:make", "task.users": 20},
+        base_of("fine"),
         seeds=(1, 2, 3),
-        variants={"fine": {"task.options": "fine"}, how: {"task.options": how}},
+        variants={how: {"task.options": how} for how in ("fine", "raise", "die")},
     )
-    found = sweep.carry_out(tmp_path / "out", processes=2, observer=observe)
-    fine, broken = found.cells
+    found = sweep.carry_out(tmp_path / "out", observer=observe)
+    fine, *broken = found.cells
     assert [*fine.values] == [1, 2, 3]
-    assert [*broken.values] == [1, 3]
-    assert broken.values == {seed: fine.values[seed] for seed in (1, 3)}
-    assert len(lines) == len(found.failures) == 1
-    assert said in found.failures[0]
-    assert "\n" not in lines[0]
-    assert lines[0].startswith(f"failed: {how}, seed 2: ")
-    against = found.against_baseline(broken)
-    assert against is not None
-    assert (against.count, against.estimate) == (2, 0.0)
-    assert any("without seeds [2]" in line for line in found.warnings)
+    assert len(lines) == len(found.failures) == 2
+    for cell, how, why in zip(
+        broken,
+        ("raise", "die"),
+        ("two lines of reasons", "its process ended with signal SIGKILL"),
+        strict=True,
+    ):
+        assert [*cell.values] == [1, 3]
+        assert cell.values == {seed: fine.values[seed] for seed in (1, 3)}
+        (failure,) = [failure for failure in found.failures if why in failure]
+        (line,) = [line for line in lines if line.startswith(f"failed: {how}, seed 2: ")]
+        assert "\n" not in line + failure
+        against = found.against_baseline(cell)
+        assert against is not None
+        assert (against.count, against.estimate) == (2, 0.0)
+    assert sum("without seeds [2]" in line for line in found.warnings) == 2
 
 
 def test_a_cell_of_which_every_candidate_fails_is_said(tmp_path: Path) -> None:
-    base = {name: value for name, value in BASE.items() if not name.startswith("data.")}
     sweep = Sweep(
-        {**base, "task.kind": "function", "task.function": "support.sweep_tasks:make", "task.users": 20},
+        base_of("raise"),
         seeds=(1,),
-        variants={"raise": {"task.options": "raise"}},
+        variants={"raise": {}},
         tuned={"optimizer.learning-rate": (0.1, 0.2)},
         tuning_seeds=(2,),
     )
@@ -197,26 +201,42 @@ def test_a_cell_of_which_every_candidate_fails_is_said(tmp_path: Path) -> None:
     assert result_table(found).rows[0][-2:] == ("failed", "0")
 
 
-def command(folder: Path) -> subprocess.Popen[str]:
-    base = "\n".join(f"{name} = {value!r}" for name, value in BASE.items()).replace("'", '"')
-    (folder / "base.toml").write_text(base.replace("rounds = 10", "rounds = 30"))
+def base_of(options: str) -> dict[str, Any]:
+    base = {name: value for name, value in BASE.items() if not name.startswith("data.")}
+    function = {"task.kind": "function", "task.function": "support.sweep_tasks:make", "task.users": 20}
+    return {**base, **function, "task.options": options}
+
+
+def written(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    lines = (f"{name} = {json.dumps(value)}" for name, value in base_of("hold").items())
+    (folder / "base.toml").write_text("\n".join(lines))
     (folder / "sweep.toml").write_text(FILE)
-    return subprocess.Popen(
+    return folder
+
+
+def begun_and_held(folder: Path) -> subprocess.Popen[str]:
+    """The command, which has finished some runs and is in the middle of another, and stays there."""
+    (written(folder) / "hold").touch()
+    process = subprocess.Popen(
         [sys.executable, "-m", "fedmf", "sweep", "sweep.toml", "--out", "out", "--processes", "2"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,
     )
+    wait_for(lambda: (folder / "held").exists() and in_the_middle(folder), process)
+    return process
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 300
     while not condition():
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
-        time.sleep(0.01)
+        time.sleep(0.05)
 
 
 def group_is_gone(number: int) -> bool:
@@ -234,50 +254,35 @@ def in_the_middle(folder: Path) -> bool:
     )
 
 
-def stopped_in_the_middle(folder: Path, group: int) -> bool:
-    """As ``in_the_middle``, with every process stopped: a slow machine cannot let the run end meanwhile."""
-    if not in_the_middle(folder):
-        return False
-    os.killpg(group, signal.SIGSTOP)
-    time.sleep(0.2)  # stopping is not instant; in what is left of a round a run may still end
-    if in_the_middle(folder):
-        return True
-    os.killpg(group, signal.SIGCONT)
-    return False
+def carried_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """The command again, or for the first time, to its end."""
+    monkeypatch.chdir(folder)
+    assert fedmf(["sweep", "sweep.toml", "--out", "out"]) == 0
+    return json.loads((folder / "out/results.json").read_text())
 
 
-def go_on(folder: Path) -> tuple[dict[str, object], str]:
-    process = command(folder)
-    out, shown = process.communicate(timeout=300)
-    assert process.returncode == 0, shown
-    return json.loads((folder / "out/results.json").read_text()), out
-
-
-def test_a_killed_sweep_goes_on_and_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
-    process = command(tmp_path)
-    wait_for(lambda: stopped_in_the_middle(tmp_path, process.pid), process)
+def test_a_killed_sweep_goes_on_and_ends_as_if_nothing_had_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = begun_and_held(tmp_path)
     begun = {place.name for place in (tmp_path / "out/runs").iterdir()}
     process.kill()  # the parent alone: its workers notice
-    os.killpg(process.pid, signal.SIGCONT)
     process.communicate()
     wait_for(lambda: group_is_gone(process.pid))
     files = {file: file.stat().st_mtime_ns for file in (tmp_path / "out/finished").glob("*.json")}
-    results, shown = go_on(tmp_path)
+    (tmp_path / "hold").unlink()
+    results = carried_out(tmp_path, monkeypatch)
+    assert "| identity |" in capsys.readouterr().out
     assert len(files) >= 2
     assert begun
     assert all(file.stat().st_mtime_ns == then for file, then in files.items())
-    undisturbed = tmp_path / "undisturbed"
-    undisturbed.mkdir()
-    expected, _ = go_on(undisturbed)
-    assert results["cells"] == expected["cells"]
-    assert "| identity |" in shown
+    assert results["cells"] == carried_out(written(tmp_path / "undisturbed"), monkeypatch)["cells"]
 
 
 def test_ctrl_c_ends_a_sweep_with_a_line(tmp_path: Path) -> None:
-    process = command(tmp_path)
-    wait_for(lambda: in_the_middle(tmp_path), process)
+    process = begun_and_held(tmp_path)
     os.killpg(process.pid, signal.SIGINT)
-    _, shown = process.communicate(timeout=60)
+    _, shown = process.communicate(timeout=600)
     assert process.returncode == 130, shown
     assert "Traceback" not in shown
     assert shown.splitlines()[-1] == (

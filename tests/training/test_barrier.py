@@ -113,8 +113,9 @@ def summed(trainer: LocalTrainer, users: list[str]) -> tuple[FixedPointSum, list
     return total, trainer.add_updates(trainer.task.model.initial(), users, ROUND, total)
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    ("threads", "together"), [(1, False), (3, True)], ids=["one by one", "together on threads"]
+)
 @pytest.mark.parametrize("engine", ["auto", "vectorised", "loop"])
 @pytest.mark.parametrize("module", [lambda: mlp(6, (7,), 4, seed=2), Careful], ids=["mlp", "own"])
 @pytest.mark.parametrize("fault", FAULTS)

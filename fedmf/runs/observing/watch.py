@@ -149,7 +149,7 @@ def carried_out(
         except _EarlyStop as reason:
             stopped = f"stopped after round {session.server.t} of {session.server.horizon}: {reason}"
             session.write_reports()
-            session.draw()
+        session.draw()
     _warn(check.verdict())
     parameters = session.server.parameters.detach().clone()
     return RunResult(session.directory.path, parameters, session.metrics, session.statement(), stopped)

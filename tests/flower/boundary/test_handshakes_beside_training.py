@@ -1,7 +1,6 @@
 """A node that does not say whom it serves holds up the first round for a stated time, and no other round."""
 
 import dataclasses
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,8 @@ from fedmf.flower import CorrelatedNoise, UsersSayWho, user_id_mod
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.runs import Execution
+
+pytestmark = pytest.mark.usefixtures("own_time")
 
 TASK = linear_task(users=24, dimension=5)
 #: Seconds that a silent node may cost before the first round.
@@ -57,7 +58,7 @@ class Holding(InProcessGrid):
         return super().pull_messages([m for m in message_ids if not self.holds(*self.about[m])])
 
 
-def test_a_silent_node_of_ours(tmp_path: Path) -> None:
+def test_a_silent_node_of_ours(tmp_path: Path, own_time) -> None:
     run = small_run(TASK, messages="per-user", noise_seed=1)
     run = dataclasses.replace(run, execution=dataclasses.replace(run.execution, handshake_timeout=LIMIT))
     seconds: list[float] = []
@@ -65,16 +66,13 @@ def test_a_silent_node_of_ours(tmp_path: Path) -> None:
     with run.start(tmp_path / "run") as session:
         grid = Holding(client_for(session), nodes=3)
         grid.holds = lambda kind, node: kind == "handshake" and node == 2 and len(seconds) < 4
-        begun = [time.monotonic()]
 
         def observe(report, row) -> None:  # type: ignore[no-untyped-def]
-            seconds.append(time.monotonic() - begun[0])
-            begun[0] = time.monotonic()
+            seconds.append(own_time.now)
             present.append(report.present)
 
         run_on_grid(session, grid, observe)
-    assert LIMIT <= seconds[0] < LIMIT + 2.0
-    assert max(seconds[1:]) < LIMIT
+    assert seconds == pytest.approx([LIMIT] * 12)
     assert sum(present[:4]) < 4 * 6
     assert present[4:] == [6] * 8
     assert min(number for number, node in grid.asked if node == 2) == 5
@@ -102,21 +100,20 @@ def _around(path: Path) -> CorrelatedNoise:
     )  # fmt: skip
 
 
-def _started(strategy: CorrelatedNoise, grid: Holding) -> float:
-    begun = time.monotonic()
+def _started(strategy: CorrelatedNoise, grid: Holding) -> None:
     strategy.start(grid, ArrayRecord({"w": Array(np.zeros(3, np.float32))}), num_rounds=6)
     strategy.close()
-    return time.monotonic() - begun
 
 
 def _who(context: Context) -> str:
     return ROSTER[int(context.node_config["partition-id"])]
 
 
-def test_a_silent_node_of_any_app(tmp_path: Path) -> None:
+def test_a_silent_node_of_any_app(tmp_path: Path, own_time) -> None:
     grid = Holding(_echo([user_id_mod(_who)]), nodes=3)
     grid.holds = lambda kind, node: kind == "handshake" and node == 2 and grid.rounds < 3
-    assert LIMIT <= _started(_around(tmp_path / "run"), grid) < LIMIT + 3.0
+    _started(_around(tmp_path / "run"), grid)
+    assert own_time.now == pytest.approx(LIMIT)
     assert [number for number, node in grid.asked if node == 2] == [4, 5, 6]
     assert [number for number, node in grid.asked if node == 0] == [1, 2, 3, 4, 5, 6]
 

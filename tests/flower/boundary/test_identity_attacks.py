@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +14,8 @@ from fedmf.flower.boundary import Handshakes
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.messages import hosted_users_reply
 from fedmf.flower.population import Population
+
+pytestmark = pytest.mark.usefixtures("own_time")
 
 ROSTER = ["ann", "bob", "eve"]
 FIRST = 2**63 + 1000
@@ -218,11 +219,11 @@ class Late(World):
 
 
 def test_a_late_answer_counts_and_nobody_waits_for_it(
-    identity: Identity, monkeypatch: pytest.MonkeyPatch
+    identity: Identity, monkeypatch: pytest.MonkeyPatch, own_time
 ) -> None:
     world = Late({0: "ann", 1: "bob"}, [0, 1])
     identity.inner._handshakes._pause = identity.inner._handshakes._patience = 1000.0
-    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("a look for nodes must not wait"))
+    monkeypatch.setattr(own_time, "sleep", lambda _: pytest.fail("a look for nodes must not wait"))
     for _ in range(10):
         assert identity.meet(world) == {**NOBODY, "bob": 1}
     assert identity.meet(world) == {**NOBODY, "ann": 0, "bob": 1}
@@ -230,13 +231,12 @@ def test_a_late_answer_counts_and_nobody_waits_for_it(
 
 
 def test_before_the_first_round_a_silent_node_is_waited_for_as_long_as_the_limit_says(
-    identity: Identity,
+    identity: Identity, own_time
 ) -> None:
     world = Late({0: "ann", 1: "bob", 2: "eve"}, [0, 1, 2])
     world.needed = 10**6
-    begun = time.monotonic()
     identity.inner.gather(world, timeout=60.0, limit=0.6)
-    assert 0.5 < time.monotonic() - begun < 5.0
+    assert own_time.now == pytest.approx(0.6)
     assert identity.served() == {**NOBODY, "bob": 1, "eve": 2}
     world.needed = 0
     assert identity.meet(world) == {"ann": 0, "bob": 1, "eve": 2}

@@ -11,6 +11,8 @@ from support.small_runs import client_for, linear_task, run_small, schedule_of, 
 from fedmf.flower.boundary import Quarantine
 from fedmf.flower.strategy import RoundReport
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
 TASK = linear_task(24, 50)
 
 

@@ -199,7 +199,7 @@ print(run_app({str(folder)!r}, num_supernodes=2, workers=2).state["total"]["valu
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert (done.returncode, done.stdout) == (0, "32\n"), done.stderr
     assert done.stderr == ""

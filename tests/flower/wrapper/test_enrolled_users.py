@@ -21,6 +21,8 @@ from fedmf.flower.messages import hosted_users_reply
 from fedmf.flower.population import Population
 from fedmf.runs import Execution
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
 FIRST = 2**63 + 1000
 ROSTER = ["clinic b", "clinic-a", "clinic-c"]
 

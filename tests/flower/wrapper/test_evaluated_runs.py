@@ -17,6 +17,8 @@ from fedmf.flower import CorrelatedNoise, InProcessGrid, UsersSayWho
 from fedmf.flower.forwarded_grid import ForwardedGrid
 from fedmf.runs import Execution, PrivateEvaluation, PrivateEvaluator, account
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
 
 def test_a_stopped_run_shows_the_same_metrics_and_asks_nobody_twice(tmp_path: Path) -> None:
     """What is on record is shown again, whatever clients would say now."""

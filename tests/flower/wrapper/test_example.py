@@ -15,7 +15,7 @@ def test_the_example_learns_and_states_its_privacy(tmp_path: Path) -> None:
         env={**os.environ, "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=True,
     )
     (last,) = re.findall(r"^after 20 rounds: accuracy ([\d.]+)", done.stdout, re.MULTILINE)

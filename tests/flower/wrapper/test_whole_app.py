@@ -20,7 +20,7 @@ from fedmf.flower import run_app
 from fedmf.records.ledger import Ledger
 
 APP = Path(__file__).parents[3] / "docs/examples/flower_app"
-NODES = 3
+NODES, ROUNDS = 3, 2
 
 
 @pytest.fixture
@@ -32,8 +32,11 @@ def app_dir(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
     """The model that `run_app` makes."""
-    place = tmp_path_factory.mktemp("app") / "run"
-    run_app(APP, num_supernodes=NODES, run_config={"run-dir": str(place)})
+    return made(tmp_path_factory.mktemp("app") / "run", {"num-server-rounds": ROUNDS})
+
+
+def made(place: Path, config: dict[str, int]) -> dict[str, torch.Tensor]:
+    run_app(APP, num_supernodes=NODES, run_config={**config, "run-dir": str(place)})
     assert (place / "failures.jsonl").read_text() == ""
     return load_model(place)
 
@@ -56,12 +59,13 @@ def test_the_server_changes_by_five_lines() -> None:
     assert [line[0] for line in changes] == 5 * ["+"]
 
 
-def test_the_model_loads_and_has_learnt(expected: dict[str, torch.Tensor]) -> None:
+def test_the_model_loads_and_has_learnt(tmp_path: Path) -> None:
+    model = made(tmp_path / "run", {})
     from digits_app.task import Net, initial_model, load_data  # run_app found the app's folder
     from digits_app.task import test as judged
 
     net = Net()
-    net.load_state_dict(expected)
+    net.load_state_dict(model)
     _, _, x, y = load_data(0, 1)
     assert judged(net, x, y)[0] < judged(initial_model(), x, y)[0] - 0.3
 
@@ -70,8 +74,9 @@ def test_the_model_loads_and_has_learnt(expected: dict[str, torch.Tensor]) -> No
 def test_on_flowers_simulation_engine(
     app_dir: Path, expected: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
-    env, config = flower_environment(tmp_path), {"run-dir": str(tmp_path / "run")}
-    done = flwr_run_simulation(app_dir, env, nodes=NODES, run_config=config, timeout=240)
+    env = flower_environment(tmp_path)
+    config = {"run-dir": str(tmp_path / "run"), "num-server-rounds": ROUNDS}
+    done = flwr_run_simulation(app_dir, env, nodes=NODES, run_config=config, timeout=3000)
     assert done.ok, done.details + done.output[-3000:]
     same(tmp_path / "run", expected)
 
@@ -80,38 +85,42 @@ def test_on_flowers_simulation_engine(
 def test_on_a_superlink_with_encryption_and_authenticated_nodes(
     app_dir: Path, expected: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
-    env, config = flower_environment(tmp_path), {"run-dir": str(tmp_path / "run")}
-    credentials = make_credentials(tmp_path / "credentials", NODES)
-    with (
-        superlink(env, tmp_path / "net", credentials=credentials) as link,
-        supernodes(env, link, NODES, credentials),
-    ):
-        done = flwr_run(app_dir, env, link.name, config, timeout=300)
-    assert done.ok, done.details + done.output[-3000:]
-    same(tmp_path / "run", expected)
+    """The model is the same, and in a second run only nodes whose keys are enrolled are users.
 
-
-@pytest.mark.deployment
-def test_on_a_superlink_only_nodes_whose_keys_are_enrolled_are_users(app_dir: Path, tmp_path: Path) -> None:
-    """The third node is authenticated and not enrolled; the third user's node is not there."""
-    env, config = flower_environment(tmp_path), {"run-dir": str(tmp_path / "run"), "num-server-rounds": 1}
+    There the third node is authenticated and not enrolled; the third user's node is not there.
+    """
+    env = flower_environment(tmp_path)
     credentials = make_credentials(tmp_path / "credentials", NODES)
-    absent = make_credentials(tmp_path / "absent", 1)
-    keys = [absent.node(0), credentials.node(1), credentials.node(0)]
-    lines = [f"{key.with_suffix('.pub').read_text().strip()} clinic-{i}\n" for i, key in enumerate(keys)]
-    (tmp_path / "enrolled").write_text("".join(lines))
-    server = app_dir / "digits_app" / "server_app.py"
-    enrolled = f"""identity=EnrolledUsers({str(tmp_path / "enrolled")!r}), num_users=3,
-        execution=Execution(messages="per-user", handshake_timeout=1.0),"""
-    plain = server.read_text().replace("import CorrelatedNoise", "import CorrelatedNoise, EnrolledUsers")
-    server.write_text("from fedmf import Execution\n" + plain.replace("num_users=3,", enrolled))
     with (
         superlink(env, tmp_path / "net", credentials=credentials) as link,
         supernodes(env, link, NODES, credentials) as logs,
     ):
-        done = flwr_run(app_dir, env, link.name, config, timeout=300)
-        received = ["Received" in log.read_text() for log in logs]
+        config = {"run-dir": str(tmp_path / "run"), "num-server-rounds": ROUNDS}
+        done = flwr_run(app_dir, env, link.name, config, timeout=3000)
+        assert done.ok, done.details + done.output[-3000:]
+        same(tmp_path / "run", expected)
+        before = [log.read_text().count("Received") for log in logs]
+        _enrol(
+            [make_credentials(tmp_path / "absent", 1).node(0), credentials.node(1), credentials.node(0)],
+            app_dir,
+        )
+        config = {"run-dir": str(tmp_path / "enrolled"), "num-server-rounds": 1}
+        done = flwr_run(app_dir, env, link.name, config, timeout=3000)
+        after = [log.read_text().count("Received") for log in logs]
     assert done.ok, done.details + done.output[-3000:]
-    with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
+    with Ledger.open(tmp_path / "enrolled" / "ledger.sqlite", read_only=True) as ledger:
         assert sorted(user for _, user in ledger.participations()) == ["clinic-1", "clinic-2"]
-    assert received == [True, True, False], [log.read_text()[-2000:] for log in logs]
+    asked = [b > a for a, b in zip(before, after, strict=True)]
+    assert asked == [True, True, False], [log.read_text()[-2000:] for log in logs]
+
+
+def _enrol(keys: list[Path], app_dir: Path) -> None:
+    """Let the app take the nodes with these keys for its users."""
+    file = app_dir.parent / "enrolled-keys"
+    lines = [f"{key.with_suffix('.pub').read_text().strip()} clinic-{i}\n" for i, key in enumerate(keys)]
+    file.write_text("".join(lines))
+    server = app_dir / "digits_app" / "server_app.py"
+    enrolled = f"""identity=EnrolledUsers({str(file)!r}), num_users=3,
+        execution=Execution(messages="per-user", handshake_timeout=5.0),"""
+    plain = server.read_text().replace("import CorrelatedNoise", "import CorrelatedNoise, EnrolledUsers")
+    server.write_text("from fedmf import Execution\n" + plain.replace("num_users=3,", enrolled))
