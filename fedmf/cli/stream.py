@@ -126,7 +126,19 @@ def stream(
         help="How noise is divided between the moments: λ of jme, share α of ime, scale τ of cs.",
     ),
     columns: str | None = typer.Option(
-        None, "--columns", metavar="A,B", help="Columns of numbers. Default: all but the user's."
+        None, "--columns", metavar="A,B", help="Columns of numbers. Default: all that no option names."
+    ),
+    timestamp: str | None = typer.Option(
+        None,
+        "--timestamp",
+        metavar="COLUMN",
+        help="Column of times, hereby declared public: the text of a step's row stands in its release.",
+    ),
+    key: str | None = typer.Option(
+        None,
+        "--key",
+        metavar="COLUMN",
+        help="Column of the rows' keys, hereby declared public, likewise. Never ids of users.",
     ),
     input_format: InputFormat | None = typer.Option(
         None, "--input-format", help="Default: by the ending of FILE, else by its first byte."
@@ -204,6 +216,8 @@ def stream(
         weight=weight,
         adjacency=adjacency.value,
         columns=None if columns is None else tuple(columns.split(",")),
+        timestamp=timestamp,
+        key=key,
         every=every,
         seed=seed,
         unbounded=unbounded or (source == "-" and rounds is None),

@@ -13,11 +13,13 @@ import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
+from fedmf.streaming.labels import label_of
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader, wanted_columns
 
 __all__ = ["ParquetReader"]
 
 _BATCH: Final = 4096
+_BYTES: Final = arrow.types.is_binary, arrow.types.is_large_binary, arrow.types.is_fixed_size_binary
 
 
 @final
@@ -30,9 +32,10 @@ class ParquetReader(RowReader):
         user: name of the user's column.
         layout: of an earlier part of the same input; None takes it from the file.
         first_row: number of the first row in this file.
+        labels: names of the columns of labels: text, numbers, dates or times, as Arrow writes them.
 
     Raises:
-        InputError: not a Parquet file, a column is missing or does not hold numbers, or no rows.
+        InputError: not a Parquet file, a column is missing or does not hold what it should, or no rows.
     """
 
     def __init__(
@@ -42,13 +45,15 @@ class ParquetReader(RowReader):
         user: str | None,
         layout: Layout | None = None,
         first_row: int = 1,
+        labels: Sequence[str] = (),
     ) -> None:
         self._path, self.first_row, self._seen, self._user = path, first_row, 0, user
+        self._labels = tuple(labels)
         with self._readable():
             self._file = parquet.ParquetFile(path)
         self.rows = self._file.metadata.num_rows
         schema = self._file.schema_arrow
-        self._columns = wanted_columns(schema.names, columns, user)
+        self._columns = wanted_columns(schema.names, columns, user, labels)
         self._batches = self._from(0)
         self._rest: Any = None
         vector = len(self._columns) == 1 and _is_list(schema.field(self._columns[0]).type)
@@ -56,8 +61,15 @@ class ParquetReader(RowReader):
             kind = schema.field(name).type.value_type if vector else schema.field(name).type
             if not (arrow.types.is_integer(kind) or arrow.types.is_floating(kind)):
                 raise InputError(f"column {name!r} must hold numbers; got {kind}.")
+        for name in [*([] if user is None else [user]), *labels]:
+            if not _is_written_as_text(kind := schema.field(name).type):
+                raise InputError(f"column {name!r} must hold text, numbers or times; got {kind}.")
         self.layout = layout or Layout(
-            tuple(self._columns), vector, self._length() if vector else len(self._columns), user
+            tuple(self._columns),
+            vector,
+            self._length() if vector else len(self._columns),
+            user,
+            self._labels,
         )
 
     def read(self, most: int) -> RowBlock | None:
@@ -100,7 +112,7 @@ class ParquetReader(RowReader):
 
     def _from(self, group: int) -> Iterator[Any]:
         groups = list(range(group, self._file.num_row_groups))
-        wanted = [*self._columns, *([] if self._user is None else [self._user])]
+        wanted = [*self._columns, *([] if self._user is None else [self._user]), *self._labels]
         return self._file.iter_batches(_BATCH, row_groups=groups, columns=wanted, use_threads=False)
 
     def _block(self, first: int, batch: Any) -> RowBlock:
@@ -118,13 +130,13 @@ class ParquetReader(RowReader):
             values = np.stack(columns, axis=1).astype(np.float64)
         users = None
         if layout.user is not None:
-            users = batch.column(batch.num_columns - 1).cast(arrow.string()).to_pylist()
-            users = [user or None for user in users]
+            users = [_user(cell) for cell in _cells(batch.column(layout.user))]
             empty = np.array([user is None for user in users])
             _mark(faults, empty, f"column {layout.user!r} must name a user")
         if faults:
             values[list(faults)] = 0.0
-        return RowBlock(first, values, users, faults)
+        labels = (map(_label, _cells(batch.column(name))) for name in layout.labels)
+        return RowBlock(first, values, users, faults, list(zip(*labels, strict=True)))
 
     def _lists(self, column: Any, faults: dict[int, str]) -> NDArray[np.float64]:
         d = self.layout.dimension
@@ -170,6 +182,31 @@ _EMPTY: Final = "input must have rows; got an empty one."
 def _is_list(kind: Any) -> bool:
     types = arrow.types
     return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+
+
+def _is_written_as_text(kind: Any) -> bool:
+    try:
+        arrow.nulls(1, kind).cast(arrow.string())
+    except (arrow.ArrowNotImplementedError, arrow.ArrowInvalid):  # nested; a time zone that is not known
+        return False
+    return True
+
+
+def _cells(column: Any) -> list[bytes | None]:
+    """The bytes of each cell as text; Arrow does not look whether they are UTF-8."""
+    texts = column if any(is_a(column.type) for is_a in _BYTES) else column.cast(arrow.string())
+    return texts.cast(arrow.binary()).to_pylist()
+
+
+def _user(cell: bytes | None) -> str | None:
+    try:
+        return (cell or b"").decode() or None
+    except UnicodeDecodeError:
+        return None
+
+
+def _label(cell: bytes | None) -> str:
+    return label_of((cell or b"").decode(errors="replace"))
 
 
 def _mark(faults: dict[int, str], where: Any, reason: str) -> None:

@@ -259,7 +259,7 @@ class PrivateStream:
         return self._run
 
     def _release(self, t: int) -> PrivateRelease:
-        fields = self._renderer.fields(t - 1, self._run.state.releases(t - 1, t))
+        fields = self._renderer.fields(self._run.state.releases(t - 1, t))
         values: dict[str, NDArray[Any] | None] = {"covariance": None}
         values |= {name: column[0] for name, column in fields.items()}
         numbers = {"t": t, "standard_error": float(fields["standard_error"][0])}

@@ -25,19 +25,26 @@ class InputError(ValueError):
 
 @dataclass(frozen=True)
 class Layout:
-    """Which parts of a row are the vector and the user.
+    """Which parts of a row are the vector, the user and the labels.
 
     Args:
         columns: names of the numbers in order; of one column of vectors; empty for rows that are vectors.
         vector: whether a row holds its vector in one piece.
         dimension: d.
         user: name of the column with the user's id, None if there is none.
+        labels: names of the columns whose texts are public and go with the releases.
     """
 
     columns: tuple[str, ...]
     vector: bool
     dimension: int
     user: str | None
+    labels: tuple[str, ...] = ()
+
+    @property
+    def unlabelled(self) -> tuple[str, ...]:
+        """The labels of a row of which none can be read."""
+        return ("",) * len(self.labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +56,14 @@ class RowBlock:
         values: shape (rows, d), float64; zeros where a row has a fault.
         users: the id of each row's user, None where it cannot be read; None without a user column.
         faults: what is wrong with the row at an index of this block.
+        labels: the texts of each row's label columns, "" where one cannot be read; empty without columns.
     """
 
     first: int
     values: NDArray[np.float64]
     users: Sequence[str | None] | None
     faults: Mapping[int, str]
+    labels: Sequence[tuple[str, ...]] = ()
 
     def __len__(self) -> int:
         return len(self.values)
@@ -169,10 +178,13 @@ def numbers_of(values: Sequence[object], names: Sequence[str]) -> list[float] | 
     return numbers
 
 
-def wanted_columns(names: Sequence[str], columns: Sequence[str] | None, user: str | None) -> list[str]:
+def wanted_columns(
+    names: Sequence[str], columns: Sequence[str] | None, user: str | None, labels: Sequence[str] = ()
+) -> list[str]:
     """The columns of numbers, all of them present."""
-    wanted = [name for name in names if name != user] if columns is None else list(columns)
-    asked = [*wanted, *([] if user is None else [user])]
+    others = [*([] if user is None else [user]), *labels]
+    wanted = [name for name in names if name not in others] if columns is None else list(columns)
+    asked = [*wanted, *others]
     times = Counter(names)
     for name in asked:
         if times[name] != 1:
@@ -180,7 +192,8 @@ def wanted_columns(names: Sequence[str], columns: Sequence[str] | None, user: st
             raise InputError(f"column {name!r} {fault}; the input has {_shown(names)}.")
     if not wanted or len(set(asked)) != len(asked):
         raise InputError(
-            f"columns must be at least one, all different, and not the user's; got {_shown(asked)}."
+            "columns must be at least one, all different, and not the user's or a label's; got "
+            f"{_shown(asked)}."
         )
     return wanted
 

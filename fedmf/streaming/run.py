@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any, Final, Self
 
 import numpy as np
@@ -18,6 +19,7 @@ from fedmf.streaming.clipping import clip_rows
 from fedmf.streaming.losses import lost_steps
 from fedmf.streaming.outputs import Output, Renderer, mean_points
 from fedmf.streaming.position import Position
+from fedmf.streaming.released import Releases
 from fedmf.streaming.rows import InputError, RowBlock, RowReader
 from fedmf.streaming.state import StreamState
 from fedmf.streaming.statements import stream_statement
@@ -28,6 +30,8 @@ __all__ = ["Handling", "StreamRun"]
 _MOST_ROWS: Final = 4096
 _MOST_NUMBERS: Final = 1 << 20
 _LARGEST_EMISSION: Final = 1 << 21
+#: A label counts like so many numbers.
+_LABEL: Final = 32
 
 
 @dataclass(frozen=True)
@@ -192,11 +196,11 @@ class StreamRun:
         long[zeroed] = False
         taken = np.array(steps, dtype=np.int64)
         if stop:
-            releases, step = self._released(values[taken])
+            releases = self._released(values[taken], [block.labels[i] for i in steps if block.labels])
             self._commit(
                 replace(
                     before,
-                    step=step,
+                    step=before.step + len(steps),
                     row=before.row + stop,
                     records=before.records + len(releases),
                     digest="" if stop - 1 in block.faults else self._digest(block, stop - 1),
@@ -234,15 +238,17 @@ class StreamRun:
             steps.append(i)
         return steps, refused, 0, len(block)
 
-    def _released(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
-        """The releases of these steps that are due, and the last step."""
+    def _released(self, rows: NDArray[np.float64], labels: Sequence[tuple[str, ...]]) -> Releases:
+        """The releases of these steps that are due; a release has the labels of its own step's row."""
+        records = self.position.records
         if not len(rows):
-            return np.empty((0, self.plan.width)), self.position.step
+            return Releases(records, np.empty((0, self.plan.width)))
         self._keys.open_in(self.state)
         block = self._stream.extend(torch.from_numpy(rows))
         steps = np.arange(block.t, block.t + len(rows))
         due = (steps % self.plan.settings.every == 0) | (steps == self.plan.rounds)
-        return torch.cat([block.first, block.second], dim=1).numpy()[due], int(steps[-1])
+        numbers = torch.cat([block.first, block.second], dim=1).numpy()[due]
+        return Releases(records, numbers, list(compress(labels, due.tolist())))
 
     def _changed(self, block: RowBlock, steps: list[int]) -> list[UserRow]:
         """The histories of the users who took a step in a block."""
@@ -253,7 +259,7 @@ class StreamRun:
     def _commit(
         self,
         position: Position,
-        releases: NDArray[np.float64] | None = None,
+        releases: Releases | None = None,
         changed: Sequence[UserRow] = (),
     ) -> None:
         """First the output of earlier commits is made durable, then this one, then its output is written."""
@@ -266,26 +272,27 @@ class StreamRun:
             separation=self.users.min_separation,
             may_stop=position.may_stop or self.handling.stop_at_faulty,
         )
-        fresh = np.empty((0, self.plan.width)) if releases is None else releases
+        if releases is None:
+            releases = Releases(position.records, np.empty((0, self.plan.width)))
         state = self._stream.state_dict(kept_vectors=True)
-        self.state.commit(position, fresh, state, changed)
+        self.state.commit(position, releases, state, changed)
         if position.step:
             self._guard.note(self.state.openings(), position.step, None)
-        self._catch_up(fresh)
+        self._catch_up(releases)
         self._progress(position.step, self.plan.rounds)
 
-    def _catch_up(self, fresh: NDArray[np.float64] | None = None) -> None:
+    def _catch_up(self, fresh: Releases | None = None) -> None:
         """Write the committed releases that the output lacks; `fresh` are the last of them, if at hand."""
         records = self.position.records
         if fresh is not None and len(fresh) == records - self._emitted:
             self._emit(fresh)
-        room = max(1, _LARGEST_EMISSION // self.plan.width)
+        room = max(1, _LARGEST_EMISSION // (self.plan.width + _LABEL * len(self.plan.layout.labels)))
         while self._emitted < records:
             self._emit(self.state.releases(self._emitted, min(records, self._emitted + room)))
 
-    def _emit(self, releases: NDArray[np.float64]) -> None:
+    def _emit(self, releases: Releases) -> None:
         if self.output.takes_lines and len(releases):
-            self.output.write(self.output.shape(self._renderer, self._emitted, releases))
+            self.output.write(self.output.shape(self._renderer, releases))
         self._emitted += len(releases)
 
     def _digest(self, block: RowBlock, i: int) -> str:
@@ -293,4 +300,6 @@ class StreamRun:
         user = "" if block.users is None else block.users[i] or ""
         state = hashlib.blake2b(user.encode(), key=self.state.digest_key, digest_size=16)
         state.update(b"\0" + block.values[i].astype("<f8").tobytes())
+        if block.labels:
+            state.update("\0".join(block.labels[i]).encode())
         return state.hexdigest()

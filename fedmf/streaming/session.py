@@ -60,7 +60,7 @@ def open_reader(
     if file_format not in (None, *FORMATS):
         raise InputError(f"input format must be one of {', '.join(FORMATS)}; got {file_format!r}.")
     guess = file_format or (None if source is None else _SUFFIXES.get(source.suffix.lower()))
-    columns, user = settings.columns, settings.user_column
+    columns, user, labels = settings.columns, settings.user_column, tuple(settings.labels.values())
     try:
         descriptor = 0 if source is None else os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -69,15 +69,15 @@ def open_reader(
         if source is not None and (guess == "parquet" or os.pread(descriptor, 4, 0) == b"PAR1"):
             from fedmf.streaming.parquet_rows import ParquetReader
 
-            reader: RowReader = ParquetReader(source, columns, user, layout, first_row)
+            reader: RowReader = ParquetReader(source, columns, user, layout, first_row, labels)
         elif guess == "parquet":
             raise InputError("input must be a file for Parquet; standard input takes csv or jsonl.")
         else:
             lines = Lines(descriptor)
             if (guess or _guess(lines)) == "csv":
-                reader = CsvReader(lines, columns, user, first_row)
+                reader = CsvReader(lines, columns, user, first_row, labels)
             else:
-                reader = JsonLinesReader(lines, columns, user, layout, first_row)
+                reader = JsonLinesReader(lines, columns, user, layout, first_row, labels)
         try:
             yield reader
         finally:

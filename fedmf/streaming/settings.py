@@ -32,6 +32,9 @@ class Settings:
         unbounded: whether there is no horizon; then k must be given, a user's rows in all time.
         user_column: name of the column of user ids; None: every row is another user.
         user_namespace: what user ids are ids of; streams and runs of one namespace concern the same people.
+        timestamp: name of a column of times, declared public: the text of the row that took a step goes with
+            its release as it is, without noise.
+        key: name of a column of rows' keys, declared public, likewise.
         max_participations: k; None for 1.
         min_separation: b; None for n.
         workloads: A₁ and A₂ by name, or one for both.
@@ -70,6 +73,8 @@ class Settings:
     seed: int | None = None
     unbounded: bool = False
     user_namespace: str = ""
+    timestamp: str | None = None
+    key: str | None = None
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -89,6 +94,7 @@ class Settings:
             check_whole("n (rounds)", self.rounds, most=LARGEST_HORIZON)
         if self.unbounded:
             self._check_unbounded()
+        self._check_labels()
         if self.min_separation is not None and self.user_column is None and self.max_participations is None:
             raise ValueError("b (min_separation) needs k (max_participations) or a user column; got neither.")
 
@@ -105,6 +111,29 @@ class Settings:
             raise ValueError(
                 "C (mechanism) must be named in a stream without a horizon; got a matrix of fixed size."
             )
+
+    def _check_labels(self) -> None:
+        for name, column in self.labels.items():
+            if not column:
+                raise ValueError(f"{name} (column) must have a name; got an empty one.")
+            if column == self.user_column:
+                raise ValueError(
+                    f"{name} (column) must not be that of the user ids; got {column!r}. What it holds is "
+                    "released as it is."
+                )
+            if column in (self.columns or ()):
+                raise ValueError(
+                    f"{name} (column) must not be one of the numbers; got {column!r}. What it holds is "
+                    "released as it is, without noise."
+                )
+        if len(set(self.labels.values())) < len(self.labels):
+            raise ValueError(f"key (column) must not be the timestamp's; got {self.key!r} for both.")
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What goes with each release ("timestamp", "key") and the column of the input it is taken from."""
+        named = {"timestamp": self.timestamp, "key": self.key}
+        return {name: column for name, column in named.items() if column is not None}
 
     def contract(self, rounds: int) -> tuple[int, int]:
         """(k, b) over so many steps.

@@ -26,9 +26,18 @@ def render_statement(statement: Mapping[str, Any]) -> str:
     rows = facts(statement)
     width = max(len(name) for name, _ in rows)
     lines = [headline(statement), "", *(f"  {name:<{width}}  {value}" for name, value in rows)]
-    for title, name in _LISTS:
-        lines += ["", f"{title}:", *(f"  - {text}" for text in statement[name])]
+    for title, texts in lists(statement):
+        lines += ["", f"{title}:", *(f"  - {text}" for text in texts)]
     return "\n".join(lines) + "\n"
+
+
+def lists(statement: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """(heading, entries) of the lists of a statement."""
+    inputs = [
+        f"{entry['name']}: {entry['value']} ({entry['source']})" for entry in statement["public_inputs"]
+    ]
+    shown = [("Public inputs", inputs)] if inputs else []
+    return [*shown, *((title, statement[name]) for title, name in _LISTS)]
 
 
 def render_statement_page(statement: Mapping[str, Any]) -> str:
@@ -38,7 +47,7 @@ def render_statement_page(statement: Mapping[str, Any]) -> str:
         headline(statement),
         plain_words(statement),
         facts(statement),
-        [(title, statement[name]) for title, name in _LISTS],
+        lists(statement),
         f"Stream begun by {statement['software']}; statement computed from its state by "
         f"{statement['stated_by']}.",
     )

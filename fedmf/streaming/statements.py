@@ -59,6 +59,14 @@ _LOST: Final = (
     "this stream went on from a backup: each time the steps released after it are counted as a whole stream, "
     "and no others were released"
 )
+_PUBLIC_LABELS: Final = (
+    "{labels} of every row, and whether it can be read, is public, as was declared: no function of what is "
+    "to be protected"
+)
+_LABELS: Final = (
+    "what {labels} of a row tells, which was declared public and stands beside its release without noise; of "
+    "a row that cannot be told apart into columns there is none, which tells that"
+)
 _PUBLIC_ROWS: Final = "the horizon was counted from the input: the number of its rows is public"
 
 
@@ -108,6 +116,10 @@ def stream_statement(
         "second_workload": plan.workload_names[1],
         "second_moment": settings.second,
         "dimension": plan.layout.dimension,
+        "public_inputs": [
+            {"name": name, "value": f"column {column!r}, beside each release as given", "source": "declared"}
+            for name, column in settings.labels.items()
+        ],
         "stops_at_bad_rows": position.may_stop,
         "rounds": n,
         "rounds_source": _rounds_source(plan),
@@ -141,7 +153,11 @@ def stream_statement(
         "noise_key": f"{key.fingerprint} ({PUBLIC_KEY if key.public else OPERATING_SYSTEM_KEY})",
         "noise_key_public": key.public,
         "assumptions": [*_assumptions(plan), *([_LOST] if lost else [])],
-        "not_covered": [*([_STOPPING] if position.may_stop else []), *NOT_COVERED],
+        "not_covered": [
+            *([_STOPPING] if position.may_stop else []),
+            *([_LABELS.format(labels=" and ".join(settings.labels))] if settings.labels else []),
+            *NOT_COVERED,
+        ],
         "secret": list(SECRETS),
         "software": plan.software,
         "stated_by": SOFTWARE,
@@ -168,6 +184,8 @@ def _assumptions(plan: StreamPlan) -> list[str]:
     else:
         assumed = [_EACH_ANOTHER if k == 1 else _UNCHECKED.format(k=k, b=b)]
     assumed.append(_PUBLIC_LAYOUT)
+    if plan.settings.labels:
+        assumed.append(_PUBLIC_LABELS.format(labels=" and ".join(plan.settings.labels)))
     return (
         assumed if plan.settings.rounds is not None or plan.settings.unbounded else [*assumed, _PUBLIC_ROWS]
     )

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.lines import LONGEST_LINE, TooLong
+from fedmf.streaming.labels import SURROGATE, label_of
 from fedmf.streaming.lines import Lines
 from fedmf.streaming.rows import (
     InputError,
@@ -29,8 +30,8 @@ from fedmf.streaming.rows import (
 
 __all__ = ["CsvReader", "JsonLinesReader"]
 
-#: A row's numbers and user, or what is wrong with it and the user where one can be read.
-Parsed = tuple[list[float] | str, str | None]
+#: A row's numbers, user and labels; or what is wrong with it, and user and labels where they can be read.
+Parsed = tuple[list[float] | str, str | None, tuple[str, ...]]
 #: How deep brackets may be nested in a line of JSON.
 _DEEPEST: Final = 64
 _BRACKETS: Final = re.compile(r"[\[\]{}]")
@@ -80,9 +81,10 @@ class _TextReader(RowReader):
     def _one_by_one(self, first: int, lines: Sequence[bytes]) -> RowBlock:
         values = np.zeros((len(lines), self.layout.dimension))
         users: list[str | None] = []
+        labels: list[tuple[str, ...]] = []
         faults: dict[int, str] = {}
         for i, line in enumerate(lines):
-            numbers, user = self._parsed(line)
+            numbers, user, texts = self._parsed(line)
             if isinstance(numbers, str):
                 faults[i] = numbers
             elif self.layout.user is not None and user is None:
@@ -90,15 +92,17 @@ class _TextReader(RowReader):
             else:
                 values[i] = numbers
             users.append(user)
-        return RowBlock(first, values, None if self.layout.user is None else users, faults)
+            labels.append(texts)
+        named, labelled = self.layout.user is not None, bool(self.layout.labels)
+        return RowBlock(first, values, users if named else None, faults, labels if labelled else ())
 
     def _parsed(self, line: bytes) -> Parsed:
         if isinstance(line, TooLong):
-            return f"must take at most {LONGEST_LINE} bytes", None
+            return f"must take at most {LONGEST_LINE} bytes", None, self.layout.unlabelled
         try:
             return self._row_of(line.decode())
         except UnicodeDecodeError:
-            return "must be UTF-8", None
+            return "must be UTF-8", None, self.layout.unlabelled
 
     @abstractmethod
     def _row_of(self, line: str) -> Parsed:
@@ -114,13 +118,19 @@ class CsvReader(_TextReader):
         columns: names of the numbers; None for all but the user's.
         user: name of the user's column.
         first_row: number of the first row in this input.
+        labels: names of the columns of labels.
 
     Raises:
         InputError: nothing to read, or a column is missing.
     """
 
     def __init__(
-        self, lines: Lines, columns: Sequence[str] | None, user: str | None, first_row: int = 1
+        self,
+        lines: Lines,
+        columns: Sequence[str] | None,
+        user: str | None,
+        first_row: int = 1,
+        labels: Sequence[str] = (),
     ) -> None:
         header = lines.peek()
         if header is None:
@@ -136,33 +146,36 @@ class CsvReader(_TextReader):
             names = [str(i) for i in range(1, len(names) + 1)]
         super().__init__(lines, first_row, int(headed))
         self._names = names
-        wanted = wanted_columns(names, columns, user)
-        self.layout = Layout(tuple(wanted), False, len(wanted), user)
+        wanted = wanted_columns(names, columns, user, labels)
+        self.layout = Layout(tuple(wanted), False, len(wanted), user, tuple(labels))
         place = {name: i for i, name in enumerate(names)}
         self._places = [place[name] for name in wanted]
         self._user_place = None if user is None else place[user]
+        self._label_places = [place[name] for name in labels]
 
     def _row_of(self, line: str) -> Parsed:
         fields = _fields(line)
         if isinstance(fields, str):
-            return fields, None
-        if len(fields) != len(self._names):
-            return f"must have {len(self._names)} fields; got {len(fields)}", None
+            return fields, None, self.layout.unlabelled
+        if len(fields) != len(self._names):  # what stands at a label's place may be a number
+            return f"must have {len(self._names)} fields; got {len(fields)}", None, self.layout.unlabelled
         user = None if self._user_place is None else fields[self._user_place] or None
         values = [_number(fields[place]) for place in self._places]
-        return numbers_of(values, self.layout.columns), user
+        labels = tuple(label_of(fields[place]) for place in self._label_places)
+        return numbers_of(values, self.layout.columns), user, labels
 
     def _together(self, first: int, lines: Sequence[bytes]) -> RowBlock | None:
         text = b"\n".join(lines) + b"\n"
         # What the two readers might take differently is left to the slow one.
-        if b'"' in text or b"\0" in text or b"\r" in text or not _is_utf8(text):
+        unusual = b'"' in text or b"\0" in text or b"\r" in text or not _is_utf8(text)
+        if unusual or max(map(len, lines)) > csv.field_size_limit():
             return None
         import pyarrow as arrow
         from pyarrow import csv as arrow_csv
 
         types: dict[str, Any] = dict.fromkeys(self.layout.columns, arrow.float64())
-        if self.layout.user is not None:
-            types[self.layout.user] = arrow.string()
+        texts = [*([] if self.layout.user is None else [self.layout.user]), *self.layout.labels]
+        types.update(dict.fromkeys(texts, arrow.string()))
         try:
             table = arrow_csv.read_csv(
                 arrow.py_buffer(text),
@@ -176,7 +189,10 @@ class CsvReader(_TextReader):
         values: NDArray[np.float64] = np.stack(columns, axis=1)
         users = None if self.layout.user is None else table.column(self.layout.user).to_pylist()
         whole = len(values) == len(lines) and bool(np.isfinite(values).all())
-        return RowBlock(first, values, users, {}) if whole and (users is None or all(users)) else None
+        if not whole or (users is not None and not all(users)):
+            return None
+        given = (map(label_of, table.column(name).to_pylist()) for name in self.layout.labels)
+        return RowBlock(first, values, users, {}, list(zip(*given, strict=True)))
 
 
 @final
@@ -189,6 +205,7 @@ class JsonLinesReader(_TextReader):
         user: name of the user's key.
         layout: of an earlier part of the same input; None takes it from the first row.
         first_row: number of the first row in this input.
+        labels: names of the keys of labels.
 
     Raises:
         InputError: nothing to read, or the first row does not tell a layout.
@@ -201,49 +218,55 @@ class JsonLinesReader(_TextReader):
         user: str | None,
         layout: Layout | None = None,
         first_row: int = 1,
+        labels: Sequence[str] = (),
     ) -> None:
         super().__init__(lines, first_row, 0)
         line = lines.peek()
         if line is None and layout is None:
             raise InputError("input must have rows; got an empty one.")
-        self.layout = layout or _json_layout(_decoded(line or b""), columns, user)
+        self.layout = layout or _json_layout(_decoded(line or b""), columns, user, labels)
 
     def _row_of(self, line: str) -> Parsed:
-        layout, row = self.layout, _json(line)
-        user = None
-        if isinstance(row, dict) and layout.user is not None:
-            user = _user(row.get(layout.user))
+        row = _json(line)
+        numbers = self._numbers_of(row)
+        if not isinstance(row, dict):
+            return numbers, None, self.layout.unlabelled
+        user = None if self.layout.user is None else _user(row.get(self.layout.user))
+        return numbers, user, tuple(label_of(row.get(name)) for name in self.layout.labels)
+
+    def _numbers_of(self, row: object) -> list[float] | str:
+        layout = self.layout
         if layout.vector:
             array = row.get(layout.columns[0]) if layout.columns and isinstance(row, dict) else row
             if not isinstance(array, list):
-                return "must hold an array of numbers", user
+                return "must hold an array of numbers"
             if len(array) != layout.dimension:
-                return f"must have {layout.dimension} numbers; got {len(array)}", user
-            return numbers_of(array, [str(i) for i in range(1, len(array) + 1)]), user
+                return f"must have {layout.dimension} numbers; got {len(array)}"
+            return numbers_of(array, [str(i) for i in range(1, len(array) + 1)])
         if not isinstance(row, dict):
-            return "must be a JSON object", user
+            return "must be a JSON object"
         missing = [name for name in layout.columns if name not in row]
         if missing:
-            return f"column {missing[0]!r} is missing", user
-        return numbers_of([row[name] for name in layout.columns], layout.columns), user
+            return f"column {missing[0]!r} is missing"
+        return numbers_of([row[name] for name in layout.columns], layout.columns)
 
 
-def _json_layout(line: str, columns: Sequence[str] | None, user: str | None) -> Layout:
+def _json_layout(line: str, columns: Sequence[str] | None, user: str | None, labels: Sequence[str]) -> Layout:
     row = _json(line)
     if isinstance(row, list):
-        if columns is not None or user is not None:
+        if columns is not None or user is not None or labels:
             raise InputError("input must be JSON objects where columns are named; row 1 is an array.")
         if not row:
             raise InputError("row 1 must hold numbers; got an empty array.")
         return Layout((), True, len(row), None)
     if not isinstance(row, dict):
         raise InputError("row 1 must be a JSON object or array.")
-    wanted = wanted_columns(list(row), columns, user)
+    wanted = wanted_columns(list(row), columns, user, labels)
     if len(wanted) == 1 and isinstance(row[wanted[0]], list):
         if not row[wanted[0]]:
             raise InputError("row 1 must hold numbers; got an empty array.")
-        return Layout(tuple(wanted), True, len(row[wanted[0]]), user)
-    return Layout(tuple(wanted), False, len(wanted), user)
+        return Layout(tuple(wanted), True, len(row[wanted[0]]), user, tuple(labels))
+    return Layout(tuple(wanted), False, len(wanted), user, tuple(labels))
 
 
 def _fields(line: str) -> list[str] | str:
@@ -285,7 +308,8 @@ def _too_deep(line: str) -> bool:
 def _user(value: object) -> str | None:
     if isinstance(value, bool) or not isinstance(value, str | int):
         return None
-    return str(value) or None
+    text = str(value)
+    return text if text and not SURROGATE.search(text) else None
 
 
 def _decoded(line: bytes) -> str:

@@ -209,7 +209,8 @@ def stream_on(folder: Path, settings: Settings, source: Path) -> tuple[NDArray, 
     folder.mkdir(parents=True, exist_ok=True)
     with open_run(folder / "state", settings, source, folder / "out.jsonl") as (run, reader):
         run.feed(reader)
-        released = run.state.releases(0, run.position.records)[:, : reader.layout.dimension].copy()
+        numbers = run.state.releases(0, run.position.records).numbers
+        released = numbers[:, : reader.layout.dimension].copy()
         mechanism = run.plan.mechanism
         return released, mechanism.first.materialize(), mechanism.first_std
 

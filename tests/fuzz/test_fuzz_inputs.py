@@ -20,6 +20,7 @@ from fedmf.data import Hub, TableColumns, TableRows, read_table
 from fedmf.errors import ConfigError
 from fedmf.runs import Run, load_run, parse_assignments
 from fedmf.runs.tables.configuration import keys
+from fedmf.streaming.labels import label_of
 from fedmf.streaming.rows import InputError
 from fedmf.streaming.session import open_reader
 from fedmf.streaming.settings import Settings
@@ -109,7 +110,8 @@ def test_rows_of_streams(suffix: str, examples: int, user: str | None, tmp_path:
     clean = path.read_bytes()
     name = "user" if user and suffix == "jsonl" else user
     numbers = {"csv": ("a", "b"), "parquet": ("a", "b"), "jsonl": ("x",)}[suffix]
-    settings = Settings(1.0, 1.0, 1e-5, user_column=name, columns=numbers)
+    label = "y" if user and suffix != "jsonl" else None
+    settings = Settings(1.0, 1.0, 1e-5, user_column=name, columns=numbers, timestamp=label)
 
     @fuzzed(examples)
     @given(damaged(clean))
@@ -125,6 +127,8 @@ def test_rows_of_streams(suffix: str, examples: int, user: str | None, tmp_path:
                     assert np.isfinite(block.values).all()
                     assert all("\n" not in fault for fault in block.faults.values())
                     assert block.users is None or len(block.users) == len(block)
+                    assert len(block.labels) == (len(block) if label else 0)
+                    assert all(text == label_of(text) for (text,) in block.labels)
                     total += len(block)
             with open_reader(path, settings) as reader:
                 skipped = 0

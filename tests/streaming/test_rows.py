@@ -120,6 +120,28 @@ def test_plain_csv_goes_through_arrow_with_the_same_bits(monkeypatch: pytest.Mon
     assert [row[1][0] for row in quick] == x[:, 0].tolist()
 
 
+def test_a_long_field_is_judged_alike_whatever_comes_with_it() -> None:
+    """Python's reader takes 131,072 characters, Arrow's any number: a quote elsewhere must not decide."""
+    for note in ("plain", '"quoted"'):
+        text = f"user,x,note\nann,1,{'n' * 140_000}\nbob,2,{note}\n".encode()
+        with Pipe([text]) as descriptor:
+            found = rows_of(CsvReader(Lines(descriptor), ["x"], "user"))
+        assert found == [(None, [0.0], "must be one line of CSV"), ("bob", [2.0], None)]
+
+
+def test_a_parquet_user_that_is_not_utf8_is_a_row_without_one(tmp_path: Path) -> None:
+    names = arrow.array([b"ann", b"\xff", b"b\xef\xbf\xbdb"], arrow.binary())
+    for users in (names, names.view(arrow.string())):
+        parquet.write_table(arrow.table({"x": [0.1, 0.2, 0.3], "user": users}), tmp_path / "rows.parquet")
+        found = rows_of(ParquetReader(tmp_path / "rows.parquet", None, "user"))
+        assert [row[0] for row in found] == ["ann", None, "b\ufffdb"]
+        assert found[1][1:] == ([0.0], "column 'user' must name a user")
+    nested = arrow.array([["ann"], ["bob"]])
+    parquet.write_table(arrow.table({"x": [0.1, 0.2], "user": nested}), tmp_path / "rows.parquet")
+    with pytest.raises(InputError, match="column 'user' must hold text, numbers or times"):
+        ParquetReader(tmp_path / "rows.parquet", None, "user")
+
+
 def test_numbers_in_the_first_line_are_a_row() -> None:
     with Pipe([b"1,2\n3,4\n"]) as descriptor:
         reader = CsvReader(Lines(descriptor), None, None)
@@ -138,6 +160,7 @@ def test_json_lines() -> None:
         ('{"user": "ann", "x": [1' + "0" * 400 + ", 1]}", "ann", [0, 0], "column '1' must be finite"),
         ('{"user": true, "x": [1, 2]}', None, [0, 0], "column 'user' must name a user"),
         ('{"x": [1, 2]}', None, [0, 0], "column 'user' must name a user"),
+        ('{"user": "\\ud800", "x": [1, 2]}', None, [0, 0], "column 'user' must name a user"),
         ('{"user": "ann"}', "ann", [0, 0], "must hold an array of numbers"),
         ("[1, 2", None, [0, 0], "must hold an array of numbers"),
         ("[" * 100_000, None, [0, 0], "must hold an array of numbers"),

@@ -21,6 +21,7 @@ from fedmf.noise import NoiseKey
 from fedmf.streaming import Layout, Settings, open_run
 from fedmf.streaming.outputs import Renderer
 from fedmf.streaming.plans import StreamPlan, plan_stream
+from fedmf.streaming.released import Releases
 
 N, D = 12, 3
 
@@ -90,8 +91,8 @@ def test_standard_errors_are_those_of_many_runs(workload: str, second: str) -> N
     for seed in range(runs):
         block = plan.stream(NoiseKey.from_seed(seed)).extend(x)
         packed = torch.cat([block.first, block.second], dim=1).numpy()
-        found.append(renderer.fields(0, packed))
-        errors.append(renderer.errors(0, packed))
+        found.append(renderer.fields(Releases(0, packed)))
+        errors.append(renderer.errors(Releases(0, packed)))
     sums = plan.row_sums(0, np.arange(1, N + 1))[:, None]
     row, square = x[0].numpy(), np.outer(x[0], x[0]) if second == "full" else x[0].numpy() ** 2
     truth = {

@@ -54,7 +54,7 @@ def whitened(state: Path, asked: Settings, sources: list[Path]) -> tuple[np.ndar
     for path in sources:
         with open_run(state, asked, path, state.parent / f"{state.name}.jsonl") as (run, reader):
             run.feed(reader)
-            released = run.state.releases(0, run.position.records)[:, :DIMENSION]
+            released = run.state.releases(0, run.position.records).numbers[:, :DIMENSION]
             mechanism = run.plan.mechanism
     t = np.arange(1, len(released) + 1)[:, None]
     sums = t * released  # the workload is the average of all rows so far
@@ -114,7 +114,7 @@ def test_steps_that_are_due_later_are_shared_by_copies_with_their_rows(
     for name in "ab":
         with open_run(tmp_path / name, asked, source, tmp_path / f"{name}.jsonl") as (run, reader):
             run.feed(reader)
-            released = run.state.releases(0, 3)[:, :DIMENSION] * np.array([[4], [8], [12]])
+            released = run.state.releases(0, 3).numbers[:, :DIMENSION] * np.array([[4], [8], [12]])
             mechanism = run.plan.mechanism
             whitened_steps[name] = released / mechanism.first_std
     assert np.array_equal(whitened_steps["a"][0], whitened_steps["b"][0])

@@ -28,7 +28,8 @@ from pyarrow import parquet
 folder = sys.argv[1]
 run_module._MOST_ROWS, plan_module.FIRST, plan_module.GROWTH = 6, 4, 2
 options = "--norm-bound 1 --epsilon 8 --delta 1e-5 --seed 3 --user-column user --max-participations 2 "
-options += "--min-separation 5 --every 2 --mechanism banded-toeplitz --bands 3 --workload average"
+options += "--min-separation 5 --every 2 --mechanism banded-toeplitz --bands 3 --workload average "
+options += "--timestamp time --key order"
 command = ["stream", "--input", "../rows.csv", "--state", "state", *options.split()]
 os.mkdir(os.path.join(folder, "warm"))
 os.chdir(os.path.join(folder, "warm"))
@@ -123,8 +124,8 @@ for output, stride in (("out.jsonl", 1), ("out.parquet", 8), ("endless.jsonl", 1
 
 def write_input(folder: Path) -> None:
     x = np.random.default_rng(0).normal(size=(ROWS, DIMENSION))
-    rows = [f"u{i % 5},{a!r},{b!r}" for i, (a, b) in enumerate(x.tolist())]
-    (folder / "rows.csv").write_text("user,x,y\n" + "\n".join(rows) + "\n")
+    rows = [f'u{i % 5},{a!r},{b!r},t{i},"a, ""{i}"""' for i, (a, b) in enumerate(x.tolist())]
+    (folder / "rows.csv").write_text("user,x,y,time,order\n" + "\n".join(rows) + "\n")
 
 
 @pytest.fixture(scope="module")

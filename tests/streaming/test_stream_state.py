@@ -31,7 +31,7 @@ def test_other_settings_are_refused_in_one_line(begun: Path) -> None:
     for change in (
         {"epsilon": 4.0}, {"delta": 1e-6}, {"norm_bound": 2.0}, {"rounds": N + 1}, {"rounds": None},
         {"seed": 6}, {"seed": None}, {"workloads": ("prefix",)}, {"method": "ime"}, {"second": "diagonal"},
-        {"every": 2},
+        {"every": 2}, {"timestamp": "when"}, {"key": "when"},
         {"adjacency": "replace-one"}, {"mechanisms": ("cgd",)}, {"bands": 3}, {"params": {"taper": 1.0}},
         {"weight": 0.1}, {"columns": ("x0", "x1", "x2")}, {"user_column": "x0"}, {"max_participations": 2},
     ):  # fmt: skip
@@ -140,7 +140,7 @@ def test_states_survive_packing() -> None:
 
 def test_states_of_other_formats_are_refused(begun: Path) -> None:
     for pragma, message in (
-        ("user_version=1", "stream state .* has format version 1; this fedmf reads version 4"),
+        ("user_version=1", "stream state .* has format version 1; this fedmf reads version 5"),
         ("application_id=1", "is not a fedmf stream state: its application id is 0x1"),
     ):
         connection = sqlite3.connect(begun / "state/state.sqlite")

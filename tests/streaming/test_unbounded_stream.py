@@ -19,6 +19,7 @@ from fedmf.errors import ParticipationViolation
 from fedmf.factorization import identity
 from fedmf.streaming import Settings, open_run
 from fedmf.streaming.plans import unbounded
+from fedmf.streaming.released import Releases
 
 N, D = 40, 2
 USERS = [f"u{i % 10}" for i in range(N)]
@@ -110,7 +111,7 @@ def test_noise_over_interruptions_is_that_of_the_plan(tmp_path: Path) -> None:
             reader,
         ):
             run.feed(reader)
-            released, plan = run.state.releases(0, run.position.records)[:, :d], run.plan
+            released, plan = run.state.releases(0, run.position.records).numbers[:, :d], run.plan
     C = np.zeros((steps, steps))
     assert isinstance(plan, unbounded.UnboundedPlan)
     for j, (start, stop) in enumerate([(0, 4), (4, 12), (12, steps)]):
@@ -156,7 +157,7 @@ def test_a_mechanism_that_was_altered_in_the_state_is_refused(tmp_path: Path) ->
         assert len(saved["mechanisms"]) == 2
         saved["mechanisms"][1]["first_std"] *= 0.5
         state.open_era(bytes(range(32)))
-        state.commit(state.position, np.empty((0, state.plan.width)), saved, [])
+        state.commit(state.position, Releases(0, np.empty((0, state.plan.width))), saved, [])
     with pytest.raises(ValueError, match=r"first_std of the stream's plan is .* follows"):
         run_once(tmp_path, asked(), source)
 

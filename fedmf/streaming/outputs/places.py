@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from fedmf.records import replace_durably
 from fedmf.streaming.outputs.renderer import Renderer
 from fedmf.streaming.outputs.shapes import SHAPES, Shape
-from fedmf.typing import Array
+from fedmf.streaming.released import Releases
 
 __all__ = ["Output", "ParquetFile", "Returned", "StandardOutput", "TextFile", "open_output", "output_name"]
 
 _GROUP_BYTES: Final = 1 << 25
+#: About what a label takes in memory.
+_LABEL_BYTES: Final = 256
 
 
 class Output(ABC):
@@ -45,7 +47,7 @@ class Output(ABC):
         """Make all of it durable; how many bytes there are."""
 
     def finish(  # noqa: B027 - most outputs have nothing left to do
-        self, renderer: Renderer, releases: Callable[[int, int], Array], records: int
+        self, renderer: Renderer, releases: Callable[[int, int], Releases], records: int
     ) -> None:
         """Called when the input has ended, or all steps were taken."""
 
@@ -150,20 +152,18 @@ class ParquetFile(Output):
         """See `Output.flush`."""
         return 0
 
-    def finish(self, renderer: Renderer, releases: Callable[[int, int], Array], records: int) -> None:
+    def finish(self, renderer: Renderer, releases: Callable[[int, int], Releases], records: int) -> None:
         """Write the file beside its place and move it there."""
         from pyarrow import parquet
 
-        table = _table(renderer.fields(0, releases(0, 0)))
-        group = max(1, _GROUP_BYTES // (8 * sum(_numbers(values) for values in _shapes(renderer, releases))))
+        fields = renderer.fields(releases(0, 0))
+        group, schema = max(1, _GROUP_BYTES // sum(map(_bytes, fields.values()))), _table(fields).schema
 
         def write(file: BinaryIO) -> None:
-            with parquet.ParquetWriter(
-                file, table.schema, compression="zstd", use_dictionary=False
-            ) as writer:
+            with parquet.ParquetWriter(file, schema, compression="zstd", use_dictionary=False) as writer:
                 for start in range(0, records, group):
                     stop = min(start + group, records)
-                    writer.write_table(_table(renderer.fields(start, releases(start, stop))), group)
+                    writer.write_table(_table(renderer.fields(releases(start, stop))), group)
 
         replace_durably(self._path, write, mode=0o644)
 
@@ -198,8 +198,9 @@ def open_output(path: Path | None, fresh: bool, shape: str = "json") -> Output:
     return ParquetFile(path)
 
 
-def _shapes(renderer: Renderer, releases: Callable[[int, int], Array]) -> list[tuple[int, ...]]:
-    return [values.shape[1:] for values in renderer.fields(0, releases(0, 0)).values()]
+def _bytes(values: NDArray[Any]) -> int:
+    """Of one release's part of a field."""
+    return _LABEL_BYTES if values.dtype == object else 8 * _numbers(values.shape[1:])
 
 
 def _numbers(shape: tuple[int, ...]) -> int:
@@ -216,6 +217,8 @@ def _nested(values: NDArray[Any]) -> Any:
     """An Arrow array with a list for every axis after the first."""
     import pyarrow as arrow
 
+    if values.dtype == object:
+        return arrow.array(values, arrow.string())
     nested = arrow.array(np.ascontiguousarray(values).reshape(-1))
     for axis in range(values.ndim - 1, 0, -1):
         count = _numbers(values.shape[:axis])

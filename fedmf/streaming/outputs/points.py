@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from fedmf.streaming.outputs.renderer import Renderer
+from fedmf.streaming.released import Releases
 from fedmf.typing import Array
 
 __all__ = ["mean_points"]
@@ -17,7 +18,7 @@ _BLOCK: Final = 4096
 
 
 def mean_points(
-    renderer: Renderer, releases: Callable[[int, int], Array], records: int
+    renderer: Renderer, releases: Callable[[int, int], Releases], records: int
 ) -> tuple[Array, Array, Array]:
     """Steps, means and standard errors of the means of about a thousand releases, the last among them.
 
@@ -38,7 +39,7 @@ def mean_points(
         if not (chosen := wanted[(start <= wanted) & (wanted < stop)] - start).size:
             continue
         block = releases(start, stop)
-        fields, errors = renderer.fields(start, block), renderer.errors(start, block)
+        fields, errors = renderer.fields(block), renderer.errors(block)
         parts.append((fields["t"][chosen], fields["mean"][chosen], errors["mean"][chosen, 0]))
     t, mean, error = (np.concatenate(part) for part in zip(*parts, strict=True))
     return t, mean, error

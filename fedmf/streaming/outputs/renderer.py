@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedmf.streaming.plans import StreamPlan
-from fedmf.typing import Array
+from fedmf.streaming.released import Releases
 
 __all__ = ["Renderer"]
 
@@ -27,9 +27,15 @@ class Renderer:
         first, second = plan.workload_names
         self._covariance = first == second and self._moment.gives_covariance
 
-    def steps(self, record: int, count: int) -> NDArray[np.int64]:
-        """t of so many releases."""
-        return np.array([self._plan.step_of(record + i) for i in range(count)], dtype=np.int64)
+    def steps(self, releases: Releases) -> NDArray[np.int64]:
+        """t of each release."""
+        steps = (self._plan.step_of(releases.first + i) for i in range(len(releases)))
+        return np.array(list(steps), dtype=np.int64)
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """What the labels of a release are called, in their order."""
+        return tuple(self._plan.settings.labels)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -45,15 +51,15 @@ class Renderer:
         """Of the numbers of a second moment that are not one for each of a row."""
         return tuple(f"block {i}" for i in range(1, self._moment.size + 1))
 
-    def errors(self, record: int, releases: Array) -> dict[str, NDArray[np.float64]]:
+    def errors(self, releases: Releases) -> dict[str, NDArray[np.float64]]:
         """Standard errors of the noise of each number, to be broadcast to the shape of its field.
 
         Exact for first, second and mean. That of a covariance depends on the true mean, for which the private
         one is put, its own variance taken off: Var Ŝ_ab + v(μ_a² + μ_b²) + v² for a ≠ b and
         Var Ŝ_aa + 4vμ_a² + 2v², all over w_t. Squares of private rows (pp) have none in closed form.
         """
-        at = self.steps(record, len(releases))
-        fields, weights = self.fields(record, releases), self._plan.row_sums(0, at)
+        at = self.steps(releases)
+        fields, weights = self.fields(releases), self._plan.row_sums(0, at)
         first = self._plan.variances(0, at)
         errors = {"first": np.sqrt(first)[:, None], "mean": (np.sqrt(first) / weights)[:, None]}
         if not self._plan.mechanism.method.second_noise:
@@ -75,33 +81,36 @@ class Renderer:
             errors["covariance"] = np.sqrt(second / (weights**2).reshape(over) + moved)
         return errors
 
-    def fields(self, record: int, releases: Array) -> dict[str, NDArray[Any]]:
-        """t, first, second, mean, covariance and the standard error of `first`, each with a row per release.
+    def fields(self, releases: Releases) -> dict[str, NDArray[Any]]:
+        """t, labels, first, second, mean, covariance, standard error of `first`, each with a row per release.
 
-        The covariance is there where both moments have one workload and the second holds squares.
-
-        Args:
-            record: number of the first release, from 0.
-            releases: first and packed second moments, shape (releases, width).
+        Labels are arrays of objects, each a text; they are there where columns of labels were named. The
+        covariance is there where both moments have one workload and the second holds squares.
         """
-        d = self._plan.layout.dimension
-        at = self.steps(record, len(releases))
-        steps, weights = torch.from_numpy(at), torch.from_numpy(self._plan.row_sums(0, at))
+        d, numbers = self._plan.layout.dimension, releases.numbers
+        at = self.steps(releases)
+        weights = torch.from_numpy(self._plan.row_sums(0, at))
         variances = torch.from_numpy(self._plan.variances(0, at))
-        first = torch.from_numpy(releases[:, :d])
-        second = self._moment.unpack(torch.from_numpy(releases[:, d:]))
+        first = torch.from_numpy(numbers[:, :d])
+        second = self._moment.unpack(torch.from_numpy(numbers[:, d:]))
         mean = first / weights[:, None]
-        fields = {"t": steps, "first": first, "second": second, "mean": mean}
+        fields = {"first": first, "second": second, "mean": mean}
         if self._covariance:
             scaled = second / weights.reshape(-1, *(second.ndim - 1) * [1])
             noise = variances / weights**2
             fields["covariance"] = self._moment.covariances(mean, scaled, noise)
         fields["standard_error"] = variances.sqrt()
-        return {name: values.numpy() for name, values in fields.items()}
+        arrays = {name: values.numpy() for name, values in fields.items()}
+        return {"t": at, **self._labels(releases), **arrays}
 
-    def lines(self, record: int, releases: Array) -> bytes:
+    def _labels(self, releases: Releases) -> dict[str, NDArray[np.object_]]:
+        texts = [releases.label(i) for i in range(len(releases))]
+        names = self.label_names
+        return {name: np.array([row[i] for row in texts], dtype=object) for i, name in enumerate(names)}
+
+    def lines(self, releases: Releases) -> bytes:
         """JSON lines of the releases."""
-        fields = self.fields(record, releases)
+        fields = self.fields(releases)
         columns = [values.tolist() for values in fields.values()]
         dump = json.JSONEncoder(allow_nan=False, check_circular=False).encode
         rows = (dump(dict(zip(fields, row, strict=True))) for row in zip(*columns, strict=True))

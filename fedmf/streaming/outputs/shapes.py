@@ -12,42 +12,40 @@ from typing import Any, Final
 import numpy as np
 
 from fedmf.streaming.outputs.renderer import Renderer
-from fedmf.typing import Array
+from fedmf.streaming.released import Releases
 
 __all__ = ["SHAPES", "Shape"]
 
-#: Bytes for some releases, the first of which has the number given.
-Shape = Callable[[Renderer, int, Array], bytes]
+#: Bytes for some releases.
+Shape = Callable[[Renderer, Releases], bytes]
 
 
-def _json(renderer: Renderer, record: int, releases: Array) -> bytes:
-    return renderer.lines(record, releases)
+def _json(renderer: Renderer, releases: Releases) -> bytes:
+    return renderer.lines(releases)
 
 
-def _tidy(renderer: Renderer, record: int, releases: Array) -> bytes:
-    head = ["t", "quantity", "column", "column_2", "value", "standard_error"]
-    numbers = list(_numbers(renderer, record, releases))
-    steps = renderer.steps(record, len(releases)).tolist()
+def _tidy(renderer: Renderer, releases: Releases) -> bytes:
+    head = ["t", *renderer.label_names, "quantity", "column", "column_2", "value", "standard_error"]
+    numbers = list(_numbers(renderer, releases))
     rows = (
-        [t, number.quantity, *number.columns, number.values[i], _shown(number.errors[i])]
-        for i, t in enumerate(steps)
+        [*begin, number.quantity, *number.columns, number.values[i], _shown(number.errors[i])]
+        for i, begin in enumerate(_beginnings(renderer, releases))
         for number in numbers
     )
-    return _csv(rows if record else _after(head, rows))
+    return _csv(rows if releases.first else _after(head, rows))
 
 
-def _wide(renderer: Renderer, record: int, releases: Array) -> bytes:
-    numbers = list(_numbers(renderer, record, releases))
-    head = ["t"]
+def _wide(renderer: Renderer, releases: Releases) -> bytes:
+    numbers = list(_numbers(renderer, releases))
+    head = ["t", *renderer.label_names]
     for number in numbers:
         name = ":".join(part for part in (number.quantity, *number.columns) if part)
         head += [name, f"standard_error:{name}"]
-    steps = renderer.steps(record, len(releases)).tolist()
     rows = (
-        [t, *(part for number in numbers for part in (number.values[i], _shown(number.errors[i])))]
-        for i, t in enumerate(steps)
+        [*begin, *(part for number in numbers for part in (number.values[i], _shown(number.errors[i])))]
+        for i, begin in enumerate(_beginnings(renderer, releases))
     )
-    return _csv(rows if record else _after(head, rows))
+    return _csv(rows if releases.first else _after(head, rows))
 
 
 #: By name. A header stands before the first release.
@@ -64,8 +62,14 @@ class _Number:
     errors: list[float]
 
 
-def _numbers(renderer: Renderer, record: int, releases: Array) -> Iterator[_Number]:
-    fields, errors = renderer.fields(record, releases), renderer.errors(record, releases)
+def _beginnings(renderer: Renderer, releases: Releases) -> Iterator[list[Any]]:
+    """t and labels of each release."""
+    for i, t in enumerate(renderer.steps(releases).tolist()):
+        yield [t, *releases.label(i)]
+
+
+def _numbers(renderer: Renderer, releases: Releases) -> Iterator[_Number]:
+    fields, errors = renderer.fields(releases), renderer.errors(releases)
     for quantity in ("mean", "covariance", "first", "second"):
         if quantity not in fields:
             continue

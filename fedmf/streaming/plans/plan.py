@@ -130,7 +130,8 @@ class StreamPlan(ABC):
 
 def plan_fields(description: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that all plans share, but for the second moment, from what `to_dict` wrote."""
-    layout = {**description["layout"], "columns": tuple(description["layout"]["columns"])}
+    layout = dict(description["layout"])
+    layout |= {name: tuple(layout[name]) for name in ("columns", "labels")}
     return {
         "settings": Settings.from_dict(description["settings"]),
         "layout": Layout(**layout),

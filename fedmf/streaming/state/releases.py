@@ -1,8 +1,12 @@
-"""The file of a stream's releases: blocks of float64 numbers, each with a check in the state's tables."""
+"""The file of a stream's releases: blocks of float64 numbers, each with a check in the state's tables.
+
+The labels of a block's releases stand in its row there.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -10,9 +14,9 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmf.records import Opening, Seal
+from fedmf.streaming.released import Releases
 from fedmf.streaming.state.schema import StateError
 
 __all__ = ["ReleaseFile"]
@@ -25,7 +29,7 @@ class ReleaseFile:
         path: of the file; made if it is missing.
         width: numbers of a release.
         connection: to the state, which keeps a row for each block: where it begins, how many releases it
-            has, under which opening, and what binds its bytes to the stream's key.
+            has, under which opening, their labels, and what binds all that and its bytes to the stream's key.
         seal: of the state.
         plan: the plan's chain value.
 
@@ -50,60 +54,60 @@ class ReleaseFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def append(self, first: int, releases: NDArray[np.float64]) -> bytes:
-        """Write a block durably at its place; its digest, for `note`."""
-        content = np.ascontiguousarray(releases, "<f8").tobytes()
-        rest, at = memoryview(content), self._size * first
+    def append(self, releases: Releases) -> bytes:
+        """Write the numbers of a block durably at their place; their digest, for `note`."""
+        content = np.ascontiguousarray(releases.numbers, "<f8").tobytes()
+        rest, at = memoryview(content), self._size * releases.first
         while rest:
             done = os.pwrite(self._file, rest, at)
             rest, at = rest[done:], at + done
         os.fsync(self._file)
         return hashlib.sha256(content).digest()
 
-    def note(self, first: int, count: int, opening: Opening, digest: bytes) -> None:
+    def note(self, releases: Releases, opening: Opening, digest: bytes) -> None:
         """Put a block's row into the transaction that commits it."""
-        sealed = self._seal.sealed(b"block", self._plan, first, count, opening.number, opening.fresh, digest)
-        self._connection.execute(
-            "INSERT OR REPLACE INTO blocks VALUES (?, ?, ?, ?, ?)", (first, count, opening.number, *sealed)
-        )
+        row = releases.first, len(releases), opening.number, json.dumps(releases.labels, ensure_ascii=False)
+        sealed = self._seal.sealed(b"block", self._plan, *row, opening.fresh, digest)
+        self._connection.execute("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?, ?, ?, ?)", (*row, *sealed))
 
-    def read(self, start: int, stop: int, openings: Sequence[Opening]) -> NDArray[np.float64]:
-        """Releases start … stop − 1, shape (stop − start, width), each checked with its whole block.
+    def read(self, start: int, stop: int, openings: Sequence[Opening]) -> Releases:
+        """Releases start … stop − 1, each checked with its whole block.
 
         Raises:
             StateError: the file does not hold what was committed.
         """
-        parts = [np.empty((0, self._size // 8))]
-        for first, block in self._blocks(start, stop, openings):
-            parts.append(block[max(0, start - first) : stop - first])
-        return np.concatenate(parts)
+        parts, labels = [np.empty((0, self._size // 8))], []
+        for block in self._blocks(start, stop, openings):
+            wanted = slice(max(0, start - block.first), stop - block.first)
+            parts.append(block.numbers[wanted])
+            labels += block.labels[wanted]
+        return Releases(start, np.concatenate(parts), labels)
 
-    def _blocks(
-        self, start: int, stop: int, openings: Sequence[Opening]
-    ) -> Iterator[tuple[int, NDArray[np.float64]]]:
-        """(first record, block) of the blocks that cover a range."""
+    def _blocks(self, start: int, stop: int, openings: Sequence[Opening]) -> Iterator[Releases]:
+        """The blocks that cover a range."""
         if start >= stop:
             return
         due: int | None = None
         query = (
-            "SELECT first, count, opening, chain, mac FROM blocks "
+            "SELECT first, count, opening, labels, chain, mac FROM blocks "
             "WHERE first >= (SELECT MAX(first) FROM blocks WHERE first <= ?) AND first < ? ORDER BY first"
         )
-        for first, count, number, *sealed in self._connection.execute(query, (start, stop)).fetchall():
+        for first, count, number, texts, *sealed in self._connection.execute(query, (start, stop)).fetchall():
             if (due is not None and first != due) or not 0 <= number < len(openings):
                 raise self._damaged(stop)
             content = self._content(first, count, stop)
             digest, opening = hashlib.sha256(content).digest(), openings[number]
             chain, mac = sealed
             fault = self._seal.fault(
-                (chain, mac), b"block", self._plan, first, count, number, opening.fresh, digest
+                (chain, mac), b"block", self._plan, first, count, number, texts, opening.fresh, digest
             )
             if fault is not None:
                 raise StateError(
                     f"{self.path} is not as it was committed: block of release {first}: {fault}. "
                     "Restore the directory from a copy."
                 )
-            yield first, np.frombuffer(content, "<f8").reshape(count, -1)
+            labels = [tuple(row) for row in json.loads(texts)]
+            yield Releases(first, np.frombuffer(content, "<f8").reshape(count, -1), labels)
             due = first + count
         if due is None or due < stop:
             raise self._damaged(stop)

@@ -31,7 +31,7 @@ class StateError(ValueError):
 
 
 #: "fdms" in ASCII.
-STREAM_STATE: Final = RecordKind("stream state", 0x66646D73, version=4, error=StateError, mode=0o600)
+STREAM_STATE: Final = RecordKind("stream state", 0x66646D73, version=5, error=StateError, mode=0o600)
 
 _TABLES: Final = """
 CREATE TABLE plan(id INTEGER PRIMARY KEY CHECK (id = 0), json TEXT NOT NULL, digest_key BLOB NOT NULL,
@@ -42,7 +42,7 @@ CREATE TABLE openings(number INTEGER PRIMARY KEY, version INTEGER NOT NULL, firs
 CREATE TABLE position(id INTEGER PRIMARY KEY CHECK (id = 0), json TEXT NOT NULL, stream BLOB NOT NULL,
   opening INTEGER NOT NULL, previous BLOB NOT NULL, chain BLOB NOT NULL, mac BLOB NOT NULL) STRICT;
 CREATE TABLE blocks(first INTEGER PRIMARY KEY, count INTEGER NOT NULL, opening INTEGER NOT NULL,
-  chain BLOB NOT NULL, mac BLOB NOT NULL) STRICT;
+  labels TEXT NOT NULL, chain BLOB NOT NULL, mac BLOB NOT NULL) STRICT;
 CREATE TABLE users(user TEXT PRIMARY KEY, count INTEGER NOT NULL, last INTEGER NOT NULL) STRICT, WITHOUT ROWID
 """
 #: Of an opening's row.

@@ -2,7 +2,7 @@
 
     noise.key        the key, mode 0600
     state.sqlite     the plan, openings, the position after the last commit, the users' histories
-    releases.bin     every release as float64 numbers, one after the other
+    releases.bin     every release as float64 numbers, one after the other; their labels are in state.sqlite
     statement.*      the privacy statement: .json for programs, .txt and .html for people
     operator.json    counts for the operator, not to be published
 
@@ -23,9 +23,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedmf.errors import rebuilding
 from fedmf.noise import NoiseKey
 from fedmf.records import (
@@ -41,6 +38,7 @@ from fedmf.records import (
 )
 from fedmf.streaming.plans import StreamPlan, plan_from_dict
 from fedmf.streaming.position import Position
+from fedmf.streaming.released import Releases
 from fedmf.streaming.state.packing import pack_state, unpack_state
 from fedmf.streaming.state.releases import ReleaseFile
 from fedmf.streaming.state.schema import (
@@ -203,7 +201,7 @@ class StreamState:
     def commit(
         self,
         position: Position,
-        releases: NDArray[np.float64],
+        releases: Releases,
         stream: Mapping[str, Any],
         users: Sequence[UserRow],
     ) -> None:
@@ -211,7 +209,7 @@ class StreamState:
 
         Args:
             position: after it.
-            releases: those of the block, shape (records, width); they end at `position.records`.
+            releases: those of the block; they end at `position.records`.
             stream: the state of the `MomentStream` after it.
             users: histories that changed.
 
@@ -226,9 +224,7 @@ class StreamState:
         )
         with self._transaction():
             if len(releases):
-                first = position.records - len(releases)
-                digest = self._releases.append(first, releases)
-                self._releases.note(first, len(releases), self._openings[-1], digest)
+                self._releases.note(releases, self._openings[-1], self._releases.append(releases))
             changed = self._users.changed(self._known(users), users)
             sealed = row.sealed(self._seal, self._plan_chain, changed)
             self._connection.execute(
@@ -238,8 +234,8 @@ class StreamState:
             self._connection.executemany("INSERT OR REPLACE INTO users VALUES (?, ?, ?)", users)
         self.position, self._row, self._head, self._users = position, row, sealed[0], changed
 
-    def releases(self, start: int, stop: int) -> NDArray[np.float64]:
-        """Committed releases start … stop − 1, shape (stop − start, width).
+    def releases(self, start: int, stop: int) -> Releases:
+        """Committed releases start … stop − 1.
 
         Raises:
             StateError: the file does not hold what was committed.
