@@ -28,6 +28,7 @@ from fedmf.version import __version__
 
 if TYPE_CHECKING:
     from fedmf.accounting import (
+        Canaries,
         ExampleLevel,
         NoPrivacy,
         PrivacyStatement,
@@ -69,6 +70,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "BallsInBinsCohorts",
+    "Canaries",
     "Checkpoints",
     "Classification",
     "CyclicCohorts",

@@ -93,6 +93,7 @@ MOST_FILES = 16
 LOOKS_UP = {("runs/run.py", "fedmf.flower.run_in_process")}
 PUBLIC = [
     "BallsInBinsCohorts",
+    "Canaries",
     "Checkpoints",
     "Classification",
     "CyclicCohorts",

@@ -2,6 +2,18 @@
 
 from fedmf.accounting.amplification import CohortLaw, RunAmplification, amplified_run, check_sampling
 from fedmf.accounting.audit_bound import LeakageBound, leakage_bound
+from fedmf.accounting.canaries import (
+    CONFIDENCE,
+    Canaries,
+    CanaryBound,
+    CanaryScores,
+    SignedPattern,
+    canary_bound,
+    canary_power,
+    canary_scores,
+    spread_patterns,
+    worst_from,
+)
 from fedmf.accounting.clip_norms import CLIPPINGS, Clipping, FixedClipping, NormCourse, QuantileClipping
 from fedmf.accounting.comparison import design
 from fedmf.accounting.composition import (
@@ -79,12 +91,16 @@ from fedmf.accounting.statement import (
 
 __all__ = [
     "CLIPPINGS",
+    "CONFIDENCE",
     "OPERATING_SYSTEM_KEY",
     "PRIVACY",
     "PUBLIC_KEY",
     "RESTORED",
     "TRIALS",
     "Branch",
+    "Canaries",
+    "CanaryBound",
+    "CanaryScores",
     "Clipping",
     "CohortLaw",
     "ComposedStatement",
@@ -116,6 +132,7 @@ __all__ = [
     "SecondForm",
     "SecondStream",
     "SelectionPrivacy",
+    "SignedPattern",
     "StatementParts",
     "SumRelease",
     "Trials",
@@ -131,6 +148,9 @@ __all__ = [
     "at_most",
     "build_joint_statement",
     "build_statement",
+    "canary_bound",
+    "canary_power",
+    "canary_scores",
     "certified_epsilon",
     "certified_sigma",
     "check_sampling",
@@ -166,6 +186,8 @@ __all__ = [
     "run_costs",
     "selection_epsilon",
     "shared_multipliers",
+    "spread_patterns",
     "user_privacy",
+    "worst_from",
     "zcdp_epsilon",
 ]

@@ -12,7 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.accounting import DifferentialPrivacy, LeakageBound, SecondForm, gaussian_mu, leakage_bound
+from fedmf.accounting import (
+    DifferentialPrivacy,
+    LeakageBound,
+    SecondForm,
+    SignedPattern,
+    gaussian_mu,
+    leakage_bound,
+    worst_from,
+)
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization
 from fedmf.moments import SecondMoment
@@ -163,16 +171,13 @@ def worst_canary(
     non-negative. Any pattern gives a sound audit; one that is not the worst only makes it weaker.
     """
     n, k, b = participation.rounds, participation.max_participations, participation.min_separation
-    best: tuple[float, tuple[int, ...], NDArray[np.float64]] = (-1.0, (), np.empty(0))
+    best: SignedPattern | None = None
     for start in range(min(b, n - (k - 1) * b)):
-        pattern = tuple(range(start, start + (k - 1) * b + 1, b))
-        columns = C.columns(np.array(pattern))
-        _, vectors = np.linalg.eigh(columns.T @ columns)
-        signs = np.where(vectors[:, -1] * np.sign(vectors[:, -1].sum() or 1.0) < 0, -1.0, 1.0)
-        norm = float(np.linalg.norm(columns @ signs))
-        if norm > best[0] * (1 + 1e-12):
-            best = (norm, pattern, signs)
-    return best[1], best[2]
+        pattern = worst_from(C, participation, start)
+        if best is None or pattern.shift > best.shift * (1 + 1e-12):
+            best = pattern
+    assert best is not None  # k rounds b apart fit into n
+    return best.rounds, best.signs
 
 
 def _observe(

@@ -1,4 +1,5 @@
-"""``fedmf audit``: try to find canary users in what a run releases, hostile ones in all that leaves."""
+"""``fedmf audit``: try to find canary users in what a run releases or released, hostile ones in all that
+leaves."""
 
 from __future__ import annotations
 
@@ -13,17 +14,23 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from fedmf.errors import ConfigError
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
     from fedmf.audit import Audit, EndToEnd
-    from fedmf.runs import Run
+    from fedmf.runs import CanaryFinding, Run
 
 __all__ = ["audit"]
 
 
 def audit(
-    config: Path = typer.Argument(..., metavar="CONFIG.toml", help="Run configuration; data are not used."),
+    config: Path = typer.Argument(
+        ...,
+        metavar="CONFIG.toml|RUN_DIR",
+        help="Run configuration, of which data are not used; or the directory of a run with canaries.",
+    ),
     assignments: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Override a key, e.g. --set cohorts.rounds=12. Repeatable."
     ),
@@ -45,7 +52,9 @@ def audit(
     behaviour: list[str] = typer.Option(
         [], metavar="NAME", help="End to end: how users misbehave. Repeatable; default: nine ways."
     ),
-    confidence: float = typer.Option(0.99, help="Confidence of the lower bounds."),
+    confidence: float | None = typer.Option(
+        None, help="Confidence of the lower bounds.", show_default="0.99, of a directory 0.95"
+    ),
     seed: int | None = typer.Option(
         None, min=0, help="Seed of the canaries' coins, not end to end; default: unseeded."
     ),
@@ -59,10 +68,19 @@ def audit(
     but noised values may differ. A contradiction proves that something is wrong (exit code 1); none proves
     nothing, but mistakes of scale show.
 
+    Of the directory of a run with [canaries] count above 0, running, stopped or finished, it guesses the
+    canaries' coins from what was released and bounds ε from below (docs/canaries.md).
+
     Example: fedmf audit configs/digits.toml --set cohorts.rounds=24 --end-to-end
     """
     from fedmf.runs import load_run, parse_assignments
 
+    if config.is_dir():
+        _refuse_options(assignments or end_to_end or behaviour or runs or seed is not None)
+        if _in_a_run(config, 0.95 if confidence is None else confidence, as_json):
+            raise typer.Exit(1)
+        return
+    confidence = 0.99 if confidence is None else confidence
     run = load_run(config, parse_assignments(assignments))
     if end_to_end:
         refuted = _end_to_end(run, tuple(behaviour), runs or 10, world_runs, confidence, as_json)
@@ -70,6 +88,22 @@ def audit(
         refuted = _mechanism(run, canaries, runs or 1, confidence, seed, as_json)
     if refuted:
         raise typer.Exit(1)
+
+
+def _refuse_options(given: object) -> None:
+    if given:
+        raise ConfigError(
+            "--set, --end-to-end, --behaviour, --runs and --seed take a configuration; got a run directory, "
+            "whose canaries are what they were."
+        )
+
+
+def _in_a_run(path: Path, confidence: float, as_json: bool) -> bool:
+    from fedmf.runs import canary_finding
+
+    found = canary_finding(path, confidence)
+    typer.echo(_json(found) if as_json else _text_of_a_run(found))
+    return found.refuted
 
 
 def _mechanism(
@@ -111,7 +145,7 @@ def _progress() -> Iterator[Progress]:
         yield progress
 
 
-def _json(audited: Audit | EndToEnd) -> str:
+def _json(audited: Audit | EndToEnd | CanaryFinding) -> str:
     return json.dumps({**dataclasses.asdict(audited), "refuted": audited.refuted}, indent=2)
 
 
@@ -148,3 +182,20 @@ def _text_end_to_end(audited: EndToEnd) -> str:
         lines.append(f"{world.behaviour:<16}{exact:>9}  {world.measured:<18}{len(world.outside)}")
     lines += [f"REFUTED: {line}" for line in audited.contradictions] or ["no contradiction."]
     return "\n".join(lines)
+
+
+def _text_of_a_run(found: CanaryFinding) -> str:
+    from fedmf.accounting import at_least, at_most
+
+    bound = found.bound
+    return (
+        f"claimed   ε = {at_least(found.epsilon_claimed, 4)} at δ = {at_least(found.delta)}, as "
+        f"μ-GDP {at_least(found.mu_claimed, 4)}\n"
+        f"measured  ε ≥ {at_most(bound.epsilon, 4)} (as μ-GDP {at_most(bound.mu, 4)}) at "
+        f"{100 * bound.confidence:g} % confidence\n"
+        f"          {bound.guessed} of {bound.judged} canaries' coins guessed rightly from {found.rounds} "
+        "released rounds\n"
+        "          a lower bound from the canaries in this run; it says nothing about runs without canaries "
+        "beyond the same code\n"
+        + ("REFUTED: the run leaks more than it claims." if found.refuted else "no contradiction.")
+    )

@@ -9,6 +9,7 @@ from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
     from fedmf.runs.budget import UserBudgets, within_total
+    from fedmf.runs.canaries import CanaryFinding, canary_finding
     from fedmf.runs.clip_norm import clipped_sums, local_trainer
     from fedmf.runs.cost_estimate import dry_run, seconds_of_a_round
     from fedmf.runs.directory import FAILURES, RunDirectory
@@ -83,6 +84,7 @@ __all__ = [
     "METRICS",
     "NAMED_TASKS",
     "PHASES",
+    "CanaryFinding",
     "CentralEvaluation",
     "Checkpoints",
     "Classification",
@@ -123,6 +125,7 @@ __all__ = [
     "WholeModel",
     "account",
     "account_branches",
+    "canary_finding",
     "carried_out",
     "central",
     "clipped_sums",

@@ -34,6 +34,7 @@ from fedmf.records import (
     write_durably,
 )
 from fedmf.runs.budget import read_budgets
+from fedmf.runs.canaries import CanaryRows
 from fedmf.runs.evaluation import PrivateEvaluator
 from fedmf.runs.recorded import (
     EVALUATION_LEDGER,
@@ -139,6 +140,8 @@ class RunDirectory:
             if save_whole is not None:
                 save_whole(building / WHOLE_MODEL)
             write_durably(building / FAILURES, b"", mode=0o600)
+            if run.canaries.count:
+                CanaryRows(building, plan.participation.rounds, run.canaries.count).create()
             save_key(building / KEY, key)
             Ledger.create(building / LEDGER, plan.participation, header.to_dict(), key).close()
             if plan.evaluation is not None:

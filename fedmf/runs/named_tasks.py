@@ -8,18 +8,19 @@ import math
 import re
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from torch import nn
 
-from fedmf.data import DatasetOptions, Digits, FederatedDataset, PublicInput
+from fedmf.data import DATASETS, DatasetOptions, Digits, FederatedDataset, PublicInput
 from fedmf.errors import ConfigError
-from fedmf.models import Architecture, Mlp
-from fedmf.runs.given import declared_by_task
+from fedmf.models import MODELS, Architecture, Mlp
+from fedmf.runs.given import GIVEN, TaskSource, declared_by_task, same_task
 from fedmf.training import Task, classification, multi_label, next_token, regression, tagging
-from fedmf.values import Value, check_whole
+from fedmf.values import Value, by_kind, check_whole, value_of
 
 __all__ = [
     "NAMED_TASKS",
@@ -30,6 +31,7 @@ __all__ = [
     "NextToken",
     "Regression",
     "Tagging",
+    "task_of",
 ]
 
 
@@ -256,3 +258,13 @@ class FunctionTask(Value):
         if not isinstance(task, Task):
             raise ConfigError(f"task {self.function!r} must return a fedmf.Task; got {type(task).__name__}.")
         return task
+
+
+def task_of(recorded: Mapping[str, Any], task: Task | None) -> TaskSource | Task:
+    """What a record keeps of a task, read again; ``task`` is it where it was given as an object."""
+    kind = recorded.get("kind")
+    if kind == GIVEN:
+        return same_task(recorded, task)
+    if kind in NAMED_TASKS:
+        return NAMED_TASKS[kind](value_of(DATASETS, recorded["data"]), value_of(MODELS, recorded["model"]))
+    return value_of(by_kind(FunctionTask), recorded)

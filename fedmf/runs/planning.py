@@ -25,6 +25,7 @@ from fedmf.cohorts import SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Mechanism, Sensitivity
 from fedmf.participation import Participation
+from fedmf.runs.canaries import check_room
 from fedmf.runs.evaluation import PrivateEvaluation, Ranges, shared_plan
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
     Logs a warning where δ is above 1/N.
     """
     contract, privacy = run.participation, run.privacy
+    check_room(run, optimizer, dimension)
     try:
         mechanism, second = _streams(run, optimizer)
         release: RunRelease = SumRelease(mechanism.factorization)

@@ -8,14 +8,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from fedmf.accounting import CLIPPINGS, PRIVACY, Clipping, FixedClipping, NoPrivacy, Plan, Privacy, UserLevel
+from fedmf.accounting import (
+    CLIPPINGS,
+    PRIVACY,
+    Canaries,
+    Clipping,
+    FixedClipping,
+    NoPrivacy,
+    Plan,
+    Privacy,
+    UserLevel,
+)
 from fedmf.cohorts import COHORTS, CheckInCohorts, Cohorts, CyclicCohorts, SampledCohorts
-from fedmf.data import DATASETS
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
-from fedmf.models import MODELS
 from fedmf.optim import ChosenOptimizer, OwnOptimizer, ServerOptimizer, Sgd, chosen
 from fedmf.participation import Participation
+from fedmf.runs.canaries import check_canaries
 from fedmf.runs.evaluation import (
     EVALUATIONS,
     CentralEvaluation,
@@ -25,16 +34,14 @@ from fedmf.runs.evaluation import (
 )
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import (
-    GIVEN,
     GivenTask,
     TaskSource,
     check_unit,
     optimizer_of,
     recorded_optimizer,
-    same_task,
 )
 from fedmf.runs.mechanism import NoiseMechanism, noise_mechanism
-from fedmf.runs.named_tasks import NAMED_TASKS, Classification, FunctionTask
+from fedmf.runs.named_tasks import Classification, task_of
 from fedmf.training import LocalSGD, Task
 from fedmf.values import by_kind, dotted, value_of
 from fedmf.workload import ToeplitzWorkload, parse_workload
@@ -47,7 +54,7 @@ __all__ = ["Run", "difference"]
 
 _LOCAL: Final = by_kind(LocalSGD)
 _EXECUTION: Final = by_kind(Execution)
-_FUNCTION_TASK: Final = by_kind(FunctionTask)
+_CANARIES: Final = by_kind(Canaries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +76,7 @@ class Run:
         execution: messages, workers, limits.
         evaluation: on what released models are evaluated beside the central test part.
         clipping: whether the clip norm of the privacy asked for stays, or is only that of the first round.
+        canaries: how many simulated users are in the sums, so that the run audits itself.
 
     Raises:
         ConfigError: values that do not fit together.
@@ -89,6 +97,7 @@ class Run:
     execution: Execution = field(default_factory=Execution)
     evaluation: Evaluation = field(default_factory=CentralEvaluation)
     clipping: Clipping = field(default_factory=FixedClipping)
+    canaries: Canaries = field(default_factory=Canaries)
 
     def __post_init__(self) -> None:
         try:
@@ -121,6 +130,7 @@ class Run:
         if self.is_private:
             check_unit(self.task_source, self.privacy)
         self.clipping.check_setting(self.privacy.counts_sampling, self.noise.storage.dtype)
+        check_canaries(self)
         self.cohorts.schedule(self.task_source.users, self.participation, secret_seed=0)  # only to check it
         self.optimizer_source.workload(n)  # only to check that its schedule fits the horizon
         if isinstance(self.evaluation, PrivateEvaluation):
@@ -191,6 +201,7 @@ class Run:
             "execution": self.execution.to_dict(),
             "evaluation": self.evaluation.to_dict(),
             "clipping": self.clipping.to_dict(),
+            **({"canaries": self.canaries.to_dict()} if self.canaries.count else {}),
         }
 
     @classmethod
@@ -209,7 +220,7 @@ class Run:
             ValueError: values of another version, or out of range.
         """
         return cls(
-            task=_task_of(values["task"], task),
+            task=task_of(values["task"], task),
             cohorts=value_of(COHORTS, values["cohorts"]),
             privacy=value_of(PRIVACY, values["privacy"]),
             mechanism=NoiseMechanism.from_dict(values["mechanism"]),
@@ -218,6 +229,7 @@ class Run:
             execution=value_of(_EXECUTION, values["execution"]),
             evaluation=value_of(EVALUATIONS, values["evaluation"]),
             clipping=value_of(CLIPPINGS, values["clipping"]),
+            canaries=value_of(_CANARIES, values["canaries"]) if "canaries" in values else Canaries(),
         )
 
     def difference(self, other: Run) -> str | None:
@@ -316,12 +328,3 @@ def difference(recorded: Mapping[str, Any], run: Mapping[str, Any]) -> str | Non
         if mine.get(name) != theirs.get(name):
             return f"its {name} is {mine.get(name)!r}, not {theirs.get(name)!r}"
     return None
-
-
-def _task_of(recorded: Mapping[str, Any], task: Task | None) -> TaskSource | Task:
-    kind = recorded.get("kind")
-    if kind == GIVEN:
-        return same_task(recorded, task)
-    if kind in NAMED_TASKS:
-        return NAMED_TASKS[kind](value_of(DATASETS, recorded["data"]), value_of(MODELS, recorded["model"]))
-    return value_of(_FUNCTION_TASK, recorded)

@@ -15,6 +15,7 @@ from fedmf.accounting import NormCourse, Plan
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, KeySchedule, NoiseStorage
 from fedmf.optim import RoundRelease, ServerOptimizer, ServerPass
 from fedmf.records import Underway
+from fedmf.runs.canaries import CanaryTeam
 from fedmf.runs.clip_norm import QuantileRelease, sums_for
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.recorded import PhaseTimes
@@ -47,8 +48,8 @@ class PrivateServer:
 
     with m the planned cohort size, however many users replied. Where ζ adapts (`QuantileRelease`) it is ζ_t,
     and u_t may be in units of it. An optimizer that needs a second moment gets one with noise of its own
-    (`SecondMomentRelease`). The new model, the optimizer state and the
-    participations are committed to the ledger in one durable step before ``release`` returns.
+    (`SecondMomentRelease`). The new model, the optimizer state and the participations are committed to the
+    ledger in one durable step before ``release`` returns.
 
     Args:
         plan: the calibrated mechanism.
@@ -58,6 +59,7 @@ class PrivateServer:
         device: where sum, noise and model live.
         checkpoint_every: rounds between states kept.
         storage: what the noise of the sums keeps between rounds, and in which precision.
+        canaries: simulated users that are added to every sum; None for none.
 
     Raises:
         ValueError: the checkpoint was written with other noise than this plan and key make, or the plan has
@@ -89,9 +91,10 @@ class PrivateServer:
         device: torch.device | str = "cpu",
         checkpoint_every: int = 1,
         storage: NoiseStorage | None = None,
+        canaries: CanaryTeam | None = None,
     ) -> None:
         self.plan, self.directory, self.device = plan, directory, torch.device(device)
-        self._optimizer, self._checkpoint_every = optimizer, checkpoint_every
+        self._optimizer, self._checkpoint_every, self._canaries = optimizer, checkpoint_every, canaries
         self._row_variances = plan.mechanism.factorization.noise_row_variances()
         restored = directory.restore()
         self._t = 0 if restored is None else restored[0]
@@ -278,24 +281,29 @@ class PrivateServer:
                 "Nothing was released."
             )
         self.keys.open_in(self.directory.ledger)
+        team = self._canaries
         with self.times.measure(self._t + 1, "noise and step"):
-            parameters, state = self._stepped(total)
+            parameters, state, mean = self._stepped(total if team is None else team.join(self._t, total))
         course = None if self._quantile is None else self._quantile.after(self._t, total)
-        return _Made(parameters, state, course, self._commit(users, parameters, state, course))
+        commit = self._commit(users, parameters, state, course)
+        if team is not None:
+            row = team.seen(self._t, self._optimizer, (self._parameters, self._state), parameters, mean)
+            commit = partial(team.keep, self._t, row, commit)
+        return _Made(parameters, state, course, commit)
 
-    def _stepped(self, total: FixedPointSum) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """θ_{t+1} and the optimizer's state after its step on sums and noise divided by m, in its unit."""
+    def _stepped(self, total: FixedPointSum) -> tuple[Tensor, Mapping[str, Tensor], Tensor | None]:
+        """θ_{t+1}, the optimizer's state after its step on sums and noise divided by m, and its argument."""
         rule, t = self._optimizer, self._t
         m = self.plan.cohorts.size * self.plan.clipping.unit(self.clip_norm)
         std = self.plan.noise_std_at(self.clip_norm)
         whole = ServerPass(self._noise, m, std)
         if ServerPass.steps(rule, self._parameters):
-            return whole.step(t, total, rule, self._parameters, self._state)
+            return *whole.step(t, total, rule, self._parameters, self._state), None
         mean = whole.mean(t, total, self._parameters)
         variance = (std * self.plan.inflation / m) ** 2 * float(self._row_variances[t])
         second = (None, None) if self._second is None else self._second.release(t, total)
         release = RoundRelease(mean, variance, *second)
-        return rule.step(t, self._parameters, release, self._state)
+        return *rule.step(t, self._parameters, release, self._state), mean
 
     def _noise_state(self, course: NormCourse | None = None) -> dict[str, Any]:
         """Where each stream of noise stands, and ζ after a round."""

@@ -215,6 +215,10 @@ _ITEMS = (
         ("adaptive-clipping.md",), (), ("clipping/adaptive.py",), kept=("adaptive-clipping.json",),
         unrun="it is 180 runs",
     ),
+    Item(
+        "canaries", _OURS, "canaries in training", "digits, ε = 8, correct runs and runs with noise/1.5",
+        ("canaries.md",), (), ("accounting/canaries.py",), unrun="it is minutes of training",
+    ),
 )  # fmt: skip
 
 CATALOGUE: Final[dict[str, Item]] = {item.name: item for item in _ITEMS}

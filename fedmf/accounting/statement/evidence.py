@@ -15,7 +15,7 @@ from fedmf.participation import Participation
 __all__ = ["adjacencies", "allowed_patterns", "evidence_of"]
 
 #: Of the values of a run, those from which a figure or a sentence of its statement follows.
-_WHOLE: Final = ("privacy", "clipping", "cohorts", "mechanism", "evaluation")
+_WHOLE: Final = ("privacy", "clipping", "cohorts", "mechanism", "evaluation", "canaries")
 _PARTS: Final = {
     "execution": ("messages", "users_per_message", "isolation", "user_seconds", "worker_gpus"),
     "local": ("engine",),

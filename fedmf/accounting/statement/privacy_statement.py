@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedmf.accounting.canaries import canaries_part
 from fedmf.accounting.continuations import JointRecord, LostRounds, continuations_of, lost_rounds
 from fedmf.accounting.gaussian import gaussian_mu, gaussian_rho
 from fedmf.accounting.plan import Plan
@@ -69,6 +70,7 @@ class PrivacyStatement:
         evaluation: what private evaluations are part of all this; None without any.
         lost: what was released after backups from which the run went on; all of it is counted.
         clipping: the rule of the clip norm, and what it did.
+        canaries: how many there are and what they showed; None without any.
         stated_by: the software that computed this statement; the header names what started the run.
     """
 
@@ -80,6 +82,7 @@ class PrivacyStatement:
     evaluation: EvaluationPart | None = None
     lost: tuple[LostRounds, ...] = ()
     clipping: Mapping[str, Any] = field(default_factory=dict)
+    canaries: Mapping[str, Any] | None = None
     stated_by: str = SOFTWARE
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,6 +117,7 @@ class PrivacyStatement:
             "cohort_size": plan.cohorts.size,
             "clip_norm": plan.privacy.clip_norm,
             "clipping": dict(self.clipping),
+            "canaries": None if self.canaries is None else dict(self.canaries),
             "noise_multiplier": plan.noise_multiplier,
             "sensitivity": plan.sensitivity.value,
             "sensitivity_kind": plan.sensitivity.kind,
@@ -186,6 +190,7 @@ class PrivacyStatement:
         kept["clipping"] = (
             self.header.plan.clipping.to_dict()
         )  # the rule alone: norms do not follow from a plan
+        kept["canaries"] = canaries_part(self.header.run, self.header.plan)
         realised = self.header.plan.privacy.unit.say(REALISED_ASSUMPTION)
         for name, text in (("assumptions", realised), ("not_covered", REALISED_NOT_COVERED)):
             kept[name] = [entry for entry in kept[name] if entry != text]
@@ -233,6 +238,7 @@ def build_statement(
     with record.snapshot():
         recorded = record.replay()
         lost, clipping = tuple(lost_rounds(record)), clip_norm_part(plan, record)
+        canaries = canaries_part(header.run, plan, record)
         patterns, released = record.patterns(), recorded.rounds
         if lost:
             joint = JointRecord.of(continuations_of(record))
@@ -259,7 +265,9 @@ def build_statement(
             f"epsilon_realised is {realised.epsilon!r}, above the planned {planned.known_so_far!r}. The "
             "run's records contradict its plan; no privacy statement is made."
         )
-    return PrivacyStatement(header, recorded, planned, realised, patterns.patterns, part, lost, clipping)
+    return PrivacyStatement(
+        header, recorded, planned, realised, patterns.patterns, part, lost, clipping, canaries
+    )
 
 
 def planned_statement(
@@ -291,7 +299,8 @@ def planned_statement(
     planned = planned_privacy(plan, rounds, [entry.released for entry in lost])
     part = evaluation_part(plan, unseen_evaluations(plan, evaluations), rounds)
     recorded = ParticipationSummary(rounds, 0, 0, 0, 0, None, 0)
-    return PrivacyStatement(header, recorded, planned, realised, 0, part, lost, plan.clipping.to_dict())
+    rule, canaries = plan.clipping.to_dict(), canaries_part(header.run, plan)
+    return PrivacyStatement(header, recorded, planned, realised, 0, part, lost, rule, canaries)
 
 
 def _second_moment(plan: Plan) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from fedmf.accounting.canaries import canaries_words
 from fedmf.accounting.rounding import at_least, at_most
 from fedmf.accounting.statement.clip_norm_part import clip_norm_words
 from fedmf.accounting.unit import UNITS
@@ -95,6 +96,7 @@ def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         *([] if amplified is None else [("accountant", _accountant(amplified))]),
         *([] if s["second_moment"] is None else [("second moment", _second_moment(s["second_moment"]))]),
         *([] if s["evaluation"] is None else [("evaluation", _evaluation(s["evaluation"], s["unit"]))]),
+        *([] if s["canaries"] is None else [("canaries", canaries_words(s["canaries"]))]),
         ("noise key", s["noise_key"]),
         ("trust", s["trust"]),
         ("software", s["software"]),

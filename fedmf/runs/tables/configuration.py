@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import tomli_w
 
-from fedmf.accounting import CLIPPINGS, PRIVACY
+from fedmf.accounting import CLIPPINGS, PRIVACY, Canaries
 from fedmf.cohorts import COHORTS
 from fedmf.data import DATASETS
 from fedmf.errors import ConfigError, one_line
@@ -67,6 +67,7 @@ TABLES: Final[dict[str, ConfigurationTable]] = {
     "optimizer": ValueTable("optimizer", OPTIMIZERS),
     "local": ValueTable("local", by_kind(LocalSGD)),
     "evaluation": ValueTable("evaluation", EVALUATIONS),
+    "canaries": ValueTable("canaries", by_kind(Canaries)),
     "execution": ValueTable("execution", by_kind(Execution)),
 }
 #: Most bytes of a configuration file.
@@ -120,7 +121,7 @@ def run_of(values: Mapping[str, Any]) -> Run:
             f"[{table}] {key} must be left out with task {task.kind!r}, which brings its own data and model; "
             f"got {given[unused[0]]!r}."
         )
-    others = ("cohorts", "privacy", "clipping", "mechanism", "optimizer", "local", "evaluation", "execution")
+    others = [name for name in TABLES if name not in ("task", "data", "model")]
     return Run(task, **{name: TABLES[name].parse(by_table[name]) for name in others})
 
 
@@ -166,6 +167,7 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
         "mechanism": run.noise,
         "local": run.local,
         "evaluation": run.evaluation,
+        "canaries": run.canaries,
         "execution": run.execution,
     }
     tables |= {name: TABLES[name].render(value) for name, value in values.items()}

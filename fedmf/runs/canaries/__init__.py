@@ -1,0 +1,24 @@
+"""Canaries in a run: what they add to its sums, what is kept of releases for them, and what that shows."""
+
+from typing import TYPE_CHECKING
+
+from fedmf.lazy import lazily
+
+if TYPE_CHECKING:
+    from fedmf.runs.canaries.checks import check_canaries, check_room
+    from fedmf.runs.canaries.finding import CanaryFinding, canary_finding
+    from fedmf.runs.canaries.rows import CANARY_ROWS, CanaryRows
+    from fedmf.runs.canaries.team import CanaryTeam, coins_of
+else:
+    __getattr__ = lazily(__name__)
+
+__all__ = [
+    "CANARY_ROWS",
+    "CanaryFinding",
+    "CanaryRows",
+    "CanaryTeam",
+    "canary_finding",
+    "check_canaries",
+    "check_room",
+    "coins_of",
+]
