@@ -1,93 +1,100 @@
 """Calibration, the participation ledger and the privacy statement."""
 
-from fedmf.accounting.amplification import CohortLaw, RunAmplification, amplified_run, check_sampling
-from fedmf.accounting.audit_bound import LeakageBound, leakage_bound
-from fedmf.accounting.canaries import (
-    CONFIDENCE,
-    Canaries,
-    CanaryBound,
-    CanaryScores,
-    SignedPattern,
-    canary_bound,
-    canary_power,
-    canary_scores,
-    spread_patterns,
-    worst_from,
-)
-from fedmf.accounting.clip_norms import CLIPPINGS, Clipping, FixedClipping, NormCourse, QuantileClipping
-from fedmf.accounting.comparison import design
-from fedmf.accounting.composition import (
-    TRIALS,
-    ComposedStatement,
-    NegativeBinomialTrials,
-    PoissonTrials,
-    SelectionPrivacy,
-    Trials,
-    UserCosts,
-    compose,
-    joined_mu,
-    odometer_epsilon,
-    planned_mu,
-    remaining_epsilons,
-    run_costs,
-    selection_epsilon,
-)
-from fedmf.accounting.continuations import RESTORED, LostRounds, lost_rounds
-from fedmf.accounting.disclosure import Deployment, as_yaml, nist_fields, nist_table, registry_entry
-from fedmf.accounting.evaluation_plan import (
-    EvaluationPlan,
-    evaluation_count,
-    joint_multiplier,
-    shared_multipliers,
-)
-from fedmf.accounting.gaussian import (
-    adjacency_factor,
-    certified_epsilon,
-    certified_sigma,
-    gaussian_delta,
-    gaussian_epsilon,
-    gaussian_mu,
-    gaussian_rho,
-    gaussian_sigma,
-)
-from fedmf.accounting.patterns import PatternTable
-from fedmf.accounting.plan import Plan
-from fedmf.accounting.privacy import (
-    PRIVACY,
-    DifferentialPrivacy,
-    ExampleLevel,
-    NoPrivacy,
-    Privacy,
-    UserLevel,
-)
-from fedmf.accounting.published import Restatement, gallery, restate, zcdp_epsilon
-from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_privacy
-from fedmf.accounting.recorded import ParticipationSummary
-from fedmf.accounting.release import PairRelease, RunRelease, SecondForm, SecondStream, SumRelease
-from fedmf.accounting.rounding import at_least, at_most
-from fedmf.accounting.statement import (
-    OPERATING_SYSTEM_KEY,
-    PUBLIC_KEY,
-    Branch,
-    JointStatement,
-    PrivacyStatement,
-    RunHeader,
-    StatementParts,
-    adjacencies,
-    allowed_patterns,
-    as_json,
-    build_joint_statement,
-    build_statement,
-    detection_limit,
-    detection_percent,
-    evidence_of,
-    odds_factor,
-    planned_statement,
-    render,
-    render_document,
-    render_page,
-    user_privacy,
-)
+from typing import TYPE_CHECKING
+
+from fedmf.lazy import lazily
+
+if TYPE_CHECKING:
+    from fedmf.accounting.amplification import CohortLaw, RunAmplification, amplified_run, check_sampling
+    from fedmf.accounting.audit_bound import LeakageBound, leakage_bound
+    from fedmf.accounting.canaries import (
+        CONFIDENCE,
+        Canaries,
+        CanaryBound,
+        CanaryScores,
+        SignedPattern,
+        canary_bound,
+        canary_power,
+        canary_scores,
+        spread_patterns,
+        worst_from,
+    )
+    from fedmf.accounting.clip_norms import CLIPPINGS, Clipping, FixedClipping, NormCourse, QuantileClipping
+    from fedmf.accounting.comparison import design
+    from fedmf.accounting.composition import (
+        TRIALS,
+        ComposedStatement,
+        NegativeBinomialTrials,
+        PoissonTrials,
+        SelectionPrivacy,
+        Trials,
+        UserCosts,
+        compose,
+        joined_mu,
+        odometer_epsilon,
+        planned_mu,
+        remaining_epsilons,
+        run_costs,
+        selection_epsilon,
+    )
+    from fedmf.accounting.continuations import RESTORED, LostRounds, lost_rounds
+    from fedmf.accounting.disclosure import Deployment, as_yaml, nist_fields, nist_table, registry_entry
+    from fedmf.accounting.evaluation_plan import (
+        EvaluationPlan,
+        evaluation_count,
+        joint_multiplier,
+        shared_multipliers,
+    )
+    from fedmf.accounting.gaussian import (
+        adjacency_factor,
+        certified_epsilon,
+        certified_sigma,
+        gaussian_delta,
+        gaussian_epsilon,
+        gaussian_mu,
+        gaussian_rho,
+        gaussian_sigma,
+    )
+    from fedmf.accounting.patterns import PatternTable
+    from fedmf.accounting.plan import Plan
+    from fedmf.accounting.privacy import (
+        PRIVACY,
+        DifferentialPrivacy,
+        ExampleLevel,
+        NoPrivacy,
+        Privacy,
+        UserLevel,
+    )
+    from fedmf.accounting.published import Restatement, gallery, restate, zcdp_epsilon
+    from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_privacy
+    from fedmf.accounting.recorded import ParticipationSummary
+    from fedmf.accounting.release import PairRelease, RunRelease, SecondForm, SecondStream, SumRelease
+    from fedmf.accounting.rounding import at_least, at_most
+    from fedmf.accounting.statement import (
+        OPERATING_SYSTEM_KEY,
+        PUBLIC_KEY,
+        Branch,
+        JointStatement,
+        PrivacyStatement,
+        RunHeader,
+        StatementParts,
+        adjacencies,
+        allowed_patterns,
+        as_json,
+        build_joint_statement,
+        build_statement,
+        detection_limit,
+        detection_percent,
+        evidence_of,
+        odds_factor,
+        planned_statement,
+        render,
+        render_document,
+        render_page,
+        user_privacy,
+    )
+else:
+    __getattr__ = lazily(__name__)
 
 __all__ = [
     "CLIPPINGS",

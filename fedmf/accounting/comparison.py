@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from fedmf.accounting.amplification import check_sampling
 from fedmf.accounting.design_jobs import Job, Row, rows_of
-from fedmf.accounting.gaussian import adjacency_factor, gaussian_sigma
 from fedmf.factorization import (
     Mechanism,
     MechanismChoice,
@@ -72,9 +70,11 @@ def design(
         sampling: "none", "cyclic-poisson", "balls-in-bins" or "b-min-sep": how users come to rounds. With one
             of the others a budget is needed, bands and real parameters are searched for the amplified error,
             and a row takes seconds to minutes.
-        arrived: called with each row as soon as it is there: closed forms, then searches, then optimisers.
-        processes: how many may compute rows of optimisers (of searches too at long horizons); each starts a
-            new interpreter, so that a script needs its ``if __name__ == "__main__"``.
+        arrived: called with each row as soon as it is there: closed forms, then searches, then optimisers, if
+            this process is alone; else rows of other processes come in between.
+        processes: how many may compute, this one included. The others take rows of optimisers (of searches
+            too at long horizons); each is a new interpreter, so that a script needs its
+            ``if __name__ == "__main__"``.
         objective: the error that parameters and coefficients minimise and rows are sorted by: "rmse", "max",
             "last" or "weights:w1,w2,…" (`Objective`).
 
@@ -101,6 +101,9 @@ def design(
     >>> round(row["rmse"], 2), row["sensitivity_kind"], row["memory_vectors"]
     (12.72, 'exact', 0)
     """
+    # Not with this module, which every process that computes rows loads.
+    from fedmf.accounting.gaussian import adjacency_factor, gaussian_sigma
+
     if (epsilon is None) != (delta is None):
         given, missing = ("epsilon", "delta") if delta is None else ("delta", "epsilon")
         raise ValueError(
@@ -108,7 +111,10 @@ def design(
         )
     if memory_vectors is not None and memory_vectors < 0:
         raise ValueError(f"memory_vectors (limit) must be at least 0; got {memory_vectors}.")
-    check_sampling(sampling)
+    if sampling != "none":
+        from fedmf.accounting.amplification import check_sampling
+
+        check_sampling(sampling)
     check_rounds(participation.rounds)
     factor, queries = adjacency_factor(adjacency), parse_workload(workload, participation.rounds)
     goal = Objective.parse(objective) if isinstance(objective, str) else objective

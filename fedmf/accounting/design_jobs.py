@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from multiprocessing.pool import Pool
+from queue import SimpleQueue
+from typing import Any, Self
 
-from fedmf.factorization import MechanismChoice, single_threaded
+from fedmf.factorization import THREAD_LIMITS, MechanismChoice, single_threaded
 
 __all__ = ["Job", "Row", "rows_of"]
 
@@ -17,7 +20,7 @@ Row = dict[str, Any]
 #: The row of a choice; a `ValueError` says that it has none.
 RowOf = Callable[[MechanismChoice], Row]
 
-# Starting a process takes about a second, more than all of a shorter table.
+# Starting a process takes half a second, more than all of a shorter table.
 _FEWEST_ROUNDS = 500
 # Above this many rounds searches of closed forms take seconds as well.
 _LONG_SEARCH = 20_000
@@ -70,60 +73,90 @@ def rows_of(
         else:
             refused[at] = outcome
 
-    by_effort = sorted(range(len(jobs)), key=lambda at: jobs[at].choice.effort)
-    away = _long(jobs, by_effort, rounds) if processes > 1 else []
-    if len(away) < 2:
-        away = []
-    with _computing([(at, jobs[at].choice) for at in away], row_of, processes) as outcomes:
-        for at in by_effort:
-            if at not in away:
+    waiting = deque(sorted(range(len(jobs)), key=lambda at: jobs[at].choice.effort))
+    away = _worth_a_process(jobs, rounds) if processes > 1 else 0
+    with _Elsewhere(row_of, min(processes - 1, away)) as elsewhere:
+        while waiting or elsewhere.begun:
+            # Most effort first, and always one more for each process than it computes.
+            while away and waiting and elsewhere.idle:
+                elsewhere.begin(at := waiting.pop(), jobs[at].choice)
+                away -= 1
+            if waiting:
+                at = waiting.popleft()
                 tell(jobs[at].choice.name)
                 take(at, _outcome(row_of, jobs[at].choice))
-        for at, outcome in outcomes:
-            tell(jobs[at].choice.name)
-            take(at, outcome)
+            for at, outcome in elsewhere.arrived(wait=not waiting):
+                tell(jobs[at].choice.name)
+                take(at, outcome)
     if not rows and refused:
         raise refused[min(refused)]
     return [rows[at] for at in sorted(rows)]
 
 
-def _long(jobs: Sequence[Job], by_effort: Sequence[int], rounds: int) -> list[int]:
-    """What is worth a process of its own, the most effort first."""
+def _worth_a_process(jobs: Sequence[Job], rounds: int) -> int:
+    """How many of the jobs, those of most effort, may be computed elsewhere; 0 where it does not pay."""
     if rounds < _FEWEST_ROUNDS:
-        return []
+        return 0
     least = 1 if rounds > _LONG_SEARCH else 2
-    return [at for at in reversed(by_effort) if jobs[at].choice.effort >= least]
+    long = sum(job.choice.effort >= least for job in jobs)
+    return long if long > 1 else 0
 
 
-_Numbered = tuple[int, MechanismChoice]
+_Numbered = tuple[int, Row | ValueError]
 
 
-@contextmanager
-def _computing(
-    numbered: Sequence[_Numbered], row_of: RowOf, processes: int
-) -> Iterator[Iterator[tuple[int, Row | ValueError]]]:
-    """The outcomes as they come, from processes that end with the block."""
-    if not numbered:
-        yield iter(())
-        return
-    # New interpreters rather than copies of this one, which may hold locks and threads.
-    start = multiprocessing.get_context("spawn")
-    with start.Pool(min(processes, len(numbered)), _begin) as pool:
-        yield pool.imap_unordered(_Outcome(row_of), numbered)
+class _Elsewhere:
+    """Processes that compute rows, and end with the block."""
+
+    def __init__(self, row_of: RowOf, processes: int) -> None:
+        self._row_of, self._processes = row_of, processes
+        self._outcomes: SimpleQueue[_Numbered | BaseException] = SimpleQueue()
+        self._pool: Pool | None = None
+        #: How many rows were begun whose outcome has not been taken.
+        self.begun = 0
+
+    def __enter__(self) -> Self:
+        if self._processes > 0:
+            # New interpreters rather than copies of this one, which may hold locks and threads.
+            self._pool = multiprocessing.get_context("spawn").Pool(self._processes, _begin)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._pool is not None:
+            self._pool.terminate()
+            self._pool.join()
+
+    @property
+    def idle(self) -> bool:
+        """Whether a process computes its last row or none."""
+        return self._pool is not None and self.begun < 2 * self._processes
+
+    def begin(self, at: int, choice: MechanismChoice) -> None:
+        """Have a row computed."""
+        assert self._pool is not None
+        self.begun += 1
+        done = self._outcomes.put
+        self._pool.apply_async(_numbered, (at, self._row_of, choice), callback=done, error_callback=done)
+
+    def arrived(self, wait: bool) -> Iterator[_Numbered]:
+        """Outcomes that are there; with nothing else to do, the next one is waited for."""
+        while self.begun and (wait or not self._outcomes.empty()):
+            outcome = self._outcomes.get()
+            self.begun -= 1
+            if isinstance(outcome, BaseException):
+                raise outcome
+            yield outcome
+            wait = False
 
 
 def _begin() -> None:
-    """An interruption is for the process that waits for this one, which ends it."""
+    """An interruption is for the process that waits for this one, which ends it; and one thread is enough."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.update(dict.fromkeys(THREAD_LIMITS, "1"))
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    row_of: RowOf
-
-    def __call__(self, numbered: _Numbered) -> tuple[int, Row | ValueError]:
-        at, choice = numbered
-        return at, _outcome(self.row_of, choice)
+def _numbered(at: int, row_of: RowOf, choice: MechanismChoice) -> _Numbered:
+    return at, _outcome(row_of, choice)
 
 
 @single_threaded

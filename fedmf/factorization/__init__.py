@@ -1,6 +1,6 @@
 """Strategy matrices as values: closed forms, optimisers, sensitivity and error."""
 
-from fedmf.factorization.algebra import minimize_on_interval, single_threaded
+from fedmf.factorization.algebra import THREAD_LIMITS, minimize_on_interval, single_threaded
 from fedmf.factorization.bounds import certified_dense_bound
 from fedmf.factorization.matrices import (
     Banded,
@@ -98,6 +98,7 @@ __all__ = [
     "LAST",
     "MAX",
     "RMSE",
+    "THREAD_LIMITS",
     "Accuracy",
     "Banded",
     "BlockSums",

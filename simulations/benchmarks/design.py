@@ -2,10 +2,14 @@
 
     python simulations/benchmarks/design.py [--only NAME]... [--repeats R] [--json]
     python simulations/benchmarks/design.py --table [--rounds N]... [--only MECHANISM]... [--json]
+    python simulations/benchmarks/design.py --command [--rounds N]... [--repeats R] [--json]
 
 With --table every mechanism that a comparison of N rounds includes is designed alone (b = N/4, k = 4; from
 10⁵ on b = N/10, k = 10), in CPU-seconds of one thread, and so is the amplified search of four mechanisms at
 n = 2,048, b = 256 (`--rounds 0` for these alone). Its baseline is the limit for a whole table or search.
+
+With --command the whole of `fedmf design` (k = 4, b = N/4, ε = 2, δ = 10⁻⁵) is timed from outside, on the
+cores that this process may use: medians of R runs, CPU-seconds of all its processes and seconds waited.
 
 The baseline is the target in seconds; with jax-privacy importable (in a scratch environment: pip install jax
 jax-privacy scipy) a second row per job gives its time for the same job, compilation included. The cache on
@@ -17,6 +21,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -143,16 +149,38 @@ def table(rounds: Sequence[int], only: Sequence[str], as_json: bool) -> None:
         )
 
     for n in rounds:
-        if n == 0:
-            continue
         k = 4 if n < 100_000 else 10
-        for name in names_to_compare(n):
+        for name in names_to_compare(n) if n else ():
             if name.startswith(tuple(only) or ""):
                 timed(f"n={n}", Participation(n, k, n // k), _TABLE_LIMITS.get(n, _SEARCH_LIMIT), name)
-    for name in _AMPLIFIED:
+    for name in _AMPLIFIED if 0 in rounds else ():
         if name.startswith(tuple(only) or ""):
             timed("balls-in-bins n=2048 b=256", Participation(2048, 8, 256), _SEARCH_LIMIT, name,
                   sampling="balls-in-bins")  # fmt: skip
+
+
+def command(rounds: Sequence[int], repeats: int, as_json: bool) -> None:
+    """Medians for the whole command."""
+    for n in rounds:
+        given = {"rounds": n, "max-participations": 4, "min-separation": n // 4, "epsilon": 2, "delta": 1e-5}
+        options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
+        taken = []
+        for _ in range(repeats):
+            before, start = os.times(), time.perf_counter()
+            subprocess.run(
+                [sys.executable, "-m", "fedmf", "design", *options, "--json"],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
+            waited, after = time.perf_counter() - start, os.times()
+            cpu = after.children_user + after.children_system - before.children_user - before.children_system
+            taken.append((cpu, waited))
+        limit = _TABLE_LIMITS.get(n, _SEARCH_LIMIT)
+        for unit, values in zip(("CPU s", "s"), zip(*taken, strict=True), strict=True):
+            value = statistics.median(values)
+            line = {"name": f"fedmf design n={n}", "value": value, "unit": unit, "baseline": "limit",
+                    "ratio": value / limit}  # fmt: skip
+            print(json.dumps(line) if as_json else f"{line['name']:<44}{value:>9.2f} {unit}", flush=True)
 
 
 def main() -> None:
@@ -161,10 +189,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1, help="fresh builds; the best counts")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     parser.add_argument("--table", action="store_true", help="every mechanism of a comparison, and searches")
-    parser.add_argument("--rounds", type=int, action="append", help="n of --table; repeatable")
+    parser.add_argument("--command", action="store_true", help="the whole command, from outside")
+    parser.add_argument("--rounds", type=int, action="append", help="n of --table or --command; repeatable")
     options = parser.parse_args()
+    if options.command:
+        command(options.rounds or [10**3, 10**4, 10**5, 10**6], options.repeats, options.json)
+        return
     if options.table:
-        table(options.rounds or [10**3, 10**4, 10**5, 10**6], options.only, options.json)
+        table(options.rounds or [10**3, 10**4, 10**5, 10**6, 0], options.only, options.json)
         return
     for name, needed, target, job in JOBS:
         if needed not in names() or not name.startswith(tuple(options.only) or ""):

@@ -5,6 +5,7 @@ import pytest
 from support.oracles import ltt, query_variances, scalar_sensitivity
 
 from fedmf.factorization.algebra.banded_covariance import inverse_norm, inverse_row_norms
+from fedmf.factorization.algebra.descent import Descent
 from fedmf.factorization.matrices.banded_matrix import Banded, workload_inverse
 from fedmf.factorization.matrices.closed_form import optimal_diagonal
 from fedmf.factorization.matrices.toeplitz import normalized
@@ -208,6 +209,6 @@ def test_the_search_ends_within_its_tolerance_of_the_optimum(n, p, k, b, equal_n
         return errors(C, prefix(n), stated_sensitivity(C, contract)).rmse
 
     found = rmse()
-    exact = {"maxiter": 10_000, "maxfun": 10_000, "ftol": 1e-15, "gtol": 1e-12, "maxcor": 20}
-    monkeypatch.setattr(banded_optimizer, "_OPTIONS", exact)
+    exact = Descent(tolerance=1e-15, gradient=1e-12, evaluations=10_000, memory=20)
+    monkeypatch.setattr(banded_optimizer, "_DESCENT", exact)
     assert rmse() <= found <= rmse() * (1 + 2e-7)

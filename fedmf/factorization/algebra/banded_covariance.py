@@ -14,13 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmf.typing import Array, Vector
 
 __all__ = ["inverse_norm", "inverse_row_norms"]
 
-Places = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]
 _SMALLEST_BLOCK = 16
 
 
@@ -41,26 +39,25 @@ def inverse_norm(band: Array, weigh: Callable[[Vector], Vector]) -> tuple[float,
     (1.5, array([[-0.5, -0.5],
            [-2.5,  0. ]]))
     """
-    diagonal, below, size = _blocks(band)
+    diagonal, below = _blocks(band)
+    size = diagonal.shape[1]
     with np.errstate(over="ignore", invalid="ignore"):
-        inverses, covariances = _covariances(diagonal, below)
+        inverses, throughs, covariances = _covariances(diagonal, below)
         norms = np.diagonal(covariances, axis1=1, axis2=2).reshape(-1)[: len(band)]
-        counted = np.pad(weigh(norms), (0, _padding(band, size))).reshape(-1, size)
+        counted = np.zeros((len(diagonal), size))
+        counted.reshape(-1)[: len(band)] = weigh(norms)
         value = float(np.einsum("ij,ijj->", counted, covariances))
     if not np.isfinite(value) or value > 1e200:
         return float("inf"), np.zeros_like(band)
-    slope_diagonal, slope_below = np.empty_like(diagonal), np.zeros_like(below)
-    adjoint = np.diag(counted[-1])
-    for i in range(len(diagonal) - 1, -1, -1):
-        solved = inverses[i].T @ adjoint
-        slope_diagonal[i] = -2.0 * solved @ covariances[i]
-        if i:
-            through = inverses[i] @ below[i - 1]
-            pulled = through.T @ adjoint
-            slope_below[i - 1] = 2.0 * (solved @ through) @ covariances[i - 1]
-            adjoint = pulled @ through
-            adjoint.flat[:: size + 1] += counted[i - 1]
-    return value, _gathered(slope_diagonal, slope_below, band.shape)
+    adjoints = np.zeros_like(covariances)
+    np.einsum("ijj->ij", adjoints)[...] = counted
+    for i in range(len(diagonal) - 1, 0, -1):
+        adjoints[i - 1] += throughs[i - 1].T @ adjoints[i] @ throughs[i - 1]
+    solved = inverses.swapaxes(1, 2) @ adjoints
+    slopes = np.zeros((len(diagonal), 2 * size, size))
+    np.matmul(-2.0 * solved, covariances, out=slopes[:, :size])
+    np.matmul(2.0 * solved[1:] @ throughs, covariances[:-1], out=slopes[:-1, size:])
+    return value, _gathered(slopes, band.shape)
 
 
 def inverse_row_norms(band: Array) -> Array:
@@ -69,51 +66,47 @@ def inverse_row_norms(band: Array) -> Array:
     >>> inverse_row_norms(np.array([[2.0, -1.0], [1.0, 0.0]]))
     array([0.25, 1.25])
     """
-    diagonal, below, _ = _blocks(band)
-    covariances = _covariances(diagonal, below)[1]
+    covariances = _covariances(*_blocks(band))[2]
     return np.diagonal(covariances, axis1=1, axis2=2).reshape(-1)[: len(band)].copy()
 
 
-def _block_size(band: Array) -> int:
-    n, width = band.shape
+def _block_size(n: int, width: int) -> int:
     return min(n, max(width - 1, _SMALLEST_BLOCK))
 
 
-def _padding(band: Array, size: int) -> int:
-    return -len(band) % size
+def _columns(stacked: Array, width: int) -> Array:
+    """Entry [i, c, d] is that of diagonal d in column c of the i-th L above the N below it: a view.
+
+    Diagonals from s + 1 on are of no column: they occur only where all of K is one block, and are zero there.
+    """
+    count, _, size = stacked.shape
+    block, row, entry = stacked.strides
+    shape, strides = (count, size, min(width, size + 1)), (block, row + entry, row)
+    return np.lib.stride_tricks.as_strided(stacked, shape, strides)
 
 
-def _places(size: int, width: int) -> tuple[Places, Places]:
-    """(row, column, diagonal) of the entries of L_i and of N_i."""
-    row, column = np.indices((size, size))
-    inside = (row >= column) & (row - column < width)
-    under = size + row - column < width
-    first = row[inside], column[inside], (row - column)[inside]
-    return first, (row[under], column[under], (size + row - column)[under])
+def _blocks(band: Array) -> tuple[Array, Array]:
+    """L of shape (m, s, s) and N of shape (m − 1, s, s); rows past n are those of the identity."""
+    n, width = band.shape
+    size = _block_size(n, width)
+    stacked = np.zeros((-(-n // size), 2 * size, size))
+    columns = _columns(stacked, width)
+    whole, rest = divmod(n, size)
+    columns[:whole] = band[: n - rest, : columns.shape[2]].reshape(whole, size, -1)
+    if rest:
+        columns[-1, :rest] = band[n - rest :, : columns.shape[2]]
+        columns[-1, rest:, 0] = 1.0
+    return stacked[:, :size], stacked[:-1, size:]
 
 
-def _blocks(band: Array) -> tuple[Array, Array, int]:
-    """L of shape (m, s, s), N of shape (m − 1, s, s) and s; rows past n are those of the identity."""
-    size, width = _block_size(band), band.shape[1]
-    padded = np.pad(band, ((0, _padding(band, size)), (0, 0)))
-    padded[len(band) :, 0] = 1.0
-    columns = padded.reshape(-1, size, width)
-    (r, c, d), (ru, cu, du) = _places(size, width)
-    diagonal = np.zeros((len(columns), size, size))
-    below = np.zeros((len(columns) - 1, size, size))
-    diagonal[:, r, c] = columns[:, c, d]
-    below[:, ru, cu] = columns[:-1, cu, du]
-    return diagonal, below, size
-
-
-def _covariances(diagonal: Array, below: Array) -> tuple[Array, Array]:
-    """L_i⁻¹ and Q_i for every block."""
+def _covariances(diagonal: Array, below: Array) -> tuple[Array, Array, Array]:
+    """L_i⁻¹ and Q_i for every block, and L_{i+1}⁻¹N_i."""
     inverses = _lower_inverses(diagonal)
+    throughs = inverses[1:] @ below
     covariances = inverses @ inverses.swapaxes(1, 2)
-    for i in range(1, len(diagonal)):
-        through = inverses[i] @ below[i - 1]
-        covariances[i] += through @ covariances[i - 1] @ through.T
-    return inverses, covariances
+    for i, through in enumerate(throughs):
+        covariances[i + 1] += through @ covariances[i] @ through.T
+    return inverses, throughs, covariances
 
 
 def _lower_inverses(blocks: Array) -> Array:
@@ -121,25 +114,30 @@ def _lower_inverses(blocks: Array) -> Array:
 
     Only NumPy's BLAS: SciPy brings its own threads, and two pools that take turns wait for each other.
     """
-    size = blocks.shape[1]
+    count, size, _ = blocks.shape
     if size <= _SMALLEST_BLOCK:
-        return np.tril(np.asarray(np.linalg.inv(blocks), dtype=np.float64))
+        return np.where(np.tri(size, dtype=bool), np.linalg.inv(blocks), 0.0)
     half = size // 2
+    if size % 2:
+        first, last = _lower_inverses(blocks[:, :half, :half]), _lower_inverses(blocks[:, half:, half:])
+    else:
+        halves = np.concatenate([blocks[:, :half, :half], blocks[:, half:, half:]])
+        first, last = np.split(_lower_inverses(halves), [count])
     inverses = np.zeros_like(blocks)
-    inverses[:, :half, :half] = first = _lower_inverses(blocks[:, :half, :half])
-    inverses[:, half:, half:] = last = _lower_inverses(blocks[:, half:, half:])
-    inverses[:, half:, :half] = -last @ blocks[:, half:, :half] @ first
+    inverses[:, :half, :half], inverses[:, half:, half:] = first, last
+    np.negative(last @ blocks[:, half:, :half] @ first, out=inverses[:, half:, :half])
     return inverses
 
 
-def _gathered(diagonal: Array, below: Array, shape: tuple[int, ...]) -> Array:
+def _gathered(stacked: Array, shape: tuple[int, int]) -> Array:
     """The blocks' entries inside the band, in the band's layout."""
     n, width = shape
-    count, size = len(diagonal), diagonal.shape[1]
-    (r, c, d), (ru, cu, du) = _places(size, width)
-    columns = np.zeros((count, size, width))
-    columns[:, c, d] = diagonal[:, r, c]
-    columns[:-1, cu, du] = below[:, ru, cu]
-    band = columns.reshape(-1, width)[:n]
-    band[np.add.outer(np.arange(n), np.arange(width)) >= n] = 0.0
+    columns = _columns(stacked, width)
+    band = np.zeros(shape)
+    whole, rest = divmod(n, stacked.shape[2])
+    band[: n - rest, : columns.shape[2]] = columns[:whole].reshape(n - rest, -1)
+    if rest:
+        band[n - rest :, : columns.shape[2]] = columns[-1, :rest]
+    for j in range(max(0, n - width + 1), n):
+        band[j, n - j :] = 0.0
     return band

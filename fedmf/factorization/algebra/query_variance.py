@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
-from fedmf.factorization.algebra.series import fft_size, multiply, trimmed
+from fedmf.factorization.algebra.series import fft_size, multiply, padded, trimmed
 from fedmf.typing import Vector
 
 __all__ = ["scaled_query_variances"]
@@ -52,8 +52,8 @@ def _prefix(h: Vector, scale: Vector) -> Vector:
     """‖B_t‖² = ‖B_{t−1}‖² + s_t² K_tt + 2 s_t u_t with K = LTT(h)·LTT(h)ᵀ and u_t = Σ_{i<t} s_i K_it."""
     n = scale.size
     long = min(h.size, n) > _FEW_LAGS and n > _FEW_LAGS
-    past = _past(np.pad(h, (0, n - h.size)), scale) if long else _past_by_lags(h, scale)
-    squares = np.cumsum(np.pad(h * h, (0, n - h.size)))
+    past = _past(padded(h, n), scale) if long else _past_by_lags(h, scale)
+    squares = np.cumsum(padded(h * h, n))
     return np.cumsum(scale * (scale * squares + 2.0 * past))
 
 

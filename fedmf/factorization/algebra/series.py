@@ -6,6 +6,7 @@ of these matrices are reciprocals and products of series.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -16,8 +17,11 @@ __all__ = [
     "binomial_series",
     "factored_power",
     "fft_size",
+    "lagged_products",
     "multiply",
+    "padded",
     "power",
+    "product",
     "reciprocal",
     "settled_reciprocal",
     "trimmed",
@@ -71,7 +75,7 @@ def factored_power(factors: Iterable[tuple[float, float, int]], exponent: float,
             root, np.arange(count)
         )
         product = factor if product.size == 1 else multiply(product, trimmed(factor), terms)
-    return np.pad(product, (0, terms - product.size))
+    return padded(product, terms)
 
 
 def power(series: Vector, exponent: float, terms: int) -> Vector:
@@ -106,19 +110,59 @@ def fft_size(length: int) -> int:
     return 1 << (length - 1).bit_length()
 
 
+def padded(series: Vector, terms: int) -> Vector:
+    """The series with zeros behind it, shape (terms,); itself where it has as many.
+
+    >>> padded(np.array([1.0, 2.0]), 3)
+    array([1., 2., 0.])
+    """
+    if series.size == terms:
+        return series
+    longer = np.zeros(terms)
+    longer[: series.size] = series
+    return longer
+
+
 def multiply(left: Vector, right: Vector, terms: int) -> Vector:
     """The first coefficients of the product of two series, shape (terms,); directly or by FFT.
 
     >>> multiply(np.array([1.0, 1.0]), np.array([1.0, -1.0]), 4)
     array([ 1.,  0., -1.,  0.])
     """
-    left, right = left[:terms], right[:terms]
+    square, left, right = left is right, left[:terms], right[:terms]
     if left.size * right.size <= _DIRECT_PRODUCTS:
-        product = np.convolve(left, right)[:terms]
-    else:
-        size = _fft_points(left.size + right.size - 1)
-        product = np.fft.irfft(np.fft.rfft(left, size) * np.fft.rfft(right, size), size)[:terms]
-    return np.pad(product, (0, max(0, terms - product.size)))
+        return padded(np.convolve(left, right)[:terms], terms)
+    size = _fft_points(left.size + right.size - 1)
+    spectrum = np.fft.rfft(left, size)
+    spectrum *= spectrum if square else np.fft.rfft(right, size)
+    return padded(np.fft.irfft(spectrum, size)[:terms], terms)
+
+
+def product(factors: Iterable[Vector], terms: int) -> Vector:
+    """The first coefficients of a product of series of at most so many, all by FFT: for sums and slopes.
+
+    The error is about 1e-16 of the largest coefficient, hence small coefficients may be wrong in all digits.
+
+    >>> product([np.array([1.0, 1.0]), np.array([1.0, -1.0]), np.array([1.0, 1.0])], 4).round(12)
+    array([ 1.,  1., -1., -1.])
+    """
+    factors = list(factors)
+    size = _fft_points(sum(factor.size - 1 for factor in factors) + 1)
+    spectra = {id(factor): np.fft.rfft(factor, size) for factor in factors}
+    return np.fft.irfft(math.prod(spectra[id(factor)] for factor in factors), size)[:terms]
+
+
+def lagged_products(left: Vector, right: Vector, lags: int) -> Vector:
+    """Σ_t left_t·right_{t−j} for j < lags ≤ n, both of shape (n,).
+
+    >>> lagged_products(np.array([1.0, 2.0, 4.0]), np.array([1.0, 1.0, 0.0]), 2)
+    array([3., 6.])
+    """
+    n = left.size
+    if n * n <= _DIRECT_PRODUCTS:
+        return multiply(right, left[::-1], n)[::-1][:lags]
+    size = _fft_points(n + lags - 1)
+    return np.fft.irfft(np.fft.rfft(left, size) * np.fft.rfft(right, size).conj(), size)[:lags]
 
 
 def reciprocal(series: Vector, terms: int) -> Vector:
@@ -139,13 +183,16 @@ def reciprocal(series: Vector, terms: int) -> Vector:
     """
     c = trimmed(series[:terms])
     if c.size == 1:
-        return np.pad(1.0 / c, (0, terms - 1))
+        return padded(1.0 / c, terms)
     if terms >= _LONG and c.size <= _WIDEST_RECURRENCE:
         return _long_reciprocal(c, terms)
-    inverse = np.array([1.0 / c[0]])
+    inverse, m = np.empty(terms), 1
+    inverse[0] = 1.0 / c[0]
     with np.errstate(over="ignore", invalid="ignore"):
-        while (m := inverse.size) < terms:
-            inverse = np.concatenate([inverse, _next_terms(c, inverse, min(2 * m, terms))])
+        while m < terms:
+            size = min(2 * m, terms)
+            inverse[m:size] = _next_terms(c, inverse[:m], size)
+            m = size
     return inverse
 
 
@@ -190,11 +237,14 @@ def _next_terms(c: Vector, inverse: Vector, size: int) -> Vector:
     Cyclic products of at least `size` points are enough: what wraps around falls on terms that are known.
     """
     m = inverse.size
-    if c.size * size <= _DIRECT_PRODUCTS or c.size < m // 8:
-        # Only the last p − 1 known terms enter the error.
-        known = inverse[max(0, m - c.size + 1) :]
-        error = -multiply(c, known, known.size + c.size)[known.size : known.size + c.size - 1]
-        return multiply(inverse, error[: size - m], size - m)
+    if c.size * size <= _DIRECT_PRODUCTS or c.size <= m // 2:
+        if c.size >= size:
+            error = np.convolve(c[1:size], inverse, "valid")
+        else:
+            # Only the last p − 1 known terms enter the error.
+            known = inverse[max(0, m - c.size + 1) :]
+            error = multiply(c, known, known.size + c.size - 1)[known.size : known.size + size - m]
+        return -multiply(inverse[: size - m], error, size - m)
     points = _fft_points(size)
     spectrum = np.fft.rfft(inverse, points)
     error = -np.fft.irfft(np.fft.rfft(c[:size], points) * spectrum, points)[m:size]

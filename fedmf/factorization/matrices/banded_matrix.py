@@ -168,6 +168,7 @@ def without_workload(band: Array, inverse: Vector) -> Array:
     """
     n, p = band.shape
     wide = np.zeros((n, p + inverse.size - 1))
-    for m, value in enumerate(inverse[:n]):
+    wide[:, :p] = inverse[0] * band
+    for m, value in enumerate(inverse[1:n], 1):
         wide[: n - m, m : m + p] += value * band[m:]
     return wide

@@ -56,8 +56,12 @@ class Dense(Factorization):
     @property
     def bands(self) -> int:
         """p, the number of diagonals of C down to the last non-zero one."""
-        row, column = np.nonzero(self.matrix)
-        return int((row - column).max()) + 1
+        return self._bands
+
+    @cached_property
+    def _bands(self) -> int:
+        n = self.rounds
+        return int((n - (self.matrix[::-1] != 0).argmax(axis=0) - np.arange(n)).max())
 
     def columns(self, indices: Sequence[int] | NDArray[np.integer]) -> Array:
         """The columns of C with these 0-based indices, shape (n, m)."""
@@ -77,6 +81,12 @@ class Dense(Factorization):
     def _gram(self) -> Array:
         gram = self.matrix.T @ self.matrix
         gram.setflags(write=False)
+        return gram
+
+    def gram(self) -> NDArray[np.float64]:
+        """CᵀC as an array of its own, its diagonal that of `gram_diagonal`."""
+        gram = self._gram.copy()
+        np.fill_diagonal(gram, self.gram_diagonal(0))
         return gram
 
     def recurrence(self) -> StreamingInverse:
@@ -190,7 +200,7 @@ def _lower_triangular(values: ArrayLike) -> Array:
     if not np.isfinite(matrix).all():
         row, column = np.argwhere(~np.isfinite(matrix))[0].tolist()
         raise ValueError(f"C (matrix) must be finite; got {matrix[row, column]} at ({row}, {column}).")
-    if np.triu(matrix, 1).any():
+    if any(row[t + 1 :].any() for t, row in enumerate(matrix)):
         row, column = np.argwhere(np.triu(matrix, 1))[0].tolist()
         raise ValueError(
             f"C (matrix) must be lower triangular; got {matrix[row, column]} at ({row}, {column})."

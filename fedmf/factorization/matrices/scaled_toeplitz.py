@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from fedmf.factorization.algebra import (
@@ -82,8 +83,8 @@ class ScaledToeplitz(Factorization):
     def columns(self, indices: Sequence[int] | NDArray[np.integer]) -> NDArray[np.float64]:
         """The columns of C with these 0-based indices, shape (n, m)."""
         chosen = np.asarray(indices, dtype=np.int64)
-        lag = np.subtract.outer(np.arange(self.rounds), chosen)
-        return np.where(lag >= 0, self.strategy[np.maximum(lag, 0)], 0.0) / self.scale[chosen]
+        shifted = sliding_window_view(np.concatenate([np.zeros(self.rounds), self.strategy]), self.rounds)
+        return (shifted[self.rounds - chosen] / self.scale[chosen, None]).T
 
     def column_sum(self, indices: Sequence[int] | NDArray[np.integer]) -> Vector:
         """Σ_j C_{:,j} over distinct 0-based indices j: one product of series."""

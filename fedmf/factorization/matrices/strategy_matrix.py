@@ -42,6 +42,15 @@ class Factorization(ABC):
     def gram_diagonal(self, gap: int) -> Vector:
         """[CᵀC]_{i,i+gap} for i = 0 … n−gap−1, shape (n − gap,), 0 ≤ gap < n."""
 
+    def gram(self) -> NDArray[np.float64]:
+        """CᵀC as an array of its own, shape (n, n)."""
+        n = self.rounds
+        gram = np.zeros((n, n))
+        flat, step = gram.reshape(-1), n + 1
+        for gap in range(min(n, self.bands)):
+            flat[gap : (n - gap) * n : step] = flat[gap * n :: step] = self.gram_diagonal(gap)
+        return gram
+
     @abstractmethod
     def recurrence(self) -> StreamingInverse:
         """How to stream C⁻¹z."""

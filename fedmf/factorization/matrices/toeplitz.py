@@ -11,6 +11,7 @@ import numpy as np
 from fedmf.factorization.algebra import (
     check_leading,
     frozen_vector,
+    padded,
     positive_vector,
     reciprocal,
     settled_reciprocal,
@@ -59,7 +60,7 @@ class Toeplitz(ScaledToeplitz):
         object.__setattr__(self, "coefficients", _first_column(self.coefficients, self.rounds, "c"))
 
     def _strategy(self) -> Vector:
-        return np.pad(self.coefficients, (0, self.rounds - self.coefficients.size))
+        return padded(self.coefficients, self.rounds)
 
     def _correlation(self) -> Vector:
         return reciprocal(self.coefficients, self.rounds)
@@ -111,7 +112,7 @@ class InverseToeplitz(ScaledToeplitz):
         return reciprocal(self.coefficients, self.rounds)
 
     def _correlation(self) -> Vector:
-        return np.pad(self.coefficients, (0, self.rounds - self.coefficients.size))
+        return padded(self.coefficients, self.rounds)
 
     def settled_pair(self) -> tuple[Vector, Vector]:
         """1/h and h, cut where they have settled at 0."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,13 @@ class BlockTree(Dense):
         super().__init__(C / sums.row_scale)
         object.__setattr__(self, "sums", sums)
 
+    @cached_property
+    def inverse(self) -> Array:
+        """C⁻¹, shape (n, n): what streams when every z_t is a unit vector of its own."""
+        inverse = self.sums.apply(np.eye(self.rounds))
+        inverse.setflags(write=False)
+        return inverse
+
     def recurrence(self) -> BlockSums:
         """Sums over blocks: ⌈log₂ n⌉ stored, one normal a round."""
         return self.sums
@@ -72,9 +79,10 @@ class KaryTree(Dense):
     def __init__(self, arity: int, factors: ArrayLike) -> None:
         s = np.array(factors, dtype=np.float64)
         s = column_factors(s, s.size)
-        t = np.arange(s.size)
-        lag = np.subtract.outer(t, t)
-        super().__init__(((lag >= 0) & (lag < _widths(arity, s.size)[:, None])) / s)
+        C, ones = np.zeros((s.size, s.size)), 1.0 / s
+        for t, width in enumerate(_widths(arity, s.size).tolist()):
+            C[t, t + 1 - width : t + 1] = ones[t + 1 - width : t + 1]
+        super().__init__(C)
         object.__setattr__(self, "arity", arity)
         object.__setattr__(self, "factors", s)
 
@@ -99,13 +107,7 @@ class KaryTree(Dense):
 
     def recurrence(self) -> SparseRows:
         """z_t less those of the sub-blocks that make up the rest of its block: below 2 draws on average."""
-        a, rows = self.arity, []
-        for t, width in enumerate(_widths(a, self.rounds)):
-            # Blocks of a^j rounds end with round t + 1 − a^{j+1} + k·a^j, counted from 1, for k = 1 … a − 1.
-            sizes = [a**j for j in range(_exponent(int(width), a))]
-            rows.append([t, *(t - a * size + k * size for size in sizes for k in range(1, a))])
-        weights = [[1.0] + [-1.0] * (len(row) - 1) for row in rows]
-        return SparseRows.of_lists(rows, weights, self.factors)
+        return SparseRows(*_sparse(self.arity, self.rounds), self.factors)
 
     def columns_divided_by(self, factors: Vector) -> KaryTree:
         """The same tree with another s."""
@@ -210,6 +212,20 @@ def _widths(arity: int, rounds: int) -> NDArray[np.int64]:
         width[last % power == 0] = power
         power *= arity
     return width
+
+
+@lru_cache(maxsize=16)
+def _sparse(arity: int, rounds: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Vector]:
+    """`SparseRows` of the tree without factors: where rows begin, rounds, weights."""
+    rows: list[list[int]] = []
+    for t, width in enumerate(_widths(arity, rounds).tolist()):
+        # Blocks of a^j rounds end with round t + 1 − a^{j+1} + k·a^j, counted from 1, for k = 1 … a − 1.
+        sizes = [arity**j for j in range(_exponent(width, arity))]
+        rows.append([t, *(t - arity * size + k * size for size in sizes for k in range(1, arity))])
+    first = np.cumsum([0, *(len(row) for row in rows)])
+    weights = np.full(first[-1], -1.0)
+    weights[first[:-1]] = 1.0
+    return first, np.array([t for row in rows for t in row]), weights
 
 
 def _exponent(power: int, base: int) -> int:

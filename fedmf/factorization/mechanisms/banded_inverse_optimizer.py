@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.factorization.algebra import fft_size, minimize_on_interval, multiply, reciprocal
+from fedmf.factorization.algebra import fft_size, minimize_on_interval, multiply, padded, reciprocal
 from fedmf.factorization.matrices import InverseToeplitz, bifr
 from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import minimize_free
 from fedmf.factorization.objectives import (
@@ -117,7 +117,7 @@ class EarliestObjective:
         """Σ_t S_t w_t² with w = a·h and S_t = Σ_{i ≥ t} ρ_i (η = 1), and its gradient in h."""
         n, p = self._a.size, h.size
         if self._rated is not None and self._rates is not None:
-            error, _, slope = self._rated(np.pad(h, (0, n - p)), self._rates)
+            error, _, slope = self._rated(padded(h, n), self._rates)
             return error, slope[:p]
         if self._prefix:
             sums = np.cumsum(h)

@@ -6,17 +6,18 @@ from functools import lru_cache
 
 import numpy as np
 
+from fedmf.factorization.algebra import Descent
 from fedmf.factorization.matrices import BufferedToeplitz
 from fedmf.factorization.objectives import RMSE, Objective, StrategyError
 from fedmf.factorization.sensitivity import comb_sum, comb_sum_adjoint
 from fedmf.participation import Participation
-from fedmf.typing import Vector
+from fedmf.typing import Array, Vector
 from fedmf.workload import ToeplitzWorkload, prefix
 
 __all__ = ["BufferedObjective", "blt", "blt_with_fewest_buffers"]
 
 
-_OPTIONS = {"maxiter": 400, "maxfun": 500, "ftol": 1e-11, "gtol": 1e-7, "maxcor": 20}
+_DESCENT = Descent(tolerance=1e-11, gradient=1e-7, evaluations=500, memory=20)
 _MOST_BUFFERS, _WORTH_A_BUFFER = 5, 1e-3
 # A buffer may fade so slowly that it is constant: 1 − θ ≥ 1/(10⁹n).
 _SLOWEST = 1e9
@@ -57,9 +58,9 @@ class BufferedObjective:
             self.participation.max_participations,
             self.participation.min_separation,
         )
-        powers = theta ** np.arange(n - 1)[:, None]
+        powers = _powers(theta, n - 1)
         c = np.concatenate([[1.0], powers @ omega])
-        error, slope = self._error(c)
+        error, slope = self._error(c, _inverse(theta, omega, n))
         earliest = comb_sum(c, k, b)
         square = float(earliest @ earliest)
         slope = (slope / error + 2.0 * comb_sum_adjoint(earliest, k, b) / square)[1:]
@@ -78,6 +79,28 @@ class BufferedObjective:
     def parameters(self, theta: Vector, omega: Vector) -> Vector:
         """(u, v) of θ and ω with Σω < 1."""
         return np.concatenate([np.log(theta / (1.0 - theta)), np.log(omega / (1.0 - omega.sum()))])
+
+
+def _powers(bases: Vector, count: int) -> Array:
+    """θ_i^j for j < count, shape (count, m), twice as many at a time."""
+    powers, known, step = np.ones((count, bases.size)), 1, bases
+    while known < count:
+        more = min(known, count - known)
+        powers[known : known + more] = powers[:more] * step
+        known, step = known + more, step * step
+    return powers
+
+
+def _inverse(theta: Vector, omega: Vector, rounds: int) -> Vector:
+    """The first column of C⁻¹, which is 1 − Σ_i ω̂_i θ̂_i^{j−1}.
+
+    C keeps s ← Θs + 1·z and adds ωᵀs; its inverse keeps s ← (Θ − 1ωᵀ)s + 1·y and takes ωᵀs away. So row j is
+    −ωᵀ(Θ − 1ωᵀ)^{j−1}1 = −rᵀ(Θ − rrᵀ)^{j−1}r with r = √ω, and the eigenvalues θ̂ of a symmetric matrix are
+    well conditioned where decays are close to each other as well; they lie in (−1, 1) as Σω < 1.
+    """
+    root = np.sqrt(omega)
+    decays, vectors = np.linalg.eigh(np.diag(theta) - np.outer(root, root))
+    return np.concatenate([[1.0], -_powers(decays, rounds - 1) @ (vectors.T @ root) ** 2])
 
 
 def blt(
@@ -202,10 +225,6 @@ def _extended(objective: BufferedObjective, fewer: Vector, weight: float = _ADDE
 
 
 def _minimize(objective: BufferedObjective, start: Vector) -> Vector:
-    from scipy.optimize import minimize
-
     m = start.size // 2
     slowest = np.log(_SLOWEST * objective.participation.rounds)
-    bounds = [(-5.0, slowest)] * m + [(-25.0, 8.0)] * m
-    start = np.clip(start, [low for low, _ in bounds], [high for _, high in bounds])
-    return minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS).x
+    return _DESCENT.least(objective, start, np.repeat([-5.0, -25.0], m), np.repeat([slowest, 8.0], m))

@@ -69,15 +69,15 @@ __all__ = ["FAMILIES"]
 
 # Results of the optimisers are kept on disk as well; the version is to be raised
 # whenever an optimiser finds other coefficients.
-_optimized = lru_cache(maxsize=32)(remembered(rated_banded_toeplitz, version=1))
-_jointly = lru_cache(maxsize=32)(remembered(single_threaded(normalized_banded_toeplitz), version=1))
-_banded = lru_cache(maxsize=8)(remembered(single_threaded(banded), version=4))
+_optimized = lru_cache(maxsize=32)(remembered(rated_banded_toeplitz, version=2))
+_jointly = lru_cache(maxsize=32)(remembered(single_threaded(normalized_banded_toeplitz), version=2))
+_banded = lru_cache(maxsize=8)(remembered(single_threaded(banded), version=5))
 _dense = lru_cache(maxsize=8)(remembered(single_threaded(dense), version=2))
 _inverse = lru_cache(maxsize=32)(remembered(single_threaded(banded_inverse), version=2))
-_buffered = lru_cache(maxsize=32)(remembered(single_threaded(blt), version=3))
-_few_buffered = remembered(single_threaded(blt_with_fewest_buffers), version=3)
-_robust = remembered(single_threaded(robust_toeplitz), version=1)
-_least_regret = remembered(single_threaded(least_regret), version=1)
+_buffered = lru_cache(maxsize=32)(remembered(single_threaded(blt), version=4))
+_few_buffered = remembered(single_threaded(blt_with_fewest_buffers), version=4)
+_robust = remembered(single_threaded(robust_toeplitz), version=2)
+_least_regret = remembered(single_threaded(least_regret), version=2)
 _strongly_convex = lru_cache(maxsize=8)(remembered(strongly_convex_lti, version=1))
 
 # Beyond p = b the optimiser takes seconds per step; wider bands than this must be asked for.

@@ -228,6 +228,8 @@ class _Search:
     make: Make
     accuracy: Accuracy
     _latest: tuple[Values, Factorization] | None = None
+    _best: tuple[Values, Factorization] | None = None
+    _least: float = math.inf
 
     @cached_property
     def _error(self) -> QuickError:
@@ -293,13 +295,19 @@ class _Search:
 
     def judged(self, values: Values) -> float:
         try:
-            return self._error(self.made(values))
+            error = self._error(self.made(values))
         except NotRepresentable:
             return math.inf
+        if error < self._least and self.request.rounds <= LONG:
+            self._least, self._best = error, self._latest
+        return error
 
     def made(self, values: Values) -> Factorization:
-        if self._latest is None or self._latest[0] != values:
-            self._latest = (values, self.make(self.request, values))
+        """C, with what it knows of itself by now where it is the latest or the best."""
+        for known in (self._latest, self._best):
+            if known is not None and known[0] == values:
+                return known[1]
+        self._latest = (values, self.make(self.request, values))
         return self._latest[1]
 
 

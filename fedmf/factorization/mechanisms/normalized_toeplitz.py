@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmf.factorization.algebra import Descent
 from fedmf.factorization.matrices import Factorization, Toeplitz, normalized
 from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import banded_toeplitz
 from fedmf.factorization.objectives import (
@@ -24,7 +25,7 @@ __all__ = ["normalized_banded_toeplitz", "rated_banded_toeplitz"]
 
 
 _WIDEST_CURVED = 1024
-_OPTIONS = {"maxiter": 200, "maxfun": 300, "ftol": 1e-11, "gtol": 1e-9, "maxcor": 30}
+_DESCENT = Descent(tolerance=1e-11, gradient=1e-9, evaluations=300, memory=30)
 
 
 def normalized_banded_toeplitz(
@@ -107,8 +108,6 @@ def _scaled(
 
 def _minimize(initial: Vector, objective: ScaledObjective, participation: Participation) -> Vector:
     """L-BFGS in coordinates y with x = x_0 + L⁻ᵀy, where LLᵀ is the curvature for unscaled prefix sums."""
-    from scipy.optimize import minimize
-
     back = _coordinates(initial, participation)
 
     def in_coordinates(y: Vector) -> tuple[float, Vector]:
@@ -116,12 +115,11 @@ def _minimize(initial: Vector, objective: ScaledObjective, participation: Partic
         return value, back.T @ slope[1:]
 
     # Steps far outside are unstable and overflow; near the start the curvature hardly changes.
-    bounds = [(-1.0, 1.0)] * (initial.size - 1)
     zero = np.zeros(initial.size - 1)
-    optimum = minimize(in_coordinates, zero, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS)
-    if not optimum.fun < in_coordinates(zero)[0]:
+    best = _DESCENT.least(in_coordinates, zero, zero - 1.0, zero + 1.0)
+    if not in_coordinates(best)[0] < in_coordinates(zero)[0]:
         return initial
-    return np.concatenate([[1.0], initial[1:] + back @ optimum.x])
+    return np.concatenate([[1.0], initial[1:] + back @ best])
 
 
 def _coordinates(c: Vector, participation: Participation) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedmf.factorization.algebra import frozen_vector
+from fedmf.factorization.algebra import frozen_vector, padded
 from fedmf.factorization.matrices import Toeplitz, bsr
 from fedmf.factorization.mechanisms.normalized_toeplitz import rated_banded_toeplitz
 from fedmf.factorization.objectives import RMSE, Objective, StrategyError, errors
@@ -155,7 +155,7 @@ class RobustObjective:
         error, slope = self._error(c)
         if not np.isfinite(error):
             return error, slope
-        column = np.pad(c, (0, self._scenarios.rounds - c.size))
+        column = padded(c, self._scenarios.rounds)
         both = zip(self._scenarios.contracts, self._scenarios.weights, strict=True)
         used = [(contract, weight) for contract, weight in both if weight]
         sums = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.factorization.algebra import multiply, settled_reciprocal
+from fedmf.factorization.algebra import multiply, padded, settled_reciprocal
 from fedmf.factorization.sensitivity import comb_sum, comb_sum_adjoint
 from fedmf.participation import Participation
 from fedmf.typing import Vector
@@ -74,7 +74,7 @@ class InverseObjective:
         square = float(earliest @ earliest)
         u = multiply(c, c, c.size)
         curved = _lagged(back, multiply(u, c, c.size), min(2 * p - 1, c.size))
-        curved = 4.0 * np.pad(curved, (0, 2 * p - 1 - curved.size))
+        curved = 4.0 * padded(curved, 2 * p - 1)
         second = curved[np.add.outer(np.arange(p), np.arange(p))] + 2.0 * _gram(self._earliest(u)[0], p)
         first, own = -2.0 * _lagged(back, u, p) / square, 2.0 * pulled / error
         return 2.0 * self._form / error - np.outer(own, own) + second / square - np.outer(first, first)
@@ -85,13 +85,13 @@ class InverseObjective:
         c = settled_reciprocal(h, n)
         if not (np.abs(c) < _OVERFLOW).all():
             return None
-        return np.pad(c, (0, min(n, 2 * c.size) - c.size))
+        return padded(c, min(n, 2 * c.size))
 
     def _earliest(self, c: Vector) -> tuple[Vector, Vector]:
         """S c, and the first entries of SᵀS c."""
         part = self._participation
         n, k, b = part.rounds, part.max_participations, part.min_separation
-        whole = np.pad(c, (0, min(n, (k - 1) * b + c.size) - c.size))
+        whole = padded(c, min(n, (k - 1) * b + c.size))
         summed = comb_sum(whole, k, b)
         return summed, comb_sum_adjoint(summed, k, b)[: c.size]
 
@@ -107,7 +107,7 @@ def _gram(u: Vector, p: int) -> NDArray[np.float64]:
     gram[0] = gram[:, 0] = _lagged(u, u, p)
     # Row i + 1 from row i: the same products but the last.
     last = u[::-1][:p]
-    last = np.pad(last, (0, p - last.size))
+    last = padded(last, p)
     for i in range(p - 1):
         gram[i + 1, i + 1 :] = gram[i, i : p - 1] - last[i] * last[i : p - 1]
         gram[i + 1 :, i + 1] = gram[i + 1, i + 1 :]

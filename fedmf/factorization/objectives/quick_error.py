@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fedmf.factorization.algebra import multiply
+from fedmf.factorization.algebra import multiply, padded
 from fedmf.factorization.matrices import Factorization
 from fedmf.factorization.objectives.error import query_variances
 from fedmf.factorization.objectives.objective import RMSE, Objective
@@ -92,7 +92,7 @@ class QuickError:
         envelope = monotone_envelope(np.abs(c))
         lags = min(k, -(-c.size // b))
         if lags * c.size > _FEW_LAGS * n:
-            total = comb_sum(np.pad(envelope, (0, n - c.size)), k, b)
+            total = comb_sum(padded(envelope, n), k, b)
             return float(total @ total)
         square = 0.0
         for lag in range(lags):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedmf.factorization.algebra import multiply, reciprocal
+from fedmf.factorization.algebra import multiply, padded, reciprocal
 from fedmf.factorization.objectives.rated_error import RatedError
 from fedmf.factorization.objectives.toeplitz_objective import ToeplitzObjective
 from fedmf.participation import Participation
@@ -72,4 +72,4 @@ class ScaledObjective:
         return float(np.log(error) + np.log(self._k)), slope + c * reached / error
 
     def _column_squares(self, c: Vector) -> Vector:
-        return np.cumsum(np.pad(c, (0, self._n - c.size)) ** 2)[::-1]
+        return np.cumsum(padded(c, self._n) ** 2)[::-1]

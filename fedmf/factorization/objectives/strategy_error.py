@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedmf.factorization.algebra import multiply, reciprocal
+from fedmf.factorization.algebra import multiply, product, reciprocal
 from fedmf.factorization.objectives.objective import PowerMean
 from fedmf.factorization.objectives.rated_error import LARGEST_RATED, RatedError
 from fedmf.typing import Vector
@@ -42,25 +42,34 @@ class StrategyError:
             )
         self._rates, self._rated = rates, None if rates is None else RatedError(workload, order)
         self._a, self._power = workload.coefficients, PowerMean.of(workload, order)
+        self._prefix = bool((self._a == 1.0).all())
 
-    def __call__(self, c: Vector) -> tuple[float, Vector]:
+    def __call__(self, c: Vector, inverse: Vector | None = None) -> tuple[float, Vector]:
         """E and its gradient, shape of c: ∂E/∂c_j = −2·Σ_t v_t w_{t−j} with v = LTT(c)⁻ᵀ(S w).
 
         (inf, 0) where w overflows.
+
+        Args:
+            c: the first column of C.
+            inverse: that of C⁻¹, shape (n,), where it is known.
         """
         n = self._a.size
-        inverse = reciprocal(c, n)
+        inverse = reciprocal(c, n) if inverse is None else inverse
         if self._rated is not None and self._rates is not None:
             return self._with_rates(self._rated, self._rates, inverse, c.size)
         with np.errstate(over="ignore", invalid="ignore"):
-            w = np.cumsum(inverse) if (self._a == 1.0).all() else multiply(self._a, inverse, n)
+            w = np.cumsum(inverse) if self._prefix else multiply(self._a, inverse, n)
             rows = self._power(np.cumsum(w * w))
             weighted = np.cumsum(rows[::-1])[::-1] * w
             error = float(weighted @ w)
         if not error < _OVERFLOW:
             return float("inf"), np.zeros_like(c)
-        adjoint = multiply(inverse, weighted[::-1], n)[::-1]
-        return error, -2.0 * multiply(w, adjoint[::-1], n)[::-1][: c.size]
+        later = weighted[::-1]
+        if self._prefix:  # w is h/(1 − x)
+            slope = np.cumsum(product((inverse, inverse, later), n))
+        else:
+            slope = product((inverse, w, later), n)
+        return error, -2.0 * slope[::-1][: c.size]
 
     @staticmethod
     def _with_rates(rated: RatedError, rates: Vector, inverse: Vector, terms: int) -> tuple[float, Vector]:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from fedmf.factorization.algebra import multiply, reciprocal
+from fedmf.factorization.algebra import lagged_products, multiply, padded, reciprocal
 from fedmf.factorization.objectives.objective import PowerMean
 from fedmf.participation import Participation
 from fedmf.typing import Vector
@@ -85,7 +85,7 @@ class ToeplitzObjective:
         if not (np.isfinite(error) and error < _OVERFLOW and square > 0):
             return float("inf"), np.zeros_like(c)
         adjoint = multiply(inverse, weighted[::-1], m)[::-1]
-        slope = -2.0 * _lagged_products(adjoint, w, c.size)
+        slope = -2.0 * lagged_products(adjoint, w, c.size)
         if limit:
             slope -= 2.0 * limit**2 / c.sum() * self._rest(m)
         return float(np.log(square) + np.log(error)), slope_square / square + slope / error
@@ -102,10 +102,10 @@ class ToeplitzObjective:
         weights = self._weights(m)
         u = multiply(inverse, w, m)
         q = multiply(inverse, u, m)
-        curved = 4.0 * _lagged_products(weights * w, q, min(2 * p - 1, m))
-        curved = np.pad(curved, (0, 2 * p - 1 - curved.size))
+        curved = 4.0 * lagged_products(weights * w, q, min(2 * p - 1, m))
+        curved = padded(curved, 2 * p - 1)
         second = sliding_window_view(curved, p) + 2.0 * _shifted_gram(u, weights, p)
-        error, slope = float((weights * w) @ w), -2.0 * _lagged_products(weights * w, u, p)
+        error, slope = float((weights * w) @ w), -2.0 * lagged_products(weights * w, u, p)
         if m < self.workload.rounds and self._limit:
             total, rest = c.sum(), self._rest(m) * self._limit**2
             error, slope = error + rest / total**2, slope - 2.0 * rest / total**3
@@ -170,11 +170,6 @@ def _column_lengths(bands: int, participation: Participation) -> NDArray[np.floa
     """N_l = how many of the columns 0, b, … (k of them) have an l-th term within the horizon."""
     n, k, b = participation.rounds, participation.max_participations, participation.min_separation
     return np.minimum(k, -(-(n - np.arange(bands)) // b)).astype(np.float64)
-
-
-def _lagged_products(left: Vector, right: Vector, lags: int) -> Vector:
-    """Σ_t left_t·right_{t−j} for j = 0 … lags − 1."""
-    return multiply(right, left[::-1], left.size)[::-1][:lags]
 
 
 def _shifted_gram(u: Vector, weights: Vector, p: int) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmf.factorization.algebra import padded
 from fedmf.typing import Array
 
 __all__ = [
@@ -74,7 +75,7 @@ def comb_sum(column: Array, max_participations: int, min_separation: int) -> Arr
     """
     n, b = column.size, min_separation
     blocks = -(-n // b)
-    sums = np.cumsum(np.pad(column, (0, blocks * b - n)).reshape(blocks, b), axis=0)
+    sums = np.cumsum(padded(column, blocks * b).reshape(blocks, b), axis=0)
     if max_participations < blocks:
         window = sums.copy()
         window[max_participations:] -= sums[:-max_participations]

@@ -16,9 +16,10 @@ lies above the coefficients, and the bracket decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,8 @@ __all__ = ["exact_sensitivity", "quick_upper_bound", "stated_sensitivity"]
 _BY_ROWS = "row-wise dynamic program (Choquette-Choo et al. 2023, Theorem 2)"
 _STOPPED = "search over patterns, stopped at its work limit"
 _MOST_PAIRED = 512
+# What was found for a C that is still in use.
+_BY_PATTERNS: WeakKeyDictionary[Factorization, dict[Participation, Sensitivity]] = WeakKeyDictionary()
 
 
 def exact_sensitivity(factorization: Factorization, participation: Participation) -> Sensitivity:
@@ -129,6 +132,21 @@ class _Strategy(Released):
             yield _by_pairs(column, k, b)
 
     def by_enumeration(self) -> Sensitivity:
+        """`_enumerated`, once for a C."""
+        return self._once(self._enumerated)
+
+    def by_rows(self) -> Sensitivity:
+        """`_searched`, once for a C."""
+        return self._once(self._searched)
+
+    def _once(self, method: Callable[[], Sensitivity]) -> Sensitivity:
+        """A search over parameters and the row of its best C ask the same; one method fits a contract."""
+        known = _BY_PATTERNS.setdefault(self.factorization, {})
+        if self.participation not in known:
+            known[self.participation] = method()
+        return known[self.participation]
+
+    def _enumerated(self) -> Sensitivity:
         """max_π Σ |G_ij| over every pattern; exact if signs ±1 attain it on the pattern that is best."""
         gram = _dense_gram(self.factorization)
         size = np.abs(gram)
@@ -146,7 +164,7 @@ class _Strategy(Released):
             return Sensitivity(square**0.5, "exact", case)
         return Sensitivity(square**0.5, "upper_bound", "every pattern enumerated, |C^T C| of mixed signs")
 
-    def by_rows(self) -> Sensitivity:
+    def _searched(self) -> Sensitivity:
         """max_π Σ |G_ij| by branch and bound; exact if it finished and signs ±1 attain it on its pattern."""
         gram = _dense_gram(self.factorization)
         np.abs(gram, out=gram)
@@ -214,13 +232,7 @@ def _dense_gram(C: Factorization) -> NDArray[np.float64]:
         for i in range(C.rounds - 2, -1, -1):
             gram[i, :-1] += gram[i + 1, 1:]
         return gram
-    gram = np.zeros((C.rounds, C.rounds))
-    flat, step = gram.reshape(-1), C.rounds + 1
-    for gap in range(min(C.rounds, C.bands)):
-        diagonal = C.gram_diagonal(gap)
-        flat[gap : (C.rounds - gap) * C.rounds : step] = diagonal
-        flat[gap * C.rounds :: step] = diagonal
-    return gram
+    return C.gram()
 
 
 def _signs_attain(part: NDArray[np.float64]) -> bool:

@@ -105,7 +105,7 @@ class BlockSums(StreamingInverse):
         sums = np.zeros((self.memory_vectors + 1, *z.shape[1:]))
         for t in range(len(z)):
             local = t % self.period
-            x[t] = self.gain[local] * z[t] - np.tensordot(self.weights[local], sums[:-1], 1)
+            x[t] = self.gain[local] * z[t] - self.weights[local] @ sums[:-1]
             v = min(closed_levels(local), self.memory_vectors)
             sums[v] = x[t] + sums[:v].sum(axis=0)
         return x * rows_of(self.row_scale, z)
