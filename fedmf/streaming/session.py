@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedmf.accounting import UserCosts, gaussian_mu, joint_multiplier
+from fedmf.accounting import UserCosts, gaussian_mu
 from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.records import Guard, Histories
 from fedmf.streaming.lines import Lines
@@ -204,16 +204,21 @@ def stream_costs(directory: Path) -> UserCosts:
     a user is counted with the worst steps of that number, so far apart.
 
     Raises:
-        StateError, ValueError: as for `account_stream`, or the stream has no user column.
+        StateError, ValueError: as for `account_stream`, the stream has no user column, or it went on from a
+            backup.
     """
     with _checked(directory) as (state, users):
         plan, key = state.plan, state.key
         if plan.settings.user_column is None:
             raise StateError(f"{directory} names no users (--user-column): it cannot be joined by user id.")
-        lost = [plan.noise_multiplier] * len(lost_steps(state.openings()))
+        if lost_steps(state.openings()):
+            raise StateError(
+                f"{directory} went on from a backup: whose rows the lost steps held is not known, so that it "
+                "cannot be joined by user id. Its own epsilon adds to that of the others."
+            )
         counts, of = np.unique(users.counts, return_inverse=True)
         sigmas = [plan.multiplier_under(count, users.min_separation) for count in counts.tolist()]
-        mus = np.array([gaussian_mu(joint_multiplier(sigma, *lost)) for sigma in sigmas])
+        mus = np.array([gaussian_mu(sigma) for sigma in sigmas])
         return UserCosts(
             str(directory),
             "user",
@@ -224,7 +229,7 @@ def stream_costs(directory: Path) -> UserCosts:
             plan.settings.delta,
             users.names,
             mus[of],
-            gaussian_mu(joint_multiplier(plan.noise_multiplier, *lost)),
+            gaussian_mu(plan.noise_multiplier),
             exact=False,
             finished=state.position.step == plan.rounds,
         )

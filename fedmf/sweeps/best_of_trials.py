@@ -14,7 +14,7 @@ from typing import Any, Final
 from fedmf.accounting import as_json, at_least
 from fedmf.errors import ConfigError, rebuilding
 from fedmf.records import create_directory, write_durably, write_tensors
-from fedmf.runs import ReleasedModel, run_of
+from fedmf.runs import ReleasedModel, TaskSource, run_of
 from fedmf.runs.tables import render_toml
 from fedmf.sweeps.place import SweepPlace
 from fedmf.sweeps.processes import Crew
@@ -122,8 +122,12 @@ def _require_public_score(sweep: TrialSweep) -> None:
     """Refuse a score from examples of the users who are protected, unless noise was added to it."""
     if sweep.metric.endswith("_private") and not sweep.metric.endswith("_not_private"):
         return
-    owner = run_of(sweep.candidates[0]).task_source.build().dataset.test_owner
-    if owner == "training users" or sweep.metric.endswith("_not_private"):
+    sources: list[TaskSource] = []
+    for keys in sweep.candidates:  # a tuned key may say whose the test part is
+        if (source := run_of(keys).task_source) not in sources:
+            sources.append(source)
+    owners = {source.build().dataset.test_owner for source in sources}
+    if "training users" in owners or sweep.metric.endswith("_not_private"):
         raise ConfigError(
             "metric (score of the trials) must be private or computed on examples that are no user's; got "
             f"{sweep.metric or 'one'} on those of the users. What is best by it tells of them without noise."

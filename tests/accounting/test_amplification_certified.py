@@ -11,7 +11,14 @@ import pytest
 from scipy.special import logsumexp, ndtri
 from scipy.stats import binom
 
-from fedmf.accounting.amplification import MinSeparatedPair, certified_noise, zero_out_budget
+from fedmf.accounting.amplification import (
+    CohortLaw,
+    MinSeparatedPair,
+    RunAmplification,
+    certified_noise,
+    check_run,
+    zero_out_budget,
+)
 from fedmf.accounting.amplification.convex_tail import convex_add_limit
 from fedmf.accounting.amplification.monte_carlo import contributions, estimate, upper_limit
 from fedmf.accounting.amplification.separated_pairs import AttractedPairs
@@ -116,6 +123,16 @@ def test_the_convex_limit_of_a_linear_loss_is_near_the_gaussian_closed_form(
     assert exact < convex_add_limit(losses, epsilon, 1e-7) < 3.5 * exact
 
 
+@pytest.mark.parametrize("epsilon", [0.0, 0.2, 0.8])
+def test_the_convex_limit_holds_for_a_loss_with_a_kink_and_a_threshold_in_its_bulk(epsilon: float) -> None:
+    """L = 2(|z| − 1): to the right of x₁ a line lies below the concave H, so x₁ must not be below −ε."""
+    losses = 2.0 * (np.abs(np.random.default_rng(4).standard_normal(2**15)) - 1.0)
+    z = np.linspace(-8.0, 8.0, 32_001)
+    payoff = np.maximum(-np.expm1(epsilon + 2.0 * (np.abs(z) - 1.0)), 0.0)
+    exact = float(payoff @ np.exp(-(z**2) / 2)) * (z[1] - z[0]) / math.sqrt(2 * math.pi)
+    assert exact < convex_add_limit(losses, epsilon, 1e-7) < 2 * exact
+
+
 def test_the_convex_limit_covers() -> None:
     """500 experiments at β = 0.1 on the linear loss, where H is a line; false alarm 1e-6."""
     rng, mu, epsilon = np.random.default_rng(5), 0.3, 0.8
@@ -175,3 +192,37 @@ def test_a_replaced_user_costs_at_most_the_zero_out_budget(mu: float) -> None:
         # Half of the budget's ε is not enough.
         assert float(np.maximum(P - math.exp(0.5 * high) * P_other, 0.0).sum()) > delta
     assert zero_out_budget("zero-out", 1.5, 1e-5) == (1.5, 1e-5)
+
+
+def test_a_claim_is_refused_however_far_too_small_its_noise_is() -> None:
+    """Where noise is much too small, weighted draws miss where the loss is large and say next to nothing."""
+    law, C, delta = CohortLaw("b-min-sep", Participation(64, 4, 16), 1 / 50), bsr(4, 64), 1e-5
+    claim = RunAmplification("b-min-sep", 1 / 50, "certified", 0.01 * delta, 0.99 * delta, 3)
+    enough = 1.04
+    check_run(claim, law, C, enough, "zero-out", 2.0, delta)
+    missed = estimate(law.pair(C), 0.1 * enough, 2.0, 0.03, 2**13, seed=1)
+    assert missed.delta < delta
+    for share in (0.9, 0.2, 0.1, 0.02):
+        with pytest.raises(ValueError, match=r"noise .* must give"):
+            check_run(claim, law, C, share * enough, "zero-out", 2.0, delta)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "numerical bound"}, "method"),
+        ({"method": "equal bins"}, "method"),
+        ({"failure": 0.0}, "failure"),
+        ({"delta_limit": 1e-5}, "delta_limit"),
+        ({"delta_limit": 1e-7}, "delta_limit"),
+        ({"seed": None}, "seed"),
+        ({"method": "none needed", "failure": 0.0, "seed": None, "delta_limit": 2e-5}, "delta_limit"),
+    ],
+)
+def test_a_claim_says_only_what_its_accountant_records(changes: dict[str, object], message: str) -> None:
+    law, C, delta = CohortLaw("b-min-sep", Participation(16, 4, 4), 0.2), bsr(2, 16), 1e-5
+    claim = RunAmplification("b-min-sep", 0.2, "certified", 0.01 * delta, 0.99 * delta, 3)
+    noise = certified_noise(law.pair(C), 2.0, delta, samples=2**13, seed=3)[0]
+    check_run(claim, law, C, noise, "zero-out", 2.0, delta)
+    with pytest.raises(ValueError, match=message):
+        check_run(dataclasses.replace(claim, **changes), law, C, noise, "zero-out", 2.0, delta)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from support.amplified_runs import BINS, COHORT, ROUNDS, USERS, keys
 from support.small_runs import small_run
 
 from fedmf.accounting import CohortLaw
+from fedmf.accounting.statement.planned import planned_privacy
 from fedmf.errors import ConfigError
 from fedmf.factorization import bsr
 from fedmf.participation import Participation
@@ -71,6 +72,7 @@ def test_a_run_may_stop_where_a_theorem_keeps_the_limit(accountant: str, adjacen
     assert plan.known_epsilon_after(allowed) > 0.7  # the secrecy of the cohorts is what allows so many
     assert plan.epsilon_after(allowed + 1) > 0.7
     assert whole.epsilon_after(allowed) > 0.7  # without a limit the bound is that of the whole run
+    assert planned_privacy(plan, allowed, []).so_far <= 0.7
     if adjacency == "zero-out":
         exact, error = prefix_delta(accountant, allowed, plan.relative_noise_std, 0.7)
         assert exact - Z * error <= plan.privacy.delta

@@ -10,7 +10,7 @@ import pytest
 from support.streams import BUDGET, N, releases, run_once, sample, write_rows
 
 from fedmf.accounting import gaussian_epsilon
-from fedmf.streaming.session import open_run
+from fedmf.streaming.session import open_run, stream_costs
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StateError
 
@@ -57,6 +57,22 @@ def test_a_backup_is_refused_or_counts_what_was_lost(stream: Path) -> None:
     assert whole["epsilon_planned"] < 0.8 * expected
     assert any("went on from a backup" in entry for entry in told["assumptions"])
     assert run_once(stream, SETTINGS, stream / "all.csv", output="again.jsonl")["steps_lost"]  # said once
+
+
+def test_a_stream_whose_lost_steps_held_rows_of_somebody_is_not_joined_by_user(tmp_path: Path) -> None:
+    """Two users of the steps that were lost are in no record: to count nothing for them is too little."""
+    rows, settings = sample(), Settings(**{**BUDGET, "seed": None, "user_column": "user"}, rounds=N)
+    write_rows(tmp_path / "10.csv", rows[:10], [f"u{i}" for i in range(10)])
+    write_rows(tmp_path / "12.csv", rows[:12], [f"u{i}" for i in range(12)])
+    run_once(tmp_path, settings, tmp_path / "10.csv")
+    shutil.copytree(tmp_path / "state", tmp_path / "backup")
+    run_once(tmp_path, settings, tmp_path / "12.csv")
+    assert len(stream_costs(tmp_path / "state").users) == 12
+    put_back(tmp_path)
+    write_rows(tmp_path / "all.csv", rows, [f"{'u' if i < 10 else 'v'}{i}" for i in range(N)])
+    run_once(tmp_path, settings, tmp_path / "all.csv", restored=True)
+    with pytest.raises(StateError, match="whose rows the lost steps held is not known"):
+        stream_costs(tmp_path / "state")
 
 
 def test_a_copy_that_went_on_elsewhere_is_refused(stream: Path) -> None:

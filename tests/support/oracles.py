@@ -142,3 +142,18 @@ def rmse(A: Array, C: Array, sensitivity: float) -> float:
 def contracts(rounds: int) -> list[tuple[int, int]]:
     """Every (k, b) that fits the horizon."""
     return [(k, b) for b in range(1, rounds + 1) for k in range(1, rounds + 1) if (k - 1) * b + 1 <= rounds]
+
+
+def objective_by_definition(objective: Any, variances: Any) -> float:
+    """The largest, last, mean or weighted mean of squared errors, from the definition, in plain Python."""
+    n = len(variances)
+    if objective.kind == "max":
+        return max(variances)
+    if objective.kind == "last":
+        return variances[-1]
+    w = (
+        [1.0] * n
+        if objective.kind == "rmse"
+        else [objective.weights[t * len(objective.weights) // n] for t in range(n)]
+    )
+    return sum(x * v for x, v in zip(w, variances, strict=True)) / sum(w)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from fedmf.accounting import (
 )
 from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError
-from fedmf.sweeps import TrialSweep, load_sweep
+from fedmf.sweeps import TrialSweep, best_of_trials, load_sweep
 from fedmf.sweeps.one_run import carry_out_run
 
 RATES = (0.1, 0.4, 0.8)
@@ -184,6 +185,21 @@ def test_a_score_from_users_own_examples_is_refused(metric: str, drawn: list[int
     with pytest.raises(ConfigError, match=r"metric .score of the trials. must be private or computed on"):
         small(metric=metric).carry_out(tmp_path / "out")
     assert [*(tmp_path / "out/runs").iterdir()] == []
+
+
+def test_a_score_is_refused_where_any_candidate_has_it_from_users_own_examples(
+    drawn: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tuned key decides whose the test part is: it does of the second candidate alone."""
+
+    def described(keys: dict[str, Any]) -> Any:
+        owner = "training users" if keys["optimizer.learning-rate"] == RATES[1] else "nobody"
+        dataset = SimpleNamespace(test_owner=owner)
+        return SimpleNamespace(task_source=SimpleNamespace(build=lambda: SimpleNamespace(dataset=dataset)))
+
+    monkeypatch.setattr(best_of_trials, "run_of", described)
+    with pytest.raises(ConfigError, match=r"metric .score of the trials. must be private or computed on"):
+        small().carry_out(tmp_path / "out")
 
 
 @pytest.mark.parametrize(

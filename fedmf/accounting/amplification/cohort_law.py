@@ -17,7 +17,7 @@ from fedmf.accounting.amplification.noise_level import certified_noise
 from fedmf.accounting.amplification.poisson import poisson_delta, poisson_noise_multiplier
 from fedmf.accounting.amplification.sampling import zero_out_budget
 from fedmf.accounting.deterministic import BinOverlaps, deterministic_delta, deterministic_noise
-from fedmf.accounting.gaussian import adjacency_factor, certified_sigma
+from fedmf.accounting.gaussian import adjacency_factor, certified_sigma, gaussian_sigma
 from fedmf.accounting.rounding import at_least
 from fedmf.factorization import Factorization
 from fedmf.participation import Participation
@@ -25,14 +25,24 @@ from fedmf.participation import Participation
 __all__ = ["CohortLaw", "RunAmplification", "amplified_run", "check_run"]
 
 Method = Literal["numerical bound", "equal bins", "conditional moments", "certified", "none needed"]
-_THEOREMS: Final = ("equal bins", "conditional moments")
+_THEOREMS: Final[tuple[Method, ...]] = ("equal bins", "conditional moments")
 # A theorem may ask for so much more noise than the draws.
 _PRICE: Final = 1.03
 
 _SAMPLES: Final = 2**17
 _MOST_DRAWN: Final = 2**26
+_FAILURE: Final = 0.01
+# Relative, of what is computed again.
+_CLOSE: Final = 1e-6
 _CHECK_SAMPLES: Final = 2**13
 _CHECK_ERRORS: Final = 6.0
+# An estimate below this share of δ may be one that misses where the loss is large.
+_CHECK_SHARE, _CHECK_STEP = 0.25, 1.25
+_METHODS: Final[Mapping[str, tuple[Method, ...]]] = {
+    "cyclic-poisson": ("numerical bound",),
+    "balls-in-bins": (*_THEOREMS, "certified"),
+    "b-min-sep": ("certified",),
+}
 
 
 @dataclass(frozen=True)
@@ -92,7 +102,7 @@ class CohortLaw:
             overlaps = BinOverlaps.of(leading, first.participation)
             return max(
                 share * deterministic_delta(overlaps, noise, other, delta / share)
-                for share, other in _among_bins(min(rounds / contract.min_separation, 1.0), epsilon)
+                for share, other in among_bins(min(rounds / contract.min_separation, 1.0), epsilon)
             )
         raise ValueError(
             f"accountant (of the first rounds) must be cyclic-poisson or balls-in-bins; got "
@@ -125,6 +135,9 @@ class RunAmplification:
         delta_limit: the upper limit of δ(noise, ε) that the noise passed with; at most δ − β. Under
             replace-one it is for the accountant's own zero-out budget, (ε/2, δ/(1 + e^{ε/2})).
         seed: of the accountant's random numbers; None where there were none.
+
+    Raises:
+        ValueError: a probability outside [0, 1).
     """
 
     accountant: str
@@ -133,6 +146,11 @@ class RunAmplification:
     failure: float
     delta_limit: float
     seed: int | None
+
+    def __post_init__(self) -> None:
+        for symbol, value in (("β (failure)", self.failure), ("δ (delta_limit)", self.delta_limit)):
+            if not (isinstance(value, float) and 0 <= value < 1):
+                raise ValueError(f"{symbol} of amplification must lie in [0, 1); got {value!r}.")
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict."""
@@ -184,7 +202,7 @@ def amplified_run(
             reached = poisson_delta(noise / longest, q, steps, epsilon)
             return noise, RunAmplification(name, q, "numerical bound", 0.0, reached, None)
         return plain, RunAmplification(name, q, "none needed", 0.0, whole, None)
-    pair, failure = law.pair(factorization), 0.01 * delta
+    pair, failure = law.pair(factorization), _FAILURE * delta
     samples = min(_SAMPLES, max(2**13, _MOST_DRAWN // pair.size))
     try:
         noise, limit = certified_noise(pair, epsilon, delta, failure, samples, seed)
@@ -201,7 +219,7 @@ def amplified_run(
     return plain, RunAmplification(name, q, "none needed", 0.0, whole, None)
 
 
-def _among_bins(visited: float, epsilon: float) -> list[tuple[float, float]]:
+def among_bins(visited: float, epsilon: float) -> list[tuple[float, float]]:
     """(factor, ε') of "remove" and of "add" when a share r of the bins has been visited, each once.
 
     With the likelihood ratio X' of a user in a visited bin X = rX' + 1 − r, so with K = e^ε
@@ -226,28 +244,50 @@ def check_run(
 ) -> None:
     """Recompute δ(noise, ε) and refuse a run that was calibrated for other cohorts, C or noise.
 
-    Cyclic Poisson and theorems are computed again; the others by a new, coarser estimate on draws of its
-    own, which may exceed δ by six standard errors.
+    Cyclic Poisson and theorems are computed again. Where the limit came from draws there is a new, coarser
+    estimate on draws of its own, which may exceed δ by six standard errors; more noise only lowers δ, so
+    where the estimate says little those at larger noise count as well.
 
     Raises:
-        ValueError: δ(noise, ε) exceeds δ.
+        ValueError: δ(noise, ε) exceeds δ, or the claim says what no such calibration records.
     """
-    if claim.method == "none needed":
-        return
-    epsilon, delta = zero_out_budget(adjacency, epsilon, delta)
-    if law.accountant == "cyclic-poisson":
+    if claim.method != "none needed" and claim.method not in _METHODS[law.accountant]:
+        known = ", ".join((*_METHODS[law.accountant], "none needed"))
+        raise ValueError(f"method (of {law.accountant}) must be one of {known}; got {claim.method!r}.")
+    whole, (epsilon, delta) = delta, zero_out_budget(adjacency, epsilon, delta)
+    drawn = claim.method == "certified"
+    failure = _FAILURE * delta if drawn else 0.0
+    least, most = 0.0, (whole if claim.method == "none needed" else delta) - failure
+    if claim.method == "numerical bound":
         longest, steps = law.steps(factorization)
-        low = reached = poisson_delta(noise / longest, law.probability, steps, epsilon)
-        low *= 1.0 - 1e-6
+        least = poisson_delta(noise / longest, law.probability, steps, epsilon) * (1.0 - _CLOSE)
     elif claim.method in _THEOREMS:
         overlaps = BinOverlaps.of(factorization, law.participation)
-        low = reached = deterministic_delta(overlaps, noise, epsilon, delta)
-        low *= 1.0 - 1e-6
-    else:
-        again = estimate(law.pair(factorization), noise, epsilon, 0.03, _CHECK_SAMPLES, seed=1)
-        reached, low = again.delta, again.delta - _CHECK_ERRORS * again.standard_error
-    if low > delta:
+        stated = claim.delta_limit * (1.0 + _CLOSE)
+        least = deterministic_delta(overlaps, noise, epsilon, stated) * (1.0 - _CLOSE)
+    elif drawn:
+        least = _surely_exceeded(law.pair(factorization), noise, epsilon, delta)
+    if not least <= delta:
         raise ValueError(
             f"noise (per unit clip norm) must give delta={delta!r} at epsilon={epsilon!r} with accountant "
-            f"{law.accountant!r}; got {noise!r}, which gives {at_least(reached)}."
+            f"{law.accountant!r}; got {noise!r}, which gives {at_least(least)} or more."
         )
+    agrees = math.isclose(claim.failure, failure, rel_tol=_CLOSE) and (claim.seed is not None) == drawn
+    if not (agrees and min(least, most) * (1.0 - _CLOSE) <= claim.delta_limit <= most * (1.0 + _CLOSE)):
+        raise ValueError(
+            f"failure, delta_limit and seed (of method {claim.method!r}) must be {failure!r}, at most "
+            f"{most!r} and {'a number' if drawn else 'None'}; got {claim.failure!r}, {claim.delta_limit!r}, "
+            f"{claim.seed!r}."
+        )
+
+
+def _surely_exceeded(pair: MixturePair, noise: float, epsilon: float, delta: float) -> float:
+    """A δ that δ(noise, ε) exceeds but for six standard errors; above the target wherever one is found."""
+    least, plain = 0.0, pair.largest_norm * gaussian_sigma(epsilon, delta)
+    while True:
+        again = estimate(pair, noise, epsilon, 0.03, _CHECK_SAMPLES, seed=1)
+        least = max(least, again.delta - _CHECK_ERRORS * again.standard_error)
+        sharp = again.delta >= _CHECK_SHARE * delta and _CHECK_ERRORS * again.standard_error <= delta
+        noise *= _CHECK_STEP
+        if least > delta or sharp or noise >= plain:
+            return least

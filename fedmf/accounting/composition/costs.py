@@ -166,6 +166,9 @@ def run_costs(
     spent = user_privacy(header, ledger, evaluations)
     lost = [entry.released for entry in statement.lost]
     planned = gaussian_mu(plan.multiplier_with_losses(plan.joint_multiplier, lost))
+    rounds, judged, due = statement.recorded.rounds, 0, 0
+    if plan.evaluation is not None and statement.evaluation is not None:
+        judged, due = statement.evaluation.recorded.rounds, plan.evaluation.released_by(rounds)
     return UserCosts(
         name,
         plan.privacy.unit.name,
@@ -178,7 +181,7 @@ def run_costs(
         spent.mu,
         planned,
         _amplified(plan),
-        finished=statement.recorded.rounds >= plan.allowed_rounds,
+        finished=rounds >= plan.allowed_rounds and judged == due,
     )
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "certified_sigma",
     "gaussian_delta",
     "gaussian_epsilon",
+    "gaussian_figures",
     "gaussian_mu",
     "gaussian_rho",
     "gaussian_sigma",
@@ -180,6 +181,11 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
         return log_delta_upper(mu, epsilon) <= log_target
 
     return 0.0 if private(0.0) else _smallest(private)
+
+
+def gaussian_figures(sigma: float, delta: float) -> dict[str, float]:
+    """μ, ρ and the smallest ε at δ of a sensitivity-1 Gaussian release, each rounded up, by name."""
+    return {"mu": gaussian_mu(sigma), "rho": gaussian_rho(sigma), "epsilon": gaussian_epsilon(sigma, delta)}
 
 
 def certified_epsilon(sigma: float, delta: float, asked: float | None = None) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from fedmf.accounting.published.restatement import both_adjacencies
@@ -65,9 +67,7 @@ class DeployedModel:
             "name": self.name,
             "year": self.year,
             "mechanism": self.mechanism,
-            "rounds": self.participation.rounds,
-            "max_participations": self.participation.max_participations,
-            "min_separation": self.participation.min_separation,
+            **dataclasses.asdict(self.participation),
             "noise_multiplier": self.noise_multiplier,
             "delta": self.delta,
             "published": {"rho": self.rho, "epsilon": self.epsilon},
@@ -78,64 +78,53 @@ class DeployedModel:
         }
 
 
-def _full_tree(rounds: int) -> Factorization:
-    return tree(rounds, full=True)
-
-
-def _online_tree(rounds: int) -> Factorization:
-    return tree(rounds, full=False)
-
-
-_SPANISH_TREE: Final = {
-    "year": 2022,
-    "participation": Participation(2000, 6, 314),
-    "noise_multiplier": 7.0,
-    "delta": 1e-10,
-    "rho": 0.81,
-    "epsilon": 8.90,
-    "source": _TREE_SOURCE,
-}
-_BANDED: Final = {"year": 2024, "delta": 1e-10, "source": _BANDED_SOURCE}
+_TREE: Final = DeployedModel(
+    name="Gboard next word, Spanish (Spain)",
+    year=2022,
+    mechanism="tree aggregation, all nodes",
+    participation=Participation(2000, 6, 314),
+    noise_multiplier=7.0,
+    delta=1e-10,
+    rho=0.81,
+    epsilon=8.90,
+    source=_TREE_SOURCE,
+    strategy=partial(tree, full=True),
+)
+_SPANISH: Final = DeployedModel(
+    name="Gboard next word, Spanish (Spain)",
+    year=2024,
+    mechanism="BandMF, 400 bands",
+    participation=Participation(2000, 3, 485),
+    noise_multiplier=1.411,
+    delta=1e-10,
+    rho=0.1506840301548885,
+    epsilon=3.4240074094281336,
+    source=_BANDED_SOURCE,
+)
+_PORTUGUESE: Final = dataclasses.replace(
+    _SPANISH,
+    name="Gboard next word, Portuguese (Brazil)",
+    mechanism="BandMF, 1000 bands",
+    participation=Participation(2000, 2, 1429),
+    noise_multiplier=8.35,
+    rho=0.014342572340349278,
+    epsilon=0.9935500950539097,
+)
 
 DEPLOYED: Final = (
-    DeployedModel(
-        name="Gboard next word, Spanish (Spain)",
-        mechanism="tree aggregation, all nodes",
-        strategy=_full_tree,
-        **_SPANISH_TREE,
-    ),
-    DeployedModel(
+    _TREE,
+    dataclasses.replace(
+        _TREE,
         name="the same, what its estimator releases",
         mechanism="tree aggregation, Honaker online (use_efficient)",
-        strategy=_online_tree,
-        **_SPANISH_TREE,
+        strategy=partial(tree, full=False),
     ),
-    DeployedModel(
-        name="Gboard next word, Spanish (Spain)",
-        mechanism="BandMF, 400 bands",
-        participation=Participation(2000, 3, 485),
-        noise_multiplier=1.411,
-        rho=0.1506840301548885,
-        epsilon=3.4240074094281336,
-        **_BANDED,
-    ),
-    DeployedModel(
-        name="Gboard next word, Portuguese (Brazil)",
-        mechanism="BandMF, 1000 bands",
-        participation=Participation(2000, 2, 1429),
-        noise_multiplier=8.35,
-        rho=0.014342572340349278,
-        epsilon=0.9935500950539097,
-        **_BANDED,
-    ),
-    DeployedModel(
+    _SPANISH,
+    _PORTUGUESE,
+    dataclasses.replace(
+        _PORTUGUESE,
         name="Gboard next word, Spanish (Latin America)",
-        mechanism="BandMF, 1000 bands",
         participation=Participation(2000, 2, 1133),
-        noise_multiplier=8.35,
-        rho=0.014342572340349278,
-        epsilon=0.9935500950539097,
-        **_BANDED,
     ),
 )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
-from fedmf.accounting.gaussian import adjacency_factor, gaussian_epsilon, gaussian_mu, gaussian_rho
+from fedmf.accounting.gaussian import adjacency_factor, gaussian_epsilon, gaussian_figures
 from fedmf.factorization import (
     Factorization,
     GivenFactorization,
@@ -23,6 +24,9 @@ from fedmf.participation import Participation
 from fedmf.workload import parse_workload
 
 __all__ = ["Restatement", "both_adjacencies", "restate", "zcdp_epsilon"]
+
+#: What a square root and a quotient may have rounded up.
+_DOWN: Final = 1 - 2.0**-50
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +71,7 @@ class Restatement:
         return {
             "mechanism": self.mechanism.name,
             "params": dict(self.mechanism.params),
-            "rounds": self.participation.rounds,
-            "max_participations": self.participation.max_participations,
-            "min_separation": self.participation.min_separation,
+            **dataclasses.asdict(self.participation),
             "noise_multiplier": self.noise_multiplier,
             "delta": self.delta,
             "sensitivity": self.sensitivity.value,
@@ -134,19 +136,13 @@ def both_adjacencies(multiplier: float, delta: float) -> dict[str, dict[str, flo
     """
     found = {}
     for adjacency in ("zero-out", "replace-one"):
-        sigma = _sigma(multiplier, adjacency)
-        rho = gaussian_rho(sigma)
-        found[adjacency] = {
-            "mu": gaussian_mu(sigma),
-            "rho": rho,
-            "epsilon": gaussian_epsilon(sigma, delta),
-            "epsilon_by_rho": zcdp_epsilon(rho, delta),
-        }
+        figures = gaussian_figures(_sigma(multiplier, adjacency), delta)
+        found[adjacency] = {**figures, "epsilon_by_rho": zcdp_epsilon(figures["rho"], delta)}
     return found
 
 
 def _sigma(multiplier: float, adjacency: str) -> float:
-    return math.nextafter(multiplier / adjacency_factor(adjacency), 0.0)
+    return multiplier / adjacency_factor(adjacency) * _DOWN
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from fedmf.accounting.evaluation_plan import EvaluationPlan
 from fedmf.accounting.gaussian import gaussian_mu
@@ -11,6 +11,7 @@ from fedmf.accounting.patterns import PatternTable
 from fedmf.accounting.plan import Plan
 from fedmf.accounting.realised import realised_privacy
 from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary
+from fedmf.accounting.statement.planned import check_sensitivity
 from fedmf.errors import LedgerError
 
 __all__ = [
@@ -20,8 +21,6 @@ __all__ = [
     "recorded_evaluations",
     "unseen_evaluations",
 ]
-
-_TOLERANCE: Final = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,12 +148,7 @@ def evaluation_part(
             f"the ledger of evaluations holds {rows}; after {released_rounds} rounds there can be "
             f"{evaluation.released_by(released_rounds)} at most."
         )
-    recomputed = evaluation.release.stated(evaluation.participation).value
-    if evaluation.sensitivity.value < recomputed * (1 - _TOLERANCE):
-        raise LedgerError(
-            f"the header states sensitivity {evaluation.sensitivity.value!r} of evaluations, below the "
-            f"{recomputed!r} of their factorization. Their noise was too small for the ε that was asked for."
-        )
+    check_sensitivity(evaluation, "evaluations")
     adjacency = plan.privacy.adjacency
     noise = evaluation.relative_noise_std(adjacency)
     spent = realised_privacy(

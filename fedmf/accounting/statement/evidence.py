@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
-from fedmf.accounting.gaussian import gaussian_epsilon, gaussian_mu, gaussian_rho
+from fedmf.accounting.gaussian import gaussian_figures
 from fedmf.accounting.plan import Plan
 from fedmf.accounting.statement.header import RunHeader
 from fedmf.participation import Participation
@@ -63,9 +63,7 @@ def adjacencies(plan: Plan) -> dict[str, dict[str, Any]]:
         else:
             sigma = math.nextafter(plan.joint_multiplier * factor[adjacency], 0.0)
         found[adjacency] = {
-            "mu": gaussian_mu(sigma),
-            "rho": gaussian_rho(sigma),
-            "epsilon": gaussian_epsilon(sigma, plan.privacy.delta),
+            **gaussian_figures(sigma, plan.privacy.delta),
             "kind": plan.sensitivity.kind if adjacency == own or exact else "upper_bound",
         }
     return found

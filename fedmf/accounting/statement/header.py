@@ -105,8 +105,8 @@ class RunHeader:
     @property
     def groups_inexactly(self) -> bool:
         """Whether the rounding of one user's update may depend on who is computed with it."""
-        vectorised = self.run.get("local", {}).get("engine") == "vectorised"
-        return vectorised or bool(self.run.get("execution", {}).get("worker_gpus"))
+        engine = self.run.get("local", {}).get("engine", "vectorised")  # the worst, where none is named
+        return engine == "vectorised" or self.run.get("execution", {}).get("worker_gpus", 1) != 0
 
     @property
     def sampling(self) -> str:

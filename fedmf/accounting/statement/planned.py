@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from fedmf.accounting.evaluation_plan import EvaluationPlan
 from fedmf.accounting.gaussian import certified_epsilon
 from fedmf.accounting.plan import Plan
 from fedmf.accounting.statement.amplified_claim import claimed_epsilon
@@ -58,23 +59,28 @@ def planned_privacy(plan: Plan, released: int, lost: Sequence[int]) -> PlannedPr
     if noisy and (released or lost):
         so_far = plan.multiplier_after(released) if released else math.inf
         known_so_far = min(known, certified_epsilon(plan.multiplier_with_losses(so_far, lost), delta))
-    return PlannedPrivacy(epsilon, known, min(known_so_far, epsilon), known_so_far)
+    secret = epsilon if plan.amplification is None else min(epsilon, plan.epsilon_after(released))
+    return PlannedPrivacy(epsilon, known, min(known_so_far, secret), known_so_far)
 
 
-def check_sensitivity(plan: Plan) -> None:
+def check_sensitivity(plan: Plan | EvaluationPlan, of: str = "training") -> None:
     """The noise was scaled by the recorded sensitivity; it must be at least the one that C has.
+
+    Args:
+        plan: of the run, or of its private evaluations.
+        of: which of them.
 
     Raises:
         LedgerError: it is not.
     """
     if plan.release.rounds != plan.participation.rounds:
         raise LedgerError(
-            f"the header's factorization has n={plan.release.rounds} rounds; the run was planned for "
+            f"the header's factorization has n={plan.release.rounds} rounds; {of} was planned for "
             f"{plan.participation.rounds}."
         )
-    recomputed = plan.release.stated(plan.participation).value
-    if plan.sensitivity.value < recomputed * (1 - TOLERANCE):
+    stated, recomputed = plan.sensitivity.value, plan.release.stated(plan.participation).value
+    if not stated >= recomputed * (1 - TOLERANCE):
         raise LedgerError(
-            f"the header states sensitivity {plan.sensitivity.value!r}, below the {recomputed!r} of its "
+            f"the header states sensitivity {stated!r} of {of}, below the {recomputed!r} of its "
             "factorization. The noise was too small for the ε that was asked for."
         )

@@ -82,8 +82,9 @@ def verify_statement(
     verified.append(
         "every figure and sentence follows from the published contract, coefficients and noise multiplier"
     )
-    if header.plan.amplification is not None:
-        verified.append("the noise suffices for the amplified epsilon, by the recorded draws")
+    if (claim := header.plan.amplification) is not None:
+        told = "" if claim.seed is None else ", as far as new draws of its accountant tell"
+        verified.append(f"the noise suffices for the amplified epsilon{told}")
     earlier = None if committed is None else read_statement(committed)
     if earlier is not None:
         _check_commitment(statement, earlier, signer, verified)

@@ -1,8 +1,8 @@
 """Every number of a header that follows from others, computed again when the header is read.
 
 What is recorded must agree to a relative 1e-9, far above rounding and far below anything that matters.
-Figures of amplification take long and are left to the statement, which computes them again by their recorded
-seed.
+Figures of amplification take long and are left to the statement, which looks again whether the noise
+suffices.
 """
 
 from __future__ import annotations
