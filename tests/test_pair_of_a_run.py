@@ -18,7 +18,7 @@ from fedmf.noise.domain import Domain
 from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.source import GaussianSource
 from fedmf.records.ledger import Ledger
-from fedmf.runs import second_release as second_moment
+from fedmf.runs.releases import second_release as second_moment
 
 ROUNDS, DIMENSION = 12, 20_000
 TASK = linear_task(24, DIMENSION)

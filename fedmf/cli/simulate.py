@@ -126,10 +126,10 @@ def simulate(
         return
     observers = [] if tensorboard is None else [TensorBoard(tensorboard)]
     place = resume or out or _place(run.execution.output_dir, config)
-    if total is not None:
-        run = _within(run, earlier, total, place)
     with going_on(lambda: _how(place)):
-        if resume is None:
+        if total is not None:
+            session = _within(run, earlier, total, place, device.value)
+        elif resume is None:
             session = Session.start(place, run, device.value)
         else:
             session = Session.resume(place, run, device.value, restored)
@@ -140,15 +140,20 @@ def simulate(
         _carry_out(session, engine, observers)
 
 
-def _within(run: Run, earlier: Sequence[Path], total: float, place: Path) -> Run:
-    """The run with what is left to each user; the file beside its directory is as secret as a ledger."""
+def _within(run: Run, earlier: Sequence[Path], total: float, place: Path, device: str) -> Session:
+    """A new run with what is left to each user; the file beside its directory is as secret as a ledger."""
     from fedmf.cli.account import costs_of
-    from fedmf.runs import within_total
+    from fedmf.runs import Session, within_total
 
     costs = [costs_of(directory) for directory in earlier]
-    file = place.with_name(f"{place.name}.user-budgets.csv").absolute()
+    file = Path(f"{place.resolve()}.user-budgets.csv")
     file.parent.mkdir(parents=True, exist_ok=True)
-    return within_total(run, costs, total, file)
+    run = within_total(run, costs, total, file)
+    try:
+        return Session.start(place, run, device)
+    except BaseException:  # the command can be given again; a directory that was made has a copy of its own
+        file.unlink()
+        raise
 
 
 def _carry_out(session: Session, engine: Engine, observers: Sequence[TensorBoard]) -> None:

@@ -48,26 +48,41 @@ class Underway:
     Args:
         work: what to do.
 
+    Guarantees:
+        It is done once, whatever interrupts `begin` or `end`.
+
     >>> done = []
-    >>> Underway(lambda: done.append("written")).end(), done
+    >>> underway = Underway(lambda: done.append("written"))
+    >>> underway.begin()
+    >>> underway.end(), done
     (None, ['written'])
     """
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._work = work
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._do, name="fedmf-commit")
-        self._thread.start()
+        self._begun, self._taken, self._done = False, threading.Lock(), threading.Event()
+
+    def begin(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._do, name="fedmf-commit").start()
+        self._begun = True
 
     def _do(self) -> None:
+        if not self._taken.acquire(blocking=False):
+            return
         try:
             self._work()
         except BaseException as error:  # whatever it is belongs to who waits
             self._error = error
+        finally:
+            self._done.set()
 
     def end(self) -> BaseException | None:
         """Wait, and tell what the work raised; a wait that is interrupted can be begun again."""
-        self._thread.join()
+        if not self._begun:  # it was interrupted: perhaps there is no thread
+            self._do()
+        self._done.wait()
         return self._error
 
 

@@ -11,7 +11,7 @@ from fedmf.errors import ConfigError
 from fedmf.noise import KEY_HEADER, NoiseKey
 from fedmf.records.durable import sync_directory
 
-__all__ = ["load_key", "save_key"]
+__all__ = ["load_key", "read_secret", "save_key"]
 
 _MAX_BYTES: Final = 4096
 
@@ -47,18 +47,7 @@ def load_key(path: Path, fingerprint: str | None = None) -> NoiseKey:
         ConfigError: the file cannot be read, others can read or write it (checked on the open file), it is
             damaged, or it holds another key. The message is one line and does not show the key.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-            if mode & 0o077:
-                raise ConfigError(
-                    f"cannot use noise key {path}: mode (of the key file) must be 0600; got {mode:04o}. "
-                    "Others may have read this key: start a new run with a new key."
-                )
-            key = NoiseKey.from_secret_text(file.read(_MAX_BYTES))
-    except OSError as error:
-        raise ConfigError(f"cannot use noise key {path}: {error.strerror or error}.") from None
+    key = NoiseKey.from_secret_text(read_secret(path, "noise key", "start a new run with a new key"))
     if key is None:
         raise ConfigError(
             f"file (key) must hold an intact '{KEY_HEADER}'; got something else at {str(path)!r}. "
@@ -69,3 +58,29 @@ def load_key(path: Path, fingerprint: str | None = None) -> NoiseKey:
             f"noise key {path} is not the key of this run: its fingerprint is {key.fingerprint}."
         )
     return key
+
+
+def read_secret(path: Path, what: str, otherwise: str) -> bytes:
+    """The first bytes of a key file, as many as a key of ours can have.
+
+    Args:
+        path: the file.
+        what: what messages call it, such as "noise key".
+        otherwise: what to do if others may have read it.
+
+    Raises:
+        ConfigError: it cannot be read, or others can read or write it (checked on the open file). The message
+            is one line and shows nothing of it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+            if mode & 0o077:
+                raise ConfigError(
+                    f"cannot use {what} {path}: mode (of the key file) must be 0600; got {mode:04o}. "
+                    f"Others may have read this key: {otherwise}."
+                )
+            return file.read(_MAX_BYTES)
+    except OSError as error:
+        raise ConfigError(f"cannot use {what} {path}: {error.strerror or error}.") from None

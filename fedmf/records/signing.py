@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 from typing import Final, final
 
@@ -12,6 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedmf.errors import ConfigError
+from fedmf.records.key_file import read_secret
 from fedmf.records.new_files import new_file, require_free
 
 __all__ = ["SigningKey", "read_public_key", "signed_by"]
@@ -49,8 +48,8 @@ class SigningKey:
         Raises:
             ConfigError: something is at one of the places, or it cannot be written; nothing is left.
         """
+        public = cls.public_file(path)
         require_free(path)
-        public = path.with_name(path.name + ".pub")
         require_free(public)
         key = Ed25519PrivateKey.generate()
         with new_file(path) as file:
@@ -73,6 +72,11 @@ class SigningKey:
             raise
         return cls(key)
 
+    @staticmethod
+    def public_file(path: Path) -> Path:
+        """Where the public half of the key in a file is."""
+        return Path(f"{path}.pub")
+
     @classmethod
     def load(cls, path: Path) -> SigningKey:
         """Read a key that `create`, or openssl, wrote.
@@ -80,18 +84,7 @@ class SigningKey:
         Raises:
             ConfigError: the file cannot be read, others can read or write it, or it holds no such key.
         """
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            with open(descriptor, "rb") as file:
-                mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-                if mode & 0o077:
-                    raise ConfigError(
-                        f"cannot use signing key {path}: mode (of the key file) must be 0600; got "
-                        f"{mode:04o}. Others may have read this key: make a new one with fedmf keygen."
-                    )
-                content = file.read(_MAX_BYTES)
-        except OSError as error:
-            raise ConfigError(f"cannot use signing key {path}: {error.strerror or error}.") from None
+        content = read_secret(path, "signing key", "make a new one with fedmf keygen")
         try:
             key = serialization.load_pem_private_key(content, None)
         except (ValueError, TypeError, UnsupportedAlgorithm):

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         account_branches,
         central,
         costs_of_run,
+        metric_columns,
         not_private,
         write_statement,
     )
@@ -137,6 +138,7 @@ __all__ = [
     "load_model",
     "load_run",
     "local_trainer",
+    "metric_columns",
     "not_private",
     "observed",
     "opened_record",

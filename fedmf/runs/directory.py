@@ -259,11 +259,11 @@ class RunDirectory:
         self._commit_round(t, users, checkpoint, packed)
         self._checkpoint = checkpoint
 
-    def begin(self, commit: Callable[[], None]) -> Underway:
-        """Carry out a `commit` or `commit_row` in a thread of its own; until it has ended nothing else may be
-        asked of the records."""
-        self._underway = Underway(commit)
-        return self._underway
+    def begin(self, commit: Underway) -> None:
+        """Let a `commit` or `commit_row` be under way; until it has ended nothing else may be asked of the
+        records."""
+        self._underway = commit
+        commit.begin()
 
     def commit_row(self, t: int, users: Sequence[str]) -> None:
         """Make round t final without keeping its state: its row of noise and its participations are spent.

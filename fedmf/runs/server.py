@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,12 +12,11 @@ from torch import Tensor
 from fedmf.accounting import NormCourse, Plan
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, KeySchedule, NoiseStorage
 from fedmf.optim import RoundRelease, ServerOptimizer, ServerPass
-from fedmf.records import Underway
 from fedmf.runs.canaries import CanaryTeam
 from fedmf.runs.clip_norm import QuantileRelease, sums_for
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.recorded import PhaseTimes
-from fedmf.runs.second_release import SecondMomentRelease
+from fedmf.runs.releases import Made, RoundUnderWay, SecondMomentRelease
 from fedmf.training import FixedPointSum
 
 __all__ = ["BudgetExhaustedError", "PrivateServer"]
@@ -27,16 +24,6 @@ __all__ = ["BudgetExhaustedError", "PrivateServer"]
 
 class BudgetExhaustedError(RuntimeError):
     """The round would take a user that the contract allows past max_epsilon."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Made:
-    """A round that was computed: what it leaves, and how it is made final."""
-
-    parameters: Tensor
-    state: Mapping[str, Tensor]
-    course: NormCourse | None
-    commit: Callable[[], None]
 
 
 class PrivateServer:
@@ -98,10 +85,8 @@ class PrivateServer:
         self._row_variances = plan.mechanism.factorization.noise_row_variances()
         restored = directory.restore()
         self._t = 0 if restored is None else restored[0]
-        self._coming: tuple[_Made, Underway] | None = None
-        self._failed: BaseException | None = None
         self.times = PhaseTimes()
-        self._waiting = threading.Lock()
+        self._under_way = RoundUnderWay(directory, self._adopt, self.times)
         self.keys = KeySchedule.of_record(directory.key, directory.ledger, self._t)
         self._noise = self._noise_stream(initial.numel(), storage or NoiseStorage())
         self.sums = sums_for(optimizer, initial.numel(), plan.privacy.clip_norm, plan.clipping)
@@ -175,8 +160,8 @@ class PrivateServer:
     def coming(self) -> Tensor:
         """The model of the next round, whose commit may be under way: for clients in this process alone, from
         which nothing leaves before `settle` returned."""
-        coming = self._coming
-        return self._parameters if coming is None else coming[0].parameters
+        coming = self._under_way.coming
+        return self._parameters if coming is None else coming.parameters
 
     @property
     def dimension(self) -> int:
@@ -237,20 +222,11 @@ class PrivateServer:
         if self.plan.clipping.adapts:
             self.release(total, users)
             return
-        made = self._made(total, users)
-        self._coming = made, self.directory.begin(made.commit)
+        self._under_way.begin(self._made(total, users))
 
     def wait(self) -> None:
         """Wait until no commit is under way; from any thread. What one raised is left to `settle`."""
-        with self._waiting:
-            if self._coming is None:
-                return
-            made, underway = self._coming
-            with self.times.measure(self._t + 1, "commit"):
-                self._failed = underway.end()
-            if self._failed is None:
-                self._adopt(made)
-            self._coming = None
+        self._under_way.wait()
 
     def settle(self) -> None:
         """Wait until the round whose commit is under way, if there is one, is final.
@@ -258,17 +234,14 @@ class PrivateServer:
         Raises:
             ParticipationViolation, LedgerError: nothing of it was released, see `release`.
         """
-        self.wait()
-        failed, self._failed = self._failed, None
-        if failed is not None:
-            raise failed
+        self._under_way.settle()
 
-    def _adopt(self, made: _Made) -> None:
-        self._t, self._parameters, self._state = self._t + 1, made.parameters, made.state
+    def _adopt(self, made: Made) -> None:
+        self._t, self._parameters, self._state = made.t + 1, made.parameters, made.state
         if self._quantile is not None and made.course is not None:
             self._quantile.course, self.sums = made.course, self.sums.at(made.course.norm)
 
-    def _made(self, total: FixedPointSum, users: Sequence[str]) -> _Made:
+    def _made(self, total: FixedPointSum, users: Sequence[str]) -> Made:
         """Round t, not yet final."""
         self.settle()
         if total.users != len(users):
@@ -289,7 +262,7 @@ class PrivateServer:
         if team is not None:
             row = team.seen(self._t, self._optimizer, (self._parameters, self._state), parameters, mean)
             commit = partial(team.keep, self._t, row, commit)
-        return _Made(parameters, state, course, commit)
+        return Made(self._t, parameters, state, course, commit)
 
     def _stepped(self, total: FixedPointSum) -> tuple[Tensor, Mapping[str, Tensor], Tensor | None]:
         """θ_{t+1}, the optimizer's state after its step on sums and noise divided by m, and its argument."""

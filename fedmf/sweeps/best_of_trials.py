@@ -14,8 +14,9 @@ from typing import Any, Final
 from fedmf.accounting import as_json, at_least
 from fedmf.errors import ConfigError, rebuilding
 from fedmf.records import create_directory, write_durably, write_tensors
-from fedmf.runs import ReleasedModel, TaskSource, run_of
+from fedmf.runs import ReleasedModel, run_of
 from fedmf.runs.tables import render_toml
+from fedmf.sweeps.one_run import columns_of
 from fedmf.sweeps.place import SweepPlace
 from fedmf.sweeps.processes import Crew
 from fedmf.sweeps.results import MetricColumn, metric_column
@@ -71,15 +72,27 @@ def carry_out_trials(
         drawn = _drawn(sweep, place)
         failed = 0
         if not (place.path / BEST).is_dir():
+            if drawn is None:
+                raise ConfigError(
+                    f"directory of the best {place.path / BEST} must be there, for it was released and its "
+                    "trials are gone. Restore it; a new sweep elsewhere costs as much again."
+                )
             _require_public_score(sweep)
             failed = _carry_out(sweep, place, drawn, processes, threads)
             _release(sweep, place, drawn)
         if not keep_runs:
-            for folder in ("runs", "finished"):
-                shutil.rmtree(place.path / folder)
-                (place.path / folder).mkdir(mode=0o700)
-            write_durably(place.path / DRAWN, _kept(sweep, {}), mode=0o600)
-        return BestOfTrials(place.path, json.loads((place.path / BEST / STATEMENT).read_text()), failed)
+            write_durably(place.path / DRAWN, _kept(sweep, None), mode=0o600)
+            for entry in [*(place.path / "runs").iterdir(), *(place.path / "finished").iterdir()]:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        return BestOfTrials(place.path, _released(place.path / BEST / STATEMENT), failed)
+
+
+def _released(file: Path) -> dict[str, Any]:
+    try:
+        with rebuilding(f"statement {file}", ConfigError):
+            return dict(json.loads(file.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigError(f"cannot read statement {file}: {error.strerror or error}.") from None
 
 
 def _carry_out(
@@ -97,8 +110,9 @@ def _carry_out(
     return failed
 
 
-def _drawn(sweep: TrialSweep, place: SweepPlace) -> dict[str, int]:
-    """The candidate of each trial by the trial's name: drawn once and kept, in a random order."""
+def _drawn(sweep: TrialSweep, place: SweepPlace) -> dict[str, int] | None:
+    """The candidate of each trial by the trial's name, in a random order: drawn once, and kept until the best
+    of them is released; None from then on."""
     file = place.path / DRAWN
     if not file.is_file():
         count, candidates = sweep.trials.number(secrets.randbits(256)), len(sweep.candidates)
@@ -106,7 +120,7 @@ def _drawn(sweep: TrialSweep, place: SweepPlace) -> dict[str, int]:
         write_durably(file, _kept(sweep, trials), mode=0o600)
     with rebuilding(f"trials {file}", ConfigError):
         kept = json.loads(file.read_text())
-        digest, trials = kept["sweep"], dict(kept["trials"])
+        digest, trials = kept["sweep"], None if kept["trials"] is None else dict(kept["trials"])
     if digest != sweep.digest:
         raise ConfigError(
             f"directory of the sweep {place.path} must be new or this sweep's; it holds trials of another."
@@ -114,24 +128,27 @@ def _drawn(sweep: TrialSweep, place: SweepPlace) -> dict[str, int]:
     return trials
 
 
-def _kept(sweep: TrialSweep, trials: Mapping[str, int]) -> bytes:
+def _kept(sweep: TrialSweep, trials: Mapping[str, int] | None) -> bytes:
     return (json.dumps({"sweep": sweep.digest, "trials": trials}) + "\n").encode()
 
 
 def _require_public_score(sweep: TrialSweep) -> None:
-    """Refuse a score from examples of the users who are protected, unless noise was added to it."""
-    if sweep.metric.endswith("_private") and not sweep.metric.endswith("_not_private"):
-        return
-    sources: list[TaskSource] = []
-    for keys in sweep.candidates:  # a tuned key may say whose the test part is
-        if (source := run_of(keys).task_source) not in sources:
-            sources.append(source)
-    owners = {source.build().dataset.test_owner for source in sources}
-    if "training users" in owners or sweep.metric.endswith("_not_private"):
-        raise ConfigError(
-            "metric (score of the trials) must be private or computed on examples that are no user's; got "
-            f"{sweep.metric or 'one'} on those of the users. What is best by it tells of them without noise."
-        )
+    """Refuse a score that a trial may not have, or from examples of the users who are protected, unless noise
+    was added to it."""
+    seen = list[tuple[Any, Any]]()
+    for run in map(run_of, sweep.candidates):
+        if (run.task_source, run.evaluation) in seen:
+            continue
+        seen.append((run.task_source, run.evaluation))
+        column = sweep.metric
+        if not column.endswith("_not_private"):
+            columns = columns_of(run, run.task_source.build())
+            column = metric_column(column, {"columns": columns}).column
+        if column.endswith("_not_private"):
+            raise ConfigError(
+                "metric (score of the trials) must be private or computed on examples that are no user's; "
+                f"got {sweep.metric or 'one'} on those of the users. It tells of them without noise."
+            )
 
 
 def _release(sweep: TrialSweep, place: SweepPlace, drawn: Mapping[str, int]) -> None:

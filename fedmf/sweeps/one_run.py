@@ -11,9 +11,19 @@ from typing import Any
 
 from fedmf.flower import run_in_process
 from fedmf.records import write_durably
-from fedmf.runs import LEDGER, Scalar, Session, central, not_private, private_columns, run_of
+from fedmf.runs import (
+    LEDGER,
+    Run,
+    Scalar,
+    central,
+    metric_columns,
+    not_private,
+    private_columns,
+    run_of,
+)
+from fedmf.training import Task
 
-__all__ = ["carry_out_run"]
+__all__ = ["carry_out_run", "columns_of"]
 
 
 def carry_out_run(keys: Mapping[str, Scalar], place: Path, finished: Path, keep: bool) -> None:
@@ -39,7 +49,7 @@ def carry_out_run(keys: Mapping[str, Scalar], place: Path, finished: Path, keep:
         kept = {
             "keys": dict(keys),
             "metrics": session.metrics,
-            "columns": _columns(session),
+            "columns": columns_of(run, session.task),
             "statement": session.statement().to_dict(),
             "failed_contributions": failures,
             "seconds": time.monotonic() - begun,
@@ -49,14 +59,14 @@ def carry_out_run(keys: Mapping[str, Scalar], place: Path, finished: Path, keep:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _columns(session: Session) -> dict[str, dict[str, Any]]:
+def columns_of(run: Run, task: Task) -> dict[str, dict[str, Any]]:
     """By the names people give them: column, direction, whether a share; the task's first metric first."""
-    judged = [(metric.name, metric.higher_is_better, metric.is_share) for metric in session.task.metrics]
+    judged = [(metric.name, metric.higher_is_better, metric.is_share) for metric in task.metrics]
     columns: dict[str, dict[str, Any]] = {}
     for name, higher, share in [*judged, ("loss", False, False)]:
         meaning = {"higher_is_better": higher, "is_share": share}
-        columns[name] = {"column": central(name, session.task.dataset), **meaning}
+        columns[name] = {"column": central(name, task.dataset), **meaning}
         for other in (private_columns(name)[0], not_private(name)):
             columns[other] = {"column": other, **meaning}
-    present = set().union(*session.metrics.values())
+    present = metric_columns(task, run.evaluation)
     return {name: column for name, column in columns.items() if column["column"] in present}

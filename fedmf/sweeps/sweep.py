@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from fedmf.accounting import Privacy
 from fedmf.errors import ConfigError, one_line
 from fedmf.runs import Execution, Run, Scalar, dotted_keys, run_of
-from fedmf.runs.tables import keys, overridden, takes_key
+from fedmf.runs.tables import keys, overridden
+from fedmf.sweeps.overlays import check_last, check_lists, described, layered
 from fedmf.values import dotted
 
 if TYPE_CHECKING:
     from fedmf.sweeps.carrying_out import Observer, SweepResult
 
-__all__ = ["SEED_KEYS", "Cell", "PlannedRun", "Sweep", "described", "layered"]
+__all__ = ["SEED_KEYS", "Cell", "PlannedRun", "Sweep"]
 
 #: What a seed of a sweep sets, unless the sweep says otherwise.
 SEED_KEYS: Final = (
@@ -33,27 +34,6 @@ SEED_KEYS: Final = (
     "privacy.noise-seed",
 )
 _LARGEST_SEED: Final = 2**31 - 1
-
-
-def described(values: Mapping[str, Scalar]) -> str:
-    """Keys and values for people.
-
-    >>> described({"privacy.epsilon": 2.0, "mechanism.kind": "cgd"})
-    'privacy.epsilon=2, mechanism.kind=cgd'
-    """
-    return ", ".join(
-        f"{name}={value:g}" if type(value) is float else f"{name}={value}" for name, value in values.items()
-    )
-
-
-def layered(values: Mapping[str, Any], *layers: Mapping[str, Scalar]) -> dict[str, Any]:
-    """A configuration with keys over it; a key that its kinds do not have is left out."""
-    found = dict(values)
-    for layer in layers:
-        kinds = {name: value for name, value in layer.items() if name.endswith(".kind")}
-        found = overridden(found, kinds)
-        found |= {name: value for name, value in layer.items() if takes_key(found, name)}
-    return found
 
 
 @dataclass(frozen=True)
@@ -169,8 +149,7 @@ class Sweep:
             raise ConfigError("tuning_seeds must be left out where nothing is tuned; got some.")
         if not 0 < self.confidence < 1:
             raise ConfigError(f"confidence must lie strictly between 0 and 1; got {self.confidence!r}.")
-        if type(self.last) is not int or self.last < 1:
-            raise ConfigError(f"last (evaluations that count) must be a whole number ≥ 1; got {self.last!r}.")
+        check_last(self.last)
         if self.compare not in ("difference", "ratio"):
             raise ConfigError(f"compare must be one of difference, ratio; got {self.compare!r}.")
 
@@ -178,10 +157,8 @@ class Sweep:
         if not self.variants or self.baseline not in self.variants:
             known = ", ".join(map(repr, self.variants)) or "none"
             raise ConfigError(f"baseline must be the name of a variant ({known}); got {self.baseline!r}.")
-        for part, named in (("grid", self.grid), ("tuned", self.tuned)):
-            for name, values in named.items():
-                if not values or len({*values}) < len(values):
-                    raise ConfigError(f"[{part}] {name} must list different values; got {list(values)}.")
+        check_lists("grid", self.grid)
+        check_lists("tuned", self.tuned)
         if not self.seed_keys:
             raise ConfigError("seed_keys must name a key or more; got none: all seeds would be one run.")
         places = [("grid", self.grid), ("tuned", self.tuned), ("seed_keys", self.seed_keys)]

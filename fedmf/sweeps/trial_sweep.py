@@ -21,7 +21,7 @@ from fedmf.accounting import (
 from fedmf.errors import ConfigError, one_line
 from fedmf.runs import Run, Scalar, dotted_keys, run_of
 from fedmf.sweeps.composition import least_multiplier
-from fedmf.sweeps.sweep import described, layered
+from fedmf.sweeps.overlays import check_last, check_lists, described, layered
 from fedmf.values import dotted
 
 if TYPE_CHECKING:
@@ -66,11 +66,8 @@ class TrialSweep:
         object.__setattr__(self, "base", base)
         tuned = {name: tuple(values) for name, values in dotted(self.tuned).items()}
         object.__setattr__(self, "tuned", tuned)
-        if type(self.last) is not int or self.last < 1:
-            raise ConfigError(f"last (evaluations that count) must be a whole number ≥ 1; got {self.last!r}.")
-        for name, values in tuned.items():
-            if not values or len({*values}) < len(values):
-                raise ConfigError(f"[tuned] {name} must list different values; got {list(values)}.")
+        check_last(self.last)
+        check_lists("tuned", tuned)
         used = {name for keys in self.candidates for name in keys}
         if strangers := sorted(tuned.keys() - used):
             run_of({strangers[0]: 0})  # refuses it and names the nearest key

@@ -24,8 +24,9 @@ from support.small_runs import small_run
 from fedmf.errors import LedgerError
 from fedmf.flower import RoundReport, run_in_process, strategy
 from fedmf.optim.sgd import Sgd
-from fedmf.records import frames
+from fedmf.records import Underway, frames
 from fedmf.runs import PrivateServer, Run, Session
+from fedmf.runs.releases import RoundUnderWay
 from fedmf.training import LocalTrainer, UserFailure
 
 ROUNDS = 6
@@ -234,21 +235,47 @@ def test_an_interruption_while_a_commit_is_awaited_loses_no_name(
     waiting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, trained = tmp_path / "run", [threading.Event() for _ in range(ROUNDS)]
-    waited, told, interrupted = getattr(PrivateServer, waiting), list[int](), [0]
+    waited, told, interrupted = getattr(RoundUnderWay, waiting), list[int](), [0]
 
-    def interrupted_wait(self: PrivateServer) -> None:
-        if self._coming is not None and self._t == 3 and not interrupted[0]:
+    def interrupted_wait(self: RoundUnderWay) -> None:
+        if self.coming is not None and self.coming.t == 3 and not interrupted[0]:
             interrupted[0] += 1
             raise KeyboardInterrupt
         waited(self)
 
     monkeypatch.setattr(LocalTrainer, "add_updates", _training_with(3, trained))
-    monkeypatch.setattr(PrivateServer, waiting, interrupted_wait)
+    monkeypatch.setattr(RoundUnderWay, waiting, interrupted_wait)
     with pytest.raises(KeyboardInterrupt):
         _carried_out(path, _run(), lambda report, _row: told.append(report.t))
     assert interrupted == [1]
     assert told == [0, 1, 2, 3]
     assert [json.loads(line)["round"] for line in (path / "failures.jsonl").read_text().splitlines()] == [4]
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["before it runs", "while it runs"])
+def test_an_interruption_while_a_commit_begins_loses_no_name(
+    begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, trained = tmp_path / "run", [threading.Event() for _ in range(ROUNDS)]
+    begin, told = Underway.begin, list[int]()
+
+    def interrupted(self: Underway) -> None:
+        if trained[3].is_set():
+            monkeypatch.setattr(Underway, "begin", begin)
+            if begun:
+                begin(self)
+            raise KeyboardInterrupt
+        begin(self)
+
+    monkeypatch.setattr(LocalTrainer, "add_updates", _training_with(3, trained))
+    monkeypatch.setattr(Underway, "begin", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _carried_out(path, _run(), lambda report, _row: told.append(report.t))
+    assert told == [0, 1, 2, 3]
+    assert [json.loads(line)["round"] for line in (path / "failures.jsonl").read_text().splitlines()] == [4]
+    assert json.loads((path / "statement.json").read_text())["rounds_released"] == 4
+    with Session.resume(path) as session:
+        assert session.server.t == 4
 
 
 def test_code_of_somebodys_own_sees_committed_models_alone(

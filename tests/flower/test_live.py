@@ -74,6 +74,23 @@ def test_rounds_begin_at_multiples_of_the_period_whatever_the_last_one_took(t: f
     assert begun == pytest.approx([first + 3600 * i for i in range(4)])
 
 
+def test_a_sleep_that_ends_before_the_hour_begins_no_second_round_at_it() -> None:
+    """The clock is slowed down, as by NTP; then somebody sets it back by a day."""
+    now, slept = [3600.0 + 7], list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds if len(slept) > 1 else 0.999 * seconds
+
+    timetable = Timetable.of(LIVE, PER_USER)
+    timetable.wait(clock=lambda: now[0], sleep=sleep)
+    assert now[0] >= 2 * 3600
+    assert slept == pytest.approx([3593.0, 3.593])
+    times = iter([100_000.0, 100_000.0, 13_600.0])
+    timetable.wait(clock=lambda: next(times), sleep=slept.append)
+    assert sum(slept[2:]) <= 3600
+
+
 def test_only_live_cohorts_wait_for_the_clock() -> None:
     def refused(seconds: float) -> None:
         raise AssertionError(seconds)

@@ -33,6 +33,7 @@ from fedmf.runs import (
     run_of,
     verify_statement,
 )
+from fedmf.runs.clip_norm import QuantileRelease
 from fedmf.runs.outputs import account
 from fedmf.runs.recorded.recomputed import check_header
 from fedmf.runs.tables import dotted_keys
@@ -180,6 +181,15 @@ def test_rounds_that_were_lost_with_their_checkpoint_move_no_norm(tmp_path: Path
     with run.resume(tmp_path / "run") as session:
         assert session.server.lost == range(4)
         assert session.server.clip_norm == run.privacy.clip_norm
+
+
+def test_a_round_that_is_tried_again_has_its_own_row_of_noise(tmp_path: Path) -> None:
+    """Its commit failed, or rounds before it were lost: no row goes to a round that is not its own."""
+    with moving_run(TASK, **KEYS).start(tmp_path / "run") as session:
+        session.server.keys.open_in(session.directory.ledger)
+        release, total = QuantileRelease(session.plan, session.server.keys), session.server.new_sum()
+        norms = [release.after(t, total).norm for t in (0, 3, 3, 0)]
+    assert norms[1] == norms[2] != norms[0] == norms[3]
 
 
 def test_rows_and_slices_have_the_same_signs(tmp_path: Path) -> None:

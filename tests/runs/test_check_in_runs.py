@@ -6,6 +6,8 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +18,9 @@ from fedmf.cli.app import run as command
 from fedmf.cohorts import CheckInCohorts
 from fedmf.errors import ConfigError, ParticipationViolation
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.simulation import run_on_grid
+from fedmf.flower.simulation import run_in_process, run_on_grid
 from fedmf.flower.strategy import RoundReport
-from fedmf.records import Admission, Ledger
+from fedmf.records import Admission, Ledger, Underway
 from fedmf.runs import Run, Session, verify_statement
 
 USERS, ROUNDS = 24, 12
@@ -110,6 +112,28 @@ def test_a_timer_off_by_one_on_the_server_is_stopped_by_the_ledger(
         run_small(tmp_path / "run", run)
 
 
+def test_who_is_admitted_follows_from_the_round_before_though_its_commit_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each commit begins after the next round might have been planned; all devices say they are ready."""
+    own = {"rounds": ROUNDS, "size": 3, "zones": (0, 8, 16), "impatient": 1.0, "rounds_per_day": 48}
+    cohorts = CheckInCohorts(min_separation=4, max_participations=3, **own)  # type: ignore[arg-type]
+    run, do = dataclasses.replace(small_run(mechanism="identity"), cohorts=cohorts), Underway._do
+    commits = list[str]()
+
+    def late(self: Underway) -> None:
+        commits.append(threading.current_thread().name)
+        time.sleep(0.05)
+        do(self)
+
+    monkeypatch.setattr(Underway, "_do", late)
+    with run.start(tmp_path / "run") as session:
+        run_in_process(session)
+    assert set(commits) == {"fedmf-commit"}
+    rounds = joined(tmp_path / "run")
+    assert min(b - a for own in rounds.values() for a, b in itertools.pairwise(own)) == 4
+
+
 @pytest.mark.parametrize("live", [False, True])
 def test_a_resumed_run_takes_the_same_users_and_releases_the_same_models(live: bool, tmp_path: Path) -> None:
     run = device_run(live=live, impatient=0.3, drop_out=0.1, late=0.3, leaving=0.2)
@@ -136,6 +160,14 @@ def test_who_withdraws_is_never_asked_again_and_keeps_what_was_promised(tmp_path
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     assert statement["epsilon_realised"] <= statement["epsilon_planned"]
     assert (tmp_path / "run" / "withdrawn-users").stat().st_mode & 0o077 == 0
+
+
+def test_who_withdraws_judges_no_model_either(tmp_path: Path) -> None:
+    with small_run(evaluation="private").start(tmp_path / "run") as session:
+        (index, gone), *_ = sorted(session.judges(0).items())
+        session.directory.admission.withdraw(gone, session.task.dataset.user_ids)
+        assert index not in session.judges(0)
+        assert len(session.judges(0)) > 0
 
 
 def test_the_withdrawal_of_one_user_changes_nobody_else(tmp_path: Path) -> None:

@@ -209,6 +209,10 @@ def test_the_command_begins_a_run_within_a_total(
     told = json.loads(capsys.readouterr().out)
     assert told["epsilon_realised"] <= 9.5 < told["epsilon_planned"]
     assert "go together" in refused([*begin, "--total-epsilon", "9"], capsys)
+    elsewhere = ["simulate", str(tmp_path / "next.toml"), "--out", str(tmp_path / "again"), *within]
+    for wrong in (["--set", "local.learning-rate=-1"], ["--set", "model.initial=none.safetensors"]):
+        refused([*elsewhere, *wrong], capsys)
+        assert not [*tmp_path.glob("again*")]  # so that the command, mended, finds its places free
 
 
 def test_a_stream_counts_each_user_by_how_often_it_took_part(place: Path) -> None:

@@ -25,8 +25,8 @@ from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.messages import read_slice_reply, request_content, slice_reply
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, SecondMoment
 from fedmf.noise.key import NoiseKey
-from fedmf.runs import second_release as second_moment_module
 from fedmf.runs.planning import plan_run
+from fedmf.runs.releases import second_release as second_moment_module
 from fedmf.runs.server import PrivateServer
 
 Matrix = NDArray[np.float64]

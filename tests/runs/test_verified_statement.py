@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import pickle
 import random
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from support.command_line import one_line
 from support.small_runs import small_run
 
@@ -22,8 +18,8 @@ from fedmf.accounting import (
     gaussian_delta,
 )
 from fedmf.cli.app import run as command
-from fedmf.errors import ConfigError
-from fedmf.records import SigningKey, read_public_key, signed_by, unguarded
+from fedmf.noise import NoiseKey
+from fedmf.records import SigningKey, unguarded
 from fedmf.runs import (
     StatementRefused,
     opened_record,
@@ -91,6 +87,14 @@ def test_whatever_is_changed_is_refused_in_one_line(made: tampering.Published, k
     assert [entry for entry in outcomes if entry[0] != "refused"] == []
 
 
+def test_the_signature_is_of_every_field(made: tampering.Published, tmp_path: Path) -> None:
+    """Also of the digests of the record, which nobody without the run can check in another way."""
+    changes = {name: "another" for name in made.document if name != "signature"}
+    for name, other in {**changes, "record": {**made.document["record"], "rounds": "0" * 64}}.items():
+        with pytest.raises(StatementRefused, match="the signature is not one of this statement"):
+            verify_statement(written(tmp_path, {**made.document, name: other}))
+
+
 def test_every_single_figure_follows_from_the_evidence(made: tampering.Published) -> None:
     """Even the operator, who can sign anything, can change none of them."""
     draw, seen = random.Random(5), 0
@@ -149,6 +153,10 @@ def test_a_statement_before_round_0_commits_to_plan_and_key(tmp_path: Path) -> N
     early = Path(shutil.copytree(tmp_path / "run", tmp_path / "early"))
     before = published(tmp_path / "run", "before")
     commitment = json.loads(before.read_text())["evidence"]["key_commitment"]
+    with pytest.MonkeyPatch.context() as patched:  # another key, of the same 16 digits of fingerprint
+        patched.setattr(NoiseKey, "commitment", property(lambda _: "0" * 64))
+        with pytest.raises(StatementRefused, match="is not the one that the run committed to before round 0"):
+            verify_statement(before, None, tmp_path / "run")
     run.simulate(tmp_path / "run")
     after = published(tmp_path / "run", "after")
     found = verify_statement(after, key.public_key, tmp_path / "run", before)
@@ -163,6 +171,13 @@ def test_a_statement_before_round_0_commits_to_plan_and_key(tmp_path: Path) -> N
     assert any("without noise.key" in text for text in verify_statement(after, None, keyless).unverified)
     with pytest.raises(StatementRefused, match="of more rounds"):
         verify_statement(before, None, None, after)
+    bare = {name: value for name, value in json.loads(after.read_text()).items() if name != "record"}
+    unsigned = written(tmp_path, {**bare, "signature": None})
+    for one, other in ((unsigned, before), (after, unsigned)):
+        with pytest.raises(StatementRefused, match="both statements must be signed"):
+            verify_statement(one, None, None, other)
+    with pytest.raises(StatementRefused, match=f"^{tmp_path} is not a run directory"):  # not "damaged"
+        verify_statement(after, None, tmp_path)
     run.simulate(tmp_path / "other")  # the same plan with another noise key
     other = published(tmp_path / "other", "other-statement")
     with pytest.raises(StatementRefused, match=r"another plan or noise key: key_fingerprint"):
@@ -172,41 +187,6 @@ def test_a_statement_before_round_0_commits_to_plan_and_key(tmp_path: Path) -> N
     stolen = {**json.loads(other.read_text()), "record": json.loads(after.read_text())["record"]}
     with pytest.raises(StatementRefused, match="not the one that was signed"):
         verify_statement(written(tmp_path, signed(stolen, key)), None, tmp_path / "other")
-
-
-def test_a_signing_key_is_a_file_for_its_owner(tmp_path: Path) -> None:
-    path = tmp_path / "key"
-    before = os.umask(0)
-    try:
-        key = SigningKey.create(path)
-    finally:
-        os.umask(before)
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert (tmp_path / "key.pub").stat().st_mode & 0o777 == 0o644
-    assert read_public_key(tmp_path / "key.pub") == SigningKey.load(path).public_key == key.public_key
-    for secret in (repr(key), str(key)):
-        assert path.read_text().splitlines()[1][:20] not in secret
-    with pytest.raises(TypeError):
-        pickle.dumps(key)
-    with pytest.raises(ConfigError, match="exists already"):
-        SigningKey.create(path)
-    (tmp_path / "other.pub").touch()
-    with pytest.raises(ConfigError, match="exists already"):
-        SigningKey.create(tmp_path / "other")
-    assert not (tmp_path / "other").exists()
-    path.chmod(0o640)
-    with pytest.raises(ConfigError, match=r"must be 0600; got 0640"):
-        SigningKey.load(path)
-    pem = X25519PrivateKey.generate().private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    for content in (b"", b"nonsense", pem):
-        (tmp_path / "bad").write_bytes(content)
-        (tmp_path / "bad").chmod(0o600)
-        with pytest.raises(ConfigError, match="must hold an Ed25519"):
-            SigningKey.load(tmp_path / "bad")
-        with pytest.raises(ConfigError, match="must hold an Ed25519"):
-            read_public_key(tmp_path / "bad")
 
 
 def test_a_run_can_be_prepared_and_stopped_before_round_0(
@@ -222,17 +202,6 @@ def test_a_run_can_be_prepared_and_stopped_before_round_0(
     capsys.readouterr()
     assert command(["simulate", "--resume", place, "--prepare"]) == 2
     assert "--prepare makes a new run directory" in one_line(capsys)
-
-
-def test_another_label_is_another_document(tmp_path: Path) -> None:
-    """A signature of the bare bytes, which another program might have made, is none of a statement."""
-    key = SigningKey.create(tmp_path / "key")
-    bare = serialization.load_pem_private_key((tmp_path / "key").read_bytes(), None)
-    document = b"{}\n"
-    assert signed_by(key.public_key, key.sign(document), document)
-    assert not signed_by(key.public_key, bare.sign(document).hex(), document)  # type: ignore[union-attr]
-    assert not signed_by("00", key.sign(document), document)
-    assert not signed_by(key.public_key, "zz", document)
 
 
 def test_the_commands(made: tampering.Published, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

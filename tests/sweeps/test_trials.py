@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -101,7 +102,7 @@ def test_the_best_is_released_and_nothing_tells_how_many_there_were(drawn: list[
     again = sweep.carry_out(tmp_path / "kept")  # goes on where it was: takes everything else away
     assert again.statement == kept.statement
     assert [*(tmp_path / "kept/runs").iterdir()] == [*(tmp_path / "kept/finished").iterdir()] == []
-    assert json.loads((tmp_path / "kept/trials.secret.json").read_text())["trials"] == {}
+    assert json.loads((tmp_path / "kept/trials.secret.json").read_text())["trials"] is None
     text = (kept.released / "statement.txt").read_text()
     assert "The best of a secret number of trials: every user has (" in text
     assert all(str(entry) not in json.dumps(kept.statement) for entry in keys)
@@ -167,6 +168,7 @@ def test_the_command_says_what_the_best_costs_before_and_after(
         ({"tuned": {"privacy.kind": ("user-level", "none")}}, "privacy must add noise in every trial"),
         ({"tuned": {"optimizer.learning-rat": (1,)}}, "learning-rate"),
         ({"tuned": {"optimizer.learning-rate": ()}}, "must list different values"),
+        ({"tuned": {"optimizer.learning-rate": ([0.1],)}}, "must list different values"),
         (
             {"tuned": {"privacy.amplified": (True,)}, "base": {**BASE, "cohorts.kind": "balls-in-bins"}},
             "amplified must be false in trials",
@@ -200,6 +202,53 @@ def test_a_score_is_refused_where_any_candidate_has_it_from_users_own_examples(
     monkeypatch.setattr(best_of_trials, "run_of", described)
     with pytest.raises(ConfigError, match=r"metric .score of the trials. must be private or computed on"):
         small().carry_out(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"metric": "acuracy"}, {"tuned": {"evaluation.kind": ("private", "off")}}], ids=["all", "one"]
+)
+def test_a_score_that_some_trial_has_not_is_refused_before_any_of_them(
+    changes: dict[str, Any], drawn: list[int], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"metric .of the sweep. must be one of accuracy, loss; got"):
+        small(**{"metric": "accuracy_private", **changes}).carry_out(tmp_path / "out")
+    assert [*(tmp_path / "out/runs").iterdir()] == []
+
+
+def test_what_was_released_is_released_once(drawn: list[int], tmp_path: Path) -> None:
+    """A process killed while it takes the trials away; a statement or a directory that is gone afterwards."""
+    sweep, path = small(), tmp_path / "out"
+    first = sweep.carry_out(path, keep_runs=True).statement
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(shutil, "rmtree", Killed(2))
+        with pytest.raises(KeyboardInterrupt):
+            sweep.carry_out(path)
+    assert len([*(path / "runs").iterdir()]) == 2
+    assert sweep.carry_out(path).statement == first
+    assert [*(path / "runs").iterdir()] == [*(path / "finished").iterdir()] == []
+    (path / "best/statement.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"^statement .* must be as fedmf wrote it"):
+        sweep.carry_out(path)
+    (path / "best/statement.json").unlink()
+    with pytest.raises(ConfigError, match=r"^cannot read statement .*: No such file"):
+        sweep.carry_out(path)
+    shutil.rmtree(path / "best")
+    with pytest.raises(ConfigError, match="must be there, for it was released"):  # not "there was no trial"
+        sweep.carry_out(path)
+    assert not (path / "best").exists()
+
+
+class Killed:
+    """`shutil.rmtree` in a process that is killed in one of its calls."""
+
+    def __init__(self, call: int) -> None:
+        self.left, self.remove = call, shutil.rmtree
+
+    def __call__(self, path: Path) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+        self.remove(path)
 
 
 @pytest.mark.parametrize(

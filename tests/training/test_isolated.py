@@ -48,6 +48,7 @@ def test_without_failures_the_sum_has_the_same_bits_on_two_threads() -> None:
     finally:
         torch.set_num_threads(before)
     assert failures == []
+    assert not isolated("well").confined  # who learns of a model in another process is not known
     assert apart.users == len(USERS)
     assert torch.equal(apart.fixed_point, together.fixed_point)
 

@@ -197,3 +197,16 @@ def test_local_training_is_a_value_that_writes_itself_down() -> None:
         **{"kind": "sgd", "epochs": 1, "batch_size": 8, "learning_rate": 0.5, "momentum": 0.0},
         **{"proximal": 0.0, "engine": "auto", "micro_batch": 0, "precision": "float32", "seed": 0},
     }
+
+
+def test_only_code_of_fedmf_and_torch_is_shown_a_model_to_come() -> None:
+    """A module or loss of somebody's own could show it to others: a run waits for each commit."""
+    dataset, module = cohort([3, 4]), mlp(6, (7,), 4, seed=2)
+
+    def own(outputs: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(outputs, labels)
+
+    assert trainer_for(module, dataset, LocalSGD()).confined
+    assert not trainer_for(Plain(module), dataset, LocalSGD()).confined
+    assert not trainer_for(module, dataset, LocalSGD(), own).confined
+    assert not trainer_for(module, dataset, LocalSGD(), cross_entropy, "loop").confined

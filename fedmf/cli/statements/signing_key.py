@@ -25,6 +25,8 @@ def keygen(
     from fedmf.records import SigningKey
 
     key = SigningKey.create(path)
-    public = path.with_name(path.name + ".pub")
-    typer.echo(f"{path}: keep it secret, and a backup of it. {public} is for everybody: {key.public_key}")
+    typer.echo(
+        f"{path}: keep it secret, and a backup of it. {SigningKey.public_file(path)} is for everybody: "
+        f"{key.public_key}"
+    )
     typer.echo(f"sign with: fedmf account RUN_DIR --publish DIR --sign-with {shlex.quote(str(path))}")

@@ -55,8 +55,16 @@ class Timetable:
     ) -> None:
         """Until the next round may begin.
 
-        >>> Timetable(3600).wait(clock=lambda: 7 * 3600 + 60.0, sleep=print)
-        3540.0
+        A sleep is as long as it should be by another clock than this one. Where it ends too soon it goes on,
+        else there would be two rounds at one multiple; a clock that is set back is waited for one period.
+
+        >>> now = [7 * 3600 + 60.0]
+        >>> Timetable(3600).wait(clock=lambda: now[-1], sleep=lambda seconds: now.append(now[-1] + seconds))
+        >>> now[-1] / 3600
+        8.0
         """
-        if self.seconds:
-            sleep(self.seconds - clock() % self.seconds)
+        if not self.seconds:
+            return
+        begin = (clock() // self.seconds + 1) * self.seconds
+        while 0 < (left := begin - clock()) <= self.seconds:
+            sleep(left)

@@ -210,7 +210,7 @@ def _check_commitment(
 ) -> None:
     """The earlier statement is of the same run, key and signer, and of no later round."""
     _check_signature(earlier, signer, [], [])
-    if "signature" not in statement or "signature" not in earlier:
+    if not (statement.get("signature") and earlier.get("signature")):
         raise StatementRefused("both statements must be signed to compare what was committed to.")
     if statement["signature"]["public_key"] != earlier["signature"]["public_key"]:
         raise StatementRefused("the earlier statement is signed with another key.")

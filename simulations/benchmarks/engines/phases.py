@@ -31,11 +31,11 @@ import fedmf.optim.server_pass as server_pass
 import fedmf.records.frames as frames
 import fedmf.records.ledger.ledger as ledger
 import fedmf.runs.directory as directory
-import fedmf.runs.server as server
 import fedmf.training.clipping.fixed_point as fixed_point
 import fedmf.training.local as local
 import fedmf.training.low_rank.program as low_rank
 from fedmf.flower import run_in_process
+from fedmf.runs.releases import RoundUnderWay
 
 #: What is shown: (part, owner, function).
 PARTS: list[tuple[str, Any, str]] = [
@@ -51,7 +51,7 @@ PARTS: list[tuple[str, Any, str]] = [
     ("server: sum added", fixed_point.FixedPointSum, "add_clipped_sum"),
     ("server: noise", noise_stream.NoiseStream, "add_"),
     ("server: sum to float64, mean, step", server_pass.ServerPass, "step"),
-    ("server: wait for the last commit", server.PrivateServer, "wait"),
+    ("server: wait for the last commit", RoundUnderWay, "wait"),
     ("commit, aside: SHA-256 of the state", frames.State, "of"),
     ("commit, aside: checks, chain, row", ledger.Ledger, "commit_round"),
     ("commit, aside: write", frames, "_write_all"),

@@ -110,7 +110,11 @@ def test_sampled_cohorts_are_amplified_as_in_a_run(accountant: str, tmp_path: Pa
 
 
 def test_devices_that_come_when_they_can_are_those_of_a_run(tmp_path: Path) -> None:
-    devices = CheckInCohorts(rounds=12, size=3, rounds_per_day=12, zones=(0, 8, 16), impatient=0.5)
+    """All of them say they are ready whenever they are awake: the server keeps their timers."""
+    contract = {"min_separation": 4, "max_participations": 2}
+    devices = CheckInCohorts(
+        rounds=12, size=3, rounds_per_day=48, zones=(0, 8, 16), impatient=1.0, **contract
+    )
     run = dataclasses.replace(small_run(TASK, mechanism="identity"), cohorts=devices)
     same_as_a_run(run, tmp_path)
     with pytest.raises(ConfigError, match=r"cohorts must not be live around another strategy"):

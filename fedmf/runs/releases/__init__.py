@@ -1,0 +1,6 @@
+"""What a round releases: the second moment beside the model, and the round whose commit is under way."""
+
+from fedmf.runs.releases.second_release import SecondMomentRelease
+from fedmf.runs.releases.under_way import Made, RoundUnderWay
+
+__all__ = ["Made", "RoundUnderWay", "SecondMomentRelease"]
