@@ -52,7 +52,7 @@ ONLY_IN = {
     "rich": {"cli", "flower"},
     "numba": {"compiled", "noise", "training"},
     "llvmlite": {"noise", "training"},
-    "triton": {"noise"},
+    "triton": {"noise", "training"},
     "peft": {"models"},
     "transformers": set(),
 }

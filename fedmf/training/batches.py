@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,15 +37,19 @@ def shape_of(examples: int, batch_size: int, epochs: int) -> Shape:
 
 
 def groups_of(
-    sizes: NDArray[np.int64], batch_size: int, epochs: int, most: int, multiple: int = 1
+    sizes: NDArray[np.int64],
+    batch_size: int,
+    epochs: int,
+    most: Callable[[int, int], int],
+    multiple: int = 1,
 ) -> Iterator[tuple[Shape, NDArray[np.int64]]]:
-    """Users that are trained together: of one width, similar numbers of steps, at most ``most`` of them.
+    """Users that are trained together: of one width and similar numbers of steps.
 
     Args:
         sizes: examples of each user.
         batch_size: examples in a full step.
         epochs: passes over the examples.
-        most: users in a group.
+        most: given a width and the largest number of examples of a user, the most users in a group.
         multiple: the number of groups of one width is a multiple of this, if there are users enough.
 
     Yields:
@@ -59,7 +63,8 @@ def groups_of(
         by_width.setdefault(shape.width, []).append((-shape.steps, position))
     for width in sorted(by_width, reverse=True):
         members = sorted(by_width[width])
-        for part in even_parts(members, most, multiple):
+        largest = max(int(sizes[position]) for _, position in members)
+        for part in even_parts(members, most(width, largest), multiple):
             yield Shape(width, -part[0][0]), np.array([position for _, position in part], dtype=np.int64)
 
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from fedmf.data import each
+from fedmf.training.barrier import Group, silent
+from fedmf.training.batches import StepRows
+from fedmf.training.clipping import FixedPointSum
 from fedmf.training.gradients import Accumulation, Batch, Gradient, aligned_empty
 from fedmf.training.task import Task
 from fedmf.training.workers import Workers, single_threaded_kernels
 
-__all__ = ["Grouping", "saved_bytes"]
+__all__ = ["Grouping", "HeldBytes"]
 
 #: Models of a group and their inputs should stay in the processor's last cache: more users are slower.
 CACHE_BYTES = 6 * 2**20
@@ -18,6 +28,8 @@ CACHE_BYTES = 6 * 2**20
 ENOUGH_USERS = 64
 #: Share of a device's free memory that a group may take.
 MEMORY_SHARE = 0.5
+#: Made-up users whose memory is looked at, and twice as many.
+_FEW = 2
 
 
 class Grouping:
@@ -32,25 +44,67 @@ class Grouping:
         workers: hold the gradients.
         most: users in the largest group; None derives it.
         exact: whether users are only computed together if no bit changes.
+        train: gives the models of a group after local training, (users, d), from the received one.
     """
 
-    def __init__(self, task: Task, workers: Workers[Gradient], most: int | None, exact: bool) -> None:
-        self._task, self._workers, self._exact = task, workers, exact
+    def __init__(
+        self,
+        task: Task,
+        workers: Workers[Gradient],
+        most: int | None,
+        exact: bool,
+        train: Callable[[Tensor, Group], Tensor],
+    ) -> None:
+        self._task, self._workers, self._exact, self._train = task, workers, exact, train
         self._same_bits: dict[tuple[int, int], bool] = {}
-        self.most = self._derived() if most is None else most
-        if self.most < 1:
+        self._costs: dict[int, tuple[int, int]] = {}
+        if most is not None and most < 1:
             raise ValueError(f"group size must be at least 1; got {most}.")
+        self._given = most
 
-    def _derived(self) -> int:
+    def most(self, width: int, examples: int) -> int:
+        """Users in the largest group of this width, each with at most so many examples."""
+        if self._given is not None:
+            return self._given
         if self._workers.of_thread.one_by_one:
             return 1
-        models = 4 * self._task.model.dimension
         if self._task.device.type == "cpu":
-            return max(1, min(CACHE_BYTES // models, ENOUGH_USERS))
+            return max(1, min(CACHE_BYTES // (4 * self._task.model.dimension), ENOUGH_USERS))
         free, _ = torch.cuda.mem_get_info(self._task.device)
-        # The model, its velocity and its gradient; what a step saves for its backward pass, twice over.
-        user = 3 * models + 2 * saved_bytes(self._task)
-        return max(1, min(int(MEMORY_SHARE * free) // user, 16 * ENOUGH_USERS))
+        return self.fitting(free, width, examples)
+
+    def fitting(self, free: int, width: int, examples: int) -> int:
+        """The same for a device with so many free bytes: each worker has a group of its own there."""
+        if width not in self._costs:
+            self._costs[width] = self._measured(width)
+        group, user = self._costs[width]
+        user += examples * self._task.structure.example_bytes
+        room = int(MEMORY_SHARE * free) // self._workers.count - group
+        return max(1, min(room // user, 16 * ENOUGH_USERS))
+
+    def _measured(self, width: int) -> tuple[int, int]:
+        """Bytes that a group takes on the device at most, and each user in it, their examples left out."""
+        few, more = (self._held(users, width) for users in (_FEW, 2 * _FEW))
+        user = -(-(more - few) // _FEW)
+        return max(0, few - _FEW * user), user
+
+    def _held(self, users: int, width: int) -> int:
+        """Bytes at most while made-up users take two steps, and are clipped and added up."""
+        task, shape = self._task, (users, width)
+        gpus = [task.device] if task.device.type == "cuda" else []
+        features, labels = task.structure.sample(torch.Generator().manual_seed(0), (users * width,))
+        features, labels = each(lambda values: values.to(task.device), features), labels.to(task.device)
+        rows = np.arange(users * width).reshape(1, *shape).repeat(2, axis=0)
+        weights = np.full((2, *shape), 1.0 / width, np.float32)
+        steps = StepRows(rows, weights, np.full(2, users))
+        edges = np.arange(users + 1) * width
+        group = Group(np.arange(users), width, edges, features, labels, steps)
+        origin = task.model.initial().to(task.device)
+        held = HeldBytes(task.device)
+        with silent(), torch.random.fork_rng(devices=gpus), single_threaded_kernels(), held:
+            total = FixedPointSum(origin.numel(), 1.0, task.device)
+            total.add_updates(self._train(origin, group), origin)
+        return held.most
 
     def parts(self, users: int, width: int) -> list[slice]:
         """The first ``users`` users of a group with ``width`` examples a step, as they are to be computed."""
@@ -96,21 +150,38 @@ class Grouping:
         return torch.equal(*stepped)
 
 
-def saved_bytes(task: Task) -> int:
-    """Bytes that automatic differentiation keeps for one made-up example, parameters left out."""
-    saved: dict[int, int] = {}
-    features, labels = task.structure.sample(torch.Generator().manual_seed(0), (1,))
-    point = task.model.initial().to(task.device).requires_grad_()
-    skipped = {point.data_ptr()}
+class HeldBytes(TorchDispatchMode):
+    """Bytes of tensors that operations within make on a device and that are held at once; ``most`` so far.
 
-    def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in skipped:
-            saved[storage.data_ptr()] = storage.nbytes()
-        return tensor
+    >>> with HeldBytes(torch.device("cpu")) as held:
+    ...     x = torch.zeros(1000)
+    ...     y = (x + 1).exp_().sum()
+    >>> held.most
+    8004
+    """
 
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        features = each(lambda values: values.to(task.device), features)
-        outputs = task.model.forward(point, features)
-        task.loss(outputs, labels.to(task.device)).sum()
-    return sum(saved.values())
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device, self.now, self.most = device, 0, 0
+        self._alive: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and note what it returns that is no view of what it was given."""
+        given = {storage._cdata for storage in self._storages((args, kwargs))}
+        made = func(*args, **(kwargs or {}))
+        for storage in self._storages(made):
+            key, size = storage._cdata, storage.nbytes()
+            if key not in given and key not in self._alive:
+                self._alive.add(key)
+                self.now += size
+                self.most = max(self.most, self.now)
+                weakref.finalize(storage, self._freed, key, size)
+        return made
+
+    def _freed(self, key: int, size: int) -> None:
+        self._alive.discard(key)
+        self.now -= size
+
+    def _storages(self, values: Any) -> list[torch.UntypedStorage]:
+        tensors = [value for value in tree_leaves(values) if isinstance(value, Tensor)]
+        return [tensor.untyped_storage() for tensor in tensors if tensor.device.type == self._device.type]

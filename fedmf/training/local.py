@@ -109,7 +109,7 @@ class LocalTrainer:
         self._workers = Workers(program.make)
         self._programs = compiled_programs(task, local)
         self._program_users = group_size or PROGRAM_USERS
-        self._grouping = Grouping(task, self._workers, group_size, exact)
+        self._grouping = Grouping(task, self._workers, group_size, exact, self._trained)
 
     def updates(
         self, parameters: Tensor, user_ids: Sequence[str], t: int, failures: Failures | None = None
@@ -247,7 +247,7 @@ class LocalTrainer:
         programs = chosen(self._programs, counts)
         for program in range(len(self._programs) + 1):
             taking = np.flatnonzero((counts > 0) & (programs == program))
-            most = self._program_users if program else self._grouping.most
+            most = (lambda *_: self._program_users) if program else self._grouping.most
             rest = self.local.batch_size, self.local.epochs, most, self._workers.count
             for shape, members in groups_of(counts[taking], *rest):
                 yield program, shape, taking[members]

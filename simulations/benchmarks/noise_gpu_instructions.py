@@ -4,9 +4,8 @@
 
 Triton compiles for the given architecture, nvdisasm (in Triton's wheel) lists the machine code, and one
 thread is followed through a tile inside the vector: ten double rounds per keystream block, no refinement
-(one tile in 64 has one), no slow path of division or square root (never taken here). Each instruction
-occupies the issue slot and its pipe; the busiest of these, or memory, bounds the rate. A bound assumes
-perfect overlap: expect 80 to 95 % of it.
+(one tile in 64 has one). Each instruction occupies the issue slot and its pipe; the busiest of these, or
+memory, bounds the rate. A bound assumes perfect overlap: expect 80 to 95 % of it.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -83,7 +83,14 @@ class Code:
         return min(2048, 65536 // (warp * 4) * 128, (227 * 1024 // (self.shared + 1024)) * 128)
 
 
-def compiled(name: str, out: str = "fp32", stored: str = "fp32", arch: int = 90, many: bool = False) -> Code:
+def compiled(
+    name: str,
+    out: str = "fp32",
+    stored: str = "fp32",
+    arch: int = 90,
+    many: bool = False,
+    kernels: Any = gpu_kernels,
+) -> Code:
     """The machine code of a pass for aligned vectors.
 
     Args:
@@ -92,21 +99,27 @@ def compiled(name: str, out: str = "fp32", stored: str = "fp32", arch: int = 90,
         stored: fp32 or fp64, of stored vectors.
         arch: ten times the compute capability.
         many: for rows of several keys.
+        kernels: the module with the pass.
     """
-    function = getattr(gpu_kernels, name)
+    function = getattr(kernels, name)
     kinds = {"out": "*" + out, "stored": "*" + stored, "table": "*i64"}
     signature = {
         p: "constexpr" if p in ("BLOCKS", "MANY") else kinds.get(p, "i32") for p in function.arg_names
     }
     aligned = {(i,): [["tt.divisibility", 16]] for i, p in enumerate(function.arg_names) if p in ALIGNED}
     source = ASTSource(function, signature, {"BLOCKS": gpu_kernels.BLOCKS, "MANY": many}, aligned)
-    kernel = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=gpu_kernels.OPTIONS)
+    return machine_code(source, arch, gpu_kernels.OPTIONS)
+
+
+def machine_code(source: ASTSource, arch: int, options: dict[str, Any]) -> Code:
+    """Any kernel, compiled without a GPU."""
+    kernel = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(kernel.asm["cubin"])
         usage = _tool("cuobjdump", "-res-usage", str(path))
         listing = _tool("nvdisasm", "-c", str(path))
-    registers = re.search(rf"Function {name}:\s+REG:(\d+)", usage)
+    registers = re.search(rf"Function {source.fn.__name__}:\s+REG:(\d+)", usage)
     assert registers
     return Code(*_parsed(listing), int(registers[1]), kernel.metadata.shared, kernel.asm["ptx"])
 
@@ -180,7 +193,7 @@ def _rotates(instruction: Instruction) -> bool:
 def _passes(code: Code, first: int, last: int, rounds: int) -> int:
     """How often the loop between two positions runs: double rounds inside, rounds of noise outside."""
     body = code.instructions[first:last]
-    if any(i.name == "CALL" for i in body):
+    if any(i.name == "DFMA" for i in body):
         return rounds
     rotations = sum(map(_rotates, body))
     assert rotations, "a loop that is neither"

@@ -3,7 +3,9 @@ on a GPU where there is one."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import math
 
 import numpy as np
 import pytest
@@ -155,6 +157,53 @@ def test_elements_beyond_2_to_the_31_are_where_they_belong(interpret):
     assert np.abs(found.double().numpy() - wanted).max() < SLACK[F32]
 
 
+def nearest_to_the_middle(distance: int, bits: int) -> list[int]:
+    """53-bit W with W·2^bits − M² = distance for an odd M: √W is as near to the middle of two numbers.
+
+    Roots of M² = −distance modulo 2^bits, lifted bit by bit.
+    """
+    odd = [m for m in (1, 3, 5, 7) if (m * m + distance) % 8 == 0]
+    for j in range(3, bits):
+        candidates = {(m + i * 2 ** (j - 1)) % 2 ** (j + 1) for m in odd for i in range(4)}
+        odd = [m for m in candidates if (m * m + distance) % 2 ** (j + 1) == 0]
+    found = [(m + i * 2**bits) ** 2 + distance >> bits for m in odd for i in range(2)]
+    return [w for w in found if 2**52 <= w < 2**53]
+
+
+@needs_triton
+def test_quotients_and_roots_are_rounded_as_ieee_754_says(interpret):
+    """All that the proof in docs/noise-gpu.md leaves to be tried, and numbers at random."""
+    k = np.arange(-1024, 1025)
+    near = np.where(k < 0, k * 2.0**-53, k * 2.0**-52)  # m − 1 for m next to 1
+    distances = range(-401, 400, 8)
+    hard = [(w, bits) for d in distances for bits in (54, 55) for w in nearest_to_the_middle(d, bits)]
+    assert {2**52 + 1, 2**53 - 1} <= {w for w, _ in hard}
+    middles = [math.ldexp(w, 2 * e + bits % 2 - 52) for w, bits in hard for e in range(-20, 5)]
+    rng, count = np.random.default_rng(0), 2**16
+    f = rng.uniform(math.sqrt(0.5) - 1, math.sqrt(2) - 1, count)
+    w = 2.0 ** rng.uniform(-40, 10, count)
+    f[: k.size], w[: len(middles)] = near, middles
+    f[-2:], w[-2:] = (math.sqrt(0.5) - 1, math.sqrt(2) - 1), (2.0**-40, 2.0**10)
+    f = (f + 1.0) - 1.0  # as it is made
+    quotients, roots = interpret("quotients_and_roots", torch.from_numpy(f), torch.from_numpy(w))
+    assert np.array_equal(quotients.numpy().view(np.int64), (f / (f + 2.0)).view(np.int64))
+    assert np.array_equal(roots.numpy(), np.sqrt(w))
+
+
+@needs_triton
+def test_the_approximations_are_as_near_as_the_proof_says():
+    """Steps 1 and 7: of 1/(f + 2), better near 0, and of 1/√w over one period of its exponent."""
+    roots = importlib.import_module("fedmf.noise.kernels.gpu_roots")
+    f = np.linspace(math.sqrt(0.5) - 1, math.sqrt(2) - 1, 1 << 16)
+    first, second, third = roots._R1.value, roots._R2.value, roots._R3.value
+    error = np.abs(1 - (f + 2) * (0.5 + f * (first + f * (second + f * third))))
+    assert error.max() < 2**-12.7
+    assert error[np.abs(f) <= 2**-10].max() < 2**-19
+    w = np.linspace(1, 4, 1 << 16)
+    high = roots._MAGIC.value - (w.view(np.uint64) >> np.uint64(33)).astype(np.int64)
+    assert np.abs(1 - w * (high << 32).view(np.float64) ** 2).max() < 0.07
+
+
 @needs_triton
 def test_bfloat16_is_rounded_once(interpret):
     """Numbers near the middle of two, where rounding to float32 first goes wrong; and extremes."""
@@ -185,10 +234,11 @@ def test_a_pass_compiles_without_spills_to_exact_arithmetic(name, out, stored, a
     assert code["spills"] == 0
     assert code["registers"] <= 128, "fewer than 512 threads fit"
     assert any(opcode.startswith("STG.E.128") for opcode in code["opcodes"]), "vector stores"
-    for operation in ("fma.rn.f64", "div.rn.f64", "sqrt.rn.f64"):
-        assert operation in code["ptx"]
-    for operation in (".approx", ".ftz", "sin.", "lg2."):
+    assert "fma.rn.f64" in code["ptx"]
+    for operation in (".approx", ".ftz", "sin.", "lg2.", "div.", "sqrt."):
         assert operation not in code["ptx"]
+    names = {opcode.split(".")[0] for opcode in code["opcodes"]}
+    assert not names & {"CALL", "BSSY", "BSYNC", "MUFU"}, "threads part, or a number is approximate"
 
 
 @needs_triton
@@ -196,7 +246,7 @@ def test_the_instructions_of_a_normal_are_counted(compile_):
     """The figures in the documentation: a change of more than a tenth is to be looked at."""
     one, two = compile_("cost", "fp32", 1), compile_("cost", "fp32", 2)
     assert one["instructions"] == pytest.approx(125, rel=0.1)
-    assert one["fp64"] == pytest.approx(25, rel=0.1)
+    assert one["fp64"] == pytest.approx(36, rel=0.1)
     assert two["instructions"] - one["instructions"] == pytest.approx(115, rel=0.1)
     assert one["integer"] >= 40, "two of three ChaCha20 operations: 10 x 8 x 8 per 16 normals"
 

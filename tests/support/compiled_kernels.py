@@ -18,12 +18,19 @@ from triton.runtime.jit import create_function_from_signature
 
 from fedmf.noise.kernels import gpu_kernels
 
-_PATH = Path(__file__).resolve().parents[2] / "simulations/benchmarks/noise_gpu_instructions.py"
-_SPEC = importlib.util.spec_from_file_location("noise_gpu_instructions", _PATH)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-instructions = sys.modules["noise_gpu_instructions"] = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(instructions)
+_BENCHMARKS = Path(__file__).resolve().parents[2] / "simulations/benchmarks"
+
+
+def _benchmark(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, _BENCHMARKS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+instructions = _benchmark("noise_gpu_instructions")
 compiled = lru_cache(instructions.compiled)
 
 
@@ -48,3 +55,10 @@ def specialisation(name: str, values: dict[str, int]) -> str:
     )
     arguments = {p: values.get(p, 64) for p in function.arg_names}
     return repr(bind(**arguments)[1])
+
+
+def clip_loop(name: str, constants: dict[str, int]) -> dict[str, Any]:
+    """Bytes that a kernel of clip-and-sum loads an entry, its spills and PTX."""
+    counted = _benchmark("gpu_without_gpu")
+    code = counted.clip_code(name, **constants)
+    return {"bytes": counted.loaded(code)[0], "spills": code.spills, "ptx": code.ptx}

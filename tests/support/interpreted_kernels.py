@@ -17,11 +17,13 @@ from fedmf.noise.kernels import gpu_kernels
 from fedmf.noise.kernels.gpu import TritonKernels
 from fedmf.noise.kernels.transform import fma
 from fedmf.noise.key import NoiseKey
+from fedmf.training.clipping.gpu import add_clipped_on_gpu
 from support.openings import schedule_of
 
 words = gpu_kernels._keystream
 narrow = gpu_kernels._narrow
 add_row = gpu_kernels.add_row
+quotient, root = gpu_kernels.quotient, gpu_kernels.root
 
 
 @vectorize("float64(float64, float64, float64)")
@@ -99,6 +101,20 @@ def to_bfloat16(values: torch.Tensor) -> torch.Tensor:
 
 
 @triton.jit
+def _quotients_and_roots(quotients, f, roots, w, COUNT: tl.constexpr):
+    at = tl.arange(0, COUNT)
+    tl.store(quotients + at, quotient(tl.load(f + at)))
+    tl.store(roots + at, root(tl.load(w + at)))
+
+
+def quotients_and_roots(f: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """f/(f + 2) and √w of as many float64 numbers each, a power of two of them, by the kernels."""
+    quotients, roots = torch.zeros_like(f), torch.zeros_like(w)
+    _quotients_and_roots[(1,)](quotients, f, roots, w, COUNT=len(f))
+    return quotients, roots
+
+
+@triton.jit
 def _displaced(
     out, back, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS: tl.constexpr,
     MANY: tl.constexpr,
@@ -124,3 +140,12 @@ def tile_of_long_vector(secret: bytes, t: int, tile: int) -> torch.Tensor:
             *kernels.keys.root.secret_words().view(np.int32).tolist(), BLOCKS=gpu_kernels.BLOCKS, MANY=False,
         )  # fmt: skip
     return out
+
+
+def clip_and_sum(
+    rows: torch.Tensor, width: int, origin: torch.Tensor | None, clip_norm: float, scale: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sum, signs and mask of rows of so many entries, which may begin further apart."""
+    total = torch.zeros(width, dtype=torch.int64)
+    signs, finite = add_clipped_on_gpu(rows[:, :width], origin, clip_norm, scale, total)
+    return total, signs, finite

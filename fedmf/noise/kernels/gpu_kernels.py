@@ -9,14 +9,16 @@ import triton
 import triton.language as tl
 
 from fedmf.noise.kernels import layout, polynomials
+from fedmf.noise.kernels.gpu_roots import double, quotient, root
 
 __all__ = ["BLOCKS", "OPTIONS", "SECRET", "add_row", "add_stored_row"]
 
 BLOCKS = 128
 """Keystream blocks per program, one to a thread: 2,048 elements."""
 
-OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
-"""Multiplications and additions stay apart unless a kernel says `fma`: the bits of CPUs depend on it."""
+OPTIONS = {"num_warps": 4, "enable_fp_fusion": False, "maxnreg": 128}
+"""Multiplications and additions stay apart unless a kernel says `fma`: the bits of CPUs depend on it.
+With 128 registers a thread, 512 threads fit on a multiprocessor."""
 
 SECRET = (*(f"k{i}" for i in range(8)), "tag", "counter", "rows", "reads", "writes")
 """Arguments on which Triton may not specialise: their values would reach its cache on disk, or make it
@@ -40,12 +42,6 @@ _TWO_21_BITS = tl.constexpr(0x4140000000000000)  # float64 whose last bit is wor
 
 
 @triton.jit
-def _double(value: tl.constexpr):
-    """A float64 constant: where Triton makes tensors of Python numbers itself it rounds them to float32."""
-    return tl.full([], value, tl.float64)
-
-
-@triton.jit
 def _exactly(word):
     """float64(word) + 2⁵² for uint32 words, without the slow conversion instruction."""
     return (word.to(tl.uint64) | _TWO_52_BITS).to(tl.float64, bitcast=True)
@@ -54,7 +50,7 @@ def _exactly(word):
 @triton.jit
 def _next(sum, t, coefficient: tl.constexpr):
     """One step of Horner's rule."""
-    return tl.fma(sum, t, _double(coefficient))
+    return tl.fma(sum, t, double(coefficient))
 
 
 @triton.jit
@@ -111,15 +107,15 @@ def _eight(x0, x1, x2, x3, x4, x5, x6, x7):
 def _radius(v):
     """√(−2 ln(2⁻³²v)), in the order of operations of `polynomials`."""
     b = v.to(tl.uint64, bitcast=True) + _EXPONENT_SHIFT
-    e = _exactly((b >> 52).to(tl.uint32)) - _double(_TWO_52 + _EXPONENT_BIAS)
+    e = _exactly((b >> 52).to(tl.uint32)) - double(_TWO_52 + _EXPONENT_BIAS)
     m = ((b & _FRACTION) + _ROOT_HALF).to(tl.float64, bitcast=True)
-    f = m - _double(1.0)
-    s = f / (f + _double(2.0))
+    f = m - double(1.0)
+    s = quotient(f)
     t = s * s
-    p = _next(_next(_next(_double(_L6), t, _L5), t, _L4), t, _L3)
+    p = _next(_next(_next(double(_L6), t, _L5), t, _L4), t, _L3)
     p = _next(_next(_next(p, t, _L2), t, _L1), t, _L0)
-    tail = tl.fma(e, _double(_LN2_LOW), s * _next(p, t, -4.0))
-    return tl.sqrt(tl.fma(e, _double(_LN2_HIGH), tail))
+    tail = tl.fma(e, double(_LN2_LOW), s * _next(p, t, -4.0))
+    return root(tl.fma(e, double(_LN2_HIGH), tail))
 
 
 @triton.jit
@@ -128,11 +124,11 @@ def _pair(v, angle):
     turned = angle + 0x20000000  # its top two bits are the quadrant, the other thirty (x + ½)·2³⁰ − ½
     twice = turned << 1
     fraction = ((twice & 0x7FFFFFFF) | 1).to(tl.uint64) | _TWO_21_BITS
-    x = fraction.to(tl.float64, bitcast=True) - _double(2.0**21 + 0.5)
+    x = fraction.to(tl.float64, bitcast=True) - double(2.0**21 + 0.5)
     t = x * x
-    p = _next(_next(_next(_next(_next(_double(_S5), t, _S4), t, _S3), t, _S2), t, _S1), t, _S0)
+    p = _next(_next(_next(_next(_next(double(_S5), t, _S4), t, _S3), t, _S2), t, _S1), t, _S0)
     sine = x * _next(p, t, _HALF_PI)
-    p = _next(_next(_next(_next(_next(_double(_C5), t, _C4), t, _C3), t, _C2), t, _C1), t, _C0)
+    p = _next(_next(_next(_next(_next(double(_C5), t, _C4), t, _C3), t, _C2), t, _C1), t, _C0)
     cosine = _next(p, t, 1.0)
     odd = (turned & 0x40000000) != 0
     r = _radius(v)
@@ -155,7 +151,7 @@ def _normals(k0, k1, k2, k3, k4, k5, k6, k7, tag, counter, t):
     early = (t & 0xFFFFFFFF).to(tl.uint32)
     late = (t >> 32).to(tl.uint32)
     w, angle = _keystream(k0, k1, k2, k3, k4, k5, k6, k7, counter, tag, early, late)
-    v = _exactly(w) - _double(_TWO_52 - 0.5)
+    v = _exactly(w) - double(_TWO_52 - 0.5)
     if tl.min(tl.min(w, 1), 0) < _BELOW:
         low, high = _keystream(k0, k1, k2, k3, k4, k5, k6, k7, counter, tag | _REFINEMENT, early, late)
         v = tl.where(w < _BELOW, _refined(w, low, high), v)
@@ -169,7 +165,7 @@ def _refined(w, low, high):
     """2³²u with the k-th little-endian uint64 of the refinement block, words 2k and 2k + 1."""
     even, odd = tl.split(tl.reshape(tl.join(low, high).permute([0, 2, 1]), [w.shape[0], 8, 2]))
     x = ((odd.to(tl.uint64) << 32) | even.to(tl.uint64)).to(tl.float64)
-    return tl.fma(x + _double(0.5), _double(2.0**-64), _exactly(w) - _double(_TWO_52))
+    return tl.fma(x + double(0.5), double(2.0**-64), _exactly(w) - double(_TWO_52))
 
 
 @triton.jit

@@ -2,7 +2,7 @@
 
 from fedmf.training.blocks.pooling import collect, largest_of, marked_block, tap_block
 from fedmf.training.blocks.products import add_product, count_product, padded, products_with
-from fedmf.training.blocks.signs import sign
+from fedmf.training.blocks.signs import NEAR, NOTHING, sign
 from fedmf.training.blocks.users import COUNTED, NO_CLASS, NOT_FINITE, Examples, Rule
 from fedmf.training.blocks.vectors import LANES, at, at_byte, at_integer, dot, square_distance
 from fedmf.training.blocks.windows import copy_apart, dot_block, near_block, window_block
@@ -10,6 +10,8 @@ from fedmf.training.blocks.windows import copy_apart, dot_block, near_block, win
 __all__ = [
     "COUNTED",
     "LANES",
+    "NEAR",
+    "NOTHING",
     "NOT_FINITE",
     "NO_CLASS",
     "Examples",

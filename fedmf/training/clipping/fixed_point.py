@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmf.training.clipping.gpu import add_clipped_on_gpu
 from fedmf.training.clipping.kernel import add_clipped, add_integers, scale_integers
 from fedmf.training.clipping.memory import parts_of, zero_vector
 from fedmf.training.workers import on_all_cores
@@ -144,19 +145,30 @@ class FixedPointSum:
         self._check_rows(updates)
         self._check_room(len(updates))
         updates = updates.detach().to(self._total.device)
-        if updates.dtype == torch.float64 or self._total.device.type != "cpu":
+        if updates.dtype == torch.float64:
             shifted = updates if origin is None else updates - origin
             rows, finite = clip_to_fixed_point(shifted, self.clip_norm)
             self._total += rows.sum(dim=0)
             self._note_signs(shifted)
         else:
-            finite = torch.empty(len(updates), dtype=torch.bool)
-            start = None if origin is None else origin.detach().to(torch.float32).numpy()
-            scale = _margin(self._total.numel()) * 2.0**FRACTION_BITS
-            rows, step = _flat_rows(updates.to(torch.float32))
-            total, mask = self._total.numpy(), finite.numpy()
-            add_clipped(rows, step, start, self.clip_norm, scale, total, self._signs, mask)
+            finite = self._add_narrow(
+                updates.to(torch.float32), None if origin is None else origin.detach().to(torch.float32)
+            )
         self.users += len(updates)
+        return finite
+
+    def _add_narrow(self, updates: Tensor, origin: Tensor | None) -> Tensor:
+        """The same with float32 rows and origin, checked; on every device with the same bits."""
+        scale = _margin(self._total.numel()) * 2.0**FRACTION_BITS
+        if self._total.device.type != "cpu":
+            signs, finite = add_clipped_on_gpu(updates, origin, self.clip_norm, scale, self._total)
+            self._signs[0] += int(signs.sum())
+            return finite
+        finite = torch.empty(len(updates), dtype=torch.bool)
+        start = None if origin is None else origin.numpy()
+        rows, step = _flat_rows(updates)
+        total, mask = self._total.numpy(), finite.numpy()
+        add_clipped(rows, step, start, self.clip_norm, scale, total, self._signs, mask)
         return finite
 
     def _note_signs(self, updates: Tensor) -> None:

@@ -7,22 +7,48 @@ import numpy as np
 from fedmf.compiled import compiled
 from fedmf.training.blocks import sign
 
-__all__ = ["add_clipped", "add_integers", "scale_integers"]
+__all__ = ["BLOCK", "LANES", "PANEL", "add_clipped", "add_integers", "scale_integers"]
 
 #: Partial sums of squares kept apart, so that the loop over a row fills vector registers.
-_LANES = 16
+LANES = 16
+#: Entries whose squares go into one set of partial sums, one after the other.
+PANEL = 4096
+#: Entries whose partial sums are added in pairs: what one program of a GPU takes.
+BLOCK = 32 * PANEL
 
 
 @compiled
 def _squared_norm(row, origin, partial):
     """Σ (row − origin)², in float64; the differences are float32. Not finite if any difference is not.
 
-    A square of a float32 number is exact in float64 and neither over- nor underflows.
+    A square of a float32 number is exact in float64 and neither over- nor underflows. The order of additions
+    is the one that GPUs keep to: within a block, entry 4096p + 16k + l of it is added to partial sum 16p + l,
+    for k = 0, 1, …; neighbouring sums are then added in pairs until one is left, and blocks in order.
     """
-    partial[:] = 0.0
-    whole = row.size - row.size % _LANES
-    for start in range(0, whole, _LANES):
-        for lane in range(_LANES):
+    total = 0.0
+    for begin in range(0, row.size, BLOCK):
+        end = min(begin + BLOCK, row.size)
+        sums = LANES
+        while sums * (PANEL // LANES) < end - begin:
+            sums *= 2
+        partial[:sums] = 0.0
+        for first in range(begin, end, PANEL):
+            last = min(first + PANEL, end)
+            place = (first - begin) // PANEL * LANES
+            _add_squares(row[first:last], None if origin is None else origin[first:last], partial[place:])
+        while sums > 1:
+            sums //= 2
+            for i in range(sums):
+                partial[i] = partial[2 * i] + partial[2 * i + 1]
+        total += partial[0]
+    return total
+
+
+@compiled
+def _add_squares(row, origin, partial):
+    whole = row.size - row.size % LANES
+    for start in range(0, whole, LANES):
+        for lane in range(LANES):
             x = row[start + lane]
             if origin is not None:
                 x = x - origin[start + lane]
@@ -33,11 +59,7 @@ def _squared_norm(row, origin, partial):
         if origin is not None:
             x = x - origin[i]
         wide = np.float64(x)
-        partial[0] += wide * wide
-    total = 0.0
-    for lane in range(_LANES):
-        total += partial[lane]
-    return total
+        partial[i - whole] += wide * wide
 
 
 @compiled
@@ -49,10 +71,10 @@ def add_integers(total, added, unit):
         added: int64, as long.
         unit: a power of 2, so small that no square overflows.
     """
-    partial = np.zeros(_LANES)
-    whole = added.size - added.size % _LANES
-    for start in range(0, whole, _LANES):
-        for lane in range(_LANES):
+    partial = np.zeros(LANES)
+    whole = added.size - added.size % LANES
+    for start in range(0, whole, LANES):
+        for lane in range(LANES):
             x = np.float64(added[start + lane]) * unit
             partial[lane] += x * x
             total[start + lane] += added[start + lane]
@@ -84,7 +106,7 @@ def add_clipped(rows, step, origin, clip_norm, scale, total, signs, finite):
         signs: shape (1,), int64; the `sign` of each row that adds something is added.
         finite: shape (users,), bool; set to whether a row was finite. One that is not adds nothing.
     """
-    partial = np.empty(_LANES)
+    partial = np.empty(BLOCK // PANEL * LANES)
     for u in range(finite.size):
         row = rows[u * step : u * step + total.size]
         square = _squared_norm(row, origin, partial)

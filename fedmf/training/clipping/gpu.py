@@ -1,0 +1,72 @@
+"""Clip-and-sum where rows lie on an NVIDIA GPU."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmf.training.blocks import NEAR, NOTHING
+from fedmf.training.clipping.kernel import BLOCK
+
+__all__ = ["add_clipped_on_gpu"]
+
+_AT_ONCE = 128
+
+
+def add_clipped_on_gpu(
+    rows: Tensor, origin: Tensor | None, clip_norm: float, scale: float, total: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What `add_clipped` does, with the same bits, on the device of ``rows``.
+
+    Rows are read twice, once for their norms and once to be added up. Beside them there is a float64 for each
+    row and `BLOCK` entries, and three numbers for each row.
+
+    Args:
+        rows: shape (users, d), float32.
+        origin: shape (d,), float32, or None for zero.
+        clip_norm: ζ.
+        scale: what a clipped row of norm ζ is scaled to.
+        total: shape (d,), int64; changed.
+
+    Returns:
+        The signs of the rows, shape (users,), int64, and which were finite, bool.
+
+    Raises:
+        RuntimeError: Triton is not installed.
+    """
+    if find_spec("triton") is None:
+        raise RuntimeError(
+            "triton (compiler of the GPU kernels) must be installed for training on a GPU; install the "
+            "`triton` extra, or train on the CPU."
+        )
+    kernels: Any = importlib.import_module("fedmf.training.clipping.gpu_kernels")
+    (users, dimension), device = rows.shape, rows.device
+    blocks = -(-dimension // BLOCK)
+    squares = torch.zeros(users, blocks, dtype=torch.float64, device=device)
+    factors = torch.zeros(users, dtype=torch.float64, device=device)
+    signs = torch.zeros(users, dtype=torch.int64, device=device)
+    finite = torch.ones(users, dtype=torch.int8, device=device)
+    if users and dimension:
+        if rows.stride(1) != 1 and dimension > 1:
+            rows = rows.contiguous()
+        bounds = [clip_norm, scale, NOTHING * clip_norm, NEAR * clip_norm]
+        limits = torch.tensor(bounds, dtype=torch.float64, device=device)
+        start = rows if origin is None else origin
+        shifted, step, options = origin is not None, rows.stride(0), kernels.OPTIONS
+        with torch.cuda.device_of(rows):
+            kernels.sum_squares[(users, blocks)](
+                rows, start, squares, step, dimension, SHIFTED=shifted, **options
+            )
+            kernels.judge[(-(-users // _AT_ONCE),)](
+                squares, blocks, limits, factors, signs, finite, users, AT_ONCE=_AT_ONCE, **options
+            )
+            tiles = -(-dimension // kernels.COLUMNS), -(-users // kernels.USERS)
+            kernels.add_scaled[tiles](
+                rows, start, factors, total, step, dimension, users,
+                COLUMNS=kernels.COLUMNS, USERS=kernels.USERS, SHIFTED=shifted, **options,
+            )  # fmt: skip
+    return signs, finite.bool()

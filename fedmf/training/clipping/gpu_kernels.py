@@ -1,0 +1,131 @@
+"""Clip-and-sum on a GPU in Triton: two passes over the rows and nothing as large as they are."""
+# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
+# pyright: reportIndexIssue=false, reportOptionalOperand=false, reportReturnType=false, reportInvalidTypeForm=false
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from fedmf.training.clipping.kernel import BLOCK, LANES, PANEL
+
+__all__ = ["AHEAD", "COLUMNS", "OPTIONS", "USERS", "add_scaled", "judge", "sum_squares"]
+
+OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
+"""Nothing is fused: a product is rounded before it is cut to an integer, as on a CPU."""
+
+COLUMNS = 512
+"""Entries of the sum to a program, four to a thread."""
+
+USERS = 64
+"""Users that a program adds up before it touches the sum."""
+
+AHEAD = 8
+"""Loads that a thread has under way."""
+
+_PANEL, _LANES, _PANELS = tl.constexpr(PANEL), tl.constexpr(LANES), tl.constexpr(BLOCK // PANEL)
+_AHEAD = tl.constexpr(AHEAD)
+
+
+@triton.jit
+def _differences(row, origin, at, length, inside, SHIFTED: tl.constexpr):
+    """row − origin in float32, then float64; zeros beyond the vector."""
+    if inside:  # noqa: SIM108
+        x = tl.load(row + at)
+    else:
+        x = tl.load(row + at, mask=at < length, other=0.0)
+    if SHIFTED:
+        if inside:
+            x -= tl.load(origin + at)
+        else:
+            x -= tl.load(origin + at, mask=at < length, other=0.0)
+    return x.to(tl.float64)
+
+
+@triton.jit
+def _halved(x, COUNT: tl.constexpr):
+    """Sums of neighbours."""
+    even, odd = tl.split(tl.reshape(x, [COUNT // 2, 2]))
+    return even + odd
+
+
+@triton.jit
+def sum_squares(rows, origin, squares, step, length, SHIFTED: tl.constexpr):
+    """squares[u, block] ← Σ (row − origin)² over a block of row u, in the order of `sum_of_squares`."""
+    user, block = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    begin = block * (_PANELS * _PANEL)
+    row = rows + user * step
+    places = tl.arange(0, _PANELS)[:, None] * _PANEL + tl.arange(0, _LANES)[None, :]
+    lanes = tl.zeros([_PANELS, _LANES], tl.float64)
+    inside = begin + _PANELS * _PANEL <= length
+    for first in range(0, tl.minimum(length - begin, _PANEL), _AHEAD * _LANES):
+        for ahead in tl.static_range(_AHEAD):
+            at = begin + places + first + ahead * _LANES
+            wide = _differences(row, origin, at, length, inside, SHIFTED)
+            lanes += wide * wide
+    x = tl.reshape(lanes, [_PANELS * _LANES])
+    x = _halved(_halved(_halved(_halved(x, 512), 256), 128), 64)
+    x = _halved(_halved(_halved(_halved(x, 32), 16), 8), 4)
+    even, odd = tl.split(x)
+    tl.store(squares + user * tl.num_programs(1) + block, even + odd)
+
+
+@triton.jit
+def judge(squares, blocks, limits, factors, signs, finite, users, AT_ONCE: tl.constexpr):
+    """From sums of squares what each row is multiplied by, its sign, and whether it is finite.
+
+    `limits` holds ζ, what a row of norm ζ is scaled to, and up to where a norm adds nothing and is within ζ.
+    """
+    user = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
+    known = user < users
+    place = squares + user.to(tl.int64) * blocks
+    total = tl.load(place, mask=known, other=0.0)
+    for block in range(1, blocks):
+        total += tl.load(place + block, mask=known, other=0.0)
+    good = total < float("inf")
+    norm = tl.sqrt(tl.where(good, total, 0.0))
+    zeta, scale = tl.load(limits), tl.load(limits + 1)
+    factor = scale / tl.where(norm > zeta, norm, zeta)
+    tl.store(factors + user, tl.where(norm > 0.0, factor, 0.0), mask=known)
+    sign = tl.where(norm <= tl.load(limits + 2), 0, tl.where(norm <= tl.load(limits + 3), 1, -1))
+    tl.store(signs + user, sign.to(tl.int64), mask=known)
+    tl.store(finite + user, good.to(tl.int8), mask=known)
+
+
+@triton.jit
+def _integers(row, origin_part, factor, at, length, inside):
+    """trunc((row − origin)·factor); a row whose factor is 0 is not read."""
+    used = tl.broadcast_to(factor, at.shape) != 0.0
+    if inside:
+        x = tl.load(row + at, mask=(at >= 0) & used, other=0.0)
+    else:
+        x = tl.load(row + at, mask=(at < length) & used, other=0.0)
+    x = tl.where(used, x - origin_part, 0.0)
+    return (x.to(tl.float64) * factor).to(tl.int64)
+
+
+@triton.jit
+def add_scaled(
+    rows, origin, factors, total, step, length, users,
+    COLUMNS: tl.constexpr, USERS: tl.constexpr, SHIFTED: tl.constexpr,
+):  # fmt: skip
+    """total += Σ over some users of trunc((row − origin)·factor), in integers: in whatever order."""
+    begin = tl.program_id(0).to(tl.int64) * COLUMNS
+    at = begin + tl.arange(0, COLUMNS)
+    inside = begin + COLUMNS <= length
+    start = tl.zeros([COLUMNS], tl.float32)
+    if SHIFTED:
+        start = tl.load(origin + at, mask=at < length, other=0.0)
+    sums = tl.zeros([COLUMNS], tl.int64)
+    first = tl.program_id(1) * USERS
+    for u in range(first, tl.minimum(first + USERS, users), _AHEAD):
+        for ahead in tl.static_range(_AHEAD):
+            user = u + ahead
+            factor = tl.load(factors + user, mask=user < users, other=0.0)
+            row = rows + user.to(tl.int64) * step
+            sums += _integers(row, start, factor, at, length, inside)
+    if inside:
+        tl.atomic_add(total + at, sums, sem="relaxed")
+    else:
+        tl.atomic_add(total + at, sums, mask=at < length, sem="relaxed")

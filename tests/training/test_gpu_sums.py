@@ -1,0 +1,135 @@
+"""The Triton clip-and-sum: interpreted, bit for bit what processors give; and on a GPU where there is one."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+
+import numpy as np
+import pytest
+import torch
+from support.triton_worker import compiler, interpreter
+
+from fedmf.training import CountedSum
+from fedmf.training.clipping.fixed_point import FRACTION_BITS, _flat_rows, _margin
+from fedmf.training.clipping.kernel import BLOCK, LANES, PANEL, _squared_norm, add_clipped
+
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed (Linux only)"
+)
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@pytest.fixture(scope="module")
+def interpret():
+    with interpreter() as call:
+        yield call
+
+
+def models(users: int, dimension: int, apart: int = 0) -> torch.Tensor:
+    """Rows of very different sizes; one is not finite, one zero, one tiny, one overflows when squared."""
+    rng = np.random.default_rng(users * dimension)
+    rows = torch.from_numpy(rng.standard_normal((users, dimension + apart)).astype(np.float32))
+    rows *= torch.from_numpy(10.0 ** rng.uniform(-6, 3, (users, 1))).float()
+    if users > 5:
+        rows[1, dimension // 2], rows[2, -1 - apart] = math.nan, -math.inf
+        rows[3], rows[4], rows[5] = 0.0, 1e-44, 3e38
+    return rows
+
+
+#: users, d, entries between rows, shifted, ζ
+CASES = {
+    "one entry": (1, 1, 0, False, 0.37),
+    "small, aligned": (9, 64, 0, True, 1e6),
+    "odd, rows apart": (9, 30, 3, True, 0.37),
+    "a panel and a bit": (1, PANEL + 17, 0, False, 0.37),
+    "whole tiles, more users than a program": (66, 512, 0, True, 0.37),
+    "a block and a bit": (1, BLOCK + PANEL + 5, 11, True, 0.37),
+}
+
+
+@needs_triton
+@pytest.mark.parametrize("case", CASES)
+def test_the_interpreted_kernels_give_the_bits_of_the_cpu(case, interpret) -> None:
+    users, dimension, apart, shifted, zeta = CASES[case]
+    rows = models(users, dimension, apart)
+    origin = torch.from_numpy(np.random.default_rng(1).standard_normal(dimension).astype(np.float32))
+    origin = origin * 0.01 if shifted else None
+    wanted = CountedSum(dimension, zeta)
+    mask = wanted.add_updates(rows[:, :dimension], origin)
+    scale = _margin(dimension) * 2.0**FRACTION_BITS
+    total, signs, finite = interpret("clip_and_sum", rows, dimension, origin, zeta, scale)
+    assert torch.equal(finite, mask)
+    assert torch.equal(total, wanted.fixed_point)
+    assert int(signs.sum()) == wanted.signs
+    assert total.any()
+    # In units so small that the last bit of a norm shows.
+    flat, step = _flat_rows(rows[:, :dimension])
+    small, no_signs, seen = np.zeros(dimension, np.int64), np.zeros(1, np.int64), np.zeros(users, bool)
+    add_clipped(flat, step, None if origin is None else origin.numpy(), zeta, 2.0**55, small, no_signs, seen)
+    total, _, _ = interpret("clip_and_sum", rows, dimension, origin, zeta, 2.0**55)
+    assert np.array_equal(total.numpy(), small)
+
+
+@needs_triton
+def test_a_sum_does_not_depend_on_who_is_in_a_group(interpret) -> None:
+    rows, scale = models(11, 90), 2.0**40
+    whole, _, _ = interpret("clip_and_sum", rows, 90, None, 1.0, scale)
+    order = torch.from_numpy(np.random.default_rng(3).permutation(11))
+    parts = [interpret("clip_and_sum", rows[part], 90, None, 1.0, scale)[0] for part in order.split(4)]
+    assert torch.equal(torch.stack(parts).sum(0), whole)
+
+
+@needs_triton
+def test_an_integer_row_has_at_most_the_clip_norm_in_exact_arithmetic(interpret) -> None:
+    """Equal entries err the same way; then a long row whose float64 norm is off by many units."""
+    long = torch.full((1, BLOCK), 0.4886772984810419)
+    long[0, 0] = 1.0
+    for rows in (torch.full((1, 1000), 1 / 3), torch.full((1, 7), 1e38), long):
+        dimension = rows.shape[1]
+        scale = _margin(dimension) * 2.0**FRACTION_BITS
+        integers, _, _ = interpret("clip_and_sum", rows, dimension, None, 1e-3, scale)
+        square = sum(value * value for value in integers.tolist())
+        assert 2**80 * (1 - 1e-7) < square <= 2**80
+
+
+@pytest.mark.parametrize("dimension", [1, 15, 16, 17, PANEL - 1, 3 * PANEL + 40, BLOCK + 1])
+def test_the_order_of_a_sum_of_squares_is_the_one_written_down(dimension: int) -> None:
+    """Partial sums by cumulative addition, pairs, blocks: in NumPy, from the sentence in the docstring."""
+    row = np.random.default_rng(dimension).standard_normal(dimension).astype(np.float32)
+    padded = np.zeros(-(-dimension // BLOCK) * BLOCK)
+    padded[:dimension] = row.astype(np.float64) ** 2
+    wanted = 0.0
+    for block in padded.reshape(-1, BLOCK // PANEL, PANEL // LANES, LANES):
+        sums = np.cumsum(block, axis=1)[:, -1].reshape(-1)
+        while sums.size > 1:
+            sums = sums[::2] + sums[1::2]
+        wanted += sums[0]
+    partial = np.full(BLOCK // PANEL * LANES, np.nan)
+    assert _squared_norm(row, None, partial) == wanted
+
+
+@needs_triton
+def test_the_kernels_read_each_row_twice_and_keep_small_numbers() -> None:
+    """The bytes in the documentation, from machine code: row and model for the norm, the row for the sum."""
+    with compiler() as call:
+        norms = call("clip_loop", "sum_squares", {"SHIFTED": True})
+        sums = call("clip_loop", "add_scaled", {"COLUMNS": 512, "USERS": 64, "SHIFTED": True})
+    assert (norms["bytes"], sums["bytes"]) == (8, 4)
+    for code in (norms, sums):
+        assert code["spills"] == 0
+        assert "fma" not in code["ptx"]
+        assert ".ftz" not in code["ptx"]
+
+
+@needs_triton
+@needs_gpu
+@pytest.mark.parametrize("case", CASES)
+def test_a_gpu_gives_the_bits_of_the_cpu(case) -> None:
+    users, dimension, apart, _, zeta = CASES[case]
+    rows = models(users, dimension, apart)
+    cpu, gpu = CountedSum(dimension, zeta), CountedSum(dimension, zeta, "cuda")
+    mask = cpu.add_updates(rows[:, :dimension])
+    assert torch.equal(gpu.add_updates(rows.cuda()[:, :dimension]).cpu(), mask)
+    assert torch.equal(gpu.fixed_point.cpu(), cpu.fixed_point)
+    assert gpu.signs == cpu.signs
