@@ -42,7 +42,7 @@ def test_a_trace_is_read_by_user_and_hour(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("user,when\nann,1\n", r"must have the columns user, time; got user, when\.$"),
-        ("", r"must have the columns user, time; got \.$"),
+        ("", r"must have the columns user, time; got none\.$"),
         ("user,time\n", r"must have at least one row"),
         ("user,time\nann,soon\n", r"time \(of a check-in\) must be .*; got 'soon' in line 2 of "),
         ("user,time\nann,nan\n", r"got 'nan' in line 2"),

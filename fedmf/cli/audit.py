@@ -68,7 +68,7 @@ def audit(
     but noised values may differ. A contradiction proves that something is wrong (exit code 1); none proves
     nothing, but mistakes of scale show.
 
-    Of the directory of a run with [canaries] count above 0, running, stopped or finished, it guesses the
+    Of the directory of a run with canaries (canaries.count), running, stopped or finished, it guesses the
     canaries' coins from what was released and bounds ε from below (docs/canaries.md).
 
     Example: fedmf audit configs/digits.toml --set cohorts.rounds=24 --end-to-end

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.openings import fresh, schedule_of
-from support.triton_worker import compiler, interpreter
+from support.triton_worker import compiler, interpreter, needs_gpu, needs_triton
 
 from fedmf.noise.domain import Domain, nonce
 from fedmf.noise.kernels.cpu import CpuKernels
@@ -29,11 +29,6 @@ REFINED = (19, 8, 6)
 
 SLACK = {torch.float64: 1e-14, torch.float32: 2.0**-20, torch.bfloat16: 2.0**-4}
 """Against the reference: its log, cos and sin differ in the last bits, and so may a rounding of |x| < 16."""
-
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="Triton is not installed (Linux only)"
-)
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
 @pytest.fixture(scope="module")

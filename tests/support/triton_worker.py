@@ -9,8 +9,15 @@ import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from importlib.util import find_spec
 from multiprocessing import get_context
 from typing import Any
+
+import pytest
+import torch
+
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed (Linux only)")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
 def interpreter() -> Any:

@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from fedmf.accounting import (
 )
 from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError
-from fedmf.sweeps import TrialSweep, best_of_trials, load_sweep
+from fedmf.sweeps import TrialSweep, load_sweep
 from fedmf.sweeps.one_run import carry_out_run
 
 RATES = (0.1, 0.4, 0.8)
@@ -190,18 +189,27 @@ def test_a_score_from_users_own_examples_is_refused(metric: str, drawn: list[int
 
 
 def test_a_score_is_refused_where_any_candidate_has_it_from_users_own_examples(
-    drawn: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    drawn: list[int], tmp_path: Path
 ) -> None:
-    """A tuned key decides whose the test part is: it does of the second candidate alone."""
-
-    def described(keys: dict[str, Any]) -> Any:
-        owner = "training users" if keys["optimizer.learning-rate"] == RATES[1] else "nobody"
-        dataset = SimpleNamespace(test_owner=owner)
-        return SimpleNamespace(task_source=SimpleNamespace(build=lambda: SimpleNamespace(dataset=dataset)))
-
-    monkeypatch.setattr(best_of_trials, "run_of", described)
+    """A tuned key decides whose the test part is: the users' own in the second candidate alone."""
+    rows = [f"u{u},{x},{(u + x) % 2}" for u in range(20) for x in range(8)]
+    (tmp_path / "users.txt").write_text("\n".join(f"u{u}" for u in range(20)) + "\n")
+    (tmp_path / "rows.csv").write_text("user,x,y\n" + "\n".join(rows) + "\n")
+    base = {name: value for name, value in BASE.items() if not name.startswith("data.")} | {
+        "data.kind": "table",
+        "data.path": str(tmp_path / "rows.csv"),
+        "data.feature-columns": "x",
+        "data.label-column": "y",
+        "data.user-column": "user",
+        "data.class-names": "0,1",
+        "data.input-shape": "1",
+        "data.roster": str(tmp_path / "users.txt"),
+        "data.hold-out": "examples",
+        "data.users": 20,
+    }
+    sweep = small(base=base, tuned={"data.partition": ("iid", "natural")})
     with pytest.raises(ConfigError, match=r"metric .score of the trials. must be private or computed on"):
-        small().carry_out(tmp_path / "out")
+        sweep.carry_out(tmp_path / "out")
 
 
 @pytest.mark.parametrize(

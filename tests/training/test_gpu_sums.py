@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 
 import numpy as np
 import pytest
 import torch
-from support.triton_worker import compiler, interpreter
+from support.triton_worker import compiler, interpreter, needs_gpu, needs_triton
 
 from fedmf.training import CountedSum
 from fedmf.training.clipping.fixed_point import FRACTION_BITS, _flat_rows, _margin
 from fedmf.training.clipping.kernel import BLOCK, LANES, PANEL, _squared_norm, add_clipped
-
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="Triton is not installed (Linux only)"
-)
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
 @pytest.fixture(scope="module")
