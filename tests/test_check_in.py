@@ -63,6 +63,9 @@ def test_a_trace_that_cannot_be_read_is_one_line(content: str, message: str, tmp
 def test_a_trace_that_is_not_there_or_not_text_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read check-ins .*: No such file"):
         read_check_ins(tmp_path / "none.csv", 24)
+    for place in (Path("/dev/zero"), tmp_path):
+        with pytest.raises(ConfigError, match=r"must be a file; got something else"):
+            read_check_ins(place, 24)
     (tmp_path / "bytes.csv").write_bytes(b"user,time\n\xff\xfe,1\n")
     with pytest.raises(ConfigError, match=r"cannot read check-ins"):
         read_check_ins(tmp_path / "bytes.csv", 24)

@@ -33,6 +33,8 @@ def read_check_ins(path: Path, rounds_per_day: int) -> CheckIns:
         ConfigError: unreadable, other columns, no row, a time that is none, or more than 4000 days.
     """
     ids, times = [], []
+    if path.exists() and not path.is_file():  # a device may never end
+        raise ConfigError(f"check-ins {path} must be a file; got something else.")
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file)
