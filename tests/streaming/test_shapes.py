@@ -17,9 +17,10 @@ from support.streams import BUDGET, releases, run_once, sample, write_rows
 
 from fedmf.cli.app import run as run_command
 from fedmf.cli.plots import draw_means
+from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.streaming import Layout, Settings, open_run
-from fedmf.streaming.outputs import Renderer
+from fedmf.streaming.outputs import Renderer, open_output
 from fedmf.streaming.plans import StreamPlan, plan_stream
 from fedmf.streaming.released import Releases
 
@@ -146,3 +147,9 @@ def test_the_command_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     capsys.readouterr()
     assert run_command([*command.split(), "--plot", "means.txt"]) == 2
     assert "must end in" in one_line(capsys)
+
+
+def test_an_output_that_cannot_be_opened_is_said_as_every_other_mistake_is() -> None:
+    output = open_output(Path("/proc/fedmf.jsonl"), fresh=False)
+    with pytest.raises(ConfigError, match=r"^output .file. must be writable; got /proc/fedmf\.jsonl: "):
+        output.begin(0)

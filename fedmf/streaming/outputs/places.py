@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmf.errors import ConfigError
 from fedmf.records import replace_durably
 from fedmf.streaming.outputs.renderer import Renderer
 from fedmf.streaming.outputs.shapes import SHAPES, Shape
@@ -68,7 +69,9 @@ class TextFile(Output):
         try:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise ValueError(f"output (file) must be writable; got {self._path}: {error.strerror}.") from None
+            raise ConfigError(
+                f"output (file) must be writable; got {self._path}: {error.strerror}."
+            ) from None
         whole = os.fstat(self._descriptor).st_size >= written
         self._size = written if whole else 0
         os.ftruncate(self._descriptor, self._size)
