@@ -149,13 +149,21 @@ def _json(audited: Audit | EndToEnd | CanaryFinding) -> str:
     return json.dumps({**dataclasses.asdict(audited), "refuted": audited.refuted}, indent=2)
 
 
+def _claim(audited: Audit | EndToEnd | CanaryFinding) -> str:
+    from fedmf.accounting import at_least
+
+    return (
+        f"ε = {at_least(audited.epsilon_claimed, 4)} at δ = {at_least(audited.delta)}, as μ-GDP "
+        f"{at_least(audited.mu_claimed, 4)}"
+    )
+
+
 def _text(audited: Audit) -> str:
-    from fedmf.accounting import at_least, at_most
+    from fedmf.accounting import at_most
 
     bound = audited.bound
     return (
-        f"claimed   ε = {at_least(audited.epsilon_claimed, 4)} at δ = {at_least(audited.delta)}, as "
-        f"μ-GDP {at_least(audited.mu_claimed, 4)}\n"
+        f"claimed   {_claim(audited)}\n"
         f"measured  ε ≥ {at_most(bound.epsilon_gdp, 4)} (as μ-GDP {at_most(bound.mu, 4)}), confidence "
         f"{audited.confidence:g}\n"
         f"          ε ≥ {at_most(bound.epsilon, 4)} without assuming a Gaussian trade-off\n"
@@ -166,12 +174,11 @@ def _text(audited: Audit) -> str:
 
 
 def _text_end_to_end(audited: EndToEnd) -> str:
-    from fedmf.accounting import at_least, at_most
+    from fedmf.accounting import at_most
 
     bound = audited.bound
     lines = [
-        f"claimed    ε = {at_least(audited.epsilon_claimed, 4)} at δ = {at_least(audited.delta)}, as "
-        f"μ-GDP {at_least(audited.mu_claimed, 4)}",
+        f"claimed    {_claim(audited)}",
         f"canaries   ε ≥ {at_most(bound.epsilon_gdp, 4)} (as μ-GDP {at_most(bound.mu, 4)}) from "
         f"{audited.canaries} of them in real runs; all limits together hold with confidence "
         f"{audited.confidence:g}",
@@ -185,12 +192,11 @@ def _text_end_to_end(audited: EndToEnd) -> str:
 
 
 def _text_of_a_run(found: CanaryFinding) -> str:
-    from fedmf.accounting import at_least, at_most
+    from fedmf.accounting import at_most
 
     bound = found.bound
     return (
-        f"claimed   ε = {at_least(found.epsilon_claimed, 4)} at δ = {at_least(found.delta)}, as "
-        f"μ-GDP {at_least(found.mu_claimed, 4)}\n"
+        f"claimed   {_claim(found)}\n"
         f"measured  ε ≥ {at_most(bound.epsilon, 4)} (as μ-GDP {at_most(bound.mu, 4)}) at "
         f"{100 * bound.confidence:g} % confidence\n"
         f"          {bound.guessed} of {bound.judged} canaries' coins guessed rightly from {found.rounds} "

@@ -4,37 +4,29 @@ import dataclasses
 import os
 import signal
 import time
-from typing import Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data import FederatedDataset, InMemoryDataset
+from fedmf.data import InMemoryDataset
 from fedmf.runs import FunctionTask
 from fedmf.training import Task
 
 from .small_runs import linear_task
+from .wrapped_data import WrappedData
 
 #: Who does what under "all".
 ALL = {1: "killed", 2: "exits", 3: "raises"}
 VICTIM = 2
 
 
-class Hostile(FederatedDataset):
+class Hostile(WrappedData):
     """A data set in which users do something when their examples are read: one of them, or several."""
 
     def __init__(self, inner: InMemoryDataset, behaviour: str) -> None:
-        self.inner, self.behaviours = inner, ALL if behaviour == "all" else {VICTIM: behaviour}
-        self.user_ids, self.classes = inner.user_ids, inner.classes
-        self.test_features, self.test_labels = inner.test_features, inner.test_labels
-
-    def index_of(self, user_id: str) -> int:
-        return self.inner.index_of(user_id)
-
-    def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.inner.sizes(users)
+        super().__init__(inner)
+        self.behaviours = ALL if behaviour == "all" else {VICTIM: behaviour}
 
     def examples(self, users: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         for user in self.behaviours.keys() & set(users.tolist()):
@@ -48,9 +40,6 @@ class Hostile(FederatedDataset):
             if behaviour == "raises":
                 raise OSError("cannot be decoded")
         return self.inner.examples(users)
-
-    def to(self, device: torch.device | str) -> Self:
-        return self
 
 
 def hostile(source: FunctionTask) -> Task:

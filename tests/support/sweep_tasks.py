@@ -7,16 +7,16 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.data import FederatedDataset
 from fedmf.runs import FunctionTask, run_of
 from fedmf.training import Task
+
+from .wrapped_data import WrappedData
 
 KEYS = {
     "data.kind": "synthetic",
@@ -27,19 +27,12 @@ KEYS = {
 }
 
 
-class Held(FederatedDataset):
+class Held(WrappedData):
     """A run on it stays in the middle while its folder has a file "hold"; a file "held" says that it does."""
 
     def __init__(self, inner: FederatedDataset) -> None:
-        self.inner, self.asked = inner, 0
-        self.user_ids, self.classes = inner.user_ids, inner.classes
-        self.test_features, self.test_labels = inner.test_features, inner.test_labels
-
-    def index_of(self, user_id: str) -> int:
-        return self.inner.index_of(user_id)
-
-    def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.inner.sizes(users)
+        super().__init__(inner)
+        self.asked = 0
 
     def examples(self, users: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         self.asked += 1
@@ -47,9 +40,6 @@ class Held(FederatedDataset):
             Path("held").touch()
             time.sleep(0.05)
         return self.inner.examples(users)
-
-    def to(self, device: torch.device | str) -> Self:
-        return self
 
 
 def make(given: FunctionTask) -> Task:

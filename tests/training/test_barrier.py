@@ -2,13 +2,13 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Self
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 from support.training_cases import cohort, mlp, trainer_for
+from support.wrapped_data import WrappedData
 from torch import Tensor, nn
 
 from fedmf.data import FederatedDataset
@@ -62,19 +62,12 @@ FAULTS: dict[str, tuple[Callable[[Tensor, Tensor], Examples], str]] = {
 }
 
 
-class Tampered(FederatedDataset):
+class Tampered(WrappedData):
     """A data set in which one user's examples are something else."""
 
     def __init__(self, inner: FederatedDataset, change: Callable[[Tensor, Tensor], Examples]) -> None:
-        self.inner, self.change = inner, change
-        self.user_ids, self.classes = inner.user_ids, inner.classes
-        self.test_features, self.test_labels = inner.test_features, inner.test_labels
-
-    def index_of(self, user_id: str) -> int:
-        return self.inner.index_of(user_id)
-
-    def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.inner.sizes(users)
+        super().__init__(inner)
+        self.change = change
 
     def examples(self, users: NDArray[np.int64]) -> Examples:
         parts = [self.inner.examples(np.array([user])) for user in users]
@@ -86,9 +79,6 @@ class Tampered(FederatedDataset):
             if len(changed) > 1
             else changed[0]
         )
-
-    def to(self, device: torch.device | str) -> Self:
-        return self
 
 
 class TogetherTampered(Tampered):

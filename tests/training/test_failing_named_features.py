@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from support.named_features import TRAINED, masked_task
 from support.training_cases import LENGTH
+from support.wrapped_data import WrappedData
 from torch import Tensor
 
-from fedmf.data import FederatedDataset, InMemoryDataset
+from fedmf.data import InMemoryDataset
 from fedmf.training import (
     FixedPointSum,
     LocalSGD,
@@ -49,25 +50,16 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Tensor]], Any], str]] = {
 VICTIM = 4
 
 
-class Tampered(FederatedDataset):
+class Tampered(WrappedData):
     """One user's features are something else."""
 
     def __init__(self, inner: InMemoryDataset, change: Callable[[dict[str, Tensor]], Any]) -> None:
-        self.inner, self.change, self.user_ids = inner, change, inner.user_ids
-        self.test_features, self.test_labels = inner.test_features, inner.test_labels
-
-    def index_of(self, user_id: str) -> int:
-        return self.inner.index_of(user_id)
-
-    def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.inner.sizes(users)
+        super().__init__(inner)
+        self.change = change
 
     def examples(self, users: NDArray[np.int64]) -> tuple[Any, Tensor]:
         features, labels = self.inner.examples(users)
-        return (self.change(features) if VICTIM in users else features), labels
-
-    def to(self, device: torch.device | str) -> Self:
-        return self
+        return (self.change(features) if VICTIM in users else features), labels  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("engine", ["auto", "vectorised", "loop"])
