@@ -20,6 +20,7 @@ from fedmf.optim import RoundRelease, ServerSGD
 from fedmf.optim.move import Move
 from fedmf.runs import ObserverError, Run, canary_finding, read_header, run_of, verify_statement
 from fedmf.runs.canaries import CANARY_ROWS, CanaryTeam, coins_of
+from fedmf.runs.canaries.rows import CanaryRows
 from fedmf.runs.tables import dotted_keys
 from fedmf.training import FixedPointSum
 from fedmf.training.clipping import fixed_point
@@ -266,3 +267,13 @@ def test_options_of_a_configuration_are_refused_for_a_directory(
 ) -> None:
     assert command(["audit", str(whole[0]), *options]) == 2
     assert "take a configuration; got a run directory" in capsys.readouterr().err
+
+
+def test_a_row_that_was_written_in_part_stops_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = CanaryRows(tmp_path, rounds=2, count=3)
+    rows.create()
+    monkeypatch.setattr("os.pwrite", lambda _file, content, _at: len(content) - 8)
+    with pytest.raises(OSError, match="No space left"):
+        rows.put(0, np.zeros(3))

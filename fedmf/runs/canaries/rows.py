@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Final
@@ -46,7 +47,8 @@ class CanaryRows:
         content = row.astype("<f8").tobytes()
         file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            os.pwrite(file, content, t * len(content))
+            if os.pwrite(file, content, t * len(content)) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(file)
         finally:
             os.close(file)
