@@ -1,0 +1,134 @@
+"""Records of earlier releases are read, accounted for and, where their meaning did not change, gone on with.
+
+The samples were made by `make.py` with the code whose format of run headers their folder names; see there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmf.cli.app import run as command
+
+HERE = Path(__file__).parent
+SAMPLES = sorted(HERE.glob("*/*.tar.xz"))
+RUNS = [path for path in SAMPLES if not path.name.startswith(("stream-", "sweep", "wrapper"))]
+STREAMS = [path for path in SAMPLES if path.name.startswith("stream-")]
+WRAPPED = [path for path in SAMPLES if path.name.startswith("wrapper")]
+SWEEPS = [path for path in SAMPLES if path.name.startswith("sweep")]
+#: Figures of a statement come from float64 formulas and searches with this tolerance.
+CLOSE = 1e-6
+#: Released models: processors differ in the last bits of float32 training, which noise of fixed size hides.
+MODEL = 1e-4
+
+
+def name_of(path: Path) -> str:
+    return f"{path.parent.name}-{path.name.removesuffix('.tar.xz')}"
+
+
+def unpacked(sample: Path, into: Path) -> tuple[Path, dict[str, Any]]:
+    """The directory, and what was noted of it."""
+    folder = into / "sample"
+    with tarfile.open(sample) as archive:
+        archive.extractall(folder, filter="data")
+    noted = sample.with_name(sample.name.replace(".tar.xz", ".json"))
+    return folder, json.loads(noted.read_text()) if noted.exists() else {}
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What the command prints; it succeeds."""
+    capsys.readouterr()
+    status = command(list(arguments))
+    captured = capsys.readouterr()
+    assert status == 0, captured.err
+    return captured.out
+
+
+def differences(noted: object, now: object, place: str = "") -> Iterator[str]:
+    """Where a statement of today says something else than was noted; it may say more."""
+    if isinstance(noted, dict) and isinstance(now, dict):
+        for key, value in noted.items():
+            if key not in now:
+                yield f"{place}.{key} is gone"
+            else:
+                yield from differences(value, now[key], f"{place}.{key}")
+    elif isinstance(noted, list) and isinstance(now, list) and len(noted) == len(now):
+        for i, (one, other) in enumerate(zip(noted, now, strict=True)):
+            yield from differences(one, other, f"{place}[{i}]")
+    elif isinstance(noted, float) and isinstance(now, float | int):
+        if not math.isclose(noted, now, rel_tol=CLOSE, abs_tol=1e-12):
+            yield f"{place}: {noted} became {now}"
+    elif noted != now:
+        yield f"{place}: {noted!r} became {now!r}"
+
+
+#: Sentences, and what the machine measured: their words may improve.
+_FREE = ("not_covered", "assumptions", "stated_by", "seconds", "software", "notes", "caveats")
+
+
+def figures(statement: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in statement.items() if key not in _FREE}
+
+
+def test_there_are_samples_of_every_kind_of_run() -> None:
+    assert len(RUNS) >= 19
+    assert len(STREAMS) >= 7
+
+
+@pytest.mark.parametrize("sample", [*RUNS, *WRAPPED, *STREAMS], ids=name_of)
+def test_a_sample_says_what_it_said(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, noted = unpacked(sample, tmp_path)
+    now = json.loads(output(capsys, "account", str(folder), "--json"))
+    assert list(differences(figures(noted["stopped"]), now)) == []
+
+
+@pytest.mark.parametrize("sample", RUNS, ids=name_of)
+def test_a_sample_goes_on_to_the_end_it_had(
+    sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, noted = unpacked(sample, tmp_path)
+    output(capsys, "simulate", "--resume", str(folder))
+    now = json.loads(output(capsys, "account", str(folder), "--json"))
+    assert list(differences(figures(noted["ended"]), now)) == []
+    if "model" in noted:
+        from safetensors.numpy import load_file
+
+        output(capsys, "export", str(folder), "--output", str(tmp_path / "model.safetensors"))
+        arrays = load_file(tmp_path / "model.safetensors")
+        flat = [float(x) for key in sorted(arrays) for x in arrays[key].reshape(-1)]
+        assert flat == pytest.approx(noted["model"], abs=MODEL)
+
+
+@pytest.mark.parametrize("sample", STREAMS, ids=name_of)
+def test_a_stream_goes_on_to_the_end_it_had(
+    sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, noted = unpacked(sample, tmp_path)
+    rows = tmp_path / "rows.csv"
+    rows.write_text("\n".join(noted["input"]) + "\n")
+    printed = output(capsys, "stream", "--input", str(rows), "--state", str(folder), *noted["options"])
+    lines = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    before = [json.loads(line) for line in noted["second"].splitlines() if line.startswith("{")]
+    assert list(differences(before, lines)) == []
+    now = json.loads(output(capsys, "account", str(folder), "--json"))
+    assert list(differences(figures(noted["ended"]), now)) == []
+
+
+@pytest.mark.parametrize("sample", SWEEPS, ids=name_of)
+def test_a_finished_sweep_goes_on_without_a_run(
+    sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, noted = unpacked(sample, tmp_path)
+    for name, text in noted["files"].items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedmf.runs.run.Run.start", lambda *_, **__: pytest.fail("a run was made"))
+    table = (folder / noted["table"]).read_text()
+    output(capsys, "sweep", "sweep.toml", "--out", str(folder))
+    assert (folder / noted["table"]).read_text() == table
