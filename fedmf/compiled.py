@@ -1,35 +1,38 @@
-"""Compiled functions over arrays."""
+"""Compiled functions over arrays, and their machine code, which is kept."""
 
 from __future__ import annotations
 
+import os
+import pickle
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from fedmf.kept_files import KeptFiles, cache_directory
+
 __all__ = ["compiled", "fused_multiply_add", "inlined"]
 
 _IMPORT = re.compile(r"^from ([\w.]+) import (\([^)]*\)|.*)$", re.MULTILINE)
+_LARGEST, _MOST = 2**26, 2**29
 
 
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile for this processor, free of the interpreter lock; keep the machine code where possible.
 
-    Machine code holds the functions and constants that it uses, those of other files too, but numba looks at
-    the function's own file only when it asks whether kept code is of today. So the name that code is kept
-    under says what was read: the contents of the file and of all that it imports from its own package.
+    Machine code holds the functions and constants that it uses, those of other files too. So its name says
+    what was read: the contents of the file and of all that it imports from its own package.
     """
     from numba import njit
 
-    options = {"nogil": True, "error_model": "numpy"}
     function.__qualname__ += f"_{_contents(function.__module__)}"
-    try:
-        return njit(cache=True, **options)(function)
-    except RuntimeError:  # numba finds no folder it may write to
-        return njit(**options)(function)
+    program: Any = njit(nogil=True, error_model="numpy")(function)
+    program._cache = _KeptCode(function)
+    return program
 
 
 def inlined(function: Callable[..., Any]) -> Any:
@@ -41,6 +44,96 @@ def inlined(function: Callable[..., Any]) -> Any:
     from numba import njit
 
     return njit(inline="always", nogil=True, error_model="numpy")(function)
+
+
+class _KeptCode:
+    """What numba asks a function's cache, answered by one file for each signature.
+
+    numba's own cache has an index beside numbered files, which processes that start together may leave at
+    odds with each other: one signature's code was then called with another's arguments. It also reads its
+    files as they are, wherever it may write, whoever wrote them.
+
+    Guarantees:
+        Code that is loaded was made from this function's source, for this signature, this processor and these
+        versions of numba and Python, by this user. All else is compiled again; nothing here is an error.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    @property
+    def cache_path(self) -> str | None:
+        """Where the code is."""
+        files = _kept_code()
+        return None if files is None else str(files.folder)
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        """Code for a signature; None if there is none."""
+        from numba.core.compiler import CompileResult
+
+        target.refresh()
+        files = _kept_code()
+        name = self._name(signature, target.codegen())
+        content = None if files is None or name is None else files.read(name)
+        if content is None:
+            return None
+        with suppress(Exception):  # whatever it is, the code is made again
+            found: Any = CompileResult._rebuild(target, *pickle.loads(content))
+            if self._describes(found, signature):
+                return found
+        return None
+
+    def save_overload(self, signature: Any, result: Any) -> None:
+        """Keep code for a signature."""
+        from numba.core.serialize import dumps
+
+        files = _kept_code()
+        name = self._name(signature, result.codegen)
+        if files is None or name is None or result.lifted or result.library.has_dynamic_globals:
+            return
+        with suppress(Exception):  # what cannot be pickled is made again
+            files.write(name, dumps(result._reduce()))
+
+    def _describes(self, found: Any, signature: Any) -> bool:
+        own = (self._function.__module__, self._function.__qualname__, _arguments(signature))
+        return (found.fndesc.modname, found.fndesc.qualname, tuple(found.signature.args)) == own
+
+    def _name(self, signature: Any, codegen: Any) -> str | None:
+        """Of the file; None for types that are of this process alone."""
+        import numba
+        from numba.core.serialize import dumps
+
+        arguments = str(_arguments(signature))
+        if " at 0x" in arguments:
+            return None
+        code = self._function.__code__
+        cells = tuple(cell.cell_contents for cell in self._function.__closure__ or ())
+        digest = sha256()
+        for part in (
+            self._function.__module__,
+            self._function.__qualname__,
+            str(code.co_firstlineno),
+            arguments,
+            repr(codegen.magic_tuple()),
+            numba.__version__,
+            sys.version,
+        ):
+            digest.update(part.encode() + b"\0")
+        digest.update(sha256(code.co_code).digest() + dumps(cells))
+        return digest.hexdigest()
+
+
+def _kept_code() -> KeptFiles | None:
+    """Under NUMBA_CACHE_DIR if that is set, else where designs are; None if nothing is to be kept."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR", "")
+    root = Path(chosen) if chosen else cache_directory()
+    return None if root is None else KeptFiles(root, "code", _LARGEST, _MOST)
+
+
+def _arguments(signature: Any) -> tuple[Any, ...]:
+    from numba.core.sigutils import normalize_signature
+
+    return tuple(normalize_signature(signature)[0])
 
 
 @cache

@@ -1,11 +1,21 @@
-"""Machine code that is kept is that of today's source, of whatever file it came from."""
+"""Machine code that is kept is that of today's source and one signature, by this user; else there is none."""
 
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedmf.compiled import compiled
+from fedmf.kept_files import KeptFiles
 
 FILES = {
     "__init__.py": "",
@@ -55,3 +65,87 @@ def test_kept_code_follows_every_file_it_was_made_from(tmp_path: Path) -> None:
     (package / "constants.py").write_text("OFFSET = 2.0\n")
     assert run(tmp_path) == [140.0, 0.0]
     assert run(tmp_path) == [140.0, 1.0]
+
+
+def fresh(function: Callable[..., Any]) -> Any:
+    """The function as another process compiles it."""
+    copy = types.FunctionType(function.__code__, function.__globals__, function.__name__)
+    copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
+    return compiled(copy)
+
+
+def last(x: Any) -> Any:
+    return x[-1]
+
+
+def first(x: Any) -> Any:
+    return x[0]
+
+
+SINGLE, DOUBLE = np.arange(3, dtype=np.float32), np.arange(3, dtype=np.float64)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    return tmp_path / f"code-{os.geteuid()}"
+
+
+def files(folder: Path) -> set[Path]:
+    return set(folder.iterdir()) if folder.exists() else set()
+
+
+def hits(program: Any) -> int:
+    return sum(program.stats.cache_hits.values())
+
+
+def test_signatures_have_files_of_their_own(folder: Path) -> None:
+    program = fresh(last)
+    assert (program(SINGLE), program(DOUBLE)) == (2.0, 2.0)
+    assert len(files(folder)) == 2
+    again = fresh(last)
+    assert (again(DOUBLE), again(SINGLE), hits(again)) == (2.0, 2.0, 2)
+
+
+def test_exchanged_and_damaged_files_are_compiled_again(folder: Path) -> None:
+    fresh(last)(SINGLE)
+    (single,) = files(folder)
+    fresh(last)(DOUBLE)
+    (double,) = files(folder) - {single}
+    one, two = single.read_bytes(), double.read_bytes()
+    for contents in ((two, one), (one[:-1], b""), (pickle.dumps(print), os.urandom(50))):
+        single.write_bytes(contents[0])
+        double.write_bytes(contents[1])
+        program = fresh(last)
+        assert (program(SINGLE), program(DOUBLE), hits(program)) == (2.0, 2.0, 0)
+    program = fresh(last)
+    assert (program(SINGLE), program(DOUBLE), hits(program)) == (2.0, 2.0, 2)
+
+
+@pytest.mark.parametrize("other", ["signature", "function", "no code"])
+def test_what_was_loaded_is_compared_with_what_was_asked_for(
+    folder: Path, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a right name and digest, as only the user could have made it."""
+    (fresh(last)(DOUBLE) if other == "signature" else fresh(first)(SINGLE))
+    (wrong,) = files(folder)
+    content = KeptFiles(folder.parent, "code", 2**20, 2**20).read(wrong.name)
+    monkeypatch.setattr(KeptFiles, "read", lambda *_: content if other != "no code" else pickle.dumps((1, 2)))
+    program = fresh(last)
+    assert (program(SINGLE), hits(program)) == (2.0, 0)
+
+
+def test_nothing_is_kept_if_so_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    monkeypatch.setenv("FEDMF_CACHE", "off")
+    program = fresh(last)
+    assert (program(SINGLE), program.stats.cache_path) == (2.0, None)
+    monkeypatch.setenv("FEDMF_CACHE", str(tmp_path))
+    assert program(DOUBLE) == 2.0
+    assert len(files(tmp_path / f"code-{os.geteuid()}")) == 1
+
+
+def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "inside"))
+    assert fresh(last)(SINGLE) == 2.0

@@ -17,12 +17,12 @@ from fedmf.training.clipping import (
 from fedmf.training.evaluation import ExampleTotals, centred, evaluate_users, judgement_ranges, judgements
 from fedmf.training.isolated import IsolatedTrainer
 from fedmf.training.kinds import classification, multi_label, next_token, regression, tagging
-from fedmf.training.local import LocalTrainer, Trainer
+from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.losses import cross_entropy
-from fedmf.training.made_up import seconds_of_training
 from fedmf.training.metrics import ACCURACY, AUC, F1, MAE, METRICS, PERPLEXITY, RMSE, TOKEN_ACCURACY, Metric
 from fedmf.training.task import Task
+from fedmf.training.trainer import Trainer, checked_sum, seconds_of_training
 from fedmf.training.trial import preflight
 from fedmf.training.workers import on_all_cores
 
@@ -51,6 +51,7 @@ __all__ = [
     "UserFailure",
     "UserLimits",
     "centred",
+    "checked_sum",
     "classification",
     "clip",
     "clip_to_fixed_point",

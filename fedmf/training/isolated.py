@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,7 +61,7 @@ class IsolatedTrainer:
         self, task: Task, build: Callable[[], Task], local: LocalSGD, limits: UserLimits | None = None
     ) -> None:
         self.task, self.local, self.limits = task, local, limits or UserLimits()
-        self.confined = False
+        self.confined, self._build = False, build
         self._workers = Workers(lambda: _Helper(build, task.device.type, local, self.limits))
 
     def add_updates(
@@ -115,6 +116,10 @@ class IsolatedTrainer:
             if failure is not None:
                 failed.append(failure)
         return rows, failed
+
+    def reference(self) -> IsolatedTrainer:
+        """See `Trainer.reference`."""
+        return IsolatedTrainer(self.task, self._build, replace(self.local, engine="loop"), self.limits)
 
 
 class _Helper:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from fedmf.training.barrier import (
     silent,
 )
 from fedmf.training.batches import Shape, groups_of, shape_of, step_rows
-from fedmf.training.clipping import ClippedRows, FixedPointSum, UpdateSum
+from fedmf.training.clipping import ClippedRows, UpdateSum
 from fedmf.training.engines import PROGRAM_USERS, chosen, compiled_programs, gradient_program
 from fedmf.training.evaluation import judgements
 from fedmf.training.gradients import Accumulation, Batch, aligned_empty
@@ -33,36 +34,11 @@ from fedmf.training.shuffling import user_seed
 from fedmf.training.task import Task
 from fedmf.training.workers import Workers, single_threaded_kernels
 
-__all__ = ["LocalTrainer", "Trainer"]
+__all__ = ["LocalTrainer"]
 
 _log = logging.getLogger("fedmf")
 
 T = TypeVar("T")
-
-
-class Trainer(Protocol):
-    """What trains users and adds up their updates."""
-
-    task: Task
-    confined: bool  # whether models are shown to code of fedmf and torch alone, in this process
-
-    def add_updates(
-        self, parameters: Tensor, user_ids: Sequence[str], t: int, total: UpdateSum
-    ) -> list[UserFailure]:
-        """See `LocalTrainer.add_updates`."""
-        ...
-
-    def clipped_rows(
-        self, parameters: Tensor, user_ids: Sequence[str], t: int, clip_norm: float
-    ) -> tuple[Tensor, list[UserFailure]]:
-        """See `LocalTrainer.clipped_rows`."""
-        ...
-
-    def judge(
-        self, parameters: Tensor, user_ids: Sequence[str], loss_bound: float
-    ) -> tuple[Tensor, list[UserFailure]]:
-        """See `LocalTrainer.judge`."""
-        ...
 
 
 class LocalTrainer:
@@ -162,7 +138,7 @@ class LocalTrainer:
             return into.add_updates(models, origin)
 
         def compiled(group: Group, into: UpdateSum, failures: Failures) -> bool:
-            if group.program == 0 or not isinstance(into, FixedPointSum):
+            if group.program == 0 or not into.takes_programs:
                 return False
             trained.append(len(group))
             for user, (stage, reason) in received[group.program - 1].add_to(into, group):
@@ -223,6 +199,10 @@ class LocalTrainer:
     ) -> tuple[Tensor, list[UserFailure]]:
         """What users' own examples say of a model: see `judgements`."""
         return judgements(self.task, parameters, user_ids, loss_bound, self.limits)
+
+    def reference(self) -> LocalTrainer:
+        """See `Trainer.reference`."""
+        return LocalTrainer(self.task, replace(self.local, engine="loop"), 1, self.limits)
 
     def _groups(self, user_ids: Sequence[str], t: int, failures: Failures) -> Iterator[Group]:
         """The users who own examples within the limits, in groups."""

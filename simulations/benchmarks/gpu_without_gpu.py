@@ -140,10 +140,12 @@ def clip_rows() -> list[Row]:
         total += clip_to_fixed_point(rows - origin, 1.0)[0].sum(dim=0)
     entries = USERS * d
     norms = clip_code("sum_squares", SHIFTED=True)
+    checks = clip_code("square_integers", SHIFTED=True)
     sums = clip_code("add_scaled", COLUMNS=gpu_kernels.COLUMNS, USERS=gpu_kernels.USERS, SHIFTED=True)
-    assert norms.spills == sums.spills == 0
-    (norm_bytes, norm_work), (sum_bytes, sum_work) = loaded(norms), loaded(sums)
-    moved = norm_bytes + 8 / BLOCK + sum_bytes + (4 + 8 + 8) / gpu_kernels.USERS
+    assert norms.spills == checks.spills == sums.spills == 0
+    (norm_bytes, norm_work), (check_bytes, check_work) = loaded(norms), loaded(checks)
+    sum_bytes, sum_work = loaded(sums)
+    moved = norm_bytes + check_bytes + 16 / BLOCK + sum_bytes + (4 + 8 + 8) / gpu_kernels.USERS
     held = (8 * -(-d // BLOCK) + 8 + 8 + 2) / d
     local = LocalSGD(batch_size=WIDTH_OF_STEP)
     grouping = LocalTrainer(task, local, group_size=8)._grouping
@@ -152,7 +154,7 @@ def clip_rows() -> list[Row]:
     return [
         ("clip and sum: read and written", "bytes/entry", counted.moved / entries, moved),
         ("clip and sum: held beside rows", "bytes/entry", counted.most / entries, held),
-        ("clip and sum: issued", "instructions/entry", None, norm_work + sum_work),
+        ("clip and sum: issued", "instructions/entry", None, norm_work + check_work + sum_work),
         ("a user of an MLP, steps of 20: held", "bytes/entry", user + counted.most / entries, user),
         ("a user of an MLP, steps of 20: planned for", "bytes/entry", PLANNED_BEFORE, user),
     ]

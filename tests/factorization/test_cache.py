@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,8 @@ import pytest
 from fedmf.factorization.matrices.closed_form import bisr
 from fedmf.factorization.matrices.strategy_matrix import Factorization
 from fedmf.factorization.matrices.toeplitz import Toeplitz, normalized
-from fedmf.factorization.mechanisms.cache import cache_directory, remembered
+from fedmf.factorization.mechanisms.cache import remembered
+from fedmf.kept_files import KeptFiles, cache_directory
 from fedmf.participation import Participation
 
 CALLS: list[object] = []
@@ -34,7 +36,7 @@ CONTRACT = Participation(64, 2, 8)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     CALLS.clear()
     monkeypatch.setenv("FEDMF_CACHE", str(tmp_path / "kept"))
-    return tmp_path / "kept" / "factorizations"
+    return tmp_path / "kept" / f"designs-{os.geteuid()}"
 
 
 def same(first: Factorization, second: Factorization) -> bool:
@@ -47,7 +49,7 @@ def test_a_request_is_computed_once_and_read_back_exactly(folder: Path) -> None:
     assert CALLS == [3]
     assert same(first, again)
     assert type(first) is type(again)
-    assert [entry.suffix for entry in folder.iterdir()] == [".zip"]
+    assert len(list(folder.iterdir())) == 1
 
 
 def test_every_part_of_a_request_counts(folder: Path) -> None:
@@ -80,11 +82,45 @@ def test_a_damaged_entry_is_replaced(folder: Path, damage: str) -> None:
     CALLS.clear()
     assert same(wrapped(CONTRACT, 3), truth)
     assert CALLS == [3]
-    if damage != "folder":
-        assert entry.read_bytes() == whole
-        assert same(wrapped(CONTRACT, 3), truth)
-        assert CALLS == [3]
-    assert not [name for name in folder.iterdir() if name.suffix == ".part"]
+    assert entry.read_bytes() == whole
+    assert same(wrapped(CONTRACT, 3), truth)
+    assert CALLS == [3]
+    assert [name for name in folder.iterdir() if len(name.name) != 64] == []
+
+
+FORGED = {
+    "another horizon": ({"rounds": 63}, b""),
+    "a huge horizon": ({"rounds": 10**9}, b""),
+    "too many coefficients": ({"coefficients": [1.0] * 65}, b""),
+    "another type": ({"type": "diagonal", "entries": [1.0] * 64}, b""),
+    "an inverse that overflows": ({"coefficients": [1.0, 1e9]}, b""),
+    "an infinite number": ({"coefficients": {"floats": 20}}, np.full(20, np.inf).tobytes()),
+    "fewer numbers than said": ({"coefficients": {"floats": 20}}, np.ones(19).tobytes()),
+    "more numbers than said": ({"coefficients": {"floats": 20}}, np.ones(21).tobytes()),
+    "half a number": ({"coefficients": {"floats": 20}}, np.ones(20).tobytes() + b"x"),
+    "a negative length": ({"coefficients": {"floats": -1}}, b""),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_an_entry_that_cannot_be_the_result_is_replaced(folder: Path, what: str) -> None:
+    """Under a right name and digest: whoever has the user's rights can write so."""
+
+    def toeplitz(participation: Participation) -> Toeplitz:
+        CALLS.append(participation)
+        return Toeplitz([1.0, 0.5], participation.rounds)
+
+    wrapped = remembered(toeplitz, version=1)
+    truth = wrapped(CONTRACT)
+    (entry,) = folder.iterdir()
+    described, numbers = FORGED[what]
+    changed = json.dumps({**truth.to_dict(), **described}).encode()
+    files = KeptFiles(folder.parent, "designs", 2**20, 2**20)
+    files.write(entry.name, changed + b"\n" + numbers)
+    assert same(wrapped(CONTRACT), truth)
+    assert len(CALLS) == 2
+    assert same(wrapped(CONTRACT), truth)
+    assert len(CALLS) == 2
 
 
 @pytest.fixture

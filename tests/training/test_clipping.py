@@ -13,13 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedmf.training.clipping.fixed_point import (
-    FRACTION_BITS,
-    MAX_USERS,
-    FixedPointSum,
-    clip,
-    clip_to_fixed_point,
-)
+from fedmf.training.clipping.fixed_point import MAX_USERS, FixedPointSum
+from fedmf.training.clipping.integers import FRACTION_BITS, clip, clip_to_fixed_point
 
 UNIT = 2**FRACTION_BITS
 laws = settings(derandomize=True, max_examples=150, deadline=None, database=None)

@@ -8,7 +8,7 @@ import torch
 
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix
 from fedmf.training.clipping.energies import fixed_point_energies
-from fedmf.training.clipping.fixed_point import clip_to_fixed_point
+from fedmf.training.clipping.integers import clip_to_fixed_point
 from fedmf.training.clipping.pair_sum import ClippedSums, FixedPointPair
 
 UNIT = 2**40

@@ -10,7 +10,7 @@ import torch
 from support.triton_worker import compiler, interpreter, needs_gpu, needs_triton
 
 from fedmf.training import CountedSum
-from fedmf.training.clipping.fixed_point import FRACTION_BITS, _flat_rows, _margin
+from fedmf.training.clipping.integers import FRACTION_BITS, margin
 from fedmf.training.clipping.kernel import BLOCK, LANES, PANEL, _squared_norm, add_clipped
 
 
@@ -51,18 +51,35 @@ def test_the_interpreted_kernels_give_the_bits_of_the_cpu(case, interpret) -> No
     origin = origin * 0.01 if shifted else None
     wanted = CountedSum(dimension, zeta)
     mask = wanted.add_updates(rows[:, :dimension], origin)
-    scale = _margin(dimension) * 2.0**FRACTION_BITS
+    scale = margin(dimension) * 2.0**FRACTION_BITS
     total, signs, finite = interpret("clip_and_sum", rows, dimension, origin, zeta, scale)
     assert torch.equal(finite, mask)
     assert torch.equal(total, wanted.fixed_point)
     assert int(signs.sum()) == wanted.signs
     assert total.any()
-    # In units so small that the last bit of a norm shows.
-    flat, step = _flat_rows(rows[:, :dimension])
-    small, no_signs, seen = np.zeros(dimension, np.int64), np.zeros(1, np.int64), np.zeros(users, bool)
-    add_clipped(flat, step, None if origin is None else origin.numpy(), zeta, 2.0**55, small, no_signs, seen)
-    total, _, _ = interpret("clip_and_sum", rows, dimension, origin, zeta, 2.0**55)
-    assert np.array_equal(total.numpy(), small)
+    # The last bit of a norm.
+    squares = interpret("row_squares", rows, dimension, origin)
+    partial, start = np.zeros(BLOCK // PANEL * LANES), None if origin is None else origin.numpy()
+    for row, square in zip(rows[:, :dimension].numpy(), squares.numpy(), strict=True):
+        assert np.array_equal(_squared_norm(row, start, partial), square, equal_nan=True)
+
+
+@needs_triton
+@pytest.mark.parametrize("scale", [2.0**40 * (1 + 2.0**-30), 2.0**41.5, 1e300, math.inf, math.nan])
+def test_rows_that_are_scaled_beyond_the_bound_are_not_added(scale, interpret) -> None:
+    """As a mistaken norm would scale them; one that is short is added all the same, on either device."""
+    rows = torch.zeros(3, 700)
+    rows[0], rows[1, 5], rows[2, 6] = 1.0, -3.0, 1e-9
+    total, signs, counted = interpret("clip_and_sum", rows, 700, None, 1.0, scale)
+    right, into = torch.zeros(700, dtype=torch.int64), CountedSum(700, 1.0)
+    seen = np.zeros(3, bool)
+    add_clipped(rows.numpy().ravel(), 700, None, 1.0, scale, into._into, seen)
+    if math.isfinite(scale):
+        right[6] = int(float(rows[2, 6]) * scale) if scale < 2.0**60 else 0
+    assert counted.tolist() == seen.tolist() == [False, False, bool(right.any())]
+    assert torch.equal(total, right)
+    assert torch.equal(into.fixed_point, right)
+    assert int(signs.sum()) == into.signs == int(right.any())
 
 
 @needs_triton
@@ -81,7 +98,7 @@ def test_an_integer_row_has_at_most_the_clip_norm_in_exact_arithmetic(interpret)
     long[0, 0] = 1.0
     for rows in (torch.full((1, 1000), 1 / 3), torch.full((1, 7), 1e38), long):
         dimension = rows.shape[1]
-        scale = _margin(dimension) * 2.0**FRACTION_BITS
+        scale = margin(dimension) * 2.0**FRACTION_BITS
         integers, _, _ = interpret("clip_and_sum", rows, dimension, None, 1e-3, scale)
         square = sum(value * value for value in integers.tolist())
         assert 2**80 * (1 - 1e-7) < square <= 2**80
@@ -104,13 +121,14 @@ def test_the_order_of_a_sum_of_squares_is_the_one_written_down(dimension: int) -
 
 
 @needs_triton
-def test_the_kernels_read_each_row_twice_and_keep_small_numbers() -> None:
-    """The bytes in the documentation, from machine code: row and model for the norm, the row for the sum."""
+def test_the_kernels_read_each_row_three_times_and_keep_small_numbers() -> None:
+    """The bytes in the documentation, from machine code: row and model for squares, the row for the sum."""
     with compiler() as call:
         norms = call("clip_loop", "sum_squares", {"SHIFTED": True})
+        checks = call("clip_loop", "square_integers", {"SHIFTED": True})
         sums = call("clip_loop", "add_scaled", {"COLUMNS": 512, "USERS": 64, "SHIFTED": True})
-    assert (norms["bytes"], sums["bytes"]) == (8, 4)
-    for code in (norms, sums):
+    assert (norms["bytes"], checks["bytes"], sums["bytes"]) == (8, 8, 4)
+    for code in (norms, checks, sums):
         assert code["spills"] == 0
         assert "fma" not in code["ptx"]
         assert ".ftz" not in code["ptx"]

@@ -91,6 +91,8 @@ def test_a_sum_is_made_without_all_updates_at_once() -> None:
     """What a sum takes in at a time is a group, never the cohort."""
 
     class Recorder:
+        takes_programs = False
+
         def __init__(self) -> None:
             self.rows: list[int] = []
 

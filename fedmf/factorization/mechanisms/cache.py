@@ -1,53 +1,34 @@
 """Optimised factorizations kept on disk, by content: the same request is computed once per machine.
 
-An entry is found by a hash of the function, its version and its arguments, written to a temporary file and
-renamed, so that concurrent runs see a whole entry or none. An entry that cannot be read is computed again and
-replaced. Nothing about privacy rests on an entry: sensitivity and error are computed from the coefficients.
+An entry is found by a hash of the function, its version and its arguments. One that is damaged, or that does
+not describe a factorization of the kind and horizon asked for, is computed again and replaced. Nothing about
+privacy rests on an entry: sensitivity and error are computed from the coefficients.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
+import inspect
 import json
-import os
-import tempfile
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import wraps
-from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, get_type_hints
 
 import numpy as np
 
-from fedmf.factorization.matrices import Factorization, factorization_from_dict
+from fedmf.factorization.matrices import Factorization, ScaledToeplitz, factorization_from_dict
+from fedmf.kept_files import KeptFiles, cache_directory
 
-__all__ = ["cache_directory", "remembered"]
+__all__ = ["remembered"]
 
 _Arguments = ParamSpec("_Arguments")
 _Value = TypeVar("_Value", bound=Factorization)
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
 _SHORTEST_ARRAY = 16
-_DESCRIPTION = "description"
 _DOUBLES = "<f8"
-
-
-def cache_directory() -> Path | None:
-    """Where entries are kept: FEDMF_CACHE, else XDG_CACHE_HOME/fedmf, else ~/.cache/fedmf; None if off.
-
-    Set FEDMF_CACHE=off to keep nothing.
-    """
-    chosen = os.environ.get("FEDMF_CACHE", "")
-    if chosen.lower() == "off":
-        return None
-    if chosen:
-        return Path(chosen)
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    with suppress(RuntimeError):  # no home directory
-        return (Path(home) if home else Path.home() / ".cache") / "fedmf"
-    return None
+#: Bytes of an entry, of its description without long lists, and of all. The largest triangle is 17 MB.
+_LARGEST, _LONGEST_DESCRIPTION, _MOST = 2**26, 2**24, 2**30
 
 
 def remembered(function: Callable[_Arguments, _Value], version: int) -> Callable[_Arguments, _Value]:
@@ -66,21 +47,32 @@ def remembered(function: Callable[_Arguments, _Value], version: int) -> Callable
         at once are safe. Without a writable directory every call computes.
     """
 
+    signature = inspect.signature(function)
+
     @wraps(function)
     def lookup(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Value:
-        folder = cache_directory()
-        if folder is None:
+        root = cache_directory()
+        if root is None:
             return function(*args, **kwargs)
+        files = KeptFiles(root, "designs", _LARGEST, _MOST)
         key = _key(f"{function.__module__}.{function.__qualname__}", version, args, kwargs)
-        path = folder / "factorizations" / f"{key}.zip"
-        with suppress(*_UNREADABLE):
-            return cast(_Value, factorization_from_dict(_read(path, key)))
+        rounds = _horizon(signature.bind(*args, **kwargs).arguments)
+        content = files.read(key)
+        if content is not None:
+            with suppress(ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
+                return _decoded(content, get_type_hints(function)["return"], rounds)
         value = function(*args, **kwargs)
-        with suppress(OSError):
-            _write(path, key, value.to_dict())
+        files.write(key, _encoded(value.to_dict()))
         return value
 
     return lookup
+
+
+def _horizon(arguments: Mapping[str, Any]) -> int:
+    """n of the factorization that is asked for: its own argument, or that of what it is made for."""
+    if "rounds" in arguments:
+        return arguments["rounds"]
+    return next(value.rounds for value in arguments.values() if hasattr(value, "rounds"))
 
 
 def _key(name: str, version: int, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
@@ -111,49 +103,67 @@ def _content(value: object) -> Any:
     raise TypeError(f"a remembered argument must be a value with content; got {type(value).__name__}.")
 
 
-def _write(path: Path, key: str, description: Mapping[str, Any]) -> None:
-    arrays: dict[str, bytes] = {}
-    short = json.dumps({"key": key, "value": _without_arrays(description, arrays)})
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as entry:  # each part with its own check
-        for name, content in {_DESCRIPTION: short.encode(), **arrays}.items():
-            entry.writestr(zipfile.ZipInfo(name), content)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(buffer.getbuffer())
-        os.replace(temporary, path)
-    except OSError:
-        os.unlink(temporary)
-        raise
+def _encoded(description: Mapping[str, Any]) -> bytes:
+    """A line of JSON, then the numbers of its long lists in their order."""
+    lists: list[bytes] = []
+    short = json.dumps(_without_lists(description, lists)).encode()
+    return b"\n".join((short, b"".join(lists)))
 
 
-def _read(path: Path, key: str) -> dict[str, Any]:
-    # Plain parts, not arrays of numpy: those have headers in Python, which 3.11 cannot parse in two threads.
-    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as entry:
-        stored = json.loads(entry.read(_DESCRIPTION).decode())
-        if stored["key"] != key:
-            raise ValueError(f"an entry must hold its own key; got {stored['key']}.")
-        return _with_arrays(stored["value"], entry.read)
-
-
-def _without_arrays(value: Any, arrays: dict[str, bytes]) -> Any:
-    """The description with long lists of floats replaced by references to arrays."""
+def _without_lists(value: Any, lists: list[bytes]) -> Any:
+    """The description with long lists of floats replaced by their lengths."""
     if isinstance(value, dict):
-        return {key: _without_arrays(part, arrays) for key, part in value.items()}
+        return {key: _without_lists(part, lists) for key, part in value.items()}
     if not isinstance(value, list):
         return value
     if len(value) >= _SHORTEST_ARRAY and all(isinstance(part, float) for part in value):
-        name = f"array{len(arrays)}"
-        arrays[name] = np.array(value, dtype=_DOUBLES).tobytes()
-        return {"array": name}
-    return [_without_arrays(part, arrays) for part in value]
+        lists.append(np.array(value, dtype=_DOUBLES).tobytes())
+        return {"floats": len(value)}
+    return [_without_lists(part, lists) for part in value]
 
 
-def _with_arrays(value: Any, content: Callable[[str], bytes]) -> Any:
+def _decoded(content: bytes, kind: type[_Value], rounds: int) -> _Value:
+    """What an entry describes.
+
+    Raises:
+        ValueError: it is no factorization of this kind and length, or its numbers are out of range.
+        KeyError, TypeError, ArithmeticError, RecursionError: the same.
+    """
+    short, separator, numbers = content.partition(b"\n")
+    if not separator or len(short) > _LONGEST_DESCRIPTION:
+        raise ValueError("an entry must begin with a line of JSON.")
+    floats = np.frombuffer(numbers, dtype=_DOUBLES)
+    description, used = _with_lists(json.loads(short.decode()), floats, 0, rounds)
+    if used != floats.size:
+        raise ValueError(f"an entry must hold the {used} numbers of its lists; got {floats.size}.")
+    value = factorization_from_dict(description)
+    if not isinstance(value, kind) or value.rounds != rounds:
+        raise ValueError(f"an entry must be {kind.__name__} of {rounds} rounds; got {type(value).__name__}.")
+    if isinstance(value, ScaledToeplitz):  # C and C⁻¹ are finite: else the first use would say so
+        _ = value.strategy, value.correlation
+    return value
+
+
+def _with_lists(value: Any, floats: Any, used: int, rounds: int) -> tuple[Any, int]:
+    """The description with its lists, each number used once; and how many are used then."""
     if isinstance(value, dict):
-        if value.keys() == {"array"}:
-            return np.frombuffer(content(value["array"]), dtype=_DOUBLES).tolist()
-        return {key: _with_arrays(part, content) for key, part in value.items()}
-    return [_with_arrays(part, content) for part in value] if isinstance(value, list) else value
+        if value.keys() == {"floats"}:
+            end = used + value["floats"]
+            if not used < end <= min(floats.size, used + rounds) or not np.isfinite(floats[used:end]).all():
+                raise ValueError(f"a list must have at most {rounds} finite numbers; got {value}.")
+            return floats[used:end].tolist(), end
+        if not 1 <= value.get("rounds", 1) <= rounds:
+            raise ValueError(f"n (rounds) must be at most {rounds}; got {value['rounds']}.")
+        found: dict[str, Any] = {}
+        for key, part in value.items():
+            found[key], used = _with_lists(part, floats, used, rounds)
+        return found, used
+    if not isinstance(value, list):
+        return value, used
+    if len(value) > rounds:
+        raise ValueError(f"a list must have at most {rounds} parts; got {len(value)}.")
+    parts: list[Any] = []
+    for part in value:
+        read, used = _with_lists(part, floats, used, rounds)
+        parts.append(read)
+    return parts, used

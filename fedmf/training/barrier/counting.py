@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedmf.training.barrier.description import described, pass_interrupt
 from fedmf.training.barrier.group import Group
-from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, Examples
+from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, UNBOUNDED, Examples
 
 __all__ = ["Compute", "Counting", "add_users"]
 
@@ -22,21 +22,19 @@ UNTOUCHED: Final = -1
 REASONS: Final = {
     NOT_FINITE: ("update", "holds NaN or infinity"),
     NO_CLASS: ("training", "IndexError: a label is no class of the model"),
+    UNBOUNDED: ("update", "is above the clip norm after clipping: a bug of fedmf, please report it"),
 }
 
 #: Trains users one after another, given their examples, what became of each (set as they are dealt with), ζ,
-#: what an update of norm ζ is scaled to, the total, which a user's integers are added to whole or not, and
-#: the sum of signs.
-Compute = Callable[[Examples, NDArray[np.int64], float, float, NDArray[np.int64], NDArray[np.int64]], None]
+#: what an update of norm ζ is scaled to, and what `clip_row` adds it to.
+Compute = Callable[[Examples, NDArray[np.int64], float, float, Any], None]
 
 
 class Counting(Protocol):
-    """A sum of clipped updates that lets programs add integers themselves, as `FixedPointSum` does."""
+    """A sum of clipped updates that lets programs clip users into it, as `FixedPointSum` does."""
 
-    def add_computed(
-        self, users: int, compute: Callable[[float, float, NDArray[np.int64], NDArray[np.int64]], None]
-    ) -> None:
-        """Let a program add the integers of users' clipped updates."""
+    def add_computed(self, users: int, compute: Callable[[float, float, Any], None]) -> None:
+        """Let a program clip users' updates into the sum."""
         ...
 
     def add_nothing(self, users: int) -> None:

@@ -1,10 +1,11 @@
 """What compiled training shares: arithmetic in vector registers, users' examples and what became of them."""
 
+from fedmf.training.blocks.merging import WIDEST, add_squares, add_whole
 from fedmf.training.blocks.pooling import collect, largest_of, marked_block, tap_block
-from fedmf.training.blocks.products import add_product, count_product, padded, products_with
+from fedmf.training.blocks.products import add_product, padded, products_with, set_product
 from fedmf.training.blocks.signs import NEAR, NOTHING, sign
-from fedmf.training.blocks.users import COUNTED, NO_CLASS, NOT_FINITE, Examples, Rule
-from fedmf.training.blocks.vectors import LANES, at, at_byte, at_integer, dot, square_distance
+from fedmf.training.blocks.users import COUNTED, NO_CLASS, NOT_FINITE, UNBOUNDED, Examples, Rule
+from fedmf.training.blocks.vectors import LANES, at, at_byte, at_integer
 from fedmf.training.blocks.windows import copy_apart, dot_block, near_block, window_block
 
 __all__ = [
@@ -14,24 +15,26 @@ __all__ = [
     "NOTHING",
     "NOT_FINITE",
     "NO_CLASS",
+    "UNBOUNDED",
+    "WIDEST",
     "Examples",
     "Rule",
     "add_product",
+    "add_squares",
+    "add_whole",
     "at",
     "at_byte",
     "at_integer",
     "collect",
     "copy_apart",
-    "count_product",
-    "dot",
     "dot_block",
     "largest_of",
     "marked_block",
     "near_block",
     "padded",
     "products_with",
+    "set_product",
     "sign",
-    "square_distance",
     "tap_block",
     "window_block",
 ]

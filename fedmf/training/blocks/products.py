@@ -10,16 +10,15 @@ from fedmf.training.blocks.vectors import (
     add_block,
     at,
     at_double,
-    at_integer,
-    count_block,
     dot,
     four_dots,
+    set_block,
 )
 
-__all__ = ["add_product", "count_product", "padded", "products_with"]
+__all__ = ["add_product", "padded", "products_with", "set_product"]
 
 _4x4, _4x1, _1x4, _1x1 = (add_block[size] for size in ((4, 4), (4, 1), (1, 4), (1, 1)))
-_count4x4, _count4x1, _count1x4, _count1x1 = (count_block[size] for size in ((4, 4), (4, 1), (1, 4), (1, 1)))
+_set4x4, _set4x1, _set1x4, _set1x1 = (set_block[size] for size in ((4, 4), (4, 1), (1, 4), (1, 1)))
 
 
 def padded(columns: int) -> int:
@@ -81,14 +80,13 @@ def products_with(products, rows, begin, r, wide):
 
 
 @compiled
-def count_product(x, start, row, step, rows, n, w, first, wide, y, begin, columns, factor, rest):
-    """y[r, c] += trunc(factor·Σ_{k<n} x[r, k]·w[k, c]) with the float32 sums of `add_product`.
+def set_product(x, start, row, step, rows, n, w, first, wide, y, begin, columns, rest):
+    """y[r, c] = Σ_{k<n} x[r, k]·w[k, c] with the float32 sums of `add_product`.
 
     Args:
         x, start, row, step, rows, n, w, first, wide: see `add_product`; rows of w are padded.
-        y: flat int64; row r begins at begin + r·columns.
+        y: flat float32; row r begins at begin + r·columns.
         columns: how many c, any number.
-        factor: float64, as is the product with it.
         rest: memory for 16 entries.
     """
     c = np.int64(0)
@@ -97,24 +95,23 @@ def count_product(x, start, row, step, rows, n, w, first, wide, y, begin, column
         r = np.int64(0)
         while r < rows:
             here, there = at(x, start + r * row), at(w, first + c)
-            result = at_integer(y, begin + r * columns + c)
+            result = at(y, begin + r * columns + c)
             if r + 4 <= rows:
                 if four:
-                    _count4x4(here, row, step, there, wide, result, columns, n, factor)
+                    _set4x4(here, row, step, there, wide, result, columns, n)
                 else:
-                    _count4x1(here, row, step, there, wide, result, columns, n, factor)
+                    _set4x1(here, row, step, there, wide, result, columns, n)
                 r += 4
             else:
                 if four:
-                    _count1x4(here, row, step, there, wide, result, columns, n, factor)
+                    _set1x4(here, row, step, there, wide, result, columns, n)
                 else:
-                    _count1x1(here, row, step, there, wide, result, columns, n, factor)
+                    _set1x1(here, row, step, there, wide, result, columns, n)
                 r += 1
         c += 64 if four else 16
     if c == columns:
         return
     for r in range(rows):
-        rest[:16] = 0
-        _1x1(at(x, start + r * row), row, step, at(w, first + c), wide, at(rest, 0), LANES, n)
+        _set1x1(at(x, start + r * row), row, step, at(w, first + c), wide, at(rest, 0), LANES, n)
         for i in range(columns - c):
-            y[begin + r * columns + c + i] += np.int64(np.float64(rest[i]) * factor)
+            y[begin + r * columns + c + i] = rest[i]

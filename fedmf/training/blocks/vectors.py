@@ -24,12 +24,12 @@ __all__ = [
     "at_byte",
     "at_double",
     "at_integer",
-    "count_block",
     "dot",
     "four_dots",
     "fused",
+    "lanes_added",
+    "set_block",
     "spread",
-    "square_distance",
     "vector",
 ]
 
@@ -39,7 +39,6 @@ LANES: Final = 16
 _FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
 FLOATS, _DOUBLES = ir.VectorType(_FLOAT, LANES), ir.VectorType(_DOUBLE, LANES)
 BYTES = ir.VectorType(ir.IntType(8), LANES)
-_INTEGERS = ir.VectorType(ir.IntType(64), LANES)
 POINTER = types.CPointer(types.float32)
 
 
@@ -65,9 +64,9 @@ def _address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
 
 
 def _at(typingctx: Any, array: Any, offset: Any) -> Any:
-    """Where entry ``offset`` of a contiguous float32 array lies in memory."""
+    """Where entry ``offset`` of a contiguous array of floats lies in memory."""
     del typingctx
-    return POINTER(array, types.intp), _address
+    return types.CPointer(array.dtype)(array, types.intp), _address
 
 
 def _sums(
@@ -143,37 +142,34 @@ def _add_block(rows: int, vectors: int) -> Any:
     return multiply
 
 
-def _count_block(rows: int, vectors: int) -> Any:
+def _set_block(rows: int, vectors: int) -> Any:
     @intrinsic
-    def count(
-        typingctx: Any, x: Any, row: Any, step: Any, w: Any, wide: Any, y: Any, long: Any, n: Any, factor: Any
+    def multiply(
+        typingctx: Any, x: Any, row: Any, step: Any, w: Any, wide: Any, y: Any, long: Any, n: Any
     ) -> Any:
-        """y[r, c] += trunc(factor·Σ_{k<n} x[r·row + k·step]·w[k·wide + c]), by way of float64."""
-        del typingctx, x, row, step, w, wide, y, long, n, factor
+        """y[r, c] = Σ_{k<n} x[r·row + k·step]·w[k·wide + c]; row r of y begins at r·long."""
+        del typingctx, x, row, step, w, wide, y, long, n
 
         def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
             del signature
-            x, row, step, w, wide, y, long, n, factor = arguments
+            x, row, step, w, wide, y, long, n = arguments
             first = [[ir.Constant(FLOATS, [0.0] * LANES) for _ in range(vectors)] for _ in range(rows)]
-            factors = spread(b, factor, _DOUBLES)
             sums = _sums(b, rows, vectors, first, (x, row, step, w, wide, n))
-            for line, into in zip(sums, _places(b, y, long, rows, vectors, _INTEGERS), strict=True):
+            for line, into in zip(sums, _places(b, y, long, rows, vectors, FLOATS), strict=True):
                 for value, place in zip(line, into, strict=True):
-                    whole = b.fptosi(b.fmul(b.fpext(value, _DOUBLES), factors), _INTEGERS)
-                    b.store(b.add(b.load(place, align=8), whole), place, align=8)
+                    b.store(value, place, align=4)
             return context.get_dummy_value()
 
         size = types.intp
-        integers = types.CPointer(types.int64)
-        return types.void(POINTER, size, size, POINTER, size, integers, size, size, types.float64), code
+        return types.void(POINTER, size, size, POINTER, size, POINTER, size, size), code
 
-    return count
+    return multiply
 
 
 #: By (rows, vectors): y[r, c] += Σ_k x[r, k]·w[k, c] in registers.
 add_block: Final = {(rows, vectors): _add_block(rows, vectors) for rows in (1, 4) for vectors in (1, 4)}
-#: The same into integers.
-count_block: Final = {(rows, vectors): _count_block(rows, vectors) for rows in (1, 4) for vectors in (1, 4)}
+#: The same with = instead of +=.
+set_block: Final = {(rows, vectors): _set_block(rows, vectors) for rows in (1, 4) for vectors in (1, 4)}
 
 
 def _at_byte(typingctx: Any, array: Any, offset: Any) -> Any:
@@ -194,30 +190,16 @@ def _at_double(typingctx: Any, array: Any, offset: Any) -> Any:
     return types.CPointer(types.float64)(array, types.intp), _address
 
 
-def _product(b: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """The numbers whose products `dot` adds up."""
-    return b.fpext(x, _DOUBLES), b.fpext(y, _DOUBLES)
+def _dot(typingctx: Any, x: Any, y: Any, n: Any) -> Any:
+    """Σ_{k<n} x_k·y_k in float64, products exact, n a multiple of 16; lanes are added in a fixed order."""
+    del typingctx, x, y, n
 
+    def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+        del context, signature
+        x, y, n = arguments
+        return _products_added(b, x, [y], n)[0]
 
-def _square(b: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """The same of `square_distance`."""
-    change = b.fpext(b.fsub(x, y), _DOUBLES)
-    return change, change
-
-
-def _summed(factors: Any, meaning: str) -> Any:
-    def summed(typingctx: Any, x: Any, y: Any, n: Any) -> Any:
-        del typingctx, x, y, n
-
-        def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
-            del context, signature
-            x, y, n = arguments
-            return _sums_with(b, factors, x, [y], n)[0]
-
-        return types.float64(POINTER, POINTER, types.intp), code
-
-    summed.__doc__ = f"{meaning} in float64, n a multiple of 16; lanes are added in a fixed order."
-    return intrinsic(summed)
+    return types.float64(POINTER, POINTER, types.intp), code
 
 
 def _four_dots(typingctx: Any, x: Any, y: Any, step: Any, n: Any, results: Any) -> Any:
@@ -228,7 +210,7 @@ def _four_dots(typingctx: Any, x: Any, y: Any, step: Any, n: Any, results: Any) 
         del signature
         x, y, step, n, results = arguments
         rows = [b.gep(y, [b.mul(step, step.type(i))]) for i in range(4)]
-        for i, value in enumerate(_sums_with(b, _product, x, rows, n)):
+        for i, value in enumerate(_products_added(b, x, rows, n)):
             b.store(value, b.gep(results, [n.type(i)]))
         return context.get_dummy_value()
 
@@ -236,8 +218,8 @@ def _four_dots(typingctx: Any, x: Any, y: Any, step: Any, n: Any, results: Any) 
     return types.void(POINTER, POINTER, size, size, types.CPointer(types.float64)), code
 
 
-def _sums_with(b: Any, factors: Any, x: Any, rows: list[Any], n: Any) -> list[Any]:
-    """Of x with each row, the sum of what `factors` makes of their entries; x is loaded once."""
+def _products_added(b: Any, x: Any, rows: list[Any], n: Any) -> list[Any]:
+    """Of x with each row, the sum of the products of their entries; x is loaded once."""
     whole = n.type
     before, loop, after = b.block, b.append_basic_block("dot"), b.append_basic_block("summed")
     nothing = ir.Constant(_DOUBLES, [0.0] * LANES)
@@ -248,8 +230,7 @@ def _sums_with(b: Any, factors: Any, x: Any, rows: list[Any], n: Any) -> list[An
     one, *others = (b.load(b.bitcast(b.gep(side, [k]), FLOATS.as_pointer()), align=4) for side in (x, *rows))
     added = []
     for other, total in zip(others, totals, strict=True):
-        left, right = factors(b, one, other)
-        added.append(fused(b, _DOUBLES, left, right, total))
+        added.append(fused(b, _DOUBLES, b.fpext(one, _DOUBLES), b.fpext(other, _DOUBLES), total))
     following = b.add(k, whole(LANES))
     k.add_incoming(following, loop)
     b.cbranch(b.icmp_signed("<", following, n), loop, after)
@@ -260,10 +241,10 @@ def _sums_with(b: Any, factors: Any, x: Any, rows: list[Any], n: Any) -> list[An
         total.add_incoming(more, loop)
         last.add_incoming(nothing, before)
         last.add_incoming(more, loop)
-    return [_lanes_added(b, last) for last in lanes]
+    return [lanes_added(b, last) for last in lanes]
 
 
-def _lanes_added(b: Any, lanes: Any) -> Any:
+def lanes_added(b: Any, lanes: Any) -> Any:
     """The entries of a vector, added one after the other."""
     result = b.extract_element(lanes, ir.IntType(32)(0))
     for lane in range(1, LANES):
@@ -277,7 +258,4 @@ at_byte: Final[Any] = intrinsic(_at_byte)
 at_double: Final[Any] = intrinsic(_at_double)
 at_integer: Final[Any] = intrinsic(_at_integer)
 four_dots: Final[Any] = intrinsic(_four_dots)
-dot: Final[Any] = _summed(_product, "Σ_{k<n} x_k·y_k with exact products")
-square_distance: Final[Any] = _summed(
-    _square, "Σ_{k<n} (x_k − y_k)² with exact squares of float32 differences"
-)
+dot: Final[Any] = intrinsic(_dot)

@@ -2,8 +2,11 @@
 
 from fedmf.training.clipping.counted_sum import CountedSum
 from fedmf.training.clipping.energies import fixed_point_energies
-from fedmf.training.clipping.fixed_point import FRACTION_BITS, FixedPointSum, clip, clip_to_fixed_point
+from fedmf.training.clipping.fixed_point import FixedPointSum
+from fedmf.training.clipping.integers import FRACTION_BITS, clip, clip_to_fixed_point
+from fedmf.training.clipping.kernel import clip_row, partial_sums
 from fedmf.training.clipping.memory import PART, copied_vector, empty_vector
+from fedmf.training.clipping.merge import Into
 from fedmf.training.clipping.pair_sum import ClippedSums, FixedPointPair
 from fedmf.training.clipping.rows import ClippedRows
 from fedmf.training.clipping.update_sum import UpdateSum
@@ -16,10 +19,13 @@ __all__ = [
     "CountedSum",
     "FixedPointPair",
     "FixedPointSum",
+    "Into",
     "UpdateSum",
     "clip",
+    "clip_row",
     "clip_to_fixed_point",
     "copied_vector",
     "empty_vector",
     "fixed_point_energies",
+    "partial_sums",
 ]

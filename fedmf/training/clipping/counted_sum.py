@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedmf.training.blocks import sign
 from fedmf.training.clipping.fixed_point import FixedPointSum
 
 __all__ = ["CountedSum"]
@@ -39,12 +38,6 @@ class CountedSum(FixedPointSum):
     def like(self) -> CountedSum:
         """See `FixedPointSum.like`."""
         return CountedSum(self._total.numel(), self.clip_norm, self._total.device)
-
-    def _note_signs(self, updates: Tensor) -> None:
-        rows = updates.detach().to(torch.float64)
-        norms = torch.linalg.vector_norm(rows, dim=1)
-        for norm in norms[torch.isfinite(rows).all(dim=1)].tolist():
-            self._signs[0] += sign.py_func(norm, self.clip_norm)
 
     def merge(self, other: FixedPointSum) -> None:
         """See `FixedPointSum.merge`.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment
 
-__all__ = ["fixed_point_energies"]
+__all__ = ["check_second_moment", "fixed_point_energies"]
 
 _HALF: Final = 20
 _LOW: Final = (1 << _HALF) - 1
@@ -36,10 +36,7 @@ def fixed_point_energies(rows: Tensor, second_moment: SecondMoment) -> Tensor:
     >>> (fixed_point_energies(rows, BlockEnergies([2])).double() / 2**40).tolist()
     [[0.8125]]
     """
-    if not isinstance(second_moment, DiagonalMoment | BlockEnergies):
-        raise ValueError(
-            f"second moment (of a run) must be squares or block energies; got {type(second_moment).__name__}."
-        )
+    second_moment = check_second_moment(second_moment)
     if rows.ndim != 2 or rows.shape[1] != second_moment.dimension:
         raise ValueError(
             f"rows must have shape (users, {second_moment.dimension}) for this second moment; got "
@@ -55,6 +52,19 @@ def fixed_point_energies(rows: Tensor, second_moment: SecondMoment) -> Tensor:
     ends = second_moment.sizes.cumsum(0).to(rows.device) - 1
     carried = _block_sums(rest >> _HALF, ends) + (_block_sums(rest & _LOW, ends) >> _HALF)
     return _block_sums(whole, ends) + (carried >> _HALF)
+
+
+def check_second_moment(second_moment: SecondMoment) -> DiagonalMoment | BlockEnergies:
+    """Refuse one that integers have no exact features of.
+
+    Raises:
+        ValueError: neither squares nor energies of blocks.
+    """
+    if not isinstance(second_moment, DiagonalMoment | BlockEnergies):
+        raise ValueError(
+            f"second moment (of a run) must be squares or block energies; got {type(second_moment).__name__}."
+        )
+    return second_moment
 
 
 def _block_sums(values: Tensor, ends: Tensor) -> Tensor:

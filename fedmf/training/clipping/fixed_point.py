@@ -1,86 +1,39 @@
-"""Clipping and exact summation of user updates."""
+"""Exact summation of clipped user updates."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Final, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmf.moments import BlockEnergies, DiagonalMoment
+from fedmf.training.blocks import sign
+from fedmf.training.clipping.energies import fixed_point_energies
 from fedmf.training.clipping.gpu import add_clipped_on_gpu
-from fedmf.training.clipping.kernel import add_clipped, add_integers, scale_integers
+from fedmf.training.clipping.integers import (
+    FRACTION_BITS,
+    bounded_integers,
+    check_clip_norm,
+    margin,
+    scaled,
+)
+from fedmf.training.clipping.kernel import add_clipped, add_integers, add_scaled, scale_integers
 from fedmf.training.clipping.memory import parts_of, zero_vector
+from fedmf.training.clipping.merge import Into
 from fedmf.training.workers import on_all_cores
 
-__all__ = ["FRACTION_BITS", "MAX_USERS", "FixedPointSum", "clip", "clip_to_fixed_point"]
+__all__ = ["MAX_USERS", "FixedPointSum"]
 
-#: A clipped coordinate x is held as the integer trunc(x·2^FRACTION_BITS/ζ), so |integer| ≤ 2^40.
-FRACTION_BITS = 40
 #: 2^22 users of at most 2^40 each stay inside an int64.
 MAX_USERS = 1 << 22
-
-
-def clip_to_fixed_point(updates: Tensor, clip_norm: float) -> tuple[Tensor, Tensor]:
-    """Clip each row to ℓ2 norm ζ and express it in units of ζ·2⁻⁴⁰, rounding towards zero.
-
-    Args:
-        updates: shape (users, d), any floating type.
-        clip_norm: ζ > 0.
-
-    Returns:
-        Integers, shape (users, d), int64, and a boolean mask (users,) of the rows that were finite. A
-        row holding NaN or infinity becomes zeros: such a user contributes nothing.
-
-    Guarantees:
-        In exact arithmetic every integer row has ℓ2 norm at most 2⁴⁰, which stands for ζ. Integer sums
-        are associative, so a total does not depend on the order or grouping of the rows.
-
-    >>> rows, finite = clip_to_fixed_point(torch.tensor([[3.0, 4.0], [float("nan"), 1.0]]), clip_norm=1.0)
-    >>> (rows[0].double() / 2**40).tolist(), rows[1].tolist(), finite.tolist()
-    ([0.599..., 0.799...], [0, 0], [True, False])
-    """
-    check_clip_norm(clip_norm)
-    rows = updates.detach().to(torch.float64)
-    finite = torch.isfinite(rows).all(dim=1)
-    rows = torch.where(finite[:, None], rows, torch.zeros((), dtype=rows.dtype, device=rows.device))
-    # Dividing by the largest entry first keeps the squares of huge or tiny entries in range.
-    largest = rows.abs().amax(dim=1) if rows.shape[1] else rows.new_zeros(rows.shape[0])
-    rows = rows / torch.where(largest > 0, largest, torch.ones_like(largest))[:, None]
-    shape_norm = torch.linalg.vector_norm(rows, dim=1)
-    size = largest / clip_norm
-    factor = torch.where(size * shape_norm > 1.0, 1.0 / shape_norm, size) * (
-        _margin(rows.shape[1]) * 2.0**FRACTION_BITS
-    )
-    return (rows * factor[:, None]).trunc().to(torch.int64), finite
-
-
-def _margin(dimension: int) -> float:
-    """Scaling down by this makes "norm at most ζ" hold in exact arithmetic, not just up to rounding.
-
-    A float64 norm of d entries, summed in any order, is wrong by at most about d·2⁻⁵⁴ of itself.
-    """
-    return 1.0 - (dimension + 64) * 2.0**-52
-
-
-def clip(update: Tensor, clip_norm: float) -> Tensor:
-    """One update of any shape (0-d included) clipped to ℓ2 norm ζ over all its entries, float64.
-
-    A zero update stays zero; an update holding NaN or infinity becomes zero.
-
-    >>> clip(torch.tensor(-5.0), clip_norm=2.0).item()
-    -1.999...
-    """
-    rows, _ = clip_to_fixed_point(update.reshape(1, -1), clip_norm)
-    return (rows.to(torch.float64) * (clip_norm * 2.0**-FRACTION_BITS)).reshape(update.shape)
-
-
-def check_clip_norm(clip_norm: float) -> None:
-    """Refuse a clip norm that is not positive and finite."""
-    if not (math.isfinite(clip_norm) and clip_norm > 0):
-        raise ValueError(f"ζ (clip norm) must be positive and finite; got {clip_norm}.")
+#: Entries that become integers and features at a time.
+_AT_ONCE: Final = 1 << 22
 
 
 def _add(total: Tensor, added: Tensor) -> float:
@@ -108,32 +61,53 @@ class FixedPointSum:
     """The sum of clipped updates in exact integer arithmetic.
 
     Guarantees: order-independent, memory O(d) whatever the number of users, and each user moves the
-    total by at most ζ in ℓ2 norm.
+    total by at most ζ in ℓ2 norm: every user of every engine enters through `merge`, on a GPU through its
+    twins. A kind of sum that tells more of users has `merge` add that too, from the same integers.
 
     Args:
         dimension: d.
         clip_norm: ζ.
         device: where the total lives.
+        second_moment: whose features are summed as well: see `FixedPointPair`.
     """
 
-    def __init__(self, dimension: int, clip_norm: float, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        dimension: int,
+        clip_norm: float,
+        device: torch.device | str = "cpu",
+        second_moment: DiagonalMoment | BlockEnergies | None = None,
+    ) -> None:
         check_clip_norm(clip_norm)
-        self.clip_norm = clip_norm
+        self.clip_norm, self.second_moment = clip_norm, second_moment
         self.users = 0
         self._signs: NDArray[np.int64] = np.zeros(1, np.int64)
-        if torch.device(device).type == "cpu":
+        self._on_processor = torch.device(device).type == "cpu"
+        size = 0 if second_moment is None else second_moment.size
+        if self._on_processor:
             self._total = zero_vector(dimension, torch.int64)
+            self._second = zero_vector(size, torch.int64)
         else:
             self._total = torch.zeros(dimension, dtype=torch.int64, device=device)
+            self._second = torch.zeros(size, dtype=torch.int64, device=device)
+
+    @cached_property
+    def _into(self) -> Into:
+        """All that one user moves, for `merge`; on a processor."""
+        form, ends = self.second_moment, np.zeros(0, np.int64)
+        if isinstance(form, BlockEnergies):
+            ends = form.sizes.cumsum(0).numpy()
+        return Into(self._total.numpy(), self._second.numpy(), ends, self._signs)
 
     def like(self) -> FixedPointSum:
         """An empty sum of the same kind, for a worker."""
         return FixedPointSum(self._total.numel(), self.clip_norm, self._total.device)
 
+    @final
     def add_updates(self, updates: Tensor, origin: Tensor | None = None) -> Tensor:
-        """Clip and add rows of shape (users, d); returns the mask of rows that were finite.
+        """Clip and add rows of shape (users, d); returns the mask of rows that count.
 
-        The others add zero vectors; all are counted.
+        The others, which are not finite, add zero vectors; all are counted as users.
 
         Args:
             updates: one row for each user.
@@ -145,51 +119,68 @@ class FixedPointSum:
         self._check_rows(updates)
         self._check_room(len(updates))
         updates = updates.detach().to(self._total.device)
-        if updates.dtype == torch.float64:
-            shifted = updates if origin is None else updates - origin
-            rows, finite = clip_to_fixed_point(shifted, self.clip_norm)
-            self._total += rows.sum(dim=0)
-            self._note_signs(shifted)
+        start = None if origin is None else origin.detach().to(self._total.device)
+        wide = updates.dtype == torch.float64
+        if wide or not (self._on_processor or self.second_moment is None):
+            counted = self._add_wide(updates if start is None else updates - start)
         else:
-            finite = self._add_narrow(
-                updates.to(torch.float32), None if origin is None else origin.detach().to(torch.float32)
-            )
+            narrow = None if start is None else start.to(torch.float32)
+            counted = self._add_narrow(updates.to(torch.float32), narrow)
         self.users += len(updates)
-        return finite
+        return counted
 
     def _add_narrow(self, updates: Tensor, origin: Tensor | None) -> Tensor:
         """The same with float32 rows and origin, checked; on every device with the same bits."""
-        scale = _margin(self._total.numel()) * 2.0**FRACTION_BITS
-        if self._total.device.type != "cpu":
-            signs, finite = add_clipped_on_gpu(updates, origin, self.clip_norm, scale, self._total)
+        if not self._on_processor:
+            signs, counted = add_clipped_on_gpu(updates, origin, self.clip_norm, self._scale, self._total)
             self._signs[0] += int(signs.sum())
-            return finite
-        finite = torch.empty(len(updates), dtype=torch.bool)
-        start = None if origin is None else origin.numpy()
+            return counted
+        counted = torch.empty(len(updates), dtype=torch.bool)
+        start = None if origin is None else origin.contiguous().numpy()
         rows, step = _flat_rows(updates)
-        total, mask = self._total.numpy(), finite.numpy()
-        add_clipped(rows, step, start, self.clip_norm, scale, total, self._signs, mask)
-        return finite
+        add_clipped(rows, step, start, self.clip_norm, self._scale, self._into, counted.numpy())
+        return counted
 
-    def _note_signs(self, updates: Tensor) -> None:
-        """Nothing here: only `CountedSum` tells what users' norms are."""
+    def _add_wide(self, updates: Tensor) -> Tensor:
+        """The same with float64, or with features on a GPU."""
+        rows, norms, counted = scaled(updates, self.clip_norm)
+        signs = [sign.py_func(norm, 1.0) for norm in norms.tolist()]
+        if self._on_processor:
+            add_scaled(rows.contiguous().numpy(), np.array(signs, np.int64), self._into, counted.numpy())
+            return counted
+        # Features take five integers a coordinate, so a few users at a time.
+        step = max(1, _AT_ONCE // max(1, self._total.numel()))
+        for part in (slice(at, at + step) for at in range(0, len(rows), step)):
+            integers, bounded = bounded_integers(rows[part])
+            counted[part] &= bounded
+            self._total += integers.sum(dim=0)
+            if self.second_moment is not None:
+                self._second += fixed_point_energies(integers, self.second_moment).sum(dim=0)
+        self._signs[0] += sum(s for s, counts in zip(signs, counted.tolist(), strict=True) if counts)
+        return counted
 
-    def add_computed(
-        self, users: int, compute: Callable[[float, float, NDArray[np.int64], NDArray[np.int64]], None]
-    ) -> None:
-        """Let a program add the integers of clipped updates itself; on a processor.
+    @property
+    def _scale(self) -> float:
+        return margin(self._total.numel()) * 2.0**FRACTION_BITS
+
+    @property
+    def takes_programs(self) -> bool:
+        """Whether `add_computed` may be used: on a processor."""
+        return self._on_processor
+
+    @final
+    def add_computed(self, users: int, compute: Callable[[float, float, Into], None]) -> None:
+        """Let a program train users and hand each to `clip_row`; on a processor.
 
         Args:
             users: how many it counts.
-            compute: given ζ, what a clipped row of norm ζ is scaled to, the total, shape (d,), to which
-                each user's row of integers must be added whole or not at all, and the sum of signs, (1,).
+            compute: given ζ, what a clipped row of norm ζ is scaled to, and what rows are added to.
 
         Raises:
             ValueError: more users than an int64 total can hold.
         """
         self._check_room(users)
-        scale = _margin(self._total.numel()) * 2.0**FRACTION_BITS
-        compute(self.clip_norm, scale, self._total.numpy(), self._signs)
+        compute(self.clip_norm, self._scale, self._into)
         self.users += users
 
     def add_nothing(self, users: int) -> None:
@@ -265,6 +256,14 @@ class FixedPointSum:
             ValueError: as `add_clipped_sum`.
         """
         self.add_clipped_sum(parts["sum"], users)
+
+    def check_bounds(self) -> None:
+        """What a server checks of a worker's sum before it adds it.
+
+        Raises:
+            ValueError: as `add_parts`: no clipped updates of so many users add up to this.
+        """
+        self.like().add_parts(self.parts, self.users)
 
     def total(self) -> Tensor:
         """Σ_u clip(x_u), float64, shape (d,)."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedmf.training.blocks import NEAR, NOTHING
 from fedmf.training.clipping.kernel import BLOCK
+from fedmf.training.clipping.merge import square_limit
 
 __all__ = ["add_clipped_on_gpu"]
 
@@ -22,8 +23,10 @@ def add_clipped_on_gpu(
 ) -> tuple[Tensor, Tensor]:
     """What `add_clipped` does, with the same bits, on the device of ``rows``.
 
-    Rows are read twice, once for their norms and once to be added up. Beside them there is a float64 for each
-    row and `BLOCK` entries, and three numbers for each row.
+    Rows are read three times: for their norms, for the squares of their integers, and to be added up. The
+    second and the third pass are the twin of `merge`: both make an integer by `_integers`, and a row whose
+    squares are above its limit is not added. Beside the rows there is a float64 for each row and `BLOCK`
+    entries, and three numbers for each row.
 
     Args:
         rows: shape (users, d), float32.
@@ -33,7 +36,7 @@ def add_clipped_on_gpu(
         total: shape (d,), int64; changed.
 
     Returns:
-        The signs of the rows, shape (users,), int64, and which were finite, bool.
+        The signs of the rows, shape (users,), int64, and which count, bool.
 
     Raises:
         RuntimeError: Triton is not installed.
@@ -49,11 +52,11 @@ def add_clipped_on_gpu(
     squares = torch.zeros(users, blocks, dtype=torch.float64, device=device)
     factors = torch.zeros(users, dtype=torch.float64, device=device)
     signs = torch.zeros(users, dtype=torch.int64, device=device)
-    finite = torch.ones(users, dtype=torch.int8, device=device)
+    counted = torch.ones(users, dtype=torch.int8, device=device)
     if users and dimension:
         if rows.stride(1) != 1 and dimension > 1:
             rows = rows.contiguous()
-        bounds = [clip_norm, scale, NOTHING * clip_norm, NEAR * clip_norm]
+        bounds = [clip_norm, scale, NOTHING * clip_norm, NEAR * clip_norm, square_limit.py_func(dimension)]
         limits = torch.tensor(bounds, dtype=torch.float64, device=device)
         start = rows if origin is None else origin
         shifted, step, options = origin is not None, rows.stride(0), kernels.OPTIONS
@@ -61,12 +64,19 @@ def add_clipped_on_gpu(
             kernels.sum_squares[(users, blocks)](
                 rows, start, squares, step, dimension, SHIFTED=shifted, **options
             )
-            kernels.judge[(-(-users // _AT_ONCE),)](
-                squares, blocks, limits, factors, signs, finite, users, AT_ONCE=_AT_ONCE, **options
+            together = (-(-users // _AT_ONCE),)
+            kernels.judge[together](
+                squares, blocks, limits, factors, signs, counted, users, AT_ONCE=_AT_ONCE, **options
+            )
+            kernels.square_integers[(users, blocks)](
+                rows, start, factors, squares, step, dimension, SHIFTED=shifted, **options
+            )
+            kernels.admit[together](
+                squares, blocks, limits, factors, signs, counted, users, AT_ONCE=_AT_ONCE, **options
             )
             tiles = -(-dimension // kernels.COLUMNS), -(-users // kernels.USERS)
             kernels.add_scaled[tiles](
                 rows, start, factors, total, step, dimension, users,
                 COLUMNS=kernels.COLUMNS, USERS=kernels.USERS, SHIFTED=shifted, **options,
             )  # fmt: skip
-    return signs, finite.bool()
+    return signs, counted.bool()

@@ -1,4 +1,4 @@
-"""Clip-and-sum on a GPU in Triton: two passes over the rows and nothing as large as they are."""
+"""Clip-and-sum on a GPU in Triton: three passes over the rows and nothing as large as they are."""
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false, reportArgumentType=false
 # pyright: reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
 # pyright: reportIndexIssue=false, reportOptionalOperand=false, reportReturnType=false, reportInvalidTypeForm=false
@@ -8,9 +8,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from fedmf.training.blocks import WIDEST
 from fedmf.training.clipping.kernel import BLOCK, LANES, PANEL
 
-__all__ = ["AHEAD", "COLUMNS", "OPTIONS", "USERS", "add_scaled", "judge", "sum_squares"]
+__all__ = [
+    "AHEAD",
+    "COLUMNS",
+    "OPTIONS",
+    "USERS",
+    "add_scaled",
+    "admit",
+    "judge",
+    "square_integers",
+    "sum_squares",
+]
 
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 """Nothing is fused: a product is rounded before it is cut to an integer, as on a CPU."""
@@ -25,7 +36,7 @@ AHEAD = 8
 """Loads that a thread has under way."""
 
 _PANEL, _LANES, _PANELS = tl.constexpr(PANEL), tl.constexpr(LANES), tl.constexpr(BLOCK // PANEL)
-_AHEAD = tl.constexpr(AHEAD)
+_AHEAD, _WIDEST = tl.constexpr(AHEAD), tl.constexpr(WIDEST)
 
 
 @triton.jit
@@ -64,15 +75,21 @@ def sum_squares(rows, origin, squares, step, length, SHIFTED: tl.constexpr):
             at = begin + places + first + ahead * _LANES
             wide = _differences(row, origin, at, length, inside, SHIFTED)
             lanes += wide * wide
+    tl.store(squares + user * tl.num_programs(1) + block, _all(lanes))
+
+
+@triton.jit
+def _all(lanes):
+    """The sum of a block's partial sums, neighbours first."""
     x = tl.reshape(lanes, [_PANELS * _LANES])
     x = _halved(_halved(_halved(_halved(x, 512), 256), 128), 64)
     x = _halved(_halved(_halved(_halved(x, 32), 16), 8), 4)
     even, odd = tl.split(x)
-    tl.store(squares + user * tl.num_programs(1) + block, even + odd)
+    return even + odd
 
 
 @triton.jit
-def judge(squares, blocks, limits, factors, signs, finite, users, AT_ONCE: tl.constexpr):
+def judge(squares, blocks, limits, factors, signs, counted, users, AT_ONCE: tl.constexpr):
     """From sums of squares what each row is multiplied by, its sign, and whether it is finite.
 
     `limits` holds ζ, what a row of norm ζ is scaled to, and up to where a norm adds nothing and is within ζ.
@@ -90,19 +107,60 @@ def judge(squares, blocks, limits, factors, signs, finite, users, AT_ONCE: tl.co
     tl.store(factors + user, tl.where(norm > 0.0, factor, 0.0), mask=known)
     sign = tl.where(norm <= tl.load(limits + 2), 0, tl.where(norm <= tl.load(limits + 3), 1, -1))
     tl.store(signs + user, sign.to(tl.int64), mask=known)
-    tl.store(finite + user, good.to(tl.int8), mask=known)
+    tl.store(counted + user, good.to(tl.int8), mask=known)
 
 
 @triton.jit
-def _integers(row, origin_part, factor, at, length, inside):
-    """trunc((row − origin)·factor); a row whose factor is 0 is not read."""
+def _integers(difference, factor):
+    """trunc(difference·factor), and whether it is within `WIDEST`; 0 where it is not, or NaN."""
+    scaled = difference.to(tl.float64) * factor
+    good = tl.abs(scaled) <= _WIDEST
+    return tl.where(good, scaled, 0.0).to(tl.int64), good
+
+
+@triton.jit
+def square_integers(rows, origin, factors, squares, step, length, SHIFTED: tl.constexpr):
+    """squares[u, block] ← Σ n² over a block of row u, infinite if an entry is too large to be an integer."""
+    user, block = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    begin, row, factor = block * (_PANELS * _PANEL), rows + user * step, tl.load(factors + user)
+    places = tl.arange(0, _PANELS)[:, None] * _PANEL + tl.arange(0, _LANES)[None, :]
+    lanes = tl.zeros([_PANELS, _LANES], tl.float64)
+    inside = begin + _PANELS * _PANEL <= length
+    if factor != 0.0:
+        for first in range(0, tl.minimum(length - begin, _PANEL), _AHEAD * _LANES):
+            for ahead in tl.static_range(_AHEAD):
+                at = begin + places + first + ahead * _LANES
+                whole, good = _integers(_differences(row, origin, at, length, inside, SHIFTED), factor)
+                wide = tl.where(good, whole.to(tl.float64), float("inf"))
+                lanes += wide * wide
+    tl.store(squares + user * tl.num_programs(1) + block, _all(lanes))
+
+
+@triton.jit
+def admit(squares, blocks, limits, factors, signs, counted, users, AT_ONCE: tl.constexpr):
+    """Whoever's Σ n² is not within the limit, `limits`[4], adds nothing: neither integers nor a sign."""
+    user = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
+    known = user < users
+    place = squares + user.to(tl.int64) * blocks
+    total = tl.load(place, mask=known, other=0.0)
+    for block in range(1, blocks):
+        total += tl.load(place + block, mask=known, other=0.0)
+    refused = known & ~(total <= tl.load(limits + 4))
+    tl.store(factors + user, tl.zeros([AT_ONCE], tl.float64), mask=refused)
+    tl.store(signs + user, tl.zeros([AT_ONCE], tl.int64), mask=refused)
+    tl.store(counted + user, tl.zeros([AT_ONCE], tl.int8), mask=refused)
+
+
+@triton.jit
+def _row_integers(row, origin_part, factor, at, length, inside):
+    """The integers of row − origin; a row whose factor is 0 is not read."""
     used = tl.broadcast_to(factor, at.shape) != 0.0
     if inside:
         x = tl.load(row + at, mask=(at >= 0) & used, other=0.0)
     else:
         x = tl.load(row + at, mask=(at < length) & used, other=0.0)
-    x = tl.where(used, x - origin_part, 0.0)
-    return (x.to(tl.float64) * factor).to(tl.int64)
+    whole, _ = _integers(tl.where(used, x - origin_part, 0.0), factor)
+    return whole
 
 
 @triton.jit
@@ -124,7 +182,7 @@ def add_scaled(
             user = u + ahead
             factor = tl.load(factors + user, mask=user < users, other=0.0)
             row = rows + user.to(tl.int64) * step
-            sums += _integers(row, start, factor, at, length, inside)
+            sums += _row_integers(row, start, factor, at, length, inside)
     if inside:
         tl.atomic_add(total + at, sums, sem="relaxed")
     else:

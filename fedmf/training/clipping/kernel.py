@@ -1,16 +1,25 @@
-"""Clipping and sums on the processor, compiled: two passes over each row."""
+"""Clipping and sums on the processor, compiled: two passes over each row, the second one `merge`."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from fedmf.compiled import compiled
-from fedmf.training.blocks import sign
+from fedmf.compiled import compiled, inlined
+from fedmf.training.blocks import COUNTED, LANES, NOT_FINITE, UNBOUNDED, add_squares, at, sign
+from fedmf.training.clipping.merge import merge
 
-__all__ = ["BLOCK", "LANES", "PANEL", "add_clipped", "add_integers", "scale_integers"]
+__all__ = [
+    "BLOCK",
+    "LANES",
+    "PANEL",
+    "add_clipped",
+    "add_integers",
+    "add_scaled",
+    "clip_row",
+    "partial_sums",
+    "scale_integers",
+]
 
-#: Partial sums of squares kept apart, so that the loop over a row fills vector registers.
-LANES = 16
 #: Entries whose squares go into one set of partial sums, one after the other.
 PANEL = 4096
 #: Entries whose partial sums are added in pairs: what one program of a GPU takes.
@@ -35,7 +44,10 @@ def _squared_norm(row, origin, partial):
         for first in range(begin, end, PANEL):
             last = min(first + PANEL, end)
             place = (first - begin) // PANEL * LANES
-            _add_squares(row[first:last], None if origin is None else origin[first:last], partial[place:])
+            if origin is None:
+                _add_panel(row[first:last], None, partial[place:])
+            else:
+                _add_panel(row[first:last], origin[first:last], partial[place:])
         while sums > 1:
             sums //= 2
             for i in range(sums):
@@ -44,16 +56,14 @@ def _squared_norm(row, origin, partial):
     return total
 
 
-@compiled
-def _add_squares(row, origin, partial):
-    whole = row.size - row.size % LANES
-    for start in range(0, whole, LANES):
-        for lane in range(LANES):
-            x = row[start + lane]
-            if origin is not None:
-                x = x - origin[start + lane]
-            wide = np.float64(x)
-            partial[lane] += wide * wide
+@inlined
+def _add_panel(row, origin, partial):
+    """Squares of at most `PANEL` entries into the partial sums from the first of ``partial`` on."""
+    zero, whole = np.int64(0), row.size - row.size % LANES
+    if origin is None:
+        add_squares(at(row, zero), None, whole, at(partial, zero))
+    else:
+        add_squares(at(row, zero), at(origin, zero), whole, at(partial, zero))
     for i in range(whole, row.size):
         x = row[i]
         if origin is not None:
@@ -92,32 +102,61 @@ def scale_integers(integers, unit, entries):
         entries[i] = np.float64(integers[i]) * unit
 
 
+@inlined
+def partial_sums():
+    """Memory for the norm of a row."""
+    return np.empty(BLOCK // PANEL * LANES)
+
+
 @compiled
-def add_clipped(rows, step, origin, clip_norm, scale, total, signs, finite):
-    """total += Σ over rows of trunc((row − origin)·min(1/ζ, 1/‖row − origin‖)·scale), row by row.
+def clip_row(row, origin, clip_norm, scale, into, partial):
+    """Clip one user's update row − origin and add it: what became of it, `COUNTED` or why it added nothing.
+
+    Args:
+        row: shape (d,), float32.
+        origin: shape (d,), float32, or None for zero.
+        clip_norm: ζ.
+        scale: what a clipped row of norm ζ is scaled to.
+        into: changed; see `merge`, which alone bounds by how much.
+        partial: memory, see `partial_sums`.
+    """
+    square = _squared_norm(row, origin, partial)
+    if not np.isfinite(square):
+        return NOT_FINITE
+    if square == 0.0:
+        return COUNTED
+    norm = np.sqrt(square)
+    if merge(row, origin, scale / max(norm, clip_norm), sign(norm, clip_norm), into):
+        return COUNTED
+    return UNBOUNDED
+
+
+@compiled
+def add_clipped(rows, step, origin, clip_norm, scale, into, counted):
+    """Clip each row − origin and add it.
 
     Args:
         rows: float32; row u is d entries from u·step on.
         step: see rows.
-        origin: shape (d,), float32, or None for zero.
-        clip_norm: ζ.
-        scale: what a clipped row of norm ζ is scaled to.
-        total: shape (d,), int64; changed.
-        signs: shape (1,), int64; the `sign` of each row that adds something is added.
-        finite: shape (users,), bool; set to whether a row was finite. One that is not adds nothing.
+        origin, clip_norm, scale, into: see `clip_row`.
+        counted: shape (users,), bool; set to whether a row counts. One that does not adds nothing.
     """
-    partial = np.empty(BLOCK // PANEL * LANES)
-    for u in range(finite.size):
-        row = rows[u * step : u * step + total.size]
-        square = _squared_norm(row, origin, partial)
-        finite[u] = np.isfinite(square)
-        if not finite[u] or square == 0.0:
-            continue
-        norm = np.sqrt(square)
-        signs[0] += sign(norm, clip_norm)
-        factor = scale / max(norm, clip_norm)
-        for i in range(row.size):
-            x = row[i]
-            if origin is not None:
-                x = x - origin[i]
-            total[i] += np.int64(np.float64(x) * factor)
+    partial = partial_sums()
+    for u in range(counted.size):
+        row = rows[u * step : u * step + into.total.size]
+        counted[u] = clip_row(row, origin, clip_norm, scale, into, partial) == COUNTED
+
+
+@compiled
+def add_scaled(rows, signs, into, counted):
+    """Add rows that are scaled to units of ζ·2⁻⁴⁰ and not yet cut to integers.
+
+    Args:
+        rows: shape (users, d), float64.
+        signs: of the users, int64.
+        into: changed.
+        counted: shape (users,), bool; rows that are not true are left out; set to whether a row counts.
+    """
+    for u in range(counted.size):
+        if counted[u]:
+            counted[u] = merge(rows[u], None, 1.0, signs[u], into)

@@ -10,13 +10,11 @@ from torch import Tensor
 
 from fedmf.moments import SecondMoment
 from fedmf.training.clipping.counted_sum import CountedSum
-from fedmf.training.clipping.energies import fixed_point_energies
-from fedmf.training.clipping.fixed_point import FRACTION_BITS, FixedPointSum, clip_to_fixed_point
+from fedmf.training.clipping.energies import check_second_moment
+from fedmf.training.clipping.fixed_point import FixedPointSum
+from fedmf.training.clipping.integers import FRACTION_BITS
 
 __all__ = ["ClippedSums", "FixedPointPair"]
-
-#: Features are formed for so many coordinates at a time.
-_CHUNK = 1 << 22
 
 
 class FixedPointPair(FixedPointSum):
@@ -40,30 +38,12 @@ class FixedPointPair(FixedPointSum):
     def __init__(
         self, clip_norm: float, second_moment: SecondMoment, device: torch.device | str = "cpu"
     ) -> None:
-        super().__init__(second_moment.dimension, clip_norm, device)
-        self.second_moment = second_moment
-        self._second = torch.zeros(second_moment.size, dtype=torch.int64, device=device)
+        super().__init__(second_moment.dimension, clip_norm, device, check_second_moment(second_moment))
 
     def like(self) -> FixedPointPair:
         """See `FixedPointSum.like`."""
+        assert self.second_moment is not None
         return FixedPointPair(self.clip_norm, self.second_moment, self.fixed_point.device)
-
-    def add_updates(self, updates: Tensor, origin: Tensor | None = None) -> Tensor:
-        """See `FixedPointSum.add_updates`."""
-        self._check_rows(updates)
-        self._check_room(len(updates))
-        finite = torch.ones(len(updates), dtype=torch.bool)
-        # Features take five integers a coordinate, so a few users at a time.
-        step = max(1, _CHUNK // self._total.numel())
-        for at in range(0, len(updates), step):
-            part = updates[at : at + step].detach().to(self._total.device)
-            shifted = part if origin is None else part - origin
-            rows, counted = clip_to_fixed_point(shifted, self.clip_norm)
-            finite[at : at + step] = counted
-            self._total += rows.sum(dim=0)
-            self._second += fixed_point_energies(rows, self.second_moment).sum(dim=0)
-        self.users += len(updates)
-        return finite
 
     def merge(self, other: FixedPointSum) -> None:
         """See `FixedPointSum.merge`.
@@ -74,7 +54,7 @@ class FixedPointPair(FixedPointSum):
         if not isinstance(other, FixedPointPair):
             raise TypeError(f"other (sum) must be a pair; got {type(other).__name__}.")
         super().merge(other)
-        self._second += other.parts["second"]
+        self._second.add_(other.parts["second"])
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -106,7 +86,7 @@ class FixedPointPair(FixedPointSum):
         if energy > users:
             raise ValueError(f"slice second must add up to at most {users} zeta^2; got {energy:.6g} zeta^2.")
         self.add_clipped_sum(parts["sum"], users)
-        self._second += second.to(self._second.device)
+        self._second.add_(second.to(self._second.device))
 
     def second_total(self) -> Tensor:
         """Σ_u features(x_u), float64, shape (m,)."""

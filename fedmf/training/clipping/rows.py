@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Final, Self
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ class ClippedRows:
     ) -> None:
         self.block = torch.zeros(users, dimension, dtype=torch.float32, device=device)
         self._alone = FixedPointSum(dimension, clip_norm, device)
+
+    takes_programs: Final = False
 
     def put(self, places: Sequence[int], updates: Tensor, origin: Tensor | None = None) -> Tensor:
         """Clip updates and keep them; returns the mask of those that were finite. The others are zeros.

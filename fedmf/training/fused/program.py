@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedmf.data import TensorStructure
 from fedmf.training.barrier import Group, add_users
 from fedmf.training.blocks import Examples, Rule
-from fedmf.training.clipping import FixedPointSum
+from fedmf.training.clipping import Into, UpdateSum
 from fedmf.training.fused.layout import Layout, laid_out
 from fedmf.training.fused.steps import train_and_sum
 from fedmf.training.fused.values import work
@@ -37,7 +37,7 @@ class ReceivedModel:
     def __init__(self, layout: Layout, rule: Rule, origin: NDArray[np.float32]) -> None:
         self._layout, self._rule, self._origin = layout, rule, origin
 
-    def add_to(self, total: FixedPointSum, group: Group) -> Iterator[tuple[int, tuple[str, str]]]:
+    def add_to(self, total: UpdateSum, group: Group) -> Iterator[tuple[int, tuple[str, str]]]:
         """See `add_users`."""
         return add_users(total, group, self._compute)
 
@@ -47,15 +47,12 @@ class ReceivedModel:
         outcome: NDArray[np.int64],
         clip_norm: float,
         scale: float,
-        total: NDArray[np.int64],
-        signs: NDArray[np.int64],
+        into: Into,
     ) -> None:
         plain = self._rule.momentum == 0.0 and self._rule.proximal == 0.0
         plan, width = self._layout.plan, examples.rows.shape[2]
-        memory = work(plan, self._origin.size, width, plain)
-        train_and_sum(
-            plan, self._rule, self._origin, examples, memory, clip_norm, scale, total, signs, outcome
-        )
+        memory = work(plan, self._origin.size, width, plain, into.total.size)
+        train_and_sum(plan, self._rule, self._origin, examples, memory, clip_norm, scale, into, outcome)
 
 
 class FusedProgram:
@@ -64,7 +61,7 @@ class FusedProgram:
 
     Guarantees:
         A user's integers are a function of its own examples and the received model, to the bit, whoever is
-        trained beside it, in whatever groups and threads; exactly computed, their norm is at most ζ.
+        trained beside it, in whatever groups and threads. They enter the sum as every user's do.
 
     Args:
         layout: the model's stages.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from fedmf.compiled import compiled, inlined
-from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, at, sign, square_distance
+from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE
+from fedmf.training.clipping import clip_row, partial_sums
 from fedmf.training.fused.convolutions import (
     convolve,
     flatten,
@@ -21,8 +22,8 @@ __all__ = ["train_and_sum"]
 
 
 @compiled
-def train_and_sum(plan, rule, origin, examples, work, clip_norm, scale, total, signs, outcome):
-    """Train the users of a group one after another and add their clipped updates to an integer sum.
+def train_and_sum(plan, rule, origin, examples, work, clip_norm, scale, into, outcome):
+    """Train the users of a group one after another and add their clipped updates to integer sums.
 
     Args:
         plan: the stages.
@@ -32,24 +33,18 @@ def train_and_sum(plan, rule, origin, examples, work, clip_norm, scale, total, s
         work: memory.
         clip_norm: ζ.
         scale: what an update of norm ζ is scaled to.
-        total: shape (d,), int64; changed.
-        signs: shape (1,), int64; the `sign` of each user that adds something is added.
-        outcome: shape (users,); set to `COUNTED`, `NOT_FINITE` or `NO_CLASS`. Only users that count add.
+        into: changed by `clip_row` alone.
+        outcome: shape (users,); set to `COUNTED`, or to why a user added nothing.
     """
+    partial = partial_sums()
     for u in range(outcome.size):
         outcome[u] = COUNTED
         if examples.absent[u]:
             continue
         outcome[u] = _train(plan, rule, origin, examples, work, u)
-        if outcome[u] != COUNTED:
-            continue
-        square = _squared_norm(work.parameters, origin)
-        if not np.isfinite(square):
-            outcome[u] = NOT_FINITE
-        elif square > 0.0:
-            norm = np.sqrt(square)
-            signs[0] += sign(norm, clip_norm)
-            _add(plan, work.parameters, origin, scale / max(norm, clip_norm), total)
+        if outcome[u] == COUNTED:
+            _set_row(plan, work.parameters, origin, work.row)
+            outcome[u] = clip_row(work.row, None, clip_norm, scale, into, partial)
 
 
 @inlined
@@ -176,43 +171,33 @@ def _pass_back_narrow(plan, work, s, rows, into):
 
 
 @compiled
-def _squared_norm(parameters, origin):
-    """Σ (θ − θ_t)² in float64; the differences are float32, their squares exact. Not finite if one is not."""
-    zero = np.int64(0)
-    return square_distance(at(parameters, zero), at(origin, zero), parameters.size)
-
-
-@compiled
-def _add(plan, parameters, origin, factor, total):
-    """total += trunc(factor·(θ − θ_t)), in the order of the flat vector."""
+def _set_row(plan, parameters, origin, row):
+    """row = θ − θ_t, in the order of the flat vector."""
     for s in range(plan.kind.size):
         if plan.kind[s] == CONVOLUTION:
-            _add_kernels(plan, s, parameters, origin, factor, total)
+            _set_kernels(plan, s, parameters, origin, row)
         elif plan.kind[s] == DENSE:
             for o in range(plan.outputs[s]):
                 here, there = plan.weights_at[s] + o * plan.wide[s], plan.flat_weights[s] + o * plan.inputs[s]
-                _add_run(total, there, plan.inputs[s], parameters, origin, here, factor)
+                _set_run(row, there, plan.inputs[s], parameters, origin, here)
         if plan.flat_biases[s] >= 0:
-            _add_run(
-                total, plan.flat_biases[s], plan.outputs[s], parameters, origin, plan.biases_at[s], factor
-            )
+            _set_run(row, plan.flat_biases[s], plan.outputs[s], parameters, origin, plan.biases_at[s])
 
 
 @compiled
-def _add_kernels(plan, s, parameters, origin, factor, total):
+def _set_kernels(plan, s, parameters, origin, row):
     side, wide, into = plan.side[s], plan.wide[s], plan.flat_weights[s]
     for o in range(plan.outputs[s]):
         for c in range(plan.inputs[s]):
             for line in range(side):
                 here = plan.weights_at[s] + (o * side + line) * plan.run[s] + c
                 for i in range(side):
-                    change = parameters[here + i * wide] - origin[here + i * wide]
-                    total[into] += np.int64(np.float64(change) * factor)
+                    row[into] = parameters[here + i * wide] - origin[here + i * wide]
                     into += 1
 
 
 @compiled
-def _add_run(total, into, n, parameters, origin, here, factor):
-    sums, new, old = total[into : into + n], parameters[here : here + n], origin[here : here + n]
+def _set_run(row, into, n, parameters, origin, here):
+    changes, new, old = row[into : into + n], parameters[here : here + n], origin[here : here + n]
     for i in range(n):
-        sums[i] += np.int64(np.float64(new[i] - old[i]) * factor)
+        changes[i] = new[i] - old[i]

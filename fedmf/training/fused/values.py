@@ -81,6 +81,7 @@ class Work(NamedTuple):
         shifts: where the pixels lie that a mark of 0 … 3 means, from the first on.
         places, amounts: what a channel of outputs passes back: where, and how much.
         labels, shares: of a step's examples.
+        row: the update, as the flat vector has it.
     """
 
     begin: Integers
@@ -98,6 +99,7 @@ class Work(NamedTuple):
     amounts: Floats
     labels: Integers
     shares: Floats
+    row: Floats
 
 
 def aligned(size: int) -> Floats:
@@ -111,8 +113,8 @@ def aligned(size: int) -> Floats:
 SLACK: Final = LANES
 
 
-def work(plan: Plan, dimension: int, width: int, plain: bool) -> Work:
-    """Memory for steps of at most ``width`` examples of users whose parameters take ``dimension`` numbers."""
+def work(plan: Plan, held: int, width: int, plain: bool, dimension: int) -> Work:
+    """Memory for steps of at most ``width`` examples of users of d parameters that take ``held`` numbers."""
     begin = np.concatenate([[0], np.cumsum(plan.size * width)])
     pixels, marked = plan.height * plan.width, plan.marks_at[-1:]
     return Work(
@@ -121,9 +123,9 @@ def work(plan: Plan, dimension: int, width: int, plain: bool) -> Work:
         slopes=aligned(begin[-1] + SLACK),
         marks=np.zeros(int(marked[0]) * width, np.uint8),
         marked=marked,
-        parameters=aligned(dimension),
-        velocity=aligned(0 if plain else dimension),
-        moved=aligned(dimension),
+        parameters=aligned(held),
+        velocity=aligned(0 if plain else held),
+        moved=aligned(held),
         turned=aligned(plan.turned_at[-1]),
         lines=aligned(2 * (plan.width * plan.outputs_wide).max()),
         shifts=np.zeros(5, np.int64),
@@ -131,4 +133,5 @@ def work(plan: Plan, dimension: int, width: int, plain: bool) -> Work:
         amounts=aligned(1 + pixels.max()),
         labels=np.zeros(width, np.int64),
         shares=aligned(width),
+        row=aligned(dimension),
     )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedmf.data import TensorStructure
 from fedmf.training.barrier import Group, add_users
 from fedmf.training.blocks import Examples, Rule, padded
-from fedmf.training.clipping import FixedPointSum
+from fedmf.training.clipping import Into, UpdateSum
 from fedmf.training.gradients import layers_of
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.losses import cross_entropy
@@ -41,7 +41,7 @@ class ReceivedChain:
     def __init__(self, chain: Chain, rule: Rule, memory: threading.local) -> None:
         self._chain, self._rule, self._memory = chain, rule, memory
 
-    def add_to(self, total: FixedPointSum, group: Group) -> Iterator[tuple[int, tuple[str, str]]]:
+    def add_to(self, total: UpdateSum, group: Group) -> Iterator[tuple[int, tuple[str, str]]]:
         """See `add_users`."""
         return add_users(total, group, self._compute)
 
@@ -51,13 +51,12 @@ class ReceivedChain:
         outcome: NDArray[np.int64],
         clip_norm: float,
         scale: float,
-        total: NDArray[np.int64],
-        signs: NDArray[np.int64],
+        into: Into,
     ) -> None:
         sizes, memory = sizes_of(examples), self._memory
         if getattr(memory, "sizes", None) != sizes:
             memory.sizes, memory.work = sizes, work(self._chain, sizes)
-        train_and_sum(self._chain, self._rule, examples, memory.work, clip_norm, scale, total, signs, outcome)
+        train_and_sum(self._chain, self._rule, examples, memory.work, clip_norm, scale, into, outcome)
 
 
 class LowRankProgram:
@@ -68,7 +67,7 @@ class LowRankProgram:
 
     Guarantees:
         A user's integers are a function of its own examples and the received model, to the bit, whoever is
-        trained beside it, in whatever groups and threads; exactly computed, their norm is at most ζ.
+        trained beside it, in whatever groups and threads. They enter the sum as every user's do.
 
     Args:
         layers: dense layers, and the activation after each.
@@ -97,8 +96,8 @@ class LowRankProgram:
         """Multiply-adds of a user who owns so many examples, beyond those that every program needs; infinite
         without examples, and where the factors of its update are larger than the weights.
 
-        Products of rows with rows, E²·(inputs + outputs) a layer and epoch, count nine times: measured, they
-        go over short vectors and are there in steps, in the norm's Gram matrices and in the sum.
+        Products of rows with rows, E²·(inputs + outputs) a layer and epoch, count nine times: they go over
+        short vectors, and are there in steps and in the update. (Measured when the norm took products too.)
         """
         epochs, sides = (
             self._local.epochs,

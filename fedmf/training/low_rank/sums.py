@@ -1,21 +1,20 @@
-"""The norm of an update from Gram matrices, and the update's integers into the sum."""
+"""The update of a user whose weights never exist as one row, clipped into the sum."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from fedmf.compiled import compiled
-from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, count_product, products_with, sign
+from fedmf.training.blocks import COUNTED, NO_CLASS, set_product
+from fedmf.training.clipping import clip_row, partial_sums
 from fedmf.training.low_rank.steps import begin_user, set_changes, step
 
 __all__ = ["train_and_sum"]
 
-_U32, _U64 = 2.0**-24, 2.0**-53
-
 
 @compiled
-def train_and_sum(chain, rule, examples, work, clip_norm, scale, total, signs, outcome):
-    """Train the users of a group one after another and add their clipped updates to an integer sum.
+def train_and_sum(chain, rule, examples, work, clip_norm, scale, into, outcome):
+    """Train the users of a group one after another and add their clipped updates to integer sums.
 
     Args:
         chain: the received model.
@@ -24,10 +23,10 @@ def train_and_sum(chain, rule, examples, work, clip_norm, scale, total, signs, o
         work: memory.
         clip_norm: ζ.
         scale: what an update of norm ζ is scaled to.
-        total: shape (d,), int64; changed.
-        signs: shape (1,), int64; the `sign` of each user that adds something is added.
-        outcome: shape (users,); set to `COUNTED`, `NOT_FINITE` or `NO_CLASS`. Only users that count add.
+        into: changed by `clip_row` alone.
+        outcome: shape (users,); set to `COUNTED`, or to why a user added nothing.
     """
+    partial = partial_sums()
     for u in range(outcome.size):
         outcome[u] = COUNTED
         if examples.absent[u]:
@@ -41,55 +40,15 @@ def train_and_sum(chain, rule, examples, work, clip_norm, scale, total, signs, o
                 break
             done += rows
             s += 1
-        if outcome[u] != COUNTED:
-            continue
-        set_changes(chain, work, s, count)
-        norm = _norm(chain, work, count, done, total.size)
-        if not np.isfinite(norm):
-            outcome[u] = NOT_FINITE
-            continue
-        signs[0] += sign(norm, clip_norm)
-        _add(chain, work, count, done, scale / max(norm, clip_norm), total)
+        if outcome[u] == COUNTED:
+            set_changes(chain, work, s, count)
+            _set_row(chain, work, count, done)
+            outcome[u] = clip_row(work.row, None, clip_norm, scale, into, partial)
 
 
 @compiled
-def _norm(chain, work, count, done, dimension):
-    """At least ‖c‖, where c is what `_add` computes of the update Σ_r A_r ⊗ (H_r, 1) of all layers.
-
-    With q = Σ_{r,r'} (A_r·A_r')(H_r·H_r' + 1) the squared norm in exact arithmetic, S = Σ_r ‖A_r‖·‖(H_r, 1)‖
-    and γ_n = n·u/(1 − n·u): a chain of n fused multiply-adds is wrong by at most γ_n·Σ_r |A_r||H_r|, so
-    ‖c‖ ≤ √q + γ_n·S.
-    """
-    square = 0.0
-    zero = np.int64(0)
-    for layer in range(chain.sizes.size - 1):
-        rows = count if layer == 0 else done
-        a, start = (work.first, zero) if layer == 0 else (work.changes, work.begin[layer + 1])
-        one = 1.0 if chain.flat_biases[layer] >= 0 else 0.0
-        inputs, outputs = chain.wide[layer], chain.wide[layer + 1]
-        q, size = 0.0, 0.0
-        for r in range(rows):
-            products_with(work.products, a, start, r, outputs)
-            if layer > 0:
-                products_with(work.input_products, work.inputs, work.begin[layer], r, inputs)
-            for other in range(r + 1):
-                h = work.gram[r, other] if layer == 0 else work.input_products[other]
-                product = work.products[other]
-                if other < r:
-                    q += 2.0 * product * (h + one)
-                else:
-                    q += product * (h + one)
-                    size += np.sqrt(product * (h + one))
-        size *= 1.0 + 1e-9
-        rounded = rows * _U32 / (1.0 - rows * _U32)
-        q = max(q, 0.0) + (inputs + outputs + rows * rows + 64) * 2.0 * _U64 * size * size
-        square += (np.sqrt(q) + rounded * size + rows * 2.0**-148 * np.sqrt(float(dimension))) ** 2
-    return np.sqrt(square) * (1.0 + 1e-14)
-
-
-@compiled
-def _add(chain, work, count, done, factor, total):
-    """total += trunc(factor·c)."""
+def _set_row(chain, work, count, done):
+    """row = Σ_r A_r ⊗ (H_r, 1) of all layers, every entry one chain of float32 sums."""
     zero, one = np.int64(0), np.int64(1)
     for layer in range(chain.sizes.size - 1):
         rows = count if layer == 0 else done
@@ -97,20 +56,19 @@ def _add(chain, work, count, done, factor, total):
         h, begin = (work.x, zero) if layer == 0 else (work.inputs, work.begin[layer])
         inputs, outputs = chain.sizes[layer], chain.sizes[layer + 1]
         wide = chain.wide[layer + 1]
-        count_product(
+        set_product(
             a, start, one, wide, outputs, rows, h, begin, chain.wide[layer],
-            total, chain.flat_weights[layer], inputs,
-            factor, work.shift,
+            work.row, chain.flat_weights[layer], inputs, work.shift,
         )  # fmt: skip
-        _add_bias(total, chain.flat_biases[layer], outputs, a, start, wide, rows, factor)
+        _set_bias(work.row, chain.flat_biases[layer], outputs, a, start, wide, rows)
 
 
 @compiled
-def _add_bias(total, place, outputs, a, start, wide, rows, factor):
+def _set_bias(row, place, outputs, a, start, wide, rows):
     if place < 0:
         return
     for o in range(outputs):
         change = np.float32(0)
         for r in range(rows):
             change += a[start + r * wide + o]
-        total[place + o] += np.int64(np.float64(change) * factor)
+        row[place + o] = change

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedmf.compiled import compiled
 from fedmf.training.blocks import Examples, padded
+from fedmf.training.clipping import empty_vector
 
 __all__ = ["Chain", "Sizes", "Work", "sizes_of", "work"]
 
@@ -44,6 +46,12 @@ class Chain(NamedTuple):
     wide: Integers
     activations: Integers
 
+    @property
+    def dimension(self) -> int:
+        """d, the length of the flat vector."""
+        inputs, outputs = self.sizes[:-1], self.sizes[1:]
+        return int((inputs * outputs).sum() + outputs[self.flat_biases >= 0].sum())
+
 
 class Work(NamedTuple):
     """Memory of one user's pass, used again for the next one.
@@ -66,7 +74,8 @@ class Work(NamedTuple):
         example: which example each row is.
         taken: how many rows each step has.
         labels, shares: of a step's rows.
-        products, input_products: of one row with others.
+        products: of one row with others.
+        row: the update, as the flat vector has it.
         velocity, moved: coefficients of the steps' gradients in v and in θ − θ_t.
     """
 
@@ -87,7 +96,7 @@ class Work(NamedTuple):
     labels: Integers
     shares: Floats
     products: NDArray[np.float64]
-    input_products: NDArray[np.float64]
+    row: Floats
     velocity: NDArray[np.float64]
     moved: NDArray[np.float64]
 
@@ -141,8 +150,8 @@ def work(chain: Chain, sizes: Sizes) -> Work:
         taken=np.zeros(steps, np.int64),
         labels=np.zeros(width, np.int64),
         shares=np.zeros(width, np.float32),
-        products=np.zeros(max(most, history)),
-        input_products=np.zeros(history),
+        products=np.zeros(most),
+        row=empty_vector(chain.dimension, torch.float32).numpy(),
         velocity=np.zeros(steps),
         moved=np.zeros(steps),
     )

@@ -1,0 +1,103 @@
+"""Clipped updates as rows of integers, in torch."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fedmf.training.blocks import WIDEST
+from fedmf.training.clipping.merge import square_limit
+
+__all__ = [
+    "FRACTION_BITS",
+    "bounded_integers",
+    "check_clip_norm",
+    "clip",
+    "clip_to_fixed_point",
+    "margin",
+    "scaled",
+]
+
+#: A clipped coordinate x is held as the integer trunc(x·2^FRACTION_BITS/ζ), so |integer| ≤ 2^40.
+FRACTION_BITS = 40
+
+
+def clip_to_fixed_point(updates: Tensor, clip_norm: float) -> tuple[Tensor, Tensor]:
+    """Clip each row to ℓ2 norm ζ and express it in units of ζ·2⁻⁴⁰, rounding towards zero.
+
+    Args:
+        updates: shape (users, d), any floating type.
+        clip_norm: ζ > 0.
+
+    Returns:
+        Integers, shape (users, d), int64, and a boolean mask (users,) of the rows that were finite. A
+        row holding NaN or infinity becomes zeros: such a user contributes nothing.
+
+    Guarantees:
+        In exact arithmetic every integer row has ℓ2 norm at most 2⁴⁰, which stands for ζ. Integer sums
+        are associative, so a total does not depend on the order or grouping of the rows.
+
+    >>> rows, finite = clip_to_fixed_point(torch.tensor([[3.0, 4.0], [float("nan"), 1.0]]), clip_norm=1.0)
+    >>> (rows[0].double() / 2**40).tolist(), rows[1].tolist(), finite.tolist()
+    ([0.599..., 0.799...], [0, 0], [True, False])
+    """
+    check_clip_norm(clip_norm)
+    rows, _, finite = scaled(updates, clip_norm)
+    integers, bounded = bounded_integers(rows)
+    return integers, finite & bounded
+
+
+def scaled(updates: Tensor, clip_norm: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Clipped rows in units of ζ·2⁻⁴⁰, float64, not yet cut; their norms in units of ζ; which were finite."""
+    rows = updates.detach().to(torch.float64)
+    finite = torch.isfinite(rows).all(dim=1)
+    rows = torch.where(finite[:, None], rows, torch.zeros((), dtype=rows.dtype, device=rows.device))
+    # Dividing by the largest entry first keeps the squares of huge or tiny entries in range.
+    largest = rows.abs().amax(dim=1) if rows.shape[1] else rows.new_zeros(rows.shape[0])
+    rows = rows / torch.where(largest > 0, largest, torch.ones_like(largest))[:, None]
+    shape_norm = torch.linalg.vector_norm(rows, dim=1)
+    size = largest / clip_norm
+    factor = torch.where(size * shape_norm > 1.0, 1.0 / shape_norm, size) * (
+        margin(rows.shape[1]) * 2.0**FRACTION_BITS
+    )
+    return rows.mul_(factor[:, None]), size * shape_norm, finite
+
+
+def bounded_integers(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """`merge` in torch, for whatever device: integers, and which rows are within the bound; others are zeros.
+
+    Torch sums squares in an order of its own, with fewer roundings than there are entries: see `merge`.
+    """
+    inside = rows.abs() <= WIDEST
+    whole = torch.where(inside, rows, 0.0).trunc_()
+    square = torch.where(inside, whole, math.inf).square_().sum(dim=1)
+    bounded = square <= square_limit.py_func(rows.shape[1])
+    return torch.where(bounded[:, None], whole, 0.0).to(torch.int64), bounded
+
+
+def margin(dimension: int) -> float:
+    """Scaling down by this makes "norm at most ζ" hold in exact arithmetic, not just up to rounding.
+
+    A float64 norm of d entries, summed in any order, is wrong by at most about d·2⁻⁵⁴ of itself.
+    """
+    return 1.0 - (dimension + 64) * 2.0**-52
+
+
+def clip(update: Tensor, clip_norm: float) -> Tensor:
+    """One update of any shape (0-d included) clipped to ℓ2 norm ζ over all its entries, float64.
+
+    A zero update stays zero; an update holding NaN or infinity becomes zero.
+
+    >>> clip(torch.tensor(-5.0), clip_norm=2.0).item()
+    -1.999...
+    """
+    rows, _ = clip_to_fixed_point(update.reshape(1, -1), clip_norm)
+    return (rows.to(torch.float64) * (clip_norm * 2.0**-FRACTION_BITS)).reshape(update.shape)
+
+
+def check_clip_norm(clip_norm: float) -> None:
+    """Refuse a clip norm that is not positive and finite."""
+    if not (math.isfinite(clip_norm) and clip_norm > 0):
+        raise ValueError(f"ζ (clip norm) must be positive and finite; got {clip_norm}.")

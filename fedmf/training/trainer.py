@@ -1,0 +1,134 @@
+"""What trains users, sums of theirs that are bounded before they are sent, and what made-up users cost."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmf.data import InMemoryDataset, each
+from fedmf.errors import UnsoundSumError
+from fedmf.training.barrier import UserFailure, example_counts
+from fedmf.training.clipping import ClippedSums, FixedPointSum, UpdateSum
+from fedmf.training.local import LocalTrainer
+from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.task import Task
+
+__all__ = ["Trainer", "checked_sum", "seconds_of_training"]
+
+_MOST_USERS: Final = 64
+
+_log = logging.getLogger("fedmf")
+
+
+class Trainer(Protocol):
+    """What trains users and adds up their updates."""
+
+    task: Task
+    confined: bool  # whether models are shown to code of fedmf and torch alone, in this process
+
+    def add_updates(
+        self, parameters: Tensor, user_ids: Sequence[str], t: int, total: UpdateSum
+    ) -> list[UserFailure]:
+        """See `LocalTrainer.add_updates`."""
+        ...
+
+    def clipped_rows(
+        self, parameters: Tensor, user_ids: Sequence[str], t: int, clip_norm: float
+    ) -> tuple[Tensor, list[UserFailure]]:
+        """See `LocalTrainer.clipped_rows`."""
+        ...
+
+    def judge(
+        self, parameters: Tensor, user_ids: Sequence[str], loss_bound: float
+    ) -> tuple[Tensor, list[UserFailure]]:
+        """See `LocalTrainer.judge`."""
+        ...
+
+    def reference(self) -> Trainer:
+        """One that trains the same users one by one with engine "loop"."""
+        ...
+
+
+def checked_sum(
+    trainer: Trainer, sums: ClippedSums, parameters: Tensor, users: Sequence[str], t: int
+) -> tuple[FixedPointSum, list[UserFailure]]:
+    """Train users and sum their clipped updates; the sum is one that a server accepts.
+
+    A sum that no clipped updates have is made again, user by user with engine "loop": one engine's mistake
+    about one user must not make zeros of the others.
+
+    Args:
+        trainer: of the users.
+        sums: of what, and the clip norm.
+        parameters: θ_t, shape (d,), float32.
+        users: whose.
+        t: 0-based round.
+
+    Returns:
+        The sum over all users, and who failed.
+
+    Raises:
+        UnsoundSumError: a user's contribution is above the clip norm on that way too.
+    """
+    total = sums.empty(trainer.task.device)
+    failures = trainer.add_updates(parameters, users, t, total)
+    try:
+        total.check_bounds()
+        return total, failures
+    except ValueError as error:
+        _log.error("a sum over %d users is made again, user by user: %s This is a bug.", len(users), error)
+    reference, failures = trainer.reference(), []
+    total = sums.empty(trainer.task.device)
+    for user in users:
+        alone = total.like()
+        failures += reference.add_updates(parameters, [user], t, alone)
+        try:
+            alone.check_bounds()
+        except ValueError as error:
+            raise UnsoundSumError(
+                f"contribution (of one user) must be within the clip norm; got one that is not: {error} This "
+                "is a bug of fedmf; nothing of this round is released. Please report it."
+            ) from error
+        total.merge(alone)
+    return total, failures
+
+
+def seconds_of_training(task: Task, local: LocalSGD, cohort_size: int, clip_norm: float) -> float:
+    """How long a cohort's local training and clipping takes on this machine.
+
+    As many made-up users as fit into a cohort, 64 at most, are trained twice, with the numbers of examples
+    that the first users own; the second time counts, scaled to the cohort.
+
+    Args:
+        task: any; its users' examples are not looked at.
+        local: local training.
+        cohort_size: m.
+        clip_norm: ζ > 0.
+    """
+    users = min(cohort_size, _MOST_USERS, task.dataset.users)
+    sizes = np.maximum(1, example_counts(task.dataset, np.arange(users)))
+    features, labels = task.structure.sample(torch.Generator().manual_seed(0), (int(sizes.sum()),))
+    names = tuple(f"made-up user {u}" for u in range(users))
+    dataset = InMemoryDataset(
+        features=features,
+        labels=labels,
+        owned=tuple(np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])),
+        user_ids=names,
+        test_features=each(lambda values: values[:1], features),
+        test_labels=labels[:1],
+    )
+    trainer = LocalTrainer(replace(task, dataset=dataset.to(task.device)), local)
+    parameters, seconds = task.model.initial().to(task.device), 0.0
+    for t in range(2):
+        total = FixedPointSum(parameters.numel(), clip_norm, task.device)
+        begun = time.perf_counter()
+        trainer.add_updates(parameters, names, t, total)
+        seconds = time.perf_counter() - begun
+    return seconds * cohort_size / users

@@ -1,0 +1,194 @@
+"""A kept file is what was written, or it is not there: no error, nobody else's content, no waiting."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fedmf import kept_files
+from fedmf.kept_files import KeptFiles
+
+CONTENT = b"what was written"
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    yield
+    os.umask(before)
+
+
+def kept(root: Path) -> KeptFiles:
+    files = KeptFiles(root, "tests", largest=1000, most=5000)
+    files.write("one", CONTENT)
+    return files
+
+
+def modes(folder: Path) -> list[int]:
+    return [stat.S_IMODE(path.lstat().st_mode) for path in (folder, *sorted(folder.iterdir()))]
+
+
+@pytest.mark.parametrize("mask", [0, 0o022, 0o777])
+def test_folder_and_files_are_the_users_own_under_any_mask(tmp_path: Path, mask: int) -> None:
+    with umask(mask):
+        files = kept(tmp_path)
+    assert files.read("one") == CONTENT
+    assert modes(files.folder) == [0o700, 0o600]
+    with umask(0):
+        deep = kept(tmp_path / "made" / "too")
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o700
+    assert deep.read("one") == CONTENT
+
+
+def test_a_name_is_part_of_what_is_checked(tmp_path: Path) -> None:
+    files = kept(tmp_path)
+    files.write("two", b"other")
+    (files.folder / "one").rename(files.folder / "two")
+    assert files.read("two") is None
+
+
+def test_every_flipped_bit_and_every_cut_is_a_miss(tmp_path: Path) -> None:
+    files = kept(tmp_path)
+    path = files.folder / "one"
+    whole = path.read_bytes()
+    for i in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[i // 8] ^= 1 << i % 8
+        path.write_bytes(damaged)
+        assert files.read("one") is None
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        assert files.read("one") is None
+    files.write("one", CONTENT)
+    assert path.read_bytes() == whole
+
+
+def test_what_others_could_have_written_is_removed(tmp_path: Path) -> None:
+    files = kept(tmp_path)
+    files.folder.chmod(0o777)
+    assert files.read("one") is None
+    files.write("two", CONTENT)
+    assert (files.read("one"), files.read("two")) == (None, CONTENT)
+    assert modes(files.folder) == [0o700, 0o600]
+    (files.folder / "two").chmod(0o602)
+    assert files.read("two") is None
+
+
+@pytest.mark.parametrize("what", ["one", ""])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_belongs_to_somebody_else_is_not_read(tmp_path: Path, what: str) -> None:
+    files = kept(tmp_path)
+    os.chown(files.folder / what, 65534, 65534)
+    assert files.read("one") is None
+    files.write("one", b"new")
+    assert files.read("one") == (b"new" if what else None)
+
+
+def test_what_belongs_to_somebody_else_is_not_read_by_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = kept(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert files.read("one") is None
+    files.write("two", CONTENT)
+    assert [path.name for path in files.folder.iterdir()] == ["one"]
+
+
+PLACES: dict[str, Callable[[Path], object]] = {
+    "folder": lambda path: (path / "inside").mkdir(parents=True),
+    "pipe": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "link": lambda path: path.symlink_to("/nowhere/at/all"),
+}
+
+
+@pytest.mark.parametrize("what", PLACES)
+@pytest.mark.parametrize("name", ["one", "partial"])
+def test_anything_else_in_its_place_is_replaced(tmp_path: Path, what: str, name: str) -> None:
+    files = kept(tmp_path)
+    (files.folder / name).unlink(missing_ok=True)
+    PLACES[what](files.folder / name)
+    assert files.read("one") == (None if name == "one" else CONTENT)
+    files.write("one", CONTENT)
+    assert files.read("one") == CONTENT
+    assert [path.name for path in files.folder.iterdir()] == ["one"]
+
+
+def test_a_file_in_place_of_the_folder_is_replaced(tmp_path: Path) -> None:
+    files = KeptFiles(tmp_path, "tests", 1000, 5000)
+    files.folder.write_text("")
+    assert files.read("one") is None
+    files.write("one", CONTENT)
+    assert files.read("one") == CONTENT
+
+
+def test_sizes_are_bounded_and_the_oldest_make_room(tmp_path: Path) -> None:
+    files = kept(tmp_path)
+    files.write("large", bytes(1001))
+    assert files.read("large") is None
+    for i in range(8):
+        files.write(f"{i}", bytes(1000))
+        os.utime(files.folder / f"{i}", ns=(i, i))
+    total = sum(path.stat().st_size for path in files.folder.iterdir())
+    assert 4000 < total <= 5000
+    assert files.read("7") == bytes(1000)
+    assert files.read("0") is None
+    with open(files.folder / "7", "r+b") as file:
+        file.truncate(10**10)
+    assert files.read("7") is None
+    files.write("7", CONTENT)
+    assert files.read("7") == CONTENT
+
+
+def test_errors_of_the_operating_system_keep_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = kept(tmp_path)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for call in ("fsync", "replace"):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, call, full)
+            files.write("two", CONTENT)
+        assert sorted(path.name for path in files.folder.iterdir()) in (["one"], ["one", "two"])
+        assert files.read("one") == CONTENT
+
+
+def test_a_writer_that_does_not_go_on_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_files, "_PATIENCE", 0.05)
+    files = kept(tmp_path)
+    held = os.open(files.folder, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    files.write("two", CONTENT)
+    assert (files.read("one"), files.read("two")) == (CONTENT, None)
+    os.close(held)
+    files.write("two", CONTENT)
+    assert files.read("two") == CONTENT
+
+
+def test_threads_that_write_one_name_leave_one_of_their_contents(tmp_path: Path) -> None:
+    files = kept(tmp_path)
+    contents = {bytes([i]) * 900 for i in range(8)}
+    seen: set[bytes | None] = set()
+
+    def work(content: bytes) -> None:
+        for _ in range(10):
+            files.write("one", content)
+            seen.add(files.read("one"))
+
+    threads = [threading.Thread(target=work, args=(content,)) for content in contents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen <= contents
+    assert [path.name for path in files.folder.iterdir()] == ["one"]

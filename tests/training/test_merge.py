@@ -1,0 +1,345 @@
+"""The one merge: whatever engines hand it, one user moves the sums by one user's worth, in exact integers."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import math
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from support.small_runs import small_run
+from torch import nn
+
+from fedmf.data import InMemoryDataset
+from fedmf.errors import UnsoundSumError
+from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment
+from fedmf.training import (
+    ClippedSums,
+    FixedPointPair,
+    FixedPointSum,
+    LocalSGD,
+    LocalTrainer,
+    Task,
+    checked_sum,
+    classification,
+)
+from fedmf.training.clipping import FRACTION_BITS, Into
+from fedmf.training.clipping.integers import bounded_integers
+from fedmf.training.clipping.merge import merge
+
+UNIT = 2**FRACTION_BITS
+ENGINES = {
+    "without weights": {},
+    "one call a user": {"epochs": 9},
+    "vectorised": {"engine": "vectorised"},
+    "loop": {"engine": "loop"},
+}
+
+
+def exact(integers: list[int]) -> int:
+    return sum(n * n for n in integers)
+
+
+def features(integers: list[int], sizes: list[int]) -> list[int]:
+    """⌊Σ n²·2⁻⁴⁰⌋ block by block."""
+    ends = np.cumsum(sizes).tolist()
+    return [exact(integers[end - size : end]) >> 40 for size, end in zip(sizes, ends, strict=True)]
+
+
+def empty(dimension: int, sizes: list[int]) -> Into:
+    """Sums that hold something already."""
+    ends = np.cumsum(sizes) if max(sizes) > 1 else np.zeros(0, np.int64)
+    return Into(np.arange(dimension), np.arange(len(sizes)), ends, np.array([5]))
+
+
+@pytest.mark.parametrize("dimension", [1, 15, 16, 47])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_user_adds_at_most_its_worth_or_nothing(dimension: int, kind: type) -> None:
+    """Rows of every scale, NaN and infinity among them, times factors that are right, nearly so, or wrong."""
+    rng, seen = np.random.default_rng(dimension), {True: 0, False: 0}
+    for turn in range(600):
+        row = (rng.standard_normal(dimension) * 10.0 ** rng.uniform(-44, 38)).astype(kind)
+        norm = float(np.linalg.norm(row.astype(np.float64))) or 1.0
+        factor = UNIT / norm * 10.0 ** rng.choice([0.0, -1e-9, 1e-9, -3.0, 3.0, 200.0]) * rng.choice([-1, 1])
+        if turn % 9 == 0:
+            row[rng.integers(dimension)] = rng.choice([math.nan, math.inf, -math.inf])
+        if turn % 31 == 0:
+            factor = rng.choice([math.nan, math.inf, 0.0])
+        sign = int(rng.choice([-1, 0, 1, 1, -1, 2])) if turn % 7 == 0 else 1
+        origin = (
+            (rng.standard_normal(dimension) * float(abs(row[0]))).astype(np.float32)
+            if turn % 3 == 0
+            else None
+        )
+        if origin is not None and (kind is np.float64 or not np.isfinite(origin).all()):
+            origin = None
+        sizes = [1] * dimension if turn % 2 else [dimension]
+        into, before = empty(dimension, sizes), empty(dimension, sizes)
+        with np.errstate(over="ignore", invalid="ignore"):
+            change = row if origin is None else row - origin
+            scaled = change.astype(np.float64) * factor
+        added = merge(row, origin, factor, sign, into)
+        seen[added] += 1
+        if not added:
+            assert all(np.array_equal(x, y) for x, y in zip(into, before, strict=True))
+            fits = np.isfinite(scaled).all() and exact([int(n) for n in scaled]) <= UNIT**2 * (1 - 1e-12)
+            assert sign == 2 or not fits
+            continue
+        integers = (into.total - before.total).tolist()
+        assert integers == [int(n) for n in scaled]
+        assert exact(integers) <= UNIT**2
+        assert int(into.signs[0]) == 5 + sign
+        assert (into.second - before.second).tolist() == features(integers, sizes)
+    assert min(seen.values()) > 100
+
+
+@pytest.mark.parametrize("dimension", [1, 3, 16, 64])
+def test_the_limit_is_where_it_must_be(dimension: int) -> None:
+    """Equal entries: the largest that are let in have Σ n² ≤ 2⁸⁰, and hardly less."""
+    low, high = 0, 2 * UNIT
+    while high - low > 1:
+        middle = (low + high) // 2
+        row = np.full(dimension, float(middle))
+        twin = bool(bounded_integers(torch.from_numpy(row)[None])[1])
+        let_in = merge(row, None, 1.0, 1, empty(dimension, [dimension]))
+        low, high = (middle, high) if let_in else (low, middle)
+        assert twin == let_in or abs(middle**2 * dimension / UNIT**2 - 1) < 1e-12
+    assert UNIT**2 * (1 - 1e-10) < dimension * low**2 <= UNIT**2
+
+
+def test_the_twin_in_torch_leaves_out_whom_it_must() -> None:
+    rows = torch.tensor([[math.nan, 0.0], [math.inf, 1.0], [-(2.0**63), 0.0], [UNIT, UNIT], [-3.7, 2.9e11]])
+    integers, bounded = bounded_integers(rows.double())
+    assert bounded.tolist() == [False, False, False, False, True]
+    assert integers.tolist() == [[0, 0]] * 4 + [[-3, int(rows[4, 1])]]
+
+
+# What dac8802 did: entries of a chain's update overflowed where its Gram matrices did not.
+
+
+def task_of(rows: NDArray[np.float32], labels: list[int], module: nn.Module, classes: int) -> Task:
+    """One user with large rows between two with small ones."""
+    rng, count = np.random.default_rng(0), len(rows)
+    small = rng.standard_normal((6, *rows.shape[1:])).astype(np.float32)
+    known = torch.tensor([0, 1, 2, *labels, 2, 1, 0])
+    values = torch.from_numpy(np.concatenate([small[:3], rows, small[3:]]))
+    owned = np.arange(3), np.arange(3, 3 + count), np.arange(3 + count, 6 + count)
+    data = InMemoryDataset(values, known, owned, ("a", "large", "b"), values[:1], known[:1], classes)
+    return classification(data, module)
+
+
+def chain(*sizes: int) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise(sizes):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        return nn.Sequential(*layers[:-1])
+
+
+def single_pixels(seed: int) -> tuple[NDArray[np.float32], list[int]]:
+    """Two rows with a pixel each: one moves the second layer, the other meets it on the way back."""
+    rng = np.random.default_rng(seed)
+    rows, first = np.zeros((2, 16)), 10.0 ** rng.uniform(18, 23)
+    rows[0, 0], rows[1, 1] = first, 10.0 ** rng.uniform(39, 42) / first
+    return (rows * rng.choice([-1, 1], (2, 1))).astype(np.float32), rng.integers(5, size=2).tolist()
+
+
+def one_row() -> tuple[NDArray[np.float32], list[int]]:
+    rows = np.zeros((1, 784), np.float32)
+    rows[0, 0] = 3e38
+    return rows, [1]
+
+
+OVERFLOWING = {
+    "logistic, learning rate 2, one row of 3e38": (
+        *one_row(),
+        (784, 10),
+        LocalSGD(learning_rate=2.0),
+    ),
+    **{
+        f"a pair of rows at learning rate 0.5 ({seed})": (
+            *single_pixels(seed),
+            (16, 12, 5),
+            LocalSGD(learning_rate=0.5, batch_size=1),
+        )
+        for seed in (17, 77, 86, 117, 128, 137, 146, 153)
+    },
+}
+
+
+@pytest.mark.parametrize("case", OVERFLOWING)
+def test_an_entry_that_overflows_costs_its_user_alone(case: str) -> None:
+    """On dac8802: 2²³ clip norms from one user, a slice that is refused, and zeros of everybody in it."""
+    rows, labels, sizes, local = OVERFLOWING[case]
+    task = task_of(rows, labels, chain(*sizes), sizes[-1])
+    origin, sums = task.model.initial(), ClippedSums(task.model.dimension, 0.5)
+    for engine in ("auto", "loop"):
+        trainer = LocalTrainer(task, replace(local, engine=engine))
+        total, failures = checked_sum(trainer, sums, origin, ["a", "large", "b"], 0)
+        assert [(failure.user, failure.stage) for failure in failures] == [("large", "update")]
+        others = sums.empty()
+        assert trainer.add_updates(origin, ["a", "b"], 0, others) == []
+        assert torch.equal(total.fixed_point, others.fixed_point)
+        sums.empty().add_parts(total.parts, 3)
+        alone = sums.empty()
+        trainer.add_updates(origin, ["large"], 0, alone)
+        assert not alone.fixed_point.any()
+
+
+def digits(engine: str) -> tuple[LocalTrainer, Task, list[str]]:
+    settings = ENGINES[engine]
+    run = small_run(dataset="digits", **{f"local_{key}": value for key, value in settings.items()})
+    task = run.task_source.build()
+    return LocalTrainer(task, run.local), task, [str(user) for user in task.dataset.user_ids]
+
+
+def moments(dimension: int) -> dict[str, tuple[SecondMoment, list[int]]]:
+    blocks = [5, 1, dimension - 6]
+    return {
+        "squares": (DiagonalMoment(dimension), [1] * dimension),
+        "blocks": (BlockEnergies(blocks), blocks),
+    }
+
+
+@pytest.mark.parametrize("moment", ["squares", "blocks"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_second_moments_are_those_of_each_users_integers(engine: str, moment: str) -> None:
+    """By brute force, from what the user alone adds; on dac8802 they were 0 wherever a program trained."""
+    trainer, task, users = digits(engine)
+    form, sizes = moments(task.model.dimension)[moment]
+    expected, origin = np.zeros(len(sizes), np.int64), task.model.initial()
+    whole = FixedPointPair(0.05, form)
+    assert trainer.add_updates(origin, users[:6], 0, whole) == []
+    for user in users[:6]:
+        alone = FixedPointPair(0.05, form)
+        trainer.add_updates(origin, [user], 0, alone)
+        integers = alone.fixed_point.tolist()
+        assert alone.parts["second"].tolist() == features(integers, sizes)
+        assert 0.99 < sum(features(integers, sizes)) / UNIT <= 1.0
+        expected += alone.parts["second"].numpy()
+    assert np.array_equal(whole.parts["second"].numpy(), expected)
+
+
+@pytest.mark.parametrize("slower", ["vectorised", "loop"])
+@pytest.mark.parametrize("faster", [{}, {"epochs": 9}], ids=["without weights", "one call a user"])
+def test_engines_agree_on_second_moments(faster: dict, slower: str) -> None:
+    run = small_run(dataset="digits", **{f"local_{key}": value for key, value in faster.items()})
+    task = run.task_source.build()
+    users, origin, sums = list(map(str, task.dataset.user_ids)), task.model.initial(), []
+    for engine in ("auto", slower):
+        pair = FixedPointPair(0.05, DiagonalMoment(task.model.dimension))
+        LocalTrainer(task, replace(run.local, engine=engine)).add_updates(origin, users, 0, pair)
+        sums.append(pair.second_total())
+    assert float(sums[1].sum()) > 0
+    torch.testing.assert_close(sums[0], sums[1], rtol=1e-3, atol=1e-6 * float(sums[1].max()))
+
+
+class OwnWay(FixedPointSum):
+    """A kind of sum that no program declares to know: it halves updates."""
+
+    takes_programs = False
+
+    def like(self) -> OwnWay:
+        return OwnWay(self.fixed_point.numel(), self.clip_norm)
+
+
+def test_a_sum_that_takes_no_programs_is_handed_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, task, users = digits("without weights")
+    origin, own = task.model.initial(), OwnWay(task.model.dimension, 0.05)
+    monkeypatch.setattr(FixedPointSum, "add_computed", lambda *_: pytest.fail("handed to a program"))
+    trainer.add_updates(origin, users, 0, own)
+    assert own.fixed_point.any()
+    rows, _ = trainer.clipped_rows(origin, users, 0, 0.05)
+    assert rows.any()
+
+
+class Mistaken:
+    """Makes a trainer add what no clipped update has, for one user, as long as it is told to."""
+
+    def __init__(self, user: str, engines: set[str]) -> None:
+        self.user, self.engines, self.true = user, engines, LocalTrainer.add_updates
+
+    def __call__(self, trainer, parameters, users, t, total):  # type: ignore[no-untyped-def]
+        failures = self.true(trainer, parameters, users, t, total)
+        if self.user in users and trainer.local.engine in self.engines:
+            total.fixed_point[0] = -(2**63)
+        return failures
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(LocalTrainer, "add_updates", lambda *arguments: self(*arguments))
+
+
+def test_a_bad_slice_is_made_again_on_the_reference_path(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer, task, users = digits("without weights")
+    sums, origin = ClippedSums(task.model.dimension, 0.05), task.model.initial()
+    right = sums.empty()
+    trainer.reference().add_updates(origin, users, 0, right)
+    Mistaken(users[2], {"auto"}).install(monkeypatch)
+    with caplog.at_level(logging.ERROR, "fedmf"):
+        total, failures = checked_sum(trainer, sums, origin, users, 0)
+    assert "made again, user by user" in caplog.text
+    assert failures == []
+    assert total.users == len(users)
+    assert torch.equal(total.fixed_point, right.fixed_point)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_second_failure_ends_a_run_before_anything_is_released(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = small_run(dataset="digits", workers=workers)
+    task = run.task_source.build()
+    Mistaken(str(task.dataset.user_ids[0]), {"auto", "loop"}).install(monkeypatch)
+    with pytest.raises(UnsoundSumError, match="a bug of fedmf"):
+        run.simulate(tmp_path / "run")
+
+
+def script() -> ModuleType:
+    path = Path(__file__).resolve().parents[2] / "simulations" / "clipping" / "fuzz.py"
+    spec = importlib.util.spec_from_file_location("fuzz", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkey = pytest.MonkeyPatch()
+    with monkey.context() as patched:
+        patched.setitem(__import__("sys").modules, "fuzz", module)
+        spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("engine", "sent", "users"),
+    [
+        *(("low-rank", "sums", 1500), ("fused", "sums", 1500), ("layered", "sums", 1500)),
+        *(("functional", "sums", 600), ("loop", "sums", 300)),
+        *(("auto", "rows", 600), ("functional", "rows", 600), ("loop", "rows", 200)),
+    ],
+)
+def test_drawn_users_are_within_the_clip_norm(engine: str, sent: str, users: int) -> None:
+    """A short form of `simulations/clipping/fuzz.py`."""
+    found = script().fuzz(engine, users, rows=sent == "rows")
+    assert found.users >= users
+    assert found.above == found.refused == 0
+    assert found.clipped > users / 3
+    assert 0 <= found.missing < 1e-7
+
+
+def test_the_fuzzer_judges_exactly() -> None:
+    """One unit above 2⁸⁰ is seen, and what int64 makes of infinity."""
+    fuzz, rng = script(), np.random.default_rng(0)
+    rows = rng.integers(-(2**41), 2**41, (50, 30)) >> rng.integers(0, 41, (50, 30))
+    assert fuzz.exact_squares(rows) == [exact(row) for row in rows.tolist()]
+    found = fuzz.Found()
+    found.note(np.array([[UNIT, 0], [0, 0], [UNIT // 2, 0], [-UNIT, 1], [UNIT - 1, 0], [-(2**63), 0]]))
+    assert (found.users, found.zeros, found.above, found.first) == (6, 1, 2, 4)
+    assert found.missing == 1 - 2.0**23
