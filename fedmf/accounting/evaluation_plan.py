@@ -178,6 +178,10 @@ class EvaluationPlan:
         """How many evaluations belong to the first ``rounds`` rounds, the one after the last of them too."""
         return self.count if rounds >= self.rounds else rounds // self.every
 
+    def least_released_by(self, rounds: int) -> int:
+        """How many must have been released by then: the one after the last round may be about to be."""
+        return self.released_by(rounds) - (self.due(rounds) is not None)
+
     def multiplier_of(self, evaluations: int) -> float:
         """σ of the first so many evaluations for the worst allowed user; infinite for none."""
         if evaluations == 0:

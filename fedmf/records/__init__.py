@@ -10,7 +10,7 @@ from fedmf.records.guard import Guard, Loss, unguarded
 from fedmf.records.histories import Histories, UserRow
 from fedmf.records.key_file import load_key, save_key
 from fedmf.records.ledger import SCHEMA, Ledger, Opening, meet_losses
-from fedmf.records.lock import WriterLock
+from fedmf.records.lock import ReleaseRight, WriterLock
 from fedmf.records.new_directory import create_directory, scratch_directory
 from fedmf.records.new_files import new_file, require_free
 from fedmf.records.seal import Seal, Sealed
@@ -34,6 +34,7 @@ __all__ = [
     "Loss",
     "Opening",
     "RecordKind",
+    "ReleaseRight",
     "Seal",
     "Sealed",
     "SigningKey",

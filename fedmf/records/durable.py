@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["Underway", "replace_durably", "sync_directory", "tighten", "write_durably"]
+__all__ = [
+    "Underway",
+    "replace_durably",
+    "sync_directory",
+    "tighten",
+    "unless_read_only",
+    "write_durably",
+]
 
 
 def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
@@ -97,6 +105,20 @@ def tighten(path: Path) -> None:
             wide = stat.S_IMODE(status.st_mode) & 0o077
             if wide and status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode):
                 place.chmod(stat.S_IMODE(status.st_mode) & ~0o077)
+
+
+@contextlib.contextmanager
+def unless_read_only() -> Iterator[None]:
+    """A flush, unless the file system is of a kind to which nothing is ever written.
+
+    One that went read-only after an error says EROFS, which is raised: what it shows last may be in memory
+    alone.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
 
 
 def sync_directory(path: Path) -> None:

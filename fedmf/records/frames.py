@@ -9,8 +9,6 @@ docs/decisions/0016-one-flush-a-round.md proves it.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import os
 import struct
@@ -21,6 +19,8 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedmf.records.durable import unless_read_only
 
 __all__ = ["Damaged", "Field", "Frame", "FrameWriter", "State", "read_frames", "read_state"]
 
@@ -94,16 +94,20 @@ class FrameWriter:
         self._descriptor = os.open(path, flags, mode)
         self._sectors = np.full((_SECTORS, _SECTOR), _MARK, np.uint8)
         self.size = 0
+        #: Whether the last frame was handed over as a whole: whoever reads may take it for written.
+        self.handed_over = False
 
     def append(self, fields: Sequence[Field], state: State | None = None) -> None:
         """Write a frame and wait until it is on the disk; the name of the file is the caller's to make so.
 
         Raises:
-            OSError: the disk failed. Nothing may be appended to this file any more.
+            OSError: the disk failed. Nothing may be appended to this file any more, and nothing is taken
+                back: somebody may have read the frame.
         """
-        at = self.size
+        at, self.handed_over = self.size, False
         for sectors in self._filled((_start(fields, state), *(() if state is None else state.pieces))):
             at += _write_all(self._descriptor, sectors.reshape(-1).data, at)
+        self.handed_over = True
         _flush(self._descriptor)
         self.size = at
 
@@ -128,12 +132,6 @@ class FrameWriter:
         if used:
             yield self._sectors[:used]
 
-    def abandon(self) -> None:
-        """Take back what was written and not flushed, as far as the disk lets it."""
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._descriptor, self.size)
-        self.close()
-
     def close(self) -> None:
         """No more frames."""
         if self._descriptor >= 0:
@@ -153,11 +151,8 @@ def read_frames(path: Path) -> list[Frame]:
         found = list(_frames(descriptor))
         if found and not _whole_state(descriptor, found[-1]):
             found.pop()
-        try:  # its writer may have died, be waiting for the disk, or have taken something back
+        with unless_read_only():  # its writer may have died, be waiting for the disk, or have failed
             os.fsync(descriptor)
-        except OSError as error:
-            if error.errno not in (errno.EROFS, errno.EINVAL):
-                raise
         return found
     finally:
         os.close(descriptor)

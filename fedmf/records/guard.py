@@ -8,6 +8,7 @@ without it.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import logging
@@ -28,6 +29,8 @@ __all__ = ["Guard", "Loss", "guards_folder", "unguarded"]
 _log = logging.getLogger("fedmf")
 _VERSION: Final = 1
 _MOST_BYTES: Final = 1 << 24
+#: How often a reader looks at a file that may be being written.
+_LOOKS: Final = 3
 _guarded: Final = ContextVar("guarded", default=True)
 
 
@@ -62,27 +65,30 @@ class Loss:
 
 @dataclass(frozen=True)
 class _Known:
-    """What the file holds: rounds released, keyed digests of the last of them and of all openings, and what
-    was lost before."""
+    """What the file holds: rounds released, keyed digests of the last of them and of all openings, what was
+    lost before, and whether the commit of the last round failed."""
 
     released: int = 0
     head: str = ""
     openings: tuple[tuple[int, str], ...] = ()
     lost: tuple[Loss, ...] = ()
+    failed: bool = False
 
     def text(self) -> bytes:
         lost = [[loss.first, loss.released, loss.head] for loss in self.lost]
         values = [_VERSION, self.released, self.head, [list(pair) for pair in self.openings], lost]
-        return json.dumps(values).encode()
+        return json.dumps([*values, True] if self.failed else values).encode()
 
     @classmethod
     def of_text(cls, text: bytes) -> Self:
         """Raises ValueError, TypeError or a kind of LookupError if it is anything else."""
-        version, released, head, openings, lost = json.loads(text)
-        if version != _VERSION or type(released) is not int or released < 0:
+        version, released, head, openings, lost, *failed = json.loads(text)
+        if version != _VERSION or type(released) is not int or released < 0 or failed not in ([], [True]):
             raise ValueError
         pairs = tuple((int(first), str(digest)) for first, digest in openings)
-        return cls(released, str(head), pairs, tuple(Loss(int(a), int(b), str(c)) for a, b, c in lost))
+        return cls(
+            released, str(head), pairs, tuple(Loss(int(a), int(b), str(c)) for a, b, c in lost), bool(failed)
+        )
 
 
 @contextmanager
@@ -140,6 +146,45 @@ class Guard:
             return cls(secret, None, _Known())
         return cls(secret, descriptor, _read(content, place), len(content))
 
+    @classmethod
+    def look(cls, fingerprint: str | None, key: NoiseKey | None) -> Self:
+        """What this machine remembers, for somebody who only reads: nothing is made, locked or changed.
+
+        To be looked at before the record is read: a living writer commits first and notes it here then.
+
+        Args:
+            fingerprint: of the key of the run or stream; None where nothing is remembered of it.
+            key: itself, if it is at hand. Without it numbers of rounds are compared alone.
+        """
+        folder = guards_folder()
+        public = key is not None and key.public
+        if fingerprint is None or public or folder is None or not _guarded.get():
+            return cls(b"", None, _Known())
+        known = _Known()
+        for _ in range(_LOOKS):  # it may be seen while it is written
+            with contextlib.suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
+                descriptor = os.open(folder / fingerprint, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                with open(descriptor, "rb") as file:
+                    known = _Known.of_text(file.read(_MOST_BYTES))
+                break
+        return cls(b"" if key is None else key.subkey("guard"), None, known)
+
+    def lacks(
+        self, openings: Sequence[Opened], released: int, head_after: Callable[[int], bytes | None]
+    ) -> tuple[int, int] | None:
+        """(rounds that are here, rounds that were released on this machine) if that is more; None if not.
+
+        Args:
+            openings: as for `losses`.
+            released: likewise.
+            head_after: likewise.
+        """
+        if not self._key:
+            known = self._known.released
+            return (released, known) if known > released else None
+        losses = self.losses(openings, released, head_after)
+        return (losses[-1].first, losses[-1].released) if losses else None
+
     def losses(
         self, openings: Sequence[Opened], released: int, head_after: Callable[[int], bytes | None]
     ) -> list[Loss]:
@@ -172,6 +217,7 @@ class Guard:
         released: int,
         head: bytes | None,
         lost: Sequence[Loss] | None = None,
+        failed: bool = False,
     ) -> None:
         """Remember how far the record is, after its commit; what cannot be written is not remembered.
 
@@ -180,6 +226,8 @@ class Guard:
             released: rounds in the record.
             head: what identifies the last of them.
             lost: what was lost with backups, if that has changed.
+            failed: whether the commit of the last round failed: it may be gone, though somebody saw it. This
+                alone waits for the disk.
         """
         if self._descriptor is None:
             return
@@ -188,13 +236,20 @@ class Guard:
             pairs = tuple((opening.first_round, self._digest(opening.fresh)) for opening in openings)
         kept = self._known.lost if lost is None else tuple(lost)
         digest = "" if head is None else self._digest(head)
-        self._known = _Known(released, digest, pairs, kept)
+        self._known = _Known(released, digest, pairs, kept, failed)
         text = self._known.text().ljust(self._written)  # one write: a shorter text leaves nothing behind
         try:
             os.pwrite(self._descriptor, text, 0)
+            if failed:
+                os.fsync(self._descriptor)
         except OSError:
             return
         self._written = len(text)
+
+    def failed(self, losses: Sequence[Loss]) -> bool:
+        """Whether all that is newly lost is the round whose commit failed."""
+        last = self._known.released
+        return self._known.failed and losses[-1] == Loss(last - 1, last, self._known.head)
 
     def close(self) -> None:
         """Let another process have it."""

@@ -45,6 +45,7 @@ class Histories:
     """
 
     def __init__(self, participation: Participation, names: Sequence[str] = ()) -> None:
+        self._contract = participation
         self._most, self._apart = participation.max_participations, participation.min_separation
         self.names: list[str] = []
         self._key_of: dict[str, int] = {}
@@ -70,6 +71,11 @@ class Histories:
         histories.meet(names)
         histories.max_participations, histories.min_separation = max(counts, default=0), min_separation
         return histories
+
+    def of(self, users: Iterable[str]) -> Histories:
+        """The histories of these users alone, to try what they may do."""
+        known = [self.row(user) for user in dict.fromkeys(users) if user in self._key_of]
+        return Histories.from_rows(self._contract, known, None)
 
     def __len__(self) -> int:
         return len(self.names)

@@ -1,8 +1,10 @@
-"""The right to extend a record: one process at a time."""
+"""The right to extend a record: one process at a time, and only until a release does not end well."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedmf.errors import PlatformError
@@ -13,7 +15,7 @@ try:
 except ImportError:
     raise PlatformError from None
 
-__all__ = ["WriterLock"]
+__all__ = ["ReleaseRight", "WriterLock"]
 
 
 class WriterLock:
@@ -50,3 +52,55 @@ class WriterLock:
         if self._held:
             self._held = False
             os.close(self._descriptor)
+
+
+class ReleaseRight:
+    """The right to release under one opening: lost for good by whatever does not end well.
+
+    From the moment a row of noise is drawn for a sum until the release is durable nobody can tell who saw
+    what: a frame whose flush failed can be read, a rule of the user's own has seen the noisy update. Another
+    sum must not get the same row, so all that was opened together shares one right, and only a new opening,
+    with fresh random bits, goes on. docs/decisions/0021-a-failed-commit.md has the cases.
+
+    Args:
+        error: what is raised.
+    """
+
+    def __init__(self, error: type[ValueError]) -> None:
+        self._error = error
+        self._depth = 0
+        #: Why nothing may be released any more, one line.
+        self.lost: str | None = None
+
+    def require(self) -> None:
+        """Raise the error if the right is lost."""
+        if self.lost is not None:
+            raise self._error(self.lost)
+
+    @contextmanager
+    def exercise(self, what: str) -> Iterator[None]:
+        """Release something, or write to the record: all of it, or nothing more.
+
+        Args:
+            what: is released or written, in a message; within another it is part of that.
+
+        Raises:
+            ValueError: as the error: the right was lost before, or is lost by an error of that kind.
+            BaseException: whatever else was raised; the right is lost too.
+        """
+        self.require()
+        self._depth += 1
+        try:
+            yield
+        except BaseException as error:
+            known = isinstance(error, self._error)
+            reason = str(error).rstrip(".") if known or isinstance(error, OSError) else type(error).__name__
+            self.lost = (
+                f"{what} failed ({reason}); this process releases nothing more. "
+                f"Resume: {what} counts if it is whole on the disk."
+            )
+            if known and self._depth == 1:
+                raise type(error)(self.lost) from error
+            raise
+        finally:
+            self._depth -= 1

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from fedmf.errors import ConfigError
-from fedmf.records.durable import sync_directory
 
 __all__ = ["new_file", "require_free"]
 
@@ -48,19 +47,58 @@ def new_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
     """
     require_free(path)
     try:
-        handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with open(handle, "wb") as file:
-                yield file
-                file.flush()
-                os.fchmod(handle, mode)
-                os.fsync(handle)
-            os.link(partial, path)  # unlike a renaming, this cannot replace a file
+            with _nameless(path.parent) as (handle, source):
+                with open(handle, "wb", closefd=False) as file:
+                    yield file
+                    file.flush()
+                    os.fchmod(handle, mode)
+                    os.fsync(handle)
+                # Unlike a renaming, a link cannot replace a file.
+                os.link(source, path.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=True)
+            _made_durable(folder, path)
         finally:
-            os.unlink(partial)
-        sync_directory(path.parent)
+            os.close(folder)
     except FileExistsError:
         require_free(path)
         raise
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}.") from None
+
+
+@contextmanager
+def _nameless(folder: Path) -> Iterator[tuple[int, str]]:
+    """A descriptor of a new file, and what can be linked to: without a name, so that a kill leaves nothing.
+
+    Where the file system has no such files it has a name of its own, which a kill may leave.
+    """
+    handle = -1
+    with suppress(AttributeError, OSError):  # not Linux; not this file system
+        handle = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    source = f"/proc/self/fd/{handle}"
+    named = handle < 0 or not os.path.exists(source)
+    if named:
+        if handle >= 0:
+            os.close(handle)
+        handle, source = tempfile.mkstemp(prefix=".fedmf-", dir=folder)
+    try:
+        yield handle, os.path.abspath(source)
+    finally:
+        os.close(handle)
+        if named:
+            os.unlink(source)
+
+
+def _made_durable(folder: int, path: Path) -> None:
+    """Make the new name durable, or take it back."""
+    try:
+        os.fsync(folder)
+    except OSError:
+        try:
+            path.unlink()
+        except OSError:
+            raise ConfigError(
+                f"{path} is whole, but its disk does not say that its name is there to stay. Check the disk."
+            ) from None
+        raise

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmf.records.durable import sync_directory
+from fedmf.records.durable import sync_directory, unless_read_only
 
 __all__ = ["RecordKind"]
 
@@ -42,9 +42,7 @@ class RecordKind:
             reason = " ".join(str(error).split())
             if reason == "file is not a database":
                 raise self.error(f"{path} is not a fedmf {self.name}: {reason}.") from None
-            raise self.error(
-                f"{self.name} {path} failed: {reason}. Nothing was recorded by this operation."
-            ) from error
+            raise self.error(f"{self.name} {path} failed: {reason}.") from error
         except OSError as error:
             raise self.error(f"{self.name} {path} failed: {error.strerror or error}.") from error
 
@@ -73,6 +71,9 @@ class RecordKind:
     def open(self, path: Path, read_only: bool) -> sqlite3.Connection:
         """A connection on which COMMIT returns only when the transaction would survive a power loss.
 
+        What a writer committed before it died, or before its disk failed, is made to survive one first: a
+        journal that comes back would undo it.
+
         Raises:
             ValueError: as `error`: a file of another kind or of another version, left as it was.
         """
@@ -80,6 +81,8 @@ class RecordKind:
             connection = _connected(path, read_only)
             try:
                 self._recognise(connection, path)
+                with unless_read_only():
+                    sync_directory(path.parent)
                 if not read_only:
                     connection.execute("PRAGMA journal_mode=DELETE")
             except BaseException:

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
         Tagging,
     )
     from fedmf.runs.observing import (
+        VERDICTS,
         Checkpoints,
         LastingObserver,
+        Learning,
         LocalCheck,
         LocalOutcome,
         NoProgress,
@@ -49,10 +51,12 @@ if TYPE_CHECKING:
         TargetReached,
         TensorBoard,
         carried_out,
+        judge_learning,
         observed,
     )
     from fedmf.runs.outputs import (
         METRICS,
+        STATEMENT_TEXT,
         account,
         account_branches,
         central,
@@ -70,7 +74,7 @@ if TYPE_CHECKING:
         read_statement,
         verify_statement,
     )
-    from fedmf.runs.recorded import LEDGER, PHASES, opened_record, read_header, read_phases
+    from fedmf.runs.recorded import LEDGER, PHASES, Evidence, opened_evidence, read_header, read_phases
     from fedmf.runs.released_model import ReleasedModel, WholeModel, initial_parameters, load_model
     from fedmf.runs.run import Run, difference
     from fedmf.runs.server import PrivateServer
@@ -85,14 +89,18 @@ __all__ = [
     "METRICS",
     "NAMED_TASKS",
     "PHASES",
+    "STATEMENT_TEXT",
+    "VERDICTS",
     "CanaryFinding",
     "CentralEvaluation",
     "Checkpoints",
     "Classification",
     "Evaluation",
+    "Evidence",
     "Execution",
     "FunctionTask",
     "LastingObserver",
+    "Learning",
     "LocalCheck",
     "LocalOutcome",
     "MultiLabel",
@@ -135,13 +143,14 @@ __all__ = [
     "dotted_keys",
     "dry_run",
     "initial_parameters",
+    "judge_learning",
     "load_model",
     "load_run",
     "local_trainer",
     "metric_columns",
     "not_private",
     "observed",
-    "opened_record",
+    "opened_evidence",
     "parse_assignments",
     "plan_run",
     "private_columns",

@@ -103,7 +103,7 @@ def within_total(run: Run, earlier: Sequence[UserCosts], total: float, file: Pat
         ConfigError: the run is without noise or amplified, has budgets already, or names another unit,
             adjacency or namespace than the earlier ones; one of these is amplified; or a user has spent more
             than the total.
-        LedgerError: the earlier ones cannot be joined by user id.
+        LedgerError: the earlier ones cannot be joined by user id, or hold less than they released.
     """
     privacy = run.privacy
     if not isinstance(privacy, DifferentialPrivacy) or privacy.amplified or privacy.user_budgets:
@@ -111,6 +111,9 @@ def within_total(run: Run, earlier: Sequence[UserCosts], total: float, file: Pat
             "a total epsilon needs a run with noise, not amplified, and no user_budgets of its own; got "
             f"{privacy.to_dict()}."
         )
+    for one in earlier:
+        if one.verdict is not None:
+            one.verdict.require_no_loss(one.name, "counted in a total epsilon")
     if amplified := [one.name for one in earlier if one.amplified is not None]:
         raise ConfigError(f"no filter covers amplified runs; got {amplified[0]}. Its epsilon adds up.")
     together = compose(earlier, privacy.user_namespace, privacy.delta)

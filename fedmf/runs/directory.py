@@ -12,9 +12,9 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from fedmf.accounting import DifferentialPrivacy, Plan, RunHeader
+from fedmf.accounting import DifferentialPrivacy, Fault, Plan, RunHeader
 from fedmf.data import PublicInput
-from fedmf.errors import ConfigError
+from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
 from fedmf.records import (
     Admission,
@@ -47,6 +47,7 @@ from fedmf.runs.recorded import (
     opened_evaluations,
     recorded_header,
     require_run,
+    verdict_of,
 )
 from fedmf.runs.run import Run
 from fedmf.runs.tables import render_toml
@@ -91,7 +92,9 @@ class RunDirectory:
         guard: Guard,
     ) -> None:
         self.path, self.header, self.key, self.ledger = path, header, key, ledger
-        self.evaluations, self._guard = evaluations, guard
+        self.evaluations, self._guard, self.right = evaluations, guard, ledger.right
+        if evaluations is not None:
+            evaluations.right = self.right
         self.admission = Admission(ledger, path)
         self._checkpoint: Sequence[str] = ()
         self._openings: Sequence[Opening] = ()
@@ -152,13 +155,15 @@ class RunDirectory:
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: Path, restored: Planned | None = None) -> Self:
+    def open(cls, path: Path, restored: Planned | None = None, planned: Planned | None = None) -> Self:
         """Open the directory of a run that was started before.
 
         Args:
             path: where.
             restored: whether to go on if this machine knows of rounds that are not in the directory. They
                 count as spent, by the users whom this function of plan, key and round names.
+            planned: that function too; without `restored` it counts a round whose commit failed, and which
+                is not there, and nothing else.
 
         Raises:
             ConfigError, LedgerError, ValueError: not a run directory, damaged, held by another process, or
@@ -177,9 +182,12 @@ class RunDirectory:
                 evaluations.replay()
             ledger.replay()
             guard = opened.enter_context(Guard.open(key if header.key_fingerprint else None))
-            meet_losses(
-                ledger, guard, header.plan, None if restored is None else partial(restored, header.plan, key)
+            verdict = verdict_of(header, guard, ledger, evaluations, certain=True)
+            verdict.require_no_loss(str(path), "gone on with", [Fault.BEHIND])  # which is met next
+            known = (
+                None if users is None else partial(users, header.plan, key) for users in (restored, planned)
             )
+            meet_losses(ledger, guard, header.plan, *known)
             directory = cls(path, header, key, ledger, evaluations, guard)
             opened.pop_all()
             return directory
@@ -299,7 +307,13 @@ class RunDirectory:
         self, t: int, users: Sequence[str], checkpoint: Sequence[str], state: State | None
     ) -> None:
         name, digest = checkpoint
-        self.ledger.commit_round(t, users, name, digest, "released" if users else "empty", state)
+        try:
+            self.ledger.commit_round(t, users, name, digest, "released" if users else "empty", state)
+        except BaseException:
+            if (doubtful := self.ledger.doubtful) is not None:  # somebody may have seen it
+                with contextlib.suppress(LedgerError):
+                    self._guard.note(self.ledger.openings(), t + 1, doubtful, failed=True)
+            raise
         if not self._openings:
             self._openings = self.ledger.openings()  # a process makes one, before its first round
         self._guard.note(self._openings, t + 1, self.ledger.committed)

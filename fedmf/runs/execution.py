@@ -29,7 +29,7 @@ class Execution(Value):
             for, so that one user's slow training cannot take others out of the sum.
         handshake_timeout: seconds before the first round in which nodes may say whom they serve; after that
             it begins with those that did, and later answers are taken in beside training. As long as no node
-            serves anybody, ``round_timeout`` is waited.
+            serves anybody, ``round_timeout`` is waited, and in a simulation as long as a worker is silent.
         enrolment: of a SuperLink that authenticates its nodes over TLS: a file with a line for each user
             that a node may serve, the node's public key and the user's id, ``ecdsa-sha2-nistp384 AAAA… ID``.
             Other nodes, and other claims, are ignored. Empty believes nodes as they say.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hmac
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
@@ -56,6 +56,9 @@ def declared_by_task(users: int) -> tuple[PublicInput, ...]:
 class TaskSource(Protocol):
     """What a task comes from."""
 
+    #: By table, keys of a run that nothing reads for such a task: no configuration says them.
+    unread: ClassVar[Mapping[str, Collection[str]]]
+
     @property
     def users(self) -> int:
         """N, declared before any data are read."""
@@ -93,6 +96,7 @@ class GivenTask:
 
     task: Task
     kind: ClassVar[str] = GIVEN
+    unread: ClassVar[Mapping[str, Collection[str]]] = {}
 
     @property
     def users(self) -> int:

@@ -8,7 +8,7 @@ import math
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -107,6 +107,8 @@ class NamedTask(ABC):
 
     #: What the data must have, in words.
     needs: ClassVar[str]
+    #: See `TaskSource.unread`.
+    unread: ClassVar[Mapping[str, Collection[str]]] = {}
 
     def to_dict(self) -> dict[str, Any]:
         """Kind, data and model."""
@@ -212,6 +214,7 @@ class FunctionTask(Value):
     """
 
     kind: ClassVar[str] = "function"
+    unread: ClassVar[Mapping[str, Collection[str]]] = {}
     function: str = ""
     users: int = 360
     task_seed: int = 0

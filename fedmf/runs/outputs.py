@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from fedmf.accounting import (
     Branch,
     Clipping,
+    Fault,
     FixedClipping,
     JointStatement,
     PrivacyStatement,
     UserCosts,
     as_json,
     build_joint_statement,
-    build_statement,
     render,
     render_page,
     run_costs,
@@ -26,7 +26,7 @@ from fedmf.accounting import (
 from fedmf.errors import ConfigError
 from fedmf.records import write_durably
 from fedmf.runs.evaluation import Evaluation, NotPrivateEvaluation, PrivateEvaluation, private_columns
-from fedmf.runs.recorded import opened_record
+from fedmf.runs.recorded import opened_evidence
 
 if TYPE_CHECKING:
     from fedmf.data import FederatedDataset
@@ -187,8 +187,8 @@ def account(path: str | Path) -> PrivacyStatement:
         ConfigError: it is not a run directory.
         LedgerError: its records are damaged or contradict each other.
     """
-    with opened_record(Path(path)) as recorded:
-        return build_statement(*recorded)
+    with opened_evidence(Path(path)) as evidence:
+        return evidence.statement
 
 
 def account_branches(paths: Sequence[str | Path]) -> JointStatement:
@@ -204,8 +204,16 @@ def account_branches(paths: Sequence[str | Path]) -> JointStatement:
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise ConfigError("run directories (branches of one run) must differ; got one of them twice.")
     with contextlib.ExitStack() as opened:
+        branches = [opened.enter_context(opened_evidence(Path(path))) for path in paths]
+        verdicts = [branch.verdict for branch in branches]
+        if not all(Fault.BEHIND in verdict.found for verdict in verdicts):
+            # One holds all that this machine knows of, and each lacks what is another's.
+            verdicts = [verdict.without(Fault.BEHIND) for verdict in verdicts]
         return build_joint_statement(
-            [Branch(str(path), *opened.enter_context(opened_record(Path(path)))) for path in paths]
+            [
+                Branch(str(path), *branch.records, verdict)
+                for path, branch, verdict in zip(paths, branches, verdicts, strict=True)
+            ]
         )
 
 
@@ -216,5 +224,5 @@ def costs_of_run(path: str | Path) -> UserCosts:
         ConfigError: it is not a run directory.
         LedgerError: its records are damaged or contradict each other, or it adds no noise.
     """
-    with opened_record(Path(path)) as recorded:
-        return run_costs(str(path), *recorded)
+    with opened_evidence(Path(path)) as evidence:
+        return run_costs(str(path), *evidence.records, verdict=evidence.verdict)

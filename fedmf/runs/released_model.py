@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,11 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmf.accounting import Fault, Verdict
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.models import FlatModel
 from fedmf.records import load_state, read_tensors, replace_durably
 from fedmf.runs.directory import WHOLE_MODEL
-from fedmf.runs.recorded import opened_record
+from fedmf.runs.recorded import opened_evidence
+
+_log: Final = logging.getLogger("fedmf")
 
 __all__ = ["ReleasedModel", "WholeModel", "initial_parameters", "load_model"]
 
@@ -95,11 +99,13 @@ class ReleasedModel:
         tensors: by the names of the module's parameters.
         rounds: how many rounds are in it.
         software: name and version of what the run was started with.
+        verdict: whether the run's records are all that was released.
     """
 
     tensors: dict[str, Tensor]
     rounds: int
     software: str
+    verdict: Verdict
 
     @classmethod
     def of(cls, path: Path) -> Self:
@@ -110,18 +116,21 @@ class ReleasedModel:
             LedgerError, ValueError: its records are damaged.
         """
         while True:
-            with opened_record(path) as (header, ledger, _):
+            with opened_evidence(path) as evidence:
+                header, ledger, verdict = evidence.header, evidence.ledger, evidence.verdict
                 ledger.replay()
                 committed = ledger.checkpoint()
                 if committed is None:
+                    verdict.require_no_loss(str(path), "exported")
                     raise ConfigError(f"{path} has no model yet: no round of the run was released.")
                 _, name, digest = committed
                 try:
                     flat, _, noise = load_state(ledger, name, digest)
                     break
-                except LedgerError:
-                    with opened_record(path) as (_, again, _):
-                        if again.checkpoint() == committed:  # else the run went on and tidied this one away
+                except LedgerError:  # unless the run went on and tidied this one away
+                    with opened_evidence(path) as again:
+                        if again.ledger.checkpoint() == committed:
+                            verdict.require_no_loss(str(path), "exported", [Fault.BEHIND])
                             raise
         arrays = header.arrays or (("parameters", (header.dimension,)),)
         parts = flat.split([math.prod(shape) for _, shape in arrays])
@@ -131,7 +140,7 @@ class ReleasedModel:
         if _FINGERPRINT in header.run["task"]:
             whole = WholeModel.load(path / WHOLE_MODEL, str(header.run["task"][_FINGERPRINT]))
             tensors = whole.tensors(tensors)
-        return cls(tensors, int(noise["t"]), header.software)
+        return cls(tensors, int(noise["t"]), header.software, verdict)
 
 
 #: Where a task records `WholeModel.fingerprint`.
@@ -156,7 +165,10 @@ def load_model(path: str | Path) -> dict[str, Tensor]:
         ConfigError: it is not a run directory, or no round was released yet.
         LedgerError, ValueError: its records are damaged.
     """
-    return ReleasedModel.of(Path(path)).tensors
+    model = ReleasedModel.of(Path(path))
+    if not model.verdict.whole:
+        _log.warning("%s: %s", path, model.verdict)
+    return model.tensors
 
 
 def initial_parameters(path: Path, model: FlatModel) -> Tensor:

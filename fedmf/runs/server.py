@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedmf.accounting import NormCourse, Plan
+from fedmf.errors import HorizonExceededError
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, KeySchedule, NoiseStorage
 from fedmf.optim import RoundRelease, ServerOptimizer, ServerPass
 from fedmf.runs.canaries import CanaryTeam
@@ -205,12 +207,15 @@ class PrivateServer:
             BudgetExhaustedError: the round would exceed max_epsilon; nothing is released.
             HorizonExceededError: all rounds are spent.
             ParticipationViolation: a user may not take part in this round; nothing is released.
-            LedgerError: the disk failed; nothing is released.
+            LedgerError: the disk failed, now or before: this process releases nothing more. The round counts
+                if it is whole in the record when that is opened again.
         """
-        made = self._made(total, users)
-        with self.times.measure(self._t + 1, "commit"):
-            made.commit()
-        self._adopt(made)
+        self._check(total, users)
+        with self.directory.right.exercise(f"round {self._t + 1}"):
+            made = self._made(total, users)
+            with self.times.measure(self._t + 1, "commit"):
+                made.commit()
+            self._adopt(made)
         return made.parameters
 
     def begin_release(self, total: FixedPointSum, users: Sequence[str]) -> None:
@@ -222,7 +227,16 @@ class PrivateServer:
         if self.plan.clipping.adapts:
             self.release(total, users)
             return
-        self._under_way.begin(self._made(total, users))
+        self._check(total, users)
+        right, what = self.directory.right, f"round {self._t + 1}"
+        with right.exercise(what):
+            made = self._made(total, users)
+
+        def commit() -> None:
+            with right.exercise(what):
+                made.commit()
+
+        self._under_way.begin(replace(made, commit=commit))
 
     def wait(self) -> None:
         """Wait until no commit is under way; from any thread. What one raised is left to `settle`."""
@@ -232,7 +246,7 @@ class PrivateServer:
         """Wait until the round whose commit is under way, if there is one, is final.
 
         Raises:
-            ParticipationViolation, LedgerError: nothing of it was released, see `release`.
+            LedgerError: as `release`.
         """
         self._under_way.settle()
 
@@ -241,8 +255,12 @@ class PrivateServer:
         if self._quantile is not None and made.course is not None:
             self._quantile.course, self.sums = made.course, self.sums.at(made.course.norm)
 
-    def _made(self, total: FixedPointSum, users: Sequence[str]) -> Made:
-        """Round t, not yet final."""
+    def require_right(self) -> None:
+        """Raise LedgerError if a release before did not end well: this process may release nothing more."""
+        self.directory.right.require()
+
+    def _check(self, total: FixedPointSum, users: Sequence[str]) -> None:
+        """Refuse what cannot be released before its row of noise is drawn, after which all must end well."""
         self.settle()
         if total.users != len(users):
             raise ValueError(
@@ -253,6 +271,14 @@ class PrivateServer:
                 f"t (round) must be below {self.plan.allowed_rounds} to keep max_epsilon; got {self._t}. "
                 "Nothing was released."
             )
+        if self._t >= self.horizon:
+            raise HorizonExceededError(
+                f"t (round) must be below n (horizon) = {self.horizon}; got {self._t}. All noise is spent."
+            )
+        self.directory.ledger.check_round(self._t, users)
+
+    def _made(self, total: FixedPointSum, users: Sequence[str]) -> Made:
+        """Round t, not yet final."""
         self.keys.open_in(self.directory.ledger)
         team = self._canaries
         with self.times.measure(self._t + 1, "noise and step"):

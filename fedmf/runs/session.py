@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +17,7 @@ from fedmf.accounting import (
     ExampleLevel,
     Plan,
     PrivacyStatement,
+    Verdict,
     at_least,
     build_statement,
     gaussian_epsilon,
@@ -159,7 +161,8 @@ class Session:
             run = recorded
         task = run.task_source.build()
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-        directory = RunDirectory.open(path, _planned_users(run, task) if restored else None)
+        planned = _planned_users(run, task)
+        directory = RunDirectory.open(path, planned if restored else None, planned)
         return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
@@ -246,13 +249,14 @@ class Session:
         self.directory.note_failures(t, failures)
 
     def statement(self) -> PrivacyStatement:
-        """The privacy statement of what was released so far, computed from the ledger's rows."""
+        """The privacy statement of what was released so far, from rows that were whole when opened."""
         t = self.server.t
         if self._canaries is not None and t in self.metrics:
             noted = self._canaries.noted(t)
             if not noted.keys() <= self.metrics[t].keys():
                 self._keep(t, {**self.metrics[t], **noted})
-        return build_statement(self.directory.header, self.directory.ledger, self.directory.evaluations)
+        opened = self.directory
+        return replace(build_statement(opened.header, opened.ledger, opened.evaluations), verdict=Verdict())
 
     def write_reports(self) -> None:
         """Write metrics table and privacy statement into the run directory.

@@ -1,4 +1,4 @@
-"""What is disturbed: a run and a stream with public seeds, whose undisturbed result is known to the bit."""
+"""What is disturbed: a run, a stream and caches, whose undisturbed result is known to the bit."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
+from cache_faults import KINDS
+
 import fedmf
 from fedmf.errors import ConfigError, LedgerError
-from fedmf.runs import Standing, opened_record, session
+from fedmf.runs import Standing, opened_evidence, session
 from fedmf.streaming import Settings, StateError, StreamState, open_run
 
-__all__ = ["DOCUMENTED", "Job", "releases_shown", "stream", "training"]
+__all__ = ["DOCUMENTED", "Job", "caches", "releases_shown", "stream", "training"]
 
 #: What a user sees as one line: the command line shows what the operating system says as it is.
 DOCUMENTED = (ConfigError, LedgerError, StateError, OSError)
@@ -69,7 +71,8 @@ def training(checkpoint_every: int) -> Job:
             run.simulate(root / "run", observers=[tell])
 
     def result(root: Path) -> object:
-        with opened_record(root / "run") as (_, ledger, _):
+        with opened_evidence(root / "run") as evidence:
+            _, ledger, _ = evidence.records
             took_part = list(ledger.participations())
         if checkpoint_every > 1:  # work may be lost, by decision 9, and with it the same model
             return took_part
@@ -119,3 +122,18 @@ def stream() -> Job:
         lambda root: _committed_releases(root / "state"),
         lambda root: (root / "out.jsonl").read_bytes(),
     )
+
+
+def caches() -> Job:
+    """Kept designs and kept machine code, both used twice: they release nothing, and are never wrong."""
+
+    def use(root: Path) -> list[bool]:
+        places = {"FEDMF_CACHE": str(root / "kept"), "NUMBA_CACHE_DIR": str(root / "kept")}
+        with mock.patch.dict(os.environ, places):
+            return [right for order in (0, 1) for right, _ in (use(order) for use in KINDS.values())]
+
+    def go(root: Path, _: int) -> None:
+        if not all(use(root)):
+            raise RuntimeError("a cache gave another function or another design.")
+
+    return Job("caches", go, lambda _: 0, use)

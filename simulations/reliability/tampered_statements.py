@@ -39,11 +39,11 @@ from typing import Any
 from bit_flips import make_run
 from forged_records import changed, forge, forge_ledger, places
 
-from fedmf.accounting import as_json, build_statement
+from fedmf.accounting import as_json
 from fedmf.noise import NoiseKey
 from fedmf.records import SCHEMA, Seal, SigningKey, load_key, save_key, unguarded
 from fedmf.records.ledger.schema import LEDGER
-from fedmf.runs import opened_record, public_statement, verify_statement
+from fedmf.runs import opened_evidence, public_statement, verify_statement
 from fedmf.runs.publication import signed_document
 
 __all__ = [
@@ -79,9 +79,9 @@ def publish(folder: Path) -> Published:
     """Make a run and the statement of its first half."""
     run = make_run(folder)
     operator, stranger = (SigningKey.create(folder / name) for name in ("operator", "stranger"))
-    with opened_record(run) as (header, ledger, evaluations):
-        statement = build_statement(header, ledger, evaluations)
-        document = public_statement(statement, ledger, evaluations, operator)
+    with opened_evidence(run) as evidence:
+        _, ledger, evaluations = evidence.records
+        document = public_statement(evidence.statement, ledger, evaluations, operator)
     return Published(folder, run, document, operator, stranger)
 
 

@@ -8,14 +8,25 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol, TypeVar
 
 import torch
-from jobs import Job, stream, training
+from jobs import Job, caches, stream, training
 from tqdm import tqdm
 
 __all__ = ["Disturbed", "chosen_jobs", "emptied", "table", "tried", "undisturbed"]
 
+
+class Named(Protocol):
+    """What is disturbed."""
+
+    @property
+    def name(self) -> str:
+        """Shown."""
+        ...
+
+
+Disturbable = TypeVar("Disturbable", bound=Named)
 #: How a disturbed job ended, and how many of its releases others may have seen.
 Disturbed = tuple[str, int]
 #: Ends that are as they should be.
@@ -25,7 +36,7 @@ _GOOD = ("died", "one line", "went on")
 def chosen_jobs(beginning: str) -> list[Job]:
     """The jobs whose name begins so, on one thread, as forked processes need."""
     torch.set_num_threads(1)
-    return [job for job in (training(1), training(2), stream()) if job.name.startswith(beginning)]
+    return [job for job in (training(1), training(2), stream(), caches()) if job.name.startswith(beginning)]
 
 
 def emptied(place: Path) -> None:
@@ -74,7 +85,9 @@ def tried(
 
 
 def table(
-    jobs: Iterable[Job], faults: Iterable[str], outcomes: Callable[[Job, str, Path], Counter[str]]
+    jobs: Iterable[Disturbable],
+    faults: Iterable[str],
+    outcomes: Callable[[Disturbable, str, Path], Counter[str]],
 ) -> NoReturn:
     """Print a row for each job and fault and leave with status 1 if anything was wrong."""
     bad = 0
@@ -92,8 +105,10 @@ def table(
 
 
 def _found(
-    jobs: Iterable[Job], faults: list[str], outcomes: Callable[[Job, str, Path], Counter[str]]
-) -> Iterator[tuple[Job, str, Counter[str]]]:
+    jobs: Iterable[Disturbable],
+    faults: list[str],
+    outcomes: Callable[[Disturbable, str, Path], Counter[str]],
+) -> Iterator[tuple[Disturbable, str, Counter[str]]]:
     for job in jobs:
         for fault in faults:
             with tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,7 @@ import fedmf
 from fedmf.flower.client_app import make_client_app
 from fedmf.flower.local_run import InProcessGrid
 from fedmf.flower.simulation import run_on_grid, worker_pool
-from fedmf.runs import Session, local_trainer, opened_record
+from fedmf.runs import Session, local_trainer, opened_evidence
 
 __all__ = ["Lost", "in_one_process", "model", "participations", "records"]
 
@@ -55,7 +55,8 @@ def model(path: Path) -> bytes:
 
 def participations(path: Path) -> list[tuple[int, str]]:
     """Rounds and users of a ledger."""
-    with opened_record(path) as (_, ledger, _):
+    with opened_evidence(path) as evidence:
+        _, ledger, _ = evidence.records
         return sorted(ledger.participations())
 
 

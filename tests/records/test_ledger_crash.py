@@ -135,7 +135,8 @@ def test_a_fork_cannot_write(tmp_path):
 
 @pytest.mark.parametrize("room", [0, 512, 70_000])
 def test_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, room):
-    with begin(tmp_path / "ledger.sqlite", CONTRACT, {}) as ledger:
+    path = tmp_path / "ledger.sqlite"
+    with begin(path, CONTRACT, {}) as ledger:
         ledger.commit_round(0, ["a"], "c", "d")
         users, write = [f"user-{index}" for index in range(5000)], os.pwrite
 
@@ -151,6 +152,11 @@ def test_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, room):
         assert "\n" not in str(caught.value)
         assert ledger.replay().participations == 1
         assert ledger.user_count() == 1
+        for again in (lambda: ledger.commit_round(1, users, "c", "d"), lambda: ledger.put_metrics(1, {})):
+            with pytest.raises(LedgerError) as repeated:
+                again()
+            assert str(repeated.value) == str(caught.value)
+    with go_on(path) as ledger:
         with pytest.raises(ParticipationViolation, match="user 'a' took part in round 0"):
             ledger.commit_round(1, [*users, "a"], "c", "d")
         ledger.commit_round(1, users, "c", "d")
@@ -177,7 +183,7 @@ except LedgerError as error:
     print("refused:", error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("refused: ledger ")
+    assert done.stdout.startswith("refused: round 2 failed (ledger ")
     assert done.stdout.count("\n") == 1
     assert check_after_death(path, 0, 1, read_only=False) == 0
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -203,3 +204,32 @@ def test_a_commit_is_one_write_and_one_flush(ledger, monkeypatch, begins):
     ledger.commit_round(1, ["b"], "b", "0" * 64, state=State.of([b"x" * 10_000, b"y" * 3]))
     about_names = ["open", "open", "fsync"], ["unlink"]  # the file and its folder
     assert calls == [*about_names[0] * begins, "pwrite", "fdatasync", *about_names[1] * begins]
+
+
+def test_openings_do_not_repeat_the_rows_of_openings_before(tmp_path: Path) -> None:
+    """Files without a state are never tidied away: what each repeats must not grow with their number."""
+    path = tmp_path / "ledger.sqlite"
+    with begin(path, CONTRACT, {}) as ledger:
+        commit(ledger, ["ann"], ["bob"])
+    for _ in range(12):
+        go_on(path).close()
+    sizes = [file.stat().st_size for file in tails(tmp_path)]
+    assert len(sizes) >= 12
+    assert sizes[1:] == [sizes[1]] * (len(sizes) - 1)
+
+
+def test_an_opening_writes_the_state_that_a_killed_process_left_again(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    ledger = begin(path, CONTRACT, {})
+    state = State.of([b"model"])
+    ledger.commit_round(0, ["ann"], "after", state.digest.hex(), state=state)
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    for file in tmp_path.glob("ledger.sqlite*"):
+        shutil.copy(file, killed)
+    left = tails(killed)
+    with go_on(killed / "ledger.sqlite") as other:
+        assert not set(left) & set(tails(killed))  # in a file of its own, not in the one that may be lost
+        assert other.checkpoint() == (0, "after", state.digest.hex())
+        assert state.digest.hex() in {frame.digest.hex() for frame in tail.Tail(other.path).frames()}
+    ledger.close()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.small_runs import small_run
 
-from fedmf.accounting import Canaries, FixedClipping, Plan, QuantileClipping
+from fedmf.accounting import Canaries, FixedClipping, Plan, QuantileClipping, summarise
 from fedmf.accounting.statement.evidence import evidence_of
 from fedmf.cli.app import run as command
 from fedmf.cohorts import CheckInCohorts
@@ -60,7 +60,7 @@ def test_a_correct_run_is_not_refuted_and_says_what_was_found(whole: tuple[Path,
     assert json.loads(capsys.readouterr().out)["bound"]["guessed"] == found.bound.guessed
     assert command(["audit", str(path)]) == 0
     assert "no contradiction" in capsys.readouterr().out
-    assert command(["account", str(path)]) == 0
+    assert command(["account", str(path), "--full"]) == 0
     assert "at 95 % confidence from 100 canaries in this run after 12 rounds" in capsys.readouterr().out
     assert command(["report", str(path), "--output", str(path.parent / "report.html")]) == 0
     assert "from 100 canaries in this run" in (path.parent / "report.html").read_text()
@@ -74,14 +74,33 @@ def test_noise_that_is_too_small_is_refuted(tmp_path: Path, monkeypatch, capsys)
     assert canary_finding(tmp_path / "run").refuted
     assert command(["audit", str(tmp_path / "run")]) == 1
     assert "REFUTED" in capsys.readouterr().out
+    assert command(["account", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr().out.startswith("REFUTED: ")
+
+
+def test_a_screen_holds_a_run_with_everything(whole: tuple[Path, dict]) -> None:
+    _, statement = whole
+    lost = {
+        "rounds_lost": [{"first": 1, "released": 3}],
+        "canaries": {**statement["canaries"], "refuted": True},
+    }
+    model = [("quality", "loss 1"), ("trend", "level")]
+    text = summarise({**statement, **lost, "evaluation": {}, "second_moment": {}}, "--full", model, "runs/a")
+    assert len(text.splitlines()) == 12
+    assert "second moment, private evaluations, canaries\n" in text
+    assert "; 2 lost rounds count\n" in text
 
 
 def test_a_clip_that_clips_too_late_is_refuted(tmp_path: Path, monkeypatch) -> None:
-    """To 4 ζ: canaries send ten times the clip norm."""
+    """To 4 ζ: canaries send ten times the clip norm. Behind the merge, which would leave such users out."""
     true = fixed_point.add_clipped
 
-    def late(rows, step, origin, clip_norm, scale, *rest):
-        true(rows, step, origin, 4 * clip_norm, 4 * scale, *rest)
+    def late(rows, step, origin, clip_norm, scale, into, counted):
+        for u in range(counted.size):
+            before = into.total.copy()
+            row = rows[u * step : u * step + into.total.size]
+            true(row, 0, origin, clip_norm, scale, into, counted[u : u + 1])
+            into.total[:] += 3 * (into.total - before)
 
     monkeypatch.setattr(fixed_point, "add_clipped", late)
     assert watched().simulate(tmp_path / "run").statement.to_dict()["canaries"]["refuted"]

@@ -192,7 +192,7 @@ def test_a_crash_before_the_flush_goes_back_to_the_committed_round(
         assert len(tails(again.path)) == 1
 
 
-def test_a_disk_that_fails_before_the_commit_releases_nothing(
+def test_a_flush_that_fails_ends_the_process_and_leaves_what_may_have_been_read(
     opened: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(opened, 0, 0.5)
@@ -200,11 +200,14 @@ def test_a_disk_that_fails_before_the_commit_releases_nothing(
         patched.setattr(frames, "_flush", fail)
         with pytest.raises(LedgerError, match=r"ledger .* failed: "):
             commit(opened, 1, 1.5)
-    assert opened.ledger.last_round() == 0
-    commit(opened, 1, 2.5)
-    restored = opened.restore()
-    assert restored is not None
-    assert restored[1][0].item() == 2.5
+    assert opened.ledger.last_round() == 1
+    with pytest.raises(LedgerError, match="releases nothing more"):
+        commit(opened, 1, 2.5)
+    opened.close()
+    with RunDirectory.open(opened.path) as again:
+        restored = again.restore()
+        assert restored is not None
+        assert (restored[0], restored[1][0].item()) == (2, 1.5)
 
 
 def test_a_disk_that_fails_after_the_commit_does_not_make_the_round_look_failed(

@@ -84,10 +84,11 @@ def test_a_checkpoint_of_other_noise_is_refused(
         Session.resume(tmp_path / "run", run)
 
 
-def test_a_round_that_fails_to_commit_has_the_same_noise_when_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("failing", "there"), [("_write_all", 2), ("_flush", 3)])
+def test_a_round_that_failed_to_commit_has_the_same_noise_when_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, there: int
 ) -> None:
-    """Else the difference of the two attempts would show part of the noise."""
+    """Not before: the process releases nothing more. A frame that is whole is adopted, another made again."""
     run = small_run(TASK, **FORMS["kept outputs"])
     with Session.start(tmp_path / "whole", run) as session:
         expected = release(session, 4)
@@ -97,9 +98,15 @@ def test_a_round_that_fails_to_commit_has_the_same_noise_when_tried_again(
 
     with Session.start(tmp_path / "run", run) as session:
         release(session, 2)
-        for _ in range(2):
-            with monkeypatch.context() as patched:
-                patched.setattr(frames, "_flush", fail)
-                with pytest.raises(LedgerError, match="No space left"):
-                    release(session, 1)
-        assert all(torch.equal(a, b) for a, b in zip(release(session, 2), expected[2:], strict=True))
+        with monkeypatch.context() as patched:
+            patched.setattr(frames, failing, fail)
+            with pytest.raises(LedgerError, match=r"round 3 failed .*No space left") as failed:
+                release(session, 1)
+        with pytest.raises(LedgerError) as repeated:
+            release(session, 1)
+        assert str(repeated.value) == str(failed.value)
+    with Session.resume(tmp_path / "run", run) as session:
+        assert session.server.t == there
+        assert torch.equal(session.server.parameters, expected[there - 1])
+        rest = release(session, 4 - there)
+    assert all(torch.equal(a, b) for a, b in zip(rest, expected[there:], strict=True))

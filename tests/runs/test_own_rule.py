@@ -46,27 +46,32 @@ class Returning(InPlace):
 def test_a_round_whose_commit_failed_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Made again with another sum, it is as if only that had been seen: the row of noise serves one sum."""
+    """Nothing is released until the run is opened again; then it is as if the sum had never been seen."""
     run = replace(small_run(linear_task(24, DIMENSION), noise_seed=3), optimizer=InPlace())
 
     def failing(*_: object) -> None:
         raise LedgerError("disk full")
 
-    with run.start(tmp_path / "failed") as session, run.start(tmp_path / "clean") as clean:
-        for server in (session.server, clean.server):
-            server.release(server.new_sum(), [])
+    with run.start(tmp_path / "clean") as clean:
+        clean.server.release(clean.server.new_sum(), [])
+        expected = clean.server.release(clean.server.new_sum(), [])
+    with run.start(tmp_path / "failed") as session:
+        session.server.release(session.server.new_sum(), [])
         before = session.server.parameters.clone()
         total = session.server.new_sum()
         total.add_updates(torch.full((1, DIMENSION), 0.4))
         user = session.task.dataset.user_ids[session.cohort_schedule().cohort(1)[0]]
         with monkeypatch.context() as patch:
             patch.setattr(session.directory.ledger, "commit_round", failing)
-            with pytest.raises(LedgerError):
+            with pytest.raises(LedgerError, match="disk full"):
                 session.server.release(total, [user])
         assert torch.equal(session.server.parameters, before)
         assert session.server.t == 1
-        again = [server.release(server.new_sum(), []) for server in (session.server, clean.server)]
-        assert torch.equal(*again)
+        with pytest.raises(LedgerError, match=r"round 2 failed \(disk full\); .* releases nothing more"):
+            session.server.release(session.server.new_sum(), [])
+    with run.resume(tmp_path / "failed") as session:
+        assert torch.equal(session.server.parameters, before)
+        assert torch.equal(session.server.release(session.server.new_sum(), []), expected)
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,14 @@ from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import small_run
 
 from fedmf.accounting import PairRelease, Plan, SecondStream
-from fedmf.errors import ConfigError
+from fedmf.errors import ConfigError, LedgerError
 from fedmf.factorization.matrices.toeplitz import Toeplitz
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.messages import read_slice_reply, request_content, slice_reply
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, SecondMoment
 from fedmf.noise.key import NoiseKey
+from fedmf.records.lock import ReleaseRight
 from fedmf.runs.planning import plan_run
 from fedmf.runs.releases import second_release as second_moment_module
 from fedmf.runs.server import PrivateServer
@@ -51,9 +52,14 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
     """What is released when the users of round t send the rows of rounds[t], unclipped; noise of one seed."""
     optimizer.seen.clear()
     claim_task_identity()
-    ledger = SimpleNamespace(openings=list, opening=lambda: SimpleNamespace(first_round=0, fresh=bytes(32)))
+    ledger = SimpleNamespace(
+        openings=list,
+        opening=lambda: SimpleNamespace(first_round=0, fresh=bytes(32)),
+        check_round=lambda *_: None,  # as the commit: who may take part is not what is measured here
+    )
     directory = SimpleNamespace(
         ledger=ledger,
+        right=ReleaseRight(LedgerError),
         key=NoiseKey.from_seed(1),
         restore=lambda: None,
         commit=lambda *_: None,

@@ -20,7 +20,7 @@ from fedmf.errors import ConfigError
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.noise.key import NoiseKey
-from fedmf.runs import Session, account, opened_record
+from fedmf.runs import Session, account, opened_evidence
 from fedmf.runs.directory import DATA_CHANGED, RunDirectory
 
 #: Who took part: fewer than were planned in some rounds.
@@ -112,8 +112,8 @@ def test_lost_rounds_count_as_spent_by_all_that_were_planned(backup: Path, tmp_p
     assert statement.realised.mu > 1.05 * without
     assert statement.planned.epsilon >= statement.realised.epsilon
     assert statement.planned.epsilon > PLAN.privacy.requested_epsilon
-    with opened_record(backup) as recorded:
-        table = user_privacy(*recorded)
+    with opened_evidence(backup) as evidence:
+        table = user_privacy(*evidence.records)
     expected = [gaussian_epsilon(1 / mus[user], PLAN.privacy.delta) for user in table.users]
     assert table.epsilon == pytest.approx(expected, rel=1e-8)
     assert dict(zip(table.users, table.participations, strict=True))["u1"] == 3 + 2
@@ -178,7 +178,8 @@ def test_simulate_goes_on_from_a_backup(tmp_path: Path, capsys: pytest.CaptureFi
     assert command([*resumed, "--restored-from-backup"]) == 0
     statement = account(tmp_path / "backup")
     assert statement.to_dict()["rounds_lost"] == [{"first": 1, "released": 3}]
-    with opened_record(tmp_path / "backup") as (_, ledger, _):
+    with opened_evidence(tmp_path / "backup") as evidence:
+        _, ledger, _ = evidence.records
         epsilons = [ledger.metrics()[t]["epsilon"] for t in (2, 3, 4)]
         (lost,) = ledger.openings()[-1].note["restored"]
     assert np.diff(epsilons).min() > -1e-9
@@ -220,6 +221,7 @@ def test_changed_data_are_told_to_the_operator_alone(
     assert json.loads(line) == {"round": 3, "notice": DATA_CHANGED}
     assert capfd.readouterr() == ("", "")
     assert not caplog.records
-    with opened_record(path) as (_, ledger, _):
+    with opened_evidence(path) as evidence:
+        _, ledger, _ = evidence.records
         first, second, third = (opening.note["data"] for opening in ledger.openings())
     assert first == second != third

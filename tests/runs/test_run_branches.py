@@ -18,6 +18,7 @@ from fedmf.accounting import gaussian_epsilon
 from fedmf.cli.app import run as command
 from fedmf.errors import LedgerError
 from fedmf.noise.key import NoiseKey
+from fedmf.records import State
 from fedmf.runs import PrivateEvaluation, account, account_branches
 from fedmf.runs.directory import RunDirectory
 
@@ -118,6 +119,10 @@ def test_the_command_says_it_in_words_and_json(
     text = capsys.readouterr().out
     assert "2 branches of one run together" in text
     assert "9 released in all, of which 2 are shared" in text
+    assert len(text.splitlines()) <= 12
+    assert text.endswith("--full\n")
+    assert command(["account", *map(str, branches), "--full"]) == 0
+    assert capsys.readouterr().out == joint.render_text() + "\n"
 
 
 def refused(paths: list[Path], capsys: pytest.CaptureFixture[str]) -> str:
@@ -186,7 +191,9 @@ def test_private_evaluations_of_both_branches_count(tmp_path: Path) -> None:
         first = 0 if last is None else last + 1
         for e, _ in enumerate(letters, first):
             users = asked if e % plan.evaluation.participation.min_separation == 0 else []
-            record.commit_round(e, users, "c", "d", "released" if users else "empty")
+            state = State.of([b"what was released"])
+            status = "released" if users else "empty"
+            record.commit_round(e, users, "c", state.digest.hex(), status, state)
 
     with RunDirectory.create(tmp_path / "a", run, plan, key, 3) as directory:
         judged(directory, "ab", ["u0", "u2"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from fedmf.accounting import (
     PairRelease,
     RunHeader,
     SecondStream,
+    Verdict,
     adjacencies,
     allowed_patterns,
     as_json,
@@ -100,7 +102,7 @@ def public_of(folder: Path, header: RunHeader, cohorts: list[list[str]], key: Si
     record(folder / "ledger.sqlite", header, cohorts)
     with Ledger.open(folder / "ledger.sqlite", KEY, read_only=True) as ledger:
         statement = build_statement(RunHeader.from_dict(ledger.header), ledger)
-        return public_statement(statement, ledger, None, key)
+        return public_statement(replace(statement, verdict=Verdict()), ledger, None, key)
 
 
 def test_what_is_published_of_the_record_is_keyed(tmp_path: Path) -> None:

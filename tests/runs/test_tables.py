@@ -209,9 +209,21 @@ def test_seeds_follow_that_of_the_data_unless_they_are_set() -> None:
     assert "seed" not in tables_of(sampled)["cohorts"]
 
 
+@pytest.mark.parametrize("text", ["", "[privacy]\nepsilon = 4.0\n"])
+def test_a_file_that_does_not_say_what_is_trained_on_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"must say what is trained on; it has no table \[data\]"):
+        load_run(path)
+    assert load_run(path, {"data.kind": "digits"}).cohorts.rounds > 0
+
+
 def test_overrides_win_over_the_file(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
-    path.write_text("privacy.epsilon = 4\n[cohorts]\nrounds = 100\n[mechanism]\nkind = 'bsr'\nbands = 4\n")
+    path.write_text(
+        "privacy.epsilon = 4\ndata.users = 40\n[cohorts]\nrounds = 100\n"
+        "[mechanism]\nkind = 'bsr'\nbands = 4\n"
+    )
     assert load_run(path).privacy.requested_epsilon == 4.0
     set_there = ["privacy.epsilon=2", "mechanism.kind=cgd", "mechanism.bands=-1", "mechanism.lambda=0.5"]
     run = load_run(path, parse_assignments(set_there))
@@ -222,7 +234,8 @@ def test_overrides_win_over_the_file(tmp_path: Path) -> None:
 def test_an_override_of_a_kind_leaves_out_what_only_the_kind_of_the_file_has(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(
-        "[privacy]\nepsilon = 4.0\n[mechanism]\nkind = 'bsr'\nbands = 4\nworkload = 'average'\n"
+        "[data]\nkind = 'digits'\n[privacy]\nepsilon = 4.0\n"
+        "[mechanism]\nkind = 'bsr'\nbands = 4\nworkload = 'average'\n"
         "[optimizer]\nmomentum = 0.5\nlearning-rate = 0.2\n"
     )
     run = load_run(
@@ -233,7 +246,7 @@ def test_an_override_of_a_kind_leaves_out_what_only_the_kind_of_the_file_has(tmp
     assert load_run(path, {"mechanism.kind": "bisr"}).noise.choice == NamedMechanism("bisr", {"bands": 4})
     with pytest.raises(ConfigError, match="epsilon is a key of user-level"):
         load_run(path, {"privacy.kind": "none", "privacy.epsilon": 3.0})
-    path.write_text("[privacy]\nkind = 'none'\nepsilon = 4.0\n")
+    path.write_text("[data]\nkind = 'digits'\n[privacy]\nkind = 'none'\nepsilon = 4.0\n")
     with pytest.raises(ConfigError, match="epsilon is a key of user-level"):
         load_run(path, {"privacy.kind": "none"})
 
@@ -245,10 +258,16 @@ def test_an_override_of_a_kind_leaves_out_what_only_the_kind_of_the_file_has(tmp
         (b"[privacy]\nepsilon = 1\nepsilon = 2\n", "is not TOML: "),
         (b"\xff\xfe\x00", "is not TOML: "),
         (b"not toml at all", "is not TOML: "),
-        (b"epsilon = 1\n", "unknown configuration key 'epsilon'; did you mean 'privacy.epsilon' or 'op"),
+        (
+            b"epsilon = 1\ndata.seed = 1\n",
+            "unknown configuration key 'epsilon'; did you mean 'privacy.epsilon' or 'op",
+        ),
         (b"privacy.epsilon = 1" + b"0" * 5000, "is not TOML: "),
         (b"data.path = [1, 2]", "[data] path must be text, a number or a truth value; got [1, 2]."),
-        (b"model.kind = ['mlp']", "[model] kind must be text, a number or a truth value; got ['mlp']."),
+        (
+            b"data.seed = 1\nmodel.kind = ['mlp']",
+            "[model] kind must be text, a number or a truth value; got ['mlp'].",
+        ),
         (b"data.seed = 2020-01-01", "[data] seed must be text, a number or a truth value; got "),
     ],
     ids=range(9),

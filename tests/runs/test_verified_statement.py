@@ -14,7 +14,6 @@ from support.small_runs import small_run
 
 from fedmf.accounting import (
     as_json,
-    build_statement,
     gaussian_delta,
 )
 from fedmf.cli.app import run as command
@@ -22,7 +21,7 @@ from fedmf.noise import NoiseKey
 from fedmf.records import SigningKey, unguarded
 from fedmf.runs import (
     StatementRefused,
-    opened_record,
+    opened_evidence,
     public_statement,
     publish_statement,
     verify_statement,
@@ -143,8 +142,8 @@ def test_a_statement_before_round_0_commits_to_plan_and_key(tmp_path: Path) -> N
     run = small_run(users=8, cohort_size=2, rounds=4, epsilon=3.0, noise_seed=-1)
 
     def published(path: Path, name: str) -> Path:
-        with opened_record(path) as (header, ledger, evaluations):
-            made = public_statement(build_statement(header, ledger, evaluations), ledger, evaluations, key)
+        with opened_evidence(path) as evidence:
+            made = public_statement(evidence.statement, evidence.ledger, evidence.evaluations, key)
         publish_statement(tmp_path / name, made)
         return tmp_path / name / "statement.json"
 
@@ -208,7 +207,7 @@ def test_the_commands(made: tampering.Published, tmp_path: Path, capsys: pytest.
     path = written(tmp_path, made.document)
     assert command(["verify", str(path), "--signed-by", str(made.folder / "operator.pub"), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert set(shown) == {"figures", "verified", "unverified"}
+    assert set(shown) == {"figures", "verified", "unverified", "stated"}
     assert command(["verify", str(path)]) == 0
     said = capsys.readouterr().out
     assert "Computed again:" in said

@@ -149,6 +149,7 @@ class ComposedStatement:
         worst = float(one.mu.max(initial=0.0))
         return {
             "directory": one.name,
+            **({} if one.verdict is None else {"records": one.verdict.to_dict()}),
             "noise_key": one.key,
             "users_participated": len(one.users),
             "delta": one.delta,

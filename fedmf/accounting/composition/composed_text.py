@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedmf.accounting.rounding import at_least
+from fedmf.accounting.statement import joint_verdict_lines
 from fedmf.accounting.unit import UNITS
 
 __all__ = ["render_composed"]
@@ -16,7 +17,8 @@ def render_composed(statement: Mapping[str, Any]) -> str:
     """Lay out what `ComposedStatement.to_dict` gave, most important first."""
     s, unit = statement, UNITS[statement["unit"]]
     promise = f"({_up(s['epsilon_realised'])}, {_up(s['delta'])})-differential privacy"
-    lines = ["Simulation only, no privacy (public noise seed). With secret keys:"] * s["noise_key_public"]
+    lines = joint_verdict_lines(s["composed"])
+    lines += ["Simulation only, no privacy (public noise seed). With secret keys:"] * s["noise_key_public"]
     lines += [
         f"{len(s['composed'])} runs and streams together: the worst {unit.name} has {promise} under "
         f"{s['adjacency']} adjacency (not private).",

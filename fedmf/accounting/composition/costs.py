@@ -14,6 +14,7 @@ from fedmf.accounting.gaussian import gaussian_mu
 from fedmf.accounting.plan import Plan
 from fedmf.accounting.recorded import ParticipationRecord
 from fedmf.accounting.statement import RunHeader, build_statement, user_privacy
+from fedmf.accounting.verdict import Verdict
 from fedmf.errors import LedgerError
 from fedmf.typing import Vector
 
@@ -118,6 +119,7 @@ class UserCosts:
             no amplification is claimed.
         exact: whether μ is that of the recorded rounds and not of a bound on them.
         finished: whether nothing more will be released, so that μ cannot grow.
+        verdict: whether its records are all that was released.
 
     Raises:
         ValueError: lengths differ, or a μ is negative or not finite.
@@ -136,6 +138,7 @@ class UserCosts:
     amplified: AmplifiedCost | None = None
     exact: bool = True
     finished: bool = True
+    verdict: Verdict | None = None
 
     def __post_init__(self) -> None:
         mus = np.append(self.mu, self.planned_mu)
@@ -146,7 +149,11 @@ class UserCosts:
 
 
 def run_costs(
-    name: str, header: RunHeader, ledger: ParticipationRecord, evaluations: ParticipationRecord | None = None
+    name: str,
+    header: RunHeader,
+    ledger: ParticipationRecord,
+    evaluations: ParticipationRecord | None = None,
+    verdict: Verdict | None = None,
 ) -> UserCosts:
     """What a run cost each of its users, from its records, checked as for its statement.
 
@@ -155,6 +162,7 @@ def run_costs(
         header: the run's description.
         ledger: its ledger.
         evaluations: that of its private evaluations, where it has any.
+        verdict: on these records.
 
     Raises:
         LedgerError: records that are damaged or contradict each other, or a run without noise.
@@ -182,6 +190,7 @@ def run_costs(
         planned,
         _amplified(plan),
         finished=rounds >= plan.allowed_rounds and judged == due,
+        verdict=verdict,
     )
 
 

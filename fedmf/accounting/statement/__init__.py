@@ -12,7 +12,14 @@ from fedmf.accounting.statement.privacy_statement import (
     build_statement,
     planned_statement,
 )
-from fedmf.accounting.statement.text import render
+from fedmf.accounting.statement.summary import (
+    laid_out,
+    shortened,
+    summarise,
+    what_it_leaves,
+    what_speaks_against,
+)
+from fedmf.accounting.statement.text import joint_verdict_lines, render, verdict_lines
 from fedmf.accounting.statement.words import OPERATING_SYSTEM_KEY, PUBLIC_KEY, REALISED_ASSUMPTION
 
 __all__ = [
@@ -32,10 +39,17 @@ __all__ = [
     "detection_limit",
     "detection_percent",
     "evidence_of",
+    "joint_verdict_lines",
+    "laid_out",
     "odds_factor",
     "planned_statement",
     "render",
     "render_document",
     "render_page",
+    "shortened",
+    "summarise",
     "user_privacy",
+    "verdict_lines",
+    "what_it_leaves",
+    "what_speaks_against",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Final
 
@@ -14,9 +14,10 @@ from fedmf.accounting.realised import RealisedPrivacy, realised_privacy
 from fedmf.accounting.recorded import ParticipationRecord
 from fedmf.accounting.statement.header import RunHeader
 from fedmf.accounting.statement.privacy_statement import PrivacyStatement, build_statement
-from fedmf.accounting.statement.text import up
+from fedmf.accounting.statement.text import joint_verdict_lines, up
 from fedmf.accounting.statement.words import REALISED_ASSUMPTION
 from fedmf.accounting.unit import UNITS
+from fedmf.accounting.verdict import Verdict
 from fedmf.errors import LedgerError
 
 __all__ = ["Branch", "JointStatement", "build_joint_statement"]
@@ -30,12 +31,13 @@ _ASSUMPTIONS: Final = (
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """One directory of a run: its name, its header and its records, open for reading."""
+    """One directory of a run: its name, header and records, open for reading, and the verdict on them."""
 
     name: str
     header: RunHeader
     record: ParticipationRecord
     evaluations: ParticipationRecord | None = None
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +69,7 @@ class JointStatement:
             "branches": [
                 {
                     "directory": name,
+                    **({} if statement.verdict is None else {"records": statement.verdict.to_dict()}),
                     "rounds_released": statement.recorded.rounds,
                     "epsilon_realised": _finite(statement.realised.epsilon),
                     "epsilon_realised_median": _finite(statement.realised.quantiles[0.5]),
@@ -95,6 +98,7 @@ class JointStatement:
         s = self.to_dict()
         many = UNITS[s["unit"]].plural
         lines = [
+            *joint_verdict_lines(s["branches"]),
             f"{len(self.names)} branches of one run together: the worst {s['unit']} has "
             f"({up(s['epsilon_realised'])}, {up(s['delta'])})-differential privacy under {s['adjacency']} "
             "adjacency (not private).",
@@ -140,7 +144,9 @@ def build_joint_statement(branches: Sequence[Branch]) -> JointStatement:
                 "another run. Account for them one by one."
             )
     _require_covered(first.header)
-    statements = tuple(build_statement(b.header, b.record, b.evaluations) for b in branches)
+    statements = tuple(
+        replace(build_statement(b.header, b.record, b.evaluations), verdict=b.verdict) for b in branches
+    )
     plan = first.header.plan
     _require_own_openings([(branch.name, branch.record) for branch in branches])
     joint = _joint([branch.record for branch in branches])

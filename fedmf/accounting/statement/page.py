@@ -9,7 +9,7 @@ from typing import Any, Self
 from fedmf.accounting.rounding import at_least, at_most
 from fedmf.accounting.statement.plain import plain_words
 from fedmf.accounting.statement.template import TEMPLATE
-from fedmf.accounting.statement.text import facts, headline, lists, up
+from fedmf.accounting.statement.text import facts, headline, lists, up, verdict_lines
 from fedmf.accounting.unit import UNITS
 
 __all__ = ["StatementParts", "render_document", "render_page"]
@@ -28,6 +28,8 @@ class StatementParts:
         plain: what it means, paragraph by paragraph.
         rows: (name, value) of what it says in numbers; what is not private says so.
         lists: (title, entries): assumptions and the like.
+        verdict: what is said of the records, a line each.
+        whole: whether nothing speaks against these.
     """
 
     protects: bool
@@ -35,12 +37,17 @@ class StatementParts:
     plain: list[str]
     rows: list[tuple[str, str]]
     lists: list[tuple[str, list[str]]]
+    verdict: list[str]
+    whole: bool
 
     @classmethod
     def of(cls, statement: Mapping[str, Any]) -> Self:
         """Of what `PrivacyStatement.to_dict` or `PrivacyStatement.public` gives."""
         protects = statement["epsilon_planned"] is not None and not statement["noise_key_public"]
-        return cls(protects, headline(statement), plain_words(statement), facts(statement), lists(statement))
+        said = verdict_lines(statement)
+        whole = not statement.get("records", {"faults": {}})["faults"]
+        words = headline(statement), plain_words(statement), facts(statement), lists(statement)
+        return cls(protects, *words, said, whole)
 
 
 def render_page(statement: Mapping[str, Any]) -> str:
@@ -64,6 +71,8 @@ def render_page(statement: Mapping[str, Any]) -> str:
         parts.rows,
         parts.lists,
         f"Run by {s['software']}; statement computed from its ledger by {s['stated_by']}.",
+        verdict=parts.verdict,
+        whole=parts.whole,
         chart=_chart(s),
         contributors=f"{s['users']:,} {many}",
         many=many,
@@ -82,6 +91,8 @@ def render_document(
     rows: Sequence[tuple[str, str]],
     lists: Sequence[tuple[str, Sequence[str]]],
     footer: str,
+    verdict: Sequence[str] = (),
+    whole: bool = True,
     **spread: Any,
 ) -> str:
     """A privacy statement of any kind as a page.
@@ -93,6 +104,8 @@ def render_document(
         rows: (name, value) of what it says in numbers.
         lists: (title, entries): assumptions and the like.
         footer: who states it.
+        verdict: what is said of the records, a line each.
+        whole: whether nothing speaks against these.
         spread: chart, contributors, how they are called (many) and quantiles, where ε differs between them.
 
     Guarantees:
@@ -110,6 +123,8 @@ def render_document(
         rows=rows,
         lists=lists,
         footer=footer,
+        verdict=verdict,
+        told=_GREEN if whole else _RED,
         **{"chart": None, **spread},
     )
 

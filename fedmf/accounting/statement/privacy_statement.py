@@ -50,6 +50,7 @@ from fedmf.accounting.statement.words import (
     SHARED_WORKERS,
     TRUST,
 )
+from fedmf.accounting.verdict import Verdict
 from fedmf.errors import LedgerError
 from fedmf.version import SOFTWARE
 
@@ -71,6 +72,8 @@ class PrivacyStatement:
         lost: what was released after backups from which the run went on; all of it is counted.
         clipping: the rule of the clip norm, and what it did.
         canaries: how many there are and what they showed; None without any.
+        verdict: of whoever opened the records, whether they are all that was released; None if they were
+            not asked, as while the run goes on.
         stated_by: the software that computed this statement; the header names what started the run.
     """
 
@@ -83,6 +86,7 @@ class PrivacyStatement:
     lost: tuple[LostRounds, ...] = ()
     clipping: Mapping[str, Any] = field(default_factory=dict)
     canaries: Mapping[str, Any] | None = None
+    verdict: Verdict | None = None
     stated_by: str = SOFTWARE
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,6 +103,7 @@ class PrivacyStatement:
         unit = plan.privacy.unit
         amplified = plan.amplification is not None
         return {
+            **({} if self.verdict is None else {"records": self.verdict.to_dict()}),
             "unit": unit.name,
             "user_namespace": plan.privacy.user_namespace,
             "adjacency": plan.privacy.adjacency,
@@ -185,7 +190,7 @@ class PrivacyStatement:
         Guarantees:
             Two runs that differ in participation alone, after as many rounds, give the same dict.
         """
-        left_out = {*REALISED, "not_private"}
+        left_out = {*REALISED, "not_private", "records"}
         kept = {name: value for name, value in self.to_dict().items() if name not in left_out}
         kept["clipping"] = (
             self.header.plan.clipping.to_dict()

@@ -26,6 +26,7 @@ h1 { font-size: 1.6em; margin: 0 0 .2em; }
 h2 { font-size: 1.05em; margin: .9em 0 .25em; color: #23527c; border-bottom: 1px solid #c6d3df; }
 p { margin: .3em 0; }
 .headline { font-size: 1.15em; font-weight: 600; border-left: 4px solid {{ colour }}; padding-left: .6em; }
+.verdict { border-left: 4px solid {{ told }}; padding-left: .6em; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .08em .8em .08em 0; overflow-wrap: anywhere; }
 th { font-weight: normal; color: #55636f; white-space: nowrap; width: 1%; }
@@ -44,6 +45,9 @@ footer { margin-top: .8em; color: #55636f; font-size: .9em; }
 </head>
 <body>
 <h1>Privacy statement</h1>
+{% for line in verdict %}
+<p class="verdict">{{ line }}</p>
+{% endfor %}
 <p class="headline">{{ headline }}</p>
 <h2>What this means</h2>
 {% for paragraph in plain %}

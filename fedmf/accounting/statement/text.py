@@ -10,7 +10,7 @@ from fedmf.accounting.rounding import at_least, at_most
 from fedmf.accounting.statement.clip_norm_part import clip_norm_words
 from fedmf.accounting.unit import UNITS
 
-__all__ = ["facts", "headline", "lists", "render", "up"]
+__all__ = ["facts", "headline", "joint_verdict_lines", "lists", "render", "up", "verdict_lines"]
 
 _LISTS: Final = (
     ("Assumes", "assumptions"),
@@ -22,12 +22,34 @@ _MARK: Final = "(not private)"
 
 def render(statement: Mapping[str, Any]) -> str:
     """Lay a statement's dict out as plain lines, most important first."""
-    lines, rows = [headline(statement), ""], facts(statement)
+    lines, rows = [*verdict_lines(statement), headline(statement), ""], facts(statement)
     width = max(len(name) for name, _ in rows)
     lines += [f"  {name:<{width}}  {value}" for name, value in rows]
     for title, texts in lists(statement):
         lines += ["", f"{title}:", *(f"  - {text}" for text in texts)]
     return "\n".join(lines) + "\n"
+
+
+def verdict_lines(statement: Mapping[str, Any], name: str = "Record") -> list[str]:
+    """What a statement says of the records that it was computed from, a line each; none where it is not said.
+
+    Args:
+        statement: or a part of one, of one directory.
+        name: of the directory, where there are several.
+
+    >>> verdict_lines({"records": {"verdict": "tail missing", "faults": {"tail missing": "a file is gone"}}})
+    ['Record: TAIL MISSING: a file is gone.']
+    """
+    if (records := statement.get("records")) is None:
+        return []
+    faults = [f"{name}: {fault.upper()}: {says}." for fault, says in records["faults"].items()]
+    return faults or [f"{name}: {records['verdict']}."]
+
+
+def joint_verdict_lines(parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The same of several directories: what speaks against any; nothing if nothing does."""
+    faulty = [part for part in parts if part.get("records", {"faults": {}})["faults"]]
+    return [line for part in faulty for line in verdict_lines(part, part["directory"])]
 
 
 def lists(statement: Mapping[str, Any]) -> list[tuple[str, list[str]]]:

@@ -9,6 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedmf.errors import LedgerError, ParticipationViolation
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
@@ -16,7 +19,7 @@ from fedmf.records.frames import State
 from fedmf.records.histories import Histories
 from fedmf.records.ledger.replay import read_histories
 from fedmf.records.ledger.requests import check_ids, check_turn, is_index
-from fedmf.records.ledger.schema import LEDGER, METRICS_VERSION, Opening, build, round_row
+from fedmf.records.ledger.schema import LEDGER, METRICS_VERSION, TAIL, Opening, build, round_row
 from fedmf.records.ledger.writing import LedgerWriting
 from fedmf.records.lock import WriterLock
 from fedmf.records.seal import Seal
@@ -35,9 +38,9 @@ class Ledger(LedgerWriting):
     "empty" and consumes its row of noise.
 
     Guarantees:
-        * A commit that returned survives kill -9 and power loss. One that raised left no trace, unless the
-          disk itself failed while committing; then the round is there as a whole or not at all, and
-          reopening the ledger tells.
+        * A commit that returned survives kill -9 and power loss. One that was refused left no trace. One that
+          failed ends this opening (`ReleaseRight`): the round is there as a whole or not at all, nothing of
+          it is taken back, and opening the ledger again tells.
         * Every committed round obeys the participation contract given at creation.
         * One process at a time can extend a ledger; the right to do so ends with the process.
 
@@ -138,21 +141,30 @@ class Ledger(LedgerWriting):
             note: what else is to be remembered of it, JSON-able with finite numbers.
 
         Raises:
-            LedgerError: the bytes or the note are unfit, the ledger is read-only, or the disk failed; nothing
-                was written then.
+            LedgerError: the bytes or the note are unfit, the ledger is read-only, or the disk failed.
+
+        Guarantees:
+            What a process that was killed or failed left at the end of the tail is taken over first: its rows
+            are in the database and its last state is written again, since a flush that failed once may be
+            told to others as one that ended well.
         """
         self._writable()
         if not (isinstance(fresh, bytes) and len(fresh) == FRESH_BYTES):
             raise LedgerError(f"fresh (bits of an opening) must be {FRESH_BYTES} bytes; got something else.")
-        with self._mutex, self._folded():
+        with self._mutex:
+            with self._written("an opening"):
+                if self._opening is None:
+                    self._take_over()
+                noted = {**(note or {}), TAIL: self._tail.begin()}
             last, _ = self._last()
-            opening = Opening(len(self.openings()), 0 if last is None else last + 1, fresh, dict(note or {}))
+            opening = Opening(len(self.openings()), 0 if last is None else last + 1, fresh, noted)
             try:
                 row = opening.row()
             except (TypeError, ValueError) as error:
                 raise LedgerError(f"note (of an opening) must be JSON: {error}.") from None
-            sealed = self._seal.sealed(b"opening", self.head(), self._header_chain, *row)
-            self._connection.execute("INSERT INTO openings VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, *sealed))
+            with self._written("an opening"), self._folded():
+                sealed = self._seal.sealed(b"opening", self.head(), self._header_chain, *row)
+                self._connection.execute("INSERT INTO openings VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, *sealed))
         self._opening, self._tip = opening, None
         return opening
 
@@ -182,8 +194,8 @@ class Ledger(LedgerWriting):
         Raises:
             ParticipationViolation: a round out of turn or past the horizon, a user twice in the round, less
                 than b rounds after that user's previous participation, or more than k times.
-            LedgerError: the ledger is read-only, this process recorded no opening, or the disk failed. After
-                any error nothing was written.
+            LedgerError: the ledger is read-only, this process recorded no opening, or the disk failed: then,
+                and only then, the round may be there, and nothing more can be written.
         """
         self._writable()
         if self._opening is None:
@@ -196,22 +208,42 @@ class Ledger(LedgerWriting):
             raise ParticipationViolation(
                 f"an empty round has no users; got {len(users)} in round {round_index}."
             )
-        check_ids(users, round_index)
         if not (isinstance(checkpoint, str) and isinstance(digest, str)):
             raise LedgerError(f"checkpoint (file and digest) must be text; got {checkpoint!r}, {digest!r}.")
         slots = {"state": {"file": checkpoint, "digest": digest}}
         with self._mutex, LEDGER.one_line_errors(self.path):
-            check_turn(self.participation, round_index, self.last_round())
-            histories = self._current_histories()
-            keys, newcomers = histories.keys(users)
-            histories.check(int(round_index), keys)
-            row = round_row(int(round_index), status, slots, keys, newcomers)
-            sealed = self._seal.sealed(b"round", self.head(), self._header_chain, *row)
-            self._histories = self._tip = None  # until it is known how this ends
-            self._append(("round", *row, *sealed), state)
-            histories.meet(newcomers)
-            histories.record_all(row.round, keys)
-            self._histories, self._tip = histories, (row.round, sealed[0])
+            histories, keys, newcomers = self._allowed(round_index, users)
+            with self._written(f"round {round_index + 1}"):
+                row = round_row(int(round_index), status, slots, keys, newcomers)
+                sealed = self._seal.sealed(b"round", self.head(), self._header_chain, *row)
+                try:
+                    self._append(("round", *row, *sealed), state)
+                except BaseException:
+                    self.doubtful = sealed[0] if self._tail.handed_over else None
+                    raise
+                histories.meet(newcomers)
+                histories.record_all(row.round, keys)
+                self._histories, self._tip = histories, (row.round, sealed[0])
+
+    def check_round(self, round_index: int, users: Sequence[str]) -> None:
+        """Refuse what `commit_round` would refuse, before any noise is drawn for it.
+
+        Raises:
+            ParticipationViolation, LedgerError: as there.
+        """
+        self._writable()
+        with self._mutex, LEDGER.one_line_errors(self.path):
+            self._histories, *_ = self._allowed(round_index, users)
+
+    def _allowed(
+        self, round_index: int, users: Sequence[str]
+    ) -> tuple[Histories, NDArray[np.int64], list[str]]:
+        check_ids(users, round_index)
+        check_turn(self.participation, round_index, self.last_round())
+        histories = self._current_histories()
+        keys, newcomers = histories.keys(users)
+        histories.check(int(round_index), keys)
+        return histories, keys, newcomers
 
     def admissible(self, round_index: int, users: Sequence[str]) -> list[str]:
         """Those of ``users`` whom the contract lets take part in the coming round, in the same order."""
@@ -231,8 +263,7 @@ class Ledger(LedgerWriting):
         Raises:
             LedgerError: the ledger is read-only, or the disk failed.
         """
-        self._writable()
-        with self._mutex, LEDGER.one_line_errors(self.path):
+        with self._written("the first state"):
             self._append(("state",), state)
 
     def put_metrics(self, round_index: int, metrics: Mapping[str, Any]) -> None:
@@ -254,7 +285,7 @@ class Ledger(LedgerWriting):
             text = json.dumps(dict(metrics), ensure_ascii=False)
         except (TypeError, ValueError) as error:
             raise LedgerError(f"metrics of round {round_index} must be JSON: {error}.") from None
-        with self._mutex, LEDGER.one_line_errors(self.path):
+        with self._written(f"metrics after {round_index} rounds"):
             row = int(round_index), METRICS_VERSION, text
             sealed = self._seal.sealed(b"metrics", self._header_chain, *row)
             self._append(("metrics", *row, *sealed))

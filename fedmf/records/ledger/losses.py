@@ -13,8 +13,12 @@ from fedmf.records.ledger.ledger import FRESH_BYTES, Ledger
 __all__ = ["meet_losses"]
 
 
+#: Round ↦ the users that were planned for it.
+Planned = Callable[[int], Sequence[str]]
+
+
 def meet_losses(
-    ledger: Ledger, guard: Guard, plan: Plan, planned: Callable[[int], Sequence[str]] | None = None
+    ledger: Ledger, guard: Guard, plan: Plan, restored: Planned | None = None, planned: Planned | None = None
 ) -> None:
     """See that a ledger holds all rounds that the machine knows of, or note those that are lost.
 
@@ -22,7 +26,9 @@ def meet_losses(
         ledger: of a run, open for writing.
         guard: what the machine knows.
         plan: of the run.
-        planned: the users that were planned for a round, to go on and count them; None refuses.
+        restored: the users that were planned for a round, to go on from a backup and count them; None
+            refuses.
+        planned: the same, to count a round whose commit failed and which is not there.
 
     Raises:
         ConfigError: rounds are lost, and they are not to be counted or cannot be.
@@ -31,23 +37,25 @@ def meet_losses(
     losses = guard.losses(ledger.openings(), len(chains), lambda rounds: chains[rounds - 1])
     if not losses:
         return
-    if planned is None:
+    failed = guard.failed(losses)
+    counted = restored or (planned if failed else None)
+    if counted is None:
         raise ConfigError(
             f"{ledger.path.parent} is a copy or a restored backup: {losses[-1].released} rounds of its run "
             f"were released, of which it holds {losses[-1].first}. Go on where the others are, or with "
             "--restored-from-backup, which counts them as spent."
         )
     if reason := plan.without_losses:
+        after = "after a commit that failed" if failed else "from a backup"
         raise ConfigError(
-            f"{ledger.path.parent} cannot go on from a backup: {reason}. Start a new run, with a budget of "
-            "its own."
+            f"{ledger.path.parent} cannot go on {after}: {reason}. Start a new run, with a budget of its own."
         )
     lost = [
         LostRounds(
             loss.first,
             loss.released,
             loss.head,
-            tuple(tuple(planned(t)) for t in range(loss.first, loss.released)),
+            tuple(tuple(counted(t)) for t in range(loss.first, loss.released)),
         ).to_dict()
         for loss in losses
     ]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting import ParticipationSummary, PatternTable
+from fedmf.accounting import Fault, ParticipationSummary, PatternTable
 from fedmf.errors import LedgerError, rebuilding
 from fedmf.records.histories import Histories
 from fedmf.records.ledger.replay import (
@@ -25,7 +25,7 @@ from fedmf.records.ledger.replay import (
     read_patterns,
     replay,
 )
-from fedmf.records.ledger.schema import LEDGER, Opening, read_header
+from fedmf.records.ledger.schema import LEDGER, TAIL, Opening, read_header
 from fedmf.records.ledger.tail import Tail, make_tables, rows_of, show_tail
 from fedmf.records.seal import Seal
 
@@ -163,6 +163,36 @@ class LedgerReading:
         """
         with self.snapshot():
             return replay(self._connection, self.participation, self._header_chain, self._seal)
+
+    def faults(self, certain: bool = False) -> list[tuple[Fault, str]]:
+        """What of this copy is seen to be missing, from what the database says of the files beside it.
+
+        Args:
+            certain: leave out what fedmf also left, before openings noted a file, when its process ended
+                before its first round.
+
+        Guarantees:
+            A process records its opening once a file of the tail is on the disk, and no file is removed
+            before a newer one has its rows and the last state. So where no file is as new as an opening says,
+            files were lost, and rows with them unless the process ended before its first.
+        """
+        with self.snapshot():
+            openings, last, newest = self.openings(), self.last_round(), self._tail.newest()
+            committed, noted = self.checkpoint(), max(self.metrics(), default=0)
+        found, name = list[tuple[Fault, str]](), self.path.name
+        rounds = 0 if last is None else last + 1
+        unnoted = -1 if certain and not rounds else 0
+        begun = [opening.note.get(TAIL, unnoted) for opening in openings]
+        if max(map(int, begun), default=-1) > (-1 if newest is None else newest):
+            said = f"{name} knows of files {name}-tail-* that are not here, which hold its newest rows"
+            found.append((Fault.TAIL_MISSING, f"{said}: more may have been released than it says"))
+        if noted > rounds:
+            said = f"{name} has metrics of the model after {noted} rounds, and rows of {rounds} alone"
+            found.append((Fault.TAIL_MISSING, said))
+        if committed is not None and committed[2] not in self._tail.states:
+            said = f"no file beside {name} holds the state that its last row names"
+            found.append((Fault.STATE_MISSING, f"{said}: newer rows were cut off, or the files do not fit"))
+        return found
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:

@@ -27,6 +27,8 @@ HEADER_VERSION: Final = 1
 ROUND_VERSION: Final = 1
 OPENING_VERSION: Final = 1
 METRICS_VERSION: Final = 1
+#: The entry of an opening's note with the number of the tail's file that was on the disk before it.
+TAIL: Final = "tail"
 
 _encoded: Final = json.JSONEncoder(ensure_ascii=False).encode
 

@@ -42,8 +42,7 @@ class Tail:
 
     Each process that writes begins a file of its own, and another when one is full. The first frame of a file
     repeats the rows that are not in the database, so the files before it can go once a frame has a state.
-    Files are named in the order in which they were begun; of two frames for one row the later counts: it
-    repeats the earlier, or the earlier was taken back.
+    Files are named in the order in which they were begun; two frames for one row are the same row.
 
     Args:
         ledger: path of the database.
@@ -55,8 +54,12 @@ class Tail:
         self._seen: list[tuple[str, int, int]] | None = None
         self._rows: list[tuple[Field, ...]] = []
         self._bytes = self._count = 0
+        #: SHA-256, hexadecimal, of the states that files held when they were last read.
+        self.states: frozenset[str] = frozenset()
         #: Whether no earlier file is left.
         self._alone = False
+        #: Of a row that could not be added: whether all of it was handed over before.
+        self.handed_over = False
 
     @property
     def heavy(self) -> bool:
@@ -89,31 +92,49 @@ class Tail:
         for path in self._files():
             with contextlib.suppress(FileNotFoundError):  # tidied away: its rows are in the database
                 found += _checked(path)
+        self.states = frozenset(frame.digest.hex() for frame in found if frame.sizes)
         return found
 
+    def newest(self) -> int | None:
+        """The number of the file that was begun last, None if no file is there."""
+        return max((int(path.name[-7:]) for path in self._files()), default=None)
+
+    def begin(self) -> int:
+        """Begin a file, if this process has none, before the database says so; its number.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        if self._writer is None:
+            self.append(("state",))
+        assert self._writer is not None
+        return int(self._writer.path.name[-7:])
+
     def append(self, row: tuple[Field, ...], state: State | None = None) -> None:
-        """Add a row; it is on the disk when this returns, or counts as never written.
+        """Add a row; it is on the disk when this returns.
 
         Args:
             row: its kind and columns.
             state: that belongs to it.
 
         Raises:
-            OSError: the disk failed.
+            OSError: the disk failed. The row may be there, see `handed_over`: nothing more may be added.
         """
+        self.handed_over = False
         try:
             if self._full:
                 self.end_file()
             carried = ()
             if self._writer is None:
-                number = max((int(path.name[-7:]) for path in self._files()), default=-1) + 1
+                newest = self.newest()
+                number = 0 if newest is None else newest + 1
                 self._writer = FrameWriter(self._file(f"{number:07d}"), LEDGER.mode)
                 self._count, self._alone = 0, False
                 sync_directory(self._ledger.parent)
                 carried = tuple(field for earlier in self._rows for field in earlier)
             self._writer.append((*carried, *row), state)
         except BaseException:
-            self._abandon()
+            self.handed_over = self._writer is not None and self._writer.handed_over
             raise
         self._hold(row)
         self._count += 1
@@ -127,13 +148,10 @@ class Tail:
             self._hold(row)
 
     def _hold(self, row: tuple[Field, ...]) -> None:
+        if len(row) == 1:  # says nothing: a state alone, or that a file was begun
+            return
         self._rows.append(row)
         self._bytes += sum(len(field) for field in row if not isinstance(field, int))
-
-    def _abandon(self) -> None:
-        if self._writer is not None:
-            self._writer.abandon()
-            self._writer = None
 
     def end_file(self) -> None:
         """Let the next row begin a file."""
@@ -141,12 +159,17 @@ class Tail:
             self._writer.close()
             self._writer = None
 
-    def keep_only(self, digest: str) -> None:
-        """Leave a file with one state alone, once all rows are in the database."""
+    def keep_only(self, digest: str, anew: bool = False) -> None:
+        """Leave a file with one state alone, once all rows are in the database.
+
+        Args:
+            digest: of the state.
+            anew: write it again though it is alone: whether it reached the disk is not known.
+        """
         for path in self._files()[-1:]:
             frames = _checked(path)
             frame = next((frame for frame in frames if frame.digest.hex() == digest), None)
-            if frame is not None and frame.sizes and len(frames) > 1:
+            if frame is not None and frame.sizes and (anew or len(frames) > 1):
                 with _damage(path):
                     state = State(tuple(map(memoryview, read_state(path, frame))), frame.digest)
                 self.end_file()

@@ -15,7 +15,7 @@ from fedmf.records.frames import Field, State
 from fedmf.records.ledger.reading import LedgerReading
 from fedmf.records.ledger.schema import LEDGER, Opening
 from fedmf.records.ledger.tail import fold, rows_of, show_row, show_tail, tail_rows
-from fedmf.records.lock import WriterLock
+from fedmf.records.lock import ReleaseRight, WriterLock
 from fedmf.records.seal import Seal
 
 __all__ = ["LedgerWriting"]
@@ -29,13 +29,19 @@ class LedgerWriting(LedgerReading):
         connection: to it.
         lock: the right to write; None for reading.
         seal: under the key of the run.
+
+    Attributes:
+        right: to release, which may be shared with another ledger.
+        doubtful: the chain value of the round whose commit failed though all of it was handed over: somebody
+            may have read it, and whether it reaches the disk is not known. None if there is none.
     """
 
     def __init__(
         self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None, seal: Seal
     ) -> None:
         super().__init__(path, connection, seal)
-        self._lock = lock
+        self._lock, self.right = lock, ReleaseRight(LedgerError)
+        self.doubtful: bytes | None = None
         self._process = os.getpid()
         self._looked = False
         self._opening: Opening | None = None
@@ -59,8 +65,10 @@ class LedgerWriting(LedgerReading):
     def close(self) -> None:
         """Close the file and give the right to write back. Closing twice is harmless."""
         if self._lock is not None and os.getpid() == self._process:
-            with contextlib.suppress(LedgerError):  # the rows are on the disk already
-                self._fold_at_the_end()
+            # The rows are on the disk already. What failed is left as it is to the next opening.
+            with contextlib.suppress(LedgerError):
+                if self.right.lost is None:
+                    self._fold_at_the_end()
         self._tip = None
         self._tail.end_file()
         self._connection.close()
@@ -73,11 +81,19 @@ class LedgerWriting(LedgerReading):
             with self._folded():
                 pass
         self._tail.append(row, state)
-        try:
-            show_row(self._connection, row)
-        except BaseException:  # interrupted: the row counts, and is read from the file when it is needed
-            self._looked = False
-            raise
+        show_row(self._connection, row)
+
+    @contextmanager
+    def _written(self, what: str) -> Iterator[None]:
+        """While something is written: if that fails nothing more is, and the files tell what is there."""
+        self._writable()
+        with self._mutex, self.right.exercise(what), LEDGER.one_line_errors(self.path):
+            try:
+                yield
+            except BaseException:
+                self._histories = self._tip = None
+                self._looked = False
+                raise
 
     def _writable(self) -> None:
         if self._lock is None:
@@ -86,6 +102,7 @@ class LedgerWriting(LedgerReading):
             raise LedgerError(
                 f"ledger {self.path} belongs to the process that opened it, not to a fork of it."
             )
+        self.right.require()
 
     def _show_news(self) -> None:
         if self._lock is None:
@@ -113,11 +130,23 @@ class LedgerWriting(LedgerReading):
             show_tail(self._connection, [])
             self._tail.hold([])
 
+    def _take_over(self) -> None:
+        """Move what another process left in the tail into the database, and write its last state again."""
+        self._show_news()
+        if tail_rows(self._connection):
+            with self._folded():
+                pass
+            self._keep_last_state(anew=True)
+
     def _fold_at_the_end(self) -> None:
-        with self._mutex, LEDGER.one_line_errors(self.path):
+        with self._written("closing"):
             if self._looked and tail_rows(self._connection):
                 self._connection.execute("PRAGMA busy_timeout=1000")  # whoever reads may go on reading
                 with self._folded():
-                    committed = self.checkpoint()
-                if committed is not None:
-                    self._tail.keep_only(committed[2])
+                    pass
+                self._keep_last_state()
+
+    def _keep_last_state(self, anew: bool = False) -> None:
+        committed = self.checkpoint()
+        if committed is not None:
+            self._tail.keep_only(committed[2], anew)

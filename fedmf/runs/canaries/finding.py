@@ -8,7 +8,7 @@ from pathlib import Path
 from fedmf.accounting import CONFIDENCE, Canaries, CanaryBound, canary_bound, gaussian_epsilon, gaussian_mu
 from fedmf.errors import ConfigError
 from fedmf.runs.canaries.team import CanaryTeam
-from fedmf.runs.recorded import key_of, opened_record
+from fedmf.runs.recorded import key_of, opened_evidence
 from fedmf.values import by_kind, value_of
 
 __all__ = ["CanaryFinding", "canary_finding"]
@@ -49,7 +49,8 @@ def canary_finding(path: Path, confidence: float = CONFIDENCE) -> CanaryFinding:
         ConfigError: not a run directory, a run without canaries, or a file of them is missing.
         LedgerError: a damaged record.
     """
-    with opened_record(path) as (header, ledger, _):
+    with opened_evidence(path) as evidence:
+        header, ledger, _ = evidence.records
         plan = header.plan
         if "canaries" not in header.run:
             raise ConfigError(

@@ -105,7 +105,7 @@ class PrivateEvaluator:
                 of rounds to come.
         """
         reached = self.plan.released_by(rounds)
-        before = reached - (self.plan.due(rounds) is not None)
+        before = self.plan.least_released_by(rounds)
         if not before <= self.released <= reached:
             raise LedgerError(
                 f"the ledger of evaluations holds {self.released}; after {rounds} rounds there must be "
@@ -130,22 +130,25 @@ class PrivateEvaluator:
 
         Raises:
             ParticipationViolation: it is not e's turn, or a user may not take part; nothing is released.
-            LedgerError: the disk failed; nothing is released.
+            LedgerError: the disk failed, now or before: this process releases nothing more, and no rounds
+                either (`ReleaseRight`).
         """
         if total.users != len(users):
             raise ValueError(
                 f"sum must hold exactly the listed users; got {total.users} rows for {len(users)} users."
             )
-        self._keys.open_in(self._ledger)
-        noisy = total.total()
-        self._noise.seek(e)
-        self._noise.add_(noisy, self._std)
-        rows = np.vstack([self._released, (noisy / self.plan.size).numpy()[None]])
-        noise = with_head(self._noise.state_dict(), self._ledger)
-        state, status = pack_state(torch.from_numpy(rows), {}, noise), "released" if users else "empty"
-        name = f"after-evaluation-{e + 1:07d}"
-        self._ledger.commit_round(e, users, name, state.digest.hex(), status, state)
-        self._released = rows
+        self._ledger.check_round(e, users)
+        with self._ledger.right.exercise(f"evaluation {e + 1}"):
+            self._keys.open_in(self._ledger)
+            noisy = total.total()
+            self._noise.seek(e)
+            self._noise.add_(noisy, self._std)
+            rows = np.vstack([self._released, (noisy / self.plan.size).numpy()[None]])
+            noise = with_head(self._noise.state_dict(), self._ledger)
+            state, status = pack_state(torch.from_numpy(rows), {}, noise), "released" if users else "empty"
+            name = f"after-evaluation-{e + 1:07d}"
+            self._ledger.commit_round(e, users, name, state.digest.hex(), status, state)
+            self._released = rows
         return self.estimate(e)
 
     def estimate(self, e: int) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Who looks on while a run is carried out: observers, files of models, TensorBoard, early stops."""
 
 from fedmf.runs.observing.checkpoints import Checkpoints
+from fedmf.runs.observing.learning import VERDICTS, Learning, judge_learning
 from fedmf.runs.observing.observer import LastingObserver, Observer, ObserverError, Standing
 from fedmf.runs.observing.stand_ins import LocalCheck, LocalOutcome, StandIns
 from fedmf.runs.observing.stopping import NoProgress, StopRule, TargetReached
@@ -8,8 +9,10 @@ from fedmf.runs.observing.tensorboard import TensorBoard
 from fedmf.runs.observing.watch import RunResult, carried_out, observed
 
 __all__ = [
+    "VERDICTS",
     "Checkpoints",
     "LastingObserver",
+    "Learning",
     "LocalCheck",
     "LocalOutcome",
     "NoProgress",
@@ -22,5 +25,6 @@ __all__ = [
     "TargetReached",
     "TensorBoard",
     "carried_out",
+    "judge_learning",
     "observed",
 ]

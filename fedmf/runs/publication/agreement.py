@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedmf.accounting import build_statement, evidence_of
+from fedmf.accounting import Fault, PrivacyStatement, evidence_of
 from fedmf.errors import LedgerError
 from fedmf.records import Ledger
-from fedmf.runs.recorded import opened_record
+from fedmf.runs.publication.derived import check_names
+from fedmf.runs.recorded import opened_evidence
 
 __all__ = ["check_run"]
 
@@ -35,15 +36,21 @@ def check_run(
     """
     from fedmf.records import load_state, without_head
 
-    with opened_record(path) as (header, ledger, evaluations):
+    with opened_evidence(path) as evidence:
+        header, ledger, evaluations = evidence.records
         if evidence_of(header) != statement["evidence"]:
             raise LedgerError(f"the run in {path} has another plan or noise key than the statement.")
-        now = build_statement(header, ledger, evaluations)
+        evidence.verdict.require_no_loss(str(path), "verified", [Fault.BEHIND])
+        check_names(header)
+        now = evidence.statement
         released = now.recorded.rounds
         if released < statement["rounds_released"]:
             raise LedgerError(
                 f"the record has {released} rounds; the statement says {statement['rounds_released']}."
             )
+        _check_losses(statement, now, released)
+        if Fault.BEHIND in evidence.verdict.found:
+            unverified.append(f"what was released after this copy was made ({evidence.verdict})")
         verified.append(
             f"the chain of {released} rounds is whole, no user takes part more than k times or less than b "
             "rounds apart, and epsilon_realised is at most what is planned"
@@ -61,6 +68,15 @@ def check_run(
             unverified.append(
                 f"{released - statement['rounds_released']} rounds that were released after this statement"
             )
+
+
+def _check_losses(statement: Mapping[str, Any], now: PrivacyStatement, released: int) -> None:
+    """The statement names what was lost with backups, as the openings of the record do."""
+    noted = [{"first": entry.first, "released": entry.released} for entry in now.lost]
+    stated = statement["rounds_lost"]
+    same = stated == noted if released == statement["rounds_released"] else stated == noted[: len(stated)]
+    if not same:
+        raise LedgerError(f"the record notes {noted} as lost with backups; the statement says {stated}.")
 
 
 def _check_heads(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmf.accounting import PrivacyStatement, as_json, evidence_of
-from fedmf.errors import ConfigError
+from fedmf.errors import ConfigError, LedgerError
 from fedmf.records import Ledger, SigningKey, create_directory
 from fedmf.runs.outputs import write_forms
 
@@ -32,12 +32,16 @@ def public_statement(
 
     Raises:
         ConfigError: a signature is asked for and the noise key, which keys the digests, is not at hand.
+        LedgerError: the records of the statement are not whole (`Verdict`); or a signature is asked for, and
+            whoever opened them did not look whether they are.
 
     Guarantees:
         Two runs that differ in participation alone, after as many rounds, give the same dict but for
         ``record`` and ``signature``, which nobody without the noise key can tell from random ones. Where the
         noise key is public, ``record`` is None.
     """
+    if statement.verdict is not None:
+        statement.verdict.require_whole("the statement", "published or signed")
     document = {**statement.public(), "evidence": evidence_of(statement.header)}
     if signing_key is None:
         return document
@@ -46,6 +50,8 @@ def public_statement(
             "noise.key must be in the run directory for a signature: what is signed of the record is a "
             "digest under a key that follows from it."
         )
+    if statement.verdict is None:
+        raise LedgerError("verdict (on the records) must be known for a signature; got none. Open the run.")
     record = None
     if not statement.header.key_public:
         record = {

@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from fedmf.accounting import (
 from fedmf.errors import ConfigError, LedgerError, one_line, rebuilding
 from fedmf.records import signed_by
 from fedmf.runs.publication.agreement import check_run
+from fedmf.runs.publication.derived import check_words, operators_words
 from fedmf.runs.publication.publishing import signed_document
 from fedmf.runs.recorded import check_header
 
@@ -47,11 +48,13 @@ class Verification:
         figures: computed again, by name: of the worst user of the contract.
         verified: what holds, each in a sentence.
         unverified: what could not be checked with what was at hand.
+        stated: what is the operator's word alone, each sentence by itself.
     """
 
     figures: dict[str, Any]
     verified: list[str]
     unverified: list[str]
+    stated: list[str]
 
 
 def verify_statement(
@@ -80,7 +83,8 @@ def verify_statement(
     _check_signature(statement, signer, verified, unverified)
     header, recomputed = recompute(statement)
     verified.append(
-        "every figure and sentence follows from the published contract, coefficients and noise multiplier"
+        "every figure and sentence but the operator's own follows from the published contract, coefficients "
+        "and noise multiplier"
     )
     if (claim := header.plan.amplification) is not None:
         told = "" if claim.seed is None else ", as far as new draws of its accountant tell"
@@ -112,7 +116,8 @@ def verify_statement(
         **{name: recomputed[name] for name in _FIGURES},
         "allowed_patterns": allowed_patterns(header.plan.participation),
     }
-    return Verification(figures, verified, unverified)
+    stated = [*operators_words(header, statement, run is not None)]
+    return Verification(figures, verified, unverified, stated)
 
 
 def read_statement(path: Path) -> dict[str, Any]:
@@ -152,6 +157,7 @@ def recompute(statement: Mapping[str, Any]) -> tuple[RunHeader, dict[str, Any]]:
         if (wrong := _difference(evidence_of(header), statement["evidence"])) is not None:
             raise StatementRefused(f"evidence of the statement is not as fedmf writes it: {wrong}.")
         check_header(header)
+        check_words(header, statement)
         lost = tuple(
             LostRounds(entry["first"], entry["released"], "", ((),) * (entry["released"] - entry["first"]))
             for entry in statement["rounds_lost"]
@@ -171,10 +177,7 @@ def recompute(statement: Mapping[str, Any]) -> tuple[RunHeader, dict[str, Any]]:
 
 
 def _stated_by(made: PrivacyStatement, statement: Mapping[str, Any]) -> PrivacyStatement:
-    by = statement["stated_by"]
-    if not isinstance(by, str):
-        raise StatementRefused(f"stated_by of the statement must be text; got {by!r}.")
-    return PrivacyStatement(**{**vars(made), "stated_by": by})
+    return replace(made, stated_by=statement["stated_by"])
 
 
 def _check_signature(

@@ -6,11 +6,13 @@ from fedmf.runs.recorded.reading import (
     EVALUATION_LEDGER,
     KEY,
     LEDGER,
+    Evidence,
     key_of,
     opened_evaluations,
-    opened_record,
+    opened_evidence,
     read_header,
     require_run,
+    verdict_of,
 )
 from fedmf.runs.recorded.recomputed import check_header
 
@@ -19,6 +21,7 @@ __all__ = [
     "KEY",
     "LEDGER",
     "PHASES",
+    "Evidence",
     "PhaseTimes",
     "check_header",
     "evaluation_header",
@@ -26,9 +29,10 @@ __all__ = [
     "header_of",
     "key_of",
     "opened_evaluations",
-    "opened_record",
+    "opened_evidence",
     "read_header",
     "read_phases",
     "recorded_header",
     "require_run",
+    "verdict_of",
 ]

@@ -1,32 +1,73 @@
-"""The records of a run directory, for whoever reads them."""
+"""The one opener of a run's evidence: its records, and what can be told of them as evidence."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any, Final
 
-from fedmf.accounting import RunHeader
+from fedmf.accounting import Fault, PrivacyStatement, RunHeader, Verdict, build_statement
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
-from fedmf.records import Ledger, load_key
+from fedmf.records import Guard, Ledger, load_key
 from fedmf.runs.recorded.header import evaluation_header, recorded_header
 
 __all__ = [
     "EVALUATION_LEDGER",
     "KEY",
     "LEDGER",
+    "Evidence",
     "key_of",
     "opened_evaluations",
-    "opened_record",
+    "opened_evidence",
     "read_header",
     "require_run",
+    "verdict_of",
 ]
 
 KEY, LEDGER = "noise.key", "ledger.sqlite"
 #: The record of private evaluations.
 EVALUATION_LEDGER = "evaluation.sqlite"
+#: How often records are looked at that seem to lack something while a process writes them.
+_LOOKS: Final = 50
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A run's records, open for reading, all reads of the same rounds.
+
+    Attributes:
+        path: of the run.
+        header: its description.
+        ledger: of its rounds.
+        evaluations: of its private evaluations, None without any.
+        verdict: whether they are all that was released, as far as this copy and this machine know.
+    """
+
+    path: Path
+    header: RunHeader
+    ledger: Ledger
+    evaluations: Ledger | None
+    verdict: Verdict
+
+    @property
+    def records(self) -> tuple[RunHeader, Ledger, Ledger | None]:
+        """Header, ledger and evaluations, as accounting takes them."""
+        return self.header, self.ledger, self.evaluations
+
+    @cached_property
+    def statement(self) -> PrivacyStatement:
+        """The privacy statement of these rounds, with the verdict.
+
+        Raises:
+            LedgerError: a record fails its replay, or contradicts the header.
+        """
+        return replace(build_statement(*self.records), verdict=self.verdict)
 
 
 def opened_evaluations(path: Path, header: RunHeader, key: NoiseKey | None, read_only: bool) -> Ledger | None:
@@ -51,8 +92,8 @@ def read_header(path: Path) -> RunHeader:
         ConfigError: it is not a run directory.
         LedgerError, ValueError: a damaged ledger, or one of another format.
     """
-    with opened_record(path) as (header, *_):
-        return header
+    with opened_evidence(path) as evidence:
+        return evidence.header
 
 
 def require_run(path: Path) -> None:
@@ -68,22 +109,93 @@ def require_run(path: Path) -> None:
 def key_of(path: Path) -> NoiseKey:
     """The run's key, recognised by its fingerprint; the ledger itself is authenticated once it is at hand."""
     with Ledger.open(path / LEDGER, read_only=True) as ledger:
-        key, committed = (
-            load_key(path / KEY, ledger.header.get("key_fingerprint")),
-            ledger.header.get("key_commitment"),
-        )
+        said = ledger.header
+    key = load_key(path / KEY, said.get("key_fingerprint"))
+    committed = said.get("key_commitment")
     if committed is not None and committed != key.commitment:
         raise ConfigError(f"noise key {path / KEY} is not the one that the run committed to before round 0.")
+    if said.get("key_public") is not key.public:
+        raise LedgerError(
+            f"key_public of the header must be that of noise key {path / KEY}, {key.public}; got "
+            f"{said.get('key_public')!r}."
+        )
     return key
 
 
 @contextlib.contextmanager
-def opened_record(path: Path) -> Iterator[tuple[RunHeader, Ledger, Ledger | None]]:
-    """A run's header, its ledger and that of its evaluations for reading, all reads of the same rounds."""
+def opened_evidence(path: Path) -> Iterator[Evidence]:
+    """A run's records for reading, and the verdict on them: every reader has it from here.
+
+    A process that goes on with the run meanwhile is not disturbed, and does not make its records look as if
+    something of them were missing: what seems to be missing is looked for again.
+
+    Raises:
+        ConfigError: it is not a run directory.
+        LedgerError, ValueError: damaged records, or of another format.
+    """
+    seen: object = None
+    for look in range(_LOOKS):
+        with _opened(path) as evidence:
+            here = _position(evidence)
+            lost = evidence.verdict.found - {Fault.UNAUTHENTICATED, Fault.BEHIND}
+            if not lost or here == seen or look == _LOOKS - 1:
+                yield evidence
+                return
+        seen = here
+        time.sleep(0.01)
+
+
+def verdict_of(
+    header: RunHeader, guard: Guard, ledger: Ledger, evaluations: Ledger | None, certain: bool = False
+) -> Verdict:
+    """What can be told of records as evidence of all that was released.
+
+    Args:
+        header: of the run.
+        guard: what the machine remembers, looked at before the records were read.
+        ledger: of rounds.
+        evaluations: of private evaluations.
+        certain: see `Ledger.faults`.
+    """
+    chains = [chain for _, chain in ledger.chains()]
+    rounds, found = len(chains), list[tuple[Fault, str]]()
+    lacks = guard.lacks(ledger.openings(), rounds, lambda released: chains[released - 1])
+    if lacks is not None:
+        found.append(
+            (
+                Fault.BEHIND,
+                f"{lacks[1]} rounds of this run were released on this machine, of which it holds {lacks[0]}: "
+                "it is a copy or a restored backup",
+            )
+        )
+    found += ledger.faults(certain)
+    if evaluations is not None:
+        found += evaluations.faults(certain)
+        assert header.plan.evaluation is not None
+        last, due = evaluations.last_round(), header.plan.evaluation.least_released_by(rounds)
+        if (here := 0 if last is None else last + 1) < due:
+            missing = (
+                f"{EVALUATION_LEDGER} holds {here} evaluations; after {rounds} rounds there must be {due}"
+            )
+            found.append((Fault.TAIL_MISSING, missing))
+    if not ledger.authenticated:
+        found.append(
+            (
+                Fault.UNAUTHENTICATED,
+                f"without {KEY} its rows are chained and not authenticated, so that anybody may have written "
+                "them, and a backup is told by its number of rounds alone",
+            )
+        )
+    return Verdict(tuple(found))
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Evidence]:
     require_run(path)
     key = key_of(path) if (path / KEY).exists() else None
     with Ledger.open(path / LEDGER, key, read_only=True) as ledger:
         header = recorded_header(ledger)
+        guard = Guard.look(None if header.key_public else header.key_fingerprint, key)
         evaluations = opened_evaluations(path, header, key, read_only=True)
         with contextlib.ExitStack() as opened:
             if evaluations is not None:
@@ -91,4 +203,15 @@ def opened_record(path: Path) -> Iterator[tuple[RunHeader, Ledger, Ledger | None
                 opened.enter_context(evaluations.snapshot())
                 evaluations.last_round()  # before any read of the rounds: those evaluated are among them
             opened.enter_context(ledger.snapshot())
-            yield header, ledger, evaluations
+            verdict = verdict_of(header, guard, ledger, evaluations)
+            yield Evidence(path, header, ledger, evaluations, verdict)
+
+
+def _position(evidence: Evidence) -> tuple[Any, ...]:
+    """How far the records are."""
+    evaluations = evidence.evaluations
+    return (
+        evidence.ledger.checkpoint(),
+        len(evidence.ledger.openings()),
+        None if evaluations is None else evaluations.checkpoint(),
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Final
 
 from fedmf.accounting import (
@@ -22,7 +23,8 @@ from fedmf.accounting import (
 )
 from fedmf.errors import LedgerError
 from fedmf.factorization import Sensitivity, stated_sensitivity
-from fedmf.runs.evaluation import EVALUATIONS, PrivateEvaluation
+from fedmf.noise import NoiseKey
+from fedmf.runs.evaluation import EVALUATIONS, NotPrivateEvaluation, PrivateEvaluation
 from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.planning import release_of, storage_inflation
 from fedmf.values import value_of
@@ -31,6 +33,9 @@ __all__ = ["TOLERANCE", "check_header"]
 
 #: Relative, of every number that is computed again.
 TOLERANCE: Final = 1e-9
+
+#: Keys of smaller seeds are guessed.
+_SEEDS: Final = 1000
 
 #: (name, recorded, recomputed)
 Figure = tuple[str, Any, Any]
@@ -78,6 +83,18 @@ def _figures(header: RunHeader) -> Iterator[Figure]:
     yield "beginning of key_commitment", committed and committed[:16], header.key_fingerprint
     if plan.noise_multiplier > 0 and plan.privacy.noise_seed is not None:
         yield "key_public", header.key_public, True
+    elif plan.noise_multiplier > 0 and not header.key_public:
+        yield "whether a small public seed makes the noise key", committed in _guessed_keys(), False
+    shown = "federated evaluation" in header.not_private
+    yield "not_private (federated evaluation)", shown, isinstance(asked, NotPrivateEvaluation)
+    strange = set(header.not_private) - {"federated evaluation", "central test part"}
+    yield "not_private (names that are not known)", sorted(strange), []
+
+
+@cache
+def _guessed_keys() -> frozenset[str]:
+    """What runs with a small public seed commit to."""
+    return frozenset(NoiseKey.from_seed(seed).commitment for seed in range(_SEEDS))
 
 
 def _evaluation(

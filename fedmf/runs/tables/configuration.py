@@ -73,6 +73,8 @@ TABLES: Final[dict[str, ConfigurationTable]] = {
 #: Most bytes of a configuration file.
 _LONGEST: Final = 1 << 18
 _MOST_DOTS: Final = 64
+#: One of these tables a file has: what a run is about is nobody's default.
+_SUBJECT: Final = ("data.", "task.")
 _QUOTED: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'')
 #: Public seeds that follow the seed of the data unless they are set.
 _SEEDED: Final = ("model", "cohorts", "local", "evaluation")
@@ -174,7 +176,12 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
     recorded = recorded_optimizer(run.optimizer_source)
     named = recorded["kind"] in OPTIMIZERS
     tables["optimizer"] = TABLES["optimizer"].render(run.optimizer_source) if named else _given(recorded)
-    return tables
+    unread = {name: {key.replace("_", "-") for key in keys} for name, keys in task.unread.items()}
+    said = {
+        name: {key: value for key, value in table.items() if key not in unread.get(name, ())}
+        for name, table in tables.items()
+    }
+    return {name: table for name, table in said.items() if table or name not in unread}
 
 
 def _given(recorded: Mapping[str, Any]) -> dict[str, Scalar]:
@@ -198,11 +205,16 @@ def load_run(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Ru
     ``configs/NAME`` and ``NAME`` mean the configuration of that name that ships with fedmf.
 
     Raises:
-        ConfigError: unreadable, not TOML, or not a valid configuration.
+        ConfigError: unreadable, not TOML, without [data] and [task], or not a valid configuration.
     """
-    values = dotted(read_toml(found_or_shipped(Path(path))))
+    values = overridden(dotted(read_toml(found_or_shipped(Path(path)))), overrides or {})
+    if not any(name.startswith(_SUBJECT) for name in values):
+        raise ConfigError(
+            f"configuration {path} must say what is trained on; it has no table [data] and no [task]. "
+            'For the digits that fedmf brings along write [data] and kind = "digits".'
+        )
     try:
-        return run_of(overridden(values, overrides or {}))
+        return run_of(values)
     except ConfigError as error:  # which says what a value was, however long
         raise ConfigError(one_line(str(error))) from None
 

@@ -1,0 +1,216 @@
+"""After a release that did not end well nothing is released before the records are opened again."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.serverapp.strategy import FedAvg
+from support.directories import create
+from support.judged_tasks import judged_run
+from support.ledgers import tails
+from support.small_runs import client_for, linear_task, small_run
+from support.wrapped_apps import DIMENSION, ROSTER, ROUNDS, USERS, model, private, saying
+
+from fedmf.accounting import Plan
+from fedmf.errors import ConfigError, LedgerError
+from fedmf.flower import InProcessGrid, UsersSayWho
+from fedmf.flower.simulation import run_on_grid
+from fedmf.records import frames
+from fedmf.runs import Session, account
+from fedmf.runs.directory import RunDirectory
+
+LINE = "this process releases nothing more"
+
+
+@contextlib.contextmanager
+def failing_flush(monkeypatch: pytest.MonkeyPatch, at: int, what: str = "tail") -> Iterator[None]:
+    """The flush number ``at`` of files of this name fails; what was written can be read."""
+    flush, calls = frames._flush, iter(range(10**6))
+
+    def failing(descriptor: int) -> None:
+        if what in os.readlink(f"/proc/self/fd/{descriptor}") and next(calls) == at:
+            raise OSError(errno.EIO, "Input/output error")
+        flush(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(frames, "_flush", failing)
+        yield
+
+
+def release(session: Session, first: float) -> np.ndarray:
+    """The next round, with this first coordinate of the sum."""
+    server, t = session.server, session.server.t
+    users = [session.task.dataset.user_ids[u] for u in map(int, session.cohort_schedule().cohort(t))]
+    rows = torch.zeros(len(users), server.dimension)
+    rows[0, 0] = first
+    total = server.new_sum()
+    total.add_updates(rows)
+    return server.release(total, users).double().numpy().copy()
+
+
+def test_no_row_of_noise_is_around_two_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attack: another sum after a flush that failed. Nothing is released; the first is adopted."""
+    run = small_run(linear_task(24, 30), noise_seed=-1)
+    with run.start(tmp_path / "run") as session:
+        release(session, 0.1)
+        with failing_flush(monkeypatch, 0), pytest.raises(LedgerError, match=LINE) as failed:
+            release(session, 0.1)
+        with pytest.raises(LedgerError) as repeated:
+            release(session, -0.1)
+        assert str(repeated.value) == str(failed.value)
+        assert "round 2 failed" in str(failed.value)
+        assert session.statement().to_dict()["rounds_released"] == 2
+    with run.resume(tmp_path / "run") as session:
+        assert session.server.t == 2
+        adopted = session.server.parameters.clone()
+        release(session, 0.1)
+    with run.resume(tmp_path / "run") as session:
+        assert session.server.t == 3
+        assert not torch.equal(session.server.parameters, adopted)
+    assert account(tmp_path / "run").to_dict()["rounds_released"] == 3
+
+
+def test_what_can_be_refused_costs_nothing(tmp_path: Path) -> None:
+    with small_run(linear_task(24, 30), noise_seed=-1).start(tmp_path / "run") as session:
+        server = session.server
+        for users in (["u000", "u000"], ["u000"]):
+            total = server.new_sum()
+            total.add_nothing(2)
+            with pytest.raises(ValueError, match=r"twice|listed users"):
+                server.release(total, users)
+        release(session, 0.1)
+
+
+def test_an_exception_after_the_noise_was_seen_is_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rule of the user's own has seen the noisy mean: the same row must not get another sum."""
+    with small_run(linear_task(24, 30), noise_seed=-1).start(tmp_path / "run") as session:
+        with monkeypatch.context() as patched:
+
+            def interrupted(*_: Any) -> None:
+                raise KeyboardInterrupt
+
+            patched.setattr(session.directory, "commit", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                release(session, 0.1)
+        with pytest.raises(LedgerError, match=r"round 1 failed \(KeyboardInterrupt\)"):
+            release(session, 0.2)
+    with Session.resume(tmp_path / "run", session.run) as session:
+        assert session.server.t == 0
+        release(session, 0.2)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_second_start_raises_the_same_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = small_run(noise_seed=-1)
+    with run.start(tmp_path / "run") as session:
+        client = client_for(session)
+        with failing_flush(monkeypatch, 5), pytest.raises(LedgerError, match=LINE) as failed:
+            run_on_grid(session, InProcessGrid(client))
+        with pytest.raises(LedgerError) as repeated:
+            run_on_grid(session, InProcessGrid(client))
+        assert str(repeated.value) == str(failed.value)
+    with run.resume(tmp_path / "run") as session:
+        run_on_grid(session, InProcessGrid(client_for(session)))
+        assert session.server.t == session.server.horizon
+
+
+def test_a_second_start_of_a_wrapper_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def strategy() -> Any:
+        return private(FedAvg(), tmp_path / "run", identity=UsersSayWho(ROSTER), noise_seed=None)
+
+    grid = InProcessGrid(saying(lambda user, _: np.full(DIMENSION, 0.01 * user)), nodes=USERS)
+    first = strategy()
+    with failing_flush(monkeypatch, 2), pytest.raises(LedgerError, match=LINE) as failed:
+        first.start(grid, model())
+    with pytest.raises(LedgerError) as repeated:
+        first.start(grid, model())
+    assert str(repeated.value) == str(failed.value)
+    first.close()
+    second = strategy()
+    second.start(grid, model())
+    assert second.statement().to_dict()["rounds_released"] == ROUNDS
+    second.close()
+
+
+def test_rounds_and_evaluations_share_one_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = judged_run(noise_seed=-1, evaluate_every=5)
+    with run.start(tmp_path / "run") as session:
+        client = client_for(session)
+        with (
+            failing_flush(monkeypatch, 2, "evaluation.sqlite"),  # a file is begun, evaluations 1 and 2
+            pytest.raises(LedgerError, match="evaluation 2"),
+        ):
+            run_on_grid(session, InProcessGrid(client))
+        evaluator = session.evaluator
+        assert evaluator is not None
+        with pytest.raises(LedgerError, match=LINE):
+            evaluator.release(1, evaluator.new_sum(), [])
+        with pytest.raises(LedgerError, match=LINE):
+            release(session, 0.1)
+    with run.resume(tmp_path / "run") as session:
+        assert session.evaluator is not None
+        assert session.evaluator.released == 2  # adopted
+        run_on_grid(session, InProcessGrid(client_for(session)))
+    assert account(tmp_path / "run").to_dict()["evaluation"]["evaluations_released"] == 6
+
+
+def _cohort(plan: Plan, key: Any, t: int) -> list[str]:
+    return [["u0", "u1"], ["u2", "u3"]][t % 2]
+
+
+@pytest.fixture
+def gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Path]:
+    """A run whose second round failed, could be read, and is gone."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def make() -> Path:
+        with create(tmp_path / "run") as directory:
+            directory.ledger.opening()
+            state = {"velocity": torch.zeros(3)}
+            directory.commit(0, ["u0", "u1"], torch.zeros(3), state, {"t": 1})
+            (tail,) = tails(tmp_path / "run")
+            size = tail.stat().st_size
+            with failing_flush(monkeypatch, 0), pytest.raises(LedgerError, match=LINE):
+                directory.commit(1, ["u2"], torch.ones(3), state, {"t": 2})
+        os.truncate(tail, size)
+        return tmp_path / "run"
+
+    return make
+
+
+def test_a_round_that_was_seen_and_is_gone_counts_as_lost(gone: Callable[[], Path]) -> None:
+    path = gone()
+    with pytest.raises(ConfigError, match="of which it holds 1"):
+        RunDirectory.open(path)  # nobody says whom it counts
+    with RunDirectory.open(path, planned=_cohort) as directory:
+        assert [opening.first_round for opening in directory.ledger.openings()] == [0, 1]
+    statement = account(path).to_dict()
+    assert statement["rounds_lost"] == [{"first": 1, "released": 2}]
+    RunDirectory.open(path).close()  # said once
+
+
+def test_without_a_theorem_the_run_ends(gone: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = gone()
+    monkeypatch.setattr(Plan, "without_losses", property(lambda _: "its cohorts are sampled"))
+    with pytest.raises(ConfigError, match="cannot go on after a commit that failed: its cohorts") as said:
+        RunDirectory.open(path, planned=_cohort)
+    assert "\n" not in str(said.value)
+
+
+def test_a_backup_is_not_a_failed_commit(gone: Callable[[], Path]) -> None:
+    """Only the one round: what else this machine knows of asks for --restored-from-backup."""
+    path = gone()
+    (tail,) = tails(path)
+    os.truncate(tail, 0)
+    with pytest.raises(ConfigError, match="2 rounds of its run were released, of which it holds 0"):
+        RunDirectory.open(path, planned=_cohort)
