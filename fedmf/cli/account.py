@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from fedmf.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedmf.accounting import PrivacyStatement, RunHeader, UserCosts
+    from fedmf.accounting import PrivacyStatement, RunHeader, UserCosts, Verdict
     from fedmf.records import Ledger
 
-__all__ = ["account", "costs_of"]
+__all__ = ["account", "costs_of", "tell_verdict"]
 
 
 def account(
@@ -25,6 +27,9 @@ def account(
         "user id.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the privacy statement as JSON."),
+    full: bool = typer.Option(
+        False, "--full", help="Print the whole statement, not its short form of at most twelve lines."
+    ),
     page: Path | None = typer.Option(
         None, "--html", metavar="FILE", help="Also write the statement as a page for reading and print."
     ),
@@ -60,7 +65,8 @@ def account(
 
     Replays the participation ledger, checks every row against the (n, k, b) contract, and computes each
     user's exact ε from the rounds in which that user took part. What it prints is for the operator: realised
-    figures are not private. Files that exist are never replaced.
+    figures are not private. Files that exist are never replaced. What is assumed, not covered and to be kept
+    secret is counted on the screen and written out with --full.
 
     The state directory of a stream gives the statement of that stream, computed again.
 
@@ -73,18 +79,18 @@ def account(
     if len(run_dirs) == 1 and _is_stream(run_dirs[0]):
         if users is not None or publish is not None or sign_with is not None:
             raise ConfigError("--users and --publish take the directory of a run; got one of a stream.")
-        _account_stream(run_dirs[0], as_json, page)
+        _account_stream(run_dirs[0], as_json, full, page)
         return
     if len(run_dirs) > 1:
         if any(option is not None for option in (page, users, publish, sign_with)):
             raise ConfigError("--html, --users and --publish take one run directory; got several.")
-        _account_jointly(run_dirs, as_json, namespace, delta)
+        _account_jointly(run_dirs, as_json, full, namespace, delta)
         return
     if namespace or delta is not None:
         raise ConfigError("--user-namespace and --delta take several directories; got one.")
-    from fedmf.accounting import build_statement
+    from fedmf.accounting import summarise
     from fedmf.records import SigningKey, require_free
-    from fedmf.runs import opened_record, public_statement, publish_statement
+    from fedmf.runs import opened_evidence, public_statement, publish_statement
 
     (run_dir,) = run_dirs
     if sign_with is not None and publish is None:
@@ -93,25 +99,54 @@ def account(
     for path in (page, users):
         if path is not None:
             require_free(path)
-    with opened_record(run_dir) as recorded:
-        statement = build_statement(*recorded)
-        _, ledger, evaluations = recorded
+    with opened_evidence(run_dir) as evidence:
         document = None
         if publish is not None:
-            document = public_statement(statement, ledger, evaluations, signing_key)
-        if not recorded[1].authenticated:
-            typer.echo(f"{run_dir} has no noise.key: its records are chained, not authenticated.", err=True)
+            evidence.verdict.require_whole(str(run_dir), "published or signed")
+        statement = evidence.statement
+        if publish is not None:
+            document = public_statement(statement, evidence.ledger, evidence.evaluations, signing_key)
+        tell_verdict(run_dir, evidence.verdict)
         if users is not None:
-            _write_users(users, *recorded)
+            _write_users(users, *evidence.records)
+        quality = _quality(evidence.ledger.metrics())
     if page is not None:
         _write_page(page, statement)
     if publish is not None and document is not None:
         publish_statement(publish, document)
     if as_json:
         typer.echo(statement.to_json())
-    else:
+    elif full:
         typer.echo(statement.render_text())
         _show_users(statement)
+    else:
+        typer.echo(summarise(statement.to_dict(), _again(run_dirs), [("quality", quality)]), nl=False)
+
+
+def _again(directories: list[Path]) -> str:
+    """The command that prints all of a statement."""
+    return shlex.join(["fedmf", "account", *map(str, directories), "--full"])
+
+
+def _quality(rows: Mapping[int, Mapping[str, Any]]) -> str:
+    """What the records say of the newest model that was evaluated: the columns of ``metrics.parquet``."""
+    if not rows:
+        return ""
+    rounds, row = max(rows.items())
+    texts = []
+    for column, value in row.items():
+        name = column.removesuffix("_not_private").removesuffix("_private")
+        if value is None or name.endswith("_std") or name.startswith(("epsilon", "clip_norm", "canaries")):
+            continue
+        mark = "" if column == name else f" ({column.removeprefix(name + '_').replace('_', ' ')})"
+        texts.append(f"{name.removeprefix('federated_').replace('_', ' ')} {value:.4g}{mark}")
+    return f"{', '.join(texts)} after round {rounds}" if texts else ""
+
+
+def tell_verdict(directory: Path, verdict: Verdict | None) -> None:
+    """Say on standard error what speaks against a directory's records; nothing if they are whole."""
+    if verdict is not None and not verdict.whole:
+        typer.echo(f"{directory}: {verdict}.", err=True)
 
 
 def _is_stream(directory: Path) -> bool:
@@ -124,10 +159,10 @@ def _is_stream(directory: Path) -> bool:
     return StreamState.exists(directory)
 
 
-def _account_stream(directory: Path, as_json: bool, page: Path | None) -> None:
+def _account_stream(directory: Path, as_json: bool, full: bool, page: Path | None) -> None:
     from fedmf.accounting import as_json as rendered
     from fedmf.records import new_file, require_free
-    from fedmf.streaming import account_stream, render_statement, render_statement_page
+    from fedmf.streaming import account_stream, render_statement, render_statement_page, summarise_stream
 
     if page is not None:
         require_free(page)
@@ -135,11 +170,18 @@ def _account_stream(directory: Path, as_json: bool, page: Path | None) -> None:
     if page is not None:
         with new_file(page) as file:
             file.write(render_statement_page(statement).encode())
-    typer.echo(rendered(statement) if as_json else render_statement(statement), nl=as_json)
+    if as_json:
+        typer.echo(rendered(statement))
+    elif full:
+        typer.echo(render_statement(statement), nl=False)
+    else:
+        typer.echo(summarise_stream(statement, _again([directory])), nl=False)
 
 
-def _account_jointly(directories: list[Path], as_json: bool, namespace: str, delta: float | None) -> None:
-    from fedmf.accounting import ComposedStatement, JointStatement
+def _account_jointly(
+    directories: list[Path], as_json: bool, full: bool, namespace: str, delta: float | None
+) -> None:
+    from fedmf.accounting import ComposedStatement, JointStatement, shortened
     from fedmf.accounting import as_json as rendered
     from fedmf.runs import account_branches
 
@@ -153,7 +195,12 @@ def _account_jointly(directories: list[Path], as_json: bool, namespace: str, del
         from fedmf.accounting import compose
 
         statement = compose([costs_of(directory) for directory in directories], namespace, delta)
-    typer.echo(rendered(statement.to_dict()) if as_json else statement.render_text())
+    if as_json:
+        typer.echo(rendered(statement.to_dict()))
+    elif full:
+        typer.echo(statement.render_text())
+    else:
+        typer.echo(shortened(statement.render_text(), _again(directories)), nl=False)
 
 
 def _are_branches(directories: list[Path]) -> bool:
@@ -215,7 +262,7 @@ def _show_users(statement: PrivacyStatement) -> None:
     for entry in bins:
         bar = "█" * math.ceil(30 * entry.users / most)
         table.add_row(at_most(entry.low, 4), at_least(entry.high, 4), f"{entry.users:,}", bar)
-    Console().print(table)
+    Console(markup=False).print(table)
     rounds = ", ".join(map(str, statement.realised.worst_pattern))
     typer.echo(
         f"{statement.patterns:,} different patterns; a worst {unit.name} joined the rounds {rounds} "

@@ -15,7 +15,7 @@ from fedmf.cli import account, audit, data, design, export, init, report, restat
 from fedmf.cli.interruption import Interruption
 from fedmf.cli.reproduce import reproduce
 from fedmf.cli.statements import keygen, registry, verify
-from fedmf.errors import PlatformError
+from fedmf.errors import PlatformError, one_line
 from fedmf.version import __version__
 
 __all__ = ["application", "main"]
@@ -124,5 +124,5 @@ def _callbacks() -> dict[str, Callable[..., object]]:
 
 
 def _fail(message: str, code: int) -> int:
-    click.echo("fedmf: " + " ".join(message.split()), err=True)
+    click.echo(f"fedmf: {one_line(message)}", err=True)
     return code

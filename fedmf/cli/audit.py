@@ -140,7 +140,7 @@ def _progress() -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import Progress
 
-    console = Console(file=sys.stderr)
+    console = Console(file=sys.stderr, markup=False)
     with Progress(console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as progress:
         yield progress
 

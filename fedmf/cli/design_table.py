@@ -23,7 +23,7 @@ class GrowingTable:
     """Shows rows on a terminal as they come, best first, and how many are there; nothing anywhere else."""
 
     def __init__(self) -> None:
-        console = Console(stderr=True)
+        console = Console(stderr=True, markup=False)
         self._rows: list[dict[str, Any]] = []
         self._spinner = Spinner("dots", text="designing")
         self._live = Live(self._spinner, console=console, transient=True, refresh_per_second=8)
@@ -54,9 +54,9 @@ class GrowingTable:
 
 def print_table(rows: list[dict[str, Any]]) -> None:
     """The whole table, on standard output."""
-    console = Console()
+    console = Console(markup=False)
     if not console.is_terminal:
-        console = Console(width=140)
+        console = Console(width=140, markup=False)
     console.print(table_of(rows))
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from fedmf.cli.account import tell_verdict
+
 __all__ = ["export"]
 
 
@@ -27,6 +29,7 @@ def export(
     from fedmf.runs import ReleasedModel
 
     model = ReleasedModel.of(run_dir)
+    tell_verdict(run_dir, model.verdict)
     write_tensors(output, model.tensors, {"software": model.software, "rounds": str(model.rounds)})
     entries = sum(tensor.numel() for tensor in model.tensors.values())
     typer.echo(

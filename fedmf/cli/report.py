@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from fedmf.cli.account import tell_verdict
 from fedmf.errors import ConfigError
 
 __all__ = ["report"]
@@ -37,7 +38,10 @@ def report(
     require_free(output)
     if len({path.resolve() for path in run_dirs}) < len(run_dirs):
         raise ConfigError("run directories (of a report) must differ; got one of them twice.")
-    page = render_report([read_run(path) for path in run_dirs], publish)
+    runs = [read_run(path) for path in run_dirs]
+    page = render_report(runs, publish)
+    for path, run in zip(run_dirs, runs, strict=True):
+        tell_verdict(path, run.statement.verdict)
     with new_file(output, 0o644 if publish else 0o600) as file:
         file.write(page.encode(errors="replace"))
     whose = "may be public" if publish else "for the operator: it holds figures that are not private"

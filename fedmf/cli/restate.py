@@ -102,9 +102,9 @@ def _show_gallery(wanted: bool) -> None:
 
     from fedmf.accounting import at_least, gallery
 
-    console, rows = Console(), gallery()
+    console, rows = Console(markup=False), gallery()
     if not console.is_terminal:
-        console = Console(width=170)
+        console = Console(width=170, markup=False)
     table = Table()
     for column in ("deployment", "mechanism", "n, k, b", "σ", "δ", "published", "ρ", "ε", "ε replace-one"):
         table.add_column(column)
@@ -165,9 +165,9 @@ def _show(found: Restatement, others: list[dict[str, Any]]) -> None:
 
     from fedmf.accounting import at_least
 
-    console = Console()
+    console = Console(markup=False)
     if not console.is_terminal:
-        console = Console(width=140)
+        console = Console(width=140, markup=False)
     figures = found.figures
     mark = "" if found.sensitivity.kind == "exact" else "≤ "
     console.print(

@@ -76,6 +76,11 @@ def simulate(
         help="Make the run directory and its key and stop before round 0: publish a signed statement, which "
         "commits to both, and go on with --resume.",
     ),
+    full: bool = typer.Option(
+        False,
+        "--full",
+        help="End with the whole privacy statement, not its short form of at most twelve lines.",
+    ),
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Say epsilon, noise, memory and time a round; start nothing."
     ),
@@ -137,18 +142,20 @@ def simulate(
             session.directory.close()
             typer.echo(f"{place} is ready: fedmf simulate --resume {shlex.quote(str(place))}")
             return
-        _carry_out(session, engine, observers)
+        _carry_out(session, engine, observers, full)
 
 
 def _within(run: Run, earlier: Sequence[Path], total: float, place: Path, device: str) -> Session:
     """A new run with what is left to each user; the file beside its directory is as secret as a ledger."""
-    from fedmf.cli.account import costs_of
+    from fedmf.cli.account import costs_of, tell_verdict
     from fedmf.runs import Session, within_total
 
     costs = [costs_of(directory) for directory in earlier]
     file = Path(f"{place.resolve()}.user-budgets.csv")
     file.parent.mkdir(parents=True, exist_ok=True)
     run = within_total(run, costs, total, file)
+    for one in costs:
+        tell_verdict(Path(one.name), one.verdict)
     try:
         return Session.start(place, run, device)
     except BaseException:  # the command can be given again; a directory that was made has a copy of its own
@@ -156,7 +163,7 @@ def _within(run: Run, earlier: Sequence[Path], total: float, place: Path, device
         raise
 
 
-def _carry_out(session: Session, engine: Engine, observers: Sequence[TensorBoard]) -> None:
+def _carry_out(session: Session, engine: Engine, observers: Sequence[TensorBoard], full: bool) -> None:
     from fedmf.cli.view import RunView
     from fedmf.runs import observed
 
@@ -168,7 +175,7 @@ def _carry_out(session: Session, engine: Engine, observers: Sequence[TensorBoard
                 show()
 
             _run(session, engine, after_round)
-        view.conclude()
+        view.conclude(full)
 
 
 def _how(place: Path) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +10,10 @@ import typer
 
 from fedmf.cli.design import AdjacencyName, parse_parameters
 from fedmf.cli.interruption import going_on
+from fedmf.cli.stream_view import conclusion, how_to_go_on, progress_view, show_counts, state_directory
 
 if TYPE_CHECKING:
+    from fedmf.moments import PrivateGaussian
     from fedmf.streaming import Settings
 
 __all__ = ["stream"]
@@ -54,7 +53,7 @@ def stream(
         None,
         "--output",
         metavar="FILE",
-        help="Releases: .parquet, else JSON lines. Default: JSON lines on standard output.",
+        help="Releases, by its ending: .csv, .parquet, else JSON lines. Default: JSON on standard output.",
     ),
     state: Path | None = typer.Option(
         None,
@@ -119,11 +118,12 @@ def stream(
         None, "--bands", metavar="P", help="p, number of bands of C. Default: b, 32 at most."
     ),
     param: list[str] = typer.Option([], "--param", metavar="KEY=VALUE", help="Another parameter of C."),
-    weight: float | None = typer.Option(
+    weight: str | None = typer.Option(
         None,
         "--weight",
         metavar="L",
-        help="How noise is divided between the moments: λ of jme, share α of ime, scale τ of cs.",
+        help="How noise is divided between the moments: λ of jme, share α of ime, scale τ of cs; best: λ "
+        "with the least error of what is released.",
     ),
     columns: str | None = typer.Option(
         None, "--columns", metavar="A,B", help="Columns of numbers. Default: all that no option names."
@@ -143,11 +143,17 @@ def stream(
     input_format: InputFormat | None = typer.Option(
         None, "--input-format", help="Default: by the ending of FILE, else by its first byte."
     ),
-    output_format: OutputFormat = typer.Option(
-        OutputFormat.json,
+    output_format: OutputFormat | None = typer.Option(
+        None,
         "--format",
         help="Releases as JSON lines, or as CSV with the input's names and a standard error of each number: "
-        "tidy (a row for each) or wide (a row a step).",
+        "tidy (a row for each) or wide (a row a step). Default: wide for .csv, else json.",
+    ),
+    density: bool = typer.Option(
+        False,
+        "--density",
+        help="Say with each release its Gaussian density (positive definite), 95 % intervals of mean, "
+        "covariance and correlations, and what is too noisy to say.",
     ),
     on_long: OnLong = typer.Option(
         OnLong.clip, help="What happens to rows longer than ζ; refused ones count as unreadable."
@@ -158,7 +164,7 @@ def stream(
         help="Stop before the first unreadable row, which is not private; the statement says so. Default: it "
         "counts as a zero vector.",
     ),
-    show_counts: bool = typer.Option(
+    asked_counts: bool = typer.Option(
         False,
         "--show-counts",
         help="Say how many rows were clipped, zeroed and refused. Not private: for the operator alone.",
@@ -176,8 +182,12 @@ def stream(
         "spent.",
     ),
     plot: Path | None = typer.Option(
-        None, "--plot", metavar="FILE", help="Draw the released means over time (needs matplotlib)."
+        None,
+        "--plot",
+        metavar="FILE",
+        help="Draw the released means over time, and the density (needs matplotlib).",
     ),
+    full: bool = typer.Option(False, "--full", help="Show the whole privacy statement at the end."),
     seed: int | None = typer.Option(
         None, "--seed", metavar="S", help="Public noise for tests: reproducible, NOT private."
     ),
@@ -213,7 +223,7 @@ def stream(
         bands=bands,
         params=parse_parameters(param),
         second=second,
-        weight=weight,
+        weight=_weight(weight),
         adjacency=adjacency.value,
         columns=None if columns is None else tuple(columns.split(",")),
         timestamp=timestamp,
@@ -223,24 +233,29 @@ def stream(
         unbounded=unbounded or (source == "-" and rounds is None),
     )
     rows = None if source == "-" else Path(source)
-    chosen = None if input_format is None else input_format.value
-    with going_on(lambda: _how(state, rows)), _directory(state) as directory:
-        _run(
-            directory,
-            settings,
-            rows,
-            output,
-            {
-                "file_format": chosen,
-                "first_row": from_row,
-                "shape": output_format.value,
-                "restored": restored,
-                "remembered": state is not None,
-            },
-            {"clip": on_long is OnLong.clip, "stop_at_faulty": stop_at_bad_row},
-            show_counts,
-            plot,
-        )
+    options: dict[str, Any] = {
+        "file_format": None if input_format is None else input_format.value,
+        "first_row": from_row,
+        "shape": None if output_format is None else output_format.value,
+        "density": density,
+        "restored": restored,
+        "remembered": state is not None,
+    }
+    handling = {"clip": on_long is OnLong.clip, "stop_at_faulty": stop_at_bad_row}
+    with going_on(lambda: how_to_go_on(state, rows)), state_directory(state) as directory:
+        statement, counts, last, names = _run(directory, settings, rows, output, options, handling, plot)
+    typer.echo(conclusion(statement, last, names, state, full), nl=False, err=output is None)
+    if asked_counts:
+        show_counts(counts)
+
+
+def _weight(text: str | None) -> float | str | None:
+    if text is None or text == "best":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"--weight must be a number or best; got {text!r}.") from None
 
 
 def _run(
@@ -250,13 +265,13 @@ def _run(
     output: Path | None,
     options: dict[str, Any],
     handling: dict[str, bool],
-    show_counts: bool,
     plot: Path | None,
-) -> None:
-    from fedmf.streaming import Handling, open_run, render_statement
+) -> tuple[dict[str, Any], dict[str, int], PrivateGaussian | None, tuple[str, ...]]:
+    """Statement, counts for the operator, the density of the last release if asked for, names of numbers."""
+    from fedmf.streaming import Handling, open_run
 
     with (
-        _view(settings.unbounded) as show,
+        progress_view(settings.unbounded) as show,
         open_run(
             directory, settings, source, output, handling=Handling(**handling), progress=show, **options
         ) as (run, reader),
@@ -264,65 +279,9 @@ def _run(
         show(run.position.step, run.plan.rounds)
         run.feed(reader, count_late=source is not None)
         statement = run.conclude()
-        counts = run.position.counts()
+        last = run.gaussian() if options["density"] else None
         if plot is not None:
-            from fedmf.cli.plots import draw_means
+            from fedmf.cli.plots import draw_stream
 
-            draw_means(run.means(), run.names, plot)
-    text = render_statement(statement)
-    typer.echo(text, nl=False, err=output is None)
-    if show_counts:
-        _show_counts(counts)
-
-
-def _show_counts(counts: Mapping[str, int]) -> None:
-    asides = {
-        "clipped": "rows were longer than the norm bound and clipped",
-        "zeroed": "rows could not be read and counted as zero vectors",
-        "refused_users": "rows of users beyond (k, b) were refused",
-        "refused_late": "rows beyond the horizon were refused",
-    }
-    for name, what in asides.items():
-        if counts[name]:
-            typer.echo(f"Not private, for the operator only: {counts[name]} {what}.", err=True)
-
-
-def _how(state: Path | None, rows: Path | None) -> str:
-    """How to go on with a stream that was stopped."""
-    if state is None:
-        return "without --state a stream cannot go on: its key is gone, and what it released stays released."
-    if rows is None:
-        return (
-            "every finished row is kept, go on with the same command and the same rows, or with --from-row "
-            "and those that follow."
-        )
-    return "every finished row is kept, go on with the same command."
-
-
-@contextmanager
-def _directory(state: Path | None) -> Iterator[Path]:
-    """The state directory, or one that is gone afterwards."""
-    if state is not None:
-        yield state
-        return
-    from fedmf.records import scratch_directory
-
-    with scratch_directory(Path(tempfile.gettempdir()), "fedmf-stream") as folder:
-        yield folder / "state"
-
-
-@contextmanager
-def _view(unbounded: bool) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = TextColumn("step"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        bar = progress.add_task("", total=None)
-
-        def show(steps: int, rounds: int) -> None:
-            progress.update(bar, completed=steps, total=None if unbounded else rounds)
-
-        yield show
+            draw_stream(run.means(), run.names, plot, last)
+        return statement, run.position.counts(), last, run.names

@@ -97,7 +97,7 @@ def _carry_out(sweep: Sweep, place: Path, processes: int, threads: int, keep_run
 
     from fedmf.sweeps import Progress
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     columns = (TextColumn("runs"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn())
     with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
         task, shown = bar.add_task("", total=None), -1

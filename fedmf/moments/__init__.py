@@ -5,7 +5,9 @@ from fedmf.moments.density import GaussianEstimate, gaussian_estimate, mean_nois
 from fedmf.moments.mechanism import MomentMechanism, MomentMethod, MomentWeight, jme
 from fedmf.moments.methods import METHODS, mechanism_from_dict
 from fedmf.moments.moment_stream import MomentBlock, MomentRelease, MomentStream
+from fedmf.moments.noisy_moments import NoisyMoments
 from fedmf.moments.pair_design import Goal, JointDesign, best_pair, joint_design
+from fedmf.moments.private_gaussian import PrivateGaussian, describe, shrunk_covariances
 from fedmf.moments.running import MatrixWorkload, RunningWorkload
 from fedmf.moments.second_moment import (
     SECOND_MOMENTS,
@@ -50,6 +52,8 @@ __all__ = [
     "MomentRelease",
     "MomentStream",
     "MomentWeight",
+    "NoisyMoments",
+    "PrivateGaussian",
     "Projected",
     "ReleaseErrors",
     "RunningWorkload",
@@ -63,6 +67,7 @@ __all__ = [
     "best_weight",
     "cs",
     "default_weight",
+    "describe",
     "gaussian_estimate",
     "ime",
     "jme",
@@ -71,4 +76,5 @@ __all__ = [
     "mechanism_from_dict",
     "pp",
     "second_moment_named",
+    "shrunk_covariances",
 ]

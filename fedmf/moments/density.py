@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 
 from fedmf.factorization import query_variances
 from fedmf.moments.mechanism import MomentMechanism
-from fedmf.moments.moment_stream import MomentRelease
 from fedmf.workload import ToeplitzWorkload
 
 __all__ = ["GaussianEstimate", "gaussian_estimate", "mean_noise_variances"]
@@ -61,10 +61,17 @@ class GaussianEstimate:
         Raises:
             ValueError: Σ̂ is not positive definite.
         """
-        L = self._cholesky()
-        centred = torch.linalg.solve_triangular(L, (x - self.mean)[..., None], upper=False)[..., 0]
-        d = len(self.mean)
-        return -0.5 * (centred**2).sum(-1) - L.diagonal().log().sum() - d / 2 * math.log(2 * math.pi)
+        determinant = 2 * self._cholesky().diagonal().log().sum()
+        return -0.5 * (self.distances(x) + determinant + len(self.mean) * math.log(2 * math.pi))
+
+    def distances(self, x: torch.Tensor) -> torch.Tensor:
+        """(x − μ̂)ᵀΣ̂⁻¹(x − μ̂), squared Mahalanobis distances, for x of shape (…, d), shape (…).
+
+        Raises:
+            ValueError: Σ̂ is not positive definite.
+        """
+        centred = torch.linalg.solve_triangular(self._cholesky(), (x - self.mean)[..., None], upper=False)
+        return (centred[..., 0] ** 2).sum(-1)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> torch.Tensor:
         """Synthetic rows, shape (count, d): post-processing, so as private as the release.
@@ -113,11 +120,21 @@ def mean_noise_variances(mechanism: MomentMechanism, workload: ToeplitzWorkload)
     return torch.from_numpy(mechanism.first_std**2 * variances)
 
 
-def gaussian_estimate(release: MomentRelease, noise_variance: float | None = None) -> GaussianEstimate:
+class RunningMoments(Protocol):
+    """First and second moment of one step, as tensors or arrays."""
+
+    @property
+    def first(self) -> Any: ...
+    @property
+    def second(self) -> Any: ...
+
+
+def gaussian_estimate(release: RunningMoments, noise_variance: float | None = None) -> GaussianEstimate:
     """μ̂ and Σ̂ = Ŝ − μ̂μ̂ᵀ from a release of running averages.
 
     Args:
         release: of the running-average workload with the full second moment; the moments of one user a step.
+            `PrivateRelease.gaussian` gives more, from the same numbers.
         noise_variance: the variance of a coordinate of μ̂ at this step (`mean_noise_variances`): E[μ̂μ̂ᵀ]
             exceeds μμᵀ by that times I, which is added back; None leaves the bias.
 
@@ -127,13 +144,14 @@ def gaussian_estimate(release: MomentRelease, noise_variance: float | None = Non
     References:
         Kalinin, Upadhyay and Lampert (2025), section 4.1 and equation (62).
     """
-    d = len(release.first)
-    if release.second.shape != (d, d):
+    first, second = (torch.as_tensor(moment) for moment in (release.first, release.second))
+    d = len(first)
+    if second.shape != (d, d):
         raise ValueError(
-            f"S (second moment) must be the {d}x{d} matrix; got shape {tuple(release.second.shape)}. "
+            f"S (second moment) must be the {d}x{d} matrix; got shape {tuple(second.shape)}. "
             "Release FullMatrix for a density."
         )
-    covariance = release.second - torch.outer(release.first, release.first)
+    covariance = second - torch.outer(first, first)
     if noise_variance is not None:
         covariance = covariance + noise_variance * torch.eye(d, dtype=covariance.dtype)
-    return GaussianEstimate(release.first, covariance)
+    return GaussianEstimate(first, covariance)

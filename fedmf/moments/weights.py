@@ -33,8 +33,9 @@ def best_weight(
     users: UserRange,
     first_cost: float,
     second_cost: float,
+    square_cost: float = 0.0,
 ) -> float:
-    """λ that minimises s(λ)²·(first_cost + second_cost/λ), the weighted sum of the two expected errors.
+    """λ that minimises s(λ)²·(first_cost + second_cost/λ + square_cost·s(λ)²), a sum of expected errors.
 
     Args:
         first: C₁.
@@ -43,6 +44,7 @@ def best_weight(
         users: ζ, dimension class and adjacency.
         first_cost: w₁·d·‖A₁C₁⁻¹‖_F², say: error of the first moment at τ₁ = 1, times its importance.
         second_cost: the same of the second at τ₂ = 1.
+        square_cost: what grows with τ₁⁴, as in the error of a covariance, at τ₁ = 1 and times σ².
 
     Raises:
         ValueError: a cost is not positive.
@@ -64,7 +66,7 @@ def best_weight(
     def error(log_weight: float) -> float:
         weight = math.exp(log_weight)
         s = joint_sensitivity(first, second, participation, weight, users).value
-        return 2 * math.log(s) + math.log(first_cost + second_cost / weight)
+        return 2 * math.log(s) + math.log(first_cost + second_cost / weight + square_cost * s**2)
 
     # The flat part of r_d ends in a kink, so look on a grid first.
     grid = start + np.linspace(-16, 16, 65)

@@ -1,15 +1,15 @@
 """Private moments of a stream of rows as a job: reading, admission, durable state, output and statement."""
 
-from fedmf.streaming.outputs import open_output
+from fedmf.streaming.outputs import PrivateRelease, open_output
 from fedmf.streaming.plans import StreamPlan, plan_stream
 from fedmf.streaming.position import Position
-from fedmf.streaming.push import PrivateRelease, PrivateStream
+from fedmf.streaming.push import PrivateStream
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.session import account_stream, open_reader, open_run, stream_costs
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StateError, StreamState
-from fedmf.streaming.statement_text import render_statement, render_statement_page
+from fedmf.streaming.statement_text import render_statement, render_statement_page, summarise_stream
 from fedmf.streaming.statements import stream_statement
 
 __all__ = [
@@ -35,4 +35,5 @@ __all__ = [
     "render_statement_page",
     "stream_costs",
     "stream_statement",
+    "summarise_stream",
 ]

@@ -4,60 +4,32 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self, cast, final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Final, Self, final
 
 from fedmf.errors import HorizonExceededError
 from fedmf.factorization import Factorization
 from fedmf.participation import Adjacency
-from fedmf.streaming.outputs import Renderer
-from fedmf.streaming.rows import InputError, Layout, PushedRow
+from fedmf.streaming.outputs import PrivateRelease, Renderer, wide_columns
+from fedmf.streaming.pushed import (
+    PushedRows,
+    TableRows,
+    pushed_entries,
+    pushed_layout,
+    require_name,
+    table_rows,
+)
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.session import open_pushed
 from fedmf.streaming.settings import DEFAULT_MECHANISM, Settings
 from fedmf.streaming.state import PushFile, StateError
-from fedmf.typing import Array
 
-__all__ = ["PrivateRelease", "PrivateStream"]
+__all__ = ["PrivateStream"]
 
 _PUSHES: Final = "pushes.bin"
-#: As of JSON lines {"x": [0.1, 0.2], "user": "ann"}.
-_ROW, _USER = "x", "user"
-
-
-@dataclass(frozen=True, eq=False)
-class PrivateRelease:
-    """What one step releases; everything in it is private and may be published.
-
-    Args:
-        t: the step, 1 for the first.
-        first: Y_t, shape (d,), units of a row.
-        second: S_t: shape (d, d) for the full second moment, (size,) otherwise; squared units.
-        mean: Y_t over the sum of the weights that the workload gives the rows; Y_t for running averages.
-        covariance: of the rows with those weights, unbiased; (d, d) or the diagonal (d,). None where the two
-            moments have different workloads or the second does not hold all squares.
-        standard_error: √Var of each coordinate of `first`, τ₁·‖(A₁C₁⁻¹)_t‖: of the noise alone.
-    """
-
-    t: int
-    first: Array
-    second: Array
-    mean: Array
-    covariance: Array | None
-    standard_error: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able, with the fields of a line of `fedmf stream`."""
-        fields = {name: value for name, value in vars(self).items() if value is not None}
-        return {
-            name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in fields.items()
-        }
 
 
 @final
@@ -72,7 +44,9 @@ class PrivateStream:
         epsilon: ε.
         delta: δ.
         norm_bound: ζ, the largest norm of a row; longer ones are scaled to it.
-        dimension: d, numbers of a row; public.
+        dimension: d, numbers of a row; public. May be left out where columns are named.
+        columns: names of the d numbers, for rows by name; those of tables are all but the users' and keys'
+            without them.
         rounds: n, the most rows there will be; None for a stream without a horizon.
         max_participations: k, the most rows of one user; 1 by default, and to be given without a horizon,
             where it is what one user gives in all time.
@@ -84,7 +58,8 @@ class PrivateStream:
         mechanisms: C₁ and C₂, or one for both, by name or as factorizations.
         bands: p, for mechanisms that take it.
         params: other parameters of mechanisms.
-        weight: how the method divides noise between the moments.
+        weight: how the method divides noise between the moments; "best" for the λ of jme that is best for
+            what is released.
         seed: for a public key: reproducible and *not private*.
         handling: of rows that cannot be read, a zero vector by default; free to change.
         restored: go on from a backup although this machine knows of later steps, which count as spent.
@@ -110,7 +85,8 @@ class PrivateStream:
         epsilon: float,
         delta: float,
         norm_bound: float,
-        dimension: int,
+        dimension: int | None = None,
+        columns: Sequence[str] | None = None,
         rounds: int | None = None,
         max_participations: int | None = None,
         min_separation: int | None = None,
@@ -121,17 +97,19 @@ class PrivateStream:
         mechanisms: str | Factorization | tuple[str | Factorization, ...] = DEFAULT_MECHANISM,
         bands: int | None = None,
         params: Mapping[str, float] | None = None,
-        weight: float | None = None,
+        weight: float | str | None = None,
         seed: int | None = None,
         handling: Handling | None = None,
         restored: bool = False,
     ) -> None:
+        layout = pushed_layout(dimension, columns)
         settings = Settings(
+            columns=None if columns is None else tuple(columns),
             norm_bound=norm_bound,
             epsilon=epsilon,
             delta=delta,
             rounds=rounds,
-            user_column=_USER,
+            user_column=layout.user,
             max_participations=max_participations,
             min_separation=min_separation,
             workloads=workloads if isinstance(workloads, tuple) else (workloads,),
@@ -145,7 +123,6 @@ class PrivateStream:
             seed=seed,
             unbounded=rounds is None,
         )
-        layout = Layout((_ROW,), True, dimension, _USER)
         self._path, self._lock, self._process = Path(path), threading.Lock(), os.getpid()
         #: Why nothing more can be pushed.
         self._ended: str | None = None
@@ -157,6 +134,8 @@ class PrivateStream:
             self._pushes = kept.enter_context(pushes)
             self._renderer = Renderer(run.plan)
             self._kept = kept.pop_all()
+        # A stream that nobody closes is let go while there still is an interpreter to do it.
+        self._let_go = weakref.finalize(self, _let_go, self._kept, self._process)
 
     def __enter__(self) -> Self:
         return self
@@ -169,9 +148,10 @@ class PrivateStream:
         with self._lock:
             if self._ended == _CLOSED or os.getpid() != self._process:
                 return
-            whole, self._ended = self._ended is None, _CLOSED
+            self._ended = _CLOSED
+            self._let_go.detach()
             with self._kept:
-                if whole:
+                if self._run.state.right.lost is None:
                     self._run.conclude()
 
     @property
@@ -183,8 +163,10 @@ class PrivateStream:
         """Let a row take the next step.
 
         Args:
-            row: d numbers. One that cannot be read (not a number, NaN, another length) takes its step as a
-                zero vector, as a refusal would tell what it held; `Handling.stop_at_faulty` refuses it.
+            row: d numbers, or a mapping by the names of the columns. What is no row of d entries is refused:
+                its shape is the program's. A number that cannot be read (NaN, text, nothing) makes the row
+                take its step as a zero vector, as a refusal would tell what it held;
+                `Handling.stop_at_faulty` refuses it.
             user: whose it is.
             key: names the row among all of the stream, so that it may be pushed again when it is not known
                 whether it took its step: then its release is told again, and nothing is spent. Rows without
@@ -193,40 +175,82 @@ class PrivateStream:
         Raises:
             ParticipationViolation: the user gave k rows already, or one less than b steps ago.
             HorizonExceededError: all n steps were taken.
-            ValueError: a user or key that is none, a key that another row had, or an unreadable row that is
-                refused.
-            StateError: the stream is closed, or an earlier push was interrupted; open it again.
+            ValueError: a row, user or key that is none, a key that another row had, or an unreadable row that
+                is refused.
+            StateError: the stream is closed, or a step failed, now or before; open it again.
         """
-        _require_name("user", user)
-        if key is not None:
-            _require_name("key (of the row)", key)
         with self._lock:
             run = self._open_run()
-            pushed = PushedRow(run.plan.layout, run.position.row + 1, row, user)
-            digest, content = self._pushes.digest(key), pushed.content()
-            if (before := self._pushes.step_of(digest)) is not None:
-                if not self._pushes.holds(before, digest, content):
-                    raise ValueError(
-                        f"key (of the row) must be new for a new row; got {key!r}, that of step {before} "
-                        "with another row or user."
-                    )
-                return self._release(before)
-            if run.done:
-                raise HorizonExceededError(
-                    f"t (step) must be at most n (rounds) = {run.plan.rounds}; all steps were taken."
-                )
-            step = run.position.step + 1
-            run.users.check(step, run.users.keys([user])[0])
-            try:
-                self._pushes.write(step, digest, content)
-                run.feed(pushed)
-                self._pushes.committed(digest, step)
-                return self._release(step)
-            except InputError:  # refused before anything changed
-                raise
-            except BaseException:
-                self._ended = "was interrupted while it took a step"
-                raise
+            return self._push(run, TableRows([pushed_entries(row, run.plan.layout)], [user], [key]))[0]
+
+    def push_many(
+        self, rows: Any, users: str | Sequence[str], keys: str | Sequence[str] | None = None
+    ) -> list[PrivateRelease]:
+        """Let rows take the next steps, one each, with one commit for a few thousand of them.
+
+        Args:
+            rows: a data frame or table (pandas, Polars, Arrow, …), an array of shape (m, d), or rows as
+                `push` takes them.
+            users: whose each row is, or the name of the column that says so.
+            keys: the key of each row, or the name of such a column.
+
+        Returns:
+            The release of each row; of one whose key took its step before, that step's.
+
+        Raises:
+            ParticipationViolation, HorizonExceededError, ValueError, StateError: as for `push`, for any of
+                the rows. None has taken a step then, but for an unreadable row that is refused: those before
+                it have, and `t` tells how many.
+        """
+        with self._lock:
+            run = self._open_run()
+            return self._push(run, table_rows(rows, users, keys, run.plan.layout))
+
+    def learn_one(self, x: Mapping[str, float], user: str, key: str | None = None) -> PrivateRelease:
+        """`push` of a row by the names of its columns, as River's models learn."""
+        return self.push(x, user, key)  # type: ignore[arg-type]
+
+    def _push(self, run: StreamRun, given: TableRows) -> list[PrivateRelease]:
+        """See that all rows may take their steps, then let them."""
+        for user, key in zip(given.users, given.keys, strict=True):
+            require_name("user", user)
+            if key is not None:
+                require_name("key (of the row)", key)
+        rows = PushedRows(run.plan.layout, run.position.row + 1, given.entries, given.users)
+        contents = [rows.content(i) for i in range(len(given.users))]
+        steps, fresh = self._pushes.place(run.position.step, given.keys, contents)
+        self._check_steps(run, [given.users[i] for i in fresh])
+        rows, contents = rows.chosen(fresh), [contents[i] for i in fresh]
+        records = [
+            (self._pushes.digest(given.keys[i]), content) for i, content in zip(fresh, contents, strict=True)
+        ]
+        for start in range(0, len(fresh), run.most_rows):
+            stop = min(start + run.most_rows, len(fresh))
+            self._take(run, rows.part(start, stop), records[start:stop])
+        return [self._release(step) for step in steps]
+
+    def _check_steps(self, run: StreamRun, users: Sequence[str]) -> None:
+        """Whether these users may take the next steps, one after the other."""
+        step, most = run.position.step, run.plan.rounds
+        if step + len(users) > most:
+            left = (
+                "all steps were taken" if step == most else f"{most - step} are left, for {len(users)} rows"
+            )
+            raise HorizonExceededError(f"t (step) must be at most n (rounds) = {most}; {left}.")
+        tried = run.users.of(users)
+        for i, user in enumerate(users, start=step + 1):
+            tried.check(i, tried.keys([user])[0])
+            tried.record(user, i)
+
+    def _take(self, run: StreamRun, rows: PushedRows, records: Sequence[tuple[bytes, bytes]]) -> None:
+        before = run.position.step
+        with run.state.right.exercise(f"step {before + 1}"):
+            self._pushes.write(before + 1, records)
+        try:
+            run.feed(rows)
+        finally:
+            for step in range(before + 1, run.position.step + 1):
+                self._pushes.committed(records[step - before - 1][0], step)
 
     def release(self, t: int) -> PrivateRelease:
         """The release of a step that was taken, again.
@@ -240,6 +264,33 @@ class PrivateStream:
             if not 1 <= t <= self.t:
                 raise ValueError(f"t (step) must be from 1 to {self.t}, those that were taken; got {t}.")
             return self._release(t)
+
+    def table(self, first: int = 1, last: int | None = None, density: bool = False) -> Any:
+        """The releases of some steps as an Arrow table, a row each, or by ``.to_pandas()`` as a data frame.
+
+        Args:
+            first: the first step.
+            last: the last one; None for the last that was taken.
+            density: with density, intervals and correlations (NaN: too noisy to say).
+
+        Returns:
+            Columns t, "mean:speed", "standard_error:mean:speed" and so on, as wide CSV has them. Any library
+            that takes ``__arrow_c_stream__`` reads it.
+
+        Raises:
+            ValueError: steps that were not taken, or what is released has no density.
+            StateError: as `release`.
+        """
+        import pyarrow as arrow
+
+        with self._lock:
+            run = self._open_run()
+            last = self.t if last is None else last
+            if not 1 <= first <= last <= self.t:
+                raise ValueError(f"t (steps) must be within 1..{self.t}; got {first}..{last}.")
+            renderer, releases = Renderer(run.plan, density), run.state.releases(first - 1, last)
+            steps = {"t": renderer.steps(releases).tolist()}
+            return arrow.table({**steps, **wide_columns(renderer, releases)})
 
     def statement(self) -> dict[str, Any]:
         """The privacy statement as of now, also written into the directory; fit to be published."""
@@ -256,23 +307,20 @@ class PrivateStream:
             ended = "belongs to the process that opened it, of which this one is a fork"
         if ended is not None:
             raise StateError(f"the stream in {self._path} {ended}. Open it again with the same settings.")
+        self._run.state.right.require()
         return self._run
 
     def _release(self, t: int) -> PrivateRelease:
         fields = self._renderer.fields(self._run.state.releases(t - 1, t))
-        values: dict[str, NDArray[Any] | None] = {"covariance": None}
-        values |= {name: column[0] for name, column in fields.items()}
-        numbers = {"t": t, "standard_error": float(fields["standard_error"][0])}
-        return PrivateRelease(**cast("dict[str, Any]", {**values, **numbers}))
+        return PrivateRelease.from_dict(
+            {name: column[0] for name, column in fields.items()}, self._renderer.norm_bound
+        )
 
 
 _CLOSED: Final = "is closed"
 
 
-def _require_name(what: str, name: object) -> None:
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"{what} must be text that is not empty; got {name!r}.")
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{what} must be text that UTF-8 can hold; got {name!r}.") from None
+def _let_go(kept: ExitStack, process: int) -> None:
+    """Close what a stream holds, in its own process."""
+    if os.getpid() == process:
+        kept.close()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["InputError", "Layout", "PushedRow", "RowBlock", "RowReader", "numbers_of", "wanted_columns"]
+__all__ = ["InputError", "Layout", "RowBlock", "RowReader", "numbers_of", "wanted_columns"]
 
 #: How many columns a message names, and how much of each.
 _MOST_NAMES: Final = 20
@@ -101,61 +101,6 @@ class RowReader(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the file."""
-
-
-@final
-class PushedRow(RowReader):
-    """A single row that a program hands over.
-
-    Args:
-        layout: of the stream.
-        number: which row of the stream it is.
-        row: its numbers; also of NumPy or PyTorch.
-        user: whose it is.
-    """
-
-    advice = "It took no step and spent nothing: correct it and push it again."
-
-    def __init__(self, layout: Layout, number: int, row: Iterable[Any], user: str) -> None:
-        self.layout, self.first_row, self._user = layout, number, user
-        found = _pushed_numbers(row, layout.dimension)
-        self._numbers = None if isinstance(found, str) else np.array([found], dtype=np.float64)
-        self._faults = {0: found} if isinstance(found, str) else {}
-        self._taken = False
-
-    def content(self) -> bytes:
-        """Bytes that another user or other values would change."""
-        values = b"" if self._numbers is None else self._numbers.astype("<f8").tobytes()
-        return len(values).to_bytes(8, "little") + values + self._user.encode()
-
-    def read(self, most: int) -> RowBlock | None:
-        """See `RowReader.read`."""
-        if self._taken:
-            return None
-        self._taken = True
-        values = np.zeros((1, self.layout.dimension)) if self._numbers is None else self._numbers
-        return RowBlock(self.first_row, values, [self._user], self._faults)
-
-    def skip(self, rows: int) -> int:
-        """See `RowReader.skip`."""
-        return 0
-
-    def where(self, row: int) -> str:
-        """See `RowReader.where`."""
-        return f"row {row}"
-
-    def close(self) -> None:
-        """See `RowReader.close`."""
-
-
-def _pushed_numbers(row: Iterable[Any], dimension: int) -> list[float] | str:
-    try:
-        values = [value.item() if hasattr(value, "item") else value for value in row]
-    except (TypeError, ValueError, RuntimeError):  # what cannot be gone through, and arrays of arrays
-        return "must hold numbers"
-    if len(values) != dimension:
-        return f"must have {dimension} numbers; got {len(values)}"
-    return numbers_of(values, [str(i) for i in range(1, dimension + 1)])
 
 
 def numbers_of(values: Sequence[object], names: Sequence[str]) -> list[float] | str:

@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedmf.moments import PrivateGaussian
 from fedmf.noise import KeySchedule
 from fedmf.records import Guard, Histories, UserRow
 from fedmf.streaming.clipping import clip_rows
 from fedmf.streaming.losses import lost_steps
-from fedmf.streaming.outputs import Output, Renderer, mean_points
+from fedmf.streaming.outputs import MeanPoints, Output, Renderer, mean_points
 from fedmf.streaming.position import Position
 from fedmf.streaming.released import Releases
 from fedmf.streaming.rows import InputError, RowBlock, RowReader
 from fedmf.streaming.state import StreamState
 from fedmf.streaming.statements import stream_statement
-from fedmf.typing import Array
 
 __all__ = ["Handling", "StreamRun"]
 
@@ -78,7 +78,7 @@ class StreamRun:
         self.handling = handling or Handling()
         self._progress = progress or (lambda step, rounds: None)
         self._guard = guard or Guard.open(None)
-        self._renderer = Renderer(self.plan)
+        self._renderer = Renderer(self.plan, output.density)
         self._keys = KeySchedule.of_record(state.key, state, state.position.step)
         self._stream = self.plan.stream(self._keys)
         if (saved := state.stream_state()) is not None:
@@ -122,15 +122,16 @@ class StreamRun:
         Raises:
             InputError: an input that does not go on where the stream is, one without rows, or, with
                 `Handling.stop_at_faulty`, a faulty row (those before it are committed).
+            StateError: a step failed, now or before. Open the stream again.
         """
+        self.state.right.require()
         if reader.layout != self.plan.layout:
             raise InputError(
                 f"input must have rows as before, d = {self.plan.layout.dimension} and the same columns; "
                 f"got d = {reader.layout.dimension}, {', '.join(reader.layout.columns) or 'arrays'}."
             )
         self._find_place(reader)
-        most = max(1, min(_MOST_ROWS, _MOST_NUMBERS // self.plan.width))
-        while not self.done and (block := reader.read(most)) is not None:
+        while not self.done and (block := reader.read(self.most_rows)) is not None:
             self._take(block, reader)
         if self.done and count_late:
             late = 0
@@ -143,13 +144,29 @@ class StreamRun:
             raise InputError("input must have rows; got an empty one.")
 
     @property
+    def most_rows(self) -> int:
+        """Rows of a commit."""
+        return max(1, min(_MOST_ROWS, _MOST_NUMBERS // self.plan.width))
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Of the numbers of a row."""
         return self._renderer.names
 
-    def means(self) -> tuple[Array, Array, Array]:
+    def means(self) -> MeanPoints:
         """Steps, released means and their standard errors, about a thousand of them; see `mean_points`."""
-        return mean_points(self._renderer, self.state.releases, self.position.records)
+        return mean_points(Renderer(self.plan), self.state.releases, self.position.records)
+
+    def gaussian(self) -> PrivateGaussian:
+        """The density of the last release.
+
+        Raises:
+            ValueError: there is no release, or what is released has no covariance with known noise.
+        """
+        records = self.position.records
+        if not records:
+            raise ValueError("releases (of the stream) must be at least one for a density; got none.")
+        return self._renderer.gaussian(self.state.releases(records - 1, records))
 
     def conclude(self) -> dict[str, Any]:
         """Finish the output and write the reports; the privacy statement."""
@@ -184,6 +201,17 @@ class StreamRun:
 
     def _take(self, block: RowBlock, reader: RowReader) -> None:
         """Deal with the rows of a block up to the horizon or the first row that stops the stream."""
+        before = self.position
+        with self.state.right.exercise(f"step {before.step + 1}"):
+            faults, stop = self._released_and_committed(block)
+        if stop < len(block):
+            raise InputError(
+                f"{reader.where(block.first + stop)} {faults[stop]}. The {before.row + stop} rows before it "
+                f"are done. {reader.advice}"
+            )
+
+    def _released_and_committed(self, block: RowBlock) -> tuple[dict[int, str], int]:
+        """(what is wrong with which rows, how many were dealt with)."""
         values, long = clip_rows(block.values, self.plan.settings.norm_bound)
         faults = dict(block.faults)
         if not self.handling.clip:
@@ -212,11 +240,7 @@ class StreamRun:
                 releases,
                 self._changed(block, steps),
             )
-        if stop < len(block):
-            raise InputError(
-                f"{reader.where(block.first + stop)} {faults[stop]}. The {before.row + stop} rows before it "
-                f"are done. {reader.advice}"
-            )
+        return faults, stop
 
     def _admit(self, block: RowBlock, faults: dict[int, str]) -> tuple[list[int], int, int, int]:
         """(rows that take a step, how many were refused for their user, how many came late, the end)."""

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedmf.accounting import UserCosts, gaussian_mu
+from fedmf.accounting import Fault, UserCosts, Verdict, gaussian_mu
 from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.records import Guard, Histories
 from fedmf.streaming.lines import Lines
 from fedmf.streaming.losses import lost_steps, meet_losses
-from fedmf.streaming.outputs import Returned, open_output, output_name
+from fedmf.streaming.outputs import Renderer, Returned, open_output, output_name, shape_of
 from fedmf.streaming.plans import StreamPlan, plan_stream
 from fedmf.streaming.rows import InputError, Layout, RowReader
 from fedmf.streaming.run import Handling, StreamRun
@@ -101,7 +101,8 @@ def open_run(
     progress: Callable[[int, int], None] | None = None,
     restored: bool = False,
     remembered: bool = True,
-    shape: str = "json",
+    shape: str | None = None,
+    density: bool = False,
 ) -> Iterator[tuple[StreamRun, RowReader]]:
     """The run of a state directory, begun if there is none, with the reader of its input.
 
@@ -116,7 +117,8 @@ def open_run(
         progress: called with (t, n) after each commit.
         restored: whether to go on from a backup, if this machine knows of later steps: they count as spent.
         remembered: whether this machine is to know how far the stream is, once its directory is gone.
-        shape: of the output where it is lines: "json", "tidy" or "wide".
+        shape: of the output where it is lines: "json", "tidy" or "wide"; None by its ending (`shape_of`).
+        density: whether each release says its Gaussian density, with intervals.
 
     Raises:
         StateError: the directory belongs to other settings, to something else, is in use, or is behind what
@@ -135,12 +137,14 @@ def open_run(
                 raise InputError(
                     "n (rounds) must be given for standard input; got none. Say --rounds N, or --unbounded."
                 )
-            open_output(output, True, shape)
+            open_output(output, True, shape or shape_of(output, ""), density)
             rows = kept.enter_context(open_reader(source, settings, file_format))
             plan = plan_stream(settings, rows.layout, _horizon(settings, source, file_format))
+            Renderer(plan, density)  # refuses what has none before anything is written
             state, guard = kept.enter_context(_begun(directory, plan, remembered))
-        fresh = state.position.output not in ("", output_name(output, shape))
-        place = open_output(output, fresh, shape)
+        shape = shape or shape_of(output, state.position.output)
+        fresh = state.position.output not in ("", output_name(output, shape, density))
+        place = open_output(output, fresh, shape, density)
         run = kept.enter_context(StreamRun(state, place, handling, progress, guard))
         yield run, rows
 
@@ -193,8 +197,10 @@ def account_stream(directory: Path) -> dict[str, Any]:
     Raises:
         StateError, ValueError: not a state directory, damaged or altered, or in use by another process.
     """
-    with _checked(directory) as (state, users):
-        return stream_statement(state.plan, state.position, users, state.key, lost_steps(state.openings()))
+    with _checked(directory) as (state, users, verdict):
+        lost = lost_steps(state.openings())
+        statement = stream_statement(state.plan, state.position, users, state.key, lost)
+        return {"records": verdict.to_dict(), **statement}
 
 
 def stream_costs(directory: Path) -> UserCosts:
@@ -207,7 +213,7 @@ def stream_costs(directory: Path) -> UserCosts:
         StateError, ValueError: as for `account_stream`, the stream has no user column, or it went on from a
             backup.
     """
-    with _checked(directory) as (state, users):
+    with _checked(directory) as (state, users, verdict):
         plan, key = state.plan, state.key
         if plan.settings.user_column is None:
             raise StateError(f"{directory} names no users (--user-column): it cannot be joined by user id.")
@@ -232,18 +238,20 @@ def stream_costs(directory: Path) -> UserCosts:
             gaussian_mu(plan.noise_multiplier),
             exact=False,
             finished=state.position.step == plan.rounds,
+            verdict=verdict,
         )
 
 
 @contextmanager
-def _checked(directory: Path) -> Iterator[tuple[StreamState, Histories]]:
-    """A stream's state, computed again as far as it can be, and who took part."""
+def _checked(directory: Path) -> Iterator[tuple[StreamState, Histories, Verdict]]:
+    """A stream's state, computed again as far as it can be, who took part, and the verdict on it."""
     with StreamState.open(directory) as state:
         position, plan = state.position, state.plan
         if (saved := state.stream_state()) is not None:
             # Mechanisms of later segments come with it, and are checked.
             plan.stream(KeySchedule.of_record(state.key, state, position.step)).load_state_dict(saved)
-        yield state, Histories.from_rows(plan.participation, state.users(), position.separation)
+        users = Histories.from_rows(plan.participation, state.users(), position.separation)
+        yield state, users, state.verdict(Guard.look(state.key.fingerprint, state.key))
 
 
 @contextmanager
@@ -259,6 +267,7 @@ def _gone_on(directory: Path, settings: Settings, restored: bool) -> Iterator[tu
     with StreamState.open(directory) as state:
         _check_same(state.plan.settings, settings, directory)
         with Guard.open(state.key) as guard:
+            state.verdict(guard).require_no_loss(str(directory), "gone on with", [Fault.BEHIND])
             meet_losses(state, guard, restored)
             yield state, guard
 

@@ -12,7 +12,10 @@ from fedmf.moments import METHODS
 from fedmf.participation import LARGEST_HORIZON
 from fedmf.values import check_whole
 
-__all__ = ["DEFAULT_MECHANISM", "Settings"]
+__all__ = ["BEST", "DEFAULT_MECHANISM", "Settings"]
+
+#: A weight that is searched for.
+BEST: Final = "best"
 
 DEFAULT_MECHANISM: Final = "banded-toeplitz"
 
@@ -43,7 +46,8 @@ class Settings:
         bands: p, for mechanisms that take it.
         params: other parameters of mechanisms.
         second: a name of `fedmf.moments.SECOND_MOMENTS`, or the sizes of blocks, "2,3".
-        weight: how the method divides noise between the moments, λ of jme say; None for its default.
+        weight: how the method divides noise between the moments, λ of jme say; None for its default, "best"
+            for the λ of jme with the least error of what is released (`asked_weight`).
         adjacency: "zero-out" or "replace-one".
         columns: names of the numbers; None for all.
         every: R; steps R, 2R, … and n are released.
@@ -66,7 +70,7 @@ class Settings:
     bands: int | None = None
     params: Mapping[str, float] = dataclasses.field(default_factory=dict)
     second: str = "full"
-    weight: float | None = None
+    weight: float | str | None = None
     adjacency: str = "zero-out"
     columns: tuple[str, ...] | None = None
     every: int = 1
@@ -79,7 +83,7 @@ class Settings:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}.")
-        METHODS[self.method].check(len(self.mechanisms), self.weight)
+        METHODS[self.method].check(len(self.mechanisms), self._weight())
         if not 1 <= len(self.workloads) <= 2:
             raise ValueError(
                 f"workload must be given once, or twice for the two moments; got {len(self.workloads)}."
@@ -97,6 +101,17 @@ class Settings:
         self._check_labels()
         if self.min_separation is not None and self.user_column is None and self.max_participations is None:
             raise ValueError("b (min_separation) needs k (max_participations) or a user column; got neither.")
+
+    def _weight(self) -> float | None:
+        """The weight that is a number."""
+        if not isinstance(self.weight, str):
+            return self.weight
+        if self.weight != BEST or self.method != "jme" or self.unbounded:
+            raise ValueError(
+                f"weight must be a number, or {BEST} for jme with a horizon; got {self.weight!r} for "
+                f"{self.method}{' without one' if self.unbounded else ''}."
+            )
+        return None
 
     def _check_unbounded(self) -> None:
         if self.rounds is not None:

@@ -5,9 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fedmf.accounting import at_least, at_most, detection_percent, odds_factor, render_document
+from fedmf.accounting import (
+    at_least,
+    at_most,
+    detection_percent,
+    laid_out,
+    odds_factor,
+    render_document,
+    verdict_lines,
+    what_it_leaves,
+    what_speaks_against,
+)
 
-__all__ = ["facts", "headline", "plain_words", "render_statement", "render_statement_page"]
+__all__ = [
+    "facts",
+    "headline",
+    "plain_words",
+    "render_statement",
+    "render_statement_page",
+    "summarise_stream",
+]
 
 #: The lists of a statement, by heading.
 _LISTS: Final = (
@@ -25,10 +42,33 @@ def render_statement(statement: Mapping[str, Any]) -> str:
     """Lay out what `stream_statement` gave as plain lines, most important first."""
     rows = facts(statement)
     width = max(len(name) for name, _ in rows)
-    lines = [headline(statement), "", *(f"  {name:<{width}}  {value}" for name, value in rows)]
+    lines = [*verdict_lines(statement), headline(statement), ""]
+    lines += [*(f"  {name:<{width}}  {value}" for name, value in rows)]
     for title, texts in lists(statement):
         lines += ["", f"{title}:", *(f"  - {text}" for text in texts)]
     return "\n".join(lines) + "\n"
+
+
+def summarise_stream(statement: Mapping[str, Any], rest: str) -> str:
+    """The guarantee, what was done for it and where the rest is, in a few lines.
+
+    Args:
+        statement: what `stream_statement` gave.
+        rest: where all of it is.
+    """
+    s, named = statement, dict(facts(statement))
+    most = s["max_participations"]
+    rows = "row" if most == 1 else "rows"
+    said = [
+        ("released", f"{named['released']}, by {named['method']}"),
+        (
+            "steps",
+            f"{named['steps']}; at most {most} {rows} of each user, of norm at most {named['norm bound']}",
+        ),
+        ("epsilon", f"{named['epsilon planned']}, {named['epsilon realised']}"),
+        ("statement", f"{what_it_leaves(s)}: {rest}"),
+    ]
+    return laid_out([*what_speaks_against(s), headline(s)], said)
 
 
 def lists(statement: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
@@ -50,6 +90,8 @@ def render_statement_page(statement: Mapping[str, Any]) -> str:
         lists(statement),
         f"Stream begun by {statement['software']}; statement computed from its state by "
         f"{statement['stated_by']}.",
+        verdict_lines(statement),
+        not statement.get("records", {"faults": {}})["faults"],
     )
 
 

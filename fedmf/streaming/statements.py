@@ -50,7 +50,10 @@ _READABLE_IDS: Final = (
     "the user of every row can be read: a row whose user cannot takes its step as a zero vector and counts "
     "for nobody"
 )
-_PUBLIC_LAYOUT: Final = "columns and dimension, which the head of the input tells, are public"
+_PUBLIC_LAYOUT: Final = (
+    "columns and dimension, which the head of the input tells, or the program that pushes rows by their "
+    "shape, are public"
+)
 _STOPPING: Final = (
     "this stream was run so that it stops at a row that cannot be read (--stop-at-bad-row): where it "
     "stopped, and that it did not, is a function of rows without noise, and epsilon covers neither"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -110,15 +112,39 @@ def test_users_beyond_their_cap_and_rows_beyond_the_horizon_cost_nothing(tmp_pat
 BAD = {
     "nan": [0.1, np.nan, 0.2],
     "infinite": [0.1, np.inf, 0.2],
-    "short": [0.1, 0.2],
-    "long": [0.1] * 4,
     "text": [0.1, "0.2", 0.3],
     "truth": [0.1, True, 0.3],
+    "nothing": [0.1, None, 0.3],
+}
+MISSHAPEN = {
+    "short": [0.1, 0.2],
+    "long": [0.1] * 4,
     "nested": [[0.1, 0.2, 0.3]],
     "matrix": np.zeros((3, 2)),
-    "nothing": None,
+    "none": None,
     "number": 0.5,
+    "array of nothing": np.array(0.5),
+    "tensor of nothing": torch.tensor(0.5),
+    "text": "0.1",
+    "set": {0.1, 0.2, 0.3},
+    "mapping": {"a": 0.1, "b": 0.2, "c": 0.3},
 }
+
+
+@pytest.mark.parametrize("bad", MISSHAPEN)
+def test_a_row_of_another_shape_is_refused_and_costs_nothing(tmp_path: Path, bad: str) -> None:
+    """Its shape is the program's, whatever a user's numbers are; the next row keeps its bits."""
+    got = []
+    for name in ("tried", "plain"):
+        with opened(tmp_path / name) as stream:
+            if name == "tried":
+                with pytest.raises(ValueError, match=r"^x \(row\) must be 3 numbers; got [^\n]*$"):
+                    stream.push(MISSHAPEN[bad], user="ann")
+                with pytest.raises(ValueError, match="must be 3 numbers"):
+                    stream.push_many([[0.1] * D, MISSHAPEN[bad]], users=["ann", "bob"])
+                assert stream.t == 0
+            got.append(stream.push([0.1] * D, user="ann").to_dict())
+    assert got[0] == got[1]
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -215,10 +241,12 @@ def test_an_interrupted_push_ends_the_stream_and_the_next_opening_goes_on(
         first = stream.push(x[0], user=USERS[0]).to_dict()
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError("no space left")))
-            with pytest.raises(OSError, match="no space left"):
+            with pytest.raises(StateError, match=r"no space left.*releases nothing more") as failed:
                 stream.push(x[1], user=USERS[1], key="k")
-        with pytest.raises(StateError, match=r"was interrupted while it took a step\. Open it again"):
-            stream.push(x[1], user=USERS[1], key="k")
+        for again in (lambda: stream.push(x[2], user=USERS[2]), stream.statement):
+            with pytest.raises(StateError) as repeated:
+                again()
+            assert str(repeated.value) == str(failed.value)
     with opened(tmp_path / "a") as stream:
         assert stream.t == 1
         rest = [stream.push(x[i], user=USERS[i], key=f"k{i}").to_dict() for i in (1, 2)]
@@ -299,3 +327,13 @@ def test_mean_and_covariance_have_no_bias(tmp_path: Path, workload: str) -> None
         for found, expected in ((release.mean, mean), (release.covariance, variance)):
             error = float(found.std(ddof=1)) / np.sqrt(d)
             assert abs(float(found.mean()) - expected) < limit * error
+
+
+def test_a_stream_that_nobody_closes_ends_in_silence(tmp_path: Path) -> None:
+    program = (
+        "import fedmf; stream = fedmf.PrivateStream('state', epsilon=8, delta=1e-5, norm_bound=1, "
+        "dimension=2, rounds=4, max_participations=4, min_separation=1, seed=1); "
+        "stream.push([0.1, 0.2], 'somebody')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

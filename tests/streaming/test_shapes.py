@@ -16,7 +16,7 @@ from support.covariance import FALSE_ALARM
 from support.streams import BUDGET, releases, run_once, sample, write_rows
 
 from fedmf.cli.app import run as run_command
-from fedmf.cli.plots import draw_means
+from fedmf.cli.plots import draw_stream
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.streaming import Layout, Settings, open_run
@@ -69,7 +69,7 @@ def test_a_table_goes_on_under_one_header(tmp_path: Path, shape: str) -> None:
         run_once(tmp_path / "again", settings, tmp_path / "part.csv", "out.csv", shape=shape)
     assert (tmp_path / "again/out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
     with pytest.raises(ValueError, match="must not exist before"):
-        run_once(tmp_path / "again", settings, source, "out.csv")
+        run_once(tmp_path / "again", settings, source, "out.csv", shape="json")
     with pytest.raises(ValueError, match="format must be json for Parquet"):
         run_once(tmp_path / "again", settings, source, "out.parquet", shape=shape)
 
@@ -93,7 +93,7 @@ def test_standard_errors_are_those_of_many_runs(workload: str, second: str) -> N
         block = plan.stream(NoiseKey.from_seed(seed)).extend(x)
         packed = torch.cat([block.first, block.second], dim=1).numpy()
         found.append(renderer.fields(Releases(0, packed)))
-        errors.append(renderer.errors(Releases(0, packed)))
+        errors.append(renderer.errors(found[-1]))
     sums = plan.row_sums(0, np.arange(1, N + 1))[:, None]
     row, square = x[0].numpy(), np.outer(x[0], x[0]) if second == "full" else x[0].numpy() ** 2
     truth = {
@@ -125,7 +125,7 @@ def test_the_picture_shows_every_column(tmp_path: Path, monkeypatch: pytest.Monk
         with pytest.raises(ValueError, match="must be at least one"):
             run.means()
         run.feed(reader)
-        draw_means(run.means(), run.names, tmp_path / "means.png")
+        draw_stream(run.means(), run.names, tmp_path / "means.png")
     (axes,) = drawn[0].axes
     assert [text.get_text() for text in axes.texts] == ["x0", "x1"]
     found = releases(tmp_path / "out.jsonl")

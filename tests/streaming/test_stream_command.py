@@ -81,7 +81,10 @@ def test_standard_output_and_a_public_seed(folder: Path, capfd: pytest.CaptureFi
     first = capfd.readouterr()
     found = [json.loads(line) for line in first.out.splitlines()]
     assert [row["t"] for row in found] == list(range(1, 13))
-    assert found[0].keys() == {"t", "first", "second", "mean", "covariance", "standard_error"}
+    assert found[0].keys() == {
+        "t", "first", "second", "mean", "covariance", "standard_error",
+        "mean_standard_error", "second_standard_error", "covariance_standard_error",
+    }  # fmt: skip
     assert len(found[0]["second"]) == 2
     assert first.err.startswith("Simulation only, no privacy (public noise seed).")
     assert stream(*command) == 0

@@ -59,7 +59,10 @@ def test_releases_are_those_of_single_steps(tmp_path: Path) -> None:
     for t, row in enumerate(clip_rows(x, 1.0)[0], start=1):
         release = stream.update(torch.from_numpy(row))
         got = found[t - 1]
-        assert list(got) == ["t", "first", "second", "mean", "covariance", "standard_error"]
+        assert list(got) == [
+            "t", "first", "second", "mean", "covariance", "standard_error", "mean_standard_error",
+            "second_standard_error", "covariance_standard_error",
+        ]  # fmt: skip
         assert got["t"] == t
         assert got["first"] == got["mean"] == release.first.tolist()
         assert got["second"] == release.second.tolist()

@@ -186,8 +186,25 @@ def test_the_command_has_no_horizon_on_a_pipe_or_if_asked(
     assert (tmp_path / "out.jsonl").read_bytes() == written
     capsys.readouterr()
     assert run(["account", "state", "--json", "--html", "page.html"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "state/statement.json").read_text())
-    assert (tmp_path / "page.html").read_bytes() == (tmp_path / "state/statement.html").read_bytes()
+    accounted = json.loads(capsys.readouterr().out)
+    assert accounted.pop("records")["verdict"] == "whole as far as this copy knows"
+    assert accounted == json.loads((tmp_path / "state/statement.json").read_text())
+    page, written = (tmp_path / "page.html").read_text(), (tmp_path / "state/statement.html").read_text()
+    said = '<p class="verdict">Record: whole as far as this copy knows.</p>'
+    assert said in page
+    assert said not in written  # a stream that is writing does not judge its own record
+    assert [line for line in page.splitlines() if "verdict" not in line and line.strip()] == [
+        line for line in written.splitlines() if "verdict" not in line and line.strip()
+    ]
+    assert run(["account", "state", "--full"]) == 0
+    whole = capsys.readouterr().out
+    assert (
+        whole == f"Record: whole as far as this copy knows.\n{(tmp_path / 'state/statement.txt').read_text()}"
+    )
     assert run(["account", "state"]) == 0
-    assert capsys.readouterr().out == (tmp_path / "state/statement.txt").read_text()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 12
+    assert lines[0] == whole.splitlines()[1]
+    assert "record whole as far as this copy knows" in lines[-1]
+    assert lines[-1].endswith(": fedmf account state --full")
     assert run(["account", "state", "--users", "users.csv"]) == 2

@@ -1,31 +1,46 @@
-"""The picture of a stream: its released means over time with their noise."""
+"""The picture of a stream: its released means over time with their noise, and the density it ends in."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from fedmf.typing import Array
+import numpy as np
 
-__all__ = ["draw_means"]
+if TYPE_CHECKING:
+    from fedmf.moments import PrivateGaussian
+    from fedmf.streaming.outputs import MeanPoints
+
+__all__ = ["draw_stream"]
 
 #: Told apart by the colour-blind (Okabe and Ito, 2008), black last.
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-#: t, means, shape (steps, d), and their standard errors.
-Means = tuple[Array, Array, Array]
 #: The axis leaves out this share of the first steps, where the noise is largest.
 _EARLY: Final = 0.1
 _LABEL_HEIGHT: Final = 0.045
+#: Columns whose names fit beside a matrix.
+_MOST_NAMES: Final = 15
+#: Squared distances within which half and 95 % of a Gaussian plane lie.
+_RINGS: Final = ((1.386, "50 %"), (5.991, "95 %"))
 
 
-def draw_means(means: Means, columns: Sequence[str], file: Path) -> None:
+def draw_stream(
+    means: MeanPoints, columns: Sequence[str], file: Path, density: PrivateGaussian | None = None
+) -> None:
     """Draw the released mean of each column with a band of two standard errors of its noise.
+
+    The stream's own times are the axis where it has timestamps that can be read as dates or numbers, and they
+    never go back; else steps are. With a density, a second panel shows it: its curve (d = 1), its ellipses
+    (d = 2) or its correlations (d > 2), empty where they are too noisy to say.
 
     Args:
         means: as `StreamRun.means` gives them.
         columns: names of the numbers; the first seven are drawn.
         file: .png, .svg or .pdf.
+        density: of the last release.
 
     Raises:
         ValueError: the file cannot be written.
@@ -33,17 +48,30 @@ def draw_means(means: Means, columns: Sequence[str], file: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    t, mean, error = means
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(8 if density is None else 13, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    if density is None:
+        _draw_means(figure.subplots(), means, columns)
+    else:
+        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+        _draw_means(left, means, columns)
+        _draw_density(figure, right, density, columns)
+    try:
+        figure.savefig(file, dpi=150)
+    except OSError as failure:
+        raise ValueError(f"--plot (file) must be writable; got {file}: {failure.strerror}.") from None
+
+
+def _draw_means(axes: Any, means: MeanPoints, columns: Sequence[str]) -> None:
+    mean, error = means.mean, means.error
+    times, label = _times(means)
     shown = min(len(columns), len(_COLOURS))
     for i in range(shown):
-        axes.plot(t, mean[:, i], color=_COLOURS[i], linewidth=1.4)
+        axes.plot(times, mean[:, i], color=_COLOURS[i], linewidth=1.4)
         axes.fill_between(
-            t, mean[:, i] - 2 * error, mean[:, i] + 2 * error, color=_COLOURS[i], alpha=0.18, linewidth=0
+            times, mean[:, i] - 2 * error, mean[:, i] + 2 * error, color=_COLOURS[i], alpha=0.18, linewidth=0
         )
-    late = slice(int(_EARLY * len(t)), None)
+    late = slice(int(_EARLY * len(mean)), None)
     low = float((mean[late, :shown].min(axis=1) - 2 * error[late]).min())
     high = float((mean[late, :shown].max(axis=1) + 2 * error[late]).max())
     room = 0.05 * (high - low) or 1.0
@@ -56,13 +84,92 @@ def draw_means(means: Means, columns: Sequence[str], file: Path) -> None:
         )
     more = "" if shown == len(columns) else f", first {shown} of {len(columns)} columns"
     axes.set_title(f"released mean, band: ±2 standard errors of its noise{more}", fontsize=10)
-    axes.set_xlabel("step t")
+    axes.set_xlabel(label)
+    if isinstance(times[0], datetime):
+        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+        axes.xaxis.set_major_locator(locator := AutoDateLocator(maxticks=7))
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
-    try:
-        figure.savefig(file, dpi=150)
-    except OSError as failure:
-        raise ValueError(f"--plot (file) must be writable; got {file}: {failure.strerror}.") from None
+
+
+def _times(means: MeanPoints) -> tuple[Any, str]:
+    """The axis of time and its label.
+
+    >>> from types import SimpleNamespace as Points
+    >>> _times(Points(t=[1, 2], times=["3", "5.5"])), _times(Points(t=[1, 2], times=["3", "x"]))[0]
+    (([3.0, 5.5], 'timestamp'), [1, 2])
+    """
+    if means.times is None:
+        return means.t, "step t"
+    for read in (float, datetime.fromisoformat):
+        try:
+            times: list[Any] = [read(text) for text in means.times]
+            if all(a <= b for a, b in pairwise(times)):
+                return times, "timestamp"
+        except (ValueError, TypeError):  # no number, no date, dates with and without a zone
+            continue
+    return means.t, "step t (its timestamps are no times in order)"
+
+
+def _draw_density(figure: Any, axes: Any, density: PrivateGaussian, columns: Sequence[str]) -> None:
+    d, variances = len(density.mean), density.covariance
+    if d == 1:
+        deviation = float(np.sqrt(variances.flat[0]))
+        x = density.mean[0] + deviation * np.linspace(-4, 4, 400)
+        axes.plot(x, np.exp(density.log_density(x[:, None])), color=_COLOURS[0])
+        axes.set(xlabel=columns[0], ylabel="density")
+    elif d == 2:
+        covariance = variances if variances.ndim == 2 else np.diag(variances)
+        turn = np.linspace(0, 2 * np.pi, 200)
+        circle = np.linalg.cholesky(covariance) @ np.stack([np.cos(turn), np.sin(turn)])
+        for (square, text), line in zip(_RINGS, ("-", "--"), strict=True):
+            x, y = density.mean[:, None] + np.sqrt(square) * circle
+            axes.plot(x, y, line, color=_COLOURS[0], label=f"{text} of the density")
+        (low, high) = density.mean_interval()
+        axes.errorbar(
+            *density.mean,
+            xerr=[[density.mean[0] - low[0]], [high[0] - density.mean[0]]],
+            yerr=[[density.mean[1] - low[1]], [high[1] - density.mean[1]]],
+            color=_COLOURS[1],
+            label="mean, 95 %",
+        )
+        axes.set(xlabel=columns[0], ylabel=columns[1])
+        axes.margins(0.12)
+        empty = "upper left" if covariance[0, 1] > 0 else "upper right"  # a corner the ellipse leaves
+        axes.legend(frameon=False, fontsize=7, loc=empty)
+    elif density.raw.full:
+        _draw_correlations(figure, axes, density, columns)
+        return
+    else:
+        axes.barh(range(d), np.sqrt(variances), color=_COLOURS[0])
+        axes.set(xlabel="standard deviation")
+        if d <= _MOST_NAMES:
+            axes.set_yticks(range(d), columns)
+        axes.invert_yaxis()
+    axes.set_title(density.too_noisy or "density after the last step", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+
+
+def _draw_correlations(figure: Any, axes: Any, density: PrivateGaussian, columns: Sequence[str]) -> None:
+    value, low, high = density.correlations()
+    d = len(value)
+    np.fill_diagonal(value, np.nan)
+    image = axes.imshow(value, cmap="RdBu_r", vmin=-1, vmax=1)
+    figure.colorbar(image, ax=axes, shrink=0.8, label="correlation")
+    told = int(np.isfinite(value).sum()) // 2
+    axes.set_title(
+        f"correlations after the last step: {told} of {d * (d - 1) // 2} told,\nempty: too noisy to say",
+        fontsize=10,
+    )
+    if d <= _MOST_NAMES:
+        axes.set_xticks(range(d), columns, rotation=60, ha="right", fontsize=8)
+        axes.set_yticks(range(d), columns, fontsize=8)
+        for i, j in zip(*np.nonzero(np.isfinite(value)), strict=True):
+            half = (high[i, j] - low[i, j]) / 2
+            axes.text(j, i, f"{value[i, j]:.1f}\n±{half:.1f}", ha="center", va="center", fontsize=6)
 
 
 def _apart(places: list[float]) -> list[float]:

@@ -74,7 +74,12 @@ def _show(found: Verification) -> None:
         f"{at_most(figures['noise_multiplier'])}, {figures['rounds_released']} rounds released, {shown} "
         "patterns of rounds allowed"
     )
-    for title, entries in (("Verified", found.verified), ("Not verified", found.unverified)):
+    sections = (
+        ("Verified", found.verified),
+        ("Not verified", found.unverified),
+        ("The operator's word alone", found.stated),
+    )
+    for title, entries in sections:
         typer.echo(f"{title}:")
         for entry in entries:
             typer.echo(f"  - {entry}")

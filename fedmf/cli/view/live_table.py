@@ -58,16 +58,18 @@ class LiveTable:
         self._begun, self._rounds, self._clock = begun, begun, clock
         self._start = clock()
         self._shown: deque[tuple[int, Mapping[str, Any], str]] = deque(maxlen=_ROWS)
+        self._learning = ""
 
-    def add(self, rounds: int, row: Mapping[str, Any] | None, clipped: str) -> None:
+    def add(self, rounds: int, row: Mapping[str, Any] | None, clipped: str, learning: str = "") -> None:
         """A round was released.
 
         Args:
             rounds: how many are.
             row: of the metrics table, if the model was evaluated.
             clipped: how many stand-ins' updates are clipped, in words.
+            learning: whether the run is learning, in words.
         """
-        self._rounds = rounds
+        self._rounds, self._learning = rounds, learning
         if row is not None:
             self._shown.append((rounds, row, clipped))
 
@@ -86,7 +88,8 @@ class LiveTable:
         status = Table.grid(padding=(0, 2))
         bar = ProgressBar(total=self._horizon, completed=self._rounds, width=_BAR)
         status.add_row(bar, f"round {self._rounds}/{self._horizon}", *self._pace())
-        return Group(table, *(Text(note, style="dim") for note in notes), status)
+        learning = [Text(self._learning)] if self._learning else []
+        return Group(table, *(Text(note, style="dim") for note in notes), *learning, status)
 
     def _pace(self) -> list[str]:
         done, seconds = self._rounds - self._begun, self._clock() - self._start

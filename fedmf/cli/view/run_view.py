@@ -7,10 +7,21 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
-from fedmf.accounting import at_least, at_most
+from fedmf.accounting import at_least, at_most, summarise
 from fedmf.cli.view.live_table import Column, LiveTable
-from fedmf.runs import LocalCheck, NotPrivateEvaluation, central, not_private, private_columns
+from fedmf.runs import (
+    FAILURES,
+    STATEMENT_TEXT,
+    Learning,
+    LocalCheck,
+    NotPrivateEvaluation,
+    central,
+    judge_learning,
+    not_private,
+    private_columns,
+)
 
 if TYPE_CHECKING:
     from fedmf.flower import RoundReport
@@ -21,7 +32,7 @@ __all__ = ["RunView"]
 
 
 class RunView:
-    """Shows rounds, loss, the task's metrics and ε so far while a session runs, and a summary after it.
+    """Shows rounds, loss, metrics, ε so far and whether a run learns while it goes on; then what it is worth.
 
     Args:
         session: just opened.
@@ -37,17 +48,18 @@ class RunView:
         self._table = LiveTable(list(self._columns()), self._horizon, begun, size)
         self._live = Live(self._table, console=self._console, refresh_per_second=4)
         self._row: Mapping[str, Any] | None = None
+        self._learning = judge_learning(session)
         self._failures: list[UserFailure] = []
 
     def __enter__(self) -> Self:
         plan = self._session.plan
-        self._console.print(
-            f"[bold]{plan.mechanism.name}[/] {_brief(plan.mechanism.params)}: sensitivity "
+        plain = (
+            f" {_brief(plan.mechanism.params)}: sensitivity "
             f"{at_least(plan.sensitivity.value, 4)} ({plan.sensitivity.kind.replace('_', ' ')}), "
             f"noise multiplier {at_most(plan.noise_multiplier, 4)}; "
-            f"run directory {self._session.directory.path}",
-            highlight=False,
+            f"run directory {self._session.directory.path}"
         )
+        self._console.print(Text.assemble((plan.mechanism.name, "bold"), plain), highlight=False)
         lost = self._session.server.lost
         if lost:
             self._console.print(
@@ -56,9 +68,8 @@ class RunView:
                 highlight=False,
             )
         self._warn(self._check.look())
-        self._table.add(
-            self._session.server.t, self._session.metrics.get(self._session.server.t), self._clipped
-        )
+        t = self._session.server.t
+        self._table.add(t, self._session.metrics.get(t), self._clipped, self._trend)
         if self._console.is_terminal:
             self._live.start()
         return self
@@ -71,13 +82,19 @@ class RunView:
         rounds = report.t + 1
         self._note(report)
         self._warn(self._check.look())
-        self._table.add(rounds, row, self._clipped)
         if row is not None:
             self._row = row
-        every = max(1, self._horizon // 10)
-        if not self._console.is_terminal and (rounds % every == 0 or rounds == self._horizon):
-            text = "" if self._row is None else self._describe(self._row)
-            self._console.print(f"round {rounds}/{self._horizon}  {text}", highlight=False)
+        due = rounds % max(1, self._horizon // 10) == 0 or rounds == self._horizon
+        if due:
+            self._learning = judge_learning(self._session)
+        self._table.add(rounds, row, self._clipped, self._trend)
+        if due and not self._console.is_terminal:
+            text = "" if self._row is None else f"{self._describe(self._row)}  {self._learning.verdict}"
+            self._console.print(f"round {rounds}/{self._horizon}  {text}", highlight=False, markup=False)
+
+    @property
+    def _trend(self) -> str:
+        return f"trend: {_said(self._learning)}"
 
     def _note(self, report: RoundReport) -> None:
         """Remember who failed; in a run without privacy say so the first time that it is more than half."""
@@ -101,19 +118,27 @@ class RunView:
         outcome = self._check.outcome
         return "" if outcome is None else f"{100 * outcome.clipped / outcome.stand_ins:.0f} %"
 
-    def conclude(self) -> None:
-        """Print the privacy statement in a few lines and where the reports are.
+    def conclude(self, full: bool = False) -> None:
+        """Print what the run is worth and where the rest is.
 
         That users failed is said of a run without privacy only: elsewhere it would tell about their data.
-        """
-        from fedmf.runs import FAILURES
 
-        session = self._session
-        row = session.metrics[max(session.metrics)]
-        print(f"Test {self._describe(row, epsilon=False)} after {session.server.t} rounds.\n")
-        if self._test_owned:
-            print("The test part belongs to users that were trained on: these metrics are not private.\n")
-        print(session.statement().render_text())
+        Args:
+            full: whether the whole privacy statement is printed.
+        """
+        session, path = self._session, self._session.directory.path
+        quality = self._describe(session.metrics[max(session.metrics)], epsilon=False)
+        quality = f"{quality}  after {session.server.t} of {self._horizon} rounds" if quality else ""
+        if full:
+            print(f"{quality}\n" if quality else "", session.statement().render_text(), sep="\n")
+            print(f"Run directory: {path} (which users failed, if any: {FAILURES}, secret)")
+        else:
+            rest = f"--full, or {STATEMENT_TEXT} there"
+            model = [("quality", quality), ("trend", _said(judge_learning(session)))]
+            place = (
+                f"{path}: metrics, learning curve, statement; the key, the ledger and {FAILURES} are secret"
+            )
+            print(summarise(session.statement().to_dict(), rest, model, place), end="")
         self._warn(self._check.verdict())
         if self._failures and not session.run.is_private:
             first = self._failures[0]
@@ -123,7 +148,6 @@ class RunView:
                 highlight=False,
                 markup=False,
             )
-        print(f"Run directory: {session.directory.path} (which users failed, if any: {FAILURES}, secret)")
 
     @property
     def _test_owned(self) -> bool:
@@ -154,9 +178,10 @@ class RunView:
         """Loss and metrics by name, shares in percent, and ε so far."""
         dataset, metrics = self._session.task.dataset, self._session.task.metrics
         many = self._session.run.privacy.unit.plural
-        texts = [f"loss {row[central('loss', dataset)]:.4f}"]
-        texts += [_shown(metric, row[central(metric.name, dataset)]) for metric in metrics]
-        if self._test_owned:
+        judged = central("loss", dataset) in row  # without tests nothing is
+        texts = [f"loss {row[central('loss', dataset)]:.4f}"] if judged else []
+        texts += [_shown(metric, row[central(metric.name, dataset)]) for metric in metrics if judged]
+        if judged and self._test_owned:
             texts.append("(not private)")
         texts += [
             f"{many}' own {_shown(metric, row[value])} ± {_spread(metric, row[spread])}"
@@ -169,6 +194,10 @@ class RunView:
                 "no privacy" if row["epsilon"] is None else f"ε so far {at_least(row['epsilon'], 4)}"
             )
         return "  ".join(texts)
+
+
+def _said(learning: Learning) -> str:
+    return f"{learning.verdict}: {learning.reason}"
 
 
 def _number(column: str, text: Callable[[float], str]) -> Callable[[Mapping[str, Any]], str]:

@@ -1,8 +1,22 @@
 """Releases as people and programs read them, and where they go."""
 
-from fedmf.streaming.outputs.places import Output, Returned, open_output, output_name
-from fedmf.streaming.outputs.points import mean_points
-from fedmf.streaming.outputs.renderer import Renderer
-from fedmf.streaming.outputs.shapes import SHAPES
+from fedmf.streaming.outputs.places import Output, Returned, open_output, output_name, shape_of
+from fedmf.streaming.outputs.points import MeanPoints, mean_points
+from fedmf.streaming.outputs.private_release import PrivateRelease
+from fedmf.streaming.outputs.renderer import NO_DENSITY, Renderer
+from fedmf.streaming.outputs.shapes import SHAPES, wide_columns
 
-__all__ = ["SHAPES", "Output", "Renderer", "Returned", "mean_points", "open_output", "output_name"]
+__all__ = [
+    "NO_DENSITY",
+    "SHAPES",
+    "MeanPoints",
+    "Output",
+    "PrivateRelease",
+    "Renderer",
+    "Returned",
+    "mean_points",
+    "open_output",
+    "output_name",
+    "shape_of",
+    "wide_columns",
+]

@@ -18,7 +18,16 @@ from fedmf.streaming.outputs.renderer import Renderer
 from fedmf.streaming.outputs.shapes import SHAPES, Shape
 from fedmf.streaming.released import Releases
 
-__all__ = ["Output", "ParquetFile", "Returned", "StandardOutput", "TextFile", "open_output", "output_name"]
+__all__ = [
+    "Output",
+    "ParquetFile",
+    "Returned",
+    "StandardOutput",
+    "TextFile",
+    "open_output",
+    "output_name",
+    "shape_of",
+]
 
 _GROUP_BYTES: Final = 1 << 25
 #: About what a label takes in memory.
@@ -34,6 +43,8 @@ class Output(ABC):
     takes_lines = True
     #: How releases are written where lines are taken.
     shape: Shape = staticmethod(SHAPES["json"])
+    #: Whether a release says its density.
+    density = False
 
     @abstractmethod
     def begin(self, written: int) -> bool:
@@ -60,8 +71,9 @@ class Output(ABC):
 class TextFile(Output):
     """Lines, appended as the stream goes."""
 
-    def __init__(self, path: Path, shape: str) -> None:
-        self.name, self._path, self.shape = output_name(path, shape), path, SHAPES[shape]
+    def __init__(self, path: Path, shape: str, density: bool) -> None:
+        self.name, self._path, self.shape = output_name(path, shape, density), path, SHAPES[shape]
+        self.density = density
         self._descriptor, self._size = -1, 0
 
     def begin(self, written: int) -> bool:
@@ -99,8 +111,9 @@ class TextFile(Output):
 class StandardOutput(Output):
     """Lines on standard output; a resumed stream goes on with the first release not known to be out."""
 
-    def __init__(self, shape: str) -> None:
-        self.name, self.shape = output_name(None, shape), SHAPES[shape]
+    def __init__(self, shape: str, density: bool) -> None:
+        self.name, self.shape = output_name(None, shape, density), SHAPES[shape]
+        self.density = density
 
     def begin(self, written: int) -> bool:
         """See `Output.begin`."""
@@ -141,8 +154,8 @@ class ParquetFile(Output):
 
     takes_lines = False
 
-    def __init__(self, path: Path) -> None:
-        self.name, self._path = output_name(path), path
+    def __init__(self, path: Path, density: bool) -> None:
+        self.name, self._path, self.density = output_name(path, density=density), path, density
 
     def begin(self, written: int) -> bool:
         """See `Output.begin`."""
@@ -171,34 +184,49 @@ class ParquetFile(Output):
         replace_durably(self._path, write, mode=0o644)
 
 
-def output_name(path: Path | None, shape: str = "json") -> str:
+def output_name(path: Path | None, shape: str = "json", density: bool = False) -> str:
     """Names a place and what stands there."""
     place = "-" if path is None else str(path.absolute())
-    return place if shape == "json" else f"{place} ({shape})"
+    what = [name for name in (shape if shape != "json" else "", "density" if density else "") if name]
+    return f"{place} ({', '.join(what)})" if what else place
 
 
-def open_output(path: Path | None, fresh: bool, shape: str = "json") -> Output:
+def shape_of(path: Path | None, begun: str) -> str:
+    """The shape of an output by its ending: CSV of a row a step for .csv, JSON lines for others.
+
+    Args:
+        path: the file; None for standard output.
+        begun: the name under which a stream has written so far: JSON lines in a .csv file, as earlier
+            versions wrote them, go on.
+    """
+    if path is None or path.suffix.lower() != ".csv":
+        return "json"
+    return "json" if begun in (output_name(path), output_name(path, density=True)) else "wide"
+
+
+def open_output(path: Path | None, fresh: bool, shape: str = "json", density: bool = False) -> Output:
     """The output of a file name: .parquet, or lines with any other; standard output for None.
 
     Args:
         path: where.
         shape: of lines, a name of `SHAPES`.
         fresh: whether this stream has no releases there yet; then the file must not exist.
+        density: whether each release says its density.
 
     Raises:
         ValueError: the file exists or its folder does not, or a Parquet file is to have another shape.
     """
     if path is None:
-        return StandardOutput(shape)
+        return StandardOutput(shape, density)
     if not path.absolute().parent.is_dir():
         raise ValueError(f"output (file) must lie in a folder that exists; got {path}.")
     if path.is_dir() or (fresh and path.exists()):
         raise ValueError(f"output (file) must not exist before the stream; got {path}. Choose another name.")
     if path.suffix.lower() not in (".parquet", ".pq"):
-        return TextFile(path, shape)
+        return TextFile(path, shape, density)
     if shape != "json":
         raise ValueError(f"format must be json for Parquet, a row each step; got {shape}. Name a .csv file.")
-    return ParquetFile(path)
+    return ParquetFile(path, density)
 
 
 def _bytes(values: NDArray[Any]) -> int:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedmf.moments import NoisyMoments, PrivateGaussian, describe
 from fedmf.streaming.plans import StreamPlan
 from fedmf.streaming.released import Releases
 
-__all__ = ["Renderer"]
+__all__ = ["NO_DENSITY", "Renderer"]
+
+NO_DENSITY: Final = (
+    "covariance (of a release) must be there with noise of its own for a density: one workload for both "
+    "moments, a full or diagonal second moment, and method jme, ime or cs."
+)
 
 
 class Renderer:
@@ -20,12 +27,21 @@ class Renderer:
 
     With w_t = Σ_i [A₁]_{ti}, v_t = τ₁²·‖(A₁C₁⁻¹)_t‖² and A₁ = A₂, Y_t/w_t is the private mean of the rows
     with weights [A₁]_{ti}/w_t, and S_t/w_t − (Y_t/w_t)(Y_t/w_t)ᵀ + v_t/w_t²·I their covariance, unbiased.
+
+    Args:
+        plan: of the stream.
+        density: whether each release is to say its Gaussian density and intervals.
+
+    Raises:
+        ValueError: a density of what has no covariance with known noise.
     """
 
-    def __init__(self, plan: StreamPlan) -> None:
-        self._plan, self._moment = plan, plan.second_moment
+    def __init__(self, plan: StreamPlan, density: bool = False) -> None:
+        self._plan, self._moment, self.density = plan, plan.second_moment, density
         first, second = plan.workload_names
         self._covariance = first == second and self._moment.gives_covariance
+        if density and not (self._covariance and plan.mechanism.method.second_noise):
+            raise ValueError(NO_DENSITY)
 
     def steps(self, releases: Releases) -> NDArray[np.int64]:
         """t of each release."""
@@ -51,39 +67,61 @@ class Renderer:
         """Of the numbers of a second moment that are not one for each of a row."""
         return tuple(f"block {i}" for i in range(1, self._moment.size + 1))
 
-    def errors(self, releases: Releases) -> dict[str, NDArray[np.float64]]:
+    def noisy(self, fields: Mapping[str, NDArray[Any]]) -> NoisyMoments | None:
+        """Mean and covariance of these fields with the variances of their noise.
+
+        None where there is no covariance, or its noise has no variance in closed form (squares of private
+        rows: pp).
+        """
+        if "covariance" not in fields or "second_standard_error" not in fields:
+            return None
+        weights = self._plan.row_sums(0, fields["t"])
+        return NoisyMoments(
+            fields["mean"],
+            fields["covariance"],
+            fields["mean_standard_error"] ** 2,
+            (fields["second_standard_error"] / weights) ** 2,
+            self.norm_bound,
+        )
+
+    def gaussian(self, releases: Releases) -> PrivateGaussian:
+        """The density of one release.
+
+        Raises:
+            ValueError: it has no covariance with known noise.
+        """
+        noisy = self.noisy(self.fields(releases))
+        if noisy is None:
+            raise ValueError(NO_DENSITY)
+        one = (noisy.mean[0], noisy.covariance[0], noisy.mean_variance[0], noisy.second_variance[0])
+        return PrivateGaussian(NoisyMoments(*one, noisy.norm_bound))
+
+    @property
+    def norm_bound(self) -> float:
+        """ζ."""
+        return self._plan.mechanism.users.norm_bound
+
+    def errors(self, fields: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]]:
         """Standard errors of the noise of each number, to be broadcast to the shape of its field.
 
-        Exact for first, second and mean. That of a covariance depends on the true mean, for which the private
-        one is put, its own variance taken off: Var Ŝ_ab + v(μ_a² + μ_b²) + v² for a ≠ b and
-        Var Ŝ_aa + 4vμ_a² + 2v², all over w_t. Squares of private rows (pp) have none in closed form.
+        Exact for first, second and mean; for a covariance `NoisyMoments.covariance_errors`. Squares of
+        private rows (pp) have none in closed form.
         """
-        at = self.steps(releases)
-        fields, weights = self.fields(releases), self._plan.row_sums(0, at)
-        first = self._plan.variances(0, at)
-        errors = {"first": np.sqrt(first)[:, None], "mean": (np.sqrt(first) / weights)[:, None]}
-        if not self._plan.mechanism.method.second_noise:
-            return errors
-        # Every number of a release is one packed number, times a constant.
-        scale = self._moment.unpack(torch.ones(self._moment.size, dtype=torch.float64)).numpy() ** 2
-        second = np.multiply.outer(self._plan.variances(1, at), scale)
-        errors["second"] = np.sqrt(second)
-        if self._covariance:
-            over = (-1, *[1] * scale.ndim)
-            v = (first / weights**2).reshape(-1, 1)
-            squares = v * np.maximum(fields["mean"] ** 2 - v, 0.0)
-            if scale.ndim == 1:
-                moved = 4 * squares + 2 * v**2
-            else:
-                moved = squares[:, :, None] + squares[:, None, :] + v[:, :, None] ** 2
-                index = np.arange(squares.shape[1])
-                moved[:, index, index] = 4 * squares + 2 * v**2
-            errors["covariance"] = np.sqrt(second / (weights**2).reshape(over) + moved)
+        errors = {"first": fields["standard_error"][:, None], "mean": fields["mean_standard_error"][:, None]}
+        if "second_standard_error" in fields:
+            # Every number of a release is one packed number, times a constant.
+            scale = self._moment.unpack(torch.ones(self._moment.size, dtype=torch.float64)).numpy()
+            errors["second"] = np.multiply.outer(fields["second_standard_error"], scale)
+        if "covariance_standard_error" in fields:
+            errors["covariance"] = fields["covariance_standard_error"]
         return errors
 
     def fields(self, releases: Releases) -> dict[str, NDArray[Any]]:
-        """t, labels, first, second, mean, covariance, standard error of `first`, each with a row per release.
+        """What each release says, with a row per release.
 
+        t, labels, first, second, mean, covariance; the standard errors of `first`, of `mean`, of `second` (of
+        its diagonal, for a matrix) and of each entry of `covariance`; with density what
+        `fedmf.moments.describe` gives.
         Labels are arrays of objects, each a text; they are there where columns of labels were named. The
         covariance is there where both moments have one workload and the second holds squares.
         """
@@ -94,14 +132,23 @@ class Renderer:
         first = torch.from_numpy(numbers[:, :d])
         second = self._moment.unpack(torch.from_numpy(numbers[:, d:]))
         mean = first / weights[:, None]
-        fields = {"first": first, "second": second, "mean": mean}
+        told = {"first": first, "second": second, "mean": mean}
         if self._covariance:
             scaled = second / weights.reshape(-1, *(second.ndim - 1) * [1])
             noise = variances / weights**2
-            fields["covariance"] = self._moment.covariances(mean, scaled, noise)
-        fields["standard_error"] = variances.sqrt()
-        arrays = {name: values.numpy() for name, values in fields.items()}
-        return {"t": at, **self._labels(releases), **arrays}
+            told["covariance"] = self._moment.covariances(mean, scaled, noise)
+        told["standard_error"] = variances.sqrt()
+        told["mean_standard_error"] = variances.sqrt() / weights
+        fields: dict[str, NDArray[Any]] = {"t": at, **self._labels(releases)}
+        fields |= {name: values.numpy() for name, values in told.items()}
+        if self._plan.mechanism.method.second_noise:
+            fields["second_standard_error"] = np.sqrt(self._plan.variances(1, at))
+        noisy = self.noisy(fields)
+        if noisy is not None:
+            fields["covariance_standard_error"] = noisy.covariance_errors()
+            if self.density:
+                fields |= describe(noisy)
+        return fields
 
     def _labels(self, releases: Releases) -> dict[str, NDArray[np.object_]]:
         texts = [releases.label(i) for i in range(len(releases))]
@@ -111,7 +158,17 @@ class Renderer:
     def lines(self, releases: Releases) -> bytes:
         """JSON lines of the releases."""
         fields = self.fields(releases)
-        columns = [values.tolist() for values in fields.values()]
+        columns = [
+            _nullable(values).tolist() if name == "correlation" else values.tolist()
+            for name, values in fields.items()
+        ]
         dump = json.JSONEncoder(allow_nan=False, check_circular=False).encode
         rows = (dump(dict(zip(fields, row, strict=True))) for row in zip(*columns, strict=True))
         return "".join(row + "\n" for row in rows).encode()
+
+
+def _nullable(values: NDArray[np.float64]) -> NDArray[np.object_]:
+    """With None for NaN: a correlation that is too noisy to say."""
+    nullable = values.astype(object)
+    nullable[np.isnan(values)] = None
+    return nullable

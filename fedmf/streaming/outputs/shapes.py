@@ -14,8 +14,20 @@ import numpy as np
 from fedmf.streaming.outputs.renderer import Renderer
 from fedmf.streaming.released import Releases
 
-__all__ = ["SHAPES", "Shape"]
+__all__ = ["SHAPES", "Shape", "wide_columns"]
 
+#: In their order, as far as there are such.
+_QUANTITIES: Final = (
+    "mean",
+    "covariance",
+    "first",
+    "second",
+    "density_mean",
+    "density_covariance",
+    "correlation",
+)
+#: Those for which intervals say it, or that have a bias.
+_WITHOUT_ERROR: Final = ("density_mean", "density_covariance", "correlation")
 #: Bytes for some releases.
 Shape = Callable[[Renderer, Releases], bytes]
 
@@ -26,9 +38,10 @@ def _json(renderer: Renderer, releases: Releases) -> bytes:
 
 def _tidy(renderer: Renderer, releases: Releases) -> bytes:
     head = ["t", *renderer.label_names, "quantity", "column", "column_2", "value", "standard_error"]
+    head += ["low", "high"] if renderer.density else []
     numbers = list(_numbers(renderer, releases))
     rows = (
-        [*begin, number.quantity, *number.columns, number.values[i], _shown(number.errors[i])]
+        [*begin, number.quantity, *number.columns, *number.cells(i)]
         for i, begin in enumerate(_beginnings(renderer, releases))
         for number in numbers
     )
@@ -36,16 +49,24 @@ def _tidy(renderer: Renderer, releases: Releases) -> bytes:
 
 
 def _wide(renderer: Renderer, releases: Releases) -> bytes:
-    numbers = list(_numbers(renderer, releases))
-    head = ["t", *renderer.label_names]
-    for number in numbers:
-        name = ":".join(part for part in (number.quantity, *number.columns) if part)
-        head += [name, f"standard_error:{name}"]
+    series = wide_columns(renderer, releases)
+    head = ["t", *renderer.label_names, *series]
     rows = (
-        [*begin, *(part for number in numbers for part in (number.values[i], _shown(number.errors[i])))]
+        [*begin, *(_shown(values[i]) for values in series.values())]
         for i, begin in enumerate(_beginnings(renderer, releases))
     )
     return _csv(rows if releases.first else _after(head, rows))
+
+
+def wide_columns(renderer: Renderer, releases: Releases) -> dict[str, list[float]]:
+    """Columns of numbers by name, "mean:speed" and "standard_error:mean:speed" say, a row each release."""
+    series = {}
+    for number in _numbers(renderer, releases):
+        name = ":".join(part for part in (number.quantity, *number.columns) if part)
+        for what, values in zip(("", "standard_error:", "low:", "high:"), number.series, strict=False):
+            if values is not None:
+                series[what + name] = values
+    return series
 
 
 #: By name. A header stands before the first release.
@@ -54,12 +75,15 @@ SHAPES: Final[Mapping[str, Shape]] = {"json": _json, "tidy": _tidy, "wide": _wid
 
 @dataclass(frozen=True, eq=False)
 class _Number:
-    """One number of each release: what it is, of which columns, its values and standard errors."""
+    """One number of each release: what it is, of which columns; values, standard errors, interval ends."""
 
     quantity: str
     columns: tuple[str, str]
-    values: list[float]
-    errors: list[float]
+    series: list[list[float] | None]
+
+    def cells(self, i: int) -> list[float | str]:
+        """Of a release, empty where there is none."""
+        return ["" if values is None else _shown(values[i]) for values in self.series]
 
 
 def _beginnings(renderer: Renderer, releases: Releases) -> Iterator[list[Any]]:
@@ -69,16 +93,23 @@ def _beginnings(renderer: Renderer, releases: Releases) -> Iterator[list[Any]]:
 
 
 def _numbers(renderer: Renderer, releases: Releases) -> Iterator[_Number]:
-    fields, errors = renderer.fields(releases), renderer.errors(releases)
-    for quantity in ("mean", "covariance", "first", "second"):
+    fields = renderer.fields(releases)
+    errors = renderer.errors(fields)
+    for quantity in _QUANTITIES:
         if quantity not in fields:
             continue
         values = fields[quantity]
-        error = np.broadcast_to(errors.get(quantity, np.nan), values.shape)
+        parts = [values, errors.get(quantity, None if quantity in _WITHOUT_ERROR else np.nan)]
+        if renderer.density:
+            parts += [fields.get(f"{quantity}_{end}") for end in ("low", "high")]
+        arrays = [None if part is None else np.broadcast_to(part, values.shape) for part in parts]
         for place, columns in _places(values.shape[1:], renderer.names, renderer.block_names):
+            if quantity == "correlation" and columns[0] == columns[1]:
+                continue
             at = (slice(None), *place)
-            pair = columns if quantity in ("covariance", "second") else (columns[0], "")
-            yield _Number(quantity, pair, values[at].tolist(), error[at].tolist())
+            alone = quantity in ("first", "mean", "density_mean")
+            pair = (columns[0], "") if alone else columns
+            yield _Number(quantity, pair, [None if array is None else array[at].tolist() for array in arrays])
 
 
 def _places(

@@ -23,6 +23,7 @@ from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.participation import Participation
 from fedmf.streaming.plans.plan import StreamPlan, compare, plan_fields
 from fedmf.streaming.plans.strategies import (
+    asked_weight,
     build_strategies,
     compare_mechanisms,
     moment_mechanism,
@@ -66,6 +67,7 @@ class BoundedPlan(StreamPlan):
         sigma = certified_sigma(settings.epsilon, settings.delta)
         built = build_strategies(settings, participation, works)
         strategies = [mechanism.factorization for mechanism in built]
+        weight = asked_weight(settings, second_moment, strategies, participation, works, sigma)
         return cls(
             settings=settings,
             layout=layout,
@@ -73,7 +75,7 @@ class BoundedPlan(StreamPlan):
             params=tuple(dict(mechanism.params) for mechanism in built),
             second_moment=second_moment,
             software=SOFTWARE,
-            made=moment_mechanism(settings, second_moment, strategies, participation, sigma),
+            made=moment_mechanism(settings, second_moment, strategies, participation, sigma, weight),
             workloads=works,
         )
 
@@ -160,7 +162,10 @@ class BoundedPlan(StreamPlan):
         rounds = made.participation.rounds if settings.rounds is None else settings.rounds
         participation = _participation(settings, rounds)
         sigma = certified_sigma(settings.epsilon, settings.delta)
-        again = moment_mechanism(settings, self.second_moment, used_strategies(made), participation, sigma)
+        # A weight that was searched for is taken as recorded: whatever it is, the noise must follow from it.
+        again = moment_mechanism(
+            settings, self.second_moment, used_strategies(made), participation, sigma, made.weight
+        )
         compare_mechanisms(settings, made, again)
         compare("columns", settings.columns or self.layout.columns, self.layout.columns)
 

@@ -13,14 +13,22 @@ from fedmf.factorization import (
     build,
     factorization_from_dict,
     optional_parameters,
+    query_variances,
 )
-from fedmf.moments import METHODS, MomentMechanism, SecondMoment
+from fedmf.moments import METHODS, MomentMechanism, SecondMoment, best_weight
 from fedmf.participation import Participation
 from fedmf.streaming.plans.plan import compare
-from fedmf.streaming.settings import DEFAULT_MECHANISM, Settings
+from fedmf.streaming.settings import BEST, DEFAULT_MECHANISM, Settings
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = ["build_strategies", "compare_mechanisms", "moment_mechanism", "named", "used_strategies"]
+__all__ = [
+    "asked_weight",
+    "build_strategies",
+    "compare_mechanisms",
+    "moment_mechanism",
+    "named",
+    "used_strategies",
+]
 
 _DEFAULT_BANDS: Final = 32
 
@@ -75,12 +83,60 @@ def moment_mechanism(
     strategies: Sequence[Factorization],
     participation: Participation,
     noise_multiplier: float,
+    weight: float | None = None,
 ) -> MomentMechanism:
-    """The method that was asked for, with these matrices."""
+    """The method that was asked for, with these matrices.
+
+    Args:
+        settings: which method, norm bound, adjacency, weight.
+        second_moment: which one.
+        strategies: C₁ and C₂, or one for both.
+        participation: (n, k, b).
+        noise_multiplier: σ.
+        weight: in place of the one in the settings where that is "best".
+    """
+    users = _users(settings, second_moment)
+    given = weight if settings.weight == BEST else settings.weight
+    assert not isinstance(given, str)
+    return METHODS[settings.method].mechanism(strategies, participation, users, noise_multiplier, given)
+
+
+def asked_weight(
+    settings: Settings,
+    second_moment: SecondMoment,
+    strategies: Sequence[Factorization],
+    participation: Participation,
+    works: Sequence[ToeplitzWorkload],
+    noise_multiplier: float,
+) -> float | None:
+    """λ with the least expected squared error of what is released last, if "best" was asked for; else None.
+
+    Where there is a covariance, of that: 2(d+1)τ₁²q₁‖μ‖² + mτ₂²q₂ + d(d+1)τ₁⁴q₁² at ‖μ‖² = ζ²/2, half of what
+    it can be, as the true mean must not be asked. Else of the first moment in units of ζ and of the second in
+    units of ζ², summed. Nothing here looks at rows.
+    """
+    if settings.weight != BEST:
+        return None
+    users, d, zeta = _users(settings, second_moment), second_moment.dimension, settings.norm_bound
+    first, second = strategies[0], strategies[-1]
+    covariance = works[0] is works[1] and second_moment.gives_covariance
+    weights = [float(work.row_sums()[-1]) if covariance else 1.0 for work in works]
+    q_1, q_2 = (
+        float(query_variances(C, work)[-1]) / w**2
+        for C, work, w in zip((first, second), works, weights, strict=True)
+    )
+    if not covariance:
+        costs = d * q_1 / zeta**2, second_moment.size * q_2 / zeta**4, 0.0
+    elif second_moment.size > d:
+        costs = (d + 1) * zeta**2 * q_1, second_moment.size * q_2, d * (d + 1) * (noise_multiplier * q_1) ** 2
+    else:
+        costs = 2 * zeta**2 * q_1, d * q_2, 2 * d * (noise_multiplier * q_1) ** 2
+    return best_weight(first, second, participation, users, *costs)
+
+
+def _users(settings: Settings, second_moment: SecondMoment) -> UserRange:
     dimension = second_moment.sensitivity_dimension
-    users = UserRange(settings.norm_bound, dimension, settings.adjacency)  # type: ignore[arg-type]
-    method = METHODS[settings.method]
-    return method.mechanism(strategies, participation, users, noise_multiplier, settings.weight)
+    return UserRange(settings.norm_bound, dimension, settings.adjacency)  # type: ignore[arg-type]
 
 
 def compare_mechanisms(settings: Settings, made: MomentMechanism, again: MomentMechanism) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
 from fedmf.records import sync_directory
-from fedmf.streaming.state.schema import StateError
+from fedmf.streaming.state.schema import STREAM_STATE, StateError
 
 __all__ = ["PushFile"]
 
@@ -67,17 +68,51 @@ class PushFile:
         """The committed step of a key, None if there is none."""
         return self._steps.get(digest)
 
+    def place(
+        self, step: int, keys: Sequence[str | None], contents: Sequence[bytes]
+    ) -> tuple[list[int], list[int]]:
+        """The step of each of some rows, and which of them are new: they take the steps after `step`.
+
+        Raises:
+            ValueError: a key that another row had, or that comes twice.
+        """
+        steps: list[int] = []
+        fresh: list[int] = []
+        met: set[bytes] = set()
+        for i, key in enumerate(keys):
+            digest = self.digest(key)
+            before = self.step_of(digest)
+            if before is not None and not self.holds(before, digest, contents[i]):
+                raise ValueError(
+                    f"key (of the row) must be new for a new row; got {key!r}, that of step {before} with "
+                    "another row or user."
+                )
+            if before is None:
+                if key is not None and digest in met:
+                    raise ValueError(f"key (of the row) must be new for a new row; got {key!r} twice.")
+                met.add(digest)
+                fresh.append(i)
+                before = step + len(fresh)
+            steps.append(before)
+        return steps, fresh
+
     def holds(self, step: int, digest: bytes, content: bytes) -> bool:
         """Whether the record of a step is that of this key and these contents."""
         return self._read(step - 1, step) == self._record(step, digest, content)
 
-    def write(self, step: int, digest: bytes, content: bytes) -> None:
-        """Put down durably which row is about to take a step."""
-        record, at = self._record(step, digest, content), _RECORD * (step - 1)
-        while record:
-            done = os.pwrite(self._file, record, at)
-            record, at = record[done:], at + done
-        os.fsync(self._file)
+    def write(self, step: int, rows: Sequence[tuple[bytes, bytes]]) -> None:
+        """Put down durably which rows are about to take a step and those after it: (digest, content) each.
+
+        Raises:
+            StateError: the disk failed.
+        """
+        record = b"".join(self._record(step + i, *row) for i, row in enumerate(rows))
+        at = _RECORD * (step - 1)
+        with STREAM_STATE.one_line_errors(self._path):
+            while record:
+                done = os.pwrite(self._file, record, at)
+                record, at = record[done:], at + done
+            os.fsync(self._file)
 
     def committed(self, digest: bytes, step: int) -> None:
         """Remember that the step of a key is committed."""

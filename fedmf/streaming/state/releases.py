@@ -54,6 +54,10 @@ class ReleaseFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def holds(self, count: int) -> bool:
+        """Whether the file is long enough for so many releases."""
+        return os.fstat(self._file).st_size >= self._size * count
+
     def append(self, releases: Releases) -> bytes:
         """Write the numbers of a block durably at their place; their digest, for `note`."""
         content = np.ascontiguousarray(releases.numbers, "<f8").tobytes()

@@ -23,10 +23,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
+from fedmf.accounting import Fault, Verdict
 from fedmf.errors import rebuilding
 from fedmf.noise import NoiseKey
 from fedmf.records import (
+    Guard,
     Opening,
+    ReleaseRight,
     Seal,
     UserRow,
     WriterLock,
@@ -68,7 +71,8 @@ class StreamState:
 
     Guarantees:
         A directory either holds a whole state or none. `commit` takes effect whole or not at all, whatever
-        stops the process or the machine, and what returned from it is durable.
+        stops the process or the machine, and what returned from it is durable. One that failed ends this
+        opening (`ReleaseRight`); opening the state again tells whether it took effect.
     """
 
     def __init__(self, path: Path, lock: WriterLock, connection: sqlite3.Connection, key: NoiseKey) -> None:
@@ -83,6 +87,8 @@ class StreamState:
             self.plan, self.position = plan_from_dict(plan), Position(**json.loads(self._row.json))
         self._openings = [opening for opening, *_ in found]
         self._opening: Opening | None = None
+        #: To take steps, or lost.
+        self.right = ReleaseRight(StateError)
         #: What the opening of this process will note.
         self.note: Mapping[str, Any] = {}
         # Openings after the position: each follows what was last before it.
@@ -179,14 +185,14 @@ class StreamState:
             note: what else is to be remembered of it, JSON-able with finite numbers.
 
         Raises:
-            StateError: the bytes are unfit or the disk failed; nothing was written then.
+            StateError: the bytes are unfit, or the disk failed, now or before.
         """
         if not (isinstance(fresh, bytes) and len(fresh) == FRESH_BYTES):
             raise StateError(f"fresh (bits of an opening) must be {FRESH_BYTES} bytes; got something else.")
         opening = Opening(len(self._openings), self.position.step, fresh, dict(note or {}))
         row = opening.row()
         sealed = self._seal.sealed(b"opening", self._plan_chain, self._head, *row)
-        with self._transaction():
+        with self._transaction("an opening"):
             self._connection.execute(
                 "INSERT INTO openings VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, self._head, *sealed)
             )
@@ -214,15 +220,15 @@ class StreamState:
             users: histories that changed.
 
         Raises:
-            ValueError: this process takes a step and recorded no opening, or the disk failed; then nothing
-                has changed.
+            StateError: this process takes a step and recorded no opening; or the disk failed, now or before,
+                and whether the block is final is found when the state is opened again.
         """
         if position.step > self.position.step and self._opening is None:
             raise StateError("opening (of this process) must be recorded before a step; got none.")
         row = PositionRow(
             json.dumps(dataclasses.asdict(position)), pack_state(stream), len(self._openings) - 1, self._head
         )
-        with self._transaction():
+        with self._transaction(f"step {position.step}"):
             if len(releases):
                 self._releases.note(releases, self._openings[-1], self._releases.append(releases))
             changed = self._users.changed(self._known(users), users)
@@ -242,6 +248,25 @@ class StreamState:
         """
         with STREAM_STATE.one_line_errors(self.path / DATABASE):
             return self._releases.read(start, stop, self._openings)
+
+    def verdict(self, guard: Guard) -> Verdict:
+        """What can be told of this state as evidence of all that its stream released.
+
+        Args:
+            guard: what the machine remembers of it.
+        """
+        found = list[tuple[Fault, str]]()
+        lacks = guard.lacks(self._openings, self.position.step, lambda steps: None)
+        if lacks is not None:
+            said = (
+                f"{lacks[1]} steps of this stream were released on this machine, of which it holds "
+                f"{lacks[0]}: it is a copy or a restored backup"
+            )
+            found.append((Fault.BEHIND, said))
+        if not self._releases.holds(self.position.records):
+            said = f"{RELEASES} lacks some of the {self.position.records} releases of the steps taken"
+            found.append((Fault.STATE_MISSING, said))
+        return Verdict(tuple(found))
 
     def write_statement(self, statement: Mapping[str, Any]) -> None:
         """Write what `stream_statement` gave, for programs and for people; fit to be published."""
@@ -269,8 +294,8 @@ class StreamState:
             yield from self._connection.execute("SELECT user, count, last FROM users WHERE user = ?", (user,))
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with STREAM_STATE.one_line_errors(self.path / DATABASE):
+    def _transaction(self, what: str) -> Iterator[None]:
+        with self.right.exercise(what), STREAM_STATE.one_line_errors(self.path / DATABASE):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield

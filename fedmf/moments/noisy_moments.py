@@ -1,0 +1,183 @@
+"""A private mean and covariance with the known variances of their noise: errors, intervals, correlations.
+
+With m̂ = m + e, e ~ N(0, v·I), and Ŝ = S + E, E symmetric with variance v₂ on and v₂/2 off the diagonal, the
+unbiased Σ̂ = Ŝ − m̂m̂ᵀ + v·I misses Σ = S − mmᵀ by E − meᵀ − emᵀ − (eeᵀ − v·I). So
+
+    Var Σ̂_ab = v₂/2 + v(m_a² + m_b²) + v²   (a ≠ b),      Var Σ̂_aa = v₂ + 4v·m_a² + 2v².
+
+Everything here is post-processing of what was released, with constants of the plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmf.typing import Array
+
+__all__ = ["Interval", "NoisyMoments"]
+
+#: Lower and upper ends.
+Interval = tuple[Array, Array]
+#: Of the chance 1 − level that an interval misses, the part that bounds the true mean from above.
+_MEAN_SHARE = 0.04
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyMoments:
+    """Of one step, or of many along leading axes "…".
+
+    Args:
+        mean: m̂, shape (…, d).
+        covariance: Σ̂ before anything is done to it, shape (…, d, d), or its diagonal, shape (…, d).
+        mean_variance: v, of the noise of each coordinate of m̂, shape (…).
+        second_variance: v₂, of the noise of each diagonal entry of Ŝ (half of it elsewhere), shape (…).
+        norm_bound: ζ: no row is longer, so ‖m‖ ≤ ζ and tr Σ ≤ ζ².
+    """
+
+    mean: Array
+    covariance: Array
+    mean_variance: Array
+    second_variance: Array
+    norm_bound: float
+
+    @property
+    def full(self) -> bool:
+        """Whether the covariance is a matrix and not its diagonal."""
+        return self.covariance.ndim > self.mean.ndim
+
+    def covariance_errors(self) -> Array:
+        """√Var of each entry of Σ̂, where m_a² is put at max(m̂_a² − v, 0); in the shape of Σ̂."""
+        v = np.asarray(self.mean_variance)[..., None]
+        return np.sqrt(self._variances(np.maximum(self.mean**2 - v, 0.0)))
+
+    def mean_interval(self, level: float = 0.95) -> Interval:
+        """Of each m_a, exact: m̂_a ± z√v, within ±ζ.
+
+        Args:
+            level: chance that the interval of an entry holds its true value, each by itself.
+        """
+        half = _normal_quantile(1 - (1 - _checked(level)) / 2) * np.sqrt(self.mean_variance)[..., None]
+        return self._within(self.mean, half, -self.norm_bound, self.norm_bound)
+
+    def covariance_interval(self, level: float = 0.95) -> Interval:
+        """Of each Σ_ab, around the unbiased Σ̂_ab, within what rows of norm ≤ ζ allow.
+
+        Var Σ̂_ab grows with |m_a| and |m_b|, which are only known with noise. With a part β of 1 − level the
+        interval takes √(m_a² + m_b²) at its upper limit √(m̂_a² + m̂_b²) + z_β√v (Berger and Boos 1994), and
+        1 − level − β is left to the two ends. The part of the error that is not Gaussian, e_a·e_b, has by
+        then a small share of the variance for which the interval is made.
+
+        Args:
+            level: chance that the interval of an entry holds its true value, each by itself.
+
+        Guarantees:
+            At least `level`, whatever the data; tests/moments/test_private_gaussian.py measures it.
+        """
+        missed = 1 - _checked(level)
+        low, high = -(self.norm_bound**2) / 2, self.norm_bound**2 / 2
+        half = _normal_quantile(1 - (1 - _MEAN_SHARE) * missed / 2) * np.sqrt(self._largest_variances(missed))
+        below, above = self._within(self.covariance, half, low, high)
+        if not self.full:
+            return self._within(self.covariance, half, 0.0, self.norm_bound**2)
+        index = np.arange(self.mean.shape[-1])
+        ends = self._within(self.covariance, half, 0.0, self.norm_bound**2)
+        for end, variance in zip((below, above), ends, strict=True):
+            end[..., index, index] = variance[..., index, index]
+        return below, above
+
+    def correlation_interval(self, level: float = 0.95) -> Interval:
+        """Of each Σ_ab/√(Σ_aa Σ_bb), within ±1, shape (…, d, d).
+
+        By the intervals of the covariance (three fifths of 1 − level) and of both variances (a fifth each),
+        so conservative.
+
+        Raises:
+            ValueError: only the diagonal of the covariance was released.
+        """
+        if not self.full:
+            raise ValueError(
+                "Sigma (covariance) must be a matrix for correlations; got its diagonal. "
+                "Release the full second moment."
+            )
+        missed = 1 - _checked(level)
+        below, above = self.covariance_interval(1 - 0.6 * missed)
+        small, large = (_diagonal(end) for end in self.covariance_interval(1 - 0.2 * missed))
+        least, most = (np.sqrt(end[..., :, None] * end[..., None, :]) for end in (small, large))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            low = np.where(below < 0, below / least, below / most)
+            high = np.where(above > 0, above / least, above / most)
+        low, high = (np.clip(np.nan_to_num(end), -1.0, 1.0) for end in (low, high))
+        index = np.arange(low.shape[-1])
+        low[..., index, index] = high[..., index, index] = 1.0
+        return low, high
+
+    def mean_square(self) -> Array:
+        """‖m‖², unbiased but not below zero, shape (…)."""
+        d = self.mean.shape[-1]
+        return np.maximum(np.sum(self.mean**2, axis=-1) - d * self.mean_variance, 0.0)
+
+    def trace_variance(self) -> Array:
+        """Var tr Σ̂, shape (…)."""
+        d, v = self.mean.shape[-1], self.mean_variance
+        return d * self.second_variance + 4 * v * self.mean_square() + 2 * d * v**2
+
+    def error_square(self) -> Array:
+        """E‖Σ̂ − Σ‖_F², shape (…): `theory.covariance_errors` with the noise of this release."""
+        d, v = self.mean.shape[-1], self.mean_variance
+        if not self.full:
+            return self.trace_variance()
+        linear = 2 * (d + 1) * v * self.mean_square()
+        return d * (d + 1) * (self.second_variance / 2 + v**2) + linear
+
+    def trace_interval(self, level: float = 0.95) -> Interval:
+        """Of tr Σ, the sum of the variances, within [0, ζ²]."""
+        missed, v, d = 1 - _checked(level), self.mean_variance, self.mean.shape[-1]
+        norm = np.linalg.norm(self.mean, axis=-1) + _normal_quantile(1 - _MEAN_SHARE * missed) * np.sqrt(v)
+        spread = np.sqrt(d * self.second_variance + 4 * v * norm**2 + 2 * d * v**2)
+        half = _normal_quantile(1 - (1 - _MEAN_SHARE) * missed / 2) * spread
+        trace = np.sum(_diagonal(self.covariance) if self.full else self.covariance, axis=-1)
+        return self._within(trace, half, 0.0, self.norm_bound**2)
+
+    def _largest_variances(self, missed: float) -> Array:
+        """Var of each entry of Σ̂ at the upper limit of the mean, which is exceeded with chance β."""
+        v = np.asarray(self.mean_variance)[..., None]
+        room = _normal_quantile(1 - _MEAN_SHARE * missed) * np.sqrt(v)
+        alone = (np.abs(self.mean) + room) ** 2
+        if not self.full:
+            return self._variances(alone)
+        together = np.hypot(self.mean[..., :, None], self.mean[..., None, :]) + room[..., None]
+        return self._variances(alone, together**2)
+
+    def _variances(self, squares: Array, sums: Array | None = None) -> Array:
+        """Var of each entry for given m_a² and m_a² + m_b²."""
+        v, second = (np.asarray(x)[..., None] for x in (self.mean_variance, self.second_variance))
+        own = second + 4 * v * squares + 2 * v**2
+        if not self.full:
+            return own
+        sums = squares[..., :, None] + squares[..., None, :] if sums is None else sums
+        v, second = v[..., None], second[..., None]
+        variances = second / 2 + v * sums + v**2
+        index = np.arange(squares.shape[-1])
+        variances[..., index, index] = own
+        return variances
+
+    def _within(self, centre: Array, half: Array, least: float, most: float) -> Interval:
+        return np.clip(centre - half, least, most), np.clip(centre + half, least, most)
+
+
+def _diagonal(matrices: Array) -> Array:
+    return np.diagonal(matrices, axis1=-2, axis2=-1)
+
+
+def _checked(level: float) -> float:
+    if not 0 < level < 1:
+        raise ValueError(f"level (of an interval) must lie between 0 and 1; got {level}.")
+    return level
+
+
+def _normal_quantile(share: float) -> float:
+    from scipy.special import ndtri
+
+    return float(ndtri(share))
