@@ -15,11 +15,12 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: help run test lint types unit format docs notebooks papers dist tables pins clean
+.PHONY: help run test test-long quick seconds lint types unit format docs notebooks papers dist tables pins clean
 
 help:
 	@echo "make run    train the private digits model (configs/digits.toml)"
-	@echo "make test   lint, types and every test"
+	@echo "make test   lint, types and the tests that promises rest on: minutes"
+	@echo "make test-long / make quick ROOM=streaming   all other tests / seconds of a room and of what imports it"
 	@echo "make papers every table and figure of the papers, in their quick form"
 	@echo "make docs   the documentation as a site, build/site/index.html"
 	@echo "make notebooks / dist / tables / pins / format / lint / types / unit / clean"
@@ -47,10 +48,24 @@ types: $(STAMP)
 	$(BIN)/pyright
 
 # The tests start hundreds of processes: none of them should translate the package again.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 unit: $(STAMP)
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --no-loadscope-reorder
+	$(PYTEST) -n 3 --no-loadscope-reorder -m "not long"
 
 test: lint types unit
+
+# Exhaustive strides, long statistics, further deployments, examples and tools: tests/long.toml.
+test-long: $(STAMP)
+	$(PYTEST) -n 3 --no-loadscope-reorder -m long
+
+# The tests of a room of the package, then those nearest to it of rooms that import it, quickest first.
+ROOM ?= noise
+quick: $(STAMP)
+	$(PYTEST) -n 2 -m "not long and not deployment" $$($(BIN)/python -m tests.support.quick $(ROOM))
+
+# What each test takes, for make quick: on an idle machine.
+seconds: $(STAMP)
+	$(PYTEST) -n 2 -m "not long and not deployment" -p tests.support.seconds tests
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -12,6 +12,7 @@ __all__ = [
     "LedgerError",
     "ParticipationViolation",
     "PlatformError",
+    "UnsoundSumError",
     "one_line",
     "rebuilding",
 ]
@@ -33,6 +34,10 @@ class ConfigError(ValueError):
 
 class HorizonExceededError(RuntimeError):
     """A round past the horizon n was asked for: nothing about it was calibrated, so no noise exists."""
+
+
+class UnsoundSumError(RuntimeError):
+    """A bug of fedmf: a user's contribution is above the clip norm, on the reference path too."""
 
 
 class PlatformError(ImportError):

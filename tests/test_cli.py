@@ -44,7 +44,7 @@ def test_account_shows_how_epsilon_is_spread_over_users(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     statement = json.loads((finished / "statement.json").read_text())
-    assert run(["account", str(finished)]) == 0
+    assert run(["account", str(finished), "--full"]) == 0
     shown = capsys.readouterr().out
     assert "Users by realised" in shown
     counts = [line for line in shown.splitlines() if "█" in line]
@@ -98,10 +98,36 @@ def test_a_run_directory_holds_all_reports(finished: Path) -> None:
 def test_account_repeats_the_statement_from_disk(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["account", str(finished), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads((finished / "statement.json").read_text())
-    assert run(["account", str(finished)]) == 0
+    assert run(["account", str(finished), "--full"]) == 0
     text = capsys.readouterr().out
+    assert text.startswith((finished / "statement.txt").read_text())
     assert "epsilon realised" in text
     assert "Does not cover" in text
+
+
+def test_a_screen_is_the_end_of_a_run_and_of_account(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twelve lines: what a run is worth, to whom, how good the model is, and where the rest is."""
+    assert run(["account", str(finished)]) == 0
+    text = capsys.readouterr().out
+    statement = json.loads((finished / "statement.json").read_text())
+    lines = text.splitlines()
+    assert len(lines) <= 12
+    assert lines[0] == (finished / "statement.txt").read_text().splitlines()[1]
+    said = {line[:13].strip(): line[13:].strip() for line in lines[1:]}
+    assert said["epsilon"] == f"{at_least(statement['epsilon_planned'])} for all 12 rounds, delta 1e-05"
+    assert said["unit"] == "user: 24, 6 a round, each in 3 rounds at most"
+    assert said["mechanism"].startswith("bisr bands=4, noise multiplier 0.600229")
+    accuracy = pd.read_parquet(finished / "metrics.parquet")["accuracy"].iloc[-1]
+    assert f"accuracy {accuracy:.4g} after round 12" in said["quality"]
+    median = at_least(statement["epsilon_realised_quantiles"]["0.5"])
+    assert said["worst user"] == f"epsilon {at_least(statement['epsilon_realised'])} (not private)"
+    assert said["median user"] == f"epsilon {median} (not private)"
+    counts = [len(statement[name]) for name in ("assumptions", "not_covered", "secret")]
+    left = "{} assumptions, {} things not covered, {} secrets to keep".format(*counts)
+    whole = "record whole as far as this copy knows"
+    assert said["statement"] == f"{whole}; {left}: fedmf account {finished} --full"
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_the_shipped_jme_adam_learns_and_releases_both_moments(tmp_path: Path) -> None:
+    """Guessing is 10 %; a quarter of its rounds reach some 80 %."""
+    keys = {"cohorts.rounds": 60, "execution.evaluate-every": 60, "privacy.noise-seed": 0}
+    result = load_run("configs/jme-adam.toml", keys).simulate(tmp_path / "run")
+    assert result.metrics[60]["accuracy"] > 0.6
+    assert result.statement.to_dict()["second_moment"]["moment"] == "energies of blocks"
+
+
 def test_each_case_is_written_once_and_valid(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {file.stem for file in (ROOT / "configs/start").iterdir()} == {*CASES}
     for case in CASES:
@@ -96,7 +104,7 @@ def test_what_ships_is_found_by_name_unless_there_is_such_a_file(
     assert shipped.difference(load_run("digits.toml")) is None
     assert shipped.difference(load_run(ROOT / "configs/digits.toml")) is None
     assert load_sweep("configs/sweeps/mechanisms.toml").baseline == "identity"
-    (folder / "digits.toml").write_text("[cohorts]\nrounds = 7\n")
+    (folder / "digits.toml").write_text("[data]\nkind = 'digits'\n[cohorts]\nrounds = 7\n")
     assert load_run("digits.toml").cohorts.rounds == 7
     for path in (
         "../configs/digits.toml",

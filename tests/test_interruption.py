@@ -103,7 +103,7 @@ def test_a_run_says_how_to_resume(
     (tmp_path / "hold").unlink()
     monkeypatch.chdir(tmp_path)
     assert fedmf(command) == 0
-    assert "after 20 rounds" in capsys.readouterr().out
+    assert "after 20 of 20 rounds" in capsys.readouterr().out
 
 
 def test_a_run_that_was_not_begun_says_so(tmp_path: Path) -> None:

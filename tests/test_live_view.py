@@ -6,6 +6,7 @@ import dataclasses
 import io
 from pathlib import Path
 
+import pytest
 import torch
 from rich.console import Console
 from support.small_runs import linear_regression, small_run
@@ -13,21 +14,26 @@ from support.small_runs import linear_regression, small_run
 from fedmf.cli.view import RunView
 from fedmf.cli.view.live_table import Column, LiveTable
 from fedmf.flower import run_in_process
-from fedmf.runs import Run
+from fedmf.runs import VERDICTS, Run
 from fedmf.training import Task
 
 KEYS = {"mechanism": "bisr", "bands": 2, "evaluate_every": 4}
 
 
-def shown(path: Path, run: Run, terminal: bool = True) -> str:
+def shown(path: Path, run: Run, terminal: bool = True, full: bool = False) -> str:
     """Everything that the view of a whole run prints, the last state of the table included."""
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=160, color_system=None)
     with run.start(path) as session:
         with RunView(session, console) as view:
             run_in_process(session, view.update)
-        view.conclude()
+        view.conclude(full)
     return text.getvalue()
+
+
+def test_brackets_in_a_path_are_part_of_it(tmp_path: Path) -> None:
+    text = shown(tmp_path / "run[", small_run(**KEYS)) + shown(tmp_path / "[/b][red]x", small_run(**KEYS))
+    assert "[/b][red]x" in text
 
 
 def test_the_table_follows_the_run(tmp_path: Path) -> None:
@@ -45,6 +51,7 @@ def test_the_table_follows_the_run(tmp_path: Path) -> None:
     assert "round 12/12" in last
     assert "users/s" in last
     assert "0:00:00 left" in last
+    assert "trend: " in last
 
 
 def test_without_a_terminal_lines_are_what_they_were(tmp_path: Path) -> None:
@@ -53,7 +60,27 @@ def test_without_a_terminal_lines_are_what_they_were(tmp_path: Path) -> None:
     assert lines[0].startswith("bisr ")
     assert [line.split("  ")[0] for line in lines[1:]] == [f"round {t}/12" for t in range(1, 13)]
     assert all("ε so far" in line for line in lines[4:])
+    assert all(line.split("  ")[-1] in VERDICTS for line in lines[4:])
     assert "clipped" not in text
+
+
+def test_a_run_ends_in_one_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown(tmp_path / "run", small_run(**KEYS), terminal=False)
+    short = capsys.readouterr().out.splitlines()
+    shown(tmp_path / "again", small_run(**KEYS), terminal=False, full=True)
+    full = capsys.readouterr().out
+    statement = (tmp_path / "again/statement.txt").read_text()
+    assert statement in full
+    assert len(short) <= 12
+    assert statement.splitlines()[0] == "Record: whole as far as this copy knows."
+    assert short[0] == statement.splitlines()[1]
+    rows = {line.split()[0]: line for line in short[1:]}
+    assert " ".join(rows["quality"].split()[1:]) == full.splitlines()[0].replace("  ", " ")
+    assert "12 of 12 rounds" in rows["quality"]
+    assert rows["trend"].split(":")[0].split(maxsplit=1)[1] in VERDICTS
+    assert "record whole as far as this copy knows; " in rows["statement"]
+    assert "--full, or statement.txt there" in rows["statement"]
+    assert str(tmp_path / "run") in rows["files"]
 
 
 def test_pace_and_time_left() -> None:

@@ -1,5 +1,6 @@
 """The README keeps its promises: commands run, the table is the script's, links lead somewhere."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedmf.cli.app import run
+from fedmf.sweeps import Sweep, load_sweep
 
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text()
@@ -20,6 +22,22 @@ def test_the_table_is_what_the_sweep_wrote() -> None:
     block = re.search(r"<!-- compare_mechanisms -->\n(.*?)\n<!-- /compare_mechanisms -->", README, re.DOTALL)
     assert block is not None
     assert block[1].strip() == (PROJECT / "docs/results/compare_mechanisms.md").read_text().strip()
+
+
+def test_optimizers_are_compared_over_ten_seeds_at_rates_inside_their_lists() -> None:
+    """What docs/jme-adam.md says in numbers is what the shipped sweep gave."""
+    found = json.loads((PROJECT / "docs/results/jme-adam.json").read_text())
+    sweep = load_sweep(PROJECT / "configs/sweeps/jme-adam.toml")
+    assert isinstance(sweep, Sweep)
+    assert found["warnings"] == found["failures"] == []
+    assert [cell["variant"] for cell in found["cells"]] == [cell.variant for cell in sweep.cells]
+    rates = next(iter(sweep.tuned.values()))
+    page = (PROJECT / "docs/jme-adam.md").read_text()
+    for cell in found["cells"]:
+        assert len(cell["values"]) == 10
+        (rate,) = cell["tuned"].values()
+        assert min(rates) < rate < max(rates)
+        assert f"{100 * cell['mean']['estimate']:.1f}" in page, cell["variant"]
 
 
 def test_the_first_screen_has_the_result_and_the_two_commands() -> None:

@@ -21,7 +21,7 @@ from fedmf.audit.stage import Hostile, Stage
 from fedmf.audit.tasks import LINEAR
 from fedmf.flower import SentMessage, watched_messages
 from fedmf.records import Ledger, load_state, unguarded
-from fedmf.runs import LEDGER, render_toml
+from fedmf.runs import LEDGER, VERDICTS, render_toml
 from fedmf.training import METRICS
 
 __all__ = ["Command", "Leaving", "Verdict", "compare", "differences", "observe"]
@@ -34,6 +34,8 @@ _JUDGED: Final = "|".join(["loss", *(metric.name.replace("_", "[_ ]") for metric
 _NOISED: Final = re.compile(
     rf"\b({_JUDGED})(\s+|\": |=)(-?[\d.]+(e[+-]?\d+)?|nan|inf|null|NaN|Infinity)( %)?"
 )
+#: What is made of them: how they went.
+_TREND: Final = re.compile(rf"^(round .*  |  trend +)({'|'.join(VERDICTS)})(: .*)?$", re.MULTILINE)
 _CLOCK: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+\d\d:\d\d)?|\b\d\d:\d\d:\d\d\b")
 
 
@@ -43,7 +45,7 @@ class Leaving:
 
     Args:
         code: exit code.
-        stdout: the screen.
+        stdout: the screen, of a run and of its whole account.
         stderr: likewise.
         log: what the loggers got.
         files: names and modes in the run directory; what is in them stays with the operator.
@@ -105,7 +107,7 @@ def observe(command: Command, stage: Stage, arguments: Sequence[str] = ()) -> Le
         _logged() as log,
     ):
         code = _code(command, ["simulate", str(config), "--out", str(run), *arguments])
-        published = _code(command, ["account", str(run), "--publish", str(public)])
+        published = _code(command, ["account", str(run), "--full", "--publish", str(public)])
     execution = stage.run().execution
     one_each = execution.messages == "per-user" and execution.users_per_message == 1
     return Leaving(
@@ -163,8 +165,11 @@ def masked(text: str, place: Path) -> str:
 
     >>> masked('"loss": 0.25, accuracy 31.2 %, 3 of 4 users at 20:34:55 in /a/run', Path("/a"))
     '"loss": NOISED, accuracy NOISED, 3 of 4 users at CLOCK in STAGE/run'
+    >>> masked("round 2/4  loss 0.25  ε so far 2  learning", Path("/a"))
+    'round 2/4  loss NOISED  ε so far 2  NOISED'
     """
-    return _CLOCK.sub("CLOCK", _NOISED.sub(r"\1\2NOISED", text)).replace(str(place), "STAGE")
+    noised = _NOISED.sub(r"\1\2NOISED", _TREND.sub(r"\1NOISED", text))
+    return _CLOCK.sub("CLOCK", noised).replace(str(place), "STAGE")
 
 
 def _modes(folder: Path) -> dict[str, str]:

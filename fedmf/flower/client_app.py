@@ -22,7 +22,7 @@ from fedmf.flower.messages import (
 )
 from fedmf.flower.private_evaluation import private_reply
 from fedmf.runs import NamedTask, Run, Scalar, clipped_sums, local_trainer, run_of
-from fedmf.training import ClippedSums, Task, Trainer, evaluate_users
+from fedmf.training import ClippedSums, Task, Trainer, checked_sum, evaluate_users
 
 __all__ = ["app", "make_client_app", "node_client_app"]
 
@@ -61,8 +61,7 @@ def make_client_app(
         request = read_request(message)
         sums = sums.at(request.clip_norm)
         if request.as_slice:
-            total = sums.empty(trainer.task.device)
-            failures = trainer.add_updates(request.parameters, request.users, request.t, total)
+            total, failures = checked_sum(trainer, sums, request.parameters, request.users, request.t)
             return slice_reply(message, request.t, request.users, total.parts, failures)
         rows, failures = trainer.clipped_rows(request.parameters, request.users, request.t, sums.clip_norm)
         return rows_reply(message, request.t, request.users, rows, failures)

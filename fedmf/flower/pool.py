@@ -56,6 +56,8 @@ class WorkerPool(Assignment):
         roster: the stable ids of all users.
         sizes: the public sizes of users by index: how much work each is.
         report: called with one line for the operator about anything odd.
+        workers: W ≥ 0, how many there will be. Flower names them as they start: without waiting for all, the
+            messages of the first rounds would tell how quickly they did.
     """
 
     def __init__(
@@ -63,9 +65,10 @@ class WorkerPool(Assignment):
         roster: Sequence[str],
         sizes: Callable[[NDArray[np.int64]], NDArray[np.int64]],
         report: Callable[[str], None] = lambda _: None,
+        workers: int = 0,
     ) -> None:
         self._digest, self._sizes, self.tell = roster_digest(roster), sizes, report
-        self.users = len(roster)
+        self.users, self._workers = len(roster), workers
         self._handshakes = handshakes(ROSTER)
         self._fit: set[int] = set()
         self._alive: set[int] = set()
@@ -84,13 +87,17 @@ class WorkerPool(Assignment):
                 continue
             self._handshakes.known(node)
 
+    def gather(self, grid: Grid, timeout: float, limit: float | None = None) -> None:
+        """See `ServedUsers.gather`. Workers are the run's own: all are waited for, past any ``limit``."""
+        super().gather(grid, timeout)
+
     def settle(self) -> None:
         """Nothing to decide: a worker that fits is asked."""
 
     @property
     def silent(self) -> int:
-        """See `ServedUsers.silent`."""
-        return self._handshakes.silent
+        """See `ServedUsers.silent`; a worker that is not named yet is silent too."""
+        return self._handshakes.silent + max(0, self._workers - len(self._alive))
 
     @property
     def missing(self) -> int:

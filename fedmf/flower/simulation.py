@@ -101,7 +101,8 @@ def worker_pool(session: Session) -> WorkerPool:
             "users' examples must be here to simulate a run; got a roster alone. Data on nodes are for "
             "flwr run on a deployment."
         )
-    return WorkerPool(dataset.user_ids, partial(example_counts, dataset), _log.warning)
+    sizes, workers = partial(example_counts, dataset), session.run.execution.workers
+    return WorkerPool(dataset.user_ids, sizes, _log.warning, workers)
 
 
 def run_in_process(session: Session, observer: Observer = lambda _report, _row: None) -> None:

@@ -229,7 +229,9 @@ class CorrelatedNoiseStrategy(Strategy):
         Raises:
             ValueError: ``num_rounds`` lies beyond the horizon that the noise was calibrated for.
             RuntimeError: no node answers, or no reply to a round arrived however often it was asked for.
+            LedgerError: a release failed, now or before. Open the run again.
         """
+        self.server.require_right()
         last = self.server.horizon if num_rounds is None else num_rounds
         if last > self.server.horizon:
             raise ValueError(

@@ -70,7 +70,7 @@ class ServerPass:
     def step(
         self, t: int, total: FixedPointSum, rule: ServerSGD, parameters: Tensor, state: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What ``rule.step`` makes of u, to the bit, in one pass.
+        """What ``rule.step`` makes of u, in one pass; to the bit where torch fuses products and sums as well.
 
         Args:
             t: 0-based round.

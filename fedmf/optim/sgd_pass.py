@@ -26,7 +26,7 @@ def mean_part(noisy, size, mean):
 
 @compiled
 def step_part(noisy, size, rule, parameters, velocity, stepped, moving):
-    """The entries of v ← β·v + u and θ ← keep·θ + η·Δ, u = noisy/size; the bits of torch's own passes.
+    """The entries of v ← β·v + u and θ ← keep·θ + η·Δ, u = noisy/size; fused.
 
     Args:
         noisy: float64.

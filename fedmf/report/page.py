@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
-from fedmf.accounting import StatementParts
+from fedmf.accounting import Fault, StatementParts, Verdict
 from fedmf.errors import ConfigError
 from fedmf.report.cells import CellMap, correlation_map, participation_map
 from fedmf.report.lines import COLOURS, DASHES, LineChart, Series
@@ -37,8 +37,8 @@ def render_report(runs: Sequence[RunFigures], public: bool = False) -> str:
 
     Args:
         runs: one or more, as `read_run` gives them.
-        public: leave out all that is not private: realised ε, who took part when, metrics of users' own
-            examples, and what the settings say of places.
+        public: leave out all that is not private: realised ε, who took part when, and what the settings say
+            of places; and what no record vouches for: metrics, and the names of directories.
 
     Raises:
         ConfigError: there is no run.
@@ -52,6 +52,10 @@ def render_report(runs: Sequence[RunFigures], public: bool = False) -> str:
 
     if not runs:
         raise ConfigError("runs (of a report) must be at least one; got none.")
+    if public:
+        for run in runs:
+            _verdict(run).require_whole(run.name, "published in a report")
+        runs = [_authenticated(run, at, len(runs)) for at, run in enumerate(runs, start=1)]
     said = [run.statement.public() if public else run.statement.to_dict() for run in runs]
     names = _distinct([run.name for run in runs])
     sections: list[tuple[str, list[LineChart], list[CellMap]]] = [
@@ -79,9 +83,30 @@ def render_report(runs: Sequence[RunFigures], public: bool = False) -> str:
         ],
         colours=COLOURS,
         dashes=DASHES,
-        footer=f"Computed by {SOFTWARE} from the runs' verified ledgers; metrics from metrics.parquet, which "
+        footer=f"Computed by {SOFTWARE} from the runs' {_kind(runs)}."
+        if public
+        else f"Computed by {SOFTWARE} from the runs' {_kind(runs)}; metrics from metrics.parquet, which "
         "is not part of the authenticated record.",
     )
+
+
+def _verdict(run: RunFigures) -> Verdict:
+    assert run.statement.verdict is not None  # `read_run` asks for it
+    return run.statement.verdict
+
+
+def _kind(runs: Sequence[RunFigures]) -> str:
+    """What can be said of ledgers in a word."""
+    if all(_verdict(run).whole for run in runs):
+        return "ledgers, authenticated with their keys and whole as far as these copies know"
+    if any(Fault.UNAUTHENTICATED in _verdict(run).found for run in runs):
+        return "ledgers, not all of them authenticated (see above)"
+    return "ledgers, authenticated and not all of them whole (see above)"
+
+
+def _authenticated(run: RunFigures, at: int, total: int) -> RunFigures:
+    """Whoever may write into the directory chooses its name, and names and values in metrics.parquet."""
+    return replace(run, name="run" if total == 1 else f"run {at}", metrics={})
 
 
 class _Marked(Protocol):

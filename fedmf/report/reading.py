@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fedmf.accounting import PrivacyStatement, build_statement
+from fedmf.accounting import PrivacyStatement
 from fedmf.errors import ConfigError
 from fedmf.report.noise_level import NoiseLevel, noise_level
 from fedmf.report.spent import Histories, SpentPrivacy, privacy_spent
-from fedmf.runs import LEDGER, METRICS, opened_record, read_phases
+from fedmf.runs import LEDGER, METRICS, opened_evidence, read_phases
 
 __all__ = ["Metrics", "RunFigures", "read_run"]
 
@@ -57,8 +57,9 @@ def read_run(path: Path) -> RunFigures:
     """
     if (path / _STREAM).is_file() and not (path / LEDGER).exists():
         raise ConfigError(f"{path} keeps the state of a stream; fedmf report is about runs.")
-    with opened_record(path) as (header, ledger, evaluations):
-        statement = build_statement(header, ledger, evaluations)
+    with opened_evidence(path) as evidence:
+        header, ledger, evaluations = evidence.records
+        statement = evidence.statement
         trained = Histories.of(ledger)
         evaluated = None if evaluations is None else Histories.of(evaluations)
     return RunFigures(

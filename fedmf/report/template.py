@@ -19,6 +19,8 @@ h1 { font-size: 1.6em; margin: 0 0 .2em; }
 h2 { font-size: 1.2em; margin: 1.4em 0 .3em; color: #23527c; border-bottom: 1px solid #c6d3df; }
 h3 { font-size: 1em; margin: .2em 0; overflow-wrap: anywhere; }
 p { margin: .3em 0; max-width: 50rem; }
+.verdict { border-left: 4px solid #D55E00; padding-left: .6em; }
+.verdict.whole { border-color: #009E73; }
 .headline { font-weight: 600; border-left: 4px solid #D55E00; padding-left: .6em; }
 .protects { border-color: #009E73; }
 .mark { display: inline-block; font-size: .78em; font-weight: 600; color: #7a2e00; background: #fff3e6;
@@ -155,6 +157,9 @@ from the record of who took part, or from users' own examples. <code>fedmf repor
 out.</p>
 {% endif %}
 {% for run in runs %}
+{% for line in run.parts.verdict %}
+<p class="verdict{% if run.parts.whole %} whole{% endif %}">{{ line }}</p>
+{% endfor %}
 <p class="headline{% if run.parts.protects %} protects{% endif %}">\
 {{ run.name }}: {{ run.parts.headline }}</p>
 {% endfor %}

@@ -105,7 +105,7 @@ def verdicts(
             raise RuntimeError(f"{name}, {engine}, {mode}: {benign.stderr}{benign.stdout}")
         if unequal := differences(benign, again):
             raise RuntimeError(
-                f"{name}, {engine}, {mode}: the benign world differs from itself: {unequal[0]}"
+                f"{name}, {engine}, {mode}: the benign world differs from itself: {'; '.join(unequal)}"
             )
         for behaviour, stage in worlds:
             yield compare(command, stage, (1, behaviour), benign, arguments)

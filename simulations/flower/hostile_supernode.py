@@ -53,7 +53,7 @@ from rich.table import Table
 from support.flower_network import SuperLink, flower_environment, flwr_run, superlink, supernodes
 
 from fedmf import load_model
-from fedmf.runs import FAILURES, opened_record
+from fedmf.runs import FAILURES, opened_evidence
 
 #: What a node may tell the link itself, beside what its reply says.
 TO_THE_LINK = ("lies to the link of its node", "answers no message", "endless reason")
@@ -235,7 +235,8 @@ def _judge(
     run: Path, classes: Sequence[str], rounds: int, honest: int
 ) -> tuple[list[dict[str, Any]], int, float]:
     users = honest + len(classes)
-    with opened_record(run) as (_, ledger, _):
+    with opened_evidence(run) as evidence:
+        _, ledger, _ = evidence.records
         present = [{int(user) for user in ledger.participants(t)} for t in range(rounds)]
     failed: list[dict[int, str]] = [{} for _ in range(rounds)]
     for line in (run / FAILURES).read_text().splitlines():

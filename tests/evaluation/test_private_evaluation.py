@@ -259,9 +259,7 @@ def test_a_test_part_of_training_users_is_called_what_it_is(
             with RunView(session) as view:
                 run_in_process(session, view.update)
             view.conclude()
-        said = (
-            "belongs to users that were trained on: these metrics are not private" in capsys.readouterr().out
-        )
+        said = "(not private)  users' own accuracy" in capsys.readouterr().out
         table = pd.read_parquet(tmp_path / name / METRICS)
         statement = account(tmp_path / name).to_dict()
         listed = any(line.startswith("central test part") for line in statement["not_covered"])

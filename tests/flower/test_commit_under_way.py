@@ -181,7 +181,7 @@ def test_a_disk_that_fails_under_way_stops_the_run_before_anything_of_the_round_
     assert told == list(range(len(told)))
     assert 0 < len(told) < ROUNDS
     with Session.resume(tmp_path / "run") as session:
-        assert session.server.t == len(told)
+        assert session.server.t == len(told) + 1  # its frame can be read: somebody may have it
     assert np.array_equal(_carried_out(tmp_path / "run", _run()), uninterrupted)
 
 
@@ -227,7 +227,7 @@ def test_what_training_on_a_model_to_come_found_is_told_after_that_model_and_its
     names = [json.loads(line)["round"] for line in kept.read_text().splitlines()]
     assert names == ([] if broken else [4])
     with Session.resume(path) as session:
-        assert max(session.metrics) == session.server.t == (2 if broken else ROUNDS)
+        assert max(session.metrics) == session.server.t == (3 if broken else ROUNDS)
 
 
 @pytest.mark.parametrize("waiting", ["settle", "wait"])

@@ -54,6 +54,21 @@ def test_workers_built_for_other_users_are_not_asked() -> None:
     assert any(f"worker {NODE + 2} failed the handshake" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("late", "nodes"),
+    [(3.0, [NODE, NODE, NODE + 1, NODE + 1]), (99.0, [NODE, NODE, NODE + 1, NODE + 1]), (999.0, [NODE] * 4)],
+)
+def test_workers_that_are_named_late_are_waited_for(own_time, late: float, nodes: list[int]) -> None:
+    """Whom the first round asks does not depend on how quickly workers start, up to the time of a round."""
+    grid = _grid([ROSTER, ROSTER])
+    every = grid.get_node_ids
+    grid.get_node_ids = lambda: sorted(every())[: 1 + (own_time.monotonic() >= late)]
+    pool = WorkerPool(ROSTER, lambda users: SIZES[users], workers=2)
+    pool.gather(grid, timeout=300.0, limit=5.0)
+    assert pool.nodes_of(np.arange(4)) == nodes
+    assert own_time.monotonic() <= min(late, 300.0) + 1.0
+
+
 def test_no_fit_worker_is_an_error() -> None:
     pool = _pool()
     with pytest.raises(RuntimeError, match="no node that serves a known user"):

@@ -11,9 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from numba.core import caching
 
-from fedmf.compiled import compiled
 from fedmf.noise.domain import Domain
 from fedmf.noise.kernels.cpu import FEWEST_PER_THREAD, TILE, CpuKernels
 from fedmf.noise.kernels.layout import MAX_DIMENSION
@@ -228,9 +226,3 @@ def test_an_empty_vector_is_no_work(kernels):
 def test_noise_is_imported_without_the_compiler():
     probe = "import sys, fedmf.noise; sys.exit('numba' in sys.modules or 'triton' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], timeout=600, check=False).returncode == 0
-
-
-def test_no_folder_for_machine_code_is_no_error(monkeypatch):
-    for implementation in (caching.CacheImpl, caching.CodeLibraryCacheImpl):
-        monkeypatch.setattr(implementation, "_locator_classes", [])
-    assert compiled(lambda x: x + 1)(1) == 2

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import hashlib
 import os
 import re
 import shutil
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -22,8 +25,9 @@ from support.judged_tasks import judged_run
 from support.small_runs import run_small, small_run
 
 import fedmf
-from fedmf.accounting import PrivacyStatement, at_least
+from fedmf.accounting import PrivacyStatement, Verdict, at_least
 from fedmf.cli.app import run
+from fedmf.errors import LedgerError
 from fedmf.noise.key import NoiseKey
 from fedmf.report import RunFigures, read_run, render_report
 from fedmf.report.lines import LineChart, Series
@@ -139,14 +143,21 @@ def test_several_runs_side_by_side_with_the_figures_of_account(
     assert row(page, "privacy.epsilon") == ["8.0", "3.0"]
 
 
+def test_nothing_that_no_record_vouches_for_is_published(runs: Path) -> None:
+    figures = read_run(runs / "one")
+    forged = dataclasses.replace(figures, name="secret_place", metrics={"forged_private": ((1, 1.0),)})
+    for public in (False, True):
+        page = render_report([forged], public=public)
+        assert ("secret_place" in page, "forged_private" in page) == (not public, not public)
+
+
 def test_the_page_that_may_be_public(runs: Path, tmp_path: Path) -> None:
     page_file = tmp_path / "page.html"
     assert run(["report", str(runs / "one"), "--output", str(page_file), "--publish"]) == 0
     assert page_file.stat().st_mode & 0o777 == 0o644
     _, outline = written(page_file)
-    for word in ("realised", "not private", "took part when", "federated_loss", "0.1235"):
+    for word in ("realised", "not private", "took part when", "federated_loss", "0.1235", "accuracy"):
         assert word not in outline.text, word
-    assert "accuracy" in outline.text
     assert "Noise in a round's mean update" in outline.text
 
 
@@ -164,6 +175,9 @@ def test_public_pages_of_runs_that_differ_in_participation_alone_are_the_same(
         (tmp_path / name / "run").mkdir(parents=True)
         record(tmp_path / name / "run" / "ledger.sqlite", header, cohorts)
         figures = read_run(tmp_path / name / "run")
+        with pytest.raises(LedgerError, match=r"cannot be published in a report: .*unauthenticated"):
+            render_report([figures], public=True)
+        figures = replace(figures, statement=replace(figures.statement, verdict=Verdict()))
         pages.append((render_report([figures], public=True), render_report([figures])))
     (busy_public, busy_page), (idle_public, idle_page) = pages
     assert busy_public == idle_public
@@ -219,7 +233,7 @@ def test_the_noise_is_that_of_the_dense_inverse(runs: Path) -> None:
     np.testing.assert_allclose(figures.noise.signal, s["clip_norm"] / length, rtol=1e-12)
 
 
-def test_a_read_only_copy_without_its_key_gives_the_same_page_and_stays_as_it_is(
+def test_a_read_only_copy_without_its_key_says_so_on_the_same_page_and_stays_as_it_is(
     runs: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "one"
@@ -232,7 +246,17 @@ def test_a_read_only_copy_without_its_key_gives_the_same_page_and_stays_as_it_is
         return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(copy.iterdir())}
 
     before = digest()
-    assert render_report([read_run(copy)]) == render_report([read_run(runs / "one")])
+    keyless, whole = render_report([read_run(copy)]), render_report([read_run(runs / "one")])
+    assert "Record: whole as far as this copy knows." in check_page(whole).text
+    assert "authenticated with their keys and whole" in check_page(whole).text
+    assert "Record: UNAUTHENTICATED: " in check_page(keyless).text
+    assert "not all of them authenticated" in check_page(keyless).text
+    for word in ("verified ledgers", "authenticated with their keys"):
+        assert word not in keyless
+    apart = [*difflib.unified_diff(keyless.splitlines(), whole.splitlines(), n=0, lineterm="")]
+    assert (
+        len([line for line in apart if line[0] in "+-" and line[1] not in "+-"]) == 4
+    )  # said above, and below
     assert digest() == before
     copy.chmod(0o755)
 

@@ -17,7 +17,9 @@ from fedmf.noise.kernels import gpu_kernels
 from fedmf.noise.kernels.gpu import TritonKernels
 from fedmf.noise.kernels.transform import fma
 from fedmf.noise.key import NoiseKey
+from fedmf.training.clipping import gpu_kernels as clip_kernels
 from fedmf.training.clipping.gpu import add_clipped_on_gpu
+from fedmf.training.clipping.kernel import BLOCK
 from support.openings import schedule_of
 
 words = gpu_kernels._keystream
@@ -149,3 +151,14 @@ def clip_and_sum(
     total = torch.zeros(width, dtype=torch.int64)
     signs, finite = add_clipped_on_gpu(rows[:, :width], origin, clip_norm, scale, total)
     return total, signs, finite
+
+
+def row_squares(rows: torch.Tensor, width: int, origin: torch.Tensor | None) -> torch.Tensor:
+    """Sums of squares of rows of one block or two."""
+    blocks = -(-width // BLOCK)
+    squares = torch.zeros(len(rows), blocks, dtype=torch.float64)
+    start = rows if origin is None else origin
+    clip_kernels.sum_squares[(len(rows), blocks)](
+        rows, start, squares, rows.stride(0), width, SHIFTED=origin is not None
+    )
+    return squares.cumsum(1)[:, -1]

@@ -162,7 +162,13 @@ def test_the_page_and_the_configurations_are_sweeps(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     cells = {file.stem: len(load_sweep(file).cells) for file in (root / "configs/sweeps").glob("*.toml")}
     clipping = ("epsilon-2", "epsilon-8", "tokens-epsilon-2", "tokens-epsilon-8")
-    assert cells == {"mechanisms": 12, **{f"adaptive-clipping-{name}": 9 for name in clipping}}
+    assert cells == {
+        "mechanisms": 12,
+        "optimizers": 22,
+        "jme-adam": 10,
+        "jme-adam-engines": 18,
+        **{f"adaptive-clipping-{name}": 9 for name in clipping},
+    }
     (tmp_path / "digits.toml").write_text((root / "configs/digits.toml").read_text())
     (tmp_path / "sub").mkdir()
     blocks = re.findall(r"```toml\n(.*?)```", (root / "docs/sweeps.md").read_text(), re.DOTALL)

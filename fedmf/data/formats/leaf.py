@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -18,6 +19,9 @@ from fedmf.data.options import Spread
 from fedmf.data.rows import LabelledRows, partition_by_owner
 
 __all__ = ["Leaf"]
+
+#: Strings of JSON, and what stands between values.
+_STRUCTURE = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}:,]', re.DOTALL)
 
 
 @dataclass
@@ -122,13 +126,56 @@ def _read(folder: Path, people: Sequence[str]) -> _Rows:
 
 def _users_of(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_bytes())
+        content = file.read_bytes()
+        try:
+            whole = json.loads(content)
+        except (ValueError, RecursionError):  # one user's number of too many digits, or nesting too deep
+            return _user_by_user(content)
     except (OSError, ValueError, RecursionError):
         raise ValueError(f"path must hold readable JSON; got {file}, which is not.") from None
-    users = content.get("user_data") if isinstance(content, dict) else None
+    users = whole.get("user_data") if isinstance(whole, dict) else None
     if not isinstance(users, dict):
         raise ValueError(f"path must hold files with an object user_data; got none in {file}.")
     return users
+
+
+def _user_by_user(content: bytes) -> dict[str, Any]:
+    """user_data, each user's value by itself: what cannot be read is that user's loss alone.
+
+    Raises:
+        ValueError: it is not certain what is whose: brackets do not match, or something else is wrong.
+    """
+    whole = _members(content, content.find(b"{"))
+    begin, end = next(((begin, end) for key, begin, end in whole if key == b'"user_data"'), (0, 0))
+    json.loads(content[:begin] + b"{}" + content[end:])  # all else must be as it should
+    users: dict[str, Any] = {}
+    for name, start, stop in _members(content, content.find(b"{", begin, end)):
+        user = json.loads(name)
+        try:
+            users[user] = json.loads(content[start:stop])
+        except (ValueError, RecursionError):
+            users[user] = None
+    return users
+
+
+def _members(content: bytes, start: int) -> Iterator[tuple[bytes, int, int]]:
+    """Keys of the object that begins at ``start``, and where their values begin and end."""
+    depth, key, begin = 0, b"", 0
+    for token in _STRUCTURE.finditer(content, start) if start >= 0 else ():
+        if token[0] in (b"{", b"["):
+            depth += 1
+        elif token[0] in (b"}", b"]"):
+            depth -= 1
+        elif depth == 1 and token[0] == b":":
+            begin = token.end()
+        elif depth == 1 and token[0] != b"," and not begin:
+            key = token[0]
+        if begin and (depth == 0 or (depth == 1 and token[0] == b",")):
+            yield key, begin, token.start()
+            key, begin = b"", 0
+        if depth == 0:
+            return
+    raise ValueError("an object must end.")
 
 
 def _add(rows: _Rows, user: str, own: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedmf.errors import UnsoundSumError
 from fedmf.flower.compat import LinkPull, arrived, is_of_the_link, unusable_reply
 
 __all__ = ["Pull", "Wait", "pull_until"]
@@ -103,6 +104,8 @@ class Pull:
         if not self._one_by_one:
             try:
                 yield from self._pull(message_ids)
+            except UnsoundSumError:  # only a client of this machine raises it, and it ends the run
+                raise
             except Exception as error:  # one of them may be anything
                 self._one_by_one = not self._is_the_link(error)
             else:
@@ -114,6 +117,8 @@ class Pull:
     def _one(self, message_id: str) -> Iterator[Message]:
         try:
             replies = list(self._pull([message_id]))
+        except UnsoundSumError:
+            raise
         except Exception as error:
             self._raised[message_id] += not self._is_the_link(error)
             if self._raised[message_id] >= _ATTEMPTS:

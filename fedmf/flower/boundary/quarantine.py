@@ -19,8 +19,8 @@ class Quarantine:
     fault it was shows.
 
     Guarantees:
-        With limit r ≥ 2, the last r − 1 refusals before a user is out are of that user's own rows, or of
-        replies of that user alone.
+        The last refusal before a user is out, and with limit r ≥ 2 the last r − 1, are of that user's own
+        rows, or of replies of that user alone.
 
     Args:
         limit: r ≥ 1, how many refusals in a row are the last; 0 asks for ever.
@@ -29,11 +29,15 @@ class Quarantine:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._refused: Counter[tuple[int | None, str]] = Counter()
+        self._suspects: set[tuple[int | None, str]] = set()
 
     def refused(self, node: int, users: Iterable[str]) -> list[UserFailure]:
         """Note the refusal of a reply for some users; those for whom it was the last."""
-        last = list[UserFailure]()
+        last, users = list[UserFailure](), list(users)
         for user in users:
+            self._suspects.add((node, user))
+            if self._limit == 1 and len(users) > 1:  # whose fault it was shows when they are asked alone
+                continue
             self._refused[node, user] += 1
             if self._refused[node, user] == self._limit:
                 last.append(
@@ -45,10 +49,11 @@ class Quarantine:
         """Note a reply that was used: refusals are counted anew."""
         for user in users:
             self._refused.pop((node, user), None)
+            self._suspects.discard((node, user))
 
     def is_suspect(self, node: int, user: str) -> bool:
         """Whether the node's last reply about a user was refused: it is to be asked for that user alone."""
-        return self._refused[node, user] > 0
+        return (node, user) in self._suspects
 
     def __contains__(self, node_and_user: tuple[int | None, str]) -> bool:
         """Whether a node is not asked for a user any more."""

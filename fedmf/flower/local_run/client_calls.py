@@ -19,6 +19,7 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedmf.errors import UnsoundSumError
 from fedmf.flower.compat import error_reason
 from fedmf.flower.local_run.generators import fresh_generators, generators_kept, seeded_generators
 from fedmf.flower.local_run.grid import ClientCalls, ClientFailure
@@ -106,7 +107,7 @@ class CallsInProcesses(ClientCalls):
             self._idle.put(worker)
             raise
         self._idle.put(worker)
-        if isinstance(outcome, ClientFailure):
+        if isinstance(outcome, ClientFailure | UnsoundSumError):
             raise outcome
         return outcome
 
@@ -167,7 +168,9 @@ def _serve(client: SeededClient, connection: Connection, inherited: list[Connect
             question = receive(connection)
             try:
                 answer = packed(client(*question))
-            except (Exception, SystemExit) as error:
+            except UnsoundSumError as error:
+                answer = packed(error)
+            except BaseException as error:  # an interrupt is the parent's to see
                 trace = traceback.format_exc()
                 failure = ClientFailure(error_reason(error), f"{type(error).__name__}: {error}", trace)
                 answer = packed(failure)

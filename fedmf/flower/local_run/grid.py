@@ -14,6 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
+from fedmf.errors import UnsoundSumError
 from fedmf.flower.compat import (
     NodeInfo,
     UserConfigValue,
@@ -217,7 +218,9 @@ class InProcessGrid(Grid):
             if context.run_config != self._contexts[node].run_config:
                 raise ValueError("the run config of a context must not be changed; the client did.")
             reply, self._contexts[node] = copied_message(reply), context
-        except (Exception, SystemExit) as error:  # a client's failure must never stop the server
+        except (KeyboardInterrupt, UnsoundSumError):  # the latter is a bug of fedmf: nothing may be released
+            raise
+        except BaseException as error:  # a client's failure must never stop the server
             self._log_failure(error)
             reply = client_error(error.reason if isinstance(error, ClientFailure) else error, envelope)
         set_message_id(reply, f"reply-{next(self._ids)}")

@@ -23,12 +23,12 @@ class WatchedCalls(ClientCalls):
 
     def __init__(self, calls: ClientCalls) -> None:
         self._calls, self.workers = calls, calls.workers
-        console = Console(stderr=True)
+        console = Console(stderr=True, markup=False)
         self._lock = threading.Lock()
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.completed:,.0f} replies"),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             TimeElapsedColumn(),
             console=console,
             transient=True,

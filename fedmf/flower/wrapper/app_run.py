@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from fedmf.accounting import DifferentialPrivacy, PrivacyStatement, build_statement
+from fedmf.accounting import DifferentialPrivacy, PrivacyStatement, Verdict, build_statement
 from fedmf.errors import ConfigError
 from fedmf.flower.wrapper.app_task import FlowerAppTask
+from fedmf.flower.wrapper.execution import as_performed
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.noise import NoiseKey
 from fedmf.runs import (
@@ -71,7 +73,7 @@ class AppRun:
         """
         layout = task.layout
         if (path / LEDGER).is_file():
-            other = difference(read_header(path).run, run.to_dict())
+            other = difference(as_performed(read_header(path).run), run.to_dict())
             if other is not None:
                 raise ConfigError(f"{path} holds another run: {other}. Continue it with its own values.")
             if not lasting:
@@ -126,7 +128,8 @@ class AppRun:
 
     def statement(self) -> PrivacyStatement:
         """Of what was released so far."""
-        return build_statement(self.directory.header, self.directory.ledger, self.directory.evaluations)
+        records = self.directory.header, self.directory.ledger, self.directory.evaluations
+        return replace(build_statement(*records), verdict=Verdict())
 
     def write_statement(self) -> None:
         """Into the run directory."""

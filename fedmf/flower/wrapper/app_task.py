@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
 from fedmf.flower.messages import roster_digest
+from fedmf.flower.wrapper.execution import UNREAD
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.runs import Ranges
-from fedmf.training import Task
+from fedmf.training import LocalSGD, Task
 
 __all__ = ["FlowerAppTask"]
 
@@ -32,6 +34,11 @@ class FlowerAppTask:
     identity: str
     ranges: Ranges
     kind: ClassVar[str] = "flower-app"
+    #: Training is the clients' own.
+    unread: ClassVar[Mapping[str, Collection[str]]] = {
+        "local": {field.name for field in dataclasses.fields(LocalSGD)},
+        "execution": UNREAD.keys(),
+    }
 
     @property
     def users(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from fedmf.flower.wrapper.app_run import AppRun, new_place
 from fedmf.flower.wrapper.app_task import FlowerAppTask
 from fedmf.flower.wrapper.client_evaluation import AskedEvaluation, ClientEvaluation, ClientEvaluationKind
 from fedmf.flower.wrapper.cohort_training import CohortTraining
+from fedmf.flower.wrapper.execution import DEFAULT, performed
 from fedmf.flower.wrapper.identity import NodesAreUsers, UserIdentity
 from fedmf.flower.wrapper.inner_rule import InnerRule, check_inner, check_no_rule
 from fedmf.flower.wrapper.layout import ArrayLayout
@@ -31,7 +33,6 @@ from fedmf.runs import Execution, NoiseMechanism, PrivateEvaluation, Run
 __all__ = ["CorrelatedNoise"]
 
 _log = logging.getLogger("fedmf")
-_EXECUTION: Final = Execution(messages="per-user", users_per_message=1)
 _PRIVATE_EVALUATION: Final = PrivateEvaluation()
 
 
@@ -76,8 +77,9 @@ class CorrelatedNoise(Strategy):
         server_optimizer: a server rule of fedmf in place of the strategy's own, such as `Sgd`, `JmeAdam`
             with private second moments of its own noise, or any object with ``init`` and ``step``; the
             strategy must then be one without a rule, FedAvg or FedProx.
-        execution: how long replies are waited for after the first have come, how often silence is asked again
-            and when useless nodes are not asked any more; messages "per-user".
+        execution: with messages "per-user": ``min_replies`` and ``grace`` (how long replies are waited for
+            after the first have come), ``silent_retries``, ``refusals`` (when useless nodes are not asked any
+            more) and ``handshake_timeout``. Its other fields mean nothing for another's app: refused.
         trusted_subclass: the strategy's class replaces parts of an admitted one, but only to look at results.
 
     Raises:
@@ -108,15 +110,13 @@ class CorrelatedNoise(Strategy):
         max_epsilon: float | None = None,
         user_budgets: str = "",
         server_optimizer: ChosenOptimizer | ServerOptimizer | None = None,
-        execution: Execution = _EXECUTION,
+        execution: Execution = DEFAULT,
         trusted_subclass: bool = False,
         adaptive_clipping: QuantileClipping | None = None,
     ) -> None:
         check_inner(strategy, trusted_subclass)
         if server_optimizer is not None:
             check_no_rule(strategy)
-        if execution.messages != "per-user":
-            raise ConfigError(f"execution must have messages 'per-user'; got {execution.messages!r}.")
         self.inner = strategy
         self._asked = AskedEvaluation(client_evaluation, dict(evaluation_metrics or {}), private_evaluation)
         self.identity = identity or NodesAreUsers(num_users)
@@ -124,7 +124,8 @@ class CorrelatedNoise(Strategy):
             raise ConfigError(
                 f"num_users must be that of the identity, {self.identity.users}; got {num_users}."
             )
-        self._frozen, self._execution, self._optimizer = tuple(frozen), execution, server_optimizer
+        self._frozen, self._optimizer = tuple(frozen), server_optimizer
+        self._execution = performed(execution)
         self._privacy = _checked(
             lambda: UserLevel(
                 clip_norm=clipping_norm,
@@ -256,11 +257,13 @@ class CorrelatedNoise(Strategy):
         Raises:
             ConfigError: more rounds than were planned; nobody is asked.
             RuntimeError: no node answers, or no reply to a round arrived however often it was asked for.
+            LedgerError: a release failed, now or before. Close this strategy and make another one.
         """
         opened, training, evaluation = self.begin(initial_arrays), self._training, self._evaluation
         assert training is not None
         assert evaluation is not None
         server = opened.server
+        server.require_right()
         last = server.horizon if num_rounds is None else num_rounds
         if last > server.horizon:
             raise ConfigError(
@@ -293,8 +296,11 @@ class CorrelatedNoise(Strategy):
                 if evaluate_fn is not None:
                     _keep(result.evaluate_metrics_serverapp, number, evaluate_fn(number, arrays))
                 _log.info("round %d of %d: released", number, last)
-        finally:
-            opened.write_statement()
+        except BaseException:
+            with contextlib.suppress(Exception):  # what stopped the run is what should be seen
+                opened.write_statement()
+            raise
+        opened.write_statement()
         return result
 
 

@@ -147,6 +147,29 @@ def test_a_bad_user_of_leaf_keeps_the_others(tmp_path: Path, own: Any) -> None:
     assert torch.isnan(features).all()
 
 
+UNREADABLE = {
+    "a number of 5,000 digits": '{"x": ['
+    + "[1, 2, 3, 4, 5, 6]," * 3
+    + '[1, 2, 3, 4, 5, 9]], "y": [0, 1, 2, '
+    + "9" * 5000
+    + "]}",
+    "deep nesting": "[" * 100_000 + "]" * 100_000,
+    "no JSON": '{"x": [nothing, "]}", "\\"{"], "y": [1, 2]}',
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_what_no_parser_takes_is_its_users_loss_alone(tmp_path: Path, what: str) -> None:
+    value = Leaf(path=write_leaf(tmp_path), roster=write_roster(tmp_path), **LEAF)
+    clean = value.load()
+    write_leaf(tmp_path, {"u0": "HERE"})
+    for file in (tmp_path / "train").iterdir():
+        file.write_text(file.read_text().replace('"HERE"', UNREADABLE[what]))
+    other = value.load()
+    same_but_for(clean, other, "u0")
+    assert len(everything(other)["u0"][0]) <= 1
+
+
 def test_leaf_files_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"path must hold train/\*.json, as LEAF writes them"):
         Leaf(path=str(tmp_path), **LEAF).load()
@@ -154,7 +177,13 @@ def test_leaf_files_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="HDF5 is not read: take LEAF's JSON"):
         Leaf(path=str(tmp_path), **LEAF).load()
     write_leaf(tmp_path)
-    for content in ("{", "[]", '{"user_data": 3}', "[" * 100_000):
+    unfinished = (
+        '{"user_data": {"u0": {"x": [], "y": []',
+        '{"a": ["user_data"}',
+        '{"user_data": {}} {}',
+        "{}{}",
+    )
+    for content in ("{", "[]", '{"user_data": 3}', "[" * 100_000, *unfinished):
         (tmp_path / "train" / "all_data_0.json").write_text(content)
         with pytest.raises(ValueError, match="path must hold") as caught:
             Leaf(path=str(tmp_path), **LEAF).load()

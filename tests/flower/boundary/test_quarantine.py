@@ -33,6 +33,18 @@ def test_refusals_in_a_row_are_counted_for_each_user_of_a_node() -> None:
     assert not quarantine.refused(7, ["ann"])  # said once
 
 
+def test_one_refusal_of_a_reply_of_several_users_ends_none_of_them() -> None:
+    """Else one user's reply decides whether others take part: condition (S) of docs/check-in.md."""
+    quarantine = Quarantine(1)
+    assert not quarantine.refused(7, ["ann", "bob"])
+    assert not any((7, user) in quarantine for user in ("ann", "bob"))
+    assert all(quarantine.is_suspect(7, user) for user in ("ann", "bob"))
+    assert [failure.user for failure in quarantine.refused(7, ["ann"])] == ["ann"]
+    quarantine.accepted(7, ["bob"])
+    assert (7, "ann") in quarantine
+    assert not quarantine.is_suspect(7, "bob")
+
+
 def test_zero_asks_for_ever() -> None:
     quarantine = Quarantine(0)
     assert not any(quarantine.refused(7, ["ann"]) for _ in range(100))
@@ -71,9 +83,26 @@ def test_a_quarantined_user_is_absent_and_everybody_else_keeps_every_bit(tmp_pat
     ]
 
 
-@pytest.mark.parametrize("refusals", [1, 2])
-def test_a_run_in_which_all_are_quarantined_goes_on_to_its_horizon(refusals: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("refusals", "users_per_message", "asked_times"),
+    [(1, 1, 1), (1, 6, 2), (2, 6, 2)],
+    ids=["1-alone", "1-together", "2-together"],
+)
+def test_a_run_in_which_all_are_quarantined_goes_on_to_its_horizon(
+    refusals: int, users_per_message: int, asked_times: int, tmp_path: Path
+) -> None:
+    """A user takes part in every fourth round. The refusal of a reply of many is the last of none of them,
+    even with limit 1: each is asked once more, alone."""
+    asked: list[int] = []
+
+    def tamper(request: Message, reply: Message) -> Message:
+        asked.append(len(request.content.config_records["config"]["users"]))  # type: ignore[arg-type]
+        return _raise(request, reply)
+
     reports: list[RoundReport] = []
-    run = small_run(TASK, messages="per-user", refusals=refusals, round_timeout=5.0)
-    run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), _raise), reports.append)
-    assert [report.present for report in reports] == [6] * 4 * refusals + [0] * (12 - 4 * refusals)
+    keys = {"refusals": refusals, "users_per_message": users_per_message, "round_timeout": 5.0}
+    run = small_run(TASK, messages="per-user", **keys)
+    run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), tamper), reports.append)
+    assert [report.present for report in reports] == [6] * 4 * asked_times + [0] * (12 - 4 * asked_times)
+    together = [users_per_message] * (24 // users_per_message)
+    assert asked == together + [1] * 24 * (asked_times - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
@@ -14,6 +15,26 @@ from support.whole_apps import BOTH, Ask, asking, keep, kept, part_of, reply_wit
 
 from fedmf.errors import ConfigError
 from fedmf.flower import run_app
+
+
+@BOTH
+def test_nothing_that_a_client_raises_ends_the_run(workers: int) -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        raise GeneratorExit("mine") if part_of(context) else asyncio.CancelledError("mine")
+
+    reasons: list[str] = []
+
+    def body(ask: Ask, context: Context) -> None:
+        reasons.extend(reply.error.reason for reply in ask(0, 1))
+
+    run_app(asking(body), app, num_supernodes=2, workers=workers)
+    assert reasons == [
+        "<class 'asyncio.exceptions.CancelledError'>:<'mine'>",
+        "<class 'GeneratorExit'>:<'mine'>",
+    ]
 
 
 @BOTH

@@ -1,0 +1,80 @@
+"""Ways to carry one run out: which promise each other's bits, and how far the rest may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from fedmf.training.local_sgd import LocalEngine
+
+#: Distance that sums in another order may make in three rounds, in units in the last place (float32) of the
+#: largest number of a release. The largest measured is 5; a user left out of one sum makes 10^6.
+BOUND: Final = 32.0
+#: The same where products are rounded to bfloat16, whose last place is 2^16 of float32's.
+BFLOAT16_BOUND: Final = 32.0 * 2**16
+
+
+@dataclass(frozen=True)
+class Path:
+    """Who computes updates, how they travel, and who asks for them.
+
+    Args:
+        engine: of local training.
+        messages: a sum for a worker's users, or a row a user.
+        users_per_message: with rows, most of a message.
+        workers: slices of a cohort.
+        isolation: whether users are trained in processes of their own.
+        wrapped: as a Flower app around which `CorrelatedNoise` stands, a node a user.
+    """
+
+    engine: LocalEngine = "loop"
+    messages: Literal["slice", "per-user"] = "slice"
+    users_per_message: int | None = None
+    workers: int = 1
+    isolation: Literal["none", "process"] = "none"
+    wrapped: bool = False
+
+    def __str__(self) -> str:
+        if self.wrapped:
+            return f"{self.engine}, CorrelatedNoise"
+        several = "" if self.users_per_message is None else f" of {self.users_per_message}"
+        words = [self.engine, "slices" if self.messages == "slice" else f"rows{several}"]
+        words += [f"{self.workers} workers"] if self.workers > 1 else []
+        return ", ".join(words + (["processes"] if self.isolation == "process" else []))
+
+    @property
+    def same_bits(self) -> Path | None:
+        """The path whose bits this one promises to have; None for one that is compared within the bound.
+
+        With engines "auto" and "loop" a user's update is a function of that user alone, and sums are of
+        integers: neither grouping, nor workers, nor rows of other users in a message, nor a process of its
+        own changes a bit. Processes train no compiled programs, which slices of engine "auto" take.
+        """
+        if self.wrapped or self.engine == "vectorised":
+            return None
+        compiled = self.messages == "slice" and self.engine == "auto"
+        isolation = self.isolation if compiled else "none"
+        plain = replace(self, users_per_message=None, workers=1, isolation=isolation)
+        return None if plain == self else plain
+
+
+#: What all are compared with: one user after another by torch, integers summed where users are trained.
+REFERENCE: Final = Path()
+DEFAULT: Final = Path("auto")
+#: Every subject is carried out on these.
+PATHS: Final = (
+    REFERENCE,
+    DEFAULT,
+    Path("auto", workers=2),
+    Path("vectorised"),
+    Path("auto", "per-user"),
+    Path("auto", "per-user", 1),
+    Path("auto", "per-user", 2, workers=2),
+    Path("vectorised", "per-user"),
+    Path("loop", "per-user"),
+)
+#: Combinations of two subjects are carried out on these.
+FEW: Final = (REFERENCE, DEFAULT)
+#: Those that start processes, for a few subjects.
+PROCESSES: Final = (Path("auto", isolation="process"), Path("auto", "per-user", isolation="process"))
+WRAPPED: Final = Path("loop", "per-user", 1, wrapped=True)

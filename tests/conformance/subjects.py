@@ -1,0 +1,230 @@
+"""What the conformance table computes on every path: a plain run with one value, or two, replaced."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final
+
+import torch
+from support.pair_runs import RecordedPair
+from support.training_cases import examples_of, task_of_kind
+from torch import Tensor, nn
+
+from fedmf.accounting import Canaries, QuantileClipping, UserLevel
+from fedmf.cohorts import (
+    BallsInBinsCohorts,
+    CheckInCohorts,
+    Cohorts,
+    CyclicCohorts,
+    CyclicPoissonCohorts,
+    MinSeparatedCohorts,
+    RandomCohorts,
+)
+from fedmf.factorization import NamedMechanism
+from fedmf.moments import BlockEnergies, DiagonalMoment
+from fedmf.noise import NoiseStorage
+from fedmf.optim import Adam, AdamDebiased, FedAdagrad, FedYogi, JmeAdam, Sgd
+from fedmf.runs import Execution, NoiseMechanism, NotPrivateEvaluation, PrivateEvaluation, Run
+from fedmf.training import LocalSGD, Task, classification
+
+from .paths import Path
+
+#: Examples of each user: one owns none; few make low rank the cheaper program, more the other.
+SIZES: Final = [3, 1, 4, 2, 5, 0, 3, 1, 2, 6, 3, 2]
+ROUNDS, COHORT, SEED = 3, 4, 7
+
+
+def _images() -> Task:
+    """A convolution and a dense layer."""
+    features = torch.randn(sum(SIZES) + 4, 1, 6, 6, generator=torch.Generator().manual_seed(2))
+    labels = (3 * features.mean(dim=(1, 2, 3)).mul(4).sigmoid()).long()
+    dataset = examples_of(features, labels, SIZES, classes=3)
+    torch.manual_seed(3)
+    layers = nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(27, 3)
+    return classification(dataset, nn.Sequential(*layers))
+
+
+class OneByOne(nn.Module):
+    """A module that torch.func cannot batch: what it computes depends on a number read off the examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(6, 4)
+
+    def forward(self, features: Tensor) -> Tensor:
+        scale = 1.0 if float(features.detach().abs().max()) > -1.0 else 0.0
+        return scale * self.dense(features)
+
+
+def _hostile() -> Task:
+    """The dense chain; two users own NaN and infinity."""
+    task = _kind("classification")
+    features = task.dataset.features.clone()  # type: ignore[attr-defined]
+    features[1], features[4] = torch.nan, torch.inf
+    dataset = replace(task.dataset, features=features)  # type: ignore[type-var]
+    return replace(task, dataset=dataset)
+
+
+def _one_by_one() -> Task:
+    dataset = _kind("classification").dataset
+    torch.manual_seed(3)
+    return classification(dataset, OneByOne())
+
+
+def _kind(name: str) -> Task:
+    return task_of_kind(name, SIZES)
+
+
+#: By what computes gradients or sums with engine "auto"; the first is that of all other axes.
+MODELS: Final[dict[str, Callable[[], Task]]] = {
+    "dense chain": lambda: _kind("classification"),
+    "convolutions": _images,
+    "layers": lambda: _kind("regression"),
+    "layers, positions": lambda: _kind("tagging of numbers"),
+    "torch.func": lambda: _kind("multi-label"),
+    "torch.func, text": lambda: _kind("next token"),
+    "one by one": _one_by_one,
+    "hostile users": _hostile,
+}
+OPTIMIZERS: Final[dict[str, Any]] = {
+    "sgd": Sgd(learning_rate=0.5),
+    "sgd, momentum": Sgd(learning_rate=0.5, momentum=0.8, nesterov=True),
+    "fedadagrad": FedAdagrad(learning_rate=0.05),
+    "fedyogi": FedYogi(learning_rate=0.05),
+    "adam": Adam(learning_rate=0.05, relative_epsilon=1.0),
+    "adam-debiased": AdamDebiased(learning_rate=0.05, relative_epsilon=1.0),
+    "jme-adam": JmeAdam(learning_rate=0.05, relative_epsilon=1.0),
+    "jme-adam, coordinate": JmeAdam(learning_rate=0.05, relative_epsilon=1.0, blocks="coordinate"),
+    "jme-adam, channel": JmeAdam(learning_rate=0.05, relative_epsilon=1.0, blocks="channel"),
+    "jme-adam, model": JmeAdam(learning_rate=0.05, relative_epsilon=1.0, blocks="model"),
+    "jme-adam, squared-mean": JmeAdam(learning_rate=0.05, relative_epsilon=1.0, second_form="squared-mean"),
+    "own rule, squares": "diagonal",
+    "own rule, joint-clip": "joint-clip",
+}
+#: One of those that need something else of sums than a mean: the others are functions of the noisy mean.
+_COMBINED: Final = ("sgd", "jme-adam")
+_QUANTILE: Final = QuantileClipping(quantile=0.4, learning_rate=0.7, rounds_per_update=1)
+PARTS: Final[dict[str, Mapping[str, Any]]] = {
+    "none": {},
+    "clip norm": {"clipping": _QUANTILE},
+    "clip norm, unit steps": {"clipping": replace(_QUANTILE, unit_steps=True)},
+    "canaries": {"canaries": Canaries(count=3)},
+    "private evaluation": {"evaluation": PrivateEvaluation(every=2, share=0.2)},
+    "evaluation, not private": {"evaluation": NotPrivateEvaluation()},
+    "float32 storage": {
+        "mechanism": NoiseMechanism(NamedMechanism("bisr"), storage=NoiseStorage("auto", "float32"))
+    },
+    "replace-one": {"privacy": "replace-one"},
+}
+#: Those that change nothing before the noise; they are combined with nothing.
+_ALONE: Final = ("clip norm, unit steps", "evaluation, not private", "float32 storage")
+COHORTS: Final[dict[str, Cohorts]] = {
+    "cyclic": CyclicCohorts(ROUNDS, COHORT),
+    "random": RandomCohorts(ROUNDS, COHORT, min_separation=2),
+    "cyclic-poisson": CyclicPoissonCohorts(ROUNDS, COHORT, min_separation=2),
+    "balls-in-bins": BallsInBinsCohorts(ROUNDS, COHORT),
+    "b-min-sep": MinSeparatedCohorts(ROUNDS, COHORT, min_separation=2),
+    "check-in": CheckInCohorts(
+        ROUNDS, 2, min_separation=2, max_participations=2, rounds_per_day=4, zones=(0, 8, 16), impatient=1.0
+    ),
+}
+LOCAL: Final[dict[str, Mapping[str, Any]]] = {
+    "plain": {},
+    "epochs": {"epochs": 3},
+    "momentum": {"momentum": 0.7, "epochs": 2},
+    "proximal": {"proximal": 0.3, "epochs": 2},
+    "micro-batches": {"micro_batch": 1, "batch_size": 4},
+    "bfloat16": {"precision": "bfloat16"},
+}
+AXES: Final[dict[str, Mapping[str, Any]]] = {
+    "model": MODELS, "optimizer": OPTIMIZERS, "part": PARTS, "cohorts": COHORTS, "local": LOCAL,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is computed: a value of each axis."""
+
+    model: str = "dense chain"
+    optimizer: str = "sgd"
+    part: str = "none"
+    cohorts: str = "cyclic"
+    local: str = "plain"
+
+    def __str__(self) -> str:
+        others = [str(getattr(self, axis)) for axis in AXES if getattr(self, axis) != getattr(PLAIN, axis)]
+        return " × ".join(others) or "plain"
+
+    def run(self, path: Path) -> Run:
+        """The run of this on a path.
+
+        Raises:
+            ConfigError: values that fedmf refuses together.
+        """
+        task = task_of(self.model)
+        values: dict[str, Any] = {
+            "privacy": UserLevel(epsilon=20.0, clip_norm=0.3, noise_seed=SEED), "mechanism": "bisr",
+            **PARTS[self.part],
+        }  # fmt: skip
+        if values["privacy"] == "replace-one":
+            values["privacy"] = UserLevel(
+                epsilon=20.0, clip_norm=0.3, noise_seed=SEED, adjacency="replace-one"
+            )
+        execution = Execution(
+            messages=path.messages,
+            users_per_message=path.users_per_message,
+            workers=path.workers,
+            isolation=path.isolation,
+            evaluate_every=ROUNDS,
+        )
+        local = {"batch_size": 2, "engine": path.engine, **LOCAL[self.local]}
+        optimizer = _optimizer(self.optimizer, task.model.dimension)
+        return Run(
+            task=task, cohorts=COHORTS[self.cohorts], optimizer=optimizer, local=LocalSGD(**local),
+            execution=execution, **values,
+        )  # fmt: skip
+
+
+def _optimizer(name: str, dimension: int) -> Any:
+    if name == "own rule, squares":
+        return RecordedPair(DiagonalMoment(dimension))
+    if name == "own rule, joint-clip":
+        half = dimension // 2
+        return RecordedPair(BlockEnergies([half, dimension - half]), "joint-clip")
+    return OPTIMIZERS[name]
+
+
+@cache
+def task_of(model: str) -> Task:
+    """The task of a model, built once."""
+    return MODELS[model]()
+
+
+PLAIN: Final = Subject()
+
+
+def _one(axis: str, value: str, of: Subject = PLAIN) -> Subject:
+    return replace(of, **{axis: value})
+
+
+def singles() -> list[Subject]:
+    """The plain run, and each value of each axis in it."""
+    found = [_one(axis, value) for axis, values in AXES.items() for value in values]
+    return list(dict.fromkeys(found))
+
+
+def pairs() -> list[Subject]:
+    """Two values that are not those of the plain run; of optimizers those with sums of their own."""
+    found = []
+    for first, second in itertools.combinations(AXES, 2):
+        if {first, second} in ({"part", "local"}, {"cohorts", "local"}):
+            continue  # local training ends where updates are clipped
+        for a, b in itertools.product(AXES[first], AXES[second]):
+            subject = _one(second, b, _one(first, a))
+            new = a != getattr(PLAIN, first) and b != getattr(PLAIN, second)
+            if new and subject.optimizer in _COMBINED and subject.part not in _ALONE:
+                found.append(subject)
+    return found

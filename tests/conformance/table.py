@@ -1,0 +1,153 @@
+"""Carries a subject out on a path, and says of what was released how far it is from what it must be."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path as Folder
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from support.pair_runs import RecordedPair
+
+from fedmf.errors import ConfigError
+from fedmf.flower import run_in_process
+
+from .paths import BFLOAT16_BOUND, BOUND, FEW, PATHS, PROCESSES, REFERENCE, WRAPPED, Path
+from .subjects import PLAIN, Subject, pairs, singles
+from .wrapping import carried_out_wrapped
+
+#: Of a statement, what every path promises alike.
+_PROMISED: Final = (
+    "noise_multiplier", "epsilon_planned", "epsilon_realised", "sampling", "mechanism", "params",
+    "sensitivity", "noise_std", "rounds_released", "realised_max_participations", "realised_min_separation",
+)  # fmt: skip
+#: In memory where there is such a place: the table is about numbers, other tests are about disks.
+_SHARED: Final = "/dev/shm" if Folder("/dev/shm").is_dir() else None
+
+Verdict = Literal["equal", "within the bound", "refused", "differs"]
+
+
+@dataclass(frozen=True)
+class Released:
+    """What a run releases: numbers by name, and what must be equal whatever computes them."""
+
+    numbers: dict[str, NDArray[Any]]
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A subject on a path.
+
+    Args:
+        subject: what was computed.
+        path: how.
+        verdict: of the comparison.
+        ulps: distance from what it was compared with, in units in the last place of its largest number.
+        reason: of a refusal; of a difference what differs.
+    """
+
+    subject: Subject
+    path: Path
+    verdict: Verdict
+    ulps: float = 0.0
+    reason: str = ""
+
+
+def carried_out(subject: Subject, path: Path) -> Released:
+    """What the run of a subject releases on a path.
+
+    Raises:
+        ConfigError: fedmf refuses it.
+    """
+    run = subject.run(path)
+    with tempfile.TemporaryDirectory(dir=_SHARED) as folder:
+        if path.wrapped:
+            return Released(*carried_out_wrapped(run, Folder(folder) / "run", _PROMISED))
+        with run.start(Folder(folder) / "run") as session:
+            run_in_process(session)
+            numbers = {"model": session.server.parameters.numpy().copy()}
+            if session.evaluator is not None:
+                numbers["private evaluations"] = session.evaluator._released.copy()
+            if run.clipping.adapts:
+                last = session.directory.ledger.metrics()[run.cohorts.rounds]
+                numbers["clip norm"] = np.array([last["clip_norm"]])
+            facts = {
+                "who took part": sorted(session.directory.ledger.participations()),
+                "who failed": sorted(_failed(session.directory.path)),
+            }
+            statement = session.statement().to_dict()
+    if isinstance(run.optimizer, RecordedPair):
+        numbers["second moments"] = run.optimizer.seconds()
+    return Released(numbers, {**facts, **{name: statement.get(name) for name in _PROMISED}})
+
+
+def _failed(path: Folder) -> Iterator[tuple[int, str]]:
+    for line in (path / "failures.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        yield row.get("round", row.get("t")), str(row["user"])
+
+
+def ulps(found: NDArray[Any], expected: NDArray[Any]) -> float:
+    """max|a − b| in units in the last place, as float32, of the largest |b|; infinite for other shapes."""
+    if found.shape != expected.shape or not (np.isfinite(found).all() and np.isfinite(expected).all()):
+        return np.inf
+    if not found.size:
+        return 0.0
+    unit = np.spacing(np.float32(max(np.abs(expected).max(), 1e-30)))
+    return float(np.abs(found.astype(np.float64) - expected.astype(np.float64)).max() / unit)
+
+
+def judged(subject: Subject, path: Path, found: Released, expected: Released) -> Cell:
+    """Compare with the path whose bits were promised, else within the bound with the reference."""
+    for name, fact in found.facts.items():
+        if name in expected.facts and fact != expected.facts[name]:
+            shown = f"{name}: {fact!r}, not {expected.facts[name]!r}"
+            return Cell(subject, path, "differs", np.inf, shown[:300])
+    if found.numbers.keys() != expected.numbers.keys():
+        names = ", ".join(sorted(found.numbers.keys() ^ expected.numbers.keys()))
+        return Cell(subject, path, "differs", np.inf, f"released by one path alone: {names}")
+    if all(np.array_equal(found.numbers[name], expected.numbers[name]) for name in found.numbers):
+        return Cell(subject, path, "equal")
+    far = {name: ulps(found.numbers[name], expected.numbers[name]) for name in found.numbers}
+    name, most = max(far.items(), key=lambda item: item[1])
+    bound = BFLOAT16_BOUND if subject.local == "bfloat16" else BOUND
+    if path.same_bits is None and most <= bound:
+        return Cell(subject, path, "within the bound", most)
+    promised = "the bits of " + str(path.same_bits) if path.same_bits else f"{bound:g} ulps of {REFERENCE}"
+    return Cell(subject, path, "differs", most, f"{name}: {most:.3g} ulps; promised: {promised}")
+
+
+def cells(subject: Subject, paths: Sequence[Path]) -> list[Cell]:
+    """A subject on these paths, and on those that they are compared with."""
+    done: dict[Path, Released | str] = {}
+
+    def outcome(path: Path) -> Released | str:
+        if path not in done:
+            try:
+                done[path] = carried_out(subject, path)
+            except (ConfigError, NotImplementedError) as error:
+                done[path] = str(error)
+        return done[path]
+
+    found = []
+    for path in paths:
+        mine, theirs = outcome(path), outcome(path.same_bits or REFERENCE)
+        if isinstance(mine, str):
+            found.append(Cell(subject, path, "refused", reason=mine))
+        elif isinstance(theirs, str):
+            found.append(Cell(subject, path, "differs", np.inf, f"the path it is compared with: {theirs}"))
+        else:
+            found.append(judged(subject, path, mine, theirs))
+    return found
+
+
+def planned() -> list[tuple[Subject, tuple[Path, ...]]]:
+    """The whole table: every subject with the paths it is carried out on."""
+    processes = {PLAIN: PROCESSES, Subject(optimizer="jme-adam"): PROCESSES}
+    table = [(one, (*PATHS, WRAPPED, *processes.get(one, ()))) for one in singles()]
+    return table + [(both, FEW) for both in pairs()]

@@ -1,0 +1,116 @@
+"""The same run as a Flower app: clients that train as the run does, `CorrelatedNoise` around FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from numpy.typing import NDArray
+from support.pair_runs import RecordedPair
+from torch import Tensor
+
+from fedmf.accounting import QuantileClipping, UserLevel
+from fedmf.errors import ConfigError
+from fedmf.flower import CorrelatedNoise, InProcessGrid
+from fedmf.records import Ledger
+from fedmf.runs import NotPrivateEvaluation, PrivateEvaluation, Run, local_trainer
+
+#: What a run has and a wrapped app has no argument for.
+NOT_OFFERED = "CorrelatedNoise has no argument for "
+
+
+def wrapped(run: Run, path: Path) -> CorrelatedNoise:
+    """The strategy whose arguments are the values of a run.
+
+    Raises:
+        ConfigError: it has no argument for one of them.
+    """
+    privacy, evaluation = run.privacy, run.evaluation
+    assert isinstance(privacy, UserLevel)
+    if run.canaries.count:
+        raise ConfigError(NOT_OFFERED + "canaries.")
+    if isinstance(evaluation, NotPrivateEvaluation):
+        raise ConfigError(
+            NOT_OFFERED + "fedmf's evaluation without noise, the inner strategy's own is asked."
+        )
+    asked: dict[str, Any] = {}
+    if isinstance(evaluation, PrivateEvaluation):
+        ranges = evaluation.ranges(run.task_source.build())
+        asked = {
+            "client_evaluation": "private", "evaluation_metrics": ranges, "private_evaluation": evaluation,
+        }  # fmt: skip
+    return CorrelatedNoise(
+        FedAvg(), epsilon=privacy.epsilon or 0.0, delta=privacy.delta, clipping_norm=privacy.clip_norm,
+        adjacency=privacy.adjacency, noise_seed=privacy.noise_seed, amplified=privacy.amplified,
+        num_users=run.task_source.users, users_per_round=run.cohorts.size, num_rounds=run.cohorts.rounds,
+        cohorts=run.cohorts, mechanism=run.noise, run_dir=path, server_optimizer=run.optimizer,
+        adaptive_clipping=run.clipping if isinstance(run.clipping, QuantileClipping) else None, **asked,
+    )  # fmt: skip
+
+
+def clients(run: Run) -> ClientApp:
+    """An app whose node p trains and judges user p as the run does."""
+    task, app = run.task_source.build(), ClientApp()
+    trainer = local_trainer(run, task)
+
+    def received(message: Message, context: Context) -> tuple[Tensor, str]:
+        arrays = message.content["arrays"]
+        assert isinstance(arrays, ArrayRecord)
+        values = {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
+        return task.model.flatten(values), task.dataset.user_ids[int(context.node_config["partition-id"])]
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        flat, user = received(message, context)
+        t = int(message.content["config"]["server-round"]) - 1  # type: ignore[index]
+        update = trainer.updates(flat, [user], t)[0]  # type: ignore[attr-defined]
+        sent = {name: Array(tensor.numpy()) for name, tensor in task.model.unflatten(flat + update).items()}
+        content = {"arrays": ArrayRecord(sent), "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        flat, user = received(message, context)
+        assert isinstance(run.evaluation, PrivateEvaluation)
+        ranges = run.evaluation.ranges(task)
+        row = trainer.judge(flat, [user], run.evaluation.loss_bound)[0][0].tolist()
+        said = {
+            name: low + (value + 1) / 2 * (high - low)
+            for value, (name, (low, high)) in zip(row, ranges.items(), strict=True)
+        }
+        return Message(RecordDict({"metrics": MetricRecord({**said, "num-examples": 1})}), reply_to=message)
+
+    return app
+
+
+def carried_out_wrapped(
+    run: Run, path: Path, promised: Sequence[str]
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Numbers released by the app of a run, and facts that it shares with the run."""
+    task = run.task_source.build()
+    strategy = wrapped(run, path)
+    grid = InProcessGrid(clients(run), nodes=run.task_source.users)
+    initial = task.model.unflatten(task.model.initial())
+    result = strategy.start(
+        grid=grid, initial_arrays=ArrayRecord({n: Array(v.numpy()) for n, v in initial.items()})
+    )
+    assert result.arrays is not None
+    values = {name: torch.from_numpy(array.numpy().copy()) for name, array in result.arrays.items()}
+    numbers: dict[str, NDArray[Any]] = {"model": task.model.flatten(values).numpy()}
+    opened = strategy.begin(result.arrays)
+    if opened.evaluator is not None:
+        numbers["private evaluations"] = opened.evaluator._released.copy()
+    statement = strategy.statement().to_dict()
+    strategy.close()
+    with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
+        if run.clipping.adapts:
+            numbers["clip norm"] = np.array([ledger.metrics()[run.cohorts.rounds]["clip_norm"]])
+    if isinstance(run.optimizer, RecordedPair):
+        numbers["second moments"] = run.optimizer.seconds()
+    return numbers, {name: statement.get(name) for name in promised}
