@@ -72,8 +72,11 @@ class Underway:
         self._begun, self._taken, self._done = False, threading.Lock(), threading.Event()
 
     def begin(self) -> None:
-        """Start the thread."""
-        threading.Thread(target=self._do, name="fedmf-commit").start()
+        """Start the thread; where none is to be had (a limit of the system), do the work now."""
+        try:
+            threading.Thread(target=self._do, name="fedmf-commit").start()
+        except RuntimeError:
+            self._do()
         self._begun = True
 
     def _do(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,7 +69,7 @@ class ReleaseRight:
 
     def __init__(self, error: type[ValueError]) -> None:
         self._error = error
-        self._depth = 0
+        self._within = threading.local()  # a commit under way is a release of its own
         #: Why nothing may be released any more, one line.
         self.lost: str | None = None
 
@@ -89,7 +90,8 @@ class ReleaseRight:
             BaseException: whatever else was raised; the right is lost too.
         """
         self.require()
-        self._depth += 1
+        depth = getattr(self._within, "depth", 0)
+        self._within.depth = depth + 1
         try:
             yield
         except BaseException as error:
@@ -99,8 +101,8 @@ class ReleaseRight:
                 f"{what} failed ({reason}); this process releases nothing more. "
                 f"Resume: {what} counts if it is whole on the disk."
             )
-            if known and self._depth == 1:
+            if known and depth == 0:
                 raise type(error)(self.lost) from error
             raise
         finally:
-            self._depth -= 1
+            self._within.depth = depth

@@ -232,11 +232,12 @@ class PrivateServer:
         with right.exercise(what):
             made = self._made(total, users)
 
-        def commit() -> None:
-            with right.exercise(what):
-                made.commit()
+            def commit() -> None:
+                with right.exercise(what):
+                    made.commit()
 
-        self._under_way.begin(replace(made, commit=commit))
+            self._under_way.take(replace(made, commit=commit))
+        self._under_way.begin()
 
     def wait(self) -> None:
         """Wait until no commit is under way; from any thread. What one raised is left to `settle`."""

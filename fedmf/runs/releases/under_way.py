@@ -47,11 +47,14 @@ class RoundUnderWay:
         """The round, while there is one."""
         return None if self._coming is None else self._coming[0]
 
-    def begin(self, made: Made) -> None:
-        """Let the commit of a round be under way."""
-        underway = Underway(made.commit)
-        self._coming = made, underway  # before it begins: whatever interrupts, the round is waited for
-        self._directory.begin(underway)
+    def take(self, made: Made) -> None:
+        """Take a round over: from here on, whatever interrupts, `wait` and `settle` see to its commit."""
+        self._coming = made, Underway(made.commit)
+
+    def begin(self) -> None:
+        """Let the commit of the round that was taken be under way."""
+        assert self._coming is not None
+        self._directory.begin(self._coming[1])
 
     def wait(self) -> None:
         """Wait until no commit is under way; from any thread. What one raised is left to `settle`."""
