@@ -30,7 +30,7 @@ from jobs import DOCUMENTED, Job, releases_shown
 from retries import RETRIES, Reader, Retrying
 from system_calls import SUPPORTED, Call, traced
 from tqdm import tqdm
-from trials import Disturbed, chosen_jobs, emptied, table, tried
+from trials import Disturbed, chosen_jobs, emptied, table, tried, unheard
 
 _REFUSED, _UNEXPECTED = 3, 4
 
@@ -80,11 +80,11 @@ FAULTS = (
     Fault("read-only from then on", errno.EROFS, True, _CHANGES),
     Fault("no descriptors, once", errno.EMFILE, False, frozenset(("create",))),
 )
-#: With a reader beside, one at a time is enough: what is tried again must find a disk that works.
+#: With a reader beside: what ends a commit.
 READER_FAULTS = {
     fault.name: fault
     for fault in (
-        *(fault for fault in FAULTS if not fault.lasting and fault.error != errno.EMFILE),
+        *(fault for fault in FAULTS if fault.error in (0, errno.ENOSPC, errno.EIO)),
         Fault("input/output error in a sync, once", errno.EIO, False, frozenset(("sync",))),
     )
 }
@@ -92,8 +92,14 @@ READER_FAULTS = {
 Decide = Callable[[Call], int | None]
 
 
-def disturbed(job: Job, place: Path, decide: Callable[[Call], int | None]) -> Disturbed:
+def disturbed(job: Job, place: Path, decide: Decide) -> Disturbed:
     """How a job under faults ends, and how many releases others may have seen."""
+    how, said = _traced_job(job, place, decide)
+    return how, releases_shown(said)
+
+
+def _traced_job(job: Job | Retrying, place: Path, decide: Decide) -> tuple[str, bytes]:
+    """Do what is left of a job under faults: how it ends, and what it tells."""
     said = b""
 
     def watching(call: Call) -> int | None:
@@ -109,7 +115,7 @@ def disturbed(job: Job, place: Path, decide: Callable[[Call], int | None]) -> Di
         os.close(reading)
         os.close(writing)
     names = {0: "went on", _REFUSED: "one line", -signal.SIGKILL: "died"}
-    return names.get(status, f"ENDED {status}"), releases_shown(said)
+    return names.get(status, f"ENDED {status}"), said
 
 
 def _in_one_line(job: Job | Retrying, place: Path, say: int) -> None:
@@ -138,6 +144,8 @@ def looked_at(job: Retrying, fault: Fault, place: Path, every: int) -> Counter[s
         calls += fault.meets(call)
 
     emptied(place)
+    unheard(job, place)  # here: processes forked later find what it loads
+    emptied(place)
     _watched(job, place, Reader(job, place), counting)
     found: Counter[str] = Counter()
     places = range(0, calls, every)
@@ -165,23 +173,9 @@ def looked_at(job: Retrying, fault: Fault, place: Path, every: int) -> Counter[s
 
 def _watched(job: Retrying, place: Path, reader: Reader, decide: Decide) -> str:
     """Do what is left of a job; the reader hears what it tells."""
-    said = b""
-
-    def watching(call: Call) -> int | None:
-        nonlocal said
-        if call.name == "say":
-            said += call.content
-        return decide(call)
-
-    reading, writing = os.pipe()
-    try:
-        status = traced(lambda: _in_one_line(job, place, writing), place, watching)
-    finally:
-        os.close(reading)
-        os.close(writing)
+    how, said = _traced_job(job, place, decide)
     reader.hear(said)
-    names = {0: "went on", _REFUSED: "one line", -signal.SIGKILL: "died"}
-    return names.get(status, f"ENDED {status}")
+    return how
 
 
 def read_beside(only: str, faults: Sequence[str], every: int) -> None:

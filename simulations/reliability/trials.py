@@ -14,7 +14,7 @@ import torch
 from jobs import Job, caches, stream, training
 from tqdm import tqdm
 
-__all__ = ["Disturbed", "chosen_jobs", "emptied", "table", "tried", "undisturbed"]
+__all__ = ["Disturbed", "chosen_jobs", "emptied", "table", "tried", "undisturbed", "unheard"]
 
 
 class Named(Protocol):
@@ -23,6 +23,15 @@ class Named(Protocol):
     @property
     def name(self) -> str:
         """Shown."""
+        ...
+
+
+class Goes(Protocol):
+    """What does something in a directory and tells a descriptor."""
+
+    @property
+    def go(self) -> Callable[[Path, int], object]:
+        """All that is left to be done."""
         ...
 
 
@@ -47,12 +56,17 @@ def emptied(place: Path) -> None:
 
 def undisturbed(job: Job, place: Path) -> object:
     """What is left of all that a job still has to do there; nobody hears it."""
+    unheard(job, place)
+    return job.result(place)
+
+
+def unheard(job: Goes, place: Path) -> None:
+    """Do what is left of a job in this process; nobody hears it."""
     silent = os.open(os.devnull, os.O_WRONLY)
     try:
         job.go(place, silent)
     finally:
         os.close(silent)
-    return job.result(place)
 
 
 def tried(
