@@ -17,6 +17,7 @@ from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
 from fedmf.runs import Run, Session, local_trainer, run_of
+from fedmf.runs.tables import render_toml
 from fedmf.training import Task, classification, regression
 
 #: (request, reply) → the reply that is sent.
@@ -85,6 +86,12 @@ def small_run(task: Task | None = None, **named: object) -> Run:
     """The small run with some keys replaced, and a task of its own if one is given."""
     run = run_of(dotted(**{**SMALL, **named}))
     return run if task is None else dataclasses.replace(run, task=task)
+
+
+def write_config(path: Path, **overrides: object) -> Path:
+    """The small run with four bands and some keys replaced, as a configuration file."""
+    path.write_text(render_toml(small_run(**{"mechanism": "bisr", "bands": 4, **overrides})))
+    return path
 
 
 def schedule_of(run: Run) -> CohortSchedule:
