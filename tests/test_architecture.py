@@ -17,7 +17,7 @@ import fedmf
 
 PACKAGE = Path(__file__).resolve().parents[1] / "fedmf"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
-MOST_LINES = 330
+MOST_LINES = 400
 
 #: Rooms from the ground up; a room may import itself and rooms on lower floors, never its neighbours.
 FLOORS = (

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         selection_epsilon,
     )
     from fedmf.accounting.continuations import RESTORED, LostRounds, lost_rounds
-    from fedmf.accounting.disclosure import Deployment, as_yaml, nist_fields, nist_table, registry_entry
     from fedmf.accounting.evaluation_plan import (
         EvaluationPlan,
         evaluation_count,
@@ -65,10 +64,10 @@ if TYPE_CHECKING:
         Privacy,
         UserLevel,
     )
-    from fedmf.accounting.published import Restatement, gallery, restate, zcdp_epsilon
     from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_privacy
     from fedmf.accounting.recorded import ParticipationSummary
     from fedmf.accounting.release import PairRelease, RunRelease, SecondForm, SecondStream, SumRelease
+    from fedmf.accounting.restatement import Restatement, restate, zcdp_epsilon
     from fedmf.accounting.rounding import at_least, at_most
     from fedmf.accounting.statement import (
         OPERATING_SYSTEM_KEY,
@@ -119,7 +118,6 @@ __all__ = [
     "Clipping",
     "CohortLaw",
     "ComposedStatement",
-    "Deployment",
     "DifferentialPrivacy",
     "EpsilonBin",
     "EvaluationPlan",
@@ -160,7 +158,6 @@ __all__ = [
     "allowed_patterns",
     "amplified_run",
     "as_json",
-    "as_yaml",
     "at_least",
     "at_most",
     "build_joint_statement",
@@ -177,7 +174,6 @@ __all__ = [
     "detection_percent",
     "evaluation_count",
     "evidence_of",
-    "gallery",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",
@@ -188,14 +184,11 @@ __all__ = [
     "laid_out",
     "leakage_bound",
     "lost_rounds",
-    "nist_fields",
-    "nist_table",
     "odds_factor",
     "odometer_epsilon",
     "planned_mu",
     "planned_statement",
     "realised_privacy",
-    "registry_entry",
     "remaining_epsilons",
     "render",
     "render_document",

@@ -17,11 +17,11 @@ from fedmf.accounting.gaussian import adjacency_factor, gaussian_epsilon
 from fedmf.accounting.privacy import DifferentialPrivacy, Privacy
 from fedmf.accounting.release import (
     PairRelease,
+    RoundedRelease,
     RunRelease,
     SecondStream,
     SumRelease,
 )
-from fedmf.accounting.rounded_release import RoundedRelease
 from fedmf.cohorts import Cohorts, SampledCohorts
 from fedmf.factorization import Mechanism, Sensitivity, factorization_from_dict
 from fedmf.participation import Participation

@@ -14,7 +14,7 @@ import typer
 from fedmf.cli import account, audit, data, design, export, init, report, restate, simulate, stream, sweep
 from fedmf.cli.interruption import Interruption
 from fedmf.cli.reproduce import reproduce
-from fedmf.cli.statements import keygen, registry, verify
+from fedmf.cli.statements import keygen, verify
 from fedmf.errors import PlatformError, one_line
 from fedmf.version import __version__
 
@@ -43,7 +43,6 @@ application.command("sweep")(sweep.sweep)
 application.command("reproduce")(reproduce)
 application.command("verify")(verify)
 application.command("keygen")(keygen)
-application.command("registry")(registry)
 
 
 def _show_version(wanted: bool) -> None:

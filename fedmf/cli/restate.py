@@ -54,13 +54,6 @@ def restate(
     against: list[str] = typer.Option(
         _AGAINST, "--against", metavar="NAME", help="Mechanisms to compare with at the same ε; repeatable."
     ),
-    gallery: bool = typer.Option(
-        False,
-        "--gallery",
-        help="What published deployments give, with their sources, and exit.",
-        is_eager=True,
-        callback=lambda wanted: _show_gallery(wanted),
-    ),
     as_json: bool = typer.Option(False, "--json", help="Print a JSON object."),
 ) -> None:
     """Say what a published mechanism really gives: exact ρ, μ and ε, and the error of others at that ε.
@@ -92,38 +85,6 @@ def restate(
         typer.echo(json.dumps({**found.figures, "at_the_same_epsilon": others}, indent=2))
     else:
         _show(found, others)
-
-
-def _show_gallery(wanted: bool) -> None:
-    if not wanted:
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    from fedmf.accounting import at_least, gallery
-
-    console, rows = Console(markup=False), gallery()
-    if not console.is_terminal:
-        console = Console(width=170, markup=False)
-    table = Table()
-    for column in ("deployment", "mechanism", "n, k, b", "σ", "δ", "published", "ρ", "ε", "ε replace-one"):
-        table.add_column(column)
-    for row in rows:
-        zero_out, replace_one = row["adjacency"].values()
-        contract = (row[name] for name in ("rounds", "max_participations", "min_separation"))
-        table.add_row(
-            f"{row['name']}, {row['year']}",
-            row["mechanism"],
-            ", ".join(map(str, contract)),
-            str(row["noise_multiplier"]),
-            str(row["delta"]),
-            f"ρ {at_least(row['published']['rho'], 4)}, ε {at_least(row['published']['epsilon'], 4)}",
-            *(at_least(value, 4) for value in (zero_out["rho"], zero_out["epsilon"], replace_one["epsilon"])),
-        )
-    console.print(table)
-    for source in dict.fromkeys(row["source"] for row in rows):
-        console.print(f"source: {source}", highlight=False)
-    raise typer.Exit
 
 
 def _chosen(

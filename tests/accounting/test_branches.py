@@ -12,8 +12,7 @@ from support.oracles import patterns
 
 from fedmf.accounting.continuations import Continuation, JointRecord
 from fedmf.accounting.realised import realised_privacy
-from fedmf.accounting.release import PairRelease, SecondStream, SumRelease
-from fedmf.accounting.rounded_release import RoundedRelease
+from fedmf.accounting.release import PairRelease, RoundedRelease, SecondStream, SumRelease
 from fedmf.factorization import Dense, Factorization, Toeplitz, identity
 from fedmf.factorization.matrices.toeplitz import InverseToeplitz
 from fedmf.factorization.sensitivity.branches import Branches, BranchGram, Segment

@@ -152,3 +152,60 @@ def test_matrices_that_are_no_strategy(matrix: NDArray[np.float64], message: str
 def test_another_horizon_is_refused() -> None:
     with pytest.raises(ValueError, match="rounds"):
         restate(kary_tree(8, 2), CONTRACT, SIGMA, DELTA)
+
+
+def production_estimates(rounds: int) -> NDArray[np.float64]:
+    """Row t: how the noise of prefix t is made of the nodes' noises, by the rule of the production code.
+
+    A buffer holds a value for each complete block of the prefix, smallest last. A new leaf is merged with the
+    last block as long as both are of one level ℓ: u = n + ½(u_left + u_right), n the noise of the parent. The
+    prefix adds u/(2 − 2^{−ℓ}) for each block. Written from the description of the algorithm; shares nothing
+    with fedmf.
+    """
+    nodes = 0
+    buffer: list[tuple[int, dict[int, float]]] = []
+    prefixes = []
+    for _ in range(rounds):
+        level, value = 0, {nodes: 1.0}
+        nodes += 1
+        while buffer and buffer[-1][0] == level:
+            _, left = buffer.pop()
+            merged = {nodes: 1.0}
+            nodes += 1
+            for half in (left, value):
+                for node, weight in half.items():
+                    merged[node] = merged.get(node, 0.0) + weight / 2
+            level, value = level + 1, merged
+        buffer.append((level, value))
+        prefixes.append(
+            {node: weight / (2 - 0.5**height) for height, block in buffer for node, weight in block.items()}
+        )
+    made = np.zeros((rounds, nodes))
+    for t, weights in enumerate(prefixes):
+        made[t, list(weights)] = list(weights.values())
+    return made
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 7, 16, 61])
+def test_the_online_tree_is_the_estimator_that_ran_in_production(rounds: int) -> None:
+    """Equal covariance of all prefixes: the same distribution, so the same privacy."""
+    N = production_estimates(rounds)
+    B = np.tril(np.ones((rounds, rounds))) @ np.linalg.inv(tree(rounds, full=False).materialize())
+    np.testing.assert_allclose(B @ B.T, N @ N.T, rtol=1e-10, atol=1e-12)
+    if rounds > 2:
+        full = np.tril(np.ones((rounds, rounds))) @ np.linalg.inv(tree(rounds).materialize())
+        assert not np.allclose(full @ full.T, N @ N.T, rtol=1e-3)
+
+
+def test_the_figures_of_the_first_launch_in_production() -> None:
+    """Tree aggregation of 2022: published ρ 0.81 and ε 8.90 at δ = 1e-10 (docs/restate.md)."""
+    contract = Participation(2000, 6, 314)
+    nodes, online = (restate(tree(2000, full=full), contract, 7.0, 1e-10) for full in (True, False))
+    figures = nodes.figures["adjacency"]["zero-out"]
+    assert nodes.sensitivity.value**2 == pytest.approx(79, rel=1e-12)
+    assert figures["rho"] == pytest.approx(79 / 98, rel=1e-12)
+    assert math.ceil(100 * figures["rho"]) / 100 == 0.81
+    assert round(figures["epsilon_by_rho"], 2) == 8.90
+    assert round(figures["epsilon"], 2) == 8.53
+    assert online.sensitivity.value**2 < 70.302  # what the estimator drops is not paid for
+    assert round(online.epsilon(), 2) == 7.99

@@ -15,7 +15,7 @@ from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import Recorder, client_for, linear_task, run_small, small_run
 
 from fedmf.accounting import PairRelease, Plan, RunHeader, user_privacy
-from fedmf.accounting.rounded_release import RoundedRelease
+from fedmf.accounting.release import RoundedRelease
 from fedmf.errors import ConfigError
 from fedmf.factorization import rounding_shift
 from fedmf.flower.local_run.grid import InProcessGrid
