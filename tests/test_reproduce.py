@@ -24,7 +24,16 @@ items, reading, verdicts, all_items = map(
 sys.path.remove(str(FOLDER))
 CATALOGUE = all_items.CATALOGUE
 #: Pages that are no results of one script: times of a machine, and sweeps by `fedmf sweep`.
-NO_ITEMS = {"engine", "scale", "design", "compare_jax_privacy", "language", "lora", "disclosure", "jme-adam"}
+NO_ITEMS = {
+    "engine",
+    "scale",
+    "design",
+    "compare_jax_privacy",
+    "language",
+    "lora",
+    "jme-adam",
+    "optimizers",
+}
 
 
 def test_a_part_of_the_list_agrees_and_is_current(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from relative_energy_error import released_variances, squared_biases, squared_variances
 
 from fedmf.factorization.matrices.closed_form import identity
 from fedmf.factorization.matrices.closed_form import square_root as plain_root
@@ -28,6 +27,7 @@ from fedmf.noise.domain import Domain
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.source import GaussianSource
+from fedmf.optim.second_moment_weight import released_variances, squared_biases, squared_variances
 from fedmf.participation import Participation
 from fedmf.workload.toeplitz import exponential
 

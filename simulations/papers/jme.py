@@ -46,7 +46,7 @@ FIGURES: Final = (
         ),
         unknown="the CNN; what σ multiplies: the ε of a Gaussian mechanism over 10 epochs without "
         "amplification is taken (its table's ε assume sampling, which no theorem covers with a second "
-        "stream); joint clipping is in `simulations/optimizers/` alone",
+        "stream); joint clipping is not in the package",
         needs="CIFAR-10 from the hub, a GPU",
     ),
 )

@@ -169,18 +169,6 @@ _ITEMS = (
         unrun="it is minutes of streams",
     ),
     Item(
-        "optimizers", _OURS, "private optimizers", "digits and two synthetic problems, ε = 1 … 8",
-        ("optimizers.md", "optimizers-digits.png", "optimizers-scaled-blocks.png"),
-        ("optimizers/training.py", "--tables"),
-        ("optimizers/training.py", "--problem", "digits", "--problem", "scaled blocks", "--tables"),
-        kept=("optimizers.jsonl",),
-        unrun="runs are kept ones, hours of training; tables and pictures are made anew",
-    ),
-    Item(
-        "optimizers-predicted", _OURS, "predicted noise of v", "scaled blocks, three horizons of tensors",
-        ("optimizers-predicted.md",), (), ("optimizers/predicted.py",), unrun="it takes minutes of gradients",
-    ),
-    Item(
         "unbounded-streams", _OURS, "streams without a horizon", "t = 10² … 10⁴, k = 1 and 10",
         ("unbounded-streams.md", "unbounded-streams.png"), (), ("moments/unbounded.py",),
         unrun="it takes minutes of optimisation",
