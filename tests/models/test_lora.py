@@ -6,14 +6,13 @@ import builtins
 import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 from support.named_features import exact_update
 from torch import Tensor, nn
-from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 import fedmf
 from fedmf.data import InMemoryDataset, NamedStructures, TensorStructure, each
@@ -22,11 +21,16 @@ from fedmf.models import FlatModel, LogitsOf, mlp, with_lora
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_token, preflight
 from fedmf.training.gradients import FunctionalGradient, LoopGradient
 
+if TYPE_CHECKING:
+    from transformers import BertForSequenceClassification, GPT2LMHeadModel
+
 TOKENS, LENGTH, USERS, EACH = 40, 6, 6, 5
 PLAN = LocalSGD(epochs=2, batch_size=2, learning_rate=0.1, seed=5)
 
 
 def gpt2(seed: int = 0, attention: str = "eager") -> GPT2LMHeadModel:
+    from transformers import GPT2Config, GPT2LMHeadModel  # seconds, which other processes are spared
+
     config = GPT2Config(
         **{"vocab_size": TOKENS, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2},
         **{"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0},
@@ -38,6 +42,8 @@ def gpt2(seed: int = 0, attention: str = "eager") -> GPT2LMHeadModel:
 
 
 def bert() -> BertForSequenceClassification:
+    from transformers import BertConfig, BertForSequenceClassification
+
     config = BertConfig(
         **{"vocab_size": TOKENS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2},
         **{"intermediate_size": 32, "max_position_embeddings": 16, "num_labels": 3},

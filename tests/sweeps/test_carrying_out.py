@@ -53,6 +53,11 @@ def test_values_are_those_of_single_runs(result: SweepResult, tmp_path: Path) ->
         assert single(result.sweep, at, dict(found.tuned), seed, tmp_path / f"{at}") == found.values[seed]
 
 
+def test_what_is_chosen_has_the_best_of_the_means_that_were_found(result: SweepResult) -> None:
+    for found in result.cells:
+        assert found.tuned == result.sweep.candidates[found.tuning.index(max(found.tuning))]
+
+
 def test_what_is_chosen_has_the_best_mean_over_tuning_seeds(result: SweepResult, tmp_path: Path) -> None:
     found = result.cells[4]
     means = [
