@@ -37,7 +37,8 @@ class NoiseMechanism:
         storage: in which precision and how much memory past noise is kept.
 
     Raises:
-        ValueError: w is out of range, or the objective unknown.
+        ValueError: the choice is neither (a name alone, or a factorization alone), w is out of range, or the
+            objective unknown.
     """
 
     choice: MechanismChoice = field(default_factory=lambda: NamedMechanism("banded-toeplitz"))
@@ -48,6 +49,11 @@ class NoiseMechanism:
     storage: NoiseStorage = field(default_factory=NoiseStorage)
 
     def __post_init__(self) -> None:
+        if not callable(getattr(self.choice, "build", None)):
+            raise ValueError(
+                "C (choice) must be NamedMechanism(name, params) or GivenFactorization(C); got "
+                f"{self.choice!r}. A run takes a name or a factorization alone as its mechanism, too."
+            )
         Objective.parse(self.objective)
         if not 0 <= self.second_moment_importance < math.inf:
             raise ValueError(

@@ -175,7 +175,8 @@ def verdict_of(
         last, due = evaluations.last_round(), header.plan.evaluation.least_released_by(rounds)
         if (here := 0 if last is None else last + 1) < due:
             missing = (
-                f"{EVALUATION_LEDGER} holds {here} evaluations; after {rounds} rounds there must be {due}"
+                f"{EVALUATION_LEDGER} holds {here} evaluations; after {rounds} rounds there must be at least "
+                f"{due}"
             )
             found.append((Fault.TAIL_MISSING, missing))
     if not ledger.authenticated:
