@@ -96,8 +96,8 @@ class LowRankProgram:
         """Multiply-adds of a user who owns so many examples, beyond those that every program needs; infinite
         without examples, and where the factors of its update are larger than the weights.
 
-        Products of rows with rows, E²·(inputs + outputs) a layer and epoch, count nine times: they go over
-        short vectors, and are there in steps and in the update. (Measured when the norm took products too.)
+        Products of rows with rows, E²·(inputs + outputs) a layer and epoch, count five times: they go over
+        short vectors (measured beside `FusedProgram.cost`, docs/low-rank.md).
         """
         epochs, sides = (
             self._local.epochs,
@@ -106,7 +106,7 @@ class LowRankProgram:
         implied = examples * (sides[0] + epochs * sum(sides[1:]))
         if not 0 < implied < sum(layer.weight.numel() for layer, _ in self._layers):
             return math.inf
-        return 9.0 * epochs * examples**2 * sum(sides)
+        return 5.0 * epochs * examples**2 * sum(sides)
 
     def received(self, origin: Tensor) -> ReceivedChain:
         """The model of a round: θ_t, shape (d,), float32."""
