@@ -15,8 +15,6 @@ from typing import Any
 
 from fedmf.kept_files import KeptFiles, cache_directory
 
-__all__ = ["compiled", "fused_multiply_add", "inlined"]
-
 _IMPORT = re.compile(r"^from ([\w.]+) import (\([^)]*\)|.*)$", re.MULTILINE)
 _LARGEST, _MOST = 2**26, 2**29
 

@@ -6,17 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = [
-    "ConfigError",
-    "HorizonExceededError",
-    "LedgerError",
-    "ParticipationViolation",
-    "PlatformError",
-    "UnsoundSumError",
-    "one_line",
-    "rebuilding",
-]
-
 _MOST_CHARACTERS: Final = 2000
 
 

@@ -23,7 +23,6 @@ try:
 except ImportError:
     raise PlatformError from None
 
-__all__ = ["KeptFiles", "cache_directory"]
 
 _MAGIC = b"fedmf kept file 1\n"
 _DIGEST = 32

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["LONGEST_LINE", "LineCutter", "TooLong"]
-
 #: Most bytes of a line that is read: 16 MiB.
 LONGEST_LINE: Final = 1 << 24
 _BEGINNING: Final = 64

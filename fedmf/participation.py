@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["LARGEST_HORIZON", "Adjacency", "Participation"]
-
 #: How neighbouring data sets differ in one user: its rows become zero, or become those of another user.
 Adjacency = Literal["zero-out", "replace-one"]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "Matrix", "Vector"]
-
 Array = NDArray[np.float64]
 """Real numbers of any shape."""
 

@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-__all__ = ["Value", "by_kind", "check_choices", "check_sizes", "check_whole", "dotted", "value_of"]
-
 
 class Value:
     """A frozen dataclass of one kind among several that may stand in the same place.

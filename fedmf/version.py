@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["SOFTWARE", "__version__"]
-
 #: As in pyproject.toml, which Flower reads; a package that Flower unpacks has no installed metadata.
 __version__: Final = "0.1.0"
 

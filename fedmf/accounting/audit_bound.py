@@ -11,8 +11,6 @@ from scipy.special import betaincinv, ndtri
 
 from fedmf.accounting.gaussian import gaussian_epsilon
 
-__all__ = ["LeakageBound", "binomial_upper", "leakage_bound"]
-
 
 @dataclass(frozen=True)
 class LeakageBound:

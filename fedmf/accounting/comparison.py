@@ -25,8 +25,6 @@ from fedmf.factorization import (
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload, parse_workload
 
-__all__ = ["design"]
-
 # A coordinate of one round on one 2.5 GHz core, measured with simulations/benchmarks/noise.py.
 _NANOSECONDS_PER_DRAW = 10.0
 _NANOSECONDS_PER_STORED = 2.0

@@ -14,8 +14,6 @@ from fedmf.accounting.recorded import ParticipationRecord
 from fedmf.errors import LedgerError
 from fedmf.factorization import Branches
 
-__all__ = ["RESTORED", "Continuation", "JointRecord", "LostRounds", "continuations_of", "lost_rounds"]
-
 #: The entry of an opening's note that says what was released after the backup from which a run goes on.
 RESTORED = "restored"
 

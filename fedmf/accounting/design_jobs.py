@@ -14,8 +14,6 @@ from typing import Any, Self
 
 from fedmf.factorization import THREAD_LIMITS, MechanismChoice, single_threaded
 
-__all__ = ["Job", "Row", "rows_of"]
-
 Row = dict[str, Any]
 #: The row of a choice; a `ValueError` says that it has none.
 RowOf = Callable[[MechanismChoice], Row]

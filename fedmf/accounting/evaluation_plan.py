@@ -18,8 +18,6 @@ from fedmf.factorization import Mechanism, Sensitivity, factorization_from_dict,
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload, parse_workload
 
-__all__ = ["EvaluationPlan", "evaluation_count", "joint_multiplier", "shared_multipliers"]
-
 #: The joint multiplier is rounded down, and the two it is made of are rounded up, by far more than rounding.
 _DOWN: Final = 1 - 2.0**-48
 _UP: Final = 1 + 2.0**-38

@@ -9,8 +9,6 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Pattern", "PatternTable", "distinct_patterns"]
-
 Pattern = tuple[int, ...]
 
 

@@ -27,8 +27,6 @@ from fedmf.factorization import Mechanism, Sensitivity, factorization_from_dict
 from fedmf.participation import Participation
 from fedmf.values import value_of
 
-__all__ = ["Plan"]
-
 _FIXED: Final = FixedClipping()
 
 

@@ -10,8 +10,6 @@ from fedmf.accounting.unit import EXAMPLE, USER, Unit
 from fedmf.participation import Adjacency
 from fedmf.values import Value, by_kind
 
-__all__ = ["PRIVACY", "DifferentialPrivacy", "ExampleLevel", "NoPrivacy", "Privacy", "UserLevel"]
-
 
 @dataclass(frozen=True)
 class Privacy(Value):

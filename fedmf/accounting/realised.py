@@ -23,8 +23,6 @@ from fedmf.accounting.release import RunRelease
 from fedmf.accounting.rounding import double_at_least
 from fedmf.factorization import Branches
 
-__all__ = ["QUANTILES", "EpsilonBin", "RealisedPrivacy", "realised_privacy"]
-
 QUANTILES: Final = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 _BINS: Final = 20
 

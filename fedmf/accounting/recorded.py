@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from fedmf.accounting.patterns import PatternTable
 from fedmf.participation import Participation
 
-__all__ = ["ParticipationRecord", "ParticipationSummary", "RecordOpening"]
-
 
 @dataclass(frozen=True)
 class ParticipationSummary:

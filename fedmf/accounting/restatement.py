@@ -23,8 +23,6 @@ from fedmf.factorization import (
 from fedmf.participation import Participation
 from fedmf.workload import parse_workload
 
-__all__ = ["Restatement", "both_adjacencies", "restate", "zcdp_epsilon"]
-
 #: What a square root and a quotient may have rounded up.
 _DOWN: Final = 1 - 2.0**-50
 

@@ -6,8 +6,6 @@ import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 
-__all__ = ["at_least", "at_most", "double_at_least"]
-
 
 def at_least(value: float, digits: int = 6) -> str:
     """The number rounded up: for ε, δ, μ, ρ and sensitivities, and for noise that somebody still has to add.

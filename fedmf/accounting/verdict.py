@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from fedmf.errors import LedgerError
 
-__all__ = ["WHOLE", "Fault", "Verdict"]
-
 WHOLE: Final = "whole as far as this copy knows"
 
 

@@ -30,8 +30,6 @@ from fedmf.participation import Participation
 from fedmf.records import unguarded
 from fedmf.runs import PrivateServer, Run, RunDirectory, plan_run
 
-__all__ = ["Audit", "SummedReleases", "audit", "worst_canary"]
-
 #: How much longer than the clip norm a canary's update is: an audit of a clip that clips nothing must fail.
 _EXCESS = 1e3
 

@@ -22,8 +22,6 @@ from fedmf.flower import SentMessage, watched_messages
 from fedmf.records import unguarded
 from fedmf.runs import FunctionTask, Run
 
-__all__ = ["audit_canary_runs"]
-
 #: Behaviours after which a user whose update does not depend on the model contributes nothing.
 SILENT: Final = ("empty", "raise", "memory", "nan", "inf", "wrong-shape", "wrong-dtype", "wrong-rows")
 

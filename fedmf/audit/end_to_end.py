@@ -15,8 +15,6 @@ from fedmf.audit.worlds import Command
 from fedmf.errors import ConfigError
 from fedmf.runs import Run
 
-__all__ = ["USUAL", "EndToEnd", "audit_end_to_end"]
-
 #: What part two tries unless told otherwise.
 USUAL: Final = (
     "raise",

@@ -10,8 +10,6 @@ import numpy as np
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 
-__all__ = ["HUB_BEHAVIOURS", "TABLE_BEHAVIOURS", "write_hub", "write_roster", "write_table"]
-
 _ROWS, _WIDTH, _CLASSES = 6, 4, 3
 _NAMES: Final = "abcd"
 Line = bytes

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from fedmf.data import FederatedDataset
 
-__all__ = ["BEHAVIOURS", "HostileDataset", "read_script", "write_script"]
-
 Examples = tuple[Tensor, Tensor]
 _SECONDS: Final = 0.2
 

@@ -23,8 +23,6 @@ from fedmf.errors import ConfigError
 from fedmf.optim import Sgd
 from fedmf.runs import Run, dotted_keys
 
-__all__ = ["HostileWorld", "hostile_worlds", "shift_interval"]
-
 
 @dataclass(frozen=True)
 class HostileWorld:

@@ -18,8 +18,6 @@ from fedmf.audit.tasks import FUNCTION, TASKS
 from fedmf.runs import Run, clipped_sums, run_of
 from fedmf.training import LocalTrainer
 
-__all__ = ["STAGES", "Hostile", "Stage"]
-
 #: A user of the run by index, and how its data misbehave.
 Hostile = tuple[int, str]
 

@@ -16,8 +16,6 @@ from fedmf.models import Mlp
 from fedmf.runs import FunctionTask
 from fedmf.training import Task, classification
 
-__all__ = ["CANARIES", "FUNCTION", "LINEAR", "TASKS", "audit_task"]
-
 #: What ``[task] function`` names.
 FUNCTION: Final = "fedmf.audit:audit_task"
 #: The task whose users' updates do not depend on the model.

@@ -24,8 +24,6 @@ from fedmf.records import Ledger, load_state, unguarded
 from fedmf.runs import LEDGER, VERDICTS, render_toml
 from fedmf.training import METRICS
 
-__all__ = ["Command", "Leaving", "Verdict", "compare", "differences", "observe"]
-
 #: A command line: arguments to exit code.
 Command = Callable[[Sequence[str]], int]
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fedmf.accounting import PrivacyStatement, RunHeader, UserCosts, Verdict
     from fedmf.records import Ledger
 
-__all__ = ["account", "costs_of", "tell_verdict"]
-
 
 def account(
     run_dirs: list[Path] = typer.Argument(

@@ -18,8 +18,6 @@ from fedmf.cli.statements import keygen, verify
 from fedmf.errors import PlatformError, one_line
 from fedmf.version import __version__
 
-__all__ = ["application", "main"]
-
 application = typer.Typer(
     name="fedmf",
     help="User-level differentially private federated learning with correlated noise.",

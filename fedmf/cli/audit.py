@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from fedmf.audit import Audit, EndToEnd
     from fedmf.runs import CanaryFinding, Run
 
-__all__ = ["audit"]
-
 
 def audit(
     config: Path = typer.Argument(

@@ -11,8 +11,6 @@ import typer
 if TYPE_CHECKING:
     from fedmf.data import PartitionSummary
 
-__all__ = ["data"]
-
 
 def data(
     config: Path = typer.Argument(..., metavar="CONFIG.toml", help="Run configuration."),

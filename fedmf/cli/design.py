@@ -14,8 +14,6 @@ import typer
 if TYPE_CHECKING:
     from fedmf.cohorts import Forecast
 
-__all__ = ["AdjacencyName", "design", "parse_parameters"]
-
 
 #: Above this many rounds the row for a range of separations takes minutes.
 _LARGEST_ROBUST: Final = 4096

@@ -13,8 +13,6 @@ from rich.table import Table
 from fedmf.accounting import at_least
 from fedmf.factorization import Objective
 
-__all__ = ["GrowingTable", "print_table"]
-
 _NUMBERS = ("sensitivity", "noise multiplier", "stored vectors", "regenerated", "ns/coord.")
 _ALWAYS = {"RMSE": "rmse", "MaxSE": "max_se"}
 

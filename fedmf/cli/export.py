@@ -8,8 +8,6 @@ import typer
 
 from fedmf.cli.account import tell_verdict
 
-__all__ = ["export"]
-
 
 def export(
     run_dir: Path = typer.Argument(

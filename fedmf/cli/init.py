@@ -6,8 +6,6 @@ from pathlib import Path
 
 import typer
 
-__all__ = ["CASES", "init"]
-
 #: What one may start from: files of ``configs/start``, and what the first line of each says.
 CASES = ("digits", "text", "amplified", "private-evaluation", "table")
 

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-__all__ = ["Interruption", "going_on"]
-
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 #: Seconds after which a command that has not ended is interrupted again.
 _PAUSE: Final = 2.0

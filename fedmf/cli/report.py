@@ -9,8 +9,6 @@ import typer
 from fedmf.cli.account import tell_verdict
 from fedmf.errors import ConfigError
 
-__all__ = ["report"]
-
 
 def report(
     run_dirs: list[Path] = typer.Argument(

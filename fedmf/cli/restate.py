@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from fedmf.factorization import Factorization, MechanismChoice
     from fedmf.participation import Participation
 
-__all__ = ["restate"]
 
 _AGAINST = ["banded-toeplitz", "blt", "bisr", "identity"]
 

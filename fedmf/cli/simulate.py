@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from fedmf.flower import RoundReport
     from fedmf.runs import Run, Session, TensorBoard
 
-__all__ = ["simulate"]
-
 
 class Engine(StrEnum):
     """Where client apps run."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fedmf.moments import PrivateGaussian
     from fedmf.streaming import Settings
 
-__all__ = ["stream"]
-
 
 class InputFormat(StrEnum):
     """How rows are written."""

@@ -13,8 +13,6 @@ import typer
 if TYPE_CHECKING:
     from fedmf.moments import PrivateGaussian
 
-__all__ = ["conclusion", "how_to_go_on", "progress_view", "show_counts", "state_directory"]
-
 
 def conclusion(
     statement: Mapping[str, Any],

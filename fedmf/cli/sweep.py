@@ -13,8 +13,6 @@ from fedmf.cli.interruption import going_on
 if TYPE_CHECKING:
     from fedmf.sweeps import Sweep, SweepResult, TrialSweep
 
-__all__ = ["sweep"]
-
 
 def sweep(
     file: Path = typer.Argument(

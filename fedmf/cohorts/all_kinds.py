@@ -14,8 +14,6 @@ from fedmf.cohorts.kinds import (
 )
 from fedmf.values import by_kind
 
-__all__ = ["COHORTS"]
-
 COHORTS: Final = by_kind(
     CyclicCohorts,
     RandomCohorts,

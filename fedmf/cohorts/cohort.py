@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from fedmf.participation import Participation
 
-__all__ = ["CohortSchedule"]
-
 
 class CohortSchedule(ABC):
     """Who is asked in which round, under a participation contract.

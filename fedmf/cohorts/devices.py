@@ -24,8 +24,6 @@ from fedmf.errors import ConfigError
 from fedmf.participation import Participation
 from fedmf.values import check_whole
 
-__all__ = ["CheckInCohorts"]
-
 
 @dataclass(frozen=True)
 class CheckInCohorts(Cohorts):

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from fedmf.cohorts.cohort import CohortSchedule
 from fedmf.participation import Participation
 
-__all__ = ["CyclicSchedule", "FixedSizeSchedule", "RandomSchedule", "cyclic_participation"]
-
 
 class FixedSizeSchedule(CohortSchedule):
     """Exactly m users in every round. The seed is public: it protects nothing."""

@@ -12,16 +12,6 @@ from fedmf.cohorts.sampled import BallsInBins, CyclicPoisson, MinSeparationSampl
 from fedmf.participation import LARGEST_HORIZON, Participation
 from fedmf.values import Value, check_whole
 
-__all__ = [
-    "BallsInBinsCohorts",
-    "Cohorts",
-    "CyclicCohorts",
-    "CyclicPoissonCohorts",
-    "MinSeparatedCohorts",
-    "RandomCohorts",
-    "SampledCohorts",
-]
-
 
 @dataclass(frozen=True)
 class Cohorts(Value, ABC):

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from fedmf.cohorts.cohort import CohortSchedule
 from fedmf.participation import Participation
 
-__all__ = ["BallsInBins", "CyclicPoisson", "MinSeparationSampling", "SampledSchedule"]
-
 _LABEL = b"fedmf cohorts, version 1\x00"
 
 

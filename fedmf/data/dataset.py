@@ -13,8 +13,6 @@ from torch import Tensor
 
 from fedmf.data.structure import ExampleStructure, Features, TensorStructure, structure_of
 
-__all__ = ["FederatedDataset", "TestOwner"]
-
 #: Whose a test part is: examples that no user of the run ever owned, those of people who are no users of the
 #: run, or examples taken from the users of the run, which no noise covers.
 TestOwner = Literal["nobody", "held-out users", "training users"]

@@ -14,8 +14,6 @@ from fedmf.data.public_input import PublicInput, in_words
 from fedmf.data.user_ids import NumberedUsers
 from fedmf.values import check_sizes
 
-__all__ = ["Digits"]
-
 
 @dataclass(frozen=True)
 class Digits(SpreadOptions):

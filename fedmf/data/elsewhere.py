@@ -13,8 +13,6 @@ from torch import Tensor
 from fedmf.data.dataset import FederatedDataset, TestOwner
 from fedmf.data.structure import ExampleStructure, Features, each
 
-__all__ = ["RosterDataset"]
-
 
 class RosterDataset(FederatedDataset):
     """The users of a run by name alone; their examples are on nodes, and no number of them is known here.

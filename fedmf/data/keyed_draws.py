@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-__all__ = ["KeyedDraws", "normals", "quantile_levels", "sixteen_bits"]
-
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _LEVELS = 1 << 16
 

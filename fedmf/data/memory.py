@@ -17,8 +17,6 @@ from fedmf.data.dataset import FederatedDataset, TestOwner
 from fedmf.data.partitions import Partition
 from fedmf.data.structure import Features, each, named
 
-__all__ = ["InMemoryDataset"]
-
 
 @dataclass(frozen=True, eq=False)
 class InMemoryDataset(FederatedDataset):

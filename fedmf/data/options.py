@@ -25,8 +25,6 @@ from fedmf.data.partitions import (
 from fedmf.data.public_input import PublicInput
 from fedmf.values import Value, check_choices, check_whole
 
-__all__ = ["PARTITIONS", "DatasetOptions", "Spread", "SpreadOptions"]
-
 #: Partitions that need labels and a generator, no more.
 Spread = Literal["iid", "dirichlet", "dirichlet-sizes", "power-law", "shards", "each-example"]
 

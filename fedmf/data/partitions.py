@@ -11,22 +11,6 @@ from typing import Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "Partition",
-    "apportion",
-    "check_alpha",
-    "check_exponent",
-    "check_users",
-    "pareto_quantiles",
-    "partition_by_dirichlet_sizes",
-    "partition_by_label",
-    "partition_by_power_law",
-    "partition_by_shards",
-    "partition_by_size",
-    "partition_each",
-    "partition_evenly",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Partition(Sequence[NDArray[np.int64]]):

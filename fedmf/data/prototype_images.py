@@ -15,8 +15,6 @@ from fedmf.data.public_input import PublicInput, in_words
 from fedmf.data.user_ids import NumberedUsers
 from fedmf.values import check_sizes, check_whole
 
-__all__ = ["Prototypes"]
-
 _MOST_NUMBERS: Final = 1 << 33
 
 

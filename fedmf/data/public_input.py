@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["PublicInput", "in_words"]
-
 
 @dataclass(frozen=True)
 class PublicInput:

@@ -10,20 +10,6 @@ from typing import Any, Self, TypeAlias
 import torch
 from torch import Tensor
 
-__all__ = [
-    "ExampleStructure",
-    "Features",
-    "NamedStructures",
-    "TensorStructure",
-    "device_of",
-    "each",
-    "joined",
-    "named",
-    "row_count",
-    "split_rows",
-    "structure_of",
-]
-
 #: A tensor, shape (examples, …), or a mapping of such tensors by the names of the model's arguments. A data
 #: set's structure says which; no static type does, as with any tree of tensors.
 Features: TypeAlias = Any

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from fedmf.data.dataset import FederatedDataset
 
-__all__ = ["PartitionSummary", "summarise"]
-
 _LEVELS: Final = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
 _CHUNK: Final = 100_000
 

@@ -19,8 +19,6 @@ from fedmf.data.public_input import PublicInput, in_words
 from fedmf.data.user_ids import NumberedUsers
 from fedmf.values import check_whole
 
-__all__ = ["Synthetic", "SyntheticDataset"]
-
 #: Held-out users have numbers from here on, which no configuration reaches.
 _FIRST_TEST_USER: Final = 1 << 40
 _MOST_TEST_USERS: Final = 500

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self, overload
 
-__all__ = ["NumberedUsers"]
-
 
 class NumberedUsers(Sequence[str]):
     """The ids ``user-000`` … of U users, in O(1) memory; they sort like their numbers.

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from fedmf.flower.boundary import checked_array
 
-__all__ = ["TensorArray", "array_record", "checked_tensor", "tensor_of"]
-
 
 class TensorArray(Array):
     """A Flower array that holds a tensor and turns it into bytes only when bytes are asked for.

@@ -24,8 +24,6 @@ from fedmf.flower.private_evaluation import private_reply
 from fedmf.runs import NamedTask, Run, Scalar, clipped_sums, local_trainer, run_of
 from fedmf.training import ClippedSums, Task, Trainer, checked_sum, evaluate_users
 
-__all__ = ["app", "make_client_app", "node_client_app"]
-
 
 def share_of(context: Context, users: Sequence[str]) -> Sequence[str]:
     """Of the users of a task that every node has whole: those whose index is ``partition-id`` modulo

@@ -14,8 +14,6 @@ from fedmf.flower.messages import RejectedReply, check_header, request_content
 from fedmf.runs import not_private
 from fedmf.training import METRICS, ExampleTotals, Task, UserFailure
 
-__all__ = ["CohortEvaluation", "evaluation_reply", "read_evaluation_reply"]
-
 _METRICS, _CONFIG, _EXAMPLES = "metrics", "config", "examples"
 #: What sums of shares may be off by.
 _ROUNDING: Final = 1e-9

@@ -9,8 +9,6 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-__all__ = ["ForwardedGrid"]
-
 
 class ForwardedGrid(Grid):
     """Another grid under another class.

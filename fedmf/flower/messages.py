@@ -14,28 +14,6 @@ from fedmf.flower.arrays import array_record, checked_tensor, tensor_of
 from fedmf.flower.boundary import shown
 from fedmf.training import UserFailure, copied_vector
 
-__all__ = [
-    "ROSTER",
-    "USERS",
-    "RejectedReply",
-    "Request",
-    "asks_for_roster",
-    "check_header",
-    "hosted_users",
-    "hosted_users_reply",
-    "question",
-    "read_failures",
-    "read_request",
-    "read_rows_reply",
-    "read_slice_reply",
-    "request_content",
-    "roster_digest",
-    "roster_reply",
-    "rows_reply",
-    "served_roster",
-    "slice_reply",
-]
-
 _ARRAYS, _CONFIG = "arrays", "config"
 _PARAMETERS, _ROWS, _FAILURES = "parameters", "rows", "failures"
 #: The two questions of a handshake: which users are yours; which roster were you built with?

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from fedmf.flower.messages import ROSTER, RejectedReply, roster_digest, served_roster
 from fedmf.flower.population import Assignment, handshakes
 
-__all__ = ["WorkerPool", "longest_first"]
-
 
 def longest_first(sizes: NDArray[np.int64], workers: int) -> NDArray[np.int64]:
     """Spread tasks over equal workers: the largest first, each to the worker with the least work so far.

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from fedmf.flower.boundary import Claims, Enrolment, Handshakes, ServedUsers
 from fedmf.flower.messages import USERS, RejectedReply, hosted_users, question
 
-__all__ = ["Assignment", "Population", "handshakes"]
-
 #: How many users that are not on the roster one node may claim before all its claims are refused.
 _MOST_STRANGERS: Final = 1000
 #: How many lines one handshake may make.

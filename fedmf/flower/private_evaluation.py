@@ -15,8 +15,6 @@ from fedmf.flower.messages import Request, read_failures, rows_reply, slice_repl
 from fedmf.runs import PrivateEvaluator
 from fedmf.training import FixedPointSum, Trainer, UserFailure
 
-__all__ = ["PrivateCohortEvaluation", "private_reply"]
-
 
 class PrivateCohortEvaluation:
     """Asks a cohort of its own what the released model is worth, and releases the answer with noise.

@@ -16,8 +16,6 @@ from fedmf.flower.client_app import cached_trainer, make_client_app
 from fedmf.flower.simulation import Observer, run_on_grid, worker_pool
 from fedmf.runs import Execution, Run, Scalar, Session, dotted_keys
 
-__all__ = ["backend_config", "run_on_ray", "worker_items"]
-
 
 def run_on_ray(session: Session, observer: Observer = lambda _report, _row: None) -> None:
     """Run a session on Flower's simulation engine: a cohort is cut into ``workers`` slices, one an actor.

@@ -17,8 +17,6 @@ from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
 from fedmf.runs import Execution, LocalCheck, run_of
 
-__all__ = ["app", "run_directory"]
-
 app = ServerApp()
 
 _log = logging.getLogger("flwr")

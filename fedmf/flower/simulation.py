@@ -23,8 +23,6 @@ from fedmf.flower.traffic import watch
 from fedmf.runs import NotPrivateEvaluation, Session, local_trainer
 from fedmf.training import example_counts
 
-__all__ = ["Observer", "run_in_process", "run_on_grid", "worker_pool"]
-
 _log = logging.getLogger("fedmf")
 
 #: Called after each round with its report and, if the round was evaluated, its metrics.

@@ -27,8 +27,6 @@ from fedmf.flower.private_evaluation import PrivateCohortEvaluation
 from fedmf.runs import Execution, PrivateServer
 from fedmf.training import FixedPointSum, UserFailure
 
-__all__ = ["CorrelatedNoiseStrategy", "RoundReport"]
-
 _log = logging.getLogger("fedmf")
 
 _EXECUTION: Final = Execution()

@@ -13,8 +13,6 @@ from torch import Tensor
 from fedmf.flower.arrays import tensor_of
 from fedmf.flower.forwarded_grid import ForwardedGrid
 
-__all__ = ["SentMessage", "WatchedGrid", "watch", "watched_messages"]
-
 
 @dataclass(frozen=True, eq=False)
 class SentMessage:

@@ -14,8 +14,6 @@ from typing import Any, Final, Self
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FlatModel"]
-
 #: Names under which normalisation layers keep statistics of the data they saw.
 _STATISTICS: Final = re.compile(r"(^|\.)(running_(mean|var)|num_batches_tracked)$")
 

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from fedmf.errors import ConfigError
 
-__all__ = ["LogitsOf", "with_lora"]
-
 
 class LogitsOf(nn.Module):
     """The tensor ``logits`` of what a model returns, as models of transformers do.

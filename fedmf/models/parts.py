@@ -9,8 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["LastPosition", "MeanPosition", "Positions", "Recurrent", "Residual", "SelfAttention"]
-
 
 class Residual(nn.Module):
     """x ↦ shortcut(x) + body(x).

@@ -7,8 +7,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FirstPosition", "Sinusoids"]
-
 
 class Sinusoids(nn.Module):
     """√width·x + sine and cosine waves of the position, whose lengths grow geometrically to 10,000·2π.

@@ -21,8 +21,6 @@ from fedmf.moments.mechanism import (
 )
 from fedmf.participation import Participation
 
-__all__ = ["CS", "IME", "PP", "cs", "ime", "pp"]
-
 
 def ime(
     first: Factorization,

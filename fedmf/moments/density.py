@@ -12,8 +12,6 @@ from fedmf.factorization import query_variances
 from fedmf.moments.mechanism import MomentMechanism
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = ["GaussianEstimate", "gaussian_estimate", "mean_noise_variances"]
-
 
 @dataclass(frozen=True, eq=False)
 class GaussianEstimate:
@@ -124,9 +122,14 @@ class RunningMoments(Protocol):
     """First and second moment of one step, as tensors or arrays."""
 
     @property
-    def first(self) -> Any: ...
+    def first(self) -> Any:
+        """Estimate of the mean, shape (d,)."""
+        ...
+
     @property
-    def second(self) -> Any: ...
+    def second(self) -> Any:
+        """Estimate of the second moment, shape (d, d)."""
+        ...
 
 
 def gaussian_estimate(release: RunningMoments, noise_variance: float | None = None) -> GaussianEstimate:

@@ -22,16 +22,6 @@ from fedmf.factorization import (
 from fedmf.moments.weights import default_weight
 from fedmf.participation import Participation
 
-__all__ = [
-    "JME",
-    "MomentMechanism",
-    "MomentMethod",
-    "MomentWeight",
-    "checked_multiplier",
-    "jme",
-    "separate_sensitivities",
-]
-
 
 @dataclass(frozen=True)
 class MomentWeight:

@@ -10,8 +10,6 @@ from fedmf.moments.baselines import CS, IME, PP
 from fedmf.moments.mechanism import JME, MomentMechanism, MomentMethod
 from fedmf.participation import Participation
 
-__all__ = ["METHODS", "mechanism_from_dict"]
-
 #: Every method by name.
 METHODS: Final[Mapping[str, MomentMethod]] = {method.name: method for method in (JME, IME, CS, PP)}
 

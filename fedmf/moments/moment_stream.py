@@ -15,8 +15,6 @@ from fedmf.moments.second_moment import SecondMoment
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseKey, NoiseStream
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = ["MomentBlock", "MomentRelease", "MomentStream"]
-
 Workload = ToeplitzWorkload | MatrixWorkload
 #: Rows this much over ζ, as float32 rounding makes them, are scaled back to ζ instead of refused.
 _NORM_ROUNDING = 1e-6

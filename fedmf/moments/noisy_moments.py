@@ -16,8 +16,6 @@ import numpy as np
 
 from fedmf.typing import Array
 
-__all__ = ["Interval", "NoisyMoments"]
-
 #: Lower and upper ends.
 Interval = tuple[Array, Array]
 #: Of the chance 1 − level that an interval misses, the part that bounds the true mean from above.

@@ -24,8 +24,6 @@ from fedmf.moments.weights import best_weight
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = ["Goal", "JointDesign", "best_pair", "joint_design"]
-
 
 @dataclass(frozen=True)
 class Goal:

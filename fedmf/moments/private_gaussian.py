@@ -15,8 +15,6 @@ from fedmf.moments.density import GaussianEstimate
 from fedmf.moments.noisy_moments import Interval, NoisyMoments
 from fedmf.typing import Array
 
-__all__ = ["PrivateGaussian", "describe", "shrunk_covariances"]
-
 #: Standard errors below zero at which the lift of an eigenvalue ends: a tenth of one is left there.
 _DEEPEST = -10.0
 #: Columns that a text shows one by one.

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = ["MatrixWorkload", "RunningWorkload", "recursion_of"]
-
 
 @final
 class MatrixWorkload:

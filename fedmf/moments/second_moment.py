@@ -9,16 +9,6 @@ from typing import Final, final
 
 import torch
 
-__all__ = [
-    "SECOND_MOMENTS",
-    "BlockEnergies",
-    "DiagonalMoment",
-    "FullMatrix",
-    "Projected",
-    "SecondMoment",
-    "second_moment_named",
-]
-
 #: Norms this much over 1, as float32 rounding makes them, are divided out instead of refused.
 _ROUNDING = 1e-6
 

@@ -13,15 +13,6 @@ from fedmf.factorization import Factorization
 from fedmf.moments.mechanism import MomentMechanism
 from fedmf.typing import Array
 
-__all__ = [
-    "covariance_errors",
-    "covariance_errors_by_squaring",
-    "first_moment_errors",
-    "second_moment_errors",
-    "second_moment_errors_by_squaring",
-    "squaring_supremum_bounds",
-]
-
 
 def first_moment_errors(mechanism: MomentMechanism, workload: Array, dimension: int) -> Array:
     """E‖Ŷ_t − Y_t‖² = d·τ₁²·‖(A₁C₁⁻¹)_t‖² for every step, shape (n,), whatever the data.

@@ -10,8 +10,6 @@ import numpy as np
 from fedmf.factorization import Factorization, UserRange, free_weight, joint_sensitivity, stated_sensitivity
 from fedmf.participation import Participation
 
-__all__ = ["best_weight", "default_weight"]
-
 
 def default_weight(
     first: Factorization, second: Factorization, participation: Participation, users: UserRange

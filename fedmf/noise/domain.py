@@ -5,8 +5,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-__all__ = ["Domain", "nonce", "refinement_nonce"]
-
 _REFINEMENT: Final = 1 << 31
 
 

@@ -15,8 +15,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedmf.noise.domain import Domain, nonce
 
-__all__ = ["KEY_HEADER", "NoiseKey", "SecretWords"]
-
 KEY_BYTES = 32
 NONCE_BYTES = 12
 KEY_HEADER = "fedmf noise key, version 1"

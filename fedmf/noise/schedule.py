@@ -9,8 +9,6 @@ from typing import Any, Final, Protocol, Self, final
 
 from fedmf.noise.key import NoiseKey
 
-__all__ = ["KeySchedule", "OpeningRecord", "RecordedOpening"]
-
 _FRESH_BYTES: Final = 32
 _DIGEST_LABEL: Final = b"fedmf key schedule, version 1\x00"
 

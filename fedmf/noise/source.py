@@ -9,8 +9,6 @@ from fedmf.noise.kernels import MAX_DIMENSION, NoiseKernels, RowPass
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.schedule import KeySchedule
 
-__all__ = ["GaussianSource"]
-
 
 class GaussianSource:
     """Independent N(0, 1) variables z(t, i) for rounds t and elements 0 ≤ i < d, with random access.

@@ -16,8 +16,6 @@ from fedmf.optim.energies import Energies, ReleasedEnergies, SquaredRelease
 from fedmf.optim.options import check_decay
 from fedmf.workload import ToeplitzWorkload, decaying
 
-__all__ = ["Adam", "AdamDebiased", "JmeAdam", "ServerAdam"]
-
 
 @dataclass(frozen=True)
 class ServerAdam(AdaptiveRule):

@@ -18,8 +18,6 @@ from fedmf.optim.options import OptimizerOptions, check_decay
 from fedmf.optim.server_optimizer import RoundRelease
 from fedmf.workload import ToeplitzWorkload, iterates
 
-__all__ = ["AdaptiveOptions", "AdaptiveRule"]
-
 
 @dataclass(frozen=True)
 class AdaptiveRule(ABC):

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment
 
-__all__ = ["BlockKind", "Blocks"]
-
 BlockKind = Literal["coordinate", "channel", "tensor", "model"]
 
 

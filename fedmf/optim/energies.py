@@ -13,8 +13,6 @@ from fedmf.moments import SecondMoment
 from fedmf.optim.blocks import Blocks
 from fedmf.optim.server_optimizer import RoundRelease
 
-__all__ = ["Energies", "ReleasedEnergies", "SquaredRelease"]
-
 
 class Energies(Protocol):
     """Block totals q_t of a round, and what must be released for them.

@@ -13,8 +13,6 @@ from fedmf.optim.adaptive import AdaptiveOptions, AdaptiveRule
 from fedmf.optim.options import check_decay
 from fedmf.workload import ToeplitzWorkload, decaying
 
-__all__ = ["FedAdagrad", "FedYogi", "ServerAdagrad", "ServerYogi"]
-
 
 @dataclass(frozen=True)
 class ServerAdagrad(AdaptiveRule):

@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["fingerprint_of"]
-
 _TEXT = (str, int, complex, bytes, type(None), PurePath, torch.dtype, torch.device, np.dtype, range)
 _NAMED = (type, FunctionType, BuiltinFunctionType)
 

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from fedmf.workload import LearningRateSchedule
 
-__all__ = ["Move"]
-
 
 @dataclass(frozen=True)
 class Move:

@@ -13,8 +13,6 @@ from fedmf.optim.server_optimizer import ServerOptimizer
 from fedmf.values import Value, check_choices, check_whole
 from fedmf.workload import LearningRateSchedule, ScheduleKind, ToeplitzWorkload, prefix
 
-__all__ = ["ChosenOptimizer", "OptimizerOptions", "OwnOptimizer", "check_decay", "chosen"]
-
 
 class ChosenOptimizer(ABC):
     """What a run needs to know of a server optimizer before it is built."""

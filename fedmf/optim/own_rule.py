@@ -12,8 +12,6 @@ from fedmf.accounting import SecondForm
 from fedmf.moments import SecondMoment
 from fedmf.optim.server_optimizer import RoundRelease, ServerOptimizer
 
-__all__ = ["OwnRule"]
-
 
 @dataclass(frozen=True, eq=False)
 class OwnRule:

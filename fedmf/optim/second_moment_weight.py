@@ -15,15 +15,6 @@ from fedmf.moments import default_weight
 from fedmf.participation import Participation
 from fedmf.typing import Array
 
-__all__ = [
-    "averaging_weights",
-    "energy_weight",
-    "relative_energy_error",
-    "released_variances",
-    "squared_biases",
-    "squared_variances",
-]
-
 
 def averaging_weights(decay: float, rounds: int) -> Array:
     """A₂ of Adam: (1 − β)β^{t−i}/(1 − β^{t+1}) for i ≤ t, shape (n, n). Rows sum to one.

@@ -12,8 +12,6 @@ from torch import Tensor
 from fedmf.accounting import SecondForm
 from fedmf.moments import SecondMoment
 
-__all__ = ["RoundRelease", "ServerOptimizer"]
-
 
 @dataclass(frozen=True, eq=False)
 class RoundRelease:

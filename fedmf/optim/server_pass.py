@@ -14,8 +14,6 @@ from fedmf.optim.server_optimizer import ServerOptimizer
 from fedmf.optim.sgd import ServerSGD
 from fedmf.training import PART, FixedPointSum, empty_vector, on_all_cores
 
-__all__ = ["ServerPass"]
-
 #: Entries of a part on a GPU.
 _GPU_PART: Final = 1 << 20
 _NONE: Final = np.empty(0, np.float32)

@@ -18,8 +18,6 @@ from fedmf.optim.options import OptimizerOptions, check_decay
 from fedmf.optim.server_optimizer import RoundRelease
 from fedmf.workload import ToeplitzWorkload, iterates
 
-__all__ = ["ServerSGD", "Sgd"]
-
 
 @dataclass(frozen=True)
 class ServerSGD:

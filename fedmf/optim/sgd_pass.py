@@ -6,8 +6,6 @@ import numpy as np
 
 from fedmf.compiled import compiled, fused_multiply_add
 
-__all__ = ["mean_part", "step_part"]
-
 _fma = fused_multiply_add()
 
 

@@ -11,8 +11,6 @@ from fedmf.errors import ConfigError, rebuilding
 from fedmf.records.durable import write_durably
 from fedmf.records.ledger import Ledger
 
-__all__ = ["Admission"]
-
 #: The users who withdrew, a JSON string a line; as secret as the ledger.
 WITHDRAWN: Final = "withdrawn-users"
 

@@ -14,8 +14,6 @@ from fedmf.errors import LedgerError
 from fedmf.records.frames import State
 from fedmf.records.ledger import Ledger
 
-__all__ = ["load_state", "pack_state", "with_head", "without_head"]
-
 
 def pack_state(parameters: Tensor, optimizer_state: Mapping[str, Tensor], noise: Mapping[str, Any]) -> State:
     """θ, the optimizer state and the position of the noise, as `Ledger.commit_round` takes them.

@@ -11,15 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = [
-    "Underway",
-    "replace_durably",
-    "sync_directory",
-    "tighten",
-    "unless_read_only",
-    "write_durably",
-]
-
 
 def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Write a file so that after a crash it holds either its old content or the new, never a part.

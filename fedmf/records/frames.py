@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from fedmf.records.durable import unless_read_only
 
-__all__ = ["Damaged", "Field", "Frame", "FrameWriter", "State", "read_frames", "read_state"]
-
 Field = int | str | bytes
 
 _SECTOR, _CONTENT, _MARK = 512, 511, 0xFF

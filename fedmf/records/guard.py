@@ -24,8 +24,6 @@ from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.records.lock import fcntl
 
-__all__ = ["Guard", "Loss", "guards_folder", "unguarded"]
-
 _log = logging.getLogger("fedmf")
 _VERSION: Final = 1
 _MOST_BYTES: Final = 1 << 24

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from fedmf.errors import ParticipationViolation
 from fedmf.participation import Participation
 
-__all__ = ["Histories", "UserRow"]
-
 #: (user, participations, last time)
 UserRow = tuple[str, int, int]
 

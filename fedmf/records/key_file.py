@@ -11,8 +11,6 @@ from fedmf.errors import ConfigError
 from fedmf.noise import KEY_HEADER, NoiseKey
 from fedmf.records.durable import sync_directory
 
-__all__ = ["load_key", "read_secret", "save_key"]
-
 _MAX_BYTES: Final = 4096
 
 

@@ -16,8 +16,6 @@ try:
 except ImportError:
     raise PlatformError from None
 
-__all__ = ["ReleaseRight", "WriterLock"]
-
 
 class WriterLock:
     """The right to extend one record: an flock on a file beside it, released when the process dies.

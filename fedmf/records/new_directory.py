@@ -14,8 +14,6 @@ from fedmf.errors import ConfigError
 from fedmf.records.durable import sync_directory
 from fedmf.records.lock import fcntl
 
-__all__ = ["create_directory", "scratch_directory"]
-
 _UNFINISHED: Final = ".fedmf-unfinished"
 
 

@@ -11,8 +11,6 @@ from typing import IO
 
 from fedmf.errors import ConfigError
 
-__all__ = ["new_file", "require_free"]
-
 
 def require_free(path: Path) -> None:
     """Refuse a place where there is something already, also a dangling link.

@@ -10,8 +10,6 @@ from typing import Final, Self
 from fedmf.noise import NoiseKey
 from fedmf.records.sqlite import RecordKind
 
-__all__ = ["Seal", "Sealed"]
-
 #: No code of a row begins like this: codes are of 32 bytes.
 _PUBLISHED: Final = b"fedmf published head of a record, version 1\x00"
 

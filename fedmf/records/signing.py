@@ -13,8 +13,6 @@ from fedmf.errors import ConfigError
 from fedmf.records.key_file import read_secret
 from fedmf.records.new_files import new_file, require_free
 
-__all__ = ["SigningKey", "read_public_key", "signed_by"]
-
 #: Signed with everything, so that no signature of another kind of document is one of a statement.
 _LABEL: Final = b"fedmf privacy statement, version 1\x00"
 _MAX_BYTES: Final = 16384

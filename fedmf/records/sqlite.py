@@ -11,8 +11,6 @@ from pathlib import Path
 
 from fedmf.records.durable import sync_directory, unless_read_only
 
-__all__ = ["RecordKind"]
-
 
 @dataclass(frozen=True)
 class RecordKind:

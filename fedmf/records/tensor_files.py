@@ -16,8 +16,6 @@ from torch import Tensor
 from fedmf.errors import ConfigError
 from fedmf.records.new_files import new_file
 
-__all__ = ["read_tensors", "write_tensors"]
-
 #: Types by their names in a safetensors header.
 _TYPES: Final = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "U16": torch.uint16, "I16": torch.int16,

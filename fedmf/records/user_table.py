@@ -13,8 +13,6 @@ from fedmf.errors import ConfigError
 from fedmf.records.ledger import Ledger
 from fedmf.records.new_files import new_file
 
-__all__ = ["PRIVATE", "write_users"]
-
 PRIVATE: Final = (
     "This file names everyone who took part and tells when: it is as private as the participation record "
     "(ledger.sqlite). Keep it secret and never publish it; no noise was added to it."

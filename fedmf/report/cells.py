@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from fedmf.accounting import Plan
 from fedmf.report.spent import Histories
 
-__all__ = ["CellMap", "correlation_map", "participation_map"]
-
 #: Light to dark; told apart with any kind of colour vision and in grey.
 _BLUES: Final = ("#d6e6f4", "#abcfe6", "#6aaed6", "#3787c0", "#105ba4")
 _ORANGES: Final = ("#fee3c8", "#fdc692", "#fb9e4f", "#e66c0f", "#a63603")

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["COLOURS", "DASHES", "LineChart", "Series", "number"]
-
 #: Okabe and Ito (2008): told apart with any kind of colour vision; those that print well on white.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
 #: What a line means where a chart has several for each run.

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from fedmf.accounting import RunHeader
 
-__all__ = ["NoiseLevel", "noise_level"]
-
 #: Rows of C⁻¹ that are shown.
 _SHOWN: Final = 48
 

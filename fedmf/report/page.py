@@ -19,8 +19,6 @@ from fedmf.report.template import TEMPLATE
 from fedmf.runs import PHASES
 from fedmf.version import SOFTWARE
 
-__all__ = ["render_report"]
-
 #: More columns of metrics are not drawn; the table has them all.
 _MOST_CHARTS: Final = 24
 _POINTS: Final = 120

@@ -13,8 +13,6 @@ from fedmf.report.noise_level import NoiseLevel, noise_level
 from fedmf.report.spent import Histories, SpentPrivacy, privacy_spent
 from fedmf.runs import LEDGER, METRICS, opened_evidence, read_phases
 
-__all__ = ["Metrics", "RunFigures", "read_run"]
-
 #: Larger numbers are not drawn.
 _LARGEST: Final = 1e300
 _STREAM: Final = "state.sqlite"

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from fedmf.accounting import PatternTable, Plan, PrivacyStatement, RealisedPrivacy, realised_privacy
 from fedmf.records import Ledger
 
-__all__ = ["Histories", "SpentPrivacy", "privacy_spent"]
-
 #: At how many rounds ε is computed.
 _POINTS: Final = 25
 

@@ -9,8 +9,6 @@ from typing import Any, Final
 from fedmf.accounting import at_least, at_most
 from fedmf.report.reading import RunFigures
 
-__all__ = ["Row", "different_settings", "drawn_columns", "figures_of", "incomparable", "is_private"]
-
 _MOST_CHARACTERS: Final = 80
 #: Where a run is kept and how fast it is carried out tells nothing about what it computes.
 _PLACE: Final = ("execution.output_dir", "execution.resume")

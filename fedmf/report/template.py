@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["TEMPLATE"]
-
 _STYLE: Final = """\
 @page { size: A4; margin: 12mm; }
 body { font: 11pt/1.4 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; color: #1c2733; max-width: 76rem;

@@ -32,8 +32,6 @@ from fedmf.records import Ledger, new_file
 if TYPE_CHECKING:
     from fedmf.runs.run import Run
 
-__all__ = ["UserBudgets", "check_names", "read_budgets", "within_total"]
-
 
 def read_budgets(path: Path) -> dict[str, float]:
     """Budgets from a CSV or Parquet file with the columns ``user`` and ``epsilon``.

@@ -14,8 +14,6 @@ from fedmf.runs.run import Run
 from fedmf.runs.session import check_device
 from fedmf.training import Task, preflight, seconds_of_training
 
-__all__ = ["dry_run", "seconds_of_a_round"]
-
 _ROUNDS = 3
 
 

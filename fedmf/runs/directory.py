@@ -53,10 +53,6 @@ from fedmf.runs.run import Run
 from fedmf.runs.tables import render_toml
 from fedmf.training import UserFailure
 
-__all__ = [
-    "RunDirectory",
-]
-
 CONFIG = "config.toml"
 #: All arrays of a model of which only some are trained.
 WHOLE_MODEL = "whole-model.npz"

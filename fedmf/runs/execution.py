@@ -9,8 +9,6 @@ from typing import ClassVar, Literal
 from fedmf.training import UserLimits
 from fedmf.values import Value
 
-__all__ = ["Execution"]
-
 
 @dataclass(frozen=True)
 class Execution(Value):

@@ -18,21 +18,6 @@ from fedmf.optim import OPTIMIZERS, ChosenOptimizer, OwnOptimizer, ServerOptimiz
 from fedmf.training import Task, example_counts
 from fedmf.values import Value, value_of
 
-__all__ = [
-    "GIVEN",
-    "GivenTask",
-    "TaskSource",
-    "check_constants",
-    "check_unit",
-    "data_digest",
-    "declared_by_task",
-    "optimizer_of",
-    "recorded_optimizer",
-    "require_single_examples",
-    "same_optimizer",
-    "same_task",
-]
-
 #: The kind of what was given as an object.
 GIVEN: Final = "given"
 

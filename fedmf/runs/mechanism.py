@@ -17,8 +17,6 @@ from fedmf.factorization import (
 )
 from fedmf.noise import NoiseStorage
 
-__all__ = ["NoiseMechanism", "noise_mechanism"]
-
 _AUTO = "auto"
 
 

@@ -22,18 +22,6 @@ from fedmf.runs.given import GIVEN, TaskSource, declared_by_task, same_task
 from fedmf.training import Task, classification, multi_label, next_token, regression, tagging
 from fedmf.values import Value, by_kind, check_whole, value_of
 
-__all__ = [
-    "NAMED_TASKS",
-    "Classification",
-    "FunctionTask",
-    "MultiLabel",
-    "NamedTask",
-    "NextToken",
-    "Regression",
-    "Tagging",
-    "task_of",
-]
-
 
 @dataclass(frozen=True)
 class NamedTask(ABC):

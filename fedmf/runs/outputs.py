@@ -32,23 +32,6 @@ if TYPE_CHECKING:
     from fedmf.data import FederatedDataset
     from fedmf.training import Metric, Task
 
-__all__ = [
-    "METRICS",
-    "PICTURE",
-    "STATEMENT",
-    "STATEMENT_PAGE",
-    "STATEMENT_TEXT",
-    "account",
-    "account_branches",
-    "central",
-    "costs_of_run",
-    "draw_learning_curve",
-    "metric_columns",
-    "not_private",
-    "write_forms",
-    "write_metrics",
-    "write_statement",
-]
 
 _FIXED: Final = FixedClipping()
 METRICS, PICTURE = "metrics.parquet", "learning-curve.png"

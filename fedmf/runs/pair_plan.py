@@ -14,8 +14,6 @@ from fedmf.optim import energy_weight, relative_energy_error
 if TYPE_CHECKING:
     from fedmf.runs.run import Run
 
-__all__ = ["paired_streams"]
-
 
 def paired_streams(run: Run, moment: SecondMoment, form: SecondForm) -> tuple[Mechanism, SecondStream]:
     """The mechanism of the sums and the stream of second moments.

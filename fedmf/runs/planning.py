@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from fedmf.optim import ServerOptimizer
     from fedmf.runs.run import Run
 
-__all__ = ["plan_run", "release_of", "storage_inflation"]
 
 _log = logging.getLogger("fedmf")
 

@@ -25,8 +25,6 @@ from fedmf.runs.recorded import opened_evidence
 
 _log: Final = logging.getLogger("fedmf")
 
-__all__ = ["ReleasedModel", "WholeModel", "initial_parameters", "load_model"]
-
 
 @dataclass(frozen=True, eq=False)
 class WholeModel:

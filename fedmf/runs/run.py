@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from fedmf.runs.observing import LastingObserver, Observer, RunResult, StopRule
     from fedmf.runs.session import Session
 
-__all__ = ["Run", "difference"]
 
 _LOCAL: Final = by_kind(LocalSGD)
 _EXECUTION: Final = by_kind(Execution)

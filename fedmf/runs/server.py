@@ -21,8 +21,6 @@ from fedmf.runs.recorded import PhaseTimes
 from fedmf.runs.releases import Made, RoundUnderWay, SecondMomentRelease
 from fedmf.training import FixedPointSum
 
-__all__ = ["BudgetExhaustedError", "PrivateServer"]
-
 
 class BudgetExhaustedError(RuntimeError):
     """The round would take a user that the contract allows past max_epsilon."""

@@ -47,8 +47,6 @@ from fedmf.runs.run import Run
 from fedmf.runs.server import PrivateServer
 from fedmf.training import Task, UserFailure, example_counts, preflight
 
-__all__ = ["Session"]
-
 
 class Session:
     """Run, task, plan, directory and private server, opened together.

@@ -7,8 +7,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["clip_rows"]
-
 #: Norms are computed in floating point; what comes within this of ζ is scaled to this below it.
 _MARGIN: Final = 1e-9
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["LONGEST_LABEL", "SURROGATE", "label_of"]
-
 #: Most characters of a label.
 LONGEST_LABEL: Final = 256
 #: Half of a pair, which JSON can name and UTF-8 cannot hold.

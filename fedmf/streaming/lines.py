@@ -8,8 +8,6 @@ from typing import Final
 
 from fedmf.lines import LineCutter, TooLong
 
-__all__ = ["Lines"]
-
 _CHUNK: Final = 1 << 20
 #: Milliseconds.
 _LONGEST_WAIT: Final = 1000

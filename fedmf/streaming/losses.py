@@ -11,8 +11,6 @@ from fedmf.accounting import RESTORED
 from fedmf.records import Guard, Opening
 from fedmf.streaming.state import StateError, StreamState
 
-__all__ = ["lost_steps", "meet_losses"]
-
 
 def lost_steps(openings: Sequence[Opening]) -> list[dict[str, Any]]:
     """What the openings of a stream say was lost, each loss once."""

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from fedmf.streaming.labels import label_of
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader, wanted_columns
 
-__all__ = ["ParquetReader"]
-
 _BATCH: Final = 4096
 _BYTES: Final = arrow.types.is_binary, arrow.types.is_large_binary, arrow.types.is_fixed_size_binary
 

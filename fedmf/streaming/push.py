@@ -27,8 +27,6 @@ from fedmf.streaming.session import open_pushed
 from fedmf.streaming.settings import DEFAULT_MECHANISM, Settings
 from fedmf.streaming.state import PushFile, StateError
 
-__all__ = ["PrivateStream"]
-
 _PUSHES: Final = "pushes.bin"
 
 

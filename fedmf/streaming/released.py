@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from fedmf.typing import Array
 
-__all__ = ["Releases"]
-
 
 @dataclass(frozen=True, eq=False)
 class Releases:

@@ -12,8 +12,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["InputError", "Layout", "RowBlock", "RowReader", "numbers_of", "wanted_columns"]
-
 #: How many columns a message names, and how much of each.
 _MOST_NAMES: Final = 20
 _MOST_CHARACTERS: Final = 100

@@ -25,8 +25,6 @@ from fedmf.streaming.rows import InputError, RowBlock, RowReader
 from fedmf.streaming.state import StreamState
 from fedmf.streaming.statements import stream_statement
 
-__all__ = ["Handling", "StreamRun"]
-
 _MOST_ROWS: Final = 4096
 _MOST_NUMBERS: Final = 1 << 20
 _LARGEST_EMISSION: Final = 1 << 21

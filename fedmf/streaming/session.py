@@ -24,8 +24,6 @@ from fedmf.streaming.state import StateError, StreamState
 from fedmf.streaming.statements import stream_statement
 from fedmf.streaming.text_rows import CsvReader, JsonLinesReader
 
-__all__ = ["FORMATS", "account_stream", "open_pushed", "open_reader", "open_run", "stream_costs"]
-
 _SUFFIXES: Final = {
     ".csv": "csv",
     ".parquet": "parquet",

@@ -12,8 +12,6 @@ from fedmf.moments import METHODS
 from fedmf.participation import LARGEST_HORIZON
 from fedmf.values import check_whole
 
-__all__ = ["BEST", "DEFAULT_MECHANISM", "Settings"]
-
 #: A weight that is searched for.
 BEST: Final = "best"
 

@@ -17,15 +17,6 @@ from fedmf.accounting import (
     what_speaks_against,
 )
 
-__all__ = [
-    "facts",
-    "headline",
-    "plain_words",
-    "render_statement",
-    "render_statement_page",
-    "summarise_stream",
-]
-
 #: The lists of a statement, by heading.
 _LISTS: Final = (
     ("Assumes", "assumptions"),

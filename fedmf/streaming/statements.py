@@ -20,8 +20,6 @@ from fedmf.streaming.plans import StreamPlan
 from fedmf.streaming.position import Position
 from fedmf.version import SOFTWARE
 
-__all__ = ["stream_statement"]
-
 NOT_COVERED: Final = (
     "the number and order of the rows, who the users are and in which steps they took part are not "
     "protected; publishing user ids or the state directory is outside the guarantee",

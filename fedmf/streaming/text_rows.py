@@ -28,8 +28,6 @@ from fedmf.streaming.rows import (
     wanted_columns,
 )
 
-__all__ = ["CsvReader", "JsonLinesReader"]
-
 #: A row's numbers, user and labels; or what is wrong with it, and user and labels where they can be read.
 Parsed = tuple[list[float] | str, str | None, tuple[str, ...]]
 #: How deep brackets may be nested in a line of JSON.

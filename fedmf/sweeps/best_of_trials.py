@@ -23,8 +23,6 @@ from fedmf.sweeps.results import MetricColumn, metric_column
 from fedmf.sweeps.trial_sweep import TrialSweep
 from fedmf.version import SOFTWARE
 
-__all__ = ["BestOfTrials", "carry_out_trials", "render_best"]
-
 BEST, DRAWN = "best", "trials.secret.json"
 STATEMENT, STATEMENT_TEXT = "statement.json", "statement.txt"
 CONFIG, MODEL = "config.toml", "model.safetensors"

@@ -19,8 +19,6 @@ from fedmf.sweeps.report import write_reports
 from fedmf.sweeps.results import CellResult, MetricColumn, SweepResult, metric_column
 from fedmf.sweeps.sweep import Cell, PlannedRun, Sweep
 
-__all__ = ["Observer", "Progress", "carry_out"]
-
 
 @dataclass(frozen=True)
 class Progress:

@@ -9,8 +9,6 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = ["Interval", "mean_interval", "paired_interval"]
-
 
 @dataclass(frozen=True)
 class Interval:

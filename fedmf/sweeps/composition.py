@@ -16,8 +16,6 @@ from fedmf.accounting import (
     joint_multiplier,
 )
 
-__all__ = ["ComposedPrivacy", "composed_privacy", "least_multiplier"]
-
 #: σ of an (ε, δ) is rounded up where it is found; here it must not be above that of a run.
 _DOWN: Final = 1 - 1e-9
 

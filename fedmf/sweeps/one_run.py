@@ -23,8 +23,6 @@ from fedmf.runs import (
 )
 from fedmf.training import Task
 
-__all__ = ["carry_out_run", "columns_of"]
-
 
 def carry_out_run(keys: Mapping[str, Scalar], place: Path, finished: Path, keep: bool) -> None:
     """Bring a run to its horizon and keep its metrics and statement.

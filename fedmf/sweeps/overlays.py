@@ -9,8 +9,6 @@ from fedmf.errors import ConfigError
 from fedmf.runs import Scalar
 from fedmf.runs.tables import overridden, takes_key
 
-__all__ = ["check_last", "check_lists", "described", "layered"]
-
 
 def described(values: Mapping[str, Scalar]) -> str:
     """Keys and values for people.

@@ -12,8 +12,6 @@ from fedmf.runs import Scalar
 from fedmf.sweeps.results import CellResult, SweepResult
 from fedmf.sweeps.sweep import described
 
-__all__ = ["draw"]
-
 #: Okabe and Ito (2008): told apart with any kind of colour vision.
 _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 _MARKERS: Final = "osD^vPX*"

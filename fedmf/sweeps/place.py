@@ -9,8 +9,6 @@ from typing import Any, Final, Self
 from fedmf.errors import ConfigError, rebuilding
 from fedmf.records import RecordKind, WriterLock
 
-__all__ = ["SweepPlace"]
-
 _KIND: Final = RecordKind("sweep", 0, 1, ConfigError, 0o600)
 
 

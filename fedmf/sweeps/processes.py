@@ -15,8 +15,6 @@ from typing import Any, Final, Self
 
 from fedmf.errors import one_line
 
-__all__ = ["Crew"]
-
 _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 

@@ -14,8 +14,6 @@ from fedmf.sweeps.picture import draw
 from fedmf.sweeps.results import CellResult, SweepResult
 from fedmf.sweeps.table import Table, result_table
 
-__all__ = ["RESULTS", "RUNS", "TABLE_LATEX", "TABLE_MARKDOWN", "write_reports"]
-
 RESULTS, RUNS = "results.json", "runs.parquet"
 TABLE_MARKDOWN, TABLE_LATEX, PICTURE = "table.md", "table.tex", "comparison.png"
 NOT_COVERED: Final = (

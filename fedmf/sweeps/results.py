@@ -15,8 +15,6 @@ from fedmf.sweeps.comparison import Interval, mean_interval, paired_interval
 from fedmf.sweeps.composition import ComposedPrivacy, composed_privacy
 from fedmf.sweeps.sweep import Cell, Sweep
 
-__all__ = ["CellResult", "MetricColumn", "SweepResult", "metric_column"]
-
 
 @dataclass(frozen=True)
 class MetricColumn:

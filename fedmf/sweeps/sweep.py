@@ -21,7 +21,6 @@ from fedmf.values import dotted
 if TYPE_CHECKING:
     from fedmf.sweeps.carrying_out import Observer, SweepResult
 
-__all__ = ["SEED_KEYS", "Cell", "PlannedRun", "Sweep"]
 
 #: What a seed of a sweep sets, unless the sweep says otherwise.
 SEED_KEYS: Final = (

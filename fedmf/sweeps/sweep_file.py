@@ -15,8 +15,6 @@ from fedmf.sweeps.sweep import Sweep
 from fedmf.sweeps.trial_sweep import TrialSweep
 from fedmf.values import dotted, value_of
 
-__all__ = ["load_sweep"]
-
 #: What a file may have beside the fields of a sweep.
 _SET: Final = "set"
 _TABLES: Final = ("variants", "grid", "tuned", "trials", _SET)

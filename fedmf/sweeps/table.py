@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from fedmf.sweeps.comparison import Interval
 from fedmf.sweeps.results import CellResult, MetricColumn, SweepResult
 
-__all__ = ["Table", "result_table"]
-
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",

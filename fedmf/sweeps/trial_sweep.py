@@ -27,8 +27,6 @@ from fedmf.values import dotted
 if TYPE_CHECKING:
     from fedmf.sweeps.best_of_trials import BestOfTrials
 
-__all__ = ["TrialSweep"]
-
 
 @dataclass(frozen=True)
 class TrialSweep:

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from fedmf.compiled import compiled
 from fedmf.training.shuffling import shuffle
 
-__all__ = ["Shape", "StepRows", "groups_of", "shape_of", "step_rows"]
-
 
 @dataclass(frozen=True, order=True)
 class Shape:

@@ -32,8 +32,6 @@ from fedmf.training.losses import LOSSES
 from fedmf.training.low_rank import LowRankProgram
 from fedmf.training.task import Task
 
-__all__ = ["PROGRAM_USERS", "GradientProgram", "chosen", "compiled_programs", "gradient_program"]
-
 #: Users that a compiled program takes at once: few enough for all cores to be busy.
 PROGRAM_USERS = 16
 _TRIED_USERS, _TRIED_WIDTH = 2, 3

@@ -25,8 +25,6 @@ from fedmf.training.barrier import (
 from fedmf.training.task import Task
 from fedmf.training.workers import single_threaded_kernels
 
-__all__ = ["ExampleTotals", "centred", "evaluate_users", "judgement_ranges", "judgements"]
-
 #: Examples that are loaded together, about.
 _ROWS = 1024
 

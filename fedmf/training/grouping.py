@@ -20,8 +20,6 @@ from fedmf.training.gradients import Accumulation, Batch, Gradient, aligned_empt
 from fedmf.training.task import Task
 from fedmf.training.workers import Workers, single_threaded_kernels
 
-__all__ = ["Grouping", "HeldBytes"]
-
 #: Models of a group and their inputs should stay in the processor's last cache: more users are slower.
 CACHE_BYTES = 6 * 2**20
 #: Enough users to hide the interpreter behind the arithmetic.

@@ -28,8 +28,6 @@ from fedmf.training.task import Task
 from fedmf.training.trial import preflight
 from fedmf.training.workers import Workers
 
-__all__ = ["IsolatedTrainer"]
-
 T = TypeVar("T")
 
 #: What a process is asked for.

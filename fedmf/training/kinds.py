@@ -13,8 +13,6 @@ from fedmf.training.losses import binary_cross_entropy, cross_entropy, squared_e
 from fedmf.training.metrics import ACCURACY, AUC, F1, MAE, PERPLEXITY, RMSE, TOKEN_ACCURACY
 from fedmf.training.task import Task
 
-__all__ = ["classification", "multi_label", "next_token", "regression", "tagging"]
-
 Model = nn.Module | FlatModel
 
 

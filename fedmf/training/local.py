@@ -34,8 +34,6 @@ from fedmf.training.shuffling import user_seed
 from fedmf.training.task import Task
 from fedmf.training.workers import Workers, single_threaded_kernels
 
-__all__ = ["LocalTrainer"]
-
 _log = logging.getLogger("fedmf")
 
 T = TypeVar("T")

@@ -8,8 +8,6 @@ from typing import ClassVar, Literal
 
 from fedmf.values import Value, check_choices, check_whole
 
-__all__ = ["LocalEngine", "LocalSGD", "Precision"]
-
 LocalEngine = Literal["auto", "vectorised", "loop"]
 Precision = Literal["float32", "bfloat16"]
 

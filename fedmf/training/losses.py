@@ -7,15 +7,6 @@ from typing import Final
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = [
-    "LOSSES",
-    "PADDING",
-    "binary_cross_entropy",
-    "cross_entropy",
-    "squared_error",
-    "token_cross_entropy",
-]
-
 #: The label of a position that counts for nothing, as everywhere in torch.
 PADDING = -100
 

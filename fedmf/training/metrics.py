@@ -12,8 +12,6 @@ from torch import Tensor
 
 from fedmf.training.losses import PADDING, position_losses
 
-__all__ = ["ACCURACY", "AUC", "F1", "MAE", "METRICS", "PERPLEXITY", "RMSE", "TOKEN_ACCURACY", "Metric"]
-
 
 def mean(sums: Sequence[float], examples: int) -> float:
     """S/n."""

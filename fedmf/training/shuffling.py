@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from fedmf.compiled import compiled
 
-__all__ = ["shuffle", "user_orders", "user_seed"]
-
 
 def user_orders(seed: int, t: int, user_id: str, examples: int, epochs: int) -> NDArray[np.int64]:
     """The orders in which a user takes its examples in round t; the same wherever the user is trained.

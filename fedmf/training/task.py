@@ -20,8 +20,6 @@ from fedmf.models import FlatModel
 from fedmf.training.gradients import Loss
 from fedmf.training.metrics import Metric
 
-__all__ = ["Task"]
-
 #: Columns that every table of metrics has.
 RESERVED = ("round", "loss", "epsilon")
 #: Outputs of one forward pass of an evaluation, about.

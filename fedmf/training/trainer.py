@@ -20,8 +20,6 @@ from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
 
-__all__ = ["Trainer", "checked_sum", "seconds_of_training"]
-
 _MOST_USERS: Final = 64
 
 _log = logging.getLogger("fedmf")

@@ -19,8 +19,6 @@ from fedmf.training.gradients import Accumulation, Batch, flat_gradient
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
 
-__all__ = ["preflight"]
-
 _USERS, _WIDTH = 2, 5
 #: Losses of an example alone and among others may differ by rounding.
 _TOLERANCE = {"rtol": 1e-3, "atol": 1e-5, "equal_nan": True}

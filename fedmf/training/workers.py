@@ -10,8 +10,6 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-__all__ = ["Workers", "on_all_cores"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

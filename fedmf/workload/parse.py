@@ -15,8 +15,6 @@ from fedmf.workload.toeplitz import (
     window,
 )
 
-__all__ = ["parse_workload"]
-
 
 def parse_workload(text: str, rounds: int) -> ToeplitzWorkload:
     """The workload of a command-line name.

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-__all__ = ["LearningRateSchedule", "ScheduleKind"]
-
 ScheduleKind = Literal["constant", "linear", "cosine"]
 
 

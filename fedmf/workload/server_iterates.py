@@ -9,8 +9,6 @@ import numpy as np
 from fedmf.workload.schedule import LearningRateSchedule
 from fedmf.workload.toeplitz import ToeplitzWorkload, exponential, momentum, prefix, weighted, window
 
-__all__ = ["decaying", "iterates", "nesterov", "with_schedule"]
-
 
 def nesterov(decay: float, rounds: int) -> ToeplitzWorkload:
     """Iterates of SGD with Nesterov's momentum: a(x) = (1 + β − βx)/((1 − x)(1 − βx)).

@@ -9,16 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedmf.typing import Vector
 
-__all__ = [
-    "ToeplitzWorkload",
-    "average",
-    "exponential",
-    "momentum",
-    "prefix",
-    "weighted",
-    "window",
-]
-
 #: (ρ, e, s) stands for (1 − ρx^s)^e.
 Factor = tuple[float, float, int]
 

@@ -16,8 +16,6 @@ from fedmf.factorization import Factorization
 from fedmf.participation import Participation
 from fedmf.typing import Matrix
 
-__all__ = ["BallsInBinsPair"]
-
 _MOST_BINS = 4096
 # For the lower bound on the noise: thresholds in units of the noise, directions, halvings.
 _THRESHOLDS = np.arange(0.5, 8.01, 0.25)

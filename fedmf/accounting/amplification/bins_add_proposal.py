@@ -12,8 +12,6 @@ from fedmf.accounting.amplification.bins_proposal import log_sum_exp
 from fedmf.accounting.amplification.monte_carlo import Draws, log_largest_gain
 from fedmf.typing import Matrix, Vector
 
-__all__ = ["BinsAddProposal"]
-
 _SHARE_SHIFTED = 0.2
 _FIXED_POINT_STEPS = 8
 

@@ -24,9 +24,6 @@ from numpy.typing import NDArray
 from fedmf.accounting.amplification.monte_carlo import Draws
 from fedmf.typing import Matrix, Vector
 
-__all__ = ["BinsRemoveProposal", "log_sum_exp"]
-
-
 _SHARE_POINTS, _SHARE_TILTED, _SHARE_GROWN = 0.45, 0.15, 0.40
 _MOST_POINTS = 512
 _MOST_BINS_FOR_TRIPLES = 1024

@@ -22,8 +22,6 @@ from fedmf.accounting.rounding import at_least
 from fedmf.factorization import Factorization
 from fedmf.participation import Participation
 
-__all__ = ["CohortLaw", "RunAmplification", "amplified_run", "check_run"]
-
 Method = Literal["numerical bound", "equal bins", "conditional moments", "certified", "none needed"]
 _THEOREMS: Final[tuple[Method, ...]] = ("equal bins", "conditional moments")
 # A theorem may ask for so much more noise than the draws.

@@ -9,8 +9,6 @@ from scipy.special import betaincinv, ndtr, ndtri
 
 from fedmf.typing import Vector
 
-__all__ = ["convex_add_limit"]
-
 _PILOT = 0.1
 _LOW, _HIGH = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1), (0.3, 0.5, 0.7, 0.9)
 _ROUNDING = 1e-9

@@ -7,8 +7,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["mean_upper_limit"]
-
 _PILOT = 0.1
 _BISECTIONS = 60
 

@@ -15,8 +15,6 @@ from fedmf.factorization import Factorization
 from fedmf.participation import Participation
 from fedmf.typing import Matrix
 
-__all__ = ["MinSeparatedPair"]
-
 
 @dataclass(frozen=True, eq=False)
 class MinSeparatedPair:

@@ -13,18 +13,6 @@ from fedmf.accounting.amplification.convex_tail import convex_add_limit
 from fedmf.accounting.amplification.limits import mean_upper_limit
 from fedmf.typing import Vector
 
-__all__ = [
-    "Draws",
-    "Estimate",
-    "MixturePair",
-    "NegativeEntriesError",
-    "Proposal",
-    "Side",
-    "contributions",
-    "estimate",
-    "upper_limit",
-]
-
 #: "remove": δ of P against Q, the user's data taken away; "add": δ of Q against P.
 Side = Literal["remove", "add"]
 SIDES: tuple[Side, Side] = ("remove", "add")

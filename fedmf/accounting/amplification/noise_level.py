@@ -20,14 +20,6 @@ from fedmf.accounting.amplification.monte_carlo import (
 )
 from fedmf.accounting.gaussian import gaussian_epsilon, gaussian_sigma
 
-__all__ = [
-    "Calibrated",
-    "amplified_epsilon",
-    "amplified_noise",
-    "approximate_noise",
-    "certified_noise",
-]
-
 _PILOT = 512
 _PILOTS = 40
 _MIDDLE = 4096

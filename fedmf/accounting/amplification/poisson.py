@@ -11,8 +11,6 @@ import math
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["poisson_delta", "poisson_epsilon", "poisson_noise_multiplier"]
-
 _TOLERANCE = 1e-4
 
 

@@ -17,16 +17,6 @@ from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.factorization import Factorization
 from fedmf.participation import Participation
 
-__all__ = [
-    "AmplifiedNoise",
-    "Sampling",
-    "amplified_noise_of",
-    "approximate_noise_of",
-    "check_sampling",
-    "cyclic_poisson_terms",
-    "zero_out_budget",
-]
-
 _SEARCH_DRAWS = 1536
 
 Sampling = Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"]

@@ -28,8 +28,6 @@ from fedmf.factorization import (
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = ["amplified_mechanism"]
-
 _SEARCH, _COARSE_SEARCH = Accuracy(6, 0.02), Accuracy(6, 0.5)
 # A bound so much above the least estimate rules a candidate out, errors of the estimate included.
 _CLEARLY = 1.05

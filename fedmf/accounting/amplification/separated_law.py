@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from fedmf.typing import Matrix, Vector
 
-__all__ = ["SeparatedLaw"]
-
 _BLOCK = 64
 # Beyond e^±600 the sums are computed as logarithms.
 _LARGEST_EXPONENT = 600.0

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from fedmf.accounting.amplification.separated_law import SeparatedLaw
 from fedmf.typing import Matrix
 
-__all__ = ["AttractedPairs"]
-
 
 @dataclass(frozen=True, eq=False)
 class AttractedPairs:

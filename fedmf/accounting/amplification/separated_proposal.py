@@ -13,8 +13,6 @@ from fedmf.accounting.amplification.separated_law import SeparatedLaw
 from fedmf.accounting.amplification.separated_pairs import AttractedPairs
 from fedmf.typing import Matrix, Vector
 
-__all__ = ["SeparatedAddProposal", "SeparatedRemoveProposal"]
-
 _SHARE_MATCHED, _SHARE_STRETCHED, _SHARE_SHIFTED = 0.45, 0.3, 0.25
 _ORDERS = (2, 4, 6, 8, 10, 12)
 _PILOT = 256

@@ -12,8 +12,6 @@ from fedmf.accounting.audit_bound import binomial_upper
 from fedmf.accounting.gaussian import gaussian_epsilon
 from fedmf.values import check_whole
 
-__all__ = ["CONFIDENCE", "CanaryBound", "canary_bound", "canary_power"]
-
 #: With which lower bounds of statements hold.
 CONFIDENCE: Final = 0.95
 #: Relative; far above the errors of quantiles, and far below anything that matters.

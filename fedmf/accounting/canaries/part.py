@@ -11,8 +11,6 @@ from fedmf.accounting.plan import Plan
 from fedmf.accounting.recorded import ParticipationRecord
 from fedmf.accounting.rounding import at_most
 
-__all__ = ["canaries_part", "canaries_words"]
-
 _WORTH: Final = "says nothing about runs without canaries beyond the same code"
 
 

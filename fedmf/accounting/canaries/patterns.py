@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from fedmf.factorization import Factorization
 from fedmf.participation import Participation
 
-__all__ = ["SignedPattern", "spread_patterns", "worst_from"]
-
 #: So many first rounds are tried at most.
 _STARTS: Final = 16
 #: Patterns that move C·G less than this share of the best one are left out.

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from fedmf.accounting.canaries.patterns import SignedPattern
 from fedmf.factorization import Factorization
 
-__all__ = ["CanaryScores", "canary_scores"]
-
 #: Columns of C at a time.
 _BLOCK: Final = 512
 

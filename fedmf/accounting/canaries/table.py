@@ -7,8 +7,6 @@ from typing import ClassVar
 
 from fedmf.values import Value, check_whole
 
-__all__ = ["Canaries"]
-
 
 @dataclass(frozen=True)
 class Canaries(Value):

@@ -10,8 +10,6 @@ from typing import Any, Final, Self
 
 from fedmf.accounting.clip_norms.rules import QuantileClipping
 
-__all__ = ["NormCourse"]
-
 #: ζ_t stays within this factor of ζ_0.
 _FARTHEST: Final = 2.0**20
 

@@ -8,8 +8,6 @@ from typing import ClassVar, Final
 
 from fedmf.values import Value, by_kind, check_whole
 
-__all__ = ["CLIPPINGS", "Clipping", "FixedClipping", "QuantileClipping"]
-
 #: Makes up for the rounding of a square root and a quotient, in the safe direction.
 _UPWARDS: Final = 1.0 + 2.0**-50
 

@@ -13,8 +13,6 @@ import numpy as np
 from fedmf.accounting.gaussian import gaussian_epsilon, gaussian_epsilons, gaussian_sigma
 from fedmf.typing import Vector
 
-__all__ = ["odometer_epsilon", "remaining_epsilons"]
-
 #: V at which the odometer is tightest: a constant, since it must be fixed before anything is released.
 _USUAL: Final = 1.0
 #: What remains is rounded down to so many levels of μ²: a million users have few different budgets.

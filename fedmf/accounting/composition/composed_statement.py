@@ -22,8 +22,6 @@ from fedmf.errors import LedgerError
 from fedmf.typing import Vector
 from fedmf.version import SOFTWARE
 
-__all__ = ["ComposedStatement", "compose"]
-
 QUANTILES: Final = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 _ASSUMPTIONS: Final = (
     "these directories hold all that was released about these users; what is not among them costs more",

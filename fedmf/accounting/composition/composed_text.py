@@ -10,8 +10,6 @@ from fedmf.accounting.rounding import at_least
 from fedmf.accounting.statement import joint_verdict_lines
 from fedmf.accounting.unit import UNITS
 
-__all__ = ["render_composed"]
-
 
 def render_composed(statement: Mapping[str, Any]) -> str:
     """Lay out what `ComposedStatement.to_dict` gave, most important first."""

@@ -18,8 +18,6 @@ from fedmf.accounting.verdict import Verdict
 from fedmf.errors import LedgerError
 from fedmf.typing import Vector
 
-__all__ = ["AmplifiedCost", "SampledGaussians", "StatedCost", "UserCosts", "run_costs"]
-
 
 class AmplifiedCost(ABC):
     """What a run with secret cohorts costs everybody who may have been drawn; abstract."""

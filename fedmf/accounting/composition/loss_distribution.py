@@ -10,8 +10,6 @@ from typing import Any
 from fedmf.accounting.composition.costs import AmplifiedCost
 from fedmf.accounting.gaussian import gaussian_epsilon
 
-__all__ = ["ComposedLosses"]
-
 
 class ComposedLosses:
     """Amplified runs together, to be composed with a Gaussian release of any μ.

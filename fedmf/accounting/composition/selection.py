@@ -10,8 +10,6 @@ from typing import Final
 from fedmf.accounting.composition.trials import DRAWING, NegativeBinomialTrials, Trials
 from fedmf.accounting.gaussian import gaussian_delta, gaussian_epsilon
 
-__all__ = ["SelectionPrivacy", "selection_epsilon"]
-
 _PROFILE: Final = "privacy profile (docs/composition.md, theorem 4)"
 _RENYI_NB: Final = "Rényi divergences (Papernot, Steinke 2022, Theorem 2)"
 _RENYI_POISSON: Final = "Rényi divergences (Papernot, Steinke 2022, Theorem 6)"

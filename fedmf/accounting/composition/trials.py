@@ -12,8 +12,6 @@ from typing import ClassVar, Final, final
 
 from fedmf.values import Value, by_kind
 
-__all__ = ["DRAWING", "TRIALS", "NegativeBinomialTrials", "PoissonTrials", "Trials"]
-
 #: How far the law of what is drawn is from that of K at most, in total variation.
 DRAWING: Final = 1e-45
 _BITS: Final = 256

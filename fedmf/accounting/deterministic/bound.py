@@ -13,8 +13,6 @@ from fedmf.accounting.deterministic.independent import EqualBins
 from fedmf.accounting.deterministic.overlaps import BinOverlaps
 from fedmf.accounting.gaussian import certified_sigma
 
-__all__ = ["DeterministicNoise", "deterministic_delta", "deterministic_noise"]
-
 # Relative steps of the search for the noise, and how far below the best one a further bound must come.
 _STEP, _WORTH = 1e-3, 4e-3
 # Two moments are of use for large ε only, and cost the square of the bins.

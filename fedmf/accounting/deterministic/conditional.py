@@ -12,8 +12,6 @@ from scipy.special import ndtr
 
 from fedmf.typing import Matrix, Vector
 
-__all__ = ["ConditionalMoments"]
-
 # Cells of each direction between −REACH and REACH standard deviations, and one beyond each end.
 _CELLS = ((192,), (96, 32), (96, 32, 24))
 _REACH = 6.0

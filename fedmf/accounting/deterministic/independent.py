@@ -10,8 +10,6 @@ from scipy.special import ndtr, ndtri
 
 from fedmf.typing import Vector
 
-__all__ = ["EqualBins"]
-
 # Points of a grid, a power of two; grids from 0 to a multiple of e^ε, where P/Q decides.
 _POINTS = 2**18
 _REMOVE_MULTIPLE, _ADD_MULTIPLE = 16.0, 40.0

@@ -10,8 +10,6 @@ from fedmf.factorization import Factorization
 from fedmf.participation import Participation
 from fedmf.typing import Matrix, Vector
 
-__all__ = ["BinOverlaps"]
-
 _MOST_BINS = 4096
 # Sums of at most some 10⁵ products are rounded by far less than this share.
 _ROUNDING = 1e-11

@@ -18,18 +18,6 @@ import numpy as np
 from fedmf.accounting.gaussian.tail import log_delta, log_delta_upper
 from fedmf.accounting.rounding import double_at_least
 
-__all__ = [
-    "adjacency_factor",
-    "certified_epsilon",
-    "certified_sigma",
-    "gaussian_delta",
-    "gaussian_epsilon",
-    "gaussian_figures",
-    "gaussian_mu",
-    "gaussian_rho",
-    "gaussian_sigma",
-]
-
 _FACTORS: Final = {"zero-out": 1, "replace-one": 2}
 
 # The relative distance by which a noise multiplier is enlarged after the search. It dwarfs the rounding

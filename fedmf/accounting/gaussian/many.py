@@ -12,8 +12,6 @@ from fedmf.accounting.gaussian.calibration import gaussian_epsilon
 from fedmf.accounting.gaussian.tail import mills_slope
 from fedmf.typing import Array
 
-__all__ = ["gaussian_epsilons"]
-
 _FEW: Final = 256
 _STEPS: Final = 4
 _TIGHT: Final = 1e-9

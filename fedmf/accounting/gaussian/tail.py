@@ -8,8 +8,6 @@ from typing import Final
 import numpy as np
 from scipy.special import erfcx, log_ndtr
 
-__all__ = ["log_delta", "log_delta_upper", "mills_slope"]
-
 _ULP: Final = 2.0**-52
 _LOG_SQRT_2PI: Final = 0.5 * math.log(2.0 * math.pi)
 _SQRT_HALF: Final = math.sqrt(0.5)

@@ -6,8 +6,6 @@ from fedmf.accounting.amplification import check_run
 from fedmf.accounting.plan import Plan
 from fedmf.errors import LedgerError
 
-__all__ = ["claimed_epsilon"]
-
 
 def claimed_epsilon(plan: Plan, known: float) -> float:
     """ε_planned while the cohorts stay secret: the ε asked for, after a check that the noise suffices.

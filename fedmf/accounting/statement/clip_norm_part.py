@@ -9,8 +9,6 @@ from fedmf.accounting.plan import Plan
 from fedmf.accounting.recorded import ParticipationRecord
 from fedmf.accounting.rounding import at_least
 
-__all__ = ["clip_norm_part", "clip_norm_words"]
-
 
 def clip_norm_part(plan: Plan, record: ParticipationRecord) -> dict[str, Any]:
     """The rule, and ζ by rounds released as far as it was noted, JSON-able."""

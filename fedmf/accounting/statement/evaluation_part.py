@@ -14,14 +14,6 @@ from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary
 from fedmf.accounting.statement.planned import check_sensitivity
 from fedmf.errors import LedgerError
 
-__all__ = [
-    "EvaluationPart",
-    "RecordedEvaluations",
-    "evaluation_part",
-    "recorded_evaluations",
-    "unseen_evaluations",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class RecordedEvaluations:

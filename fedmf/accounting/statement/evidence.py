@@ -12,8 +12,6 @@ from fedmf.accounting.plan import Plan
 from fedmf.accounting.statement.header import RunHeader
 from fedmf.participation import Participation
 
-__all__ = ["adjacencies", "allowed_patterns", "evidence_of"]
-
 #: Of the values of a run, those from which a figure or a sentence of its statement follows.
 _WHOLE: Final = ("privacy", "clipping", "cohorts", "mechanism", "evaluation", "canaries")
 _PARTS: Final = {

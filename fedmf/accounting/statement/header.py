@@ -15,8 +15,6 @@ from fedmf.errors import rebuilding
 from fedmf.values import value_of
 from fedmf.version import SOFTWARE
 
-__all__ = ["RunHeader"]
-
 #: Raised when a field changes its meaning; see docs/decisions/0011-record-formats.md.
 _FORMAT: Final = 7
 _DIGITS: Final = frozenset("0123456789abcdef")

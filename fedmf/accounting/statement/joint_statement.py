@@ -20,8 +20,6 @@ from fedmf.accounting.unit import UNITS
 from fedmf.accounting.verdict import Verdict
 from fedmf.errors import LedgerError
 
-__all__ = ["Branch", "JointStatement", "build_joint_statement"]
-
 _ASSUMPTIONS: Final = (
     "these directories are all continuations of the run that released anything",
     "no process of the run was copied while it ran: every branch drew its noise from openings of its own",

@@ -12,8 +12,6 @@ from fedmf.accounting.statement.template import TEMPLATE
 from fedmf.accounting.statement.text import facts, headline, lists, up, verdict_lines
 from fedmf.accounting.unit import UNITS
 
-__all__ = ["StatementParts", "render_document", "render_page"]
-
 _WIDTH, _HEIGHT, _FLOOR, _TOP = 480, 130, 112, 18
 _GREEN, _RED = "#2e7d4f", "#b03a2e"
 

@@ -17,8 +17,6 @@ from fedmf.accounting.release import RunRelease
 from fedmf.accounting.statement.header import RunHeader
 from fedmf.factorization import Branches
 
-__all__ = ["UserPrivacy", "user_privacy"]
-
 #: Relative, of a few operations on doubles.
 _ROUNDING: Final = 2.0**-50
 

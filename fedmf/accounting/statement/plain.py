@@ -11,8 +11,6 @@ from scipy.special import ndtr, ndtri
 from fedmf.accounting.rounding import at_least
 from fedmf.accounting.unit import UNITS
 
-__all__ = ["detection_limit", "detection_percent", "odds_factor", "plain_words"]
-
 _FALSE_ALARM: Final = 0.05
 #: The relative error of `math.exp`, `scipy.special.ndtr` and the like, with room to spare.
 _FUNCTION_ERROR: Final = 1e-12

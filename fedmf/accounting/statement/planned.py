@@ -13,8 +13,6 @@ from fedmf.accounting.plan import Plan
 from fedmf.accounting.statement.amplified_claim import claimed_epsilon
 from fedmf.errors import LedgerError
 
-__all__ = ["TOLERANCE", "PlannedPrivacy", "check_sensitivity", "planned_privacy"]
-
 #: ε of the worst recorded pattern and of the worst allowed pattern are summed in different orders.
 TOLERANCE: Final = 1e-9
 

@@ -54,8 +54,6 @@ from fedmf.accounting.verdict import Verdict
 from fedmf.errors import LedgerError
 from fedmf.version import SOFTWARE
 
-__all__ = ["PrivacyStatement", "as_json", "build_statement", "planned_statement"]
-
 
 @dataclass(frozen=True, eq=False)
 class PrivacyStatement:

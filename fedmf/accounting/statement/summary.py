@@ -9,8 +9,6 @@ from fedmf.accounting.rounding import at_most
 from fedmf.accounting.statement.text import headline, up, verdict_lines
 from fedmf.accounting.unit import UNITS
 
-__all__ = ["laid_out", "shortened", "summarise", "what_it_leaves", "what_speaks_against"]
-
 #: Lines of a short form.
 _LINES: Final = 12
 

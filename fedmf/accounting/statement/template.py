@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["TEMPLATE"]
-
 TEMPLATE: Final = """\
 <!doctype html>
 <html lang="en">

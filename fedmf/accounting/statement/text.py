@@ -10,8 +10,6 @@ from fedmf.accounting.rounding import at_least, at_most
 from fedmf.accounting.statement.clip_norm_part import clip_norm_words
 from fedmf.accounting.unit import UNITS
 
-__all__ = ["facts", "headline", "joint_verdict_lines", "lists", "render", "up", "verdict_lines"]
-
 _LISTS: Final = (
     ("Assumes", "assumptions"),
     ("Does not cover", "not_covered"),

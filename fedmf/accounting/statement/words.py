@@ -7,27 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "ASSUMPTIONS",
-    "FOLLOWING_NORM",
-    "INEXACT_GROUPS",
-    "LOST_ROUNDS",
-    "NOT_COVERED",
-    "NOT_PRIVATE",
-    "OPERATING_SYSTEM_KEY",
-    "PUBLIC_KEY",
-    "REALISED",
-    "REALISED_ASSUMPTION",
-    "REALISED_NOT_COVERED",
-    "ROUNDED_STORAGE",
-    "SECRECY",
-    "SECRETS",
-    "SECRET_COHORTS",
-    "SHARED_TIME",
-    "SHARED_WORKERS",
-    "TRUST",
-]
-
 OPERATING_SYSTEM_KEY: Final = "operating system randomness"
 PUBLIC_KEY: Final = "public seed: simulation only, gives no privacy"
 TRUST: Final = {

@@ -9,8 +9,6 @@ from typing import Any
 
 from fedmf.factorization import Objective
 
-__all__ = ["check_picture", "save_plot"]
-
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from fedmf.moments import PrivateGaussian
     from fedmf.streaming.outputs import MeanPoints
 
-__all__ = ["draw_stream"]
 
 #: Told apart by the colour-blind (Okabe and Ito, 2008), black last.
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

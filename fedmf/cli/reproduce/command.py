@@ -8,8 +8,6 @@ from pathlib import Path
 
 import typer
 
-__all__ = ["reproduce"]
-
 
 def reproduce(
     names: list[str] = typer.Argument(

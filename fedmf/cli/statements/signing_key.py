@@ -7,8 +7,6 @@ from pathlib import Path
 
 import typer
 
-__all__ = ["keygen"]
-
 
 def keygen(
     path: Path = typer.Argument(

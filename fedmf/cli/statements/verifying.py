@@ -12,7 +12,6 @@ import typer
 if TYPE_CHECKING:
     from fedmf.runs import Verification
 
-__all__ = ["verify"]
 
 _MOST_DIGITS = 15
 

@@ -14,8 +14,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Column", "LiveTable"]
-
 _ROWS: Final = 8
 _BAR: Final = 40
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from fedmf.runs import Session
     from fedmf.training import Metric, UserFailure
 
-__all__ = ["RunView"]
-
 
 class RunView:
     """Shows rounds, loss, metrics, ε so far and whether a run learns while it goes on; then what it is worth.

@@ -9,8 +9,6 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CheckIns"]
-
 
 @dataclass(frozen=True, eq=False)
 class CheckIns:

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from fedmf.cohorts.check_in.check_ins import CheckIns
 from fedmf.cohorts.check_in.coins import uniform
 
-__all__ = ["DiurnalModel"]
-
 _ZONE, _START, _NIGHT, _AWAY, _PHASE, _LATE, _JOINS, _LEAVING, _LEAVES = range(16, 25)
 #: A device that is away stays away for so many nights.
 _SPELL: Final = 10

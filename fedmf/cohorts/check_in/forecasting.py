@@ -11,8 +11,6 @@ from fedmf.cohorts.check_in.check_ins import CheckIns
 from fedmf.cohorts.check_in.schedule import DeviceRule, Participations
 from fedmf.participation import Participation
 
-__all__ = ["Forecast", "forecast"]
-
 
 @dataclass(frozen=True)
 class Forecast:

@@ -13,8 +13,6 @@ from fedmf.cohorts.check_in.coins import uniform
 from fedmf.cohorts.cohort import CohortSchedule
 from fedmf.participation import Participation
 
-__all__ = ["CheckInSchedule", "DeviceRule", "Participations"]
-
 _COIN, _DROP, _IMPATIENT, _PHASE = range(4)
 
 

@@ -13,8 +13,6 @@ import numpy as np
 from fedmf.cohorts.check_in.check_ins import CheckIns
 from fedmf.errors import ConfigError
 
-__all__ = ["read_check_ins"]
-
 _DAY: Final = 86_400
 _LONGEST: Final = 4000
 

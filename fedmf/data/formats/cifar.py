@@ -14,8 +14,6 @@ from fedmf.data.options import Spread, SpreadOptions
 from fedmf.data.public_input import PublicInput
 from fedmf.data.user_ids import NumberedUsers
 
-__all__ = ["Cifar10"]
-
 _SHAPE: Final = (3, 32, 32)
 _RECORD: Final = 1 + 3 * 32 * 32
 _TRAIN: Final = tuple(f"data_batch_{i}.bin" for i in range(1, 6))

@@ -15,8 +15,6 @@ from torch import Tensor
 from fedmf.data.dataset import FederatedDataset, TestOwner
 from fedmf.data.partitions import Partition
 
-__all__ = ["DecodedRows", "Pixels", "RowSource"]
-
 
 class RowSource(Protocol):
     """Where examples come from, row by row."""

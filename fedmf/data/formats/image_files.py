@@ -14,8 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["SUFFIXES", "ImageFiles", "check_image_shape", "check_pillow", "shape_of_first"]
-
 #: Endings of the files that are read.
 SUFFIXES: Final = (".png", ".jpg", ".jpeg")
 _FORMATS: Final = ("PNG", "JPEG")

@@ -22,8 +22,6 @@ from fedmf.data.formats.image_files import (
 )
 from fedmf.data.rows import LabelledRows, TextColumn, bytes_of, csv_batches
 
-__all__ = ["ImageFolder"]
-
 _MOST_TESTS: Final = 10_000
 
 

@@ -18,8 +18,6 @@ from fedmf.data.memory import InMemoryDataset
 from fedmf.data.options import Spread
 from fedmf.data.rows import LabelledRows, partition_by_owner
 
-__all__ = ["Leaf"]
-
 #: Strings of JSON, and what stands between values.
 _STRUCTURE = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}:,]', re.DOTALL)
 

@@ -21,8 +21,6 @@ from fedmf.data.public_input import PublicInput, in_words
 from fedmf.data.rows import RowOptions, TextColumn, bytes_of, partition_by_owner
 from fedmf.values import check_whole
 
-__all__ = ["TokenRows"]
-
 #: Marks a position that no token follows, as `fedmf.training` has it.
 _NO_TOKEN: Final = -100
 _BATCH: Final = 65_536

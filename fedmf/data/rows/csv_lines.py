@@ -15,8 +15,6 @@ import pyarrow.csv as arrow_csv
 
 from fedmf.lines import LONGEST_LINE, LineCutter, TooLong
 
-__all__ = ["csv_batches"]
-
 #: Bytes of lines that are parsed at once.
 _BLOCK: Final = 1 << 24
 _MARK: Final = b"\xef\xbb\xbf"

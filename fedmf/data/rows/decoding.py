@@ -11,8 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["check_features", "decoded"]
-
 
 def check_features(feature: Any, column: str) -> None:
     """Refuse a column that holds neither images nor numbers, by its type alone.

@@ -24,8 +24,6 @@ from fedmf.data.rows.row_options import HeldOut
 from fedmf.data.rows.text_column import TextColumn, bytes_of
 from fedmf.data.user_ids import NumberedUsers
 
-__all__ = ["Hub", "HubDataset", "column_chunks", "loaded"]
-
 _MOST_TESTS: Final = 10_000
 
 

@@ -10,8 +10,6 @@ from fedmf.data.rows.text_column import bytes_of
 from fedmf.data.rows.text_options import TextOptions
 from fedmf.data.rows.text_rows import TextRows, text_rows
 
-__all__ = ["HubText"]
-
 
 @dataclass(frozen=True)
 class HubText(TextOptions):

@@ -11,8 +11,6 @@ from fedmf.data.public_input import PublicInput, in_words
 from fedmf.data.rows.row_options import RowOptions
 from fedmf.values import check_sizes
 
-__all__ = ["LabelledRows", "check_classes", "check_names", "class_input", "classes_of"]
-
 _RANGE: Final = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
 _MOST_CLASSES: Final = 1_000_000
 _READ: Final = "read off the rows: not for private runs"

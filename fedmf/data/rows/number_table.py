@@ -16,8 +16,6 @@ from fedmf.data.rows.row_options import RowOptions
 from fedmf.data.rows.table_file import TableColumns, read_table
 from fedmf.values import check_sizes
 
-__all__ = ["NumberTable"]
-
 _BY_CLASS = ("dirichlet", "shards")
 
 

@@ -21,8 +21,6 @@ from fedmf.data.rows.roster import read_roster
 from fedmf.data.rows.table_file import TableColumns, TableRows, read_table
 from fedmf.data.structure import ExampleStructure, TensorStructure
 
-__all__ = ["OnNodes", "RowsOfNode"]
-
 
 @dataclass(frozen=True)
 class _Declared(LabelledRows):

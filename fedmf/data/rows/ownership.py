@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from fedmf.data.keyed_draws import KeyedDraws
 from fedmf.data.partitions import Partition
 
-__all__ = ["hold_out_examples", "hold_out_of_each_user", "hold_out_users", "partition_by_owner"]
-
 
 def hold_out_examples(
     owner: NDArray[np.int64], fraction: float, rng: np.random.Generator

@@ -11,8 +11,6 @@ import pyarrow.parquet as parquet
 from fedmf.data.rows.csv_lines import csv_batches
 from fedmf.data.rows.text_column import TextColumn, bytes_of
 
-__all__ = ["read_roster"]
-
 
 def read_roster(path: Path, column: str) -> tuple[str, ...]:
     """User ids in the order of a file; it is public, so what is wrong with it is said.

@@ -24,8 +24,6 @@ from fedmf.data.rows.ownership import (
 from fedmf.data.rows.roster import read_roster
 from fedmf.data.user_ids import NumberedUsers
 
-__all__ = ["Dealt", "HeldOut", "RowOptions"]
-
 _BY_LABELS: Final = ("dirichlet", "shards")
 
 

@@ -14,8 +14,6 @@ from fedmf.data.memory import InMemoryDataset
 from fedmf.data.rows.labelled_rows import LabelledRows
 from fedmf.data.rows.table_file import TableColumns, TableRows, read_table
 
-__all__ = ["Table"]
-
 
 @dataclass(frozen=True)
 class Table(LabelledRows):

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from fedmf.data.rows.csv_lines import csv_batches
 from fedmf.data.rows.text_column import TextColumn, bytes_of
 
-__all__ = ["TableColumns", "TableRows", "read_table", "row_batches", "row_files"]
-
 _BATCH: Final = 65_536
 _SUFFIXES: Final = (".csv", ".parquet")
 

@@ -10,8 +10,6 @@ import numpy as np
 import pyarrow as arrow
 from numpy.typing import NDArray
 
-__all__ = ["TextColumn", "bytes_of"]
-
 
 @dataclass(frozen=True)
 class TextColumn:

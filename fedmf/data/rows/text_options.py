@@ -28,8 +28,6 @@ from fedmf.data.rows.text_rows import (
 from fedmf.data.text import Vocabulary, evenly, next_tokens, padded, public_vocabulary, tagged
 from fedmf.values import check_whole
 
-__all__ = ["Text", "TextOptions"]
-
 
 @dataclass(frozen=True)
 class TextOptions(RowOptions):

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from fedmf.data.rows.table_file import row_batches, row_files
 from fedmf.data.rows.text_column import TextColumn, bytes_of
 
-__all__ = ["TextColumns", "TextRows", "read_text_folder", "read_text_table", "sequences_of", "text_rows"]
-
 
 @dataclass(frozen=True)
 class TextColumns:

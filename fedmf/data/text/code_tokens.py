@@ -20,8 +20,6 @@ from fedmf.data.text.sequences import evenly, next_tokens
 from fedmf.data.text.vocabulary import Vocabulary, public_vocabulary
 from fedmf.values import check_whole
 
-__all__ = ["CodeTokens"]
-
 
 @dataclass(frozen=True)
 class CodeTokens(DatasetOptions):

@@ -12,8 +12,6 @@ from typing import Final
 
 from fedmf.data.text.module_list import MODULES
 
-__all__ = ["PINNED", "StandardLibrary", "read_modules", "standard_library"]
-
 #: SHA-256 of the listed modules, by release of CPython as published on python.org.
 PINNED: Final[dict[str, str]] = {
     "3.11.7": "fa0ee3e89f329ad6492501b04f43198da8c2c523f1e68601837e3fcc85fd56d2",

@@ -5,8 +5,6 @@ Left out are tests, tables of encodings, generated data, jokes, and files of few
 
 from typing import Final
 
-__all__ = ["MODULES"]
-
 _PATHS: Final = """
 __future__.py _aix_support.py _bootsubprocess.py _collections_abc.py _compat_pickle.py _compression.py
 _markupbase.py _osx_support.py _py_abc.py _pydecimal.py _pyio.py _sitebuiltins.py _strptime.py

@@ -8,8 +8,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PADDING", "evenly", "next_tokens", "padded", "tagged"]
-
 #: The label of a position that counts for nothing, as everywhere in torch.
 PADDING: Final = -100
 

@@ -14,8 +14,6 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BpeVocabulary", "ByteVocabulary", "Vocabulary", "WordVocabulary", "public_vocabulary"]
-
 #: A word, or a sign that is neither part of one nor a blank.
 _WORD: Final = re.compile(r"\w+|[^\w\s]")
 

@@ -17,8 +17,6 @@ import numpy as np
 
 from fedmf.typing import Array, Vector
 
-__all__ = ["inverse_norm", "inverse_row_norms"]
-
 _SMALLEST_BLOCK = 16
 
 

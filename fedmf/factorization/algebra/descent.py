@@ -10,8 +10,6 @@ import numpy as np
 
 from fedmf.typing import Array, Vector
 
-__all__ = ["Descent"]
-
 # Strong Wolfe conditions, and how a step is looked for.
 _DECREASE, _CURVATURE, _MOST_TRIALS, _LONGER = 1e-3, 0.9, 20, 4.0
 _ROUNDING = 2.2e-16

@@ -8,8 +8,6 @@ from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from fedmf.factorization.algebra.series import fft_size, multiply, padded, trimmed
 from fedmf.typing import Vector
 
-__all__ = ["scaled_query_variances"]
-
 _BLOCK_ENTRIES = 4_000_000
 # Lags that are summed one by one; ranges that are.
 _FEW_LAGS, _BLOCK = 256, 128

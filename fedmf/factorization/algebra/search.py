@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-__all__ = ["minimize_from", "minimize_on_interval"]
-
 _GOLDEN = (5**0.5 - 1) / 2
 _SMALLEST_STEP = 1e-7
 _MOST_STEPS = 200

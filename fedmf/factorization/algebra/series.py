@@ -13,21 +13,6 @@ import numpy as np
 
 from fedmf.typing import Vector
 
-__all__ = [
-    "binomial_series",
-    "factored_power",
-    "fft_size",
-    "lagged_products",
-    "multiply",
-    "padded",
-    "power",
-    "product",
-    "reciprocal",
-    "settled_reciprocal",
-    "trimmed",
-]
-
-
 # Up to this many products a direct sum is used: it is fast enough and keeps the *relative* accuracy of small
 # coefficients, which an FFT loses.
 _DIRECT_PRODUCTS = 4_000_000

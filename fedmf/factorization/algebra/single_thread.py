@@ -11,8 +11,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
-__all__ = ["THREAD_LIMITS", "single_threaded"]
-
 #: What BLAS libraries read when they are loaded.
 THREAD_LIMITS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 

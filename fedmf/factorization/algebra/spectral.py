@@ -13,8 +13,6 @@ import numpy as np
 from fedmf.factorization.algebra.series import fft_size
 from fedmf.typing import Vector
 
-__all__ = ["graded_quadrature", "mean_power", "minimum_phase"]
-
 #: A function of frequencies ω in [0, π], shape (m,) to shape (m,), even in ω.
 Spectrum = Callable[[Vector], Vector]
 

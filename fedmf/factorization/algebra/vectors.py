@@ -7,8 +7,6 @@ from numpy.typing import ArrayLike
 
 from fedmf.typing import Vector
 
-__all__ = ["check_leading", "column_factors", "frozen_vector", "positive_vector"]
-
 
 def frozen_vector(values: ArrayLike, symbol: str, meaning: str) -> Vector:
     """A read-only float64 copy of a finite, non-empty vector.

@@ -21,15 +21,6 @@ from fedmf.participation import Participation
 from fedmf.typing import Array
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = [
-    "banded_inverse_bound",
-    "covariance_bands",
-    "dense_bound",
-    "filter_errors",
-    "heavier_users",
-    "pattern_users",
-]
-
 
 def pattern_users(patterns: list[NDArray[np.int64]], participation: Participation) -> Array:
     """The 0/1 vectors of patterns as columns, shape (n, number of patterns).

@@ -20,8 +20,6 @@ from fedmf.factorization.objectives import query_variances
 from fedmf.typing import Array, Vector
 from fedmf.workload import ToeplitzWorkload, weighted
 
-__all__ = ["least_max_gram", "worst_diagonal_weights"]
-
 _OPTIONS = {"maxiter": 300, "maxfun": 300, "ftol": 1e-13, "gtol": 1e-9, "maxcor": 20}
 _GAP = 1e-7
 

@@ -14,8 +14,6 @@ from fedmf.factorization.matrices.strategy_matrix import Factorization
 from fedmf.factorization.streaming import Recurrence
 from fedmf.typing import Array, Vector
 
-__all__ = ["Banded", "without_workload", "workload_inverse"]
-
 _LONGEST_INVERSE = 8
 _CHUNK_ENTRIES = 4_000_000
 

@@ -13,8 +13,6 @@ from fedmf.factorization.matrices.scaled_toeplitz import ScaledToeplitz
 from fedmf.factorization.streaming import StateSpace
 from fedmf.typing import Vector
 
-__all__ = ["BufferedToeplitz"]
-
 
 @dataclass(frozen=True, eq=False)
 class BufferedToeplitz(ScaledToeplitz):

@@ -10,19 +10,6 @@ import numpy as np
 from fedmf.factorization.algebra import binomial_series
 from fedmf.factorization.matrices.toeplitz import Diagonal, InverseToeplitz, Toeplitz
 
-__all__ = [
-    "bfr",
-    "bifr",
-    "bisr",
-    "bsr",
-    "cgd",
-    "identity",
-    "nu_ftrl",
-    "one_parameter",
-    "optimal_diagonal",
-    "square_root",
-]
-
 
 def identity(rounds: int) -> Toeplitz:
     """C = I: independent noise in every round, as in DP-FedAvg.

@@ -15,8 +15,6 @@ from fedmf.factorization.matrices.strategy_matrix import Factorization
 from fedmf.factorization.streaming import Recurrence, StreamingInverse
 from fedmf.typing import Array, Vector
 
-__all__ = ["LARGEST_DENSE", "Dense", "lower_factor", "square_strategy"]
-
 #: C and C⁻¹ of this many rounds take 128 MiB each.
 LARGEST_DENSE = 4096
 

@@ -23,8 +23,6 @@ from fedmf.factorization.matrices.strategy_matrix import Factorization
 from fedmf.factorization.streaming import StreamingInverse
 from fedmf.typing import Vector
 
-__all__ = ["ColumnScaled", "NotRepresentable", "ScaledToeplitz"]
-
 
 class NotRepresentable(ValueError):
     """A matrix or its inverse overflows float64 before the horizon."""

@@ -15,8 +15,6 @@ from fedmf.factorization.matrices.strategy_matrix import Factorization
 from fedmf.factorization.streaming import StreamingInverse
 from fedmf.typing import Vector
 
-__all__ = ["Stamped"]
-
 # For workloads other than prefix sums the rows of A are multiplied with the dense inverse of one block.
 _LARGEST_BLOCK = 2048
 

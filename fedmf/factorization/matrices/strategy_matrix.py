@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from fedmf.factorization.streaming import StreamingInverse
 from fedmf.typing import Vector
 
-__all__ = ["Factorization"]
-
 
 class Factorization(ABC):
     """A strategy matrix C (n×n, lower triangular, invertible) as a value.

@@ -27,14 +27,6 @@ from fedmf.factorization.matrices.trees import BlockTree, KaryTree
 from fedmf.factorization.streaming import BlockSums, Recurrence
 from fedmf.typing import Vector
 
-__all__ = [
-    "Diagonal",
-    "InverseToeplitz",
-    "Toeplitz",
-    "factorization_from_dict",
-    "normalized",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Toeplitz(ScaledToeplitz):

@@ -13,8 +13,6 @@ from fedmf.factorization.matrices.dense import LARGEST_DENSE, Dense, lower_facto
 from fedmf.factorization.streaming import BlockSums, SparseRows, closed_levels, levels
 from fedmf.typing import Array, Vector
 
-__all__ = ["BlockTree", "KaryTree", "kary_tree", "tree"]
-
 
 class BlockTree(Dense):
     """The C of a binary tree, of which all is known by how it streams: ⌈log₂ n⌉ sums over dyadic blocks.

@@ -14,16 +14,6 @@ from fedmf.factorization.matrices.toeplitz import Diagonal, InverseToeplitz, Toe
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = [
-    "damped_root",
-    "inverse_power",
-    "power_series",
-    "rated_power",
-    "shifted_root",
-    "strategy_power",
-    "workload_diagonal",
-]
-
 
 def power_series(workload: ToeplitzWorkload, exponent: float, terms: int) -> Vector:
     """The first coefficients of (a(x)/a_0)^γ, shape (terms,).

@@ -31,8 +31,6 @@ from fedmf.participation import Participation
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload, prefix
 
-__all__ = ["EarliestObjective", "banded_inverse"]
-
 _Objective = Callable[[Vector], tuple[float, Vector]]
 
 _OPTIONS = {"maxiter": 1500, "ftol": 1e-12, "gtol": 1e-7, "maxcor": 30}

@@ -15,8 +15,6 @@ from fedmf.participation import Participation
 from fedmf.typing import Array, Vector
 from fedmf.workload import ToeplitzWorkload, prefix
 
-__all__ = ["banded", "counting_all_rows", "log_error"]
-
 _LARGEST_DENSE = 2048
 _LEAST_COUNTED = 1e-4
 # Columns of one user overlap for p > b; to bound the sensitivity then takes all of CᵀC.

@@ -11,9 +11,6 @@ from fedmf.participation import Participation
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload, prefix
 
-__all__ = ["banded_toeplitz", "log_objective", "minimize_free"]
-
-
 _OPTIONS = {"maxiter": 20_000, "maxfun": 20_000, "ftol": 1e-15, "gtol": 1e-8, "maxcor": 30}
 _SMALL_GRADIENT = 1e-9
 _MOST_STEPS = 100

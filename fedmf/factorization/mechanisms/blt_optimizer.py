@@ -14,9 +14,6 @@ from fedmf.participation import Participation
 from fedmf.typing import Array, Vector
 from fedmf.workload import ToeplitzWorkload, prefix
 
-__all__ = ["BufferedObjective", "blt", "blt_with_fewest_buffers"]
-
-
 _DESCENT = Descent(tolerance=1e-11, gradient=1e-7, evaluations=500, memory=20)
 _MOST_BUFFERS, _WORTH_A_BUFFER = 5, 1e-3
 # A buffer may fade so slowly that it is constant: 1 − θ ≥ 1/(10⁹n).

@@ -21,8 +21,6 @@ import numpy as np
 from fedmf.factorization.matrices import Factorization, ScaledToeplitz, factorization_from_dict
 from fedmf.kept_files import KeptFiles, cache_directory
 
-__all__ = ["remembered"]
-
 _Arguments = ParamSpec("_Arguments")
 _Value = TypeVar("_Value", bound=Factorization)
 _SHORTEST_ARRAY = 16

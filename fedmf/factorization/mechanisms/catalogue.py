@@ -14,18 +14,6 @@ from fedmf.factorization.objectives import RMSE, Objective
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload, prefix
 
-__all__ = [
-    "Mechanism",
-    "accepted_parameters",
-    "build",
-    "form_of",
-    "names",
-    "names_taking",
-    "names_to_compare",
-    "optional_parameters",
-    "parameters",
-]
-
 _FORMS = {
     form.name: form
     for form in (

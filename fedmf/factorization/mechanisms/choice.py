@@ -13,8 +13,6 @@ from fedmf.factorization.objectives import RMSE, Objective
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = ["GivenFactorization", "MechanismChoice", "NamedMechanism", "mechanism_choice_from_dict"]
-
 _GIVEN = "given"
 
 

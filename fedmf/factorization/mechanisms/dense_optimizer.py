@@ -14,15 +14,6 @@ from fedmf.participation import Participation
 from fedmf.typing import Array, Vector
 from fedmf.workload import ToeplitzWorkload, prefix, weighted
 
-__all__ = [
-    "LARGEST_OPTIMIZED",
-    "best_diagonal",
-    "dense",
-    "log_smooth_error",
-    "refined",
-    "single_participation_gram",
-]
-
 Patterns = NDArray[np.int64]
 
 LARGEST_OPTIMIZED = 2048

@@ -65,8 +65,6 @@ from fedmf.factorization.mechanisms.parameter import (
 from fedmf.factorization.mechanisms.robust import Scenarios, least_regret, robust_toeplitz, tapered
 from fedmf.factorization.mechanisms.strongly_convex import strongly_convex_lti
 
-__all__ = ["FAMILIES"]
-
 # Results of the optimisers are kept on disk as well; the version is to be raised
 # whenever an optimiser finds other coefficients.
 _optimized = lru_cache(maxsize=32)(remembered(rated_banded_toeplitz, version=2))

@@ -23,8 +23,6 @@ from fedmf.factorization.mechanisms.parameter import (
 from fedmf.factorization.objectives import QuickError
 from fedmf.participation import LARGEST_HORIZON, Participation
 
-__all__ = ["STAMPS", "Built", "Family", "Form", "Option", "check_rounds", "normalized_columns"]
-
 #: n for normalised columns, which take seconds for an error there.
 _LARGEST_NORMALIZED: Final = 1_000_000
 _LARGEST_NORMALIZED_COMPARED: Final = 16_384

@@ -13,8 +13,6 @@ from fedmf.factorization.algebra import frozen_vector, minimum_phase
 from fedmf.factorization.matrices import Factorization, InverseToeplitz
 from fedmf.typing import Vector
 
-__all__ = ["geometric_lti", "quadratic_lti", "quadratic_suboptimality", "settling_curvature"]
-
 # The error of an eigenvalue settles after a few times 1/(ηλ) rounds; spectra are resolved down to ηλ = 4e-6.
 _SETTLING_TIMES, _SMALLEST_STEP = 12.0, 1e-5
 

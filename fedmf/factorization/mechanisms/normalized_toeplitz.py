@@ -21,9 +21,6 @@ from fedmf.participation import Participation
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload, prefix
 
-__all__ = ["normalized_banded_toeplitz", "rated_banded_toeplitz"]
-
-
 _WIDEST_CURVED = 1024
 _DESCENT = Descent(tolerance=1e-11, gradient=1e-9, evaluations=300, memory=30)
 

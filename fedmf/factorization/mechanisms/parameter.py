@@ -13,47 +13,6 @@ from fedmf.factorization.objectives import LARGEST_RATED, RMSE, Objective
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = [
-    "ARITY",
-    "BANDS",
-    "BUFFERS",
-    "EIGENVALUES",
-    "ETA",
-    "FREE_BANDS",
-    "FREE_GAMMA",
-    "FREE_LAMBDA",
-    "FREE_NU",
-    "FREE_ROOT_SHIFT",
-    "FREE_SHIFT",
-    "FULL",
-    "GAMMA",
-    "LAGS",
-    "LAMBDA",
-    "LONG",
-    "LOWER",
-    "MU",
-    "NU",
-    "SHIFT",
-    "SMOOTHNESS",
-    "TAPER",
-    "UPPER",
-    "VARIANCE",
-    "WORST",
-    "Accuracy",
-    "Choose",
-    "DesignRequest",
-    "Free",
-    "Parameter",
-    "Trail",
-    "Values",
-    "at_once",
-    "best_on_interval",
-    "best_width",
-    "chosen",
-    "one_of",
-    "widths",
-]
-
 # The first step of a search that starts where a similar one ended, and the fewest bands that tell.
 _NEAR, _TELLING_BANDS = 0.04, 8
 

@@ -22,8 +22,6 @@ from fedmf.participation import Participation
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload, prefix
 
-__all__ = ["RobustObjective", "Scenarios", "least_regret", "robust_toeplitz", "tapered"]
-
 Criterion = Literal["expected", "worst"]
 
 _OPTIONS = {"maxiter": 5000, "maxfun": 5000, "ftol": 1e-13, "gtol": 1e-9, "maxcor": 30}

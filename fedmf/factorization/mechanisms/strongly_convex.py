@@ -30,8 +30,6 @@ from fedmf.factorization.algebra import (
 from fedmf.factorization.matrices import Factorization, InverseToeplitz
 from fedmf.typing import Vector
 
-__all__ = ["Multipliers", "strongly_convex_bound", "strongly_convex_lti"]
-
 _ALTERNATIONS, _NEWTON_STEPS, _MOST_LAGS = 100, 60, 32
 # Where mu = L the best multiplier is infinite; this one is within 1e-9 of it.
 _LARGEST_SCALE = 1e9

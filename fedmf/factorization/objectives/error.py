@@ -12,8 +12,6 @@ from fedmf.factorization.objectives.objective import RMSE, Objective
 from fedmf.factorization.sensitivity import Sensitivity
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = ["Errors", "errors", "query_variances"]
-
 
 @dataclass(frozen=True)
 class Errors:

@@ -11,8 +11,6 @@ from fedmf.participation import Participation
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = ["InverseObjective"]
-
 _OVERFLOW = 1e100
 
 

@@ -11,8 +11,6 @@ import numpy as np
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload, weighted
 
-__all__ = ["LAST", "MAX", "RMSE", "Objective", "PowerMean"]
-
 ObjectiveKind = Literal["rmse", "max", "last", "weights"]
 _LABELS: Final = {"rmse": "RMSE", "max": "MaxSE", "last": "last SE", "weights": "weighted RMSE"}
 # The largest variance is approached by power means of these orders, each search started from the last.

@@ -15,8 +15,6 @@ from fedmf.participation import Participation
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = ["QuickError"]
-
 # Up to this many products per round, lags are summed one by one.
 _FEW_LAGS = 4
 

@@ -9,8 +9,6 @@ from fedmf.factorization.objectives.objective import PowerMean
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = ["LARGEST_RATED", "RatedError"]
-
 #: A value with its derivatives takes O(n²): a quarter of a second here.
 LARGEST_RATED = 4096
 

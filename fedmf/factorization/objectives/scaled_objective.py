@@ -11,8 +11,6 @@ from fedmf.participation import Participation
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = ["ScaledObjective"]
-
 
 class ScaledObjective:
     """log(Q(c)·E(c)) for C = LTT(c)·diag(s)⁻¹ and A = diag(r)·LTT(a)·diag(η).

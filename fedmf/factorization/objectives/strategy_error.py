@@ -10,8 +10,6 @@ from fedmf.factorization.objectives.rated_error import LARGEST_RATED, RatedError
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = ["StrategyError"]
-
 _OVERFLOW, _OVERFLOWING_INVERSE = 1e200, 1e100
 
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from fedmf.factorization.matrices import Factorization
 from fedmf.typing import Array
 
-__all__ = ["StreamingQueries", "streamed_query_variances"]
-
 #: Makes a fresh operator: called with x_t, shape (m,), round by round, it returns [Ax]_t.
 StreamingQueries = Callable[[], Callable[[Array], Array]]
 _WIDTH = 256

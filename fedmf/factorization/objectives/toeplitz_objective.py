@@ -12,9 +12,6 @@ from fedmf.participation import Participation
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = ["ToeplitzObjective"]
-
-
 # Up to this horizon every term of the sum is computed.
 _SHORT = 4096
 # w has settled when its last p terms are this close to its limit, relative to the largest.

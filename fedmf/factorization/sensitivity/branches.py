@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from fedmf.factorization.matrices import Factorization
 from fedmf.typing import Vector
 
-__all__ = ["BranchGram", "Branches", "GramMatrix", "Segment"]
-
 
 class GramMatrix(Protocol):
     """What the sensitivity of a pattern asks of a matrix."""

@@ -39,8 +39,6 @@ from fedmf.factorization.sensitivity.separated import (
 from fedmf.participation import Adjacency, Participation
 from fedmf.typing import Vector
 
-__all__ = ["UserRange", "equal_length_joint_sensitivities", "joint_sensitivity"]
-
 
 @dataclass(frozen=True)
 class UserRange:

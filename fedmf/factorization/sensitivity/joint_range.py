@@ -8,8 +8,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["FREE_LINE", "FREE_PLANE", "free_weight", "joint_diameter_square"]
-
 FREE_LINE: Final = (11 + 5 * math.sqrt(5)) / 8
 """Largest ν with r_1(ν) = 4: in one dimension the second moment is free up to it."""
 

@@ -18,18 +18,6 @@ from fedmf.factorization.sensitivity.separated import best_separated_sum, count_
 from fedmf.participation import Participation
 from fedmf.typing import Vector
 
-__all__ = [
-    "ROUNDING",
-    "Kind",
-    "Released",
-    "Sensitivity",
-    "SensitivityNotExact",
-    "kind_of",
-    "methods",
-    "over_patterns",
-    "tightest",
-]
-
 Kind = Literal["exact", "upper_bound"]
 ROUNDING = 1e-12
 _MOST_PATTERNS = 200_000

@@ -17,8 +17,6 @@ from fedmf.factorization.algebra import fft_size
 from fedmf.factorization.sensitivity.separated import comb_sum
 from fedmf.typing import Vector
 
-__all__ = ["autocorrelation", "earliest_is_worst", "pair_bound_square"]
-
 _ROUNDING = 1e-12
 
 

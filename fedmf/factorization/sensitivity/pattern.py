@@ -11,13 +11,6 @@ from numpy.typing import NDArray
 from fedmf.factorization.matrices import Factorization
 from fedmf.factorization.sensitivity.branches import Branches, BranchGram, GramMatrix
 
-__all__ = [
-    "equal_length_row_sums",
-    "equal_length_sensitivities",
-    "pattern_sensitivities",
-    "pattern_sensitivity",
-]
-
 _CHUNK_PAIRS = 2_000_000
 _TABLE_BYTES = 1 << 27
 

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from fedmf.factorization.sensitivity.separated import best_separated_sum
 from fedmf.typing import Array
 
-__all__ = ["Search", "heaviest_pattern", "row_bound", "row_weights"]
-
 Rounds = NDArray[np.int64]
 
 # Sums of at most a few thousand float64 products, and messages of a few hundred additions.

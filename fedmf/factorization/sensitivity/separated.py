@@ -11,16 +11,6 @@ from numpy.typing import NDArray
 from fedmf.factorization.algebra import padded
 from fedmf.typing import Array
 
-__all__ = [
-    "best_separated_sum",
-    "comb_sum",
-    "comb_sum_adjoint",
-    "count_patterns",
-    "earliest_pattern",
-    "monotone_envelope",
-    "pattern_layers",
-]
-
 
 def earliest_pattern(max_participations: int, min_separation: int) -> NDArray[np.int64]:
     """The pattern {0, b, 2b, …, (k−1)b}."""

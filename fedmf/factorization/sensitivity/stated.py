@@ -41,8 +41,6 @@ from fedmf.factorization.sensitivity.separated import comb_sum, earliest_pattern
 from fedmf.participation import Participation
 from fedmf.typing import Vector
 
-__all__ = ["exact_sensitivity", "quick_upper_bound", "stated_sensitivity"]
-
 _BY_ROWS = "row-wise dynamic program (Choquette-Choo et al. 2023, Theorem 2)"
 _STOPPED = "search over patterns, stopped at its work limit"
 _MOST_PAIRED = 512

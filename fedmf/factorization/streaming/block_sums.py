@@ -11,8 +11,6 @@ from fedmf.factorization.algebra import frozen_vector
 from fedmf.factorization.streaming.inverse import StreamingInverse, rows_of
 from fedmf.typing import Array, Vector
 
-__all__ = ["BlockSums", "closed_levels", "levels"]
-
 
 def levels(rounds: int) -> int:
     """How many levels of dyadic blocks have one that is complete and followed by a round: ⌈log₂ n⌉."""

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from fedmf.typing import Array
 
-__all__ = ["StreamingInverse", "rows_of"]
-
 
 class StreamingInverse(ABC):
     """C⁻¹ as a rule for making [C⁻¹z]_t round by round, t = 0 … n − 1, from z_0 … z_t; abstract and frozen.

@@ -13,8 +13,6 @@ from fedmf.factorization.algebra import (
 from fedmf.factorization.streaming.inverse import StreamingInverse, rows_of
 from fedmf.typing import Vector
 
-__all__ = ["Recurrence"]
-
 
 @dataclass(frozen=True, eq=False)
 class Recurrence(StreamingInverse):

@@ -13,8 +13,6 @@ from fedmf.factorization.streaming.state_space import StateSpace
 from fedmf.participation import Participation
 from fedmf.typing import Vector
 
-__all__ = ["rounding_inflation", "rounding_shift"]
-
 FLOAT32 = 2.0**-24
 # Rounding error of numbers too small for a relative bound: enough for float32, float64 and bfloat16.
 _SMALLEST = 2.0**-133

@@ -12,8 +12,6 @@ from fedmf.factorization.algebra import frozen_vector
 from fedmf.factorization.streaming.inverse import StreamingInverse, rows_of
 from fedmf.typing import Vector
 
-__all__ = ["SparseRows"]
-
 _LARGEST = 4096
 
 

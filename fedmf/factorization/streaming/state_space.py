@@ -11,8 +11,6 @@ from fedmf.factorization.algebra import frozen_vector
 from fedmf.factorization.streaming.inverse import StreamingInverse, rows_of
 from fedmf.typing import Vector
 
-__all__ = ["StateSpace"]
-
 
 @dataclass(frozen=True, eq=False)
 class StateSpace(StreamingInverse):

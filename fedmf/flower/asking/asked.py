@@ -15,8 +15,6 @@ from fedmf.flower.messages import read_rows_reply, read_slice_reply, request_con
 from fedmf.runs import Execution
 from fedmf.training import FixedPointSum
 
-__all__ = ["Asked", "MessageForm", "Part"]
-
 #: Most bytes of the rows of a message with more than one user.
 _MOST_ROW_BYTES: Final = 2**28
 

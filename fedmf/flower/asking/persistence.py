@@ -15,8 +15,6 @@ from flwr.serverapp import Grid
 from fedmf.flower.boundary import ServedUsers, Wait, pull_until
 from fedmf.flower.compat import arrived, is_of_the_link
 
-__all__ = ["Persistence"]
-
 _log = logging.getLogger("fedmf")
 
 #: Longest pause before nodes are looked for again, in seconds.

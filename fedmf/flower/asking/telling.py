@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from fedmf.runs import PrivateServer
 from fedmf.training import UserFailure
 
-__all__ = ["RoundReport", "Telling"]
-
 
 @dataclass(frozen=True)
 class RoundReport:

@@ -12,8 +12,6 @@ from fedmf.cohorts import CheckInCohorts, Cohorts
 from fedmf.errors import ConfigError
 from fedmf.runs import Execution
 
-__all__ = ["Timetable"]
-
 _DAY: Final = 86_400.0
 
 

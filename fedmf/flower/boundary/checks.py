@@ -13,8 +13,6 @@ from flwr.common.constant import SType
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-__all__ = ["checked_array", "shown"]
-
 #: What NumPy's file format may take beside the numbers.
 _OVERHEAD: Final = 4096
 _MOST_CHARACTERS: Final = 80

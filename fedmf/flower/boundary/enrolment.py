@@ -22,8 +22,6 @@ from flwr.serverapp import Grid
 from fedmf.errors import ConfigError
 from fedmf.flower.compat import NodeInfo
 
-__all__ = ["Enrolment"]
-
 _ONLINE = "online"
 
 

@@ -13,8 +13,6 @@ from flwr.serverapp import Grid
 from fedmf.flower.boundary.pulling import Pull
 from fedmf.flower.compat import arrived
 
-__all__ = ["Handshakes"]
-
 #: How often a node is asked.
 _ATTEMPTS: Final = 6
 #: Seconds before a node that answered badly, or not at all, is asked again, doubled each time. A question

@@ -15,8 +15,6 @@ from flwr.serverapp import Grid
 from fedmf.errors import UnsoundSumError
 from fedmf.flower.compat import LinkPull, arrived, is_of_the_link, unusable_reply
 
-__all__ = ["Pull", "Wait", "pull_until"]
-
 #: How often pulling one reply may raise before it counts as one that holds nothing.
 _ATTEMPTS: Final = 3
 #: How often in a row the link may fail to answer before that ends the run.

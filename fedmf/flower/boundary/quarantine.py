@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from fedmf.training import UserFailure
 
-__all__ = ["Quarantine"]
-
 
 class Quarantine:
     """Counts refused replies, for each user of a node apart.

@@ -9,8 +9,6 @@ from typing import Final
 
 from flwr.serverapp import Grid
 
-__all__ = ["ServedUsers"]
-
 _PAUSE: Final = 0.2
 
 

@@ -14,8 +14,6 @@ from flwr.serverapp import ServerApp
 from fedmf.errors import ConfigError
 from fedmf.flower.compat import RunConfig, flat_config, load_object
 
-__all__ = ["FlowerApp"]
-
 
 @dataclass(frozen=True, eq=False)
 class FlowerApp:

@@ -25,8 +25,6 @@ from fedmf.flower.local_run.generators import fresh_generators, generators_kept,
 from fedmf.flower.local_run.grid import ClientCalls, ClientFailure
 from fedmf.flower.local_run.pipe import packed, receive, send
 
-__all__ = ["CallsInProcesses", "CallsInTurn", "SeededClient"]
-
 #: Seconds that a process gets to end by itself.
 _GRACE = 2.0
 

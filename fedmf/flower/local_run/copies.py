@@ -13,8 +13,6 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-__all__ = ["copied_context", "copied_message", "copied_records"]
-
 
 def copied_records(records: RecordDict) -> RecordDict:
     """Records of its own, which share nothing with the given ones but what cannot be written.

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-__all__ = ["fresh_generators", "generators_kept", "seeded_generators"]
-
 
 def seeded_generators(words: Sequence[int]) -> None:
     """Seed all of them, each with bits of its own, from non-negative integers.

@@ -26,8 +26,6 @@ from fedmf.flower.compat import (
 from fedmf.flower.local_run.copies import copied_context, copied_message
 from fedmf.flower.local_run.mailbox import Mailbox
 
-__all__ = ["CallsHere", "ClientCalls", "ClientFailure", "InProcessGrid"]
-
 _log = logging.getLogger("fedmf")
 
 #: Flower draws node ids from all of 64 bits; ids that are no int64 here keep everybody prepared for them.

@@ -22,8 +22,6 @@ from fedmf.flower.local_run.generators import generators_kept, seeded_generators
 from fedmf.flower.local_run.grid import ClientCalls, InProcessGrid
 from fedmf.flower.local_run.reply_view import WatchedCalls
 
-__all__ = ["run_app"]
-
 
 def run_app(
     server_app: ServerApp | str | Path,

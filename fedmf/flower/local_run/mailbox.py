@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message
 
-__all__ = ["Mailbox"]
-
 
 @dataclass(frozen=True, eq=False)
 class _Job:

@@ -9,8 +9,6 @@ from typing import Any
 
 from flwr.app import Array
 
-__all__ = ["packed", "receive", "send"]
-
 Packet = tuple[bytes, list[pickle.PickleBuffer]]
 
 

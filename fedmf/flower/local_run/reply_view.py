@@ -11,8 +11,6 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from fedmf.flower.local_run.grid import ClientCalls
 
-__all__ = ["WatchedCalls"]
-
 
 class WatchedCalls(ClientCalls):
     """Calls that are counted on the terminal; elsewhere nothing is shown.

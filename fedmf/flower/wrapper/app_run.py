@@ -31,8 +31,6 @@ from fedmf.runs import (
 )
 from fedmf.training import UserFailure
 
-__all__ = ["AppRun", "new_place"]
-
 
 class AppRun:
     """An open run whose task only its clients know; use `open`.

@@ -15,8 +15,6 @@ from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.runs import Ranges
 from fedmf.training import LocalSGD, Task
 
-__all__ = ["FlowerAppTask"]
-
 
 @dataclass(frozen=True, eq=False)
 class FlowerAppTask:

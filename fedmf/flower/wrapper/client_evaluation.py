@@ -18,8 +18,6 @@ from fedmf.flower.wrapper.cohort_grid import CohortGrid, evaluation_messages_of
 from fedmf.flower.wrapper.identity import UserIdentity
 from fedmf.runs import CentralEvaluation, Evaluation, NotPrivateEvaluation, PrivateEvaluation, Ranges
 
-__all__ = ["AskedEvaluation", "ClientEvaluation", "ClientEvaluationKind", "InnerEvaluation", "NoEvaluation"]
-
 ClientEvaluationKind = Literal["off", "not-private", "private"]
 
 _log = logging.getLogger("fedmf")

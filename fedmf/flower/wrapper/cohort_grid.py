@@ -14,8 +14,6 @@ from fedmf.flower.boundary import Quarantine
 from fedmf.flower.forwarded_grid import ForwardedGrid
 from fedmf.flower.wrapper.identity import UserIdentity
 
-__all__ = ["CohortGrid", "evaluation_messages_of", "messages_of", "reached"]
-
 
 class CohortGrid(ForwardedGrid):
     """Another grid, of whose nodes only some are there.

@@ -15,8 +15,6 @@ from fedmf.flower.wrapper.cohort_grid import CohortGrid, messages_of, reached
 from fedmf.flower.wrapper.identity import UserIdentity
 from fedmf.flower.wrapper.round_trip import RoundTrip
 
-__all__ = ["CohortTraining"]
-
 
 class CohortTraining:
     """Asks the cohort of each round and releases what it answers.

@@ -14,8 +14,6 @@ from fedmf.errors import ConfigError
 from fedmf.flower.boundary import Claims, Enrolment
 from fedmf.flower.wrapper.identity import UserIdentity
 
-__all__ = ["EnrolledUsers"]
-
 _MOST_LINES: Final = 20
 
 

@@ -9,8 +9,6 @@ from typing import Any, Final
 from fedmf.errors import ConfigError
 from fedmf.runs import Execution
 
-__all__ = ["DEFAULT", "READ", "UNREAD", "as_performed", "performed"]
-
 #: How a wrapped app is carried out unless something else is asked for.
 DEFAULT: Final = Execution(messages="per-user", users_per_message=1)
 #: Fields that change what `CorrelatedNoise` does.

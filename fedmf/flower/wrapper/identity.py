@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from fedmf.errors import ConfigError
 from fedmf.flower.boundary import Claims, Handshakes, ServedUsers, shown
 
-__all__ = ["NodesAreUsers", "UserIdentity", "UsersSayWho", "user_id_mod"]
-
 #: Marks a train message that only asks who the user is: mods see no query that an app has not registered.
 _QUESTION: Final = "fedmf.who"
 _ANSWER: Final = "fedmf.user"

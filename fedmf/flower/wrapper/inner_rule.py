@@ -18,8 +18,6 @@ from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.moments import SecondMoment
 from fedmf.optim import RoundRelease
 
-__all__ = ["InnerRule", "check_inner", "check_no_rule"]
-
 #: Strategies whose aggregation is a mean followed by a rule of the server.
 MEANS: Final = (FedAvgM, FedAdam, FedAdagrad, FedYogi, FedProx, FedAvg)
 #: What they compute it with; a subclass that replaces one computes something else.

@@ -18,8 +18,6 @@ from fedmf.errors import ConfigError
 from fedmf.flower.boundary import checked_array
 from fedmf.runs import WholeModel
 
-__all__ = ["ArrayLayout"]
-
 _FLOATS: Final = ("float16", "float32", "float64")
 _EXACT: Final = (*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "bool")
 #: Names under which torch's normalisation layers keep statistics of the data they saw.

@@ -26,8 +26,6 @@ from fedmf.flower.wrapper.identity import UserIdentity
 from fedmf.runs import PrivateEvaluator
 from fedmf.training import UserFailure, centred
 
-__all__ = ["PrivateClientEvaluation", "evaluation_of"]
-
 
 class PrivateClientEvaluation(ClientEvaluation):
     """Means over users of the metrics that their clients report, with noise, under one ε with training.

@@ -12,8 +12,6 @@ from fedmf.flower.compat import arrived
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.training import FixedPointSum, UserFailure
 
-__all__ = ["RoundTrip"]
-
 
 class RoundTrip:
     """The messages of a round by user, and the model that all of them carry.

@@ -30,8 +30,6 @@ from fedmf.optim import ChosenOptimizer, ServerOptimizer
 from fedmf.participation import Adjacency
 from fedmf.runs import Execution, NoiseMechanism, PrivateEvaluation, Run
 
-__all__ = ["CorrelatedNoise"]
-
 _log = logging.getLogger("fedmf")
 _PRIVATE_EVALUATION: Final = PrivateEvaluation()
 

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 from fedmf.values import Value, check_choices, check_whole
 
-__all__ = ["Architecture", "Layers", "check_image", "initialised_from", "normal_"]
-
 #: Layers of a chain by name.
 Layers = list[tuple[str, nn.Module]]
 

@@ -14,8 +14,6 @@ from fedmf.models.parts import Positions, Residual, SelfAttention
 from fedmf.models.tokens import FirstPosition, Sinusoids
 from fedmf.values import check_whole
 
-__all__ = ["Bert", "PflTransformer", "Transformer"]
-
 
 @dataclass(frozen=True)
 class _Attentive(Architecture):

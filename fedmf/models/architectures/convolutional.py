@@ -12,8 +12,6 @@ from fedmf.models.architectures.architecture import Architecture, Layers, check_
 from fedmf.models.architectures.dense import Mlp, dense
 from fedmf.values import check_whole
 
-__all__ = ["Cnn", "PflCnn", "Vgg"]
-
 
 @dataclass(frozen=True)
 class Cnn(Mlp):

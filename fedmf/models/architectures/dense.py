@@ -13,8 +13,6 @@ from torch import nn
 from fedmf.models.architectures.architecture import Architecture, Layers, initialised_from
 from fedmf.values import check_sizes
 
-__all__ = ["Logistic", "Mlp", "dense", "mlp"]
-
 
 @dataclass(frozen=True)
 class Mlp(Architecture):

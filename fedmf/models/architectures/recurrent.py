@@ -13,8 +13,6 @@ from fedmf.models.architectures.token_ends import Pooling, embedding_of, output_
 from fedmf.models.parts import Recurrent
 from fedmf.values import check_whole
 
-__all__ = ["Lstm", "PflLstm", "StackOverflowLstm"]
-
 
 @dataclass(frozen=True)
 class Lstm(Architecture):

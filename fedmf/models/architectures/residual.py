@@ -11,8 +11,6 @@ from fedmf.models.architectures.architecture import Architecture, check_image
 from fedmf.models.parts import Residual
 from fedmf.values import check_whole
 
-__all__ = ["ResNet18"]
-
 
 @dataclass(frozen=True)
 class ResNet18(Architecture):

@@ -10,8 +10,6 @@ from torch import nn
 from fedmf.models.architectures.architecture import Layers
 from fedmf.models.parts import LastPosition, MeanPosition
 
-__all__ = ["Pooling", "embedding_of", "output_of", "pooled"]
-
 #: Which positions are one example's output.
 Pooling = Literal["none", "last", "mean"]
 #: Embeddings start uniformly within ±this, as Keras's and pfl's do.

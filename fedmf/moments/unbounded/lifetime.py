@@ -13,8 +13,6 @@ from typing import Final
 from fedmf.moments.mechanism import MomentMechanism, checked_multiplier
 from fedmf.participation import Participation
 
-__all__ = ["ENDLESS", "Lifetime"]
-
 #: More steps than any stream takes.
 ENDLESS: Final = 1 << 62
 #: Numbers of participations that are all looked at; beyond, each is this much more than the one before.

@@ -8,8 +8,6 @@ from typing import Any, final
 from fedmf.moments.mechanism import MomentMechanism
 from fedmf.moments.methods import mechanism_from_dict
 
-__all__ = ["SegmentMechanisms"]
-
 
 @final
 class SegmentMechanisms:

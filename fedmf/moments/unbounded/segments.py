@@ -6,8 +6,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import final
 
-__all__ = ["Growing", "Segments", "Steady"]
-
 
 class Segments(ABC):
     """A partition of the steps 0, 1, 2, … into segments 0, 1, …; abstract. Public, fixed at the start."""

@@ -15,8 +15,6 @@ from fedmf.moments.unbounded.segments import Segments
 from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.workload import window
 
-__all__ = ["UnboundedStream"]
-
 
 @final
 class UnboundedStream:

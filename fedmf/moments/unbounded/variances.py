@@ -14,8 +14,6 @@ from fedmf.moments.unbounded.segments import Segments
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload, prefix
 
-__all__ = ["GrowingErrors", "ReleaseErrors", "SteadyErrors"]
-
 #: C and τ of a segment.
 Level = Callable[[int], tuple[Factorization, float]]
 #: How much of a variance may be missing where it is taken to have settled.

@@ -25,8 +25,6 @@ from fedmf.noise.kernels.transform import find_coarse, scratch
 from fedmf.noise.key import NONCE_BYTES, NoiseKey
 from fedmf.noise.schedule import KeySchedule
 
-__all__ = ["TILE", "CpuKernels", "Worker"]
-
 TILE: Final = 1 << 15
 """Elements per tile: keystream, sums and zeros to encrypt take at most 640 KiB per thread whatever d is."""
 

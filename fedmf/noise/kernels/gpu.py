@@ -15,8 +15,6 @@ from fedmf.noise.kernels.row_pass import RowPass
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.schedule import KeySchedule
 
-__all__ = ["TritonKernels"]
-
 
 class TritonKernels:
     """`NoiseKernels` for tensors on one GPU.

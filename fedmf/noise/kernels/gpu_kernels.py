@@ -11,8 +11,6 @@ import triton.language as tl
 from fedmf.noise.kernels import layout, polynomials
 from fedmf.noise.kernels.gpu_roots import double, quotient, root
 
-__all__ = ["BLOCKS", "OPTIONS", "SECRET", "add_row", "add_stored_row"]
-
 BLOCKS = 128
 """Keystream blocks per program, one to a thread: 2,048 elements."""
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["double", "quotient", "root"]
-
 _R1, _R2, _R3 = map(tl.constexpr, (-0.2503469213479934, 0.12761423759441376, -0.056903559418761136))
 _MAGIC = tl.constexpr(0x5FE6EB50)  # less half of the upper bits of w: those of 1/√w, to 3.5 %
 

@@ -8,8 +8,6 @@ from typing import Any, Final
 from llvmlite import ir
 from numba.core import cgutils
 
-__all__ = ["LANES", "Lanes", "load", "repeated", "store"]
-
 LANES: Final = 8
 
 _WORD, _LONG, _DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()

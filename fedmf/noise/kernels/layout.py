@@ -4,15 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "BLOCK_BYTES",
-    "LARGEST",
-    "MAX_DIMENSION",
-    "NORMALS_PER_BLOCK",
-    "PAIRS_PER_BLOCK",
-    "REFINED_BELOW",
-]
-
 BLOCK_BYTES: Final = 64
 """A ChaCha20 block: sixteen little-endian 32-bit words w_0 … w_15."""
 

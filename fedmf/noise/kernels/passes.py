@@ -26,8 +26,6 @@ from fedmf.noise.kernels.transform import (
     scratch,
 )
 
-__all__ = ["add_rounds", "add_row", "add_stored_row", "each_round"]
-
 _DROPPED = np.uint64(45)  # fraction bits of float64 that bfloat16 does not have
 _HALF = np.uint64((1 << 44) - 1)
 _FRACTION_LEFT = np.uint64(2**64 - (1 << 45))

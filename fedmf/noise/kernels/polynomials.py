@@ -23,18 +23,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "COS",
-    "EXPONENT_BIAS",
-    "EXPONENT_SHIFT",
-    "HALF_PI",
-    "LN2_HIGH",
-    "LN2_LOW",
-    "LOG",
-    "ROOT_HALF",
-    "SIN",
-]
-
 SIN: Final = (
     -0.645964097506245,
     0.07969262624606284,

@@ -8,8 +8,6 @@ import torch
 
 from fedmf.noise.kernels.row_pass import RowPass
 
-__all__ = ["NoiseKernels"]
-
 
 class NoiseKernels(Protocol):
     """The passes of one (key, domain) on one device; horizons and calibration are not known here."""

@@ -21,8 +21,6 @@ from fedmf.noise.kernels.row_pass import RowPass
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.schedule import KeySchedule
 
-__all__ = ["ReferenceKernels", "box_muller", "normals", "round_to", "uniforms"]
-
 
 def uniforms(words: NDArray[np.uint32], refinement: NDArray[np.uint64]) -> NDArray[np.float64]:
     """u in (0, 1): (w + ½)·2⁻³², or for w < 2¹⁶ with 64 more bits, w·2⁻³² + (x + ½)·2⁻⁹⁶."""

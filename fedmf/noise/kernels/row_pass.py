@@ -9,8 +9,6 @@ import torch
 
 from fedmf.noise.kernels.layout import MAX_DIMENSION
 
-__all__ = ["DTYPES", "STORED_DTYPES", "RowPass", "check_vector"]
-
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 """Of vectors that noise is added to."""
 

@@ -12,8 +12,6 @@ from fedmf.noise.rows.noise_storage import NoiseStorage
 from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.source import GaussianSource
 
-__all__ = ["BLOCK", "BlockedNoise"]
-
 #: Elements of a block: 8 MiB in float64.
 BLOCK = 1 << 20
 

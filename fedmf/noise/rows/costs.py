@@ -14,8 +14,6 @@ from fedmf.noise.kernels import NoiseKernels, RowPass
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.source import GaussianSource
 
-__all__ = ["Costs", "measured_costs"]
-
 _ELEMENTS: Final = {"cpu": 1 << 19}
 _ELEMENTS_ELSEWHERE: Final = 1 << 24
 _REPEATS: Final = 3

@@ -27,9 +27,6 @@ from fedmf.noise.schedule import KeySchedule
 from fedmf.noise.source import GaussianSource
 from fedmf.typing import Array
 
-__all__ = ["add_block", "normals_of_rounds", "suits"]
-
-
 MOST_NORMALS: Final = 1 << 22
 """z held at once, those of earlier rounds included: 32 MiB, and as much again on the way."""
 

@@ -12,8 +12,6 @@ from fedmf.values import Value
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["NoiseStorage"]
-
 
 @dataclass(frozen=True)
 class NoiseStorage(Value):

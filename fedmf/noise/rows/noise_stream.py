@@ -17,8 +17,6 @@ from fedmf.noise.rows.noise_storage import NoiseStorage
 from fedmf.noise.rows.storage import check_inflation, choose_rows, digest_of, stored_bytes
 from fedmf.noise.source import GaussianSource
 
-__all__ = ["NoiseStream"]
-
 
 class NoiseStream:
     """The rows [C⁻¹z]_0, [C⁻¹z]_1, … in order, each handed out once, for a vector or a shard of it.

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from fedmf.factorization import BlockSums, Recurrence, SparseRows, StateSpace, StreamingInverse, closed_levels
 from fedmf.noise.kernels import NoiseKernels, RowPass
 
-__all__ = ["BlockRows", "CachedRows", "FeedbackRows", "RegeneratedRows", "RowRule", "StateRows", "of_inverse"]
-
 Form = TypeVar("Form", bound=StreamingInverse)
 
 

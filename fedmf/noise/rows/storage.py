@@ -16,8 +16,6 @@ from fedmf.noise.rows.costs import Costs
 from fedmf.noise.rows.noise_storage import NoiseStorage
 from fedmf.noise.rows.row_rules import CachedRows, RegeneratedRows, RowRule, of_inverse
 
-__all__ = ["check_inflation", "choose_rows", "digest_of", "stored_bytes"]
-
 _DIGEST_LABEL: Final = b"fedmf correlated noise, layout 2\x00"
 _LARGEST_WRITTEN: Final = 4096
 #: Past z of a vector on a CPU are stored unasked where they are few bytes and save so many draws a row.

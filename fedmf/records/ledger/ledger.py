@@ -24,8 +24,6 @@ from fedmf.records.ledger.writing import LedgerWriting
 from fedmf.records.lock import WriterLock
 from fedmf.records.seal import Seal
 
-__all__ = ["Ledger"]
-
 FRESH_BYTES: Final = 32
 
 

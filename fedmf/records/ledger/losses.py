@@ -10,9 +10,6 @@ from fedmf.errors import ConfigError
 from fedmf.records.guard import Guard
 from fedmf.records.ledger.ledger import FRESH_BYTES, Ledger
 
-__all__ = ["meet_losses"]
-
-
 #: Round ↦ the users that were planned for it.
 Planned = Callable[[int], Sequence[str]]
 

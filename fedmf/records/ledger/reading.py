@@ -29,8 +29,6 @@ from fedmf.records.ledger.schema import LEDGER, TAIL, Opening, read_header
 from fedmf.records.ledger.tail import Tail, make_tables, rows_of, show_tail
 from fedmf.records.seal import Seal
 
-__all__ = ["LedgerReading"]
-
 
 class LedgerReading:
     """What an open ledger answers, from its database and from its tail (see `Tail`).

@@ -9,8 +9,6 @@ import numpy as np
 from fedmf.errors import LedgerError, ParticipationViolation
 from fedmf.participation import Participation
 
-__all__ = ["check_ids", "check_turn", "is_index"]
-
 
 def check_turn(participation: Participation, round_index: int, last: int | None) -> None:
     """Refuse a round that is not the next one, or is past the horizon."""

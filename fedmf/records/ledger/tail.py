@@ -16,8 +16,6 @@ from fedmf.records.durable import sync_directory
 from fedmf.records.frames import Damaged, Field, Frame, FrameWriter, State, read_frames, read_state
 from fedmf.records.ledger.schema import LEDGER
 
-__all__ = ["Tail", "fold", "make_tables", "rows_of", "show_row", "show_tail", "tail_rows"]
-
 #: A file of the tail that is longer, or has more frames, gets no more; the next begins with its rows.
 _FULL: Final = 1 << 26
 _FRAMES: Final = 1000

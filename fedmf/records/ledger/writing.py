@@ -18,8 +18,6 @@ from fedmf.records.ledger.tail import fold, rows_of, show_row, show_tail, tail_r
 from fedmf.records.lock import ReleaseRight, WriterLock
 from fedmf.records.seal import Seal
 
-__all__ = ["LedgerWriting"]
-
 
 class LedgerWriting(LedgerReading):
     """A ledger that rows can be appended to, if it has the lock.

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from fedmf.optim import ServerOptimizer
     from fedmf.runs.run import Run
 
-__all__ = ["check_canaries", "check_room"]
-
 
 def check_canaries(run: Run) -> None:
     """Refuse canaries where no theorem says what guessing their coins shows.

@@ -11,8 +11,6 @@ from fedmf.runs.canaries.team import CanaryTeam
 from fedmf.runs.recorded import key_of, opened_evidence
 from fedmf.values import by_kind, value_of
 
-__all__ = ["CanaryFinding", "canary_finding"]
-
 
 @dataclass(frozen=True)
 class CanaryFinding:

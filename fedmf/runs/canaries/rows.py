@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from fedmf.errors import ConfigError
 from fedmf.records import write_durably
 
-__all__ = ["CANARY_ROWS", "CanaryRows"]
-
 #: Float64, little-endian: n rows of m numbers, NaN where nothing was released yet.
 CANARY_ROWS: Final = "canaries.rows"
 

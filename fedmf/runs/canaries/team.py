@@ -19,8 +19,6 @@ from fedmf.optim import ServerOptimizer, ServerSGD
 from fedmf.runs.canaries.rows import CANARY_ROWS, CanaryRows
 from fedmf.training import FixedPointSum
 
-__all__ = ["CanaryTeam", "coins_of"]
-
 _LABEL: Final = b"fedmf canaries, version 1\x00"
 #: How much longer than the clip norm a canary's update is: a clip that clips nothing must be seen.
 _EXCESS: Final = 10.0

@@ -11,8 +11,6 @@ from fedmf.accounting import NormCourse, Plan, QuantileClipping
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseStream
 from fedmf.training import CountedSum, FixedPointSum
 
-__all__ = ["QuantileRelease"]
-
 
 class QuantileRelease:
     """Adds noise to the sum of a round's signs and moves the clip norm.

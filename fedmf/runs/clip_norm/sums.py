@@ -7,8 +7,6 @@ from fedmf.optim import ServerOptimizer
 from fedmf.runs.run import Run
 from fedmf.training import ClippedSums, IsolatedTrainer, LocalTrainer, Task, Trainer
 
-__all__ = ["clipped_sums", "local_trainer", "sums_for"]
-
 
 def sums_for(optimizer: ServerOptimizer, dimension: int, clip_norm: float, clipping: Clipping) -> ClippedSums:
     """What to sum over users: updates; features where the optimizer needs them, signs where ζ does."""

@@ -13,8 +13,6 @@ from fedmf.factorization import stated_sensitivity
 from fedmf.runs.evaluation.kinds import PrivateEvaluation, Ranges
 from fedmf.workload import parse_workload
 
-__all__ = ["check_private", "shared_plan"]
-
 
 def check_private(asked: PrivateEvaluation, privacy: Privacy, rounds: int, users: int) -> None:
     """Refuse private evaluation where no theorem covers it, or what does not fit the run.

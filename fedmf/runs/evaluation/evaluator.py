@@ -15,8 +15,6 @@ from fedmf.records import Ledger, load_state, pack_state, with_head, without_hea
 from fedmf.runs.evaluation.kinds import private_columns
 from fedmf.training import FixedPointSum
 
-__all__ = ["PrivateEvaluator"]
-
 
 class PrivateEvaluator:
     """Adds noise to sums of users' judgements and keeps what was released, exactly once an evaluation.

@@ -15,15 +15,6 @@ from fedmf.values import Value, by_kind, check_whole
 if TYPE_CHECKING:
     from fedmf.training import Task
 
-__all__ = [
-    "EVALUATIONS",
-    "CentralEvaluation",
-    "Evaluation",
-    "NotPrivateEvaluation",
-    "PrivateEvaluation",
-    "Ranges",
-    "private_columns",
-]
 
 Ranges = Mapping[str, tuple[float, float]]
 

@@ -15,8 +15,6 @@ from fedmf.records import read_tensors, write_tensors
 from fedmf.runs.observing.observer import Standing
 from fedmf.values import check_whole
 
-__all__ = ["Checkpoints"]
-
 
 @dataclass(frozen=True)
 class Checkpoints:

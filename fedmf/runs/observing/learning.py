@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from fedmf.runs.session import Session
     from fedmf.training import Metric
 
-__all__ = ["VERDICTS", "Figure", "Learning", "judge_learning", "verdict"]
 
 #: What is said of a run.
 VERDICTS: Final = ("learning", "level", "getting worse", "not learning", "cannot tell")

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from fedmf.models import FlatModel
 
-__all__ = ["LastingObserver", "Observer", "ObserverError", "Standing", "is_public"]
-
 
 class ObserverError(RuntimeError):
     """An observer raised; the round that it was shown is kept, and the run can be gone on with."""

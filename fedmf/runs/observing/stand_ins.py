@@ -17,7 +17,6 @@ from fedmf.training import LocalSGD, LocalTrainer, Task
 if TYPE_CHECKING:
     from fedmf.runs.session import Session
 
-__all__ = ["LocalCheck", "LocalOutcome", "StandIns"]
 
 _STAND_INS: Final = 4
 #: Most examples that a stand-in owns, whatever real users own: that is theirs alone to know.

@@ -15,8 +15,6 @@ from fedmf.values import check_whole
 if TYPE_CHECKING:
     from fedmf.runs.session import Session
 
-__all__ = ["NoProgress", "StopRule", "TargetReached", "check_rule", "reason_to_stop"]
-
 
 class StopRule(Protocol):
     """Decides on the values of one column of the metrics table, and on nothing else.

@@ -15,8 +15,6 @@ from fedmf.runs.observing.observer import Observer, Standing
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
-__all__ = ["TensorBoard"]
-
 
 @dataclass(frozen=True)
 class TensorBoard:

@@ -21,7 +21,6 @@ from fedmf.runs.observing.stopping import StopRule, check_rule, reason_to_stop
 if TYPE_CHECKING:
     from fedmf.runs.session import Session
 
-__all__ = ["RunResult", "carried_out", "observed"]
 
 _log = logging.getLogger("fedmf")
 

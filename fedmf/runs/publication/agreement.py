@@ -12,8 +12,6 @@ from fedmf.records import Ledger
 from fedmf.runs.publication.derived import check_names
 from fedmf.runs.recorded import opened_evidence
 
-__all__ = ["check_run"]
-
 
 def check_run(
     path: Path,

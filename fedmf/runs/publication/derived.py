@@ -10,8 +10,6 @@ from typing import Any, Final
 from fedmf.accounting import RunHeader
 from fedmf.errors import LedgerError
 
-__all__ = ["check_names", "check_words", "operators_words"]
-
 _SOFTWARE: Final = re.compile(r"fedmf \d+(\.\d+)+([.+-]?[a-z0-9]+)*", re.ASCII)
 #: What every source of a task declares: how many users there are, and what their ids are.
 _COUNTS, _IDS = ("users", "examples"), ("user ids", "example ids")

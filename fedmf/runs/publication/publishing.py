@@ -11,8 +11,6 @@ from fedmf.errors import ConfigError, LedgerError
 from fedmf.records import Ledger, SigningKey, create_directory
 from fedmf.runs.outputs import write_forms
 
-__all__ = ["public_statement", "publish_statement", "signed_document"]
-
 
 def public_statement(
     statement: PrivacyStatement,

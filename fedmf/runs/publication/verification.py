@@ -27,8 +27,6 @@ from fedmf.runs.publication.derived import check_words, operators_words
 from fedmf.runs.publication.publishing import signed_document
 from fedmf.runs.recorded import check_header
 
-__all__ = ["StatementRefused", "Verification", "read_statement", "recompute", "verify_statement"]
-
 _TOLERANCE: Final = 1e-9
 _LARGEST: Final = 2**28
 _FIGURES: Final = ("epsilon_planned", "delta", "sensitivity", "noise_multiplier", "rounds_released")

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from fedmf.data import PublicInput
     from fedmf.runs.run import Run
 
-__all__ = ["evaluation_header", "file_digest", "header_of", "recorded_header"]
-
 
 def header_of(
     run: Run,

@@ -11,8 +11,6 @@ from typing import Final
 
 from fedmf.records import write_durably
 
-__all__ = ["PHASES", "PhaseTimes", "read_phases"]
-
 #: File in a run directory.
 FILE: Final = "phases.parquet"
 #: Phase ↦ what its seconds are.

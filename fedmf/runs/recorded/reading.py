@@ -17,19 +17,6 @@ from fedmf.noise import NoiseKey
 from fedmf.records import Guard, Ledger, load_key
 from fedmf.runs.recorded.header import evaluation_header, recorded_header
 
-__all__ = [
-    "EVALUATION_LEDGER",
-    "KEY",
-    "LEDGER",
-    "Evidence",
-    "key_of",
-    "opened_evaluations",
-    "opened_evidence",
-    "read_header",
-    "require_run",
-    "verdict_of",
-]
-
 KEY, LEDGER = "noise.key", "ledger.sqlite"
 #: The record of private evaluations.
 EVALUATION_LEDGER = "evaluation.sqlite"

@@ -29,8 +29,6 @@ from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.planning import release_of, storage_inflation
 from fedmf.values import value_of
 
-__all__ = ["TOLERANCE", "check_header"]
-
 #: Relative, of every number that is computed again.
 TOLERANCE: Final = 1e-9
 

@@ -19,8 +19,6 @@ from fedmf.training import (
     fixed_point_energies,
 )
 
-__all__ = ["SecondMomentRelease"]
-
 
 class SecondMomentRelease:
     """Adds noise of its own to the second moment of every round.

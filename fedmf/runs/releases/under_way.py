@@ -13,8 +13,6 @@ from fedmf.records import Underway
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.recorded import PhaseTimes
 
-__all__ = ["Made", "RoundUnderWay"]
-
 
 @dataclass(frozen=True, eq=False)
 class Made:

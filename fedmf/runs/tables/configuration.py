@@ -34,20 +34,6 @@ from fedmf.runs.tables.value_table import ConfigurationTable, Key, Scalar, Value
 from fedmf.training import LocalSGD
 from fedmf.values import Value, by_kind, dotted
 
-__all__ = [
-    "TABLES",
-    "dotted_keys",
-    "keys",
-    "load_run",
-    "overridden",
-    "parse_assignments",
-    "read_toml",
-    "render_toml",
-    "run_of",
-    "tables_of",
-    "takes_key",
-]
-
 
 def _named(task: type[NamedTask]) -> type[Value]:
     """A table that says which task [data] and [model] make, and nothing else."""

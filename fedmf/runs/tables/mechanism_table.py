@@ -21,8 +21,6 @@ from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.tables.value_table import Key, Scalar, ValueTable
 from fedmf.values import Value, by_kind
 
-__all__ = ["MechanismTable"]
-
 _DEFAULT: Final = "banded-toeplitz"
 
 

@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["FOLDER", "found_or_shipped", "shipped_file"]
-
 _log = logging.getLogger("fedmf")
 
 #: How they are called in commands: ``configs/digits.toml``.

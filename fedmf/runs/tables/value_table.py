@@ -17,8 +17,6 @@ from pydantic import TypeAdapter, ValidationError
 from fedmf.errors import ConfigError
 from fedmf.values import Value
 
-__all__ = ["ConfigurationTable", "Key", "Scalar", "ValueTable"]
-
 Scalar = str | int | float | bool
 #: A list of nothing, where no text would stand for the default.
 _EMPTY: Final = "none"

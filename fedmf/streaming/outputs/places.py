@@ -18,17 +18,6 @@ from fedmf.streaming.outputs.renderer import Renderer
 from fedmf.streaming.outputs.shapes import SHAPES, Shape
 from fedmf.streaming.released import Releases
 
-__all__ = [
-    "Output",
-    "ParquetFile",
-    "Returned",
-    "StandardOutput",
-    "TextFile",
-    "open_output",
-    "output_name",
-    "shape_of",
-]
-
 _GROUP_BYTES: Final = 1 << 25
 #: About what a label takes in memory.
 _LABEL_BYTES: Final = 256

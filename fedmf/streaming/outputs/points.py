@@ -13,8 +13,6 @@ from fedmf.streaming.outputs.renderer import Renderer
 from fedmf.streaming.released import Releases
 from fedmf.typing import Array
 
-__all__ = ["MeanPoints", "mean_points"]
-
 _POINTS: Final = 1000
 _BLOCK: Final = 4096
 

@@ -13,8 +13,6 @@ from fedmf.moments import PrivateGaussian
 from fedmf.streaming.outputs.renderer import NO_DENSITY
 from fedmf.typing import Array
 
-__all__ = ["PrivateRelease"]
-
 
 @dataclass(frozen=True, eq=False)
 class PrivateRelease:

@@ -14,8 +14,6 @@ from fedmf.moments import NoisyMoments, PrivateGaussian, describe
 from fedmf.streaming.plans import StreamPlan
 from fedmf.streaming.released import Releases
 
-__all__ = ["NO_DENSITY", "Renderer"]
-
 NO_DENSITY: Final = (
     "covariance (of a release) must be there with noise of its own for a density: one workload for both "
     "moments, a full or diagonal second moment, and method jme, ime or cs."

@@ -14,8 +14,6 @@ import numpy as np
 from fedmf.streaming.outputs.renderer import Renderer
 from fedmf.streaming.released import Releases
 
-__all__ = ["SHAPES", "Shape", "wide_columns"]
-
 #: In their order, as far as there are such.
 _QUANTITIES: Final = (
     "mean",

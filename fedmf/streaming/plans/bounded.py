@@ -35,8 +35,6 @@ from fedmf.typing import Vector
 from fedmf.version import SOFTWARE
 from fedmf.workload import ToeplitzWorkload, parse_workload
 
-__all__ = ["BoundedPlan"]
-
 
 @dataclass(frozen=True, eq=False)
 class BoundedPlan(StreamPlan):

@@ -20,8 +20,6 @@ from fedmf.streaming.rows import Layout
 from fedmf.streaming.settings import Settings
 from fedmf.typing import Vector
 
-__all__ = ["StreamPlan", "compare", "plan_fields"]
-
 #: Relative, of every number that is computed again.
 _TOLERANCE: Final = 1e-9
 

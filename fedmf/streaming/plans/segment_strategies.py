@@ -13,8 +13,6 @@ from fedmf.streaming.plans.strategies import build_strategies
 from fedmf.streaming.settings import Settings
 from fedmf.workload import parse_workload, prefix
 
-__all__ = ["check_description", "steady_strategies", "strategies_of_sums"]
-
 #: Horizons for which the one matrix of a workload that forgets is optimised; the first that is long enough.
 _LENGTHS: Final = tuple(1 << power for power in range(12, 21, 2))
 #: Characters that the description of a segment's mechanism may take; it lies in each commit.

@@ -21,15 +21,6 @@ from fedmf.streaming.plans.plan import compare
 from fedmf.streaming.settings import BEST, DEFAULT_MECHANISM, Settings
 from fedmf.workload import ToeplitzWorkload
 
-__all__ = [
-    "asked_weight",
-    "build_strategies",
-    "compare_mechanisms",
-    "moment_mechanism",
-    "named",
-    "used_strategies",
-]
-
 _DEFAULT_BANDS: Final = 32
 
 

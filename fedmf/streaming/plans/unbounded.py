@@ -48,8 +48,6 @@ from fedmf.typing import Vector
 from fedmf.version import SOFTWARE
 from fedmf.workload import ToeplitzWorkload, parse_workload, prefix
 
-__all__ = ["UnboundedPlan"]
-
 #: L, steps of the first segment, and how much longer each is than the one before.
 FIRST: Final = 256
 GROWTH: Final = 8

@@ -10,8 +10,6 @@ import numpy as np
 
 from fedmf.streaming.rows import Layout, RowBlock, RowReader, numbers_of, wanted_columns
 
-__all__ = ["PushedRows", "pushed_entries", "pushed_layout", "require_name"]
-
 #: As of JSON lines {"x": [0.1, 0.2], "user": "ann"}.
 _ROW, _USER = "x", "user"
 

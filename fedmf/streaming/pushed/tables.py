@@ -9,8 +9,6 @@ from typing import Any
 from fedmf.streaming.pushed.entries import pushed_entries
 from fedmf.streaming.rows import Layout, wanted_columns
 
-__all__ = ["TableRows", "table_rows"]
-
 
 @dataclass(frozen=True, eq=False)
 class TableRows:

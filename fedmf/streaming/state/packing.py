@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["pack_state", "unpack_state"]
-
 
 def pack_state(state: Mapping[str, Any]) -> bytes:
     """A nested dict of numbers, strings and float64 tensors as a NumPy archive without pickled objects."""

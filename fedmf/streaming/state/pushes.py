@@ -11,8 +11,6 @@ from typing import Final, Self
 from fedmf.records import sync_directory
 from fedmf.streaming.state.schema import STREAM_STATE, StateError
 
-__all__ = ["PushFile"]
-
 _DIGEST: Final = 16
 _RECORD: Final = 2 * _DIGEST
 

@@ -19,8 +19,6 @@ from fedmf.records import Opening, Seal
 from fedmf.streaming.released import Releases
 from fedmf.streaming.state.schema import StateError
 
-__all__ = ["ReleaseFile"]
-
 
 class ReleaseFile:
     """Every release as float64 numbers, little-endian, one after the other.

@@ -14,17 +14,6 @@ from typing import Any, Final, NamedTuple
 
 from fedmf.records import Opening, RecordKind, Seal, Sealed, UserRow
 
-__all__ = [
-    "SCHEMA",
-    "STREAM_STATE",
-    "PositionRow",
-    "StateError",
-    "UserSum",
-    "read_openings",
-    "read_plan",
-    "read_position",
-]
-
 
 class StateError(ValueError):
     """A state directory cannot be created, opened or used; the message is one line."""

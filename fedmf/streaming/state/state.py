@@ -57,8 +57,6 @@ from fedmf.streaming.state.schema import (
 )
 from fedmf.streaming.statement_text import render_statement, render_statement_page
 
-__all__ = ["StreamState"]
-
 KEY, DATABASE, RELEASES = "noise.key", "state.sqlite", "releases.bin"
 STATEMENT, OPERATOR = "statement", "operator.json"
 FRESH_BYTES: Final = 32

@@ -14,8 +14,6 @@ from fedmf.training.barrier.description import described, pass_interrupt
 from fedmf.training.barrier.group import Group
 from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, UNBOUNDED, Examples
 
-__all__ = ["Compute", "Counting", "add_users"]
-
 #: Of users that were not trained yet.
 UNTOUCHED: Final = -1
 #: What became of a user that does not count: where, and why.

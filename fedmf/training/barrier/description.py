@@ -8,8 +8,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["described", "pass_interrupt", "silent"]
-
 #: Packages whose frames are not the task's own.
 LIBRARIES = frozenset({"fedmf", "functorch", "numpy", "torch", *sys.stdlib_module_names})
 MOST_CHARACTERS = 300

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Failures", "UserFailure"]
-
 _MOST_CHARACTERS: Final = 500
 
 

@@ -12,8 +12,6 @@ from torch import Tensor
 from fedmf.data import Features, each, named
 from fedmf.training.batches import StepRows
 
-__all__ = ["Group"]
-
 
 @dataclass(frozen=True, eq=False)
 class Group:

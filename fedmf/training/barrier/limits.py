@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from fedmf.data import ExampleStructure
 
-__all__ = ["UserLimits"]
-
 
 @dataclass(frozen=True)
 class UserLimits:

@@ -12,8 +12,6 @@ from torch import Tensor
 from fedmf.data import ExampleStructure, Features, FederatedDataset, device_of, joined
 from fedmf.training.barrier.description import described, pass_interrupt
 
-__all__ = ["example_counts", "load_examples"]
-
 #: Called with the place of a user and why it failed.
 Note = Callable[[int, str], None]
 

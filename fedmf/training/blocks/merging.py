@@ -10,8 +10,6 @@ from numba.extending import intrinsic
 
 from fedmf.training.blocks.vectors import LANES, fused, lanes_added, spread, vector
 
-__all__ = ["WIDEST", "add_squares", "add_whole"]
-
 #: No larger entry becomes an integer: its square is above what an update of norm ζ has, 2⁸⁰.
 WIDEST: Final = 2.0**41
 

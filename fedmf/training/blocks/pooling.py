@@ -14,8 +14,6 @@ from numba.extending import intrinsic
 from fedmf.training.blocks.vectors import BYTES, FLOATS, LANES, POINTER, fused, spread, vector
 from fedmf.training.blocks.windows import Loop
 
-__all__ = ["collect", "largest_of", "marked_block", "tap_block"]
-
 _INT = ir.IntType(32)
 _SIZE = types.intp
 

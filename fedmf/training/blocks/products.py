@@ -15,8 +15,6 @@ from fedmf.training.blocks.vectors import (
     set_block,
 )
 
-__all__ = ["add_product", "padded", "products_with", "set_product"]
-
 _4x4, _4x1, _1x4, _1x1 = (add_block[size] for size in ((4, 4), (4, 1), (1, 4), (1, 1)))
 _set4x4, _set4x1, _set1x4, _set1x1 = (set_block[size] for size in ((4, 4), (4, 1), (1, 4), (1, 1)))
 

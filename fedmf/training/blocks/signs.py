@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fedmf.compiled import inlined
 
-__all__ = ["NEAR", "NOTHING", "sign"]
-
 #: An update so near to the clip norm may have been clipped to it before and rounded to float32.
 NEAR = 1.0 - 2.0**-20
 #: One below it adds nothing: all its integers are zero.

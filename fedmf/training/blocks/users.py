@@ -7,8 +7,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["COUNTED", "NOT_FINITE", "NO_CLASS", "UNBOUNDED", "Examples", "Rule"]
-
 #: What became of a user.
 COUNTED: Final = 0
 NOT_FINITE: Final = 1

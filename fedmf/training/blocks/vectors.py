@@ -14,25 +14,6 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = [
-    "BYTES",
-    "FLOATS",
-    "LANES",
-    "POINTER",
-    "add_block",
-    "at",
-    "at_byte",
-    "at_double",
-    "at_integer",
-    "dot",
-    "four_dots",
-    "fused",
-    "lanes_added",
-    "set_block",
-    "spread",
-    "vector",
-]
-
 #: Entries of a vector.
 LANES: Final = 16
 

@@ -14,8 +14,6 @@ from numba.extending import intrinsic
 
 from fedmf.training.blocks.vectors import FLOATS, LANES, POINTER, fused, spread, vector
 
-__all__ = ["Loop", "copy_apart", "dot_block", "near_block", "window_block"]
-
 _INT = ir.IntType(32)
 _SIZE = types.intp
 

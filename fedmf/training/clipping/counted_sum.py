@@ -9,8 +9,6 @@ from torch import Tensor
 
 from fedmf.training.clipping.fixed_point import FixedPointSum
 
-__all__ = ["CountedSum"]
-
 
 class CountedSum(FixedPointSum):
     """Σ_u x_u of clipped updates, and Σ_u s_u of their signs: +1 within ζ, −1 above, 0 for the zero vector.

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment
 
-__all__ = ["check_second_moment", "fixed_point_energies"]
-
 _HALF: Final = 20
 _LOW: Final = (1 << _HALF) - 1
 

@@ -28,8 +28,6 @@ from fedmf.training.clipping.memory import parts_of, zero_vector
 from fedmf.training.clipping.merge import Into
 from fedmf.training.workers import on_all_cores
 
-__all__ = ["MAX_USERS", "FixedPointSum"]
-
 #: 2^22 users of at most 2^40 each stay inside an int64.
 MAX_USERS = 1 << 22
 #: Entries that become integers and features at a time.

@@ -13,8 +13,6 @@ from fedmf.training.blocks import NEAR, NOTHING
 from fedmf.training.clipping.kernel import BLOCK
 from fedmf.training.clipping.merge import square_limit
 
-__all__ = ["add_clipped_on_gpu"]
-
 _AT_ONCE = 128
 
 

@@ -11,18 +11,6 @@ import triton.language as tl
 from fedmf.training.blocks import WIDEST
 from fedmf.training.clipping.kernel import BLOCK, LANES, PANEL
 
-__all__ = [
-    "AHEAD",
-    "COLUMNS",
-    "OPTIONS",
-    "USERS",
-    "add_scaled",
-    "admit",
-    "judge",
-    "square_integers",
-    "sum_squares",
-]
-
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 """Nothing is fused: a product is rounded before it is cut to an integer, as on a CPU."""
 

@@ -10,16 +10,6 @@ from torch import Tensor
 from fedmf.training.blocks import WIDEST
 from fedmf.training.clipping.merge import square_limit
 
-__all__ = [
-    "FRACTION_BITS",
-    "bounded_integers",
-    "check_clip_norm",
-    "clip",
-    "clip_to_fixed_point",
-    "margin",
-    "scaled",
-]
-
 #: A clipped coordinate x is held as the integer trunc(x·2^FRACTION_BITS/ζ), so |integer| ≤ 2^40.
 FRACTION_BITS = 40
 

@@ -8,18 +8,6 @@ from fedmf.compiled import compiled, inlined
 from fedmf.training.blocks import COUNTED, LANES, NOT_FINITE, UNBOUNDED, add_squares, at, sign
 from fedmf.training.clipping.merge import merge
 
-__all__ = [
-    "BLOCK",
-    "LANES",
-    "PANEL",
-    "add_clipped",
-    "add_integers",
-    "add_scaled",
-    "clip_row",
-    "partial_sums",
-    "scale_integers",
-]
-
 #: Entries whose squares go into one set of partial sums, one after the other.
 PANEL = 4096
 #: Entries whose partial sums are added in pairs: what one program of a GPU takes.

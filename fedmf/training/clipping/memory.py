@@ -15,8 +15,6 @@ from torch import Tensor
 
 from fedmf.training.workers import on_all_cores
 
-__all__ = ["PART", "copied_vector", "empty_vector", "parts_of", "zero_vector"]
-
 #: Entries that a core deals with at once: what is between two passes stays in its cache.
 PART: Final = 1 << 17
 _LINE: Final = 64

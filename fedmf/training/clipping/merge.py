@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from fedmf.compiled import compiled, inlined
 from fedmf.training.blocks import LANES, WIDEST, add_whole, at, at_integer
 
-__all__ = ["SQUARE", "Into", "merge", "square_limit"]
-
 #: Σ n² of an update of norm ζ in units of ζ·2⁻⁴⁰.
 SQUARE: Final = 2.0**80
 _HALF, _LOW = 20, (1 << 20) - 1

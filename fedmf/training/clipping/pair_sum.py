@@ -14,8 +14,6 @@ from fedmf.training.clipping.energies import check_second_moment
 from fedmf.training.clipping.fixed_point import FixedPointSum
 from fedmf.training.clipping.integers import FRACTION_BITS
 
-__all__ = ["ClippedSums", "FixedPointPair"]
-
 
 class FixedPointPair(FixedPointSum):
     """Σ_u x_u and Σ_u features(x_u) of clipped updates x_u, in exact integer arithmetic.

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from fedmf.training.clipping.fixed_point import FixedPointSum
 
-__all__ = ["ClippedRows"]
-
 
 class ClippedRows:
     """A block of clipped updates, one row a user.

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from fedmf.training.clipping.merge import Into
 
-__all__ = ["UpdateSum"]
-
 
 class UpdateSum(Protocol):
     """What takes in updates as they are made, such as `FixedPointSum`."""

@@ -19,8 +19,6 @@ from fedmf.training.blocks import (
     window_block,
 )
 
-__all__ = ["convolve", "flatten", "pass_back", "pass_back_first", "turn_kernels", "unflatten"]
-
 _8x2, _7x2, _4x2, _1x2 = (window_block[r, 2] for r in (8, 7, 4, 1))
 _8x1, _7x1, _4x1, _1x1 = (window_block[r, 1] for r in (8, 7, 4, 1))
 _taps3x3, _taps1x5 = tap_block[3, 3], tap_block[1, 5]

@@ -11,8 +11,6 @@ from torch import nn
 from fedmf.training.blocks import LANES, padded
 from fedmf.training.fused.values import CONVOLUTION, DENSE, FLATTEN, Plan, aligned
 
-__all__ = ["Layout", "laid_out"]
-
 #: Sides of kernels that are written out.
 SIDES = (3, 5)
 

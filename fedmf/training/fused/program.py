@@ -22,8 +22,6 @@ from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.losses import cross_entropy
 from fedmf.training.task import Task
 
-__all__ = ["FusedProgram"]
-
 
 class ReceivedModel:
     """A model at the received parameters.

@@ -18,8 +18,6 @@ from fedmf.training.fused.convolutions import (
 from fedmf.training.fused.dense import cross_entropy, multiply, pass_back_dense
 from fedmf.training.fused.values import CONVOLUTION, DENSE, FLATTEN
 
-__all__ = ["train_and_sum"]
-
 
 @compiled
 def train_and_sum(plan, rule, origin, examples, work, clip_norm, scale, into, outcome):

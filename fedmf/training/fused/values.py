@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from fedmf.training.blocks import LANES
 
-__all__ = ["CONVOLUTION", "DENSE", "FLATTEN", "Plan", "Work", "aligned", "work"]
-
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
 

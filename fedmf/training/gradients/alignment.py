@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-__all__ = ["aligned", "aligned_empty"]
-
 _BYTES = 64
 
 

@@ -11,8 +11,6 @@ from fedmf.training.gradients.gradient import Accumulation
 from fedmf.training.gradients.layers import Layer
 from fedmf.training.gradients.weights import Weight
 
-__all__ = ["Beside", "Chain", "Scaled"]
-
 
 class Chain(Layer):
     """Layers one after another; none at all is the identity.

@@ -13,8 +13,6 @@ from fedmf.training.gradients.gradient import Accumulation
 from fedmf.training.gradients.layers import Layer
 from fedmf.training.gradients.weights import Places, Weight
 
-__all__ = ["ConvolutionByProducts", "ConvolutionByUser", "MaxPool", "channels_last"]
-
 
 def channels_last(x: Tensor) -> Tensor:
     """The same numbers, shape (batch, channels, height, width), with the channels of a pixel side by side.

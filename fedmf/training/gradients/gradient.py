@@ -15,17 +15,6 @@ from fedmf.data import Features, each
 from fedmf.models import FlatModel
 from fedmf.training.gradients.alignment import aligned_empty
 
-__all__ = [
-    "Accumulation",
-    "Batch",
-    "FunctionalGradient",
-    "Gradient",
-    "LoopGradient",
-    "Loss",
-    "MicroBatches",
-    "flat_gradient",
-]
-
 #: (outputs, labels) → per-example losses, shape (batch,).
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from fedmf.compiled import compiled
 
-__all__ = ["normed_images", "normed_images_backward"]
-
 #: Numbers that are worked on at once: several pixels where there are few channels.
 _WIDTH = 128
 

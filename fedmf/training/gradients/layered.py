@@ -14,8 +14,6 @@ from fedmf.training.gradients.gradient import Accumulation, Batch, Gradient, Los
 from fedmf.training.gradients.modules import chain_of
 from fedmf.training.gradients.weights import Own
 
-__all__ = ["LayeredGradient", "layers_of"]
-
 
 class LayeredGradient(Gradient):
     """A chain of layers and a loss on its outputs.

@@ -17,8 +17,6 @@ from fedmf.training.gradients.alignment import aligned, aligned_empty
 from fedmf.training.gradients.gradient import Accumulation
 from fedmf.training.gradients.weights import Places, Weight
 
-__all__ = ["Flatten", "Layer", "Linear", "ParameterFree", "Rectifier"]
-
 
 class Layer(ABC):
     """One layer; it keeps no state between passes, so that threads can share it."""

@@ -28,8 +28,6 @@ from fedmf.training.gradients.recurrent import Gru, Lstm
 from fedmf.training.gradients.tokens import AddedPositions, Embedding, LastOfPositions, MeanOfPositions
 from fedmf.training.gradients.weights import Places
 
-__all__ = ["chain_of"]
-
 #: Modules without parameters or state that treat examples separately and change nothing in place.
 PARAMETER_FREE = (
     *(nn.Tanh, nn.Sigmoid, nn.GELU, nn.Softplus, nn.SiLU, nn.AvgPool2d, nn.AdaptiveAvgPool2d),

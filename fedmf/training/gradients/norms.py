@@ -14,8 +14,6 @@ from fedmf.training.gradients.group_norm import normed_images, normed_images_bac
 from fedmf.training.gradients.layers import Layer
 from fedmf.training.gradients.weights import Places, Weight
 
-__all__ = ["GroupNorm", "LayerNorm"]
-
 
 class _Norm(Layer):
     """y = γ·x̂ + b, where x̂ is x less its mean, over its standard deviation."""

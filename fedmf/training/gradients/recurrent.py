@@ -19,8 +19,6 @@ from fedmf.training.gradients.gradient import Accumulation
 from fedmf.training.gradients.layers import Layer
 from fedmf.training.gradients.weights import Places, Weight
 
-__all__ = ["Gru", "Lstm"]
-
 
 class _Recurrent(Layer):
     """What both kinds share; outputs h_1, …, h_T from h_0 = 0.

@@ -15,8 +15,6 @@ from fedmf.training.gradients.gradient import Accumulation
 from fedmf.training.gradients.layers import Layer
 from fedmf.training.gradients.weights import Places, Weight
 
-__all__ = ["AddedPositions", "Embedding", "LastOfPositions", "MeanOfPositions"]
-
 
 class Embedding(Layer):
     """Row w of a table for each token w. Of the target only rows of tokens that occur are touched, but by β.

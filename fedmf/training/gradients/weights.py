@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from fedmf.training.gradients.gradient import Accumulation
 
-__all__ = ["Constant", "Own", "Places", "Weight"]
-
 
 class Weight(ABC):
     """One parameter tensor of a layer."""

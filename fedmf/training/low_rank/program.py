@@ -23,8 +23,6 @@ from fedmf.training.low_rank.sums import train_and_sum
 from fedmf.training.low_rank.values import Chain, sizes_of, work
 from fedmf.training.task import Task
 
-__all__ = ["LowRankProgram"]
-
 #: By type, what `Chain` calls an activation.
 _ACTIVATIONS: Final[dict[type[nn.Module], int]] = {nn.ReLU: 1, nn.Tanh: 2, nn.Sigmoid: 3}
 

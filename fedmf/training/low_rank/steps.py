@@ -10,8 +10,6 @@ from fedmf.compiled import compiled
 from fedmf.training.blocks import add_product, products_with
 from fedmf.training.losses import PADDING
 
-__all__ = ["begin_user", "set_changes", "step"]
-
 
 @compiled
 def begin_user(chain, examples, work, u):

@@ -9,8 +9,6 @@ from fedmf.training.blocks import COUNTED, NO_CLASS, set_product
 from fedmf.training.clipping import clip_row, partial_sums
 from fedmf.training.low_rank.steps import begin_user, set_changes, step
 
-__all__ = ["train_and_sum"]
-
 
 @compiled
 def train_and_sum(chain, rule, examples, work, clip_norm, scale, into, outcome):

@@ -12,8 +12,6 @@ from fedmf.compiled import compiled
 from fedmf.training.blocks import Examples, padded
 from fedmf.training.clipping import empty_vector
 
-__all__ = ["Chain", "Sizes", "Work", "sizes_of", "work"]
-
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
 
