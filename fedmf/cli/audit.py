@@ -1,11 +1,9 @@
-"""``fedmf audit``: try to find canary users in what a run releases or released, hostile ones in all that
-leaves."""
+"""``fedmf audit``: try to find canary users in what a run releases or released."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +17,7 @@ from fedmf.errors import ConfigError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from fedmf.audit import Audit, EndToEnd
+    from fedmf.audit import Audit
     from fedmf.runs import CanaryFinding, Run
 
 
@@ -32,58 +30,35 @@ def audit(
     assignments: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Override a key, e.g. --set cohorts.rounds=12. Repeatable."
     ),
-    end_to_end: bool = typer.Option(
-        False, "--end-to-end", help="Real runs with canary users, and the whole command with hostile users."
-    ),
-    canaries: int = typer.Option(
-        2000,
-        min=16,
-        max=10_000_000,
-        help="Canary users in each run of the mechanism alone; end to end it is the run's users.",
-    ),
-    runs: int = typer.Option(
-        0, help="Independent runs with canaries.", show_default="1, end to end 10", min=0
-    ),
-    world_runs: int = typer.Option(
-        10, min=0, help="End to end: runs of each world under fresh keys, for an interval of mu; 0 for none."
-    ),
-    behaviour: list[str] = typer.Option(
-        [], metavar="NAME", help="End to end: how users misbehave. Repeatable; default: nine ways."
-    ),
+    canaries: int = typer.Option(2000, min=16, max=10_000_000, help="Canary users in each run."),
+    runs: int = typer.Option(0, help="Independent runs with canaries.", show_default="1", min=0),
     confidence: float | None = typer.Option(
         None, help="Confidence of the lower bounds.", show_default="0.99, of a directory 0.95"
     ),
-    seed: int | None = typer.Option(
-        None, min=0, help="Seed of the canaries' coins, not end to end; default: unseeded."
-    ),
+    seed: int | None = typer.Option(None, min=0, help="Seed of the canaries' coins; default: unseeded."),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Bound from below what a run really leaks, and compare it with what it claims.
 
     Runs the real plan, clip, sum, noise stream and release on canary users of the worst participation
-    pattern. With --end-to-end the canaries take part in real runs, through messages and workers, and the
-    whole command is run in neighbouring worlds, in which one user's data are in order or misbehave: nothing
-    but noised values may differ. A contradiction proves that something is wrong (exit code 1); none proves
-    nothing, but mistakes of scale show.
+    pattern. A contradiction proves that something is wrong (exit code 1); none proves nothing, but mistakes
+    of scale show.
 
     Of the directory of a run with canaries (canaries.count), running, stopped or finished, it guesses the
     canaries' coins from what was released and bounds ε from below (docs/canaries.md).
 
-    Example: fedmf audit configs/digits.toml --set cohorts.rounds=24 --end-to-end
+    Example: fedmf audit configs/digits.toml --set cohorts.rounds=24
     """
     from fedmf.runs import load_run, parse_assignments
 
     if config.is_dir():
-        _refuse_options(assignments or end_to_end or behaviour or runs or seed is not None)
+        _refuse_options(assignments or runs or seed is not None)
         if _in_a_run(config, 0.95 if confidence is None else confidence, as_json):
             raise typer.Exit(1)
         return
     confidence = 0.99 if confidence is None else confidence
     run = load_run(config, parse_assignments(assignments))
-    if end_to_end:
-        refuted = _end_to_end(run, tuple(behaviour), runs or 10, world_runs, confidence, as_json)
-    else:
-        refuted = _mechanism(run, canaries, runs or 1, confidence, seed, as_json)
+    refuted = _mechanism(run, canaries, runs or 1, confidence, seed, as_json)
     if refuted:
         raise typer.Exit(1)
 
@@ -91,8 +66,8 @@ def audit(
 def _refuse_options(given: object) -> None:
     if given:
         raise ConfigError(
-            "--set, --end-to-end, --behaviour, --runs and --seed take a configuration; got a run directory, "
-            "whose canaries are what they were."
+            "--set, --runs and --seed take a configuration; got a run directory, whose canaries are "
+            "what they were."
         )
 
 
@@ -116,25 +91,9 @@ def _mechanism(
     return audited.refuted
 
 
-def _end_to_end(
-    run: Run, behaviours: tuple[str, ...], runs: int, world_runs: int, confidence: float, as_json: bool
-) -> bool:
-    from fedmf.audit import USUAL, audit_end_to_end
-    from fedmf.cli.app import run as command
-
-    behaviours = behaviours or USUAL
-    with _progress() as progress:
-        bar = progress.add_task("auditing", total=runs + (1 + len(behaviours)) * (1 + world_runs))
-        audited = audit_end_to_end(
-            run, command, behaviours, runs, world_runs, confidence, lambda: progress.advance(bar)
-        )
-    typer.echo(_json(audited) if as_json else _text_end_to_end(audited))
-    return audited.refuted
-
-
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """A bar on the real standard error: what audited runs write there is caught and compared."""
+    """A bar on standard error."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -143,11 +102,11 @@ def _progress() -> Iterator[Progress]:
         yield progress
 
 
-def _json(audited: Audit | EndToEnd | CanaryFinding) -> str:
+def _json(audited: Audit | CanaryFinding) -> str:
     return json.dumps({**dataclasses.asdict(audited), "refuted": audited.refuted}, indent=2)
 
 
-def _claim(audited: Audit | EndToEnd | CanaryFinding) -> str:
+def _claim(audited: Audit | CanaryFinding) -> str:
     from fedmf.accounting import at_least
 
     return (
@@ -169,24 +128,6 @@ def _text(audited: Audit) -> str:
         f"{bound.present} present canaries were judged wrongly\n"
         + ("REFUTED: the mechanism leaks more than it claims." if audited.refuted else "no contradiction.")
     )
-
-
-def _text_end_to_end(audited: EndToEnd) -> str:
-    from fedmf.accounting import at_most
-
-    bound = audited.bound
-    lines = [
-        f"claimed    {_claim(audited)}",
-        f"canaries   ε ≥ {at_most(bound.epsilon_gdp, 4)} (as μ-GDP {at_most(bound.mu, 4)}) from "
-        f"{audited.canaries} of them in real runs; all limits together hold with confidence "
-        f"{audited.confidence:g}",
-        f"{'hostile user':<16}{'exact μ':>9}  {'measured μ':<18}differences outside noised values",
-    ]
-    for world in audited.worlds:
-        exact = "?" if math.isnan(world.mu_exact) else at_most(world.mu_exact, 4)
-        lines.append(f"{world.behaviour:<16}{exact:>9}  {world.measured:<18}{len(world.outside)}")
-    lines += [f"REFUTED: {line}" for line in audited.contradictions] or ["no contradiction."]
-    return "\n".join(lines)
 
 
 def _text_of_a_run(found: CanaryFinding) -> str:

@@ -14,6 +14,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -21,10 +22,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from fedmf.audit import EndToEnd, audit_end_to_end
 from fedmf.cli.app import run as command
 from fedmf.noise import BlockedNoise
 from fedmf.runs import run_of, server, session
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+from support.worlds import EndToEnd, audit_end_to_end  # pyright: ignore[reportMissingImports]
 
 
 @dataclass

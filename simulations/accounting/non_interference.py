@@ -27,9 +27,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from fedmf.audit import STAGES, Stage, Verdict, compare, differences, observe
 from fedmf.cli.app import run as command
 from fedmf.runs import session
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+from support.worlds import STAGES, Stage, Verdict, compare, differences, observe  # pyright: ignore[reportMissingImports]
 
 ENGINES = ("inprocess", "isolated", "ray")
 MODES = ("slice", "per-user")

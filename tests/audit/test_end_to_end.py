@@ -6,22 +6,20 @@ chance below 1e-6.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
+from support.worlds import EndToEnd, audit_end_to_end
+from support.worlds.hostile_worlds import shift_interval
 
-from fedmf.audit import EndToEnd, audit_end_to_end
-from fedmf.audit.hostile_worlds import shift_interval
 from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError
 from fedmf.flower import strategy as strategy_module
 from fedmf.noise import BlockedNoise
-from fedmf.runs import Run, render_toml, run_of
+from fedmf.runs import Run, run_of
 from fedmf.runs import server as server_module
 from fedmf.training.barrier import loading as loading_module
 
@@ -154,16 +152,3 @@ def test_bad_requests() -> None:
         short(world_runs=1)
     with pytest.raises(ConfigError, match="without noise claims nothing"):
         short(run_of({**KEYS, "privacy.kind": "none"}))
-
-
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "config.toml"
-    path.write_text(render_toml(run_of(KEYS)))
-    arguments = ["audit", str(path), "--end-to-end", "--behaviour", "nan", "--confidence", "0.999999"]
-    assert command([*arguments, "--world-runs", "2", "--runs", "1", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["refuted"] is False
-    assert found["worlds"][0]["outside"] == []
-    weaken(monkeypatch, 3.0)
-    assert command([*arguments, "--world-runs", "2", "--runs", "6"]) == 1  # misses with chance below 1e-12
-    assert "REFUTED: canaries" in capsys.readouterr().out

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from fedmf.audit import (
+from support.worlds import (
     BEHAVIOURS,
     STAGES,
     HostileDataset,
@@ -28,6 +27,7 @@ from fedmf.audit import (
     differences,
     observe,
 )
+
 from fedmf.cli.app import run as command
 from fedmf.data import Digits
 from fedmf.flower import strategy as strategy_module

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.audit.files import HUB_BEHAVIOURS, TABLE_BEHAVIOURS, write_hub, write_roster, write_table
-from fedmf.audit.hostile import BEHAVIOURS, write_script
-from fedmf.audit.tasks import FUNCTION, TASKS
 from fedmf.runs import Run, clipped_sums, run_of
 from fedmf.training import LocalTrainer
+from support.worlds.files import HUB_BEHAVIOURS, TABLE_BEHAVIOURS, write_hub, write_roster, write_table
+from support.worlds.hostile import BEHAVIOURS, write_script
+from support.worlds.tasks import FUNCTION, TASKS
 
 #: A user of the run by index, and how its data misbehave.
 Hostile = tuple[int, str]

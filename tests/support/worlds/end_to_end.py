@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from fedmf.accounting import DifferentialPrivacy, LeakageBound, at_most, gaussian_mu
-from fedmf.audit.canary_runs import audit_canary_runs
-from fedmf.audit.hostile import BEHAVIOURS
-from fedmf.audit.hostile_worlds import HostileWorld, hostile_worlds
-from fedmf.audit.worlds import Command
 from fedmf.errors import ConfigError
 from fedmf.runs import Run
+from support.worlds.canary_runs import audit_canary_runs
+from support.worlds.hostile import BEHAVIOURS
+from support.worlds.hostile_worlds import HostileWorld, hostile_worlds
+from support.worlds.observed import Command
 
 #: What part two tries unless told otherwise.
 USUAL: Final = (
@@ -132,7 +132,7 @@ def _check(run: Run, behaviours: Sequence[str], canary_runs: int, world_runs: in
     if run.clipping.adapts:
         raise ConfigError(
             f"clipping must be 'fixed' for an end-to-end audit, which reads noise of one level; got "
-            f"{run.clipping.kind!r}. fedmf audit without --end-to-end follows the clip norm."
+            f"{run.clipping.kind!r}. fedmf audit follows the clip norm."
         )
     if run.task_source.users > _MOST_USERS:
         raise ConfigError(

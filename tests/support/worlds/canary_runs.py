@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from fedmf.accounting import LeakageBound, Plan, leakage_bound
 from fedmf.audit.canaries import SummedReleases
-from fedmf.audit.hostile import write_script
-from fedmf.audit.tasks import CANARIES, FUNCTION
-from fedmf.audit.worlds import asked_users
 from fedmf.data import NumberedUsers
 from fedmf.flower import SentMessage, watched_messages
 from fedmf.records import unguarded
 from fedmf.runs import FunctionTask, Run
+from support.worlds.hostile import write_script
+from support.worlds.observed import asked_users
+from support.worlds.tasks import CANARIES, FUNCTION
 
 #: Behaviours after which a user whose update does not depend on the model contributes nothing.
 SILENT: Final = ("empty", "raise", "memory", "nan", "inf", "wrong-shape", "wrong-dtype", "wrong-rows")

@@ -10,14 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedmf.audit.hostile import HostileDataset, read_script
 from fedmf.data import Digits, FederatedDataset, InMemoryDataset, NumberedUsers, Prototypes, Synthetic
 from fedmf.models import Mlp
 from fedmf.runs import FunctionTask
 from fedmf.training import Task, classification
+from support.worlds.hostile import HostileDataset, read_script
 
 #: What ``[task] function`` names.
-FUNCTION: Final = "fedmf.audit:audit_task"
+FUNCTION: Final = "support.worlds:audit_task"
 #: The task whose users' updates do not depend on the model.
 LINEAR: Final = "linear"
 #: The same with a coordinate for each user.

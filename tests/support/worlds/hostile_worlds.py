@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from scipy.special import nctdtrinc
 
 from fedmf.accounting import Plan, at_least, at_most
-from fedmf.audit.stage import Hostile, Stage
-from fedmf.audit.tasks import LINEAR
-from fedmf.audit.worlds import Command, Leaving, compare, observe
 from fedmf.cohorts import SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.optim import Sgd
 from fedmf.runs import Run, dotted_keys
+from support.worlds.observed import Command, Leaving, compare, observe
+from support.worlds.stage import Hostile, Stage
+from support.worlds.tasks import LINEAR
 
 
 @dataclass(frozen=True)

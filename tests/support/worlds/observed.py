@@ -17,12 +17,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.audit.stage import Hostile, Stage
-from fedmf.audit.tasks import LINEAR
 from fedmf.flower import SentMessage, watched_messages
 from fedmf.records import Ledger, load_state, unguarded
 from fedmf.runs import LEDGER, VERDICTS, render_toml
 from fedmf.training import METRICS
+from support.worlds.stage import Hostile, Stage
+from support.worlds.tasks import LINEAR
 
 #: A command line: arguments to exit code.
 Command = Callable[[Sequence[str]], int]
