@@ -190,6 +190,7 @@ def test_late_replies_are_not_waited_for_and_never_enter_a_later_round(tmp_path,
     assert own_time.now == pytest.approx(0.3)
 
 
+@pytest.mark.usefixtures("own_time")
 def test_a_round_to_which_nobody_replies_is_asked_for_again_and_spends_nothing(tmp_path) -> None:
     run = small_run(TASK, messages="per-user", users_per_message=1, round_timeout=0.2)
     reports: list[RoundReport] = []
@@ -214,6 +215,7 @@ class SilentGrid(InProcessGrid):
                 yield reply
 
 
+@pytest.mark.usefixtures("own_time")
 def test_a_run_to_which_nobody_replies_any_more_stops_and_can_be_resumed(tmp_path) -> None:
     run = small_run(TASK, messages="per-user", round_timeout=0.05, silent_retries=2)
     with (
