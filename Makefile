@@ -52,7 +52,11 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 unit: $(STAMP)
 	$(PYTEST) -n 3 --no-loadscope-reorder -m "not long"
 
-test: lint types unit
+# Types are checked beside the tests, which do not use both processors all the time; what is wrong with them
+# is said after the tests.
+test: lint
+	@mkdir -p build; $(BIN)/pyright >build/types.txt 2>&1 & types=$$!; \
+	$(MAKE) --no-print-directory unit; unit=$$?; wait $$types; types=$$?; cat build/types.txt; exit $$((unit + types))
 
 # Exhaustive strides, long statistics, further deployments, examples and tools: tests/long.toml.
 test-long: $(STAMP)
