@@ -12,7 +12,7 @@ from rich.console import Console
 from support.small_runs import linear_regression, small_run
 
 from fedmf.cli.view import RunView
-from fedmf.cli.view.live_table import Column, LiveTable
+from fedmf.cli.view.run_view import Column, LiveTable
 from fedmf.flower import run_in_process
 from fedmf.runs import VERDICTS, Run
 from fedmf.training import Task

@@ -3,25 +3,126 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.flower.asking import MessageForm, Timetable
 from fedmf.flower.client_app import make_client_app
 from fedmf.flower.federated_evaluation import CohortEvaluation
 from fedmf.flower.local_run import CallsHere, InProcessGrid
-from fedmf.flower.pool import WorkerPool
-from fedmf.flower.population import Assignment
+from fedmf.flower.messages import ROSTER, RejectedReply, roster_digest, served_roster
+from fedmf.flower.population import Assignment, handshakes
 from fedmf.flower.private_evaluation import PrivateCohortEvaluation
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport
 from fedmf.flower.traffic import watch
 from fedmf.runs import NotPrivateEvaluation, Session, local_trainer
 from fedmf.training import example_counts
+
+
+def longest_first(sizes: NDArray[np.int64], workers: int) -> NDArray[np.int64]:
+    """Spread tasks over equal workers: the largest first, each to the worker with the least work so far.
+
+    Args:
+        sizes: work of each task, shape (m,), non-negative.
+        workers: W ≥ 1.
+
+    Returns:
+        The worker of each task, shape (m,). Ties go to the earlier task and the lower worker.
+
+    Guarantees:
+        The busiest worker has at most 4/3 − 1/(3W) times the work of the best possible spread.
+
+    References:
+        Graham (1969), "Bounds on Multiprocessing Timing Anomalies", Theorem 3.
+
+    >>> longest_first(np.array([3, 3, 2, 2, 2]), workers=2).tolist()
+    [0, 1, 0, 1, 0]
+    """
+    chosen = np.zeros(sizes.size, dtype=np.int64)
+    if workers == 1:
+        return chosen
+    loads = [(0, worker) for worker in range(workers)]
+    for task in np.argsort(-sizes, kind="stable").tolist():
+        load, worker = loads[0]
+        chosen[task] = worker
+        heapq.heapreplace(loads, (load + int(sizes[task]), worker))
+    return chosen
+
+
+class WorkerPool(Assignment):
+    """Workers that all built the same task from the same configuration.
+
+    The handshake compares a digest of the user ids instead of exchanging them. Who trains whom changes from
+    round to round and with the number of workers; the model does not, since clipped updates are summed in
+    integers.
+
+    Args:
+        roster: the stable ids of all users.
+        sizes: the public sizes of users by index: how much work each is.
+        report: called with one line for the operator about anything odd.
+        workers: W ≥ 0, how many there will be. Flower names them as they start: without waiting for all, the
+            messages of the first rounds would tell how quickly they did.
+    """
+
+    def __init__(
+        self,
+        roster: Sequence[str],
+        sizes: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+        report: Callable[[str], None] = lambda _: None,
+        workers: int = 0,
+    ) -> None:
+        self._digest, self._sizes, self.tell = roster_digest(roster), sizes, report
+        self.users, self._workers = len(roster), workers
+        self._handshakes = handshakes(ROSTER)
+        self._fit: set[int] = set()
+        self._alive: set[int] = set()
+
+    def listen(self, grid: Grid) -> None:
+        """See `ServedUsers.listen`."""
+        self._alive = set(grid.get_node_ids())
+        for node, reply in self._handshakes.answers(grid, self._alive):
+            try:
+                if served_roster(reply) == self._digest:
+                    self._fit.add(node)
+                else:
+                    self.tell(f"worker {node} was built for other users; it will not be asked")
+            except RejectedReply as reason:
+                self.tell(f"worker {node} failed the handshake: {reason}")
+                continue
+            self._handshakes.known(node)
+
+    def gather(self, grid: Grid, timeout: float, limit: float | None = None) -> None:
+        """See `ServedUsers.gather`. Workers are the run's own: all are waited for, past any ``limit``."""
+        super().gather(grid, timeout)
+
+    def settle(self) -> None:
+        """Nothing to decide: a worker that fits is asked."""
+
+    @property
+    def silent(self) -> int:
+        """See `ServedUsers.silent`; a worker that is not named yet is silent too."""
+        return self._handshakes.silent + max(0, self._workers - len(self._alive))
+
+    @property
+    def missing(self) -> int:
+        """See `ServedUsers.missing`: no worker, no user."""
+        return 0 if self._fit & self._alive else self.users
+
+    def nodes_of(self, users: NDArray[np.int64]) -> list[int | None]:
+        """See Assignment.nodes_of."""
+        workers = sorted(self._fit & self._alive)
+        if not workers:
+            return [None] * users.size
+        return [workers[place] for place in longest_first(self._sizes(users), len(workers)).tolist()]
+
 
 _log = logging.getLogger("fedmf")
 

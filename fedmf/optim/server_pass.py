@@ -9,10 +9,56 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmf.compiled import compiled, fused_multiply_add
 from fedmf.noise import BlockedNoise, NoiseStream
 from fedmf.optim.server_optimizer import ServerOptimizer
 from fedmf.optim.sgd import ServerSGD
 from fedmf.training import PART, FixedPointSum, empty_vector, on_all_cores
+
+_fma = fused_multiply_add()
+
+
+@compiled
+def mean_part(noisy, size, mean):
+    """mean = noisy/size in float32.
+
+    Args:
+        noisy: float64.
+        size: m > 0, float64.
+        mean: float32; set.
+    """
+    for i in range(noisy.size):
+        mean[i] = np.float32(noisy[i] / size)
+
+
+@compiled
+def step_part(noisy, size, rule, parameters, velocity, stepped, moving):
+    """The entries of v ← β·v + u and θ ← keep·θ + η·Δ, u = noisy/size; fused.
+
+    Args:
+        noisy: float64.
+        size: m > 0, float64.
+        rule: float32, (β, 1 with Nesterov's Δ = u + β·v and 0 with Δ = v, keep, η).
+        parameters: θ, float32.
+        velocity: v, float32; of length 0 with β = 0.
+        stepped: the new θ; set.
+        moving: the new v; set, if there is one.
+    """
+    momentum, nesterov, keep, rate = rule[0], rule[1], rule[2], rule[3]
+    one = np.float32(1.0)
+    for i in range(noisy.size):
+        update = np.float32(noisy[i] / size)
+        direction = update
+        if velocity.size:
+            direction = _fma(momentum, velocity[i], update)
+            moving[i] = direction
+            if nesterov == one:
+                direction = _fma(momentum, direction, update)
+        before = parameters[i]
+        if keep != one:
+            before = before * keep
+        stepped[i] = _fma(rate, direction, before)
+
 
 #: Entries of a part on a GPU.
 _GPU_PART: Final = 1 << 20
@@ -53,7 +99,6 @@ class ServerPass:
             mean = torch.empty_like(like)
             self._each(t, total, lambda part, noisy: mean[part].copy_(noisy.div_(self._size)))
             return mean
-        from fedmf.optim.sgd_pass import mean_part
 
         mean = empty_vector(like.numel(), torch.float32)
         values = mean.numpy()
@@ -77,7 +122,6 @@ class ServerPass:
             parameters: θ_t, float32.
             state: of the rule.
         """
-        from fedmf.optim.sgd_pass import step_part
 
         stepped = empty_vector(parameters.numel(), torch.float32)
         new = {name: empty_vector(value.numel(), torch.float32) for name, value in state.items()}

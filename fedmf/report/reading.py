@@ -2,16 +2,56 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fedmf.accounting import PrivacyStatement
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.accounting import PrivacyStatement, RunHeader
 from fedmf.errors import ConfigError
-from fedmf.report.noise_level import NoiseLevel, noise_level
 from fedmf.report.spent import Histories, SpentPrivacy, privacy_spent
 from fedmf.runs import LEDGER, METRICS, opened_evidence, read_phases
+
+#: Rows of C⁻¹ that are shown.
+_SHOWN: Final = 48
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseLevel:
+    """Standard deviations of one coordinate, per round; empty arrays in a run without noise.
+
+    Attributes:
+        mean: of the noise in the round's mean update, τ·‖[C⁻¹]_t‖/m with τ the deviation of the streamed z
+            and m the planned cohort size, shape (n,).
+        total: of that in the sum of the means up to the round, τ·‖[A C⁻¹]_t‖/m, A of ones, shape (n,).
+        signal: ζ/(mean·√d): how many times longer than the noise a mean update could be at most, if all m
+            updates were as long as the clip norm and pointed the same way, shape (n,).
+        correlation: the leading block of C⁻¹, at most 48 rows.
+    """
+
+    mean: NDArray[np.float64]
+    total: NDArray[np.float64]
+    signal: NDArray[np.float64]
+    correlation: NDArray[np.float64]
+
+
+def noise_level(header: RunHeader) -> NoiseLevel:
+    """Of a run's plan; nothing of it depends on data or on who took part."""
+    plan = header.plan
+    if plan.noise_multiplier == 0:
+        return NoiseLevel(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros((0, 0)))
+    C, n = plan.mechanism.factorization, plan.participation.rounds
+    scale = plan.noise_std * plan.inflation / plan.cohorts.size
+    mean = scale * np.sqrt(C.noise_row_variances())
+    total = scale * np.sqrt(C.query_variances(np.ones(n)))
+    block = C.leading(min(n, _SHOWN))
+    correlation = block.recurrence().apply(np.eye(block.rounds))
+    return NoiseLevel(mean, total, plan.privacy.clip_norm / (mean * math.sqrt(header.dimension)), correlation)
+
 
 #: Larger numbers are not drawn.
 _LARGEST: Final = 1e300

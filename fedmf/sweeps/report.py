@@ -5,14 +5,120 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 from fedmf.records import write_durably
-from fedmf.sweeps.picture import draw
+from fedmf.runs import Scalar
 from fedmf.sweeps.results import CellResult, SweepResult
+from fedmf.sweeps.sweep import described
 from fedmf.sweeps.table import Table, result_table
+
+#: Okabe and Ito (2008): told apart with any kind of colour vision.
+_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
+_MARKERS: Final = "osD^vPX*"
+_FEWEST: Final = 3
+
+
+def draw(result: SweepResult, path: Path) -> bool:
+    """Draw all cells.
+
+    A key of the grid with three or more numbers is the horizontal axis, with a line a variant; without one
+    variants stand side by side with their seeds. Other points of the grid have panels of their own.
+
+    Args:
+        result: of the sweep.
+        path: of the picture.
+
+    Returns:
+        False if matplotlib (the extra ``report``) is not installed; nothing is drawn then.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    axis = _axis(result)
+    panels: dict[tuple[tuple[str, Scalar], ...], list[CellResult]] = {}
+    for found in result.cells:
+        rest = tuple((name, value) for name, value in found.cell.point if name != axis)
+        panels.setdefault(rest, []).append(found)
+    across = min(len(panels), 3)
+    down = -(-len(panels) // across)
+    figure = Figure(figsize=(1.5 + 3.6 * across, 0.6 + 3.4 * down), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(down, across, sharey=True, squeeze=False)
+    for axes, (rest, cells) in zip(grid.flat, panels.items(), strict=False):
+        if axis is None:
+            _side_by_side(axes, result, cells)
+        else:
+            _lines(axes, result, cells, axis)
+        axes.set_title(described(dict(rest)), fontsize=9)
+        axes.grid(alpha=0.3)
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    for axes in grid[:, 0]:
+        axes.set_ylabel(f"{result.metric.label}, {100 * result.sweep.confidence:g} % intervals", fontsize=9)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=130)
+    write_durably(path, buffer.getvalue())
+    return True
+
+
+def _axis(result: SweepResult) -> str | None:
+    def numeric(values: Sequence[Scalar]) -> bool:
+        numbers = [x for x in values if isinstance(x, int | float) and not isinstance(x, bool)]
+        return len(numbers) == len(values) >= _FEWEST
+
+    return next((name for name, values in result.sweep.grid.items() if numeric(values)), None)
+
+
+def _style(result: SweepResult, variant: str) -> tuple[str, str]:
+    at = [*result.sweep.variants].index(variant)
+    return _COLOURS[at % len(_COLOURS)], _MARKERS[at % len(_MARKERS)]
+
+
+def _ends(result: SweepResult, found: CellResult) -> tuple[float, float, float]:
+    """Mean, and how far the interval reaches below and above; nowhere for one seed."""
+    scale, interval = 100.0 if result.metric.is_share else 1.0, result.interval(found)
+    reach = scale * (interval.high - interval.estimate) if interval.count > 1 else 0.0
+    return scale * interval.estimate, reach, reach
+
+
+def _side_by_side(axes: Any, result: SweepResult, cells: Sequence[CellResult]) -> None:
+    scale = 100.0 if result.metric.is_share else 1.0
+    for x, found in enumerate(cells):
+        colour, marker = _style(result, found.cell.variant)
+        values = [scale * value for value in found.values.values()]
+        axes.plot([x - 0.15] * len(values), values, marker, color=colour, alpha=0.4, markersize=4)
+        mean, low, high = _ends(result, found)
+        axes.errorbar([x + 0.1], [mean], yerr=[[low], [high]], fmt=marker, color=colour, capsize=4)
+    names = [found.cell.variant for found in cells]
+    axes.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=8)
+    axes.set_xlim(-0.6, len(names) - 0.4)
+
+
+def _lines(axes: Any, result: SweepResult, cells: Sequence[CellResult], axis: str) -> None:
+    for variant in result.sweep.variants:
+        mine = sorted(
+            (dict(found.cell.point)[axis], _ends(result, found))
+            for found in cells
+            if found.cell.variant == variant and found.values
+        )
+        if not mine:
+            continue
+        colour, marker = _style(result, variant)
+        xs = [x for x, _ in mine]
+        means, lows, highs = zip(*(ends for _, ends in mine), strict=True)
+        axes.errorbar(xs, means, yerr=[lows, highs], marker=marker, color=colour, capsize=3, label=variant)
+    positive = [float(x) for x in result.sweep.grid[axis]]
+    if min(positive) > 0 and max(positive) / min(positive) >= 8:
+        axes.set_xscale("log")
+    axes.set_xlabel(axis)
+    axes.legend(fontsize=8)
+
 
 RESULTS, RUNS = "results.json", "runs.parquet"
 TABLE_MARKDOWN, TABLE_LATEX, PICTURE = "table.md", "table.tex", "comparison.png"

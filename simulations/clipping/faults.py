@@ -10,7 +10,7 @@ from numba import njit
 from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, UNBOUNDED, products_with, sign
 from fedmf.training.clipping import kernel
 from fedmf.training.clipping.merge import _add_features
-from fedmf.training.low_rank import program, sums
+from fedmf.training.low_rank import program
 from fedmf.training.low_rank.steps import begin_user, set_changes, step
 
 __all__ = ["put_in"]
@@ -51,7 +51,7 @@ def finite_entries(row: Any, origin: Any, partial: Any) -> Any:
 
 def training_with_gram_norms() -> Any:
     """Local training without weights whose norm is √q + γ_R·S of November 2026: see docs/low-rank.md."""
-    merge, set_row = kernel.merge, sums._set_row
+    merge, set_row = kernel.merge, program._set_row
 
     @njit(error_model="numpy")
     def gram_norm(chain: Any, work: Any, count: Any, done: Any) -> Any:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedmf.accounting.gaussian.calibration import gaussian_sigma
 from fedmf.factorization.algebra.series import multiply
-from fedmf.factorization.bounds.duality import (
+from fedmf.factorization.bounds.dense_certificate import (
     banded_inverse_bound,
     covariance_bands,
     filter_errors,

@@ -19,10 +19,12 @@ from fedmf.accounting.amplification import (
     check_run,
     zero_out_budget,
 )
-from fedmf.accounting.amplification.convex_tail import convex_add_limit
-from fedmf.accounting.amplification.monte_carlo import contributions, estimate, upper_limit
-from fedmf.accounting.amplification.separated_pairs import AttractedPairs
-from fedmf.accounting.amplification.separated_proposal import SeparatedRemoveProposal, matchings
+from fedmf.accounting.amplification.monte_carlo import contributions, convex_add_limit, estimate, upper_limit
+from fedmf.accounting.amplification.separated_proposal import (
+    AttractedPairs,
+    SeparatedRemoveProposal,
+    matchings,
+)
 from fedmf.accounting.gaussian import gaussian_delta
 from fedmf.factorization import bsr
 from fedmf.factorization.matrices.closed_form import identity

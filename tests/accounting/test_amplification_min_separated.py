@@ -14,7 +14,7 @@ from fedmf.accounting.amplification.min_separated import MinSeparatedPair
 from fedmf.accounting.amplification.monte_carlo import contributions, estimate
 from fedmf.accounting.amplification.poisson import poisson_delta
 from fedmf.accounting.amplification.separated_law import SeparatedLaw
-from fedmf.accounting.amplification.separated_pairs import AttractedPairs
+from fedmf.accounting.amplification.separated_proposal import AttractedPairs
 from fedmf.factorization.matrices.closed_form import bsr, cgd, identity
 from fedmf.factorization.mechanisms.catalogue import build
 from fedmf.participation import Participation

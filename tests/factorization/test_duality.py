@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from support.oracles import ltt, patterns, prefix_sums, rmse, scalar_sensitivity
 
-from fedmf.factorization.bounds.dense_certificate import certified_dense_bound
-from fedmf.factorization.bounds.duality import (
+from fedmf.factorization.bounds.dense_certificate import (
     banded_inverse_bound,
+    certified_dense_bound,
     dense_bound,
     heavier_users,
     pattern_users,

@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.messages import roster_digest, roster_reply
-from fedmf.flower.pool import WorkerPool, longest_first
+from fedmf.flower.simulation import WorkerPool, longest_first
 
 pytestmark = pytest.mark.usefixtures("own_time")
 

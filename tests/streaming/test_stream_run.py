@@ -27,11 +27,10 @@ from fedmf.moments.moment_stream import MomentStream
 from fedmf.moments.second_moment import FullMatrix
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
-from fedmf.streaming.clipping import clip_rows
 from fedmf.streaming.outputs import Output
 from fedmf.streaming.plans import plan_stream
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader
-from fedmf.streaming.run import Handling, StreamRun
+from fedmf.streaming.run import Handling, StreamRun, clip_rows
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StateError, StreamState
 from fedmf.streaming.statement_text import plain_words, render_statement, render_statement_page

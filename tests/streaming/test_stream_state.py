@@ -17,7 +17,7 @@ from fedmf.streaming.rows import InputError, Layout
 from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StateError, StreamState
-from fedmf.streaming.state.packing import pack_state, unpack_state
+from fedmf.streaming.state.state import pack_state, unpack_state
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from fedmf.training.engines import chosen, compiled_programs
 from fedmf.training.local import LocalTrainer
 from fedmf.training.low_rank import LowRankProgram
 from fedmf.training.low_rank import program as low_rank_program
-from fedmf.training.low_rank.sums import train_and_sum
+from fedmf.training.low_rank.program import train_and_sum
 from fedmf.training.low_rank.values import Work, work
 
 #: Of the largest entry: float32 sums, and a bound of their rounding that the clip norm leaves room for.

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from fedmf.models import FlatModel
 from fedmf.training.gradients.alignment import aligned_empty
 from fedmf.training.gradients.gradient import Accumulation, Batch, FunctionalGradient, LoopGradient
-from fedmf.training.gradients.layered import LayeredGradient
-from fedmf.training.gradients.modules import chain_of
+from fedmf.training.gradients.layered import LayeredGradient, chain_of
 
 CPU, ELSEWHERE = torch.device("cpu"), torch.device("meta")
 #: Sums of a few hundred terms of 64 bits in another order, over three steps.

@@ -14,6 +14,7 @@ docs/decisions/0008-what-a-stream-commits.md.
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import secrets
@@ -22,6 +23,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
+
+import numpy as np
+import torch
 
 from fedmf.accounting import Fault, Verdict
 from fedmf.errors import rebuilding
@@ -42,7 +46,6 @@ from fedmf.records import (
 from fedmf.streaming.plans import StreamPlan, plan_from_dict
 from fedmf.streaming.position import Position
 from fedmf.streaming.released import Releases
-from fedmf.streaming.state.packing import pack_state, unpack_state
 from fedmf.streaming.state.releases import ReleaseFile
 from fedmf.streaming.state.schema import (
     SCHEMA,
@@ -56,6 +59,39 @@ from fedmf.streaming.state.schema import (
     require,
 )
 from fedmf.streaming.statement_text import render_statement, render_statement_page
+
+
+def pack_state(state: Mapping[str, Any]) -> bytes:
+    """A nested dict of numbers, strings and float64 tensors as a NumPy archive without pickled objects."""
+    arrays: dict[str, Any] = {}
+
+    def plain(prefix: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: plain(f"{prefix}{name}.", inner) for name, inner in value.items()}
+        if hasattr(value, "numpy"):
+            arrays[prefix] = value.numpy()
+            return {"array": prefix}
+        return value
+
+    text = json.dumps(plain("", state))
+    buffer = io.BytesIO()
+    np.savez(buffer, json=np.frombuffer(text.encode(), np.uint8), **arrays)
+    return buffer.getvalue()
+
+
+def unpack_state(content: bytes) -> dict[str, Any]:
+    """What `pack_state` packed."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+
+        def whole(value: Any) -> Any:
+            if not isinstance(value, dict):
+                return value
+            if set(value) == {"array"}:
+                return torch.from_numpy(arrays[value["array"]].copy())
+            return {name: whole(inner) for name, inner in value.items()}
+
+        return whole(json.loads(arrays["json"].tobytes()))
+
 
 KEY, DATABASE, RELEASES = "noise.key", "state.sqlite", "releases.bin"
 STATEMENT, OPERATOR = "statement", "operator.json"

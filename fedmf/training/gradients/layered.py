@@ -2,17 +2,188 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from fedmf.models import FlatModel
+from fedmf.models import (
+    FirstPosition,
+    FlatModel,
+    LastPosition,
+    MeanPosition,
+    Positions,
+    Recurrent,
+    Residual,
+    SelfAttention,
+    Sinusoids,
+)
 from fedmf.training.gradients.alignment import aligned_empty
-from fedmf.training.gradients.chain import Chain
+from fedmf.training.gradients.chain import Beside, Chain, Scaled
+from fedmf.training.gradients.convolutions import ConvolutionByProducts, ConvolutionByUser, MaxPool
 from fedmf.training.gradients.gradient import Accumulation, Batch, Gradient, Loss
-from fedmf.training.gradients.modules import chain_of
-from fedmf.training.gradients.weights import Own
+from fedmf.training.gradients.layers import Flatten, Layer, Linear, ParameterFree, Rectifier
+from fedmf.training.gradients.norms import GroupNorm, LayerNorm
+from fedmf.training.gradients.recurrent import Gru, Lstm
+from fedmf.training.gradients.tokens import AddedPositions, Embedding, LastOfPositions, MeanOfPositions
+from fedmf.training.gradients.weights import Own, Places
+
+#: Modules without parameters or state that treat examples separately and change nothing in place.
+PARAMETER_FREE = (
+    *(nn.Tanh, nn.Sigmoid, nn.GELU, nn.Softplus, nn.SiLU, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+    *(FirstPosition, Sinusoids),
+)
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+LORA = "peft.tuners.lora.layer.Linear"
+
+
+class _Other(Exception):
+    """A module that has no passes written out."""
+
+
+def chain_of(module: nn.Module, device: torch.device) -> Chain | None:
+    """The module as a chain of layers written out here, or None if it is not one."""
+    places = Places(module)
+    try:
+        chain = _Builder(places, device).chain(module)
+    except _Other:
+        return None
+    return chain if places.all_used and chain.trainable else None
+
+
+class _Builder:
+    """Makes layers of modules; exact types only: a subclass may compute something else.
+
+    Args:
+        places: where the model's parameters stand.
+        device: where users are trained.
+    """
+
+    def __init__(self, places: Places, device: torch.device) -> None:
+        self._places, self._on_processor = places, device.type == "cpu"
+
+    def chain(self, module: nn.Module) -> Chain:
+        """A chain of the module's parts, or of itself."""
+        modules = _pooled_first([part for part in _parts(module) if not _does_nothing(part)])
+        return Chain([self._layer(part) for part in modules])
+
+    def _layer(self, module: nn.Module) -> Layer:
+        if any(_hooked(part) for part in module.modules()):
+            raise _Other
+        if f"{type(module).__module__}.{type(module).__qualname__}" == LORA:
+            return self._adapted(module)
+        if type(module) in PARAMETER_FREE:
+            return ParameterFree(module)
+        make = self._MAKERS.get(type(module))
+        if make is None:
+            raise _Other
+        return make(self, module)
+
+    def _linear(self, module: nn.Linear) -> Layer:
+        return Linear(module, self._places)
+
+    def _embedding(self, module: nn.Embedding) -> Layer:
+        if module.max_norm is not None or module.scale_grad_by_freq or module.sparse:
+            raise _Other
+        return Embedding(module, self._places)
+
+    def _convolution(self, module: nn.Conv2d) -> Layer:
+        if module.groups != 1 or module.padding_mode != "zeros" or isinstance(module.padding, str):
+            raise _Other
+        return (ConvolutionByUser if self._on_processor else ConvolutionByProducts)(module, self._places)
+
+    def _pool(self, module: nn.MaxPool2d) -> Layer:
+        if module.return_indices:
+            raise _Other
+        return MaxPool(module)
+
+    def _flatten(self, module: nn.Flatten) -> Layer:
+        if (module.start_dim, module.end_dim) != (1, -1):
+            raise _Other
+        return Flatten()
+
+    def _residual(self, module: Residual) -> Layer:
+        return Beside(self.chain(module.body), self.chain(module.shortcut))
+
+    def _recurrent(self, module: Recurrent) -> Layer:
+        makers: dict[type, Callable[..., Layer]] = {nn.LSTM: Lstm, nn.GRU: Gru}
+        make = makers.get(type(module.layer))
+        if make is None:
+            raise _Other
+        return make(module.layer, self._places)
+
+    def _attention(self, module: SelfAttention) -> Layer:
+        mixed = ParameterFree(partial(_mixed, heads=module.heads, causal=module.causal))
+        return Chain([self.chain(module.inputs), mixed, self.chain(module.output)])
+
+    def _adapted(self, module: Any) -> Layer:
+        """peft's `Linear` with one low-rank adapter: base(x) + s·B(A(x))."""
+        names = list(module.active_adapters)
+        if len(names) != 1 or module.merged or module.disable_adapters or module.fan_in_fan_out:
+            raise _Other
+        (name,) = names
+        variants = {**getattr(module, "lora_variant", {}), **getattr(module, "use_dora", {})}
+        if variants.get(name) or not _does_nothing(module.lora_dropout[name]):
+            raise _Other
+        down, up, base = module.lora_A[name], module.lora_B[name], module.base_layer
+        if any(type(part) is not nn.Linear for part in (down, up, base)):
+            raise _Other
+        low_rank = Chain([self._linear(down), self._linear(up), Scaled(float(module.scaling[name]))])
+        return Beside(low_rank, Chain([self._linear(base)]))
+
+    _MAKERS: ClassVar[dict[type, Callable[[Any, Any], Layer]]] = {
+        nn.Linear: _linear,
+        nn.Embedding: _embedding,
+        nn.Conv2d: _convolution,
+        nn.MaxPool2d: _pool,
+        nn.Flatten: _flatten,
+        nn.ReLU: lambda self, module: Rectifier(),
+        nn.LayerNorm: lambda self, module: LayerNorm(module, self._places),
+        nn.GroupNorm: lambda self, module: GroupNorm(module, self._places),
+        Residual: _residual,
+        Recurrent: _recurrent,
+        SelfAttention: _attention,
+        Positions: lambda self, module: AddedPositions(module, self._places),
+        LastPosition: lambda self, module: LastOfPositions(),
+        MeanPosition: lambda self, module: MeanOfPositions(),
+    }
+
+
+def _mixed(x: Tensor, heads: int, causal: bool) -> Tensor:
+    """Attention from queries, keys and values side by side."""
+    query, key, value = (part.unflatten(-1, (heads, -1)).transpose(-2, -3) for part in x.chunk(3, dim=-1))
+    mixed = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+    return mixed.transpose(-2, -3).flatten(-2)
+
+
+def _parts(module: nn.Module) -> Iterator[nn.Module]:
+    if type(module) is nn.Sequential and not _hooked(module):
+        for child in module:
+            yield from _parts(child)
+    else:
+        yield module
+
+
+def _does_nothing(module: nn.Module) -> bool:
+    if _hooked(module):
+        return False
+    return type(module) is nn.Identity or (type(module) is nn.Dropout and module.p == 0)
+
+
+def _pooled_first(modules: list[nn.Module]) -> list[nn.Module]:
+    """Maxima before rectifiers: the same values and gradients, with fewer numbers to rectify."""
+    for i in range(len(modules) - 1):
+        if type(modules[i]) is nn.ReLU and type(modules[i + 1]) is nn.MaxPool2d:
+            modules[i : i + 2] = modules[i + 1], modules[i]
+    return modules
+
+
+def _hooked(module: nn.Module) -> bool:
+    return any(getattr(module, name) for name in HOOKS)
 
 
 class LayeredGradient(Gradient):
