@@ -169,6 +169,11 @@ _ITEMS = (
         unrun="it is minutes of streams",
     ),
     Item(
+        "optimizers-scaled-blocks", _OURS, "private optimizers", "tensors of very different size",
+        ("optimizers-scaled-blocks.md",), (), ("optimizers/scaled_blocks.py",),
+        unrun="it is a hundred runs; `fedmf sweep configs/sweeps/optimizers.toml` has the digits",
+    ),
+    Item(
         "unbounded-streams", _OURS, "streams without a horizon", "t = 10² … 10⁴, k = 1 and 10",
         ("unbounded-streams.md", "unbounded-streams.png"), (), ("moments/unbounded.py",),
         unrun="it takes minutes of optimisation",
