@@ -40,7 +40,9 @@ def own(module: str) -> tuple[Path, ...]:
 def defined(file: Path) -> frozenset[str]:
     """Names that a module or package has at any depth."""
     if file.is_dir():
-        return frozenset(path.stem for path in file.iterdir())
+        inside = frozenset(path.stem for path in file.iterdir())
+        face = file / "__init__.py"
+        return inside | defined(face) if face.is_file() else inside
     return frozenset(name for node in ast.walk(ast.parse(file.read_text())) for name in _names(node))
 
 
