@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -76,8 +78,12 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(f"{module}.Crew", HereCrew)
     monkeypatch.setattr(HereCrew, "broken", None)
     places = iter(order)
-    monkeypatch.setattr(f"{module}.secrets.randbelow", lambda _: next(places))
-    monkeypatch.setattr(f"{module}.secrets.randbits", lambda bits: int(0.6 * 2**bits))
+    drawn = SimpleNamespace(  # for the trials alone, whoever else draws something
+        randbelow=lambda _: next(places),
+        randbits=lambda bits: int(0.6 * 2**bits),
+        token_hex=secrets.token_hex,
+    )
+    monkeypatch.setattr(f"{module}.secrets", drawn)
     return order
 
 
