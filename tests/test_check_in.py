@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmf.cohorts import CheckInCohorts, CheckIns, DeviceRule, DiurnalModel, forecast, read_check_ins
-from fedmf.cohorts.check_in.coins import uniform
+from fedmf.cohorts.check_in.check_ins import uniform
 from fedmf.errors import ConfigError
 from fedmf.participation import Participation
 

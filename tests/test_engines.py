@@ -15,7 +15,7 @@ from fedmf.noise.key import NoiseKey
 from fedmf.noise.source import GaussianSource
 from fedmf.optim import Sgd
 from fedmf.runs import Run
-from fedmf.training.shuffling import user_orders
+from fedmf.training.batches import user_orders
 
 KEYS = {
     "mechanism": "bisr",

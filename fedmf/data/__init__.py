@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from fedmf.data.dataset import FederatedDataset, TestOwner
+from fedmf.data.dataset import FederatedDataset, NumberedUsers, TestOwner
 from fedmf.data.digit_images import Digits
 from fedmf.data.elsewhere import RosterDataset
 from fedmf.data.formats import Cifar10, DecodedRows, ImageFolder, Leaf, TokenRows
@@ -49,7 +49,6 @@ from fedmf.data.structure import (
 from fedmf.data.summary import PartitionSummary, summarise
 from fedmf.data.synthetic import Synthetic, SyntheticDataset
 from fedmf.data.text import ByteVocabulary, CodeTokens, Vocabulary, next_tokens
-from fedmf.data.user_ids import NumberedUsers
 from fedmf.values import by_kind
 
 __all__ = [

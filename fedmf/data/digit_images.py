@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from fedmf.data.dataset import NumberedUsers
 from fedmf.data.memory import InMemoryDataset
 from fedmf.data.options import Spread, SpreadOptions
 from fedmf.data.public_input import PublicInput, in_words
-from fedmf.data.user_ids import NumberedUsers
 from fedmf.values import check_sizes
 
 

@@ -11,12 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data.dataset import FederatedDataset
+from fedmf.data.dataset import FederatedDataset, NumberedUsers
 from fedmf.data.keyed_draws import KeyedDraws, normals, quantile_levels, sixteen_bits
 from fedmf.data.options import DatasetOptions
 from fedmf.data.partitions import pareto_quantiles
 from fedmf.data.public_input import PublicInput, in_words
-from fedmf.data.user_ids import NumberedUsers
 from fedmf.values import check_whole
 
 #: Held-out users have numbers from here on, which no configuration reaches.

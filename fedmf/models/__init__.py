@@ -19,8 +19,16 @@ from fedmf.models.architectures import (
 )
 from fedmf.models.flat_model import FlatModel
 from fedmf.models.lora import LogitsOf, with_lora
-from fedmf.models.parts import LastPosition, MeanPosition, Positions, Recurrent, Residual, SelfAttention
-from fedmf.models.tokens import FirstPosition, Sinusoids
+from fedmf.models.parts import (
+    FirstPosition,
+    LastPosition,
+    MeanPosition,
+    Positions,
+    Recurrent,
+    Residual,
+    SelfAttention,
+    Sinusoids,
+)
 
 __all__ = [
     "MODELS",

@@ -18,8 +18,7 @@ from fedmf.noise import KeySchedule
 from fedmf.records import Guard, Histories, UserRow
 from fedmf.streaming.losses import lost_steps
 from fedmf.streaming.outputs import MeanPoints, Output, Renderer, mean_points
-from fedmf.streaming.position import Position
-from fedmf.streaming.released import Releases
+from fedmf.streaming.position import Position, Releases
 from fedmf.streaming.rows import InputError, RowBlock, RowReader
 from fedmf.streaming.state import StreamState
 from fedmf.streaming.statements import stream_statement

@@ -2,10 +2,9 @@
 
 from fedmf.sweeps.best_of_trials import BestOfTrials, render_best
 from fedmf.sweeps.carrying_out import Progress, carry_out
-from fedmf.sweeps.comparison import Interval, mean_interval, paired_interval
 from fedmf.sweeps.composition import ComposedPrivacy, composed_privacy
 from fedmf.sweeps.overlays import described
-from fedmf.sweeps.results import CellResult, SweepResult
+from fedmf.sweeps.results import CellResult, Interval, SweepResult, mean_interval, paired_interval
 from fedmf.sweeps.sweep import SEED_KEYS, Cell, PlannedRun, Sweep
 from fedmf.sweeps.sweep_file import load_sweep
 from fedmf.sweeps.table import Table, result_table

@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedmf.sweeps.comparison import Interval
-from fedmf.sweeps.results import CellResult, MetricColumn, SweepResult
+from fedmf.sweeps.results import CellResult, Interval, MetricColumn, SweepResult
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",

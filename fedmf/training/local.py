@@ -23,14 +23,13 @@ from fedmf.training.barrier import (
     pass_interrupt,
     silent,
 )
-from fedmf.training.batches import Shape, groups_of, shape_of, step_rows
+from fedmf.training.batches import Shape, groups_of, shape_of, step_rows, user_seed
 from fedmf.training.clipping import ClippedRows, UpdateSum
 from fedmf.training.engines import PROGRAM_USERS, chosen, compiled_programs, gradient_program
 from fedmf.training.evaluation import judgements
 from fedmf.training.gradients import Accumulation, Batch, aligned_empty
 from fedmf.training.grouping import Grouping
 from fedmf.training.local_sgd import LocalSGD
-from fedmf.training.shuffling import user_seed
 from fedmf.training.task import Task
 from fedmf.training.workers import Workers, single_threaded_kernels
 

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmf.data import Digits, Prototypes, Synthetic
-from fedmf.data.dataset import FederatedDataset
-from fedmf.data.user_ids import NumberedUsers
+from fedmf.data.dataset import FederatedDataset, NumberedUsers
 
 laws = settings(derandomize=True, max_examples=60, deadline=None, database=None)
 

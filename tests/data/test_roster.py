@@ -10,7 +10,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from fedmf.data import Table
-from fedmf.data.rows.roster import read_roster
+from fedmf.data.rows.ownership import read_roster
 
 NAMES = ("zoe", "10", "al", "9")
 

@@ -20,11 +20,10 @@ from fedmf.factorization.mechanisms.banded_optimizer import log_error
 from fedmf.factorization.mechanisms.blt_optimizer import BufferedObjective
 from fedmf.factorization.mechanisms.catalogue import build
 from fedmf.factorization.mechanisms.dense_optimizer import log_smooth_error
-from fedmf.factorization.objectives.error import errors
+from fedmf.factorization.objectives.error import StrategyError, errors
 from fedmf.factorization.objectives.objective import LAST, MAX, RMSE, Objective, PowerMean
 from fedmf.factorization.objectives.quick_error import QuickError
 from fedmf.factorization.objectives.scaled_objective import ScaledObjective
-from fedmf.factorization.objectives.strategy_error import StrategyError
 from fedmf.factorization.objectives.toeplitz_objective import ToeplitzObjective
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation

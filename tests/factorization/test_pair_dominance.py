@@ -7,12 +7,12 @@ import pytest
 from support.oracles import contracts, earliest_norm, ltt, patterns, vector_sensitivity
 
 from fedmf.factorization.matrices.toeplitz import Toeplitz
-from fedmf.factorization.sensitivity.pair_dominance import (
+from fedmf.factorization.sensitivity.stated import (
     autocorrelation,
     earliest_is_worst,
     pair_bound_square,
+    stated_sensitivity,
 )
-from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
 
 

@@ -14,8 +14,7 @@ from fedmf.factorization.mechanisms.robust import (
     robust_toeplitz,
     tapered,
 )
-from fedmf.factorization.objectives.error import errors
-from fedmf.factorization.objectives.strategy_error import StrategyError
+from fedmf.factorization.objectives.error import StrategyError, errors
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
 from fedmf.workload.toeplitz import average, exponential, prefix, weighted

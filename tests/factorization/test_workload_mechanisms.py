@@ -14,9 +14,8 @@ from fedmf.factorization.mechanisms import banded_inverse, banded_toeplitz, blt
 from fedmf.factorization.mechanisms.banded_inverse_optimizer import EarliestObjective
 from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import log_objective
 from fedmf.factorization.mechanisms.catalogue import build, names
-from fedmf.factorization.objectives.error import errors
+from fedmf.factorization.objectives.error import StrategyError, errors
 from fedmf.factorization.objectives.error import query_variances as variances
-from fedmf.factorization.objectives.strategy_error import StrategyError
 from fedmf.factorization.objectives.toeplitz_objective import ToeplitzObjective
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation

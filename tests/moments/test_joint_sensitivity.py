@@ -14,14 +14,12 @@ from fedmf.factorization.matrices.dense import Dense
 from fedmf.factorization.matrices.strategy_matrix import Factorization
 from fedmf.factorization.matrices.toeplitz import Toeplitz
 from fedmf.factorization.sensitivity.joint import (
-    UserRange,
-    joint_sensitivity,
-)
-from fedmf.factorization.sensitivity.joint_range import (
     FREE_LINE,
     FREE_PLANE,
+    UserRange,
     free_weight,
     joint_diameter_square,
+    joint_sensitivity,
 )
 from fedmf.factorization.sensitivity.methods import methods
 from fedmf.factorization.sensitivity.stated import stated_sensitivity

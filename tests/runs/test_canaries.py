@@ -20,7 +20,7 @@ from fedmf.optim import RoundRelease, ServerSGD
 from fedmf.optim.move import Move
 from fedmf.runs import ObserverError, Run, canary_finding, read_header, run_of, verify_statement
 from fedmf.runs.canaries import CANARY_ROWS, CanaryTeam, coins_of
-from fedmf.runs.canaries.rows import CanaryRows
+from fedmf.runs.canaries.team import CanaryRows
 from fedmf.runs.tables import dotted_keys
 from fedmf.training import FixedPointSum
 from fedmf.training.clipping import fixed_point

@@ -22,7 +22,7 @@ from fedmf.noise import NoiseKey
 from fedmf.streaming import Layout, Settings, open_run
 from fedmf.streaming.outputs import Renderer, open_output
 from fedmf.streaming.plans import StreamPlan, plan_stream
-from fedmf.streaming.released import Releases
+from fedmf.streaming.position import Releases
 
 N, D = 12, 3
 

@@ -19,7 +19,7 @@ from fedmf.errors import ParticipationViolation
 from fedmf.factorization import identity
 from fedmf.streaming import Settings, open_run
 from fedmf.streaming.plans import unbounded
-from fedmf.streaming.released import Releases
+from fedmf.streaming.position import Releases
 
 N, D = 40, 2
 USERS = [f"u{i % 10}" for i in range(N)]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedmf.data import InMemoryDataset, each
 from fedmf.training import LocalSGD, Task, next_token
-from fedmf.training.shuffling import user_orders
+from fedmf.training.batches import user_orders
 from support.training_cases import LENGTH, TOKENS, examples_of
 
 WIDTH = 8

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from fedmf.data.memory import InMemoryDataset
 from fedmf.models.architectures import mlp
+from fedmf.training.batches import user_orders
 from fedmf.training.kinds import classification, multi_label, next_token, regression, tagging
 from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalEngine, LocalSGD
 from fedmf.training.losses import PADDING, cross_entropy
-from fedmf.training.shuffling import user_orders
 from fedmf.training.task import Task
 
 SEED, ROUND = 11, 3

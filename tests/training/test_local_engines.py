@@ -13,14 +13,13 @@ from torch import Tensor, nn
 
 from fedmf.models.architectures import mlp
 from fedmf.models.flat_model import FlatModel
-from fedmf.training.batches import groups_of, step_rows
+from fedmf.training.batches import groups_of, step_rows, user_orders, user_seed
 from fedmf.training.clipping.fixed_point import FixedPointSum
 from fedmf.training.gradients.gradient import FunctionalGradient, LoopGradient
 from fedmf.training.gradients.layered import LayeredGradient
 from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.losses import cross_entropy
-from fedmf.training.shuffling import user_orders, user_seed
 from fedmf.training.workers import Workers
 
 SIZES = [1, 2, 3, 9, 17, 8, 4, 4, 30, 5, 12, 12]

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from fedmf.data.digit_images import Digits
 from fedmf.models.architectures import mlp
+from fedmf.training.batches import user_orders
 from fedmf.training.local_sgd import LocalEngine, LocalSGD
 from fedmf.training.losses import cross_entropy
-from fedmf.training.shuffling import user_orders
 from fedmf.values import by_kind, value_of
 
 # float32: a batched product adds in another order than a single one; a few hundred additions deep.

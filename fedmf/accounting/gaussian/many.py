@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx, log_ndtr
 
-from fedmf.accounting.gaussian.calibration import gaussian_epsilon
-from fedmf.accounting.gaussian.tail import mills_slope
+from fedmf.accounting.gaussian.calibration import gaussian_epsilon, mills_slope
 from fedmf.typing import Array
 
 _FEW: Final = 256

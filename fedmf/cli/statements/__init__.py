@@ -1,6 +1,5 @@
 """Commands about published statements: make a key, check a statement."""
 
-from fedmf.cli.statements.signing_key import keygen
-from fedmf.cli.statements.verifying import verify
+from fedmf.cli.statements.verifying import keygen, verify
 
 __all__ = ["keygen", "verify"]

@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.cohorts.check_in.check_ins import CheckIns
-from fedmf.cohorts.check_in.coins import uniform
+from fedmf.cohorts.check_in.check_ins import CheckIns, uniform
 
 _ZONE, _START, _NIGHT, _AWAY, _PHASE, _LATE, _JOINS, _LEAVING, _LEAVES = range(16, 25)
 #: A device that is away stays away for so many nights.

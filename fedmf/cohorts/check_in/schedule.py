@@ -8,8 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.cohorts.check_in.check_ins import CheckIns
-from fedmf.cohorts.check_in.coins import uniform
+from fedmf.cohorts.check_in.check_ins import CheckIns, uniform
 from fedmf.cohorts.cohort import CohortSchedule
 from fedmf.participation import Participation
 

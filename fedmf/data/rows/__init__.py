@@ -1,8 +1,7 @@
 """Data sets of rows that somebody collected: declared, read row by row, and held out by user."""
 
 from fedmf.data.rows.csv_lines import csv_batches
-from fedmf.data.rows.hub import Hub, HubDataset
-from fedmf.data.rows.hub_text import HubText
+from fedmf.data.rows.hub import Hub, HubDataset, HubText
 from fedmf.data.rows.labelled_rows import LabelledRows
 from fedmf.data.rows.number_table import NumberTable
 from fedmf.data.rows.on_nodes import OnNodes, RowsOfNode

@@ -16,13 +16,41 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data.dataset import FederatedDataset, TestOwner
+from fedmf.data.dataset import FederatedDataset, NumberedUsers, TestOwner
 from fedmf.data.partitions import Partition, check_users
 from fedmf.data.rows.labelled_rows import LabelledRows
 from fedmf.data.rows.ownership import partition_by_owner
 from fedmf.data.rows.row_options import HeldOut
 from fedmf.data.rows.text_column import TextColumn, bytes_of
-from fedmf.data.user_ids import NumberedUsers
+from fedmf.data.rows.text_options import TextOptions
+from fedmf.data.rows.text_rows import TextRows, text_rows
+
+
+@dataclass(frozen=True)
+class HubText(TextOptions):
+    """Texts of a data set of the Hugging Face hub, or of a folder in its format, cut into tokens.
+
+    ``path`` is its name on the hub (which needs a network the first time) or that of a folder, as for `Hub`.
+    The split "train" is read, and what is held out is taken from it.
+
+    Args:
+        text_column: name of the column of texts.
+
+    >>> HubText(path="stanfordnlp/imdb", label_column="label", partition="iid").text_column
+    'text'
+    """
+
+    kind: ClassVar[str] = "hub-text"
+    text_column: str = "text"
+
+    def rows(self) -> TextRows:
+        """See `TextOptions.rows`."""
+        train = loaded(self.path)["train"]
+        parts = {
+            name: [bytes_of(chunk, f"column {name!r}") for chunk in column_chunks(train, name)]
+            for name in self.columns.among(self.path, train.column_names)
+        }
+        return text_rows(parts, self.columns)
 
 
 def check_features(feature: Any, column: str) -> None:

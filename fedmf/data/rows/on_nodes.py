@@ -16,8 +16,7 @@ from fedmf.data.memory import InMemoryDataset
 from fedmf.data.options import Spread
 from fedmf.data.public_input import PublicInput
 from fedmf.data.rows.labelled_rows import LabelledRows
-from fedmf.data.rows.ownership import partition_by_owner
-from fedmf.data.rows.roster import read_roster
+from fedmf.data.rows.ownership import partition_by_owner, read_roster
 from fedmf.data.rows.table_file import TableColumns, TableRows, read_table
 from fedmf.data.structure import ExampleStructure, TensorStructure
 

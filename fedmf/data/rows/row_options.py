@@ -11,7 +11,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.data.dataset import TestOwner
+from fedmf.data.dataset import NumberedUsers, TestOwner
 from fedmf.data.options import SpreadOptions
 from fedmf.data.partitions import Partition
 from fedmf.data.public_input import PublicInput
@@ -20,9 +20,8 @@ from fedmf.data.rows.ownership import (
     hold_out_of_each_user,
     hold_out_users,
     partition_by_owner,
+    read_roster,
 )
-from fedmf.data.rows.roster import read_roster
-from fedmf.data.user_ids import NumberedUsers
 
 _BY_LABELS: Final = ("dirichlet", "shards")
 

@@ -4,11 +4,11 @@ from fedmf.factorization.sensitivity.branches import Branches, Segment
 from fedmf.factorization.sensitivity.joint import (
     UserRange,
     equal_length_joint_sensitivities,
+    free_weight,
+    joint_diameter_square,
     joint_sensitivity,
 )
-from fedmf.factorization.sensitivity.joint_range import free_weight, joint_diameter_square
 from fedmf.factorization.sensitivity.methods import Sensitivity, SensitivityNotExact
-from fedmf.factorization.sensitivity.pair_dominance import autocorrelation, earliest_is_worst
 from fedmf.factorization.sensitivity.pattern import (
     equal_length_row_sums,
     equal_length_sensitivities,
@@ -24,6 +24,8 @@ from fedmf.factorization.sensitivity.separated import (
     pattern_layers,
 )
 from fedmf.factorization.sensitivity.stated import (
+    autocorrelation,
+    earliest_is_worst,
     exact_sensitivity,
     quick_upper_bound,
     stated_sensitivity,

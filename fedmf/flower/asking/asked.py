@@ -3,17 +3,138 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
 import torch
 from flwr.app import Message, MessageType
 from torch import Tensor
 
+from fedmf.cohorts import CheckInCohorts, Cohorts
+from fedmf.errors import ConfigError
 from fedmf.flower.messages import read_rows_reply, read_slice_reply, request_content
-from fedmf.runs import Execution
-from fedmf.training import FixedPointSum
+from fedmf.runs import Execution, PrivateServer
+from fedmf.training import FixedPointSum, UserFailure
+
+_DAY: Final = 86_400.0
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """Rounds begin at whole multiples of a period since 1970, however long the last one took.
+
+    If a round began when the one before it had ended, a device that is slow would put others, who check in
+    later, into another round. What one user does must not decide in which round another takes part
+    (docs/check-in.md, condition S).
+
+    Args:
+        seconds: the period; 0 for a run that waits for nothing.
+    """
+
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, cohorts: Cohorts, execution: Execution) -> Self:
+        """That of a run on nodes that come and go.
+
+        Raises:
+            ConfigError: a round may last longer than the time until the next.
+        """
+        if not (isinstance(cohorts, CheckInCohorts) and cohorts.live):
+            return cls()
+        period = _DAY / cohorts.rounds_per_day
+        longest = math.inf if execution.messages == "slice" else execution.round_timeout
+        if not longest < period:
+            raise ConfigError(
+                f"round_timeout must be below {period:g} s, the period of live rounds, with messages "
+                f"'per-user'; got {longest:g} s with messages {execution.messages!r}. Longer waits would "
+                "move the rounds of others."
+            )
+        return cls(period)
+
+    def wait(
+        self, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        """Until the next round may begin.
+
+        A sleep is as long as it should be by another clock than this one. Where it ends too soon it goes on,
+        else there would be two rounds at one multiple; a clock that is set back is waited for one period.
+
+        >>> now = [7 * 3600 + 60.0]
+        >>> Timetable(3600).wait(clock=lambda: now[-1], sleep=lambda seconds: now.append(now[-1] + seconds))
+        >>> now[-1] / 3600
+        8.0
+        """
+        if not self.seconds:
+            return
+        begin = (clock() // self.seconds + 1) * self.seconds
+        while 0 < (left := begin - clock()) <= self.seconds:
+            sleep(left)
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What the operator may know about a round. It tells who took part and failed: do not publish.
+
+    Args:
+        t: 0-based round, now released.
+        asked: users in the cohort.
+        present: users whose reply arrived, whatever it held.
+        failures: those of them whose contribution is the zero vector, and replies that nobody was asked for.
+        seconds: wall time of the round, without what callbacks take.
+        federated: what a federated evaluation found; empty without one.
+    """
+
+    t: int
+    asked: int
+    present: int
+    failures: tuple[UserFailure, ...]
+    seconds: float
+    federated: Mapping[str, float] = field(default_factory=dict)
+
+
+class Telling:
+    """The report of the newest round, until it may be told.
+
+    Args:
+        server: whose rounds they are.
+        on_round: called with each report.
+
+    Guarantees:
+        A report is told once, after the commit of its round, or never if that failed; one that was held when
+        the wait for the commit was interrupted is told by the next `tell`.
+    """
+
+    def __init__(self, server: PrivateServer, on_round: Callable[[RoundReport], None]) -> None:
+        self._server, self._on_round = server, on_round
+        self._untold: RoundReport | None = None
+        self._seconds = 0.0
+
+    def clock(self) -> float:
+        """Seconds that pass, but for those of the callback."""
+        return time.perf_counter() - self._seconds
+
+    def hold(self, report: RoundReport) -> None:
+        """Keep the report of a round until `tell`."""
+        self._untold = report
+
+    def tell(self) -> None:
+        """Wait until the last round is final and report it, if that was not done yet.
+
+        Raises:
+            Exception: as `PrivateServer.settle`, or of the callback.
+        """
+        self._server.settle()
+        report, self._untold = self._untold, None
+        if report is not None and report.t < self._server.t:
+            begun = time.perf_counter()
+            try:
+                self._on_round(report)
+            finally:
+                self._seconds += time.perf_counter() - begun
+
 
 #: Most bytes of the rows of a message with more than one user.
 _MOST_ROW_BYTES: Final = 2**28

@@ -21,8 +21,13 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from fedmf.errors import ConfigError
 from fedmf.flower.compat import RunConfig, flat_config, load_object, server_context
-from fedmf.flower.local_run.client_calls import CallsInProcesses, CallsInTurn, SeededClient
-from fedmf.flower.local_run.generators import generators_kept, seeded_generators
+from fedmf.flower.local_run.client_calls import (
+    CallsInProcesses,
+    CallsInTurn,
+    SeededClient,
+    generators_kept,
+    seeded_generators,
+)
 from fedmf.flower.local_run.grid import ClientCalls, InProcessGrid
 
 

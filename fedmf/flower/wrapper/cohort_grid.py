@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedmf.flower.boundary import Quarantine
-from fedmf.flower.forwarded_grid import ForwardedGrid
+from fedmf.flower.traffic import ForwardedGrid
 from fedmf.flower.wrapper.identity import UserIdentity
 
 

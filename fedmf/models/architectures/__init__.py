@@ -4,10 +4,9 @@ from typing import Final
 
 from fedmf.models.architectures.architecture import Architecture
 from fedmf.models.architectures.attention import Bert, PflTransformer, Transformer
-from fedmf.models.architectures.convolutional import Cnn, PflCnn, Vgg
+from fedmf.models.architectures.convolutional import Cnn, PflCnn, ResNet18, Vgg
 from fedmf.models.architectures.dense import Logistic, Mlp, mlp
 from fedmf.models.architectures.recurrent import Lstm, PflLstm, StackOverflowLstm
-from fedmf.models.architectures.residual import ResNet18
 from fedmf.values import by_kind
 
 __all__ = [

@@ -10,8 +10,7 @@ from torch import nn
 
 from fedmf.models.architectures.architecture import Architecture, Layers, normal_
 from fedmf.models.architectures.token_ends import Pooling, embedding_of, output_of, pooled
-from fedmf.models.parts import Positions, Residual, SelfAttention
-from fedmf.models.tokens import FirstPosition, Sinusoids
+from fedmf.models.parts import FirstPosition, Positions, Residual, SelfAttention, Sinusoids
 from fedmf.values import check_whole
 
 

@@ -10,8 +10,7 @@ import torch
 from fedmf.moments.moment_stream import MomentBlock, MomentStream
 from fedmf.moments.running import RunningWorkload
 from fedmf.moments.second_moment import SecondMoment
-from fedmf.moments.unbounded.mechanisms import SegmentMechanisms
-from fedmf.moments.unbounded.segments import Segments
+from fedmf.moments.unbounded.segments import SegmentMechanisms, Segments
 from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.workload import window
 

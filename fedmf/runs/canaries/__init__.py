@@ -7,8 +7,7 @@ from fedmf.lazy import lazily
 if TYPE_CHECKING:
     from fedmf.runs.canaries.checks import check_canaries, check_room
     from fedmf.runs.canaries.finding import CanaryFinding, canary_finding
-    from fedmf.runs.canaries.rows import CANARY_ROWS, CanaryRows
-    from fedmf.runs.canaries.team import CanaryTeam, coins_of
+    from fedmf.runs.canaries.team import CANARY_ROWS, CanaryRows, CanaryTeam, coins_of
 else:
     __getattr__ = lazily(__name__)
 

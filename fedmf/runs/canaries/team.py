@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -13,11 +15,67 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.accounting import Canaries, CanaryScores, Plan, SignedPattern, canary_scores, spread_patterns
-from fedmf.errors import LedgerError
+from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer, ServerSGD
-from fedmf.runs.canaries.rows import CANARY_ROWS, CanaryRows
+from fedmf.records import write_durably
 from fedmf.training import FixedPointSum
+
+#: Float64, little-endian: n rows of m numbers, NaN where nothing was released yet.
+CANARY_ROWS: Final = "canaries.rows"
+
+
+class CanaryRows:
+    """A file of n rows of m numbers, each written before its round is committed.
+
+    A round that was not committed is written again when it is released, so rows below the rounds released
+    are those of the released models.
+
+    Args:
+        folder: the run directory.
+        rounds: n.
+        count: m.
+    """
+
+    def __init__(self, folder: Path, rounds: int, count: int) -> None:
+        self._path, self._rounds, self._count = folder / CANARY_ROWS, rounds, count
+
+    def create(self) -> None:
+        """Write the file, every number NaN."""
+        write_durably(self._path, np.full((self._rounds, self._count), np.nan, "<f8").tobytes())
+
+    def put(self, t: int, row: NDArray[np.float64]) -> None:
+        """Keep row t, durably.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        content = row.astype("<f8").tobytes()
+        file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            if os.pwrite(file, content, t * len(content)) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+    def released(self, rounds: int) -> NDArray[np.float64]:
+        """The rows of so many rounds, shape (rounds, m).
+
+        Raises:
+            ConfigError: the file is missing or of another size.
+        """
+        try:
+            content = self._path.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"cannot read {self._path}: {error.strerror}.") from None
+        if len(content) != 8 * self._rounds * self._count:
+            raise ConfigError(
+                f"{self._path} must hold {self._rounds} rows of {self._count} numbers; it has "
+                f"{len(content)} bytes."
+            )
+        return np.frombuffer(content, "<f8").reshape(self._rounds, self._count)[:rounds].copy()
+
 
 _LABEL: Final = b"fedmf canaries, version 1\x00"
 #: How much longer than the clip norm a canary's update is: a clip that clips nothing must be seen.

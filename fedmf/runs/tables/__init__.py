@@ -3,6 +3,7 @@
 from fedmf.runs.tables.configuration import (
     TABLES,
     dotted_keys,
+    found_or_shipped,
     keys,
     load_run,
     overridden,
@@ -10,10 +11,10 @@ from fedmf.runs.tables.configuration import (
     read_toml,
     render_toml,
     run_of,
+    shipped_file,
     tables_of,
     takes_key,
 )
-from fedmf.runs.tables.shipped import found_or_shipped, shipped_file
 from fedmf.runs.tables.value_table import Key, Scalar, ValueTable
 
 __all__ = [

@@ -16,7 +16,7 @@ from fedmf.errors import ConfigError
 from fedmf.records import replace_durably
 from fedmf.streaming.outputs.renderer import Renderer
 from fedmf.streaming.outputs.shapes import SHAPES, Shape
-from fedmf.streaming.released import Releases
+from fedmf.streaming.position import Releases
 
 _GROUP_BYTES: Final = 1 << 25
 #: About what a label takes in memory.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedmf.moments import NoisyMoments, PrivateGaussian, describe
 from fedmf.streaming.plans import StreamPlan
-from fedmf.streaming.released import Releases
+from fedmf.streaming.position import Releases
 
 NO_DENSITY: Final = (
     "covariance (of a release) must be there with noise of its own for a density: one workload for both "

@@ -16,7 +16,7 @@ from typing import Self
 import numpy as np
 
 from fedmf.records import Opening, Seal
-from fedmf.streaming.released import Releases
+from fedmf.streaming.position import Releases
 from fedmf.streaming.state.schema import StateError
 
 

@@ -44,8 +44,7 @@ from fedmf.records import (
     write_durably,
 )
 from fedmf.streaming.plans import StreamPlan, plan_from_dict
-from fedmf.streaming.position import Position
-from fedmf.streaming.released import Releases
+from fedmf.streaming.position import Position, Releases
 from fedmf.streaming.state.releases import ReleaseFile
 from fedmf.streaming.state.schema import (
     SCHEMA,

@@ -1,10 +1,8 @@
 """What keeps a user's failure with that user: loading, limits, training, and processes of their own."""
 
 from fedmf.training.barrier.counting import add_users
-from fedmf.training.barrier.description import described, pass_interrupt, silent
-from fedmf.training.barrier.failure import Failures, UserFailure
-from fedmf.training.barrier.group import Group
-from fedmf.training.barrier.limits import UserLimits
+from fedmf.training.barrier.description import Failures, UserFailure, described, pass_interrupt, silent
+from fedmf.training.barrier.group import Group, UserLimits
 from fedmf.training.barrier.loading import example_counts, load_examples
 
 __all__ = [

@@ -3,8 +3,17 @@
 from fedmf.training.blocks.merging import WIDEST, add_squares, add_whole
 from fedmf.training.blocks.pooling import collect, largest_of, marked_block, tap_block
 from fedmf.training.blocks.products import add_product, padded, products_with, set_product
-from fedmf.training.blocks.signs import NEAR, NOTHING, sign
-from fedmf.training.blocks.users import COUNTED, NO_CLASS, NOT_FINITE, UNBOUNDED, Examples, Rule
+from fedmf.training.blocks.users import (
+    COUNTED,
+    NEAR,
+    NO_CLASS,
+    NOT_FINITE,
+    NOTHING,
+    UNBOUNDED,
+    Examples,
+    Rule,
+    sign,
+)
 from fedmf.training.blocks.vectors import LANES, at, at_byte, at_integer
 from fedmf.training.blocks.windows import copy_apart, dot_block, near_block, window_block
 

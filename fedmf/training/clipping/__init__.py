@@ -8,8 +8,7 @@ from fedmf.training.clipping.kernel import clip_row, partial_sums
 from fedmf.training.clipping.memory import PART, copied_vector, empty_vector
 from fedmf.training.clipping.merge import Into
 from fedmf.training.clipping.pair_sum import ClippedSums, FixedPointPair
-from fedmf.training.clipping.rows import ClippedRows
-from fedmf.training.clipping.update_sum import UpdateSum
+from fedmf.training.clipping.rows import ClippedRows, UpdateSum
 
 __all__ = [
     "FRACTION_BITS",

@@ -14,7 +14,7 @@ from support.wrapped_apps import COHORT, ROSTER, ROUNDS, USERS, Next, adding, fl
 
 from fedmf.errors import ConfigError
 from fedmf.flower import CorrelatedNoise, InProcessGrid, UsersSayWho
-from fedmf.flower.forwarded_grid import ForwardedGrid
+from fedmf.flower.traffic import ForwardedGrid
 from fedmf.runs import Execution, PrivateEvaluation, PrivateEvaluator, account
 
 pytestmark = pytest.mark.usefixtures("own_time")

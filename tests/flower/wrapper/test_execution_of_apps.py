@@ -14,7 +14,7 @@ from support.wrapped_apps import COHORT, ROSTER, ROUNDS, USERS, adding, model, p
 
 from fedmf.errors import ConfigError
 from fedmf.flower import InProcessGrid, NodesAreUsers, UsersSayWho
-from fedmf.flower.forwarded_grid import ForwardedGrid
+from fedmf.flower.traffic import ForwardedGrid
 from fedmf.flower.wrapper import strategy as wrapper
 from fedmf.flower.wrapper.execution import READ, UNREAD
 from fedmf.records import Ledger
