@@ -66,6 +66,7 @@ def main() -> int:
     run.add_argument("--select", default="not deployment", help="marker expression for pytest")
     run.add_argument("--only", default="", help="names that begin so, by commas")
     run.add_argument("--room-only", action="store_true", help="no tests of rooms that import the mutant's")
+    run.add_argument("--green", action="store_true", help="the suite was just green: no test is tried alone")
     run.add_argument("--json", action="store_true", help="the summary as JSON")
     asked = parser.parse_args()
     if asked.command == "draw":
@@ -104,8 +105,9 @@ def _run_all(asked: argparse.Namespace) -> int:
             results[entry["name"]] = entry
     wanted = tuple(filter(None, asked.only.split(",")))
     chosen = [m for m in kept() if not wanted or m.name.startswith(wanted)]
-    waiting = [m for m in chosen if results.get(m.name, {}).get("outcome") not in SETTLED]
-    tests = {test for m in waiting for stage in _stages(m, asked.room_only) for test in stage} - alone.keys()
+    waiting = [m.found() for m in chosen if results.get(m.name, {}).get("outcome") not in SETTLED]
+    stages = [_stages(m, asked.room_only) for m in waiting if not asked.green]
+    tests = {test for found in stages for stage in found for test in stage} - alone.keys()
     asked.results.parent.mkdir(parents=True, exist_ok=True)
     with _copies(min(asked.jobs, len(waiting))) as copies, asked.results.open("a", buffering=1) as file:
 
@@ -160,8 +162,8 @@ def _outcome(mutant: Mutant, place: Path, asked: argparse.Namespace, red: list[s
     if mutant.equivalent:
         return {**entry, "outcome": "equivalent", "by": mutant.equivalent}
     path = tree / mutant.file
-    source = path.read_text(encoding="utf-8")
-    faulty = mutant.applied(source)
+    source = path.read_text(encoding="utf-8") if path.is_file() else ""
+    faulty = mutant.applied(source) if source else None
     if faulty is None:
         return {**entry, "outcome": "stale", "by": "its lines are gone"}
     outcome, by = "survived", ""

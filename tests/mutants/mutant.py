@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.mutants.operators import Fault
 
 LIST = Path(__file__).with_name("mutants.json")
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,17 @@ class Mutant:
             return None
         start = places[self.nth]
         return "".join([*lines[:start], self.after, *lines[start + height :]])
+
+    def found(self) -> Mutant:
+        """The same fault where its lines stand today; as it is where they are gone or in several places."""
+        here = ROOT / self.file
+        if here.is_file() and self.applied(here.read_text(encoding="utf-8")) is not None:
+            return self
+        sources = {path: path.read_text(encoding="utf-8") for path in (ROOT / "fedmf").rglob("*.py")}
+        holding = [path for path, text in sources.items() if f"\n{self.before}" in text]
+        if len(holding) != 1 or sources[holding[0]].count(self.before) != 1:
+            return self
+        return replace(self, file=str(holding[0].relative_to(ROOT)), within="", nth=0)
 
     @property
     def change(self) -> str:
