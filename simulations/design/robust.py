@@ -6,7 +6,7 @@
 The setting of McKenna (2024), Figure 10. Every mechanism is fixed before the separation b is known; its noise
 is then calibrated to b with the exact sensitivity. "Known b" is the optimum for each b with p = b bands. The
 BLT is the one with the lowest mean among those optimised for each b.
-Writes docs/results/robust_design.png, .json and .md unless --output names another path (without suffix).
+Writes docs/results/robust_design.png and .md unless --output names another path (without suffix).
 """
 
 from __future__ import annotations
@@ -135,10 +135,7 @@ def main() -> None:
     curves = compare(scenarios)
     rows = summary(curves)
     title = f"n={args.rounds}, k={args.participations}, separation {args.lower} to {args.upper}"
-    data = {"rounds": args.rounds, "max_participations": args.participations, "separations": separations}
-    data |= {"summary": rows, "rmse": {label: values.tolist() for label, values in curves.items()}}
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     args.output.with_suffix(".md").write_text(table(rows, f"Robust design: {title}"), encoding="utf-8")
     draw(args.output.with_suffix(".png"), separations, curves, title)
     print("\n".join(map(json.dumps, rows)) if args.json else table(rows, title), end="\n")
