@@ -280,7 +280,7 @@ def test_a_configuration_says_it() -> None:
     assert "canaries" not in run_of({"canaries.seed": 5}).to_dict()
 
 
-@pytest.mark.parametrize("options", [["--set", "cohorts.rounds=3"], ["--end-to-end"], ["--seed", "1"]])
+@pytest.mark.parametrize("options", [["--set", "cohorts.rounds=3"], ["--runs", "2"], ["--seed", "1"]])
 def test_options_of_a_configuration_are_refused_for_a_directory(
     options: list[str], whole: tuple[Path, dict], capsys
 ) -> None:
