@@ -8,6 +8,7 @@ import torch
 
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix
 from fedmf.training.clipping.energies import fixed_point_energies
+from fedmf.training.clipping.fixed_point import FixedPointSum
 from fedmf.training.clipping.integers import clip_to_fixed_point
 from fedmf.training.clipping.pair_sum import ClippedSums, FixedPointPair
 
@@ -110,3 +111,28 @@ def test_other_moments_and_shapes_are_refused() -> None:
         fixed_point_energies(rows, FullMatrix(3))
     with pytest.raises(ValueError, match=r"shape \(users, 4\)"):
         fixed_point_energies(rows, DiagonalMoment(4))
+
+
+def test_pairs_merge_with_pairs_alone() -> None:
+    """As one pair would have it; a plain sum has nothing to add to the second moment."""
+    moment, rows = BlockEnergies([2, 1]), torch.tensor([[0.3, -0.4, 0.1], [0.0, 2.0, 0.0]])
+    whole, parts = FixedPointPair(0.5, moment), [FixedPointPair(0.5, moment) for _ in rows]
+    whole.add_updates(rows)
+    for part, row in zip(parts, rows, strict=True):
+        part.add_updates(row[None])
+    parts[0].merge(parts[1])
+    assert torch.equal(parts[0].fixed_point, whole.fixed_point)
+    assert torch.equal(parts[0].second_total(), whole.second_total())
+    assert parts[0].users == whole.users == 2
+    with pytest.raises(TypeError, match="must be a pair"):
+        whole.merge(FixedPointSum(3, 0.5))
+
+
+def test_one_row_for_all_users_is_read_as_often() -> None:
+    """Rows that share their memory, and rows that overlap."""
+    row = torch.tensor([0.3, -0.2, 0.1])
+    for rows in (row.expand(4, 3), torch.arange(6.0).as_strided((4, 3), (1, 1)) / 100):
+        seen, copied = FixedPointSum(3, 1.0), FixedPointSum(3, 1.0)
+        seen.add_updates(rows)
+        copied.add_updates(rows.clone(memory_format=torch.contiguous_format))
+        assert torch.equal(seen.fixed_point, copied.fixed_point)
