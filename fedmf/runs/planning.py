@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import secrets
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ from fedmf.accounting import (
     Plan,
     RunAmplification,
     RunRelease,
-    SecondForm,
     SecondStream,
     SumRelease,
     adjacency_factor,
@@ -25,9 +23,7 @@ from fedmf.accounting import (
 )
 from fedmf.cohorts import SampledCohorts
 from fedmf.errors import ConfigError
-from fedmf.factorization import Factorization, Mechanism, Sensitivity, UserRange
-from fedmf.moments import DiagonalMoment, Goal, SecondMoment, best_pair
-from fedmf.optim import energy_weight, relative_energy_error
+from fedmf.factorization import Mechanism, Sensitivity
 from fedmf.participation import Participation
 from fedmf.runs.canaries import check_room
 from fedmf.runs.evaluation import PrivateEvaluation, Ranges, shared_plan
@@ -36,79 +32,6 @@ if TYPE_CHECKING:
     from fedmf.noise import NoiseStorage
     from fedmf.optim import ServerOptimizer
     from fedmf.runs.run import Run
-
-
-def paired_streams(run: Run, moment: SecondMoment, form: SecondForm) -> tuple[Mechanism, SecondStream]:
-    """The mechanism of the sums and the stream of second moments.
-
-    C₁ and C₂ are those of the run's mechanism for its two workloads, and λ is that of `energy_weight` for a
-    block with an even share of the energy. With an importance w > 0 of the second moment they may be one
-    matrix for both where that is better, and λ, and this choice, minimise the predicted error
-
-        d·τ₁²‖A₁C₁⁻¹‖²/ζ² + w·m·τ₂²‖A₂C₂⁻¹‖²/ζ⁴,
-
-    each moment's relative to the square of its bound.
-
-    Args:
-        run: mechanism, workloads, participation, ζ, adjacency, w.
-        moment: which second moment the optimizer needs.
-        form: how it is formed.
-
-    Raises:
-        ConfigError: a claim of amplification, or a form that runs do not release.
-        ValueError: a mechanism that cannot be built.
-    """
-    privacy = run.privacy
-    if privacy.counts_sampling:
-        raise ConfigError(
-            "amplified must be false for an optimizer that needs a second moment. Accountants of secret "
-            "cohorts are not joined to pairs of releases."
-        )
-    if form not in ("per-user", "squared-mean"):
-        raise ConfigError(f"form (of the second moment) must be 'per-user' or 'squared-mean'; got {form!r}.")
-    part, zeta, importance = run.participation, privacy.clip_norm, run.noise.second_moment_importance
-    goal, works = run.noise.goal, (run.workload, run.second_workload)
-    built = [run.noise.choice.build(part, work, goal) for work in works]
-    # ‖E‖ ≤ 2ζ‖D‖ makes the squared mean a zero-out pair with 4λ for λ.
-    squared = form == "squared-mean"
-    users = UserRange(zeta, 1, "zero-out") if squared else UserRange(zeta, moment.size, privacy.adjacency)
-    stretch = 4.0 if squared else 1.0
-    first, second = built
-    if importance == 0:
-        matrices = (first.factorization, second.factorization)
-        weight = _even_weight(run, *matrices, users, moment.size, stretch)
-    else:
-        pairs = [(built[0], built[1]), (built[0], built[0]), (built[1], built[1])]
-        goals = (
-            Goal(run.workload, moment.dimension, 1 / zeta**2),
-            Goal(run.second_workload, moment.size, stretch * importance / zeta**4),
-        )
-        candidates = [(one.factorization, other.factorization) for one, other in pairs]
-        index, best, _ = best_pair(candidates, part, users, *goals)
-        first, second = pairs[index]
-        assert best.weight is not None
-        weight = best.weight
-    stream = SecondStream(
-        form=form,
-        moment="squares of coordinates" if isinstance(moment, DiagonalMoment) else "energies of blocks",
-        features=moment.size,
-        dimension=moment.dimension,
-        weight=weight / stretch,
-        mechanism=second.name,
-        params=dict(second.params),
-        factorization=second.factorization,
-    )
-    return first, stream
-
-
-def _even_weight(
-    run: Run, C_1: Factorization, C_2: Factorization, users: UserRange, blocks: int, stretch: float
-) -> float:
-    """λ for blocks with even shares; the bound on a squared mean is √stretch times as large."""
-    epsilon, part = run.privacy.requested_epsilon, run.participation
-    sigma = 1.0 if epsilon is None else certified_sigma(epsilon, run.privacy.delta)
-    rho = relative_energy_error(C_2, part, sigma, run.cohorts.size, 1 / blocks)
-    return energy_weight(C_1, C_2, part, users, math.sqrt(stretch) * rho)
 
 
 _log = logging.getLogger("fedmf")
@@ -184,6 +107,7 @@ def _streams(run: Run, optimizer: ServerOptimizer) -> tuple[Mechanism, SecondStr
                 f"clipping must be 'fixed' for an optimizer that needs a second moment; got "
                 f"{run.clipping.kind!r}. No theorem covers features of updates whose clip norm moves."
             )
+        from fedmf.runs.pair_plan import paired_streams  # readers of records load no framework
 
         return paired_streams(run, optimizer.second_moment, optimizer.second_form)
     return run.noise.choice.build(run.participation, run.workload, run.noise.goal), None
