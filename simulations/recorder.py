@@ -37,13 +37,10 @@ FURTHER: dict[str, dict[str, Any]] = {
     "vectorised": {"local.engine": "vectorised"},
     "per-user messages": {"execution.messages": "per-user"},
     "several users a message": {"execution.messages": "per-user", "execution.users-per-message": 3},
-    "check-in, canaries": {**RUNS["check-in"], "canaries.count": 4},
+    "check-in, private evaluation": {**RUNS["check-in"], "evaluation.kind": "private"},
     "jme-adam, private evaluation": {**RUNS["jme-adam"], "evaluation.kind": "private"},
-    "quantile clipping, canaries, private evaluation": {
-        "clipping.kind": "quantile",
-        "canaries.count": 4,
-        "evaluation.kind": "private",
-    },
+    "canaries, private evaluation": {"canaries.count": 4, "evaluation.kind": "private"},
+    "quantile clipping, adam": {"clipping.kind": "quantile", "optimizer.kind": "adam"},
     "budget": {"privacy.max-epsilon": 6.0},
 }
 
