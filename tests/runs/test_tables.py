@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import tomllib
@@ -16,7 +17,7 @@ from fedmf.accounting import NoPrivacy, UserLevel
 from fedmf.cohorts import CyclicCohorts, RandomCohorts
 from fedmf.data import Hub, Synthetic
 from fedmf.errors import ConfigError
-from fedmf.factorization import NamedMechanism, Toeplitz
+from fedmf.factorization import NamedMechanism, Toeplitz, accepted_parameters, names, optional_parameters
 from fedmf.models import Logistic, Mlp
 from fedmf.noise import NoiseStorage
 from fedmf.optim import Adam, JmeAdam
@@ -64,6 +65,17 @@ def test_every_key_is_tested() -> None:
     assert sorted(RANGES) == sorted(numbers)
     assert sorted([*TEXTS, *CHOICES]) == sorted(texts)
     assert sorted(numbers + texts + OF_TYPE[bool]) == sorted(KEYS)
+
+
+@pytest.mark.parametrize("name", [name for name in names() if not name.startswith("normalized-")])
+def test_a_mechanism_made_in_python_is_read_back_with_its_parameters(name: str, tmp_path: Path) -> None:
+    """What a run writes as its configuration, `fedmf simulate` takes."""
+    taken = dict.fromkeys((*accepted_parameters(name), *optional_parameters(name)))
+    values = {symbol: RANGES[f"mechanism.{symbol}"][0][0] for symbol in taken}
+    choice = NamedMechanism(name, values)
+    run = dataclasses.replace(run_of({}), mechanism=NoiseMechanism(choice))
+    assert set(choice.params) == set(values)
+    assert same(read_back(run, tmp_path / "config.toml"), run)
 
 
 def test_the_defaults_can_be_run() -> None:

@@ -22,8 +22,6 @@ from fedmf.runs.tables.value_table import Key, Scalar, ValueTable
 from fedmf.values import Value, by_kind
 
 _DEFAULT: Final = "banded-toeplitz"
-#: What of a loss only a theorem knows, never the operator of a run: no keys, for `design` and Python alone.
-_OF_A_LOSS: Final = frozenset({"smoothness", "eta", "mu", "eigenvalues", "lags", "variance"})
 
 
 @dataclass(frozen=True)
@@ -72,14 +70,12 @@ class MechanismTable:
     def takes(self, kind: str | None, key: str) -> bool:
         """Whether a mechanism has a parameter."""
         name = _DEFAULT if kind is None else kind
-        return name in names() and key in keys_of(name)
+        return name in names() and key in (*accepted_parameters(name), *optional_parameters(name))
 
     def keys(self) -> Iterator[Key]:
         """Kind, the parameters of all mechanisms, and how the matrices are used and stored."""
         yield Key(self.name, "kind", str, {"": _DEFAULT}, "a mechanism's name; docs/mechanisms.md lists them")
         for symbol, parameter in parameters().items():
-            if symbol in _OF_A_LOSS:
-                continue
             takers = {name: None for name in names() if self.takes(name, symbol)}
             yield Key(self.name, symbol, int if parameter.integer else float, takers, parameter.meaning)
         yield from self._use.keys()
@@ -122,12 +118,6 @@ class MechanismTable:
         )
         use = _Use(**{field: getattr(value, field) for field in _fields(_Use)})
         return {**named, **self._use.render(use), **self._storage.render(value.storage)}
-
-
-def keys_of(mechanism: str) -> tuple[str, ...]:
-    """The parameters of a mechanism that are keys."""
-    taken = (*accepted_parameters(mechanism), *optional_parameters(mechanism))
-    return tuple(symbol for symbol in taken if symbol not in _OF_A_LOSS)
 
 
 def _fields(cls: type) -> list[str]:
