@@ -201,6 +201,23 @@ def test_with_equal_matrices_the_second_moment_is_free_under_replacement() -> No
     assert pair.stated(plan.participation).kind == "upper_bound"
 
 
+def test_a_second_stream_that_does_not_fit_is_refused() -> None:
+    C, other = Toeplitz(np.array([1.0, 0.5]), 8), Toeplitz(np.array([1.0, 0.25]), 8)
+
+    def stream(form: str, features: int, matrix: Toeplitz) -> SecondStream:
+        return SecondStream(form, "diagonal", features, 3, 0.5, "x", {}, matrix)  # type: ignore[arg-type]
+
+    for features in (0, 4):
+        with pytest.raises(ValueError, match=r"must lie in 1\.\.d=3"):
+            stream("per-user", features, C)
+    assert [stream("per-user", features, C).features for features in (1, 3)] == [1, 3]
+    PairRelease(C, stream("joint-clip", 3, Toeplitz(np.array([1.0, 0.5]), 8)), ZETA, "zero-out", 8)
+    with pytest.raises(ValueError, match="joint-clip"):
+        PairRelease(C, stream("joint-clip", 3, other), ZETA, "zero-out", 8)
+    with pytest.raises(ValueError, match=r"horizon|rounds"):
+        PairRelease(C, stream("per-user", 3, Toeplitz(np.array([1.0, 0.5]), 7)), ZETA, "zero-out", 8)
+
+
 def test_other_features_or_noise_than_planned_are_refused() -> None:
     plan, _ = plan_of(DiagonalMoment(2), "per-user")
     for moment, form in ((DiagonalMoment(2), "squared-mean"), (BlockEnergies([2]), "per-user")):
