@@ -40,3 +40,12 @@ def test_a_notebook_prints_what_it_is_committed_with(path: Path, tmp_path: Path)
         assert [float(number) for number in NUMBER.findall(found)] == pytest.approx(
             expected, rel=0.05, abs=0.02
         )
+
+
+def test_what_a_cell_writes_may_come_in_pieces() -> None:
+    """On a loaded machine a kernel hands on six lines in two pieces; a warning between stays where it was."""
+    pieces = [("stdout", "a\nb\n"), ("stdout", "c\n"), ("stderr", "w\n"), ("stdout", "d\n")]
+    cell = nbformat.v4.new_code_cell(
+        outputs=[nbformat.v4.new_output("stream", name=name, text=text) for name, text in pieces]
+    )
+    assert printed(nbformat.v4.new_notebook(cells=[cell])) == ["a\nb\nc\n", "w\n", "d\n"]

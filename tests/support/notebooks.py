@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from itertools import groupby
 from pathlib import Path
 
 import nbformat
@@ -29,13 +30,22 @@ def executed(path: Path) -> nbformat.NotebookNode:
 
 
 def printed(notebook: nbformat.NotebookNode) -> list[str]:
-    """What each cell of code wrote, and the word "picture" for each picture."""
+    """What each cell of code wrote, and the word "picture" for each picture.
+
+    A kernel hands on what a cell writes by its own clock: however many pieces it took, they are one text.
+    """
     return [
-        "".join(output.get("text", "picture" if "image/png" in output.get("data", {}) else str(output)))
+        text
         for cell in notebook.cells
         if cell.cell_type == "code"
-        for output in cell.outputs
+        for written, outputs in groupby(cell.outputs, lambda output: output.get("name", ""))
+        for text in (["".join(output.text for output in outputs)] if written else map(shown, outputs))
     ]
+
+
+def shown(output: nbformat.NotebookNode) -> str:
+    """A cell's result that is not text it wrote."""
+    return "picture" if "image/png" in output.get("data", {}) else str(output)
 
 
 def execute(names: list[str], into: Path) -> None:
