@@ -210,7 +210,7 @@ FAULTS: dict[str, Callable[[Path, random.Random], object]] = {
     "a bit flips": lambda folder, chosen: _flip(chosen.choice(_files(folder)), chosen),
     "bits of every file flip": lambda folder, chosen: [_flip(path, chosen) for path in _files(folder)],
     "cut": lambda folder, chosen: [
-        os.truncate(path, chosen.randrange(path.stat().st_size)) for path in _files(folder)
+        os.truncate(path, chosen.randrange(path.stat().st_size or 1)) for path in _files(folder)
     ],
     "emptied": _all(lambda path: path.write_bytes(b"")),
     "noise": _all(lambda path: path.write_bytes(os.urandom(500))),
