@@ -27,15 +27,7 @@ from fedmf.lazy import lazily
 from fedmf.version import __version__
 
 if TYPE_CHECKING:
-    from fedmf.accounting import (
-        Canaries,
-        ExampleLevel,
-        NoPrivacy,
-        PrivacyStatement,
-        QuantileClipping,
-        UserLevel,
-        design,
-    )
+    from fedmf.accounting import ExampleLevel, NoPrivacy, UserLevel, design
     from fedmf.cohorts import BallsInBinsCohorts, CyclicCohorts
     from fedmf.data import Digits, InMemoryDataset
     from fedmf.factorization import NamedMechanism
@@ -43,6 +35,7 @@ if TYPE_CHECKING:
     from fedmf.moments import MomentStream
     from fedmf.optim import JmeAdam, Sgd
     from fedmf.participation import Participation
+    from fedmf.parts import QuantileClipping
     from fedmf.runs import (
         Checkpoints,
         Classification,
@@ -57,6 +50,7 @@ if TYPE_CHECKING:
         load_model,
         load_run,
     )
+    from fedmf.statements import Canaries, PrivacyStatement
     from fedmf.streaming import PrivateStream
     from fedmf.sweeps import Sweep, load_sweep
     from fedmf.training import LocalSGD, Task

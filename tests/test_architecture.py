@@ -32,6 +32,8 @@ FLOORS = (
     {"data", "models"},
     {"training"},
     {"optim"},
+    {"parts"},
+    {"statements"},
     {"records"},
     {"streaming"},
     {"runs"},
@@ -47,8 +49,8 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 ONLY_IN = {
     "flwr": {"flower"},
     "ray": {"flower"},
-    "dp_accounting": {"accounting"},
-    "jinja2": {"accounting", "report"},
+    "dp_accounting": {"accounting", "statements"},
+    "jinja2": {"report", "statements"},
     "typer": {"cli"},
     "rich": {"cli", "flower"},
     "numba": {"compiled", "noise", "training"},
@@ -70,7 +72,9 @@ LIMITED = {
     "workload": {"numpy"},
     "cohorts": {"numpy"},
     "factorization": {"numpy", "scipy", "threadpoolctl"},
-    "accounting": {"numpy", "scipy", "dp_accounting", "jinja2"},
+    "accounting": {"numpy", "scipy", "dp_accounting"},
+    "parts": {"numpy", "scipy", "torch"},
+    "statements": {"numpy", "scipy", "dp_accounting", "jinja2"},
     "noise": {"numpy", "torch", "cryptography", "numba", "llvmlite", "triton"},
     "optim": {"numpy", "torch"},
     "streaming": {"numpy", "torch", "pyarrow"},
@@ -88,7 +92,7 @@ FOLDERS = {
         "mechanisms",
     ),
     "noise": ("key", "kernels", "source", "rows"),
-    "accounting": ("gaussian", "deterministic", "amplification", "statement", "composition"),
+    "accounting": ("gaussian", "deterministic", "amplification", "composition"),
 }
 MOST_FILES = 16
 #: `Run.simulate` carries the run out: the value is the composition root of everything below the command line.

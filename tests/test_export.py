@@ -16,10 +16,10 @@ from support.headers import make_header
 from support.ledgers import flip_in_the_middle, tails
 
 import fedmf
-from fedmf.accounting import RunHeader
 from fedmf.cli.app import run as cli
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.records import write_tensors
+from fedmf.statements import RunHeader
 
 RUN = fedmf.Run(
     task=fedmf.Classification(fedmf.Digits(users=20), fedmf.Mlp(hidden_units=(5,))),

@@ -1,48 +1,36 @@
-"""Calibration, the participation ledger and the privacy statement."""
+"""Calibration, amplification, composition: what noise gives which guarantee."""
 
 from typing import TYPE_CHECKING
 
 from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedmf.accounting.amplification import CohortLaw, RunAmplification, amplified_run, check_sampling
-    from fedmf.accounting.audit_bound import LeakageBound, leakage_bound
-    from fedmf.accounting.canaries import (
-        CONFIDENCE,
-        Canaries,
-        CanaryBound,
-        CanaryScores,
-        SignedPattern,
-        canary_bound,
-        canary_power,
-        canary_scores,
-        spread_patterns,
-        worst_from,
+    from fedmf.accounting.amplification import (
+        CohortLaw,
+        RunAmplification,
+        amplified_run,
+        check_run,
+        check_sampling,
+        zero_out_budget,
     )
-    from fedmf.accounting.clip_norms import CLIPPINGS, Clipping, FixedClipping, NormCourse, QuantileClipping
+    from fedmf.accounting.audit_bound import LeakageBound, binomial_upper, leakage_bound
     from fedmf.accounting.comparison import design
     from fedmf.accounting.composition import (
         TRIALS,
-        ComposedStatement,
         NegativeBinomialTrials,
         PoissonTrials,
         SelectionPrivacy,
         Trials,
-        UserCosts,
-        compose,
-        joined_mu,
         odometer_epsilon,
-        planned_mu,
         remaining_epsilons,
-        run_costs,
         selection_epsilon,
     )
-    from fedmf.accounting.continuations import RESTORED, LostRounds, lost_rounds
-    from fedmf.accounting.evaluation_plan import (
-        EvaluationPlan,
-        evaluation_count,
-        joint_multiplier,
-        shared_multipliers,
+    from fedmf.accounting.continuations import (
+        RESTORED,
+        JointRecord,
+        LostRounds,
+        continuations_of,
+        lost_rounds,
     )
     from fedmf.accounting.gaussian import (
         adjacency_factor,
@@ -50,12 +38,13 @@ if TYPE_CHECKING:
         certified_sigma,
         gaussian_delta,
         gaussian_epsilon,
+        gaussian_epsilons,
+        gaussian_figures,
         gaussian_mu,
         gaussian_rho,
         gaussian_sigma,
     )
-    from fedmf.accounting.patterns import PatternTable
-    from fedmf.accounting.plan import Plan
+    from fedmf.accounting.patterns import PatternTable, distinct_patterns
     from fedmf.accounting.privacy import (
         PRIVACY,
         DifferentialPrivacy,
@@ -65,145 +54,94 @@ if TYPE_CHECKING:
         UserLevel,
     )
     from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_privacy
-    from fedmf.accounting.recorded import ParticipationSummary
-    from fedmf.accounting.release import PairRelease, RunRelease, SecondForm, SecondStream, SumRelease
+    from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary
+    from fedmf.accounting.release import (
+        PairRelease,
+        RoundedRelease,
+        RunRelease,
+        SecondForm,
+        SecondStream,
+        SumRelease,
+    )
     from fedmf.accounting.restatement import Restatement, restate, zcdp_epsilon
     from fedmf.accounting.rounding import at_least, at_most
-    from fedmf.accounting.statement import (
-        OPERATING_SYSTEM_KEY,
-        PUBLIC_KEY,
-        Branch,
-        JointStatement,
-        PrivacyStatement,
-        RunHeader,
-        StatementParts,
-        adjacencies,
-        allowed_patterns,
-        as_json,
-        build_joint_statement,
-        build_statement,
-        detection_limit,
-        detection_percent,
-        evidence_of,
-        laid_out,
-        odds_factor,
-        planned_statement,
-        render,
-        render_document,
-        render_page,
-        shortened,
-        summarise,
-        user_privacy,
-        verdict_lines,
-        what_it_leaves,
-        what_speaks_against,
+    from fedmf.accounting.scored_canaries import (
+        CanaryScores,
+        SignedPattern,
+        canary_scores,
+        spread_patterns,
+        worst_from,
     )
+    from fedmf.accounting.unit import UNITS
     from fedmf.accounting.verdict import WHOLE, Fault, Verdict
 else:
     __getattr__ = lazily(__name__)
 
 __all__ = [
-    "CLIPPINGS",
-    "CONFIDENCE",
-    "OPERATING_SYSTEM_KEY",
     "PRIVACY",
-    "PUBLIC_KEY",
     "RESTORED",
     "TRIALS",
+    "UNITS",
     "WHOLE",
-    "Branch",
-    "Canaries",
-    "CanaryBound",
     "CanaryScores",
-    "Clipping",
     "CohortLaw",
-    "ComposedStatement",
     "DifferentialPrivacy",
     "EpsilonBin",
-    "EvaluationPlan",
     "ExampleLevel",
     "Fault",
-    "FixedClipping",
-    "JointStatement",
+    "JointRecord",
     "LeakageBound",
     "LostRounds",
     "NegativeBinomialTrials",
     "NoPrivacy",
-    "NormCourse",
     "PairRelease",
+    "ParticipationRecord",
     "ParticipationSummary",
     "PatternTable",
-    "Plan",
     "PoissonTrials",
     "Privacy",
-    "PrivacyStatement",
-    "QuantileClipping",
     "RealisedPrivacy",
     "Restatement",
+    "RoundedRelease",
     "RunAmplification",
-    "RunHeader",
     "RunRelease",
     "SecondForm",
     "SecondStream",
     "SelectionPrivacy",
     "SignedPattern",
-    "StatementParts",
     "SumRelease",
     "Trials",
-    "UserCosts",
     "UserLevel",
     "Verdict",
-    "adjacencies",
     "adjacency_factor",
-    "allowed_patterns",
     "amplified_run",
-    "as_json",
     "at_least",
     "at_most",
-    "build_joint_statement",
-    "build_statement",
-    "canary_bound",
-    "canary_power",
+    "binomial_upper",
     "canary_scores",
     "certified_epsilon",
     "certified_sigma",
+    "check_run",
     "check_sampling",
-    "compose",
+    "continuations_of",
     "design",
-    "detection_limit",
-    "detection_percent",
-    "evaluation_count",
-    "evidence_of",
+    "distinct_patterns",
     "gaussian_delta",
     "gaussian_epsilon",
+    "gaussian_epsilons",
+    "gaussian_figures",
     "gaussian_mu",
     "gaussian_rho",
     "gaussian_sigma",
-    "joined_mu",
-    "joint_multiplier",
-    "laid_out",
     "leakage_bound",
     "lost_rounds",
-    "odds_factor",
     "odometer_epsilon",
-    "planned_mu",
-    "planned_statement",
     "realised_privacy",
     "remaining_epsilons",
-    "render",
-    "render_document",
-    "render_page",
     "restate",
-    "run_costs",
     "selection_epsilon",
-    "shared_multipliers",
-    "shortened",
     "spread_patterns",
-    "summarise",
-    "user_privacy",
-    "verdict_lines",
-    "what_it_leaves",
-    "what_speaks_against",
     "worst_from",
     "zcdp_epsilon",
+    "zero_out_budget",
 ]

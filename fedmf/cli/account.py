@@ -13,8 +13,9 @@ import typer
 from fedmf.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedmf.accounting import PrivacyStatement, RunHeader, UserCosts, Verdict
+    from fedmf.accounting import Verdict
     from fedmf.records import Ledger
+    from fedmf.statements import PrivacyStatement, RunHeader, UserCosts
 
 
 def account(
@@ -86,9 +87,9 @@ def account(
         return
     if namespace or delta is not None:
         raise ConfigError("--user-namespace and --delta take several directories; got one.")
-    from fedmf.accounting import summarise
     from fedmf.records import SigningKey, require_free
     from fedmf.runs import opened_evidence, public_statement, publish_statement
+    from fedmf.statements import summarise
 
     (run_dir,) = run_dirs
     if sign_with is not None and publish is None:
@@ -158,8 +159,8 @@ def _is_stream(directory: Path) -> bool:
 
 
 def _account_stream(directory: Path, as_json: bool, full: bool, page: Path | None) -> None:
-    from fedmf.accounting import as_json as rendered
     from fedmf.records import new_file, require_free
+    from fedmf.statements import as_json as rendered
     from fedmf.streaming import account_stream, render_statement, render_statement_page, summarise_stream
 
     if page is not None:
@@ -179,9 +180,9 @@ def _account_stream(directory: Path, as_json: bool, full: bool, page: Path | Non
 def _account_jointly(
     directories: list[Path], as_json: bool, full: bool, namespace: str, delta: float | None
 ) -> None:
-    from fedmf.accounting import ComposedStatement, JointStatement, shortened
-    from fedmf.accounting import as_json as rendered
     from fedmf.runs import account_branches
+    from fedmf.statements import ComposedStatement, JointStatement, shortened
+    from fedmf.statements import as_json as rendered
 
     if len({directory.resolve() for directory in directories}) < len(directories):
         raise ConfigError("run directories must differ; got one of them twice.")
@@ -190,7 +191,7 @@ def _account_jointly(
             raise ConfigError("--user-namespace and --delta take different runs; got branches of one.")
         statement: JointStatement | ComposedStatement = account_branches(directories)
     else:
-        from fedmf.accounting import compose
+        from fedmf.statements import compose
 
         statement = compose([costs_of(directory) for directory in directories], namespace, delta)
     if as_json:
@@ -227,8 +228,8 @@ def costs_of(directory: Path) -> UserCosts:
 
 
 def _write_page(path: Path, statement: PrivacyStatement) -> None:
-    from fedmf.accounting import render_page
     from fedmf.records import new_file
+    from fedmf.statements import render_page
 
     with new_file(path) as file:
         file.write(render_page(statement.to_dict()).encode())

@@ -8,10 +8,10 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import csv, parquet
 
-from fedmf.accounting import RunHeader, user_privacy
 from fedmf.errors import ConfigError
 from fedmf.records.ledger import Ledger
 from fedmf.records.new_files import new_file
+from fedmf.statements import RunHeader, user_privacy
 
 PRIVATE: Final = (
     "This file names everyone who took part and tells when: it is as private as the participation record "

@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting import Plan
 from fedmf.report.spent import Histories
+from fedmf.statements import Plan
 
 #: Light to dark; told apart with any kind of colour vision and in grey.
 _BLUES: Final = ("#d6e6f4", "#abcfe6", "#6aaed6", "#3787c0", "#105ba4")

@@ -9,13 +9,14 @@ from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
-from fedmf.accounting import Fault, StatementParts, Verdict, at_least, at_most
+from fedmf.accounting import Fault, Verdict, at_least, at_most
 from fedmf.errors import ConfigError
 from fedmf.report.cells import CellMap, correlation_map, participation_map
 from fedmf.report.lines import COLOURS, DASHES, LineChart, Series
 from fedmf.report.reading import RunFigures
 from fedmf.report.template import TEMPLATE
 from fedmf.runs import PHASES
+from fedmf.statements import StatementParts
 from fedmf.version import SOFTWARE
 
 _MOST_CHARACTERS: Final = 80

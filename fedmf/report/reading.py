@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting import PrivacyStatement, RunHeader
 from fedmf.errors import ConfigError
 from fedmf.report.spent import Histories, SpentPrivacy, privacy_spent
 from fedmf.runs import LEDGER, METRICS, opened_evidence, read_phases
+from fedmf.statements import PrivacyStatement, RunHeader
 
 #: Rows of C⁻¹ that are shown.
 _SHOWN: Final = 48

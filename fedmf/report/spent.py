@@ -8,8 +8,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting import PatternTable, Plan, PrivacyStatement, RealisedPrivacy, realised_privacy
+from fedmf.accounting import PatternTable, RealisedPrivacy, realised_privacy
 from fedmf.records import Ledger
+from fedmf.statements import Plan, PrivacyStatement
 
 #: At how many rounds ε is computed.
 _POINTS: Final = 25

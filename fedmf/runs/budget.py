@@ -14,20 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from fedmf.accounting import (
-    DifferentialPrivacy,
-    Plan,
-    UserCosts,
-    adjacency_factor,
-    compose,
-    gaussian_sigma,
-    joined_mu,
-    planned_mu,
-    remaining_epsilons,
-)
+from fedmf.accounting import DifferentialPrivacy, adjacency_factor, gaussian_sigma, remaining_epsilons
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.records import Ledger, new_file
+from fedmf.statements import Plan, UserCosts, compose, joined_mu, planned_mu
 
 if TYPE_CHECKING:
     from fedmf.runs.run import Run

@@ -7,11 +7,12 @@ import time
 
 import torch
 
-from fedmf.accounting import Plan, at_least, at_most
+from fedmf.accounting import at_least, at_most
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, NoiseKey
 from fedmf.runs.planning import plan_run
 from fedmf.runs.run import Run
 from fedmf.runs.session import check_device
+from fedmf.statements import Plan
 from fedmf.training import Task, preflight, seconds_of_training
 
 _ROUNDS = 3

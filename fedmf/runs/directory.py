@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from fedmf.accounting import DifferentialPrivacy, Fault, Plan, RunHeader
+from fedmf.accounting import DifferentialPrivacy, Fault
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
@@ -51,6 +51,7 @@ from fedmf.runs.recorded import (
 )
 from fedmf.runs.run import Run
 from fedmf.runs.tables import render_toml
+from fedmf.statements import Plan, RunHeader
 from fedmf.training import UserFailure
 
 CONFIG = "config.toml"

@@ -10,11 +10,12 @@ from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 
-from fedmf.accounting import Privacy, RunHeader
+from fedmf.accounting import Privacy
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import OPTIMIZERS, ChosenOptimizer, OwnOptimizer, ServerOptimizer, chosen, fingerprint_of
+from fedmf.statements import RunHeader
 from fedmf.training import Task, example_counts
 from fedmf.values import Value, value_of
 

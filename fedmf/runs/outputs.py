@@ -9,11 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fedmf.accounting import (
+from fedmf.accounting import Fault
+from fedmf.errors import ConfigError
+from fedmf.parts import Clipping, FixedClipping
+from fedmf.records import write_durably
+from fedmf.runs.evaluation import Evaluation, NotPrivateEvaluation, PrivateEvaluation, private_columns
+from fedmf.runs.recorded import opened_evidence
+from fedmf.statements import (
     Branch,
-    Clipping,
-    Fault,
-    FixedClipping,
     JointStatement,
     PrivacyStatement,
     UserCosts,
@@ -23,10 +26,6 @@ from fedmf.accounting import (
     render_page,
     run_costs,
 )
-from fedmf.errors import ConfigError
-from fedmf.records import write_durably
-from fedmf.runs.evaluation import Evaluation, NotPrivateEvaluation, PrivateEvaluation, private_columns
-from fedmf.runs.recorded import opened_evidence
 
 if TYPE_CHECKING:
     from fedmf.data import FederatedDataset

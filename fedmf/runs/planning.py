@@ -11,7 +11,6 @@ from fedmf.accounting import (
     CohortLaw,
     DifferentialPrivacy,
     PairRelease,
-    Plan,
     RunAmplification,
     RunRelease,
     SecondStream,
@@ -27,6 +26,7 @@ from fedmf.factorization import Mechanism, Sensitivity
 from fedmf.participation import Participation
 from fedmf.runs.canaries import check_room
 from fedmf.runs.evaluation import PrivateEvaluation, Ranges, shared_plan
+from fedmf.statements import Plan
 
 if TYPE_CHECKING:
     from fedmf.noise import NoiseStorage

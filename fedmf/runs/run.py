@@ -8,22 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from fedmf.accounting import (
-    CLIPPINGS,
-    PRIVACY,
-    Canaries,
-    Clipping,
-    FixedClipping,
-    NoPrivacy,
-    Plan,
-    Privacy,
-    UserLevel,
-)
+from fedmf.accounting import PRIVACY, NoPrivacy, Privacy, UserLevel
 from fedmf.cohorts import COHORTS, CheckInCohorts, Cohorts, CyclicCohorts, SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
 from fedmf.optim import ChosenOptimizer, OwnOptimizer, ServerOptimizer, Sgd, chosen
 from fedmf.participation import Participation
+from fedmf.parts import CLIPPINGS, Clipping, FixedClipping
 from fedmf.runs.canaries import check_canaries
 from fedmf.runs.evaluation import (
     EVALUATIONS,
@@ -42,6 +33,7 @@ from fedmf.runs.given import (
 )
 from fedmf.runs.mechanism import NoiseMechanism, noise_mechanism
 from fedmf.runs.named_tasks import Classification, task_of
+from fedmf.statements import Canaries, Plan
 from fedmf.training import LocalSGD, Task
 from fedmf.values import by_kind, dotted, value_of
 from fedmf.workload import ToeplitzWorkload, parse_workload

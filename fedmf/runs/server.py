@@ -10,15 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmf.accounting import NormCourse, Plan
 from fedmf.errors import HorizonExceededError
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, KeySchedule, NoiseStorage
 from fedmf.optim import RoundRelease, ServerOptimizer, ServerPass
+from fedmf.parts import NormCourse
 from fedmf.runs.canaries import CanaryTeam
 from fedmf.runs.clip_norm import QuantileRelease, sums_for
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.recorded import PhaseTimes
 from fedmf.runs.releases import Made, RoundUnderWay, SecondMomentRelease
+from fedmf.statements import Plan
 from fedmf.training import FixedPointSum
 
 

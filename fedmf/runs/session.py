@@ -15,11 +15,8 @@ from torch import Tensor
 from fedmf.accounting import (
     DifferentialPrivacy,
     ExampleLevel,
-    Plan,
-    PrivacyStatement,
     Verdict,
     at_least,
-    build_statement,
     gaussian_epsilon,
     lost_rounds,
 )
@@ -45,6 +42,7 @@ from fedmf.runs.recorded import read_header
 from fedmf.runs.released_model import initial_parameters
 from fedmf.runs.run import Run
 from fedmf.runs.server import PrivateServer
+from fedmf.statements import Plan, PrivacyStatement, build_statement
 from fedmf.training import Task, UserFailure, example_counts, preflight
 
 

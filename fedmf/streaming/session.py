@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedmf.accounting import Fault, UserCosts, Verdict, gaussian_mu
+from fedmf.accounting import Fault, Verdict, gaussian_mu
 from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.records import Guard, Histories
+from fedmf.statements import UserCosts
 from fedmf.streaming.lines import Lines
 from fedmf.streaming.losses import lost_steps, meet_losses
 from fedmf.streaming.outputs import Renderer, Returned, open_output, output_name, shape_of

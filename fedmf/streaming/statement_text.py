@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fedmf.accounting import (
-    at_least,
-    at_most,
+from fedmf.accounting import at_least, at_most
+from fedmf.statements import (
     detection_percent,
     laid_out,
     odds_factor,

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fedmf.accounting import as_json, at_least
+from fedmf.accounting import at_least
 from fedmf.errors import ConfigError, rebuilding
 from fedmf.records import create_directory, write_durably, write_tensors
 from fedmf.runs import ReleasedModel, run_of
 from fedmf.runs.tables import render_toml
+from fedmf.statements import as_json
 from fedmf.sweeps.one_run import columns_of
 from fedmf.sweeps.place import SweepPlace
 from fedmf.sweeps.processes import Crew

@@ -26,11 +26,12 @@ from rich.progress import track
 from scipy.special import ndtr
 
 import fedmf
-from fedmf.accounting import Plan, at_least, at_most, canary_bound, canary_power, gaussian_mu
+from fedmf.accounting import at_least, at_most, gaussian_mu
 from fedmf.noise import NoiseStream
 from fedmf.runs import read_header
 from fedmf.runs.canaries import CanaryTeam
 from fedmf.runs.recorded import key_of
+from fedmf.statements import Plan, canary_bound, canary_power
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ROUNDS: Final = 60

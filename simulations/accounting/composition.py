@@ -22,8 +22,6 @@ from fedmf.accounting import (
     NegativeBinomialTrials,
     PoissonTrials,
     Trials,
-    UserCosts,
-    compose,
     gaussian_epsilon,
     gaussian_sigma,
     odometer_epsilon,
@@ -35,6 +33,7 @@ from fedmf.records import Ledger
 from fedmf.runs import LEDGER, costs_of_run, run_of
 from fedmf.runs.planning import plan_run
 from fedmf.runs.recorded import header_of
+from fedmf.statements import UserCosts, compose
 from fedmf.streaming import Settings, open_run, stream_costs
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedmf.accounting import QuantileClipping
 from fedmf.factorization.mechanisms import banded_toeplitz
 from fedmf.flower import run_in_process
 from fedmf.participation import Participation
+from fedmf.parts import QuantileClipping
 from fedmf.runs import Run
 from fedmf.sweeps import load_sweep
 

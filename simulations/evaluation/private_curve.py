@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmf.accounting import Plan, UserLevel, gaussian_epsilon
+from fedmf.accounting import UserLevel, gaussian_epsilon
 from fedmf.cohorts import CyclicCohorts
 from fedmf.data import Digits
 from fedmf.flower import run_in_process
@@ -34,6 +34,7 @@ from fedmf.runs import (
     load_run,
     private_columns,
 )
+from fedmf.statements import Plan
 from fedmf.training import judgements
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -39,12 +39,12 @@ from typing import Any
 from bit_flips import make_run
 from forged_records import changed, forge, forge_ledger, places
 
-from fedmf.accounting import as_json
 from fedmf.noise import NoiseKey
 from fedmf.records import SCHEMA, Seal, SigningKey, load_key, save_key, unguarded
 from fedmf.records.ledger.schema import LEDGER
 from fedmf.runs import opened_evidence, public_statement, verify_statement
 from fedmf.runs.publication import signed_document
+from fedmf.statements import as_json
 
 __all__ = [
     "LEDGERS",

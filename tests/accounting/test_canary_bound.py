@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import ndtr
 
-from fedmf.accounting import SignedPattern, canary_bound, canary_power, canary_scores, spread_patterns
+from fedmf.accounting import SignedPattern, canary_scores, spread_patterns
 from fedmf.factorization.matrices.closed_form import square_root
 from fedmf.factorization.matrices.toeplitz import Toeplitz
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
+from fedmf.statements import canary_bound, canary_power
 
 COINS = np.array(list(itertools.product((0, 1), repeat=2)))
 

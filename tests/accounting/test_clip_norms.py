@@ -11,11 +11,12 @@ import pytest
 import torch
 from support.oracles import patterns
 
-from fedmf.accounting import NormCourse, QuantileClipping, adjacency_factor, gaussian_delta
+from fedmf.accounting import adjacency_factor, gaussian_delta
 from fedmf.factorization import Factorization, cgd, identity
 from fedmf.factorization.matrices.toeplitz import Toeplitz
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Adjacency, Participation
+from fedmf.parts import NormCourse, QuantileClipping
 from fedmf.training import CountedSum
 
 NORMS = (0.01, 0.3, 7.0)

@@ -13,21 +13,19 @@ from support.continuations import covariance, furthest
 from support.oracles import patterns
 
 from fedmf.accounting import (
-    UserCosts,
-    compose,
     gaussian_delta,
     gaussian_epsilon,
     gaussian_sigma,
-    joined_mu,
     odometer_epsilon,
     remaining_epsilons,
 )
-from fedmf.accounting.composition.costs import SampledGaussians, StatedCost
-from fedmf.accounting.composition.loss_distribution import ComposedLosses
 from fedmf.accounting.release import SumRelease
 from fedmf.errors import LedgerError
 from fedmf.factorization import Dense, Factorization, Toeplitz
 from fedmf.factorization.matrices.toeplitz import InverseToeplitz
+from fedmf.statements import UserCosts, compose, joined_mu
+from fedmf.statements.composed.costs import SampledGaussians, StatedCost
+from fedmf.statements.composed.loss_distribution import ComposedLosses
 
 DELTA = 1e-5
 #: Relative; sums of some ten float64 Gram entries against the inverse of a covariance.

@@ -15,15 +15,7 @@ from numpy.typing import NDArray
 from support.headers import DELTA, make_header
 from support.ledgers import begin
 
-from fedmf.accounting import (
-    EvaluationPlan,
-    RunHeader,
-    UserLevel,
-    build_statement,
-    joint_multiplier,
-    shared_multipliers,
-    user_privacy,
-)
+from fedmf.accounting import UserLevel
 from fedmf.cohorts import BallsInBinsCohorts
 from fedmf.errors import LedgerError
 from fedmf.factorization import (
@@ -34,7 +26,9 @@ from fedmf.factorization import (
     stated_sensitivity,
 )
 from fedmf.participation import Participation
+from fedmf.parts import EvaluationPlan, joint_multiplier, shared_multipliers
 from fedmf.records import Ledger
+from fedmf.statements import RunHeader, build_statement, user_privacy
 
 N = 6
 CONTRACT = Participation(N, 2, 3)

@@ -11,19 +11,14 @@ from support.amplified_runs import ACCOUNTANTS, keys
 from support.headers import FACTORIZATION, make_header, read, record
 from support.small_runs import small_run
 
-from fedmf.accounting import (
-    PrivacyStatement,
-    RunHeader,
-    SecondStream,
-    at_least,
-    at_most,
-)
-from fedmf.accounting.statement.words import REALISED
+from fedmf.accounting import SecondStream, at_least, at_most
 from fedmf.errors import ConfigError
 from fedmf.noise.key import NoiseKey
 from fedmf.runs import public_statement, publish_statement
 from fedmf.runs.planning import plan_run
 from fedmf.runs.recorded import header_of
+from fedmf.statements import PrivacyStatement, RunHeader
+from fedmf.statements.words import REALISED
 
 BUSY = [["ann-7f3", "bob-7f3"], ["eve-7f3"], [], [], ["ann-7f3", "bob-7f3"], []]
 IDLE = [[], [], [], ["zoe-7f3"], [], []]

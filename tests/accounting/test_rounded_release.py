@@ -14,7 +14,7 @@ from support.oracles import patterns
 from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import Recorder, client_for, linear_task, run_small, small_run
 
-from fedmf.accounting import PairRelease, Plan, RunHeader, user_privacy
+from fedmf.accounting import PairRelease
 from fedmf.accounting.release import RoundedRelease
 from fedmf.errors import ConfigError
 from fedmf.factorization import rounding_shift
@@ -23,6 +23,7 @@ from fedmf.flower.simulation import run_on_grid
 from fedmf.moments import DiagonalMoment
 from fedmf.records import Ledger
 from fedmf.runs import Run, account, read_header
+from fedmf.statements import Plan, RunHeader, user_privacy
 
 MECHANISMS = {"bsr": {"bands": 4}, "blt": {"buffers": 2}, "banded-toeplitz": {"bands": 4}}
 #: So large that F − 1 is far above the errors of float32 once they are averaged over coordinates.

@@ -26,8 +26,8 @@ from fedmf.accounting import (
 )
 from fedmf.accounting.release import SumRelease
 from fedmf.accounting.rounding import double_at_least
-from fedmf.accounting.statement import plain
 from fedmf.factorization import identity
+from fedmf.statements import plain
 
 
 def doubles() -> list[float]:

@@ -14,7 +14,7 @@ import pytest
 from support.headers import DELTA, FACTORIZATION, PLANNED, make_header, read, record
 from support.small_runs import small_run
 
-from fedmf.accounting import NoPrivacy, RunHeader, at_least, build_statement
+from fedmf.accounting import NoPrivacy, at_least
 from fedmf.accounting import release as release_module
 from fedmf.errors import LedgerError
 from fedmf.factorization import InverseToeplitz, Mechanism, Sensitivity
@@ -22,6 +22,7 @@ from fedmf.participation import Participation
 from fedmf.records import Ledger
 from fedmf.records import durable as durable_module
 from fedmf.runs.outputs import write_statement
+from fedmf.statements import RunHeader, build_statement
 from fedmf.version import __version__
 
 REQUIRED = """unit user_namespace adjacency mechanism params rounds rounds_released max_participations

@@ -14,9 +14,10 @@ import pytest
 from scipy import stats
 from support.headers import FACTORIZATION, make_header, read, record
 
-from fedmf.accounting import NoPrivacy, at_least, at_most, odds_factor, render_page
-from fedmf.accounting.statement.plain import detection_limit, plain_words
+from fedmf.accounting import NoPrivacy, at_least, at_most
 from fedmf.factorization import Mechanism
+from fedmf.statements import odds_factor, render_page
+from fedmf.statements.plain import detection_limit, plain_words
 
 COHORTS = [["ann-7f3", "bob-7f3"], ["eve-7f3"], [], ["ann-7f3"], ["eve-7f3"], []]
 HOSTILE = (

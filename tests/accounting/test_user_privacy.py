@@ -14,13 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from support.headers import DELTA, make_header, read, record
 
-from fedmf.accounting import NoPrivacy, RunHeader, gaussian_epsilon, user_privacy
+from fedmf.accounting import NoPrivacy, gaussian_epsilon
 from fedmf.accounting.gaussian import many as gaussian_many
 from fedmf.accounting.gaussian.many import gaussian_epsilons
 from fedmf.errors import ConfigError
 from fedmf.factorization import InverseToeplitz
 from fedmf.participation import Participation
 from fedmf.records import PRIVATE, Ledger, write_users
+from fedmf.statements import RunHeader, user_privacy
 
 
 def exact_log_delta(mu: float, epsilon: float) -> mpmath.mpf:

@@ -12,8 +12,6 @@ from scipy import stats
 from support.pair_runs import RecordedPair
 from support.small_runs import dotted
 
-from fedmf.accounting import Plan, QuantileClipping
-from fedmf.accounting import plan as plan_module
 from fedmf.accounting import release as release_module
 from fedmf.accounting.audit_bound import binomial_upper, leakage_bound
 from fedmf.audit import audit
@@ -24,9 +22,12 @@ from fedmf.factorization.matrices.toeplitz import InverseToeplitz, Toeplitz
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.moments.second_moment import DiagonalMoment
 from fedmf.participation import Participation
+from fedmf.parts import QuantileClipping
 from fedmf.runs import Run, run_of
 from fedmf.runs import server as server_module
 from fedmf.runs.tables import render_toml
+from fedmf.statements import Plan
+from fedmf.statements import plan as plan_module
 from fedmf.training.clipping import fixed_point
 
 TINY = {"users": 8, "rounds": 3, "cohort_size": 4, "noise_seed": 7, "mechanism": "bisr", "bands": 2}

@@ -13,7 +13,7 @@ from support.pair_runs import RecordedPair
 from support.training_cases import examples_of, task_of_kind
 from torch import Tensor, nn
 
-from fedmf.accounting import Canaries, QuantileClipping, UserLevel
+from fedmf.accounting import UserLevel
 from fedmf.cohorts import (
     BallsInBinsCohorts,
     CheckInCohorts,
@@ -27,7 +27,9 @@ from fedmf.factorization import NamedMechanism
 from fedmf.moments import BlockEnergies, DiagonalMoment
 from fedmf.noise import NoiseStorage
 from fedmf.optim import Adam, AdamDebiased, FedAdagrad, FedYogi, JmeAdam, Sgd
+from fedmf.parts import QuantileClipping
 from fedmf.runs import Execution, NoiseMechanism, NotPrivateEvaluation, PrivateEvaluation, Run
+from fedmf.statements import Canaries
 from fedmf.training import LocalSGD, Task, classification
 
 from .paths import Path

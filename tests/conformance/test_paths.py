@@ -27,13 +27,13 @@ from conformance.subjects import (
 )
 from conformance.table import carried_out as released
 from conformance.table import cells, judged, planned, ulps
-from fedmf.accounting import CLIPPINGS
 from fedmf.accounting.release import SecondForm
 from fedmf.cohorts import COHORTS as COHORT_KINDS
 from fedmf.flower import CorrelatedNoise
 from fedmf.noise import NoiseStorage
 from fedmf.optim import OPTIMIZERS as OPTIMIZER_KINDS
 from fedmf.optim.blocks import BlockKind
+from fedmf.parts import CLIPPINGS
 from fedmf.runs import Execution, Run
 from fedmf.runs.evaluation import EVALUATIONS
 from fedmf.training import LocalSGD, engines

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from support.pair_runs import RecordedPair
 from torch import Tensor
 
-from fedmf.accounting import QuantileClipping, UserLevel
+from fedmf.accounting import UserLevel
 from fedmf.errors import ConfigError
 from fedmf.flower import CorrelatedNoise, InProcessGrid
+from fedmf.parts import QuantileClipping
 from fedmf.records import Ledger
 from fedmf.runs import NotPrivateEvaluation, PrivateEvaluation, Run, local_trainer
 

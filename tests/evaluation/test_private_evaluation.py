@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, Message
 from support.judged_tasks import ROUNDS, Tamper, carry_out, judged_run
 from support.small_runs import reply_with, small_run
 
-from fedmf.accounting import UserLevel, gaussian_epsilon, user_privacy
+from fedmf.accounting import UserLevel, gaussian_epsilon
 from fedmf.cli.view import RunView
 from fedmf.cohorts import BallsInBinsCohorts
 from fedmf.errors import ConfigError
@@ -23,6 +23,7 @@ from fedmf.noise import NoiseStream
 from fedmf.runs import PrivateEvaluation, Run, Session, account
 from fedmf.runs.evaluation import private_columns
 from fedmf.runs.outputs import METRICS
+from fedmf.statements import user_privacy
 from fedmf.training import judgements
 
 KEYS = {"mechanism": "bisr", "bands": 4, "evaluate_every": 5, "partition": "dirichlet-sizes"}

@@ -13,12 +13,12 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 from support.small_runs import answering, client_for, run_small, schedule_of, small_run
 
-from fedmf.accounting.statement.words import NOT_PRIVATE
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport
 from fedmf.runs import Run, not_private
 from fedmf.runs.outputs import METRICS
+from fedmf.statements.words import NOT_PRIVATE
 
 #: Users of unequal size, with noise, momentum and a checkpoint's worth of state.
 KEYS = {"mechanism": "bisr", "bands": 4, "partition": "dirichlet-sizes", "evaluate_every": 5}

@@ -16,9 +16,9 @@ from support.small_runs import run_small, small_run
 from support.streams import BUDGET, run_once, sample, write_rows
 
 from fedmf import account
-from fedmf.accounting import RunHeader
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.runs import Session
+from fedmf.statements import RunHeader
 from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 

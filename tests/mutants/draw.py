@@ -21,7 +21,7 @@ ROOMS = {
 }
 LEFT_OUT = (
     "/gpu",
-    "/accounting/statement/",
+    "/statements/",
     "/accounting/published/",
     "/accounting/disclosure/",
     "composed_text.py",

@@ -25,7 +25,7 @@ from support.judged_tasks import judged_run
 from support.small_runs import run_small, small_run
 
 import fedmf
-from fedmf.accounting import PrivacyStatement, Verdict, at_least
+from fedmf.accounting import Verdict, at_least
 from fedmf.cli.app import run
 from fedmf.errors import LedgerError
 from fedmf.noise.key import NoiseKey
@@ -35,6 +35,7 @@ from fedmf.runs import METRICS
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.planning import plan_run
 from fedmf.runs.recorded import header_of
+from fedmf.statements import PrivacyStatement
 
 HOSTILE = '<script src="http://x.test/a.js"></script><img src=x onerror=a()> "\' {{ 7 * 7 }} &'
 LOADING = {"script", "img", "link", "iframe", "object", "embed", "base", "image", "use", "a", "form", "video"}

@@ -14,7 +14,6 @@ from support.moving_norms import ROUNDS, RULE, Watched, moving_run, uneven_task,
 from support.oracles import ltt
 from support.small_runs import client_for, run_small
 
-from fedmf.accounting import FixedClipping, Plan, QuantileClipping, as_json
 from fedmf.cli.app import run as command
 from fedmf.cohorts import BallsInBinsCohorts
 from fedmf.errors import ConfigError, LedgerError
@@ -23,6 +22,7 @@ from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
 from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStorage
 from fedmf.optim import JmeAdam
+from fedmf.parts import FixedClipping, QuantileClipping
 from fedmf.runs import (
     NoiseMechanism,
     Run,
@@ -37,6 +37,7 @@ from fedmf.runs.clip_norm import QuantileRelease
 from fedmf.runs.outputs import account
 from fedmf.runs.recorded.recomputed import check_header
 from fedmf.runs.tables import dotted_keys
+from fedmf.statements import Plan, as_json
 from fedmf.training import CountedSum
 
 DIMENSION = 4000

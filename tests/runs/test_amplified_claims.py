@@ -10,9 +10,9 @@ import pytest
 from support.amplified_runs import ACCOUNTANTS, keys
 from support.small_runs import run_small, small_run
 
-from fedmf.accounting import RunHeader, build_statement
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.records import Ledger
+from fedmf.statements import RunHeader, build_statement
 
 
 def changed(header: Mapping[str, Any], place: str, value: object) -> dict[str, Any]:

@@ -11,17 +11,18 @@ import pytest
 import torch
 from support.small_runs import small_run
 
-from fedmf.accounting import Canaries, FixedClipping, Plan, QuantileClipping, summarise
-from fedmf.accounting.statement.evidence import evidence_of
 from fedmf.cli.app import run as command
 from fedmf.cohorts import CheckInCohorts
 from fedmf.errors import ConfigError
 from fedmf.optim import RoundRelease, ServerSGD
 from fedmf.optim.move import Move
+from fedmf.parts import FixedClipping, QuantileClipping
 from fedmf.runs import ObserverError, Run, canary_finding, read_header, run_of, verify_statement
 from fedmf.runs.canaries import CANARY_ROWS, CanaryTeam, coins_of
 from fedmf.runs.canaries.team import CanaryRows
 from fedmf.runs.tables import dotted_keys
+from fedmf.statements import Canaries, Plan, summarise
+from fedmf.statements.evidence import evidence_of
 from fedmf.training import FixedPointSum
 from fedmf.training.clipping import fixed_point
 from fedmf.workload import LearningRateSchedule

@@ -17,7 +17,6 @@ from support.directories import DIMENSION, RUN, commit, create, fail, planned, s
 from support.ledgers import tails
 
 from fedmf.accounting import NoPrivacy
-from fedmf.accounting.statement import header as header_module
 from fedmf.errors import ConfigError, LedgerError, ParticipationViolation
 from fedmf.noise.key import NoiseKey
 from fedmf.records import frames
@@ -25,6 +24,7 @@ from fedmf.records.key_file import save_key
 from fedmf.runs import Run
 from fedmf.runs.directory import CONFIG, RunDirectory
 from fedmf.runs.recorded import KEY
+from fedmf.statements import header as header_module
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import torch
 from support.small_runs import linear_task
 
 from fedmf import ExampleLevel, NoPrivacy, Run, UserLevel
-from fedmf.accounting import render_page
 from fedmf.cohorts import BallsInBinsCohorts, Cohorts, CyclicCohorts
 from fedmf.data import Digits, Partition, Prototypes
 from fedmf.errors import ConfigError
@@ -21,6 +20,7 @@ from fedmf.models import Mlp
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.optim import Sgd
 from fedmf.runs import Classification, load_run, render_toml
+from fedmf.statements import render_page
 from fedmf.training import LocalSGD
 
 EXAMPLES, ROUNDS, COHORT, SEED, ZETA = 1438, 12, 120, 5, 0.4

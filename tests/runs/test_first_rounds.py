@@ -11,10 +11,10 @@ from support.amplified_runs import BINS, COHORT, ROUNDS, USERS, keys
 from support.small_runs import small_run
 
 from fedmf.accounting import CohortLaw
-from fedmf.accounting.statement.planned import planned_privacy
 from fedmf.errors import ConfigError
 from fedmf.factorization import bsr
 from fedmf.participation import Participation
+from fedmf.statements.planned import planned_privacy
 
 # |z| < 5.2 has a false-alarm rate of 2e-7.
 Z, DRAWS = 5.2, 100_000

@@ -12,10 +12,10 @@ import pytest
 from support.command_line import one_line
 from support.small_runs import small_run
 
-from fedmf.accounting import RunHeader, as_json, planned_statement
 from fedmf.cli.app import run as command
 from fedmf.records import SigningKey
 from fedmf.runs.publication import signed_document
+from fedmf.statements import RunHeader, as_json, planned_statement
 
 Document = dict[str, Any]
 INVENTED = {"name": "noise", "value": "added twice", "source": "the operator"}

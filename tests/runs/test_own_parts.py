@@ -19,11 +19,11 @@ from support.child_processes import die_at_flush, in_child
 from support.ledgers import last_state
 
 import fedmf
-from fedmf.accounting import RunHeader
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.factorization import Toeplitz
 from fedmf.records import Ledger
 from fedmf.runs import ObserverError, Standing
+from fedmf.statements import RunHeader
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 EXAMPLE = DOCS / "examples/own_parts.py"

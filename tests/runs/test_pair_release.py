@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import small_run
 
-from fedmf.accounting import PairRelease, Plan, SecondStream
+from fedmf.accounting import PairRelease, SecondStream
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.factorization.matrices.toeplitz import Toeplitz
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
@@ -29,6 +29,7 @@ from fedmf.records.lock import ReleaseRight
 from fedmf.runs.planning import plan_run
 from fedmf.runs.releases import second_release as second_moment_module
 from fedmf.runs.server import PrivateServer
+from fedmf.statements import Plan
 
 Matrix = NDArray[np.float64]
 N, ZETA = 5, 0.3

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from support.small_runs import small_run
 
-from fedmf.accounting import Plan
 from fedmf.factorization import Toeplitz
 from fedmf.runs import NoiseMechanism, Run
+from fedmf.statements import Plan
 
 KEYS = [
     {"mechanism": "identity"},

@@ -20,7 +20,6 @@ from support.ledgers import tails
 from support.small_runs import client_for, linear_task, small_run
 from support.wrapped_apps import DIMENSION, ROSTER, ROUNDS, USERS, model, private, saying
 
-from fedmf.accounting import Plan
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.flower import InProcessGrid, UsersSayWho
 from fedmf.flower.simulation import run_on_grid
@@ -28,6 +27,7 @@ from fedmf.records import frames
 from fedmf.runs import Session, account
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.releases.under_way import RoundUnderWay
+from fedmf.statements import Plan
 
 LINE = "this process releases nothing more"
 

@@ -14,7 +14,7 @@ from support.continuations import covariance, furthest, released_rows
 from support.directories import PLAN, create
 from support.small_runs import client_for, small_run
 
-from fedmf.accounting import Plan, UserLevel, gaussian_epsilon, user_privacy
+from fedmf.accounting import UserLevel, gaussian_epsilon
 from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError
 from fedmf.flower.local_run.grid import InProcessGrid
@@ -22,6 +22,7 @@ from fedmf.flower.simulation import run_on_grid
 from fedmf.noise.key import NoiseKey
 from fedmf.runs import Session, account, opened_evidence
 from fedmf.runs.directory import DATA_CHANGED, RunDirectory
+from fedmf.statements import Plan, user_privacy
 
 #: Who took part: fewer than were planned in some rounds.
 USERS = [["u0", "u1"], ["u2", "u3"], ["u0", "u1"], ["u2"], ["u1"], ["u3"]]

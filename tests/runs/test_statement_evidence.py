@@ -14,19 +14,7 @@ from support.headers import FACTORIZATION, make_header, record
 from support.ledgers import KEY
 from support.small_runs import small_run
 
-from fedmf.accounting import (
-    LostRounds,
-    PairRelease,
-    RunHeader,
-    SecondStream,
-    Verdict,
-    adjacencies,
-    allowed_patterns,
-    as_json,
-    build_statement,
-    evidence_of,
-    planned_statement,
-)
+from fedmf.accounting import LostRounds, PairRelease, SecondStream, Verdict
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
@@ -40,6 +28,15 @@ from fedmf.runs.planning import plan_run
 from fedmf.runs.publication import signed_document
 from fedmf.runs.publication.verification import recompute
 from fedmf.runs.recorded import header_of
+from fedmf.statements import (
+    RunHeader,
+    adjacencies,
+    allowed_patterns,
+    as_json,
+    build_statement,
+    evidence_of,
+    planned_statement,
+)
 
 BUSY = [["ann", "bob"], ["eve"], [], [], ["ann", "bob"], []]
 IDLE = [[], [], [], ["zoe"], [], []]

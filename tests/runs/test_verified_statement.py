@@ -12,10 +12,7 @@ import pytest
 from support.command_line import one_line
 from support.small_runs import small_run
 
-from fedmf.accounting import (
-    as_json,
-    gaussian_delta,
-)
+from fedmf.accounting import gaussian_delta
 from fedmf.cli.app import run as command
 from fedmf.noise import NoiseKey
 from fedmf.records import SigningKey, unguarded
@@ -27,6 +24,7 @@ from fedmf.runs import (
     verify_statement,
 )
 from fedmf.runs.publication.verification import recompute
+from fedmf.statements import as_json
 
 FOLDER = Path(__file__).resolve().parents[2] / "simulations" / "reliability"
 sys.path.insert(0, str(FOLDER))

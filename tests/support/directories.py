@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-from fedmf.accounting import Plan, RunHeader
 from fedmf.noise.key import NoiseKey
 from fedmf.runs import Run
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.planning import plan_run
+from fedmf.statements import Plan, RunHeader
 from support.small_runs import small_run
 
 DIMENSION = 3

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmf.accounting import Plan, PrivacyStatement, RunHeader, UserLevel, build_statement
+from fedmf.accounting import UserLevel
 from fedmf.cohorts import CyclicCohorts
 from fedmf.factorization import Factorization, InverseToeplitz, Mechanism, stated_sensitivity
 from fedmf.participation import Participation
 from fedmf.records import Ledger
+from fedmf.statements import Plan, PrivacyStatement, RunHeader, build_statement
 from support.ledgers import begin
 
 CONTRACT = Participation(rounds=6, max_participations=2, min_separation=3)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from flwr.app import Message
 
-from fedmf.accounting import QuantileClipping
+from fedmf.parts import QuantileClipping
 from fedmf.runs import Run, Session, local_trainer
 from fedmf.training import Task
 from support.small_runs import client_for, linear_task, run_small, small_run, watched

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedmf.accounting import at_least, at_most, summarise
+from fedmf.accounting import at_least, at_most
 from fedmf.runs import (
     FAILURES,
     STATEMENT_TEXT,
@@ -27,6 +27,7 @@ from fedmf.runs import (
     not_private,
     private_columns,
 )
+from fedmf.statements import summarise
 
 if TYPE_CHECKING:
     from fedmf.flower import RoundReport

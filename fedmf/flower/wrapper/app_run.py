@@ -11,7 +11,7 @@ from typing import Self
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from fedmf.accounting import DifferentialPrivacy, PrivacyStatement, Verdict, build_statement
+from fedmf.accounting import DifferentialPrivacy, Verdict
 from fedmf.errors import ConfigError
 from fedmf.flower.wrapper.app_task import FlowerAppTask
 from fedmf.flower.wrapper.execution import as_performed
@@ -29,6 +29,7 @@ from fedmf.runs import (
     read_header,
     write_statement,
 )
+from fedmf.statements import PrivacyStatement, build_statement
 from fedmf.training import UserFailure
 
 

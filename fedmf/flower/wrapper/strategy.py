@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
-from fedmf.accounting import FixedClipping, PrivacyStatement, QuantileClipping, UserLevel
+from fedmf.accounting import UserLevel
 from fedmf.cohorts import CheckInCohorts, Cohorts, CyclicCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
@@ -28,7 +28,9 @@ from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.flower.wrapper.private_client_evaluation import evaluation_of
 from fedmf.optim import ChosenOptimizer, ServerOptimizer
 from fedmf.participation import Adjacency
+from fedmf.parts import FixedClipping, QuantileClipping
 from fedmf.runs import Execution, NoiseMechanism, PrivateEvaluation, Run
+from fedmf.statements import PrivacyStatement
 
 _log = logging.getLogger("fedmf")
 _PRIVATE_EVALUATION: Final = PrivateEvaluation()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from fedmf.accounting import RESTORED, LostRounds, Plan
+from fedmf.accounting import RESTORED, LostRounds
 from fedmf.errors import ConfigError
 from fedmf.records.guard import Guard
 from fedmf.records.ledger.ledger import FRESH_BYTES, Ledger
+from fedmf.statements import Plan
 
 #: Round ↦ the users that were planned for it.
 Planned = Callable[[int], Sequence[str]]

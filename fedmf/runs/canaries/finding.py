@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmf.accounting import CONFIDENCE, Canaries, CanaryBound, canary_bound, gaussian_epsilon, gaussian_mu
+from fedmf.accounting import gaussian_epsilon, gaussian_mu
 from fedmf.errors import ConfigError
 from fedmf.runs.canaries.team import CanaryTeam
 from fedmf.runs.recorded import key_of, opened_evidence
+from fedmf.statements import CONFIDENCE, Canaries, CanaryBound, canary_bound
 from fedmf.values import by_kind, value_of
 
 

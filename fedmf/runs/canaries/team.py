@@ -14,11 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.accounting import Canaries, CanaryScores, Plan, SignedPattern, canary_scores, spread_patterns
+from fedmf.accounting import CanaryScores, SignedPattern, canary_scores, spread_patterns
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer, ServerSGD
 from fedmf.records import write_durably
+from fedmf.statements import Canaries, Plan
 from fedmf.training import FixedPointSum
 
 #: Float64, little-endian: n rows of m numbers, NaN where nothing was released yet.

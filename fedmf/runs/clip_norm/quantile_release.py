@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from fedmf.accounting import NormCourse, Plan, QuantileClipping
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseStream
+from fedmf.parts import NormCourse, QuantileClipping
+from fedmf.statements import Plan
 from fedmf.training import CountedSum, FixedPointSum
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedmf.accounting import Clipping
 from fedmf.optim import ServerOptimizer
+from fedmf.parts import Clipping
 from fedmf.runs.run import Run
 from fedmf.training import ClippedSums, IsolatedTrainer, LocalTrainer, Task, Trainer
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from fedmf.accounting import (
-    DifferentialPrivacy,
-    EvaluationPlan,
-    Privacy,
-    evaluation_count,
-    shared_multipliers,
-)
+from fedmf.accounting import DifferentialPrivacy, Privacy
 from fedmf.factorization import stated_sensitivity
+from fedmf.parts import EvaluationPlan, evaluation_count, shared_multipliers
 from fedmf.runs.evaluation.kinds import PrivateEvaluation, Ranges
 from fedmf.workload import parse_workload
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedmf.accounting import EvaluationPlan
 from fedmf.errors import LedgerError
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseKey, NoiseStream
+from fedmf.parts import EvaluationPlan
 from fedmf.records import Ledger, load_state, pack_state, with_head, without_head
 from fedmf.runs.evaluation.kinds import private_columns
 from fedmf.training import FixedPointSum

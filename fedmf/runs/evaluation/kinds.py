@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from fedmf.accounting import EvaluationPlan
 from fedmf.cohorts import CyclicCohorts
 from fedmf.factorization import NamedMechanism
+from fedmf.parts import EvaluationPlan
 from fedmf.values import Value, by_kind, check_whole
 
 if TYPE_CHECKING:

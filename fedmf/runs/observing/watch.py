@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fedmf.accounting import PrivacyStatement
 from fedmf.errors import one_line
 from fedmf.runs.observing.observer import LastingObserver, Observer, ObserverError, Standing
 from fedmf.runs.observing.stand_ins import LocalCheck
 from fedmf.runs.observing.stopping import StopRule, check_rule, reason_to_stop
+from fedmf.statements import PrivacyStatement
 
 if TYPE_CHECKING:
     from fedmf.runs.session import Session

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from fedmf.accounting import RunHeader
 from fedmf.errors import LedgerError
+from fedmf.statements import RunHeader
 
 _SOFTWARE: Final = re.compile(r"fedmf \d+(\.\d+)+([.+-]?[a-z0-9]+)*", re.ASCII)
 #: What every source of a task declares: how many users there are, and what their ids are.

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedmf.accounting import PrivacyStatement, as_json, evidence_of
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.records import Ledger, SigningKey, create_directory
 from fedmf.runs.outputs import write_forms
+from fedmf.statements import PrivacyStatement, as_json, evidence_of
 
 
 def public_statement(

@@ -10,9 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from fedmf.accounting import (
-    Fault,
-    LostRounds,
+from fedmf.accounting import Fault, LostRounds
+from fedmf.errors import ConfigError, LedgerError, one_line, rebuilding
+from fedmf.records import Ledger, signed_by
+from fedmf.runs.publication.derived import check_names, check_words, operators_words
+from fedmf.runs.publication.publishing import signed_document
+from fedmf.runs.recorded import check_header, opened_evidence
+from fedmf.statements import (
     PrivacyStatement,
     RunHeader,
     adjacencies,
@@ -21,11 +25,6 @@ from fedmf.accounting import (
     evidence_of,
     planned_statement,
 )
-from fedmf.errors import ConfigError, LedgerError, one_line, rebuilding
-from fedmf.records import Ledger, signed_by
-from fedmf.runs.publication.derived import check_names, check_words, operators_words
-from fedmf.runs.publication.publishing import signed_document
-from fedmf.runs.recorded import check_header, opened_evidence
 
 
 def check_run(

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmf.accounting import DifferentialPrivacy, Plan, RunHeader
+from fedmf.accounting import DifferentialPrivacy
 from fedmf.noise import NoiseKey
 from fedmf.records import Ledger
 from fedmf.runs.evaluation import NotPrivateEvaluation
 from fedmf.runs.recorded.recomputed import check_header
+from fedmf.statements import Plan, RunHeader
 
 if TYPE_CHECKING:
     from fedmf.data import PublicInput

@@ -11,11 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from fedmf.accounting import Fault, PrivacyStatement, RunHeader, Verdict, build_statement
+from fedmf.accounting import Fault, Verdict
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
 from fedmf.records import Guard, Ledger, load_key
 from fedmf.runs.recorded.header import evaluation_header, recorded_header
+from fedmf.statements import PrivacyStatement, RunHeader, build_statement
 
 KEY, LEDGER = "noise.key", "ledger.sqlite"
 #: The record of private evaluations.

@@ -12,21 +12,15 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
-from fedmf.accounting import (
-    DifferentialPrivacy,
-    EvaluationPlan,
-    Plan,
-    RunHeader,
-    certified_sigma,
-    evaluation_count,
-    shared_multipliers,
-)
+from fedmf.accounting import DifferentialPrivacy, certified_sigma
 from fedmf.errors import LedgerError
 from fedmf.factorization import Sensitivity, stated_sensitivity
 from fedmf.noise import NoiseKey
+from fedmf.parts import EvaluationPlan, evaluation_count, shared_multipliers
 from fedmf.runs.evaluation import EVALUATIONS, NotPrivateEvaluation, PrivateEvaluation
 from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.planning import release_of, storage_inflation
+from fedmf.statements import Plan, RunHeader
 from fedmf.values import value_of
 
 #: Relative, of every number that is computed again.

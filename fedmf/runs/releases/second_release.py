@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmf.accounting import Plan, SecondForm
+from fedmf.accounting import SecondForm
 from fedmf.moments import SecondMoment
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseStream
+from fedmf.statements import Plan
 from fedmf.training import (
     FRACTION_BITS,
     FixedPointPair,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedmf.accounting import NormCourse
+from fedmf.parts import NormCourse
 from fedmf.records import Underway
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.recorded import PhaseTimes

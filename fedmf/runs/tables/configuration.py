@@ -19,12 +19,13 @@ from typing import Any, Final
 
 import tomli_w
 
-from fedmf.accounting import CLIPPINGS, PRIVACY, Canaries
+from fedmf.accounting import PRIVACY
 from fedmf.cohorts import COHORTS
 from fedmf.data import DATASETS
 from fedmf.errors import ConfigError, one_line
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
+from fedmf.parts import CLIPPINGS
 from fedmf.runs.evaluation import EVALUATIONS
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import GIVEN, recorded_optimizer
@@ -32,6 +33,7 @@ from fedmf.runs.named_tasks import NAMED_TASKS, FunctionTask, NamedTask
 from fedmf.runs.run import Run
 from fedmf.runs.tables.mechanism_table import MechanismTable
 from fedmf.runs.tables.value_table import ConfigurationTable, Key, Scalar, ValueTable
+from fedmf.statements import Canaries
 from fedmf.training import LocalSGD
 from fedmf.values import Value, by_kind, dotted
 

@@ -12,12 +12,13 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 from support.amplified_runs import ACCOUNTANTS, keys
 from support.small_runs import linear_regression, small_run
 
-from fedmf.accounting import QuantileClipping, UserLevel
+from fedmf.accounting import UserLevel
 from fedmf.cohorts import CheckInCohorts
 from fedmf.errors import ConfigError
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.optim import Adam, ChosenOptimizer, JmeAdam, ServerOptimizer, Sgd
+from fedmf.parts import QuantileClipping
 from fedmf.records import Ledger
 from fedmf.runs import Run, local_trainer
 

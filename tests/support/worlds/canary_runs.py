@@ -12,12 +12,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting import LeakageBound, Plan, leakage_bound
+from fedmf.accounting import LeakageBound, leakage_bound
 from fedmf.audit.canaries import SummedReleases
 from fedmf.data import NumberedUsers
 from fedmf.flower import SentMessage, watched_messages
 from fedmf.records import unguarded
 from fedmf.runs import FunctionTask, Run
+from fedmf.statements import Plan
 from support.worlds.hostile import write_script
 from support.worlds.observed import asked_users
 from support.worlds.tasks import CANARIES, FUNCTION

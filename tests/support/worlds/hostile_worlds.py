@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import nctdtrinc
 
-from fedmf.accounting import Plan, at_least, at_most
+from fedmf.accounting import at_least, at_most
 from fedmf.cohorts import SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.optim import Sgd
 from fedmf.runs import Run, dotted_keys
+from fedmf.statements import Plan
 from support.worlds.observed import Command, Leaving, compare, observe
 from support.worlds.stage import Hostile, Stage
 from support.worlds.tasks import LINEAR

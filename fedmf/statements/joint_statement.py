@@ -8,17 +8,21 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Final
 
-from fedmf.accounting.continuations import JointRecord, continuations_of
-from fedmf.accounting.plan import Plan
-from fedmf.accounting.realised import RealisedPrivacy, realised_privacy
-from fedmf.accounting.recorded import ParticipationRecord
-from fedmf.accounting.statement.header import RunHeader
-from fedmf.accounting.statement.privacy_statement import PrivacyStatement, build_statement
-from fedmf.accounting.statement.text import joint_verdict_lines, up
-from fedmf.accounting.statement.words import REALISED_ASSUMPTION
-from fedmf.accounting.unit import UNITS
-from fedmf.accounting.verdict import Verdict
+from fedmf.accounting import (
+    UNITS,
+    JointRecord,
+    ParticipationRecord,
+    RealisedPrivacy,
+    Verdict,
+    continuations_of,
+    realised_privacy,
+)
 from fedmf.errors import LedgerError
+from fedmf.statements.header import RunHeader
+from fedmf.statements.plan import Plan
+from fedmf.statements.privacy_statement import PrivacyStatement, build_statement
+from fedmf.statements.text import joint_verdict_lines, up
+from fedmf.statements.words import REALISED_ASSUMPTION
 
 _ASSUMPTIONS: Final = (
     "these directories are all continuations of the run that released anything",

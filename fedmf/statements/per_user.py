@@ -8,14 +8,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting.continuations import JointRecord, continuations_of
-from fedmf.accounting.gaussian import adjacency_factor, gaussian_epsilons
-from fedmf.accounting.patterns import distinct_patterns
-from fedmf.accounting.plan import Plan
-from fedmf.accounting.recorded import ParticipationRecord
-from fedmf.accounting.release import RunRelease
-from fedmf.accounting.statement.header import RunHeader
+from fedmf.accounting import (
+    JointRecord,
+    ParticipationRecord,
+    RunRelease,
+    adjacency_factor,
+    continuations_of,
+    distinct_patterns,
+    gaussian_epsilons,
+)
 from fedmf.factorization import Branches
+from fedmf.statements.header import RunHeader
+from fedmf.statements.plan import Plan
 
 #: Relative, of a few operations on doubles.
 _ROUNDING: Final = 2.0**-50

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fedmf.accounting.canaries import canaries_words
-from fedmf.accounting.rounding import at_least, at_most
-from fedmf.accounting.statement.clip_norm_part import clip_norm_words
-from fedmf.accounting.unit import UNITS
+from fedmf.accounting import UNITS, at_least, at_most
+from fedmf.statements.canaries_part import canaries_words
+from fedmf.statements.clip_norm_part import clip_norm_words
 
 _LISTS: Final = (
     ("Assumes", "assumptions"),

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fedmf.accounting.evaluation_plan import EvaluationPlan
-from fedmf.accounting.gaussian import gaussian_mu
-from fedmf.accounting.patterns import PatternTable
-from fedmf.accounting.plan import Plan
-from fedmf.accounting.realised import realised_privacy
-from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary
-from fedmf.accounting.statement.planned import check_sensitivity
+from fedmf.accounting import (
+    ParticipationRecord,
+    ParticipationSummary,
+    PatternTable,
+    gaussian_mu,
+    realised_privacy,
+)
 from fedmf.errors import LedgerError
+from fedmf.parts import EvaluationPlan
+from fedmf.statements.plan import Plan
+from fedmf.statements.planned import check_sensitivity
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fedmf.accounting.amplification import check_run
-from fedmf.accounting.evaluation_plan import EvaluationPlan
-from fedmf.accounting.gaussian import certified_epsilon
-from fedmf.accounting.plan import Plan
+from fedmf.accounting import certified_epsilon, check_run
 from fedmf.errors import LedgerError
+from fedmf.parts import EvaluationPlan
+from fedmf.statements.plan import Plan
 
 
 def claimed_epsilon(plan: Plan, known: float) -> float:

@@ -12,8 +12,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting.gaussian import adjacency_factor, certified_epsilon, certified_sigma
-from fedmf.accounting.release import SumRelease
+from fedmf.accounting import SumRelease, adjacency_factor, certified_epsilon, certified_sigma
 from fedmf.factorization import Mechanism, Sensitivity, factorization_from_dict, query_variances
 from fedmf.participation import Participation
 from fedmf.workload import ToeplitzWorkload, parse_workload

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from scipy.special import ndtr, ndtri
 
-from fedmf.accounting.rounding import at_least
-from fedmf.accounting.unit import UNITS
+from fedmf.accounting import UNITS, at_least
 
 _FALSE_ALARM: Final = 0.05
 #: The relative error of `math.exp`, `scipy.special.ndtr` and the like, with room to spare.

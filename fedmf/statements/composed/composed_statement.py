@@ -11,14 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedmf.accounting.composition.adaptive import odometer_epsilon
-from fedmf.accounting.composition.costs import UserCosts, joined_mu, planned_mu
-from fedmf.accounting.composition.loss_distribution import ComposedLosses, epsilon_of
-from fedmf.accounting.gaussian import gaussian_epsilons
-from fedmf.accounting.rounding import at_least
-from fedmf.accounting.statement import REALISED_ASSUMPTION, joint_verdict_lines
-from fedmf.accounting.unit import UNITS
+from fedmf.accounting import UNITS, at_least, gaussian_epsilons, odometer_epsilon
 from fedmf.errors import LedgerError
+from fedmf.statements.composed.costs import UserCosts, joined_mu, planned_mu
+from fedmf.statements.composed.loss_distribution import ComposedLosses, epsilon_of
+from fedmf.statements.text import joint_verdict_lines
+from fedmf.statements.words import REALISED_ASSUMPTION
 from fedmf.typing import Vector
 from fedmf.version import SOFTWARE
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
-from fedmf.accounting.plan import Plan
-from fedmf.accounting.privacy import PRIVACY
+from fedmf.accounting import PRIVACY
 from fedmf.cohorts import COHORTS, CyclicCohorts
 from fedmf.errors import rebuilding
+from fedmf.statements.plan import Plan
 from fedmf.values import value_of
 from fedmf.version import SOFTWARE
 

@@ -7,10 +7,10 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
-from fedmf.accounting.gaussian import gaussian_figures
-from fedmf.accounting.plan import Plan
-from fedmf.accounting.statement.header import RunHeader
+from fedmf.accounting import gaussian_figures
 from fedmf.participation import Participation
+from fedmf.statements.header import RunHeader
+from fedmf.statements.plan import Plan
 
 #: Of the values of a run, those from which a figure or a sentence of its statement follows.
 _WHOLE: Final = ("privacy", "clipping", "cohorts", "mechanism", "evaluation", "canaries")

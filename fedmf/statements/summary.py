@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fedmf.accounting.rounding import at_most
-from fedmf.accounting.statement.text import headline, up, verdict_lines
-from fedmf.accounting.unit import UNITS
+from fedmf.accounting import UNITS, at_most
+from fedmf.statements.text import headline, up, verdict_lines
 
 #: Lines of a short form.
 _LINES: Final = 12

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
-from fedmf.accounting.composition.costs import AmplifiedCost
-from fedmf.accounting.gaussian import gaussian_epsilon
+from fedmf.accounting import gaussian_epsilon
+from fedmf.statements.composed.costs import AmplifiedCost
 
 
 class ComposedLosses:
@@ -25,7 +25,7 @@ class ComposedLosses:
         Theorem 10. Doroshenko, Ghazi, Kamath, Kumar, Manurangsi (2022), "Connect the Dots". Kairouz, Oh,
         Viswanath (2015), "The Composition Theorem for Differential Privacy", where (ε, δ) alone is known.
 
-    >>> from fedmf.accounting.composition.costs import StatedCost
+    >>> from fedmf.statements.composed.costs import StatedCost
     >>> both = ComposedLosses([StatedCost(1.0, 1e-6)])
     >>> round(both.epsilon_with(0.0, 1e-5), 2), both.epsilon_with(0.0, 1e-7)
     (1.0, inf)

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from fedmf.accounting.rounding import at_least, at_most
-from fedmf.accounting.statement.plain import plain_words
-from fedmf.accounting.statement.text import facts, headline, lists, up, verdict_lines
-from fedmf.accounting.unit import UNITS
+from fedmf.accounting import UNITS, at_least, at_most
+from fedmf.statements.plain import plain_words
+from fedmf.statements.text import facts, headline, lists, up, verdict_lines
 
 TEMPLATE: Final = """\
 <!doctype html>

@@ -10,12 +10,12 @@ from typing import Any, final
 
 import numpy as np
 
-from fedmf.accounting.gaussian import gaussian_mu
-from fedmf.accounting.plan import Plan
-from fedmf.accounting.recorded import ParticipationRecord
-from fedmf.accounting.statement import RunHeader, build_statement, user_privacy
-from fedmf.accounting.verdict import Verdict
+from fedmf.accounting import ParticipationRecord, Verdict, gaussian_mu
 from fedmf.errors import LedgerError
+from fedmf.statements.header import RunHeader
+from fedmf.statements.per_user import user_privacy
+from fedmf.statements.plan import Plan
+from fedmf.statements.privacy_statement import build_statement
 from fedmf.typing import Vector
 
 

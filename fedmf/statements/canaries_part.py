@@ -9,11 +9,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from scipy.special import bdtrc, ndtr, ndtri
 
-from fedmf.accounting.audit_bound import binomial_upper
-from fedmf.accounting.gaussian import gaussian_epsilon, gaussian_mu
-from fedmf.accounting.plan import Plan
-from fedmf.accounting.recorded import ParticipationRecord
-from fedmf.accounting.rounding import at_most
+from fedmf.accounting import ParticipationRecord, at_most, binomial_upper, gaussian_epsilon, gaussian_mu
+from fedmf.statements.plan import Plan
 from fedmf.values import Value, check_whole
 
 #: With which lower bounds of statements hold.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedmf.accounting.plan import Plan
-from fedmf.accounting.recorded import ParticipationRecord
-from fedmf.accounting.rounding import at_least
+from fedmf.accounting import ParticipationRecord, at_least
+from fedmf.statements.plan import Plan
 
 
 def clip_norm_part(plan: Plan, record: ParticipationRecord) -> dict[str, Any]:

@@ -9,28 +9,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedmf.accounting.canaries import canaries_part
-from fedmf.accounting.continuations import JointRecord, LostRounds, continuations_of, lost_rounds
-from fedmf.accounting.gaussian import gaussian_mu, gaussian_rho
-from fedmf.accounting.plan import Plan
-from fedmf.accounting.realised import RealisedPrivacy, realised_privacy
-from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary
-from fedmf.accounting.statement.clip_norm_part import clip_norm_part
-from fedmf.accounting.statement.evaluation_part import (
+from fedmf.accounting import (
+    JointRecord,
+    LostRounds,
+    ParticipationRecord,
+    ParticipationSummary,
+    RealisedPrivacy,
+    Verdict,
+    continuations_of,
+    gaussian_mu,
+    gaussian_rho,
+    lost_rounds,
+    realised_privacy,
+)
+from fedmf.errors import LedgerError
+from fedmf.statements.canaries_part import canaries_part
+from fedmf.statements.clip_norm_part import clip_norm_part
+from fedmf.statements.evaluation_part import (
     EvaluationPart,
     evaluation_part,
     recorded_evaluations,
     unseen_evaluations,
 )
-from fedmf.accounting.statement.header import RunHeader
-from fedmf.accounting.statement.planned import (
-    TOLERANCE,
-    PlannedPrivacy,
-    check_sensitivity,
-    planned_privacy,
-)
-from fedmf.accounting.statement.text import render
-from fedmf.accounting.statement.words import (
+from fedmf.statements.header import RunHeader
+from fedmf.statements.plan import Plan
+from fedmf.statements.planned import TOLERANCE, PlannedPrivacy, check_sensitivity, planned_privacy
+from fedmf.statements.text import render
+from fedmf.statements.words import (
     ASSUMPTIONS,
     FOLLOWING_NORM,
     INEXACT_GROUPS,
@@ -50,8 +55,6 @@ from fedmf.accounting.statement.words import (
     SHARED_WORKERS,
     TRUST,
 )
-from fedmf.accounting.verdict import Verdict
-from fedmf.errors import LedgerError
 from fedmf.version import SOFTWARE
 
 

@@ -10,21 +10,24 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self
 
-from fedmf.accounting.amplification import CohortLaw, RunAmplification, zero_out_budget
-from fedmf.accounting.clip_norms import CLIPPINGS, Clipping, FixedClipping
-from fedmf.accounting.evaluation_plan import EvaluationPlan, joint_multiplier
-from fedmf.accounting.gaussian import adjacency_factor, gaussian_epsilon
-from fedmf.accounting.privacy import DifferentialPrivacy, Privacy
-from fedmf.accounting.release import (
+from fedmf.accounting import (
+    CohortLaw,
+    DifferentialPrivacy,
     PairRelease,
+    Privacy,
     RoundedRelease,
+    RunAmplification,
     RunRelease,
     SecondStream,
     SumRelease,
+    adjacency_factor,
+    gaussian_epsilon,
+    zero_out_budget,
 )
 from fedmf.cohorts import Cohorts, SampledCohorts
 from fedmf.factorization import Mechanism, Sensitivity, factorization_from_dict
 from fedmf.participation import Participation
+from fedmf.parts import CLIPPINGS, Clipping, EvaluationPlan, FixedClipping, joint_multiplier
 from fedmf.values import value_of
 
 _FIXED: Final = FixedClipping()
