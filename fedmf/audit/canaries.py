@@ -202,7 +202,7 @@ def _observe(
                 total.add_updates(rows)
             users = [names[i] for i in present]
         after = server.release(total, users).double().numpy()
-        scale = plan.privacy.clip_norm / norm * plan.clipping.unit(norm)  # noise goes with the clip norm
+        scale = plan.privacy.clip_norm / norm * plan.unit(norm)  # noise goes with the clip norm
         statistic += weights[t] * scale * (after - before) * plan.cohorts.size
         before = after
         on_round()

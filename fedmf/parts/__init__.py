@@ -12,17 +12,29 @@ if TYPE_CHECKING:
         joint_multiplier,
         shared_multipliers,
     )
+    from fedmf.parts.kinds import ALWAYS, PARTS, parts_from, stated
+    from fedmf.parts.part import LivePart, Part, Setting, Stage, check_shares, update_factor
 else:
     __getattr__ = lazily(__name__)
 
 __all__ = [
+    "ALWAYS",
     "CLIPPINGS",
+    "PARTS",
     "Clipping",
     "EvaluationPlan",
     "FixedClipping",
+    "LivePart",
     "NormCourse",
+    "Part",
     "QuantileClipping",
+    "Setting",
+    "Stage",
+    "check_shares",
     "evaluation_count",
     "joint_multiplier",
+    "parts_from",
     "shared_multipliers",
+    "stated",
+    "update_factor",
 ]

@@ -10,7 +10,6 @@ from fedmf.lazy import lazily
 if TYPE_CHECKING:
     from fedmf.runs.budget import UserBudgets, within_total
     from fedmf.runs.canaries import CanaryFinding, canary_finding
-    from fedmf.runs.clip_norm import clipped_sums, local_trainer
     from fedmf.runs.cost_estimate import dry_run, seconds_of_a_round
     from fedmf.runs.directory import FAILURES, RunDirectory
     from fedmf.runs.evaluation import (
@@ -79,6 +78,7 @@ if TYPE_CHECKING:
     from fedmf.runs.run import Run, difference
     from fedmf.runs.server import PrivateServer
     from fedmf.runs.session import Session
+    from fedmf.runs.sums import clipped_sums, local_trainer
     from fedmf.runs.tables import Scalar, dotted_keys, load_run, parse_assignments, render_toml, run_of
 else:
     __getattr__ = lazily(__name__)

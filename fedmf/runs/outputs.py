@@ -7,11 +7,11 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from fedmf.accounting import Fault
 from fedmf.errors import ConfigError
-from fedmf.parts import Clipping, FixedClipping
+from fedmf.parts import Part
 from fedmf.records import write_durably
 from fedmf.runs.evaluation import Evaluation, NotPrivateEvaluation, PrivateEvaluation, private_columns
 from fedmf.runs.recorded import opened_evidence
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from fedmf.training import Metric, Task
 
 
-_FIXED: Final = FixedClipping()
 METRICS, PICTURE = "metrics.parquet", "learning-curve.png"
 STATEMENT, STATEMENT_TEXT, STATEMENT_PAGE = "statement.json", "statement.txt", "statement.html"
 
@@ -51,11 +50,11 @@ def central(metric: str, dataset: FederatedDataset) -> str:
     return f"{metric}_not_private" if dataset.test_owner == "training users" else metric
 
 
-def metric_columns(task: Task, evaluation: Evaluation, clipping: Clipping = _FIXED) -> list[str]:
+def metric_columns(task: Task, evaluation: Evaluation, parts: Sequence[Part] = ()) -> list[str]:
     """The columns of a run's metrics table, in their order."""
     names = ["loss", *(metric.name for metric in task.metrics)]
     columns = [*(central(name, task.dataset) for name in names), "epsilon"]
-    columns += ["clip_norm"] if clipping.adapts else []
+    columns += [column for part in parts for column in part.columns]
     if isinstance(evaluation, NotPrivateEvaluation):
         columns += map(not_private, names)
     if isinstance(evaluation, PrivateEvaluation):
@@ -81,7 +80,7 @@ def write_metrics(path: Path, rows: Mapping[int, Mapping[str, Any]], columns: Se
 
     ``round`` counts released rounds, so round 0 is the initial model. epsilon is what the worst allowed
     user has spent by then (`Plan.epsilon_after`); it is missing in a run without privacy, as is whatever a
-    row does not have. clip_norm, where it adapts, is that of the next round's updates.
+    row does not have.
     """
     import pandas as pd
 

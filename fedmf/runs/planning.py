@@ -24,6 +24,7 @@ from fedmf.cohorts import SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Mechanism, Sensitivity
 from fedmf.participation import Participation
+from fedmf.parts import Setting
 from fedmf.runs.canaries import check_room
 from fedmf.runs.evaluation import PrivateEvaluation, Ranges, shared_plan
 from fedmf.statements import Plan
@@ -80,7 +81,7 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
             second,
             _inflation(run, mechanism, noise_multiplier * sensitivity.value, dimension),
             evaluation,
-            run.clipping,
+            run.parts,
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None
@@ -102,11 +103,12 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
 def _streams(run: Run, optimizer: ServerOptimizer) -> tuple[Mechanism, SecondStream | None]:
     """C, or C₁ and the second stream."""
     if optimizer.second_moment is not None:
-        if run.clipping.adapts:
-            raise ConfigError(
-                f"clipping must be 'fixed' for an optimizer that needs a second moment; got "
-                f"{run.clipping.kind!r}. No theorem covers features of updates whose clip norm moves."
-            )
+        setting = Setting(run.privacy.counts_sampling, paired=True, stored_as=run.noise.storage.dtype)
+        try:
+            for part in run.parts:
+                part.check(setting)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         from fedmf.runs.pair_plan import paired_streams  # readers of records load no framework
 
         return paired_streams(run, optimizer.second_moment, optimizer.second_form)

@@ -14,7 +14,7 @@ from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
 from fedmf.optim import ChosenOptimizer, OwnOptimizer, ServerOptimizer, Sgd, chosen
 from fedmf.participation import Participation
-from fedmf.parts import CLIPPINGS, Clipping, FixedClipping
+from fedmf.parts import Clipping, FixedClipping, Part, Setting, check_shares, parts_from
 from fedmf.runs.canaries import check_canaries
 from fedmf.runs.evaluation import (
     EVALUATIONS,
@@ -67,6 +67,7 @@ class Run:
         execution: messages, workers, limits.
         evaluation: on what released models are evaluated beside the central test part.
         clipping: whether the clip norm of the privacy asked for stays, or is only that of the first round.
+        beside: what else is released under the same ε.
         canaries: how many simulated users are in the sums, so that the run audits itself.
 
     Raises:
@@ -89,6 +90,7 @@ class Run:
     evaluation: Evaluation = field(default_factory=CentralEvaluation)
     clipping: Clipping = field(default_factory=FixedClipping)
     canaries: Canaries = field(default_factory=Canaries)
+    beside: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -120,7 +122,10 @@ class Run:
             )
         if self.is_private:
             check_unit(self.task_source, self.privacy)
-        self.clipping.check_setting(self.privacy.counts_sampling, self.noise.storage.dtype)
+        setting = Setting(self.privacy.counts_sampling, paired=False, stored_as=self.noise.storage.dtype)
+        check_shares(self.parts)
+        for part in self.parts:
+            part.check(setting)
         check_canaries(self)
         self.cohorts.schedule(self.task_source.users, self.participation, secret_seed=0)  # only to check it
         self.optimizer_source.workload(n)  # only to check that its schedule fits the horizon
@@ -165,6 +170,11 @@ class Run:
         return released(rounds) if name == "auto" else parse_workload(name, rounds)
 
     @property
+    def parts(self) -> tuple[Part, ...]:
+        """What is released beside the model, and how updates are clipped."""
+        return self.clipping, *self.beside
+
+    @property
     def given_objects(self) -> tuple[Task | None, ServerOptimizer | None]:
         """Task and optimizer, where they were given as objects of the user's own."""
         made = self.optimizer_source
@@ -191,7 +201,7 @@ class Run:
             "local": self.local.to_dict(),
             "execution": self.execution.to_dict(),
             "evaluation": self.evaluation.to_dict(),
-            "clipping": self.clipping.to_dict(),
+            **{part.name: part.to_dict() for part in self.parts},
             **({"canaries": self.canaries.to_dict()} if self.canaries.count else {}),
         }
 
@@ -210,6 +220,8 @@ class Run:
             ConfigError: an object of the user's own is missing or another one.
             ValueError: values of another version, or out of range.
         """
+        clipping, *beside = parts_from(values)
+        assert isinstance(clipping, Clipping)
         return cls(
             task=task_of(values["task"], task),
             cohorts=value_of(COHORTS, values["cohorts"]),
@@ -219,7 +231,8 @@ class Run:
             local=value_of(_LOCAL, values["local"]),
             execution=value_of(_EXECUTION, values["execution"]),
             evaluation=value_of(EVALUATIONS, values["evaluation"]),
-            clipping=value_of(CLIPPINGS, values["clipping"]),
+            clipping=clipping,
+            beside=tuple(beside),
             canaries=value_of(_CANARIES, values["canaries"]) if "canaries" in values else Canaries(),
         )
 

@@ -13,12 +13,12 @@ from torch import Tensor
 from fedmf.errors import HorizonExceededError
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, KeySchedule, NoiseStorage
 from fedmf.optim import RoundRelease, ServerOptimizer, ServerPass
-from fedmf.parts import NormCourse
+from fedmf.parts import LivePart, Stage
 from fedmf.runs.canaries import CanaryTeam
-from fedmf.runs.clip_norm import QuantileRelease, sums_for
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.recorded import PhaseTimes
 from fedmf.runs.releases import Made, RoundUnderWay, SecondMomentRelease
+from fedmf.runs.sums import sums_for
 from fedmf.statements import Plan
 from fedmf.training import FixedPointSum
 
@@ -34,10 +34,11 @@ class PrivateServer:
 
         u_t = (G_t + ζ·σ·sens(C)·[C⁻¹z]_t) / m,        θ_{t+1} = optimizer(θ_t, u_t),
 
-    with m the planned cohort size, however many users replied. Where ζ adapts (`QuantileRelease`) it is ζ_t,
-    and u_t may be in units of it. An optimizer that needs a second moment gets one with noise of its own
-    (`SecondMomentRelease`). The new model, the optimizer state and the participations are committed to the
-    ledger in one durable step before ``release`` returns.
+    with m the planned cohort size, however many users replied. Where a part moves ζ it is ζ_t, and u_t may
+    be in units of it. Each part of the plan releases what it sums with noise of its own. An optimizer that
+    needs a second moment gets one with noise of its own (`SecondMomentRelease`). The new model, the
+    optimizer state and the participations are committed to the ledger in one durable step before
+    ``release`` returns.
 
     Args:
         plan: the calibrated mechanism.
@@ -90,8 +91,16 @@ class PrivateServer:
         self._under_way = RoundUnderWay(directory, self._adopt, self.times)
         self.keys = KeySchedule.of_record(directory.key, directory.ledger, self._t)
         self._noise = self._noise_stream(initial.numel(), storage or NoiseStorage())
-        self.sums = sums_for(optimizer, initial.numel(), plan.privacy.clip_norm, plan.clipping)
-        self._quantile = QuantileRelease(plan, self.keys) if plan.clipping.adapts else None
+        self.sums = sums_for(optimizer, initial.numel(), plan.privacy.clip_norm, plan.parts)
+        stage = Stage(
+            plan.mechanism.factorization,
+            plan.cohorts.size,
+            plan.privacy.clip_norm,
+            plan.relative_noise_std,
+            self.keys,
+        )
+        opened = [part.open(stage) for part in plan.parts]
+        self._parts: list[LivePart] = [part for part in opened if part is not None]
         moment = optimizer.second_moment
         self._second = (
             None
@@ -103,13 +112,13 @@ class PrivateServer:
             self._parameters = initial.to(self.device)
             self._state: Mapping[str, Tensor] = self._optimizer.init(self._parameters)
             if checkpoint_every > 1:
-                directory.keep_initial(self._parameters, self._state, self._noise_state(self.course))
+                directory.keep_initial(self._parameters, self._state, self._noise_state(self._part_states()))
         else:
             _, parameters, state, noise = restored
             self._check_noise(noise)
-            if self._quantile is not None:
-                self._quantile.load_state(noise["clipping"])
-                self.sums = self.sums.at(self._quantile.course.norm)
+            for part in self._parts:
+                part.load_state(noise[part.name])
+                self.sums = self.sums.at(part.clip_norm)
             self.lost = self._lost_rounds(noise)
             self._parameters = parameters.to(self.device)
             self._state = {name: value.to(self.device) for name, value in state.items()}
@@ -174,10 +183,13 @@ class PrivateServer:
         """n, the number of rounds that can ever be released."""
         return self.plan.participation.rounds
 
-    @property
-    def course(self) -> NormCourse | None:
-        """What ζ did so far, where it adapts."""
-        return None if self._quantile is None else self._quantile.course
+    def noted(self) -> dict[str, float]:
+        """What the parts of the run released last, by their columns of the metrics table."""
+        return {name: value for part in self._parts for name, value in part.noted().items()}
+
+    def _part_states(self) -> dict[str, Mapping[str, Any]]:
+        """What each part needs for the next round."""
+        return {part.name: part.state for part in self._parts}
 
     @property
     def clip_norm(self) -> float:
@@ -223,7 +235,7 @@ class PrivateServer:
         Raises:
             Exception: as `release`; what the commit itself raises comes from `settle`.
         """
-        if self.plan.clipping.adapts:
+        if any(part.moves_clip_norm for part in self.plan.parts):
             self.release(total, users)
             return
         self._check(total, users)
@@ -252,8 +264,9 @@ class PrivateServer:
 
     def _adopt(self, made: Made) -> None:
         self._t, self._parameters, self._state = made.t + 1, made.parameters, made.state
-        if self._quantile is not None and made.course is not None:
-            self._quantile.course, self.sums = made.course, self.sums.at(made.course.norm)
+        for part in self._parts:
+            part.state = made.parts[part.name]
+            self.sums = self.sums.at(part.clip_norm)
 
     def require_right(self) -> None:
         """Raise LedgerError if a release before did not end well: this process may release nothing more."""
@@ -283,17 +296,17 @@ class PrivateServer:
         team = self._canaries
         with self.times.measure(self._t + 1, "noise and step"):
             parameters, state, mean = self._stepped(total if team is None else team.join(self._t, total))
-        course = None if self._quantile is None else self._quantile.after(self._t, total)
-        commit = self._commit(users, parameters, state, course)
+        parts = {part.name: part.after(self._t, total) for part in self._parts}
+        commit = self._commit(users, parameters, state, parts)
         if team is not None:
             row = team.seen(self._t, self._optimizer, (self._parameters, self._state), parameters, mean)
             commit = partial(team.keep, self._t, row, commit)
-        return Made(self._t, parameters, state, course, commit)
+        return Made(self._t, parameters, state, parts, commit)
 
     def _stepped(self, total: FixedPointSum) -> tuple[Tensor, Mapping[str, Tensor], Tensor | None]:
         """θ_{t+1}, the optimizer's state after its step on sums and noise divided by m, and its argument."""
         rule, t = self._optimizer, self._t
-        m = self.plan.cohorts.size * self.plan.clipping.unit(self.clip_norm)
+        m = self.plan.cohorts.size * self.plan.unit(self.clip_norm)
         std = self.plan.noise_std_at(self.clip_norm)
         whole = ServerPass(self._noise, m, std)
         if ServerPass.steps(rule, self._parameters):
@@ -304,13 +317,13 @@ class PrivateServer:
         release = RoundRelease(mean, variance, *second)
         return *rule.step(t, self._parameters, release, self._state), mean
 
-    def _noise_state(self, course: NormCourse | None = None) -> dict[str, Any]:
-        """Where each stream of noise stands, and ζ after a round."""
+    def _noise_state(self, parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """Where each stream of noise stands, and the parts after a round."""
         state = self._noise.state_dict()
         if self._second is not None:
             state["second"] = self._second.state_dict()
-        if self._quantile is not None and course is not None:
-            state["clipping"] = self._quantile.state_dict(course)
+        for part in self._parts:
+            state[part.name] = part.state_dict(parts[part.name])
         return state
 
     def _commit(
@@ -318,12 +331,12 @@ class PrivateServer:
         users: Sequence[str],
         parameters: Tensor,
         state: Mapping[str, Tensor],
-        course: NormCourse | None,
+        parts: Mapping[str, Mapping[str, Any]],
     ) -> Callable[[], None]:
         """What makes the round final; its state is kept if it is due or nothing may follow."""
         released, users = self._t + 1, list(users)
         last = released in (self.plan.allowed_rounds, self.horizon)
         if last or released % self._checkpoint_every == 0:
-            noise = self._noise_state(course)
+            noise = self._noise_state(parts)
             return partial(self.directory.commit, self._t, users, parameters, state, noise)
         return partial(self.directory.commit_row, self._t, users)

@@ -225,8 +225,8 @@ class Session:
             with self.server.times.measure(t, "evaluation"):
                 epsilon, values = self._epsilon_after(t), self.task.evaluate(self.server.parameters)
             row = {central(name, dataset): value for name, value in values.items()}
-            norm = {} if self.server.course is None else {"clip_norm": self.server.clip_norm}
-            self._keep(t, {**row, "epsilon": epsilon if math.isfinite(epsilon) else None, **norm})
+            told = {"epsilon": epsilon if math.isfinite(epsilon) else None, **self.server.noted()}
+            self._keep(t, {**row, **told})
         self._keep_estimates()
         if federated and t in self.metrics and not federated.keys() <= self.metrics[t].keys():
             self._keep(t, {**self.metrics[t], **federated})
@@ -262,7 +262,7 @@ class Session:
         """
         self._keep_estimates()
         self.server.times.write(self.directory.path)
-        columns = metric_columns(self.task, self.run.evaluation, self.run.clipping)
+        columns = metric_columns(self.task, self.run.evaluation, self.run.parts)
         try:
             write_metrics(self.directory.path, self.metrics, columns)
             write_statement(self.directory.path, self.statement())

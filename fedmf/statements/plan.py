@@ -27,10 +27,19 @@ from fedmf.accounting import (
 from fedmf.cohorts import Cohorts, SampledCohorts
 from fedmf.factorization import Mechanism, Sensitivity, factorization_from_dict
 from fedmf.participation import Participation
-from fedmf.parts import CLIPPINGS, Clipping, EvaluationPlan, FixedClipping, joint_multiplier
-from fedmf.values import value_of
+from fedmf.parts import (
+    PARTS,
+    EvaluationPlan,
+    FixedClipping,
+    Part,
+    Setting,
+    check_shares,
+    joint_multiplier,
+    parts_from,
+    update_factor,
+)
 
-_FIXED: Final = FixedClipping()
+_FIXED: Final = (FixedClipping(),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +64,7 @@ class Plan:
             stored of it is rounded; see `RoundedRelease`.
         evaluation: the second stream of sums, of private evaluations on users' own examples, whose μ² adds to
             that of training (docs/evaluation.md); None without one.
-        clipping: how the clip norm of a round comes about (docs/adaptive-clipping.md).
+        parts: what else is released, and how the clip norm of a round comes about.
 
     Raises:
         ValueError: a value out of its range, or a claim that no theorem covers.
@@ -72,7 +81,7 @@ class Plan:
     second: SecondStream | None = None
     inflation: float = 1.0
     evaluation: EvaluationPlan | None = None
-    clipping: Clipping = _FIXED
+    parts: tuple[Part, ...] = _FIXED
 
     def __post_init__(self) -> None:
         if isinstance(self.users, bool) or not isinstance(self.users, int) or self.users < self.cohorts.size:
@@ -110,11 +119,11 @@ class Plan:
         if self.evaluation is not None:
             amplified, noisy = self.amplification is not None, self.noise_multiplier > 0
             self.evaluation.check_beside(self.participation.rounds, self.users, amplified, noisy)
-        if self.clipping.adapts and (self.amplification or self.second or self.inflation > 1):
-            raise ValueError(
-                f"clipping must be 'fixed' with amplification, a second moment or rounded noise; got "
-                f"{self.clipping.kind!r}. No theorem covers them together."
-            )
+        stored_as = "float64" if self.inflation == 1 else "rounded"
+        setting = Setting(self.amplification is not None, self.second is not None, stored_as)
+        check_shares(self.parts)
+        for part in self.parts:
+            part.check(setting)
 
     @property
     def release(self) -> RunRelease:
@@ -140,9 +149,13 @@ class Plan:
         """τ₁, absolute standard deviation of the z that enter the sum; where ζ adapts, that of round 0."""
         return self.noise_std_at(self.privacy.clip_norm)
 
+    def unit(self, clip_norm: float) -> float:
+        """In what unit the server sees the mean of updates clipped to this norm."""
+        return math.prod(part.unit(clip_norm) for part in self.parts)
+
     def noise_std_at(self, clip_norm: float) -> float:
         """The same for rounds whose updates are clipped to ζ_t."""
-        factor = adjacency_factor(self.privacy.adjacency) * self.clipping.update_factor
+        factor = adjacency_factor(self.privacy.adjacency) * update_factor(self.parts)
         return clip_norm * self.noise_multiplier * self.sensitivity.value * factor
 
     @property
@@ -284,7 +297,7 @@ class Plan:
             "inflation": self.inflation,
             "amplification": None if self.amplification is None else self.amplification.to_dict(),
             "evaluation": None if self.evaluation is None else self.evaluation.to_dict(),
-            "clipping": self.clipping.to_dict(),
+            **{part.name: part.to_dict() for part in self.parts},
         }
 
     @classmethod
@@ -315,9 +328,9 @@ class Plan:
                 sensitivity=Sensitivity(**given.pop("sensitivity")),
                 amplification=None if amplification is None else RunAmplification.from_dict(amplification),
                 evaluation=None if evaluation is None else EvaluationPlan.from_dict(evaluation),
-                clipping=value_of(CLIPPINGS, given.pop("clipping")),
+                parts=parts_from(values),
                 second=None if len(streams) == 1 else SecondStream.from_dict(streams[1]),
-                **given,
+                **{name: value for name, value in given.items() if name not in PARTS},
             )
         except (KeyError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"

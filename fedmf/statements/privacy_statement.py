@@ -24,7 +24,6 @@ from fedmf.accounting import (
 )
 from fedmf.errors import LedgerError
 from fedmf.statements.canaries_part import canaries_part
-from fedmf.statements.clip_norm_part import clip_norm_part
 from fedmf.statements.evaluation_part import (
     EvaluationPart,
     evaluation_part,
@@ -37,7 +36,6 @@ from fedmf.statements.planned import TOLERANCE, PlannedPrivacy, check_sensitivit
 from fedmf.statements.text import render
 from fedmf.statements.words import (
     ASSUMPTIONS,
-    FOLLOWING_NORM,
     INEXACT_GROUPS,
     LOST_ROUNDS,
     NOT_COVERED,
@@ -71,7 +69,7 @@ class PrivacyStatement:
         patterns: how many different patterns of rounds there are.
         evaluation: what private evaluations are part of all this; None without any.
         lost: what was released after backups from which the run went on; all of it is counted.
-        clipping: the rule of the clip norm, and what it did.
+        parts: what each part of the run says, by its name.
         canaries: how many there are and what they showed; None without any.
         verdict: of whoever opened the records, whether they are all that was released; None if they were
             not asked, as while the run goes on.
@@ -85,7 +83,7 @@ class PrivacyStatement:
     patterns: int
     evaluation: EvaluationPart | None = None
     lost: tuple[LostRounds, ...] = ()
-    clipping: Mapping[str, Any] = field(default_factory=dict)
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     canaries: Mapping[str, Any] | None = None
     verdict: Verdict | None = None
     stated_by: str = SOFTWARE
@@ -122,7 +120,7 @@ class PrivacyStatement:
             "users_participated": recorded.users,
             "cohort_size": plan.cohorts.size,
             "clip_norm": plan.privacy.clip_norm,
-            "clipping": dict(self.clipping),
+            **{name: dict(facts) for name, facts in self.parts.items()},
             "canaries": None if self.canaries is None else dict(self.canaries),
             "noise_multiplier": plan.noise_multiplier,
             "sensitivity": plan.sensitivity.value,
@@ -182,7 +180,7 @@ class PrivacyStatement:
             *([ROUNDED_STORAGE] if header.plan.inflation > 1 else []),
             REALISED_ASSUMPTION,
             *([LOST_ROUNDS] if self.lost else []),
-            *([FOLLOWING_NORM] if header.plan.clipping.adapts else []),
+            *(text for part in header.plan.parts for text in part.assumptions),
         ]
 
     def public(self) -> dict[str, Any]:
@@ -193,9 +191,7 @@ class PrivacyStatement:
         """
         left_out = {*REALISED, "not_private", "records"}
         kept = {name: value for name, value in self.to_dict().items() if name not in left_out}
-        kept["clipping"] = (
-            self.header.plan.clipping.to_dict()
-        )  # the rule alone: norms do not follow from a plan
+        kept |= _chosen(self.header.plan)  # what a part released does not follow from a plan
         kept["canaries"] = canaries_part(self.header.run, self.header.plan)
         realised = self.header.plan.privacy.unit.say(REALISED_ASSUMPTION)
         for name, text in (("assumptions", realised), ("not_covered", REALISED_NOT_COVERED)):
@@ -243,7 +239,9 @@ def build_statement(
     evaluated = recorded_evaluations(plan, evaluations)
     with record.snapshot():
         recorded = record.replay()
-        lost, clipping = tuple(lost_rounds(record)), clip_norm_part(plan, record)
+        lost, noted = tuple(lost_rounds(record)), any(part.columns for part in plan.parts)
+        metrics = record.metrics() if noted else {}
+        parts = {part.name: part.facts(metrics) for part in plan.parts}
         canaries = canaries_part(header.run, plan, record)
         patterns, released = record.patterns(), recorded.rounds
         if lost:
@@ -272,7 +270,7 @@ def build_statement(
             "run's records contradict its plan; no privacy statement is made."
         )
     return PrivacyStatement(
-        header, recorded, planned, realised, patterns.patterns, part, lost, clipping, canaries
+        header, recorded, planned, realised, patterns.patterns, part, lost, parts, canaries
     )
 
 
@@ -305,8 +303,13 @@ def planned_statement(
     planned = planned_privacy(plan, rounds, [entry.released for entry in lost])
     part = evaluation_part(plan, unseen_evaluations(plan, evaluations), rounds)
     recorded = ParticipationSummary(rounds, 0, 0, 0, 0, None, 0)
-    rule, canaries = plan.clipping.to_dict(), canaries_part(header.run, plan)
-    return PrivacyStatement(header, recorded, planned, realised, 0, part, lost, rule, canaries)
+    canaries = canaries_part(header.run, plan)
+    return PrivacyStatement(header, recorded, planned, realised, 0, part, lost, _chosen(plan), canaries)
+
+
+def _chosen(plan: Plan) -> dict[str, dict[str, Any]]:
+    """The parts of a run as they were chosen."""
+    return {part.name: part.to_dict() for part in plan.parts}
 
 
 def _second_moment(plan: Plan) -> dict[str, Any] | None:

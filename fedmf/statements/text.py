@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fedmf.accounting import UNITS, at_least, at_most
+from fedmf.parts import stated
 from fedmf.statements.canaries_part import canaries_words
-from fedmf.statements.clip_norm_part import clip_norm_words
 
 _LISTS: Final = (
     ("Assumes", "assumptions"),
@@ -85,12 +85,11 @@ def facts(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     amplified, so_far = s["amplification"], s["epsilon_planned_so_far"]
-    clip_norm, which = clip_norm_words(s)
     optional: list[tuple[str, str, Any]] = [
         ("  cohorts known", f"{up(s['epsilon_planned_known_cohorts'])} for all rounds", amplified),
         ("epsilon so far", f"{up(so_far)} allowed by the plan", None if so_far is None else True),
     ]
-    return [
+    rows = [
         ("epsilon planned", f"{up(s['epsilon_planned'])} for all {s['rounds']} rounds"),
         *((name, value) for name, value, shown in optional if shown is not None),
         ("delta", up(s["delta"])),
@@ -105,21 +104,24 @@ def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("separation", f"at least {s['min_separation']} planned"),
         ("sampling", s["sampling"]),
         (UNITS[s["unit"]].plural, f"{s['users']}, {s['cohort_size']} planned a round"),
-        ("clip norm", clip_norm),
+        ("clip norm", at_least(s["clip_norm"])),
         ("noise multiplier", f"{_level(s['noise_multiplier'])} per unit sensitivity"),
         (
             "sensitivity",
             f"{up(s['sensitivity'])} ({s['sensitivity_kind'].replace('_', ' ')}: {s['sensitivity_case']})",
         ),
-        ("noise", f"standard deviation {_noise(s)} on the sum, before correlation{which}"),
+        ("noise", f"standard deviation {_noise(s)} on the sum, before correlation"),
         *([] if amplified is None else [("accountant", _accountant(amplified))]),
         *([] if s["second_moment"] is None else [("second moment", _second_moment(s["second_moment"]))]),
         *([] if s["evaluation"] is None else [("evaluation", _evaluation(s["evaluation"], s["unit"]))]),
         *([] if s["canaries"] is None else [("canaries", canaries_words(s["canaries"]))]),
+        *(line for part, said in stated(s) for line in part.lines(said)),
         ("noise key", s["noise_key"]),
         ("trust", s["trust"]),
         ("software", s["software"]),
     ]
+    remarks = [part.remarks(said) for part, said in stated(s)]
+    return [(name, "".join([value, *(said.get(name, "") for said in remarks)])) for name, value in rows]
 
 
 def _realised(s: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -54,10 +54,6 @@ REALISED_NOT_COVERED: Final = (
     "realised figures in this statement are computed from the record of participation without noise: they "
     "are for the operator, and what may be published is what fedmf account --publish writes"
 )
-FOLLOWING_NORM: Final = (
-    "the clip norm of a round was computed from released figures alone: epsilon is that of a fixed clip "
-    "norm, whatever the clip norm did, and what it did may be public as the models are"
-)
 ASSUMPTIONS: Final = (
     "every {one}'s update was clipped to the clip norm before it was summed",
     "one {one}'s data change that {one}'s own contribution and nothing else: not which other {many}' updates "

@@ -153,7 +153,7 @@ def released_noise(run: Run) -> dict[str, float]:
     steps = velocity.copy()
     steps[1:] -= optimizer["momentum"] * velocity[:-1]
     zeta = np.array(norms)
-    unit = np.array([plan.clipping.unit(norm) for norm in norms])
+    unit = np.array([plan.unit(norm) for norm in norms])
     noise = (steps * plan.cohorts.size * unit[:, None] - np.stack(sums)) / unit[:, None]
     inverse = np.linalg.inv(plan.mechanism.factorization.materialize())
     level = plan.noise_std_at(1.0) * zeta / unit

@@ -32,7 +32,8 @@ def unchecked(row: Any, origin: Any, factor: Any, sign: Any, into: Any) -> bool:
     for i in range(row.size):
         x = row[i] if origin is None else row[i] - origin[i]
         into.total[i] += np.int64(np.float64(x) * factor)
-    into.signs[0] += sign
+    into.signs[into.stayed[0]] = sign
+    into.stayed[0] += 1
     if into.second.size > 0:
         _add_features(row, origin, factor, into)
     return True

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from fedmf.data import InMemoryDataset
 from fedmf.moments import BlockEnergies, DiagonalMoment
-from fedmf.training import ClippedSums, FixedPointSum, LocalSGD, Task, classification
+from fedmf.training import SIGNS, ClippedSums, FixedPointSum, LocalSGD, Task, classification
 from fedmf.training.barrier import Failures, silent
 from fedmf.training.clipping import ClippedRows, kernel
 from fedmf.training.fused import FusedProgram
@@ -216,7 +216,8 @@ def added(
     received = None if program is None else program.received(origin)
     for group in trainer._groups(task.dataset.user_ids, 0, Failures()):
         moment = [None, None, DiagonalMoment(d), BlockEnergies([1, d - 1])][int(rng.integers(4))]
-        sums = ClippedSums(d, drawn_norm(rng, scale), moment, counted=moment is None and rng.random() < 0.5)
+        zeta, counted = drawn_norm(rng, scale), moment is None and rng.random() < 0.5
+        sums = ClippedSums(d, zeta, moment, (SIGNS,) if counted else ())
         models = origin[:0] if received is not None else trainer._models(origin, group, Failures())
         total, seen, parts = sums.empty(), np.zeros((len(group) + 1, d), np.int64), {}
         for user in range(len(group)):

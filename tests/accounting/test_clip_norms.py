@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -16,8 +18,8 @@ from fedmf.factorization import Factorization, cgd, identity
 from fedmf.factorization.matrices.toeplitz import Toeplitz
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Adjacency, Participation
-from fedmf.parts import NormCourse, QuantileClipping
-from fedmf.training import CountedSum
+from fedmf.parts import NormCourse, Part, QuantileClipping, check_shares, update_factor
+from fedmf.training import SIGNS, FixedPointSum
 
 NORMS = (0.01, 0.3, 7.0)
 #: What a user may send: nothing, vectors shorter and longer than any norm, not a number.
@@ -34,12 +36,12 @@ def entries(rule: QuantileClipping, price: float) -> np.ndarray:
         rule: of the clip norm.
         price: 1 for a as the rule has it, 0 for a = 1.
     """
-    a, b = 1 / rule.update_factor if price else 1.0, 1 / rule.sign_factor
+    a, b = 1 / update_factor([rule]) if price else 1.0, 1 / rule.own_factor
     rows = []
     for zeta, sent in itertools.product(NORMS, SENT):
-        total = CountedSum(2, zeta)
+        total = FixedPointSum(2, zeta, statistics=[SIGNS])
         total.add_updates(torch.tensor([sent], dtype=torch.float32))
-        rows.append([*(a * total.fixed_point.double().numpy() * 2.0**-40), b * total.signs])
+        rows.append([*(a * total.fixed_point.double().numpy() * 2.0**-40), b * total.told(SIGNS)])
     return np.unique(np.array(rows), axis=0)
 
 
@@ -85,7 +87,7 @@ def test_no_choice_of_norms_and_updates_moves_the_release_by_more_than_the_sensi
 @pytest.mark.parametrize("share", [1e-9, 0.02, 0.3, 0.999])
 def test_the_prices_are_rounded_in_the_safe_direction(share: float) -> None:
     rule = QuantileClipping(share=share)
-    a, b = Fraction(rule.update_factor), Fraction(rule.sign_factor)
+    a, b = Fraction(update_factor([rule])), Fraction(rule.own_factor)
     assert 1 / a**2 + 1 / b**2 <= 1
     assert 1 / a**2 + 1 / b**2 >= 1 - Fraction(1, 10**12)
 
@@ -171,3 +173,27 @@ def test_noise_however_large_keeps_the_norm_positive_and_finite() -> None:
     for t in range(50):
         course = course.after(t, -1e9, rule)
     assert course.norm == pytest.approx(0.3 * 2.0**20)
+
+
+def test_parts_share_one_budget_and_none_goes_by_two_names() -> None:
+    """a² + Σ b_i² ≤ 1 for every number of parts; nothing left for updates, or one name twice, is refused."""
+
+    @dataclass(frozen=True)
+    class Other(Part):
+        kind: ClassVar[str] = "other"
+        name: ClassVar[str] = "other"
+        of_all: float = 0.3
+
+        @property
+        def share(self) -> float:
+            return self.of_all
+
+    for shares in [(0.02, 0.3), (1e-9, 1 - 1e-6), (0.5, 0.49)]:
+        parts = [QuantileClipping(share=shares[0]), Other(shares[1])]
+        check_shares(parts)
+        factors = [update_factor(parts), *(part.own_factor for part in parts)]
+        left = sum(1 / Fraction(factor) ** 2 for factor in factors)
+        assert 1 - Fraction(1, 10**9) <= left <= 1
+    for wrong in ([QuantileClipping(share=0.5), Other(0.5)], [Other(1.0)], [Other(), Other(0.1)]):
+        with pytest.raises(ValueError, match=r"must be below 1|must have names of their own"):
+            check_shares(wrong)

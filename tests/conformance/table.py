@@ -73,7 +73,7 @@ def carried_out(subject: Subject, path: Path) -> Released:
             numbers = {"model": session.server.parameters.numpy().copy()}
             if session.evaluator is not None:
                 numbers["private evaluations"] = session.evaluator._released.copy()
-            if run.clipping.adapts:
+            if run.clipping.moves_clip_norm:
                 last = session.directory.ledger.metrics()[run.cohorts.rounds]
                 numbers["clip norm"] = np.array([last["clip_norm"]])
             facts = {

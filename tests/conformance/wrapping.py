@@ -110,7 +110,7 @@ def carried_out_wrapped(
     statement = strategy.statement().to_dict()
     strategy.close()
     with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
-        if run.clipping.adapts:
+        if run.clipping.moves_clip_norm:
             numbers["clip norm"] = np.array([ledger.metrics()[run.cohorts.rounds]["clip_norm"]])
     if isinstance(run.optimizer, RecordedPair):
         numbers["second moments"] = run.optimizer.seconds()

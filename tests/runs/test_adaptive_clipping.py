@@ -22,7 +22,7 @@ from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
 from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStorage
 from fedmf.optim import JmeAdam
-from fedmf.parts import FixedClipping, QuantileClipping
+from fedmf.parts import FixedClipping, QuantileClipping, update_factor
 from fedmf.runs import (
     NoiseMechanism,
     Run,
@@ -33,12 +33,11 @@ from fedmf.runs import (
     run_of,
     verify_statement,
 )
-from fedmf.runs.clip_norm import QuantileRelease
 from fedmf.runs.outputs import account
 from fedmf.runs.recorded.recomputed import check_header
 from fedmf.runs.tables import dotted_keys
 from fedmf.statements import Plan, as_json
-from fedmf.training import CountedSum
+from fedmf.training import SIGNS
 
 DIMENSION = 4000
 TASK = uneven_task(DIMENSION)
@@ -77,7 +76,7 @@ RIGHT = Plan.noise_std_at
     "wrong",
     [
         lambda plan, _: RIGHT(plan, plan.privacy.clip_norm),  # that of the first norm
-        lambda plan, zeta: RIGHT(plan, zeta) / plan.clipping.update_factor,  # signs priced at zero
+        lambda plan, zeta: RIGHT(plan, zeta) / update_factor(plan.parts),  # signs priced at zero
     ],
     ids=["ζ_0", "a = 1"],
 )
@@ -147,8 +146,7 @@ def test_a_user_that_fails_has_no_sign(wrong: str, tmp_path: Path) -> None:
         trainer = local_trainer(run, session.task)
         total = session.server.new_sum()
         trainer.add_updates(session.server.parameters, ["u000"], 0, total)
-    assert isinstance(total, CountedSum)
-    assert (total.signs, total.users, int(total.fixed_point.abs().sum())) == (0, 1, 0)
+    assert (total.told(SIGNS), total.users, int(total.fixed_point.abs().sum())) == (0, 1, 0)
 
 
 class Stopped(Exception):
@@ -188,8 +186,8 @@ def test_a_round_that_is_tried_again_has_its_own_row_of_noise(tmp_path: Path) ->
     """Its commit failed, or rounds before it were lost: no row goes to a round that is not its own."""
     with moving_run(TASK, **KEYS).start(tmp_path / "run") as session:
         session.server.keys.open_in(session.directory.ledger)
-        release, total = QuantileRelease(session.plan, session.server.keys), session.server.new_sum()
-        norms = [release.after(t, total).norm for t in (0, 3, 3, 0)]
+        release, total = session.server._parts[0], session.server.new_sum()
+        norms = [release.after(t, total)["norm"] for t in (0, 3, 3, 0)]
     assert norms[1] == norms[2] != norms[0] == norms[3]
 
 
@@ -205,7 +203,7 @@ def test_rows_and_slices_have_the_same_signs(tmp_path: Path) -> None:
             rows, _ = trainer.clipped_rows(session.server.parameters, users, 0, zeta)
             by_row.add_updates(rows)
             expected = np.where(np.linalg.norm(UPDATES, axis=1) <= zeta, 1, -1).sum()
-            assert summed.signs == by_row.signs == expected  # type: ignore[attr-defined]
+            assert summed.told(SIGNS) == by_row.told(SIGNS) == expected  # type: ignore[attr-defined]
 
 
 def test_per_user_messages_move_the_norm_as_slices_do(seen, tmp_path: Path) -> None:
@@ -254,7 +252,7 @@ def test_what_no_theorem_covers_is_refused_in_a_line() -> None:
 def test_a_record_with_another_rule_is_refused(seen, tmp_path: Path) -> None:
     _, _, path = seen
     header = read_header(path)
-    plan = dataclasses.replace(header.plan, clipping=dataclasses.replace(RULE, share=0.2))
+    plan = dataclasses.replace(header.plan, parts=(dataclasses.replace(RULE, share=0.2),))
     with pytest.raises(LedgerError, match="clipping of the header"):
         check_header(dataclasses.replace(header, plan=plan))
 

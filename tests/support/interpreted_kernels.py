@@ -146,11 +146,11 @@ def tile_of_long_vector(secret: bytes, t: int, tile: int) -> torch.Tensor:
 
 def clip_and_sum(
     rows: torch.Tensor, width: int, origin: torch.Tensor | None, clip_norm: float, scale: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sum, signs and mask of rows of so many entries, which may begin further apart."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sum, signs, mask and squares of rows of so many entries, which may begin further apart."""
     total = torch.zeros(width, dtype=torch.int64)
-    signs, finite = add_clipped_on_gpu(rows[:, :width], origin, clip_norm, scale, total)
-    return total, signs, finite
+    signs, squares, finite = add_clipped_on_gpu(rows[:, :width], origin, clip_norm, scale, total)
+    return total, signs, finite, squares
 
 
 def row_squares(rows: torch.Tensor, width: int, origin: torch.Tensor | None) -> torch.Tensor:

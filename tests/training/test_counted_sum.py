@@ -8,7 +8,7 @@ import torch
 from support.small_runs import small_run
 
 from fedmf.runs import local_trainer
-from fedmf.training import ClippedSums, CountedSum, FixedPointSum
+from fedmf.training import SIGNS, ClippedSums, FixedPointSum
 
 
 def expected(norms: np.ndarray, zeta: float) -> int:
@@ -27,9 +27,13 @@ def test_engines_count_alike(keys: dict, engine: str) -> None:
     zetas = [0.5 * norms.min(), float(np.median(norms)) * 1.001, 2 * norms.max()]
     assert len(set(norms.round(5))) > 12
     for zeta in zetas:
-        total = CountedSum(origin.numel(), zeta)
+        total = counted(origin.numel(), zeta)
         assert trainer.add_updates(origin, users, 0, total) == []
-        assert total.signs == expected(norms, zeta)
+        assert total.told(SIGNS) == expected(norms, zeta)
+
+
+def counted(dimension: int, zeta: float) -> FixedPointSum:
+    return FixedPointSum(dimension, zeta, statistics=[SIGNS])
 
 
 def rows() -> torch.Tensor:
@@ -41,15 +45,15 @@ def rows() -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_signs_are_those_of_the_norms(dtype: torch.dtype) -> None:
     updates = torch.cat([rows(), torch.full((1, 30), float("nan"))]).to(dtype)
-    total = CountedSum(30, 1.0)
+    total = counted(30, 1.0)
     total.add_updates(updates)
-    assert (total.signs, total.users) == (2 - 2, 7)
+    assert (total.told(SIGNS), total.users) == (2 - 2, 7)
     alone = FixedPointSum(30, 1.0)
     alone.add_updates(updates)
     assert torch.equal(total.fixed_point, alone.fixed_point)
-    again, origin = CountedSum(30, 1.0), torch.ones(30)
+    again, origin = counted(30, 1.0), torch.ones(30)
     again.add_updates(rows() + origin, origin)
-    assert abs(again.signs) <= 1  # 1 + x − 1 is x up to rounding, so 1e-15 may become nothing or something
+    assert abs(again.told(SIGNS)) <= 1  # 1 + x − 1 is x up to rounding, so 1e-15 may become nothing
 
 
 def test_a_clipped_row_keeps_its_sign_when_it_is_clipped_again() -> None:
@@ -57,14 +61,21 @@ def test_a_clipped_row_keeps_its_sign_when_it_is_clipped_again() -> None:
     for dimension in (1, 7, 5000):
         for zeta in (0.3, 1.7):
             update = torch.from_numpy(rng.standard_normal((1, dimension)).astype(np.float32))
-            first, second = CountedSum(dimension, zeta), CountedSum(dimension, zeta)
+            first, second = (
+                counted(dimension, zeta),
+                counted(dimension, zeta),
+            )
             first.add_updates(100 * update)
             second.add_updates(first.total().to(torch.float32)[None])
-            assert first.signs == second.signs == -1
+            assert first.told(SIGNS) == second.told(SIGNS) == -1
 
 
 def test_parts_of_workers_add_up_and_lies_are_refused() -> None:
-    whole, worker, total = CountedSum(30, 1.0), CountedSum(30, 1.0), CountedSum(30, 1.0)
+    whole, worker, total = (
+        counted(30, 1.0),
+        counted(30, 1.0),
+        counted(30, 1.0),
+    )
     whole.add_updates(rows())
     worker.add_updates(rows()[:4])
     other = worker.like()
@@ -72,19 +83,19 @@ def test_parts_of_workers_add_up_and_lies_are_refused() -> None:
     worker.merge(other)
     total.add_parts(worker.parts, 6)
     assert torch.equal(total.fixed_point, whole.fixed_point)
-    assert total.signs == whole.signs == worker.signs
+    assert total.told(SIGNS) == whole.told(SIGNS) == worker.told(SIGNS)
     assert total.lengths == {"sum": 30, "signs": 1}
     lies = [torch.tensor([7]), torch.tensor([-7]), torch.tensor([1, 1]), torch.tensor([1.0])]
     for signs in lies:
         with pytest.raises(ValueError, match="slice signs must"):
             total.add_parts({**worker.parts, "signs": signs}, 6)
-    assert (total.signs, total.users) == (whole.signs, 6)
-    with pytest.raises(TypeError, match="must count signs"):
+    assert (total.told(SIGNS), total.users) == (whole.told(SIGNS), 6)
+    with pytest.raises(TypeError, match="must hold"):
         total.merge(FixedPointSum(30, 1.0))
 
 
 def test_a_run_sums_signs_where_its_norm_moves() -> None:
-    sums = ClippedSums(3, 0.5, counted=True)
-    assert isinstance(sums.empty(), CountedSum)
+    sums = ClippedSums(3, 0.5, statistics=(SIGNS,))
+    assert sums.empty().lengths == {"sum": 3, "signs": 1}
     assert sums.at(None) is sums
     assert sums.at(2.0).empty().clip_norm == 2.0

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix
+from fedmf.training.clipping import ClippedSums
 from fedmf.training.clipping.energies import fixed_point_energies
 from fedmf.training.clipping.fixed_point import FixedPointSum
 from fedmf.training.clipping.integers import clip_to_fixed_point
-from fedmf.training.clipping.pair_sum import ClippedSums, FixedPointPair
 
 UNIT = 2**40
 
@@ -53,7 +53,7 @@ def test_the_pair_is_that_of_the_clipped_updates(moment) -> None:  # type: ignor
         torch.randn(30, 40, generator=torch.Generator().manual_seed(1)) * torch.logspace(-3, 2, 30)[:, None]
     )
     updates[4, 7] = torch.nan
-    pair = FixedPointPair(zeta, moment)
+    pair = ClippedSums(moment.dimension, zeta, moment).empty()
     assert pair.add_updates(updates).sum() == 29
     rows, _ = clip_to_fixed_point(updates, zeta)
     clipped = rows.double() * zeta / UNIT
@@ -90,7 +90,7 @@ BAD_SECONDS = {
 
 @pytest.mark.parametrize("kind", BAD_SECONDS)
 def test_impossible_seconds_are_refused_and_add_nothing(kind: str) -> None:
-    pair = FixedPointPair(1.0, BlockEnergies([1, 2]))
+    pair = ClippedSums(BlockEnergies([1, 2]).dimension, 1.0, BlockEnergies([1, 2])).empty()
     with pytest.raises(ValueError, match=r"^slice second must") as caught:
         pair.add_parts({"sum": torch.zeros(3, dtype=torch.int64), "second": BAD_SECONDS[kind]}, 3)
     assert "\n" not in str(caught.value)
@@ -99,7 +99,7 @@ def test_impossible_seconds_are_refused_and_add_nothing(kind: str) -> None:
 
 
 def test_an_impossible_sum_adds_no_second_either() -> None:
-    pair = FixedPointPair(1.0, BlockEnergies([1, 2]))
+    pair = ClippedSums(BlockEnergies([1, 2]).dimension, 1.0, BlockEnergies([1, 2])).empty()
     with pytest.raises(ValueError, match="norm at most"):
         pair.add_parts({"sum": torch.tensor([UNIT, UNIT, 0]), "second": torch.tensor([1, 1])}, 1)
     assert not any(part.any() for part in pair.parts.values())
@@ -116,7 +116,10 @@ def test_other_moments_and_shapes_are_refused() -> None:
 def test_pairs_merge_with_pairs_alone() -> None:
     """As one pair would have it; a plain sum has nothing to add to the second moment."""
     moment, rows = BlockEnergies([2, 1]), torch.tensor([[0.3, -0.4, 0.1], [0.0, 2.0, 0.0]])
-    whole, parts = FixedPointPair(0.5, moment), [FixedPointPair(0.5, moment) for _ in rows]
+    whole, parts = (
+        ClippedSums(moment.dimension, 0.5, moment).empty(),
+        [ClippedSums(moment.dimension, 0.5, moment).empty() for _ in rows],
+    )
     whole.add_updates(rows)
     for part, row in zip(parts, rows, strict=True):
         part.add_updates(row[None])
@@ -124,7 +127,7 @@ def test_pairs_merge_with_pairs_alone() -> None:
     assert torch.equal(parts[0].fixed_point, whole.fixed_point)
     assert torch.equal(parts[0].second_total(), whole.second_total())
     assert parts[0].users == whole.users == 2
-    with pytest.raises(TypeError, match="must be a pair"):
+    with pytest.raises(TypeError, match=r"must hold .*second"):
         whole.merge(FixedPointSum(3, 0.5))
 
 

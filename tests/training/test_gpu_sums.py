@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.triton_worker import compiler, interpreter, needs_gpu, needs_triton
 
-from fedmf.training import CountedSum
+from fedmf.training import SIGNS, FixedPointSum
 from fedmf.training.clipping.integers import FRACTION_BITS, margin
 from fedmf.training.clipping.kernel import BLOCK, LANES, PANEL, _squared_norm, add_clipped
 
@@ -49,14 +49,19 @@ def test_the_interpreted_kernels_give_the_bits_of_the_cpu(case, interpret) -> No
     rows = models(users, dimension, apart)
     origin = torch.from_numpy(np.random.default_rng(1).standard_normal(dimension).astype(np.float32))
     origin = origin * 0.01 if shifted else None
-    wanted = CountedSum(dimension, zeta)
+    wanted = FixedPointSum(dimension, zeta, statistics=[SIGNS])
     mask = wanted.add_updates(rows[:, :dimension], origin)
     scale = margin(dimension) * 2.0**FRACTION_BITS
-    total, signs, finite = interpret("clip_and_sum", rows, dimension, origin, zeta, scale)
+    total, signs, finite, squares = interpret("clip_and_sum", rows, dimension, origin, zeta, scale)
     assert torch.equal(finite, mask)
     assert torch.equal(total, wanted.fixed_point)
-    assert int(signs.sum()) == wanted.signs
+    assert int(signs.sum()) == wanted.told(SIGNS)
     assert total.any()
+    for u, square in enumerate(squares.tolist()):
+        alone = wanted.like()
+        alone.add_updates(rows[u : u + 1, :dimension], origin)
+        exact = sum(n * n for n in alone.fixed_point.tolist())
+        assert square == pytest.approx(exact, rel=1e-12)
     # The last bit of a norm.
     squares = interpret("row_squares", rows, dimension, origin)
     partial, start = np.zeros(BLOCK // PANEL * LANES), None if origin is None else origin.numpy()
@@ -70,22 +75,23 @@ def test_rows_that_are_scaled_beyond_the_bound_are_not_added(scale, interpret) -
     """As a mistaken norm would scale them; one that is short is added all the same, on either device."""
     rows = torch.zeros(3, 700)
     rows[0], rows[1, 5], rows[2, 6] = 1.0, -3.0, 1e-9
-    total, signs, counted = interpret("clip_and_sum", rows, 700, None, 1.0, scale)
-    right, into = torch.zeros(700, dtype=torch.int64), CountedSum(700, 1.0)
+    total, signs, counted, _ = interpret("clip_and_sum", rows, 700, None, 1.0, scale)
+    right, into = torch.zeros(700, dtype=torch.int64), FixedPointSum(700, 1.0, statistics=[SIGNS])
     seen = np.zeros(3, bool)
-    add_clipped(rows.numpy().ravel(), 700, None, 1.0, scale, into._into, seen)
+    noted = into._into(3)
+    add_clipped(rows.numpy().ravel(), 700, None, 1.0, scale, noted, seen)
     if math.isfinite(scale):
         right[6] = int(float(rows[2, 6]) * scale) if scale < 2.0**60 else 0
     assert counted.tolist() == seen.tolist() == [False, False, bool(right.any())]
     assert torch.equal(total, right)
     assert torch.equal(into.fixed_point, right)
-    assert int(signs.sum()) == into.signs == int(right.any())
+    assert int(signs.sum()) == int(noted.signs.sum()) == int(right.any())
 
 
 @needs_triton
 def test_a_sum_does_not_depend_on_who_is_in_a_group(interpret) -> None:
     rows, scale = models(11, 90), 2.0**40
-    whole, _, _ = interpret("clip_and_sum", rows, 90, None, 1.0, scale)
+    whole, *_ = interpret("clip_and_sum", rows, 90, None, 1.0, scale)
     order = torch.from_numpy(np.random.default_rng(3).permutation(11))
     parts = [interpret("clip_and_sum", rows[part], 90, None, 1.0, scale)[0] for part in order.split(4)]
     assert torch.equal(torch.stack(parts).sum(0), whole)
@@ -99,7 +105,7 @@ def test_an_integer_row_has_at_most_the_clip_norm_in_exact_arithmetic(interpret)
     for rows in (torch.full((1, 1000), 1 / 3), torch.full((1, 7), 1e38), long):
         dimension = rows.shape[1]
         scale = margin(dimension) * 2.0**FRACTION_BITS
-        integers, _, _ = interpret("clip_and_sum", rows, dimension, None, 1e-3, scale)
+        integers, *_ = interpret("clip_and_sum", rows, dimension, None, 1e-3, scale)
         square = sum(value * value for value in integers.tolist())
         assert 2**80 * (1 - 1e-7) < square <= 2**80
 
@@ -140,8 +146,11 @@ def test_the_kernels_read_each_row_three_times_and_keep_small_numbers() -> None:
 def test_a_gpu_gives_the_bits_of_the_cpu(case) -> None:
     users, dimension, apart, _, zeta = CASES[case]
     rows = models(users, dimension, apart)
-    cpu, gpu = CountedSum(dimension, zeta), CountedSum(dimension, zeta, "cuda")
+    cpu, gpu = (
+        FixedPointSum(dimension, zeta, statistics=[SIGNS]),
+        FixedPointSum(dimension, zeta, "cuda", statistics=[SIGNS]),
+    )
     mask = cpu.add_updates(rows[:, :dimension])
     assert torch.equal(gpu.add_updates(rows.cuda()[:, :dimension]).cpu(), mask)
     assert torch.equal(gpu.fixed_point.cpu(), cpu.fixed_point)
-    assert gpu.signs == cpu.signs
+    assert gpu.told(SIGNS) == cpu.told(SIGNS)

@@ -22,7 +22,6 @@ from fedmf.errors import UnsoundSumError
 from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment
 from fedmf.training import (
     ClippedSums,
-    FixedPointPair,
     FixedPointSum,
     LocalSGD,
     LocalTrainer,
@@ -56,7 +55,8 @@ def features(integers: list[int], sizes: list[int]) -> list[int]:
 def empty(dimension: int, sizes: list[int]) -> Into:
     """Sums that hold something already."""
     ends = np.cumsum(sizes) if max(sizes) > 1 else np.zeros(0, np.int64)
-    return Into(np.arange(dimension), np.arange(len(sizes)), ends, np.array([5]))
+    noted = np.zeros(2, np.int64), np.zeros(2), np.array([1])
+    return Into(np.arange(dimension), np.arange(len(sizes)), ends, *noted)
 
 
 @pytest.mark.parametrize("dimension", [1, 15, 16, 47])
@@ -95,7 +95,8 @@ def test_a_user_adds_at_most_its_worth_or_nothing(dimension: int, kind: type) ->
         integers = (into.total - before.total).tolist()
         assert integers == [int(n) for n in scaled]
         assert exact(integers) <= UNIT**2
-        assert int(into.signs[0]) == 5 + sign
+        assert (into.signs.tolist(), int(into.stayed[0])) == ([0, sign], 2)
+        assert into.squares[1] == pytest.approx(exact(integers), rel=1e-12)
         assert (into.second - before.second).tolist() == features(integers, sizes)
     assert min(seen.values()) > 100
 
@@ -216,10 +217,10 @@ def test_second_moments_are_those_of_each_users_integers(engine: str, moment: st
     trainer, task, users = digits(engine)
     form, sizes = moments(task.model.dimension)[moment]
     expected, origin = np.zeros(len(sizes), np.int64), task.model.initial()
-    whole = FixedPointPair(0.05, form)
+    whole = ClippedSums(form.dimension, 0.05, form).empty()
     assert trainer.add_updates(origin, users[:6], 0, whole) == []
     for user in users[:6]:
-        alone = FixedPointPair(0.05, form)
+        alone = ClippedSums(form.dimension, 0.05, form).empty()
         trainer.add_updates(origin, [user], 0, alone)
         integers = alone.fixed_point.tolist()
         assert alone.parts["second"].tolist() == features(integers, sizes)
@@ -235,7 +236,7 @@ def test_engines_agree_on_second_moments(faster: dict, slower: str) -> None:
     task = run.task_source.build()
     users, origin, sums = list(map(str, task.dataset.user_ids)), task.model.initial(), []
     for engine in ("auto", slower):
-        pair = FixedPointPair(0.05, DiagonalMoment(task.model.dimension))
+        pair = ClippedSums(task.model.dimension, 0.05, DiagonalMoment(task.model.dimension)).empty()
         LocalTrainer(task, replace(run.local, engine=engine)).add_updates(origin, users, 0, pair)
         sums.append(pair.second_total())
     assert float(sums[1].sum()) > 0

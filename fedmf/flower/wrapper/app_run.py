@@ -116,10 +116,10 @@ class AppRun:
         users = self.directory.admission.remaining(planned)
         return users if self._budgets is None else self._budgets.judges(users)
 
-    def note_clip_norm(self) -> None:
-        """Keep ζ of the next round for the statement, where it adapts."""
-        if self.server.course is not None:
-            self.directory.ledger.put_metrics(self.server.t, {"clip_norm": self.server.clip_norm})
+    def note_parts(self) -> None:
+        """Keep what parts released in the last round for the statement."""
+        if noted := self.server.noted():
+            self.directory.ledger.put_metrics(self.server.t, noted)
 
     def note_failures(self, t: int, failures: Sequence[UserFailure]) -> None:
         """Keep for the operator who failed in round t, in a secret file."""

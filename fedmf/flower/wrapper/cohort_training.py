@@ -120,7 +120,7 @@ class CohortTraining:
         total = server.new_sum()
         trip.fold(replies, total)
         server.release(total, trip.present)
-        self._opened.note_clip_norm()
+        self._opened.note_parts()
         self._opened.note_failures(number - 1, trip.failures)
         return self._opened.arrays
 

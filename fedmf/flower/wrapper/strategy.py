@@ -28,7 +28,7 @@ from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.flower.wrapper.private_client_evaluation import evaluation_of
 from fedmf.optim import ChosenOptimizer, ServerOptimizer
 from fedmf.participation import Adjacency
-from fedmf.parts import FixedClipping, QuantileClipping
+from fedmf.parts import FixedClipping, Part, QuantileClipping
 from fedmf.runs import Execution, NoiseMechanism, PrivateEvaluation, Run
 from fedmf.statements import PrivacyStatement
 
@@ -52,6 +52,7 @@ class CorrelatedNoise(Strategy):
         clipping_norm: ζ, the largest ℓ₂ norm of one user's update.
         adaptive_clipping: `fedmf.QuantileClipping` lets ζ follow a quantile of norms after the first round,
             under the same ε.
+        beside: further quantities of `fedmf.parts` that are released under the same ε.
         num_users: N.
         users_per_round: m, how many are asked in a round.
         num_rounds: n, the most rounds there will ever be.
@@ -113,6 +114,7 @@ class CorrelatedNoise(Strategy):
         execution: Execution = DEFAULT,
         trusted_subclass: bool = False,
         adaptive_clipping: QuantileClipping | None = None,
+        beside: Sequence[Part] = (),
     ) -> None:
         check_inner(strategy, trusted_subclass)
         if server_optimizer is not None:
@@ -147,6 +149,7 @@ class CorrelatedNoise(Strategy):
                 "those of fedmf's own server app."
             )
         self._mechanism, self._clipping = mechanism, adaptive_clipping or FixedClipping()
+        self._beside = tuple(beside)
         self._path = Path(run_dir).expanduser().resolve() if run_dir else new_place()
         self._opened: AppRun | None = None
         self._training: CohortTraining | None = None
@@ -201,6 +204,7 @@ class CorrelatedNoise(Strategy):
                 evaluation=self._asked.recorded,
                 execution=self._execution,
                 clipping=self._clipping,
+                beside=self._beside,
             )
             initial = layout.flat(initial_arrays).float()
             opened = AppRun.open(self._path, run, task, initial, self.identity.lasting)

@@ -32,7 +32,7 @@ def check_canaries(run: Run) -> None:
         raise ValueError(
             asked.format("with check-in cohorts") + "Canaries keep a plan, and nobody plans who checks in."
         )
-    if run.clipping.adapts:
+    if any(part.moves_clip_norm for part in run.parts):
         raise ValueError(
             asked.format("where the clip norm adapts") + "No theorem here covers noise whose level moves."
         )

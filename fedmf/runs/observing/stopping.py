@@ -113,9 +113,7 @@ def check_rule(rule: StopRule, session: Session) -> None:
         ConfigError: the rule may not be used with this run.
     """
     run = session.run
-    columns = [
-        name for name in metric_columns(session.task, run.evaluation, run.clipping) if name != "epsilon"
-    ]
+    columns = [name for name in metric_columns(session.task, run.evaluation, run.parts) if name != "epsilon"]
     allowed = [name for name in columns if is_public(name) or not session.run.is_private]
     if rule.metric in allowed:
         return

@@ -14,7 +14,6 @@ from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseStream
 from fedmf.statements import Plan
 from fedmf.training import (
     FRACTION_BITS,
-    FixedPointPair,
     FixedPointSum,
     clip_to_fixed_point,
     fixed_point_energies,
@@ -81,7 +80,6 @@ class SecondMomentRelease:
     def _features(self, total: FixedPointSum) -> Tensor:
         """F_t without noise."""
         if self._form == "per-user":
-            assert isinstance(total, FixedPointPair)
             return total.second_total()
         m, zeta = self._plan.cohorts.size, self._plan.privacy.clip_norm
         point, _ = clip_to_fixed_point((total.total() / m)[None], zeta)

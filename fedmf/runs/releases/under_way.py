@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from fedmf.parts import NormCourse
 from fedmf.records import Underway
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.recorded import PhaseTimes
@@ -21,7 +21,7 @@ class Made:
     t: int
     parameters: Tensor
     state: Mapping[str, Tensor]
-    course: NormCourse | None
+    parts: Mapping[str, Mapping[str, Any]]
     commit: Callable[[], None]
 
 

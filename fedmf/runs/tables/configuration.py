@@ -25,7 +25,7 @@ from fedmf.data import DATASETS
 from fedmf.errors import ConfigError, one_line
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
-from fedmf.parts import CLIPPINGS
+from fedmf.parts import ALWAYS, PARTS
 from fedmf.runs.evaluation import EVALUATIONS
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import GIVEN, recorded_optimizer
@@ -81,7 +81,7 @@ TABLES: Final[dict[str, ConfigurationTable]] = {
     "model": ValueTable("model", MODELS),
     "cohorts": ValueTable("cohorts", COHORTS),
     "privacy": ValueTable("privacy", PRIVACY),
-    "clipping": ValueTable("clipping", CLIPPINGS),
+    **{name: ValueTable(name, kinds) for name, kinds in PARTS.items()},
     "mechanism": MechanismTable("mechanism"),
     "optimizer": ValueTable("optimizer", OPTIMIZERS),
     "local": ValueTable("local", by_kind(LocalSGD)),
@@ -142,8 +142,10 @@ def run_of(values: Mapping[str, Any]) -> Run:
             f"[{table}] {key} must be left out with task {task.kind!r}, which brings its own data and model; "
             f"got {given[unused[0]]!r}."
         )
-    others = [name for name in TABLES if name not in ("task", "data", "model")]
-    return Run(task, **{name: TABLES[name].parse(by_table[name]) for name in others})
+    chosen = [name for name in PARTS if name != ALWAYS]
+    others = [name for name in TABLES if name not in ("task", "data", "model", *chosen)]
+    beside = tuple(TABLES[name].parse(by_table[name]) for name in chosen if by_table[name])
+    return Run(task, **{name: TABLES[name].parse(by_table[name]) for name in others}, beside=beside)
 
 
 def takes_key(values: Mapping[str, Any], name: str) -> bool:
@@ -184,7 +186,7 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
     values = {
         "cohorts": run.cohorts,
         "privacy": run.privacy,
-        "clipping": run.clipping,
+        **{part.name: part for part in run.parts},
         "mechanism": run.noise,
         "local": run.local,
         "evaluation": run.evaluation,

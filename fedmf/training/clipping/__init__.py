@@ -1,24 +1,23 @@
 """Clipping to an exact bound, and integer sums of clipped updates."""
 
-from fedmf.training.clipping.counted_sum import CountedSum
 from fedmf.training.clipping.energies import fixed_point_energies
-from fedmf.training.clipping.fixed_point import FixedPointSum
+from fedmf.training.clipping.fixed_point import ClippedSums, FixedPointSum
 from fedmf.training.clipping.integers import FRACTION_BITS, clip, clip_to_fixed_point
 from fedmf.training.clipping.kernel import clip_row, partial_sums
 from fedmf.training.clipping.memory import PART, copied_vector, empty_vector
 from fedmf.training.clipping.merge import Into
-from fedmf.training.clipping.pair_sum import ClippedSums, FixedPointPair
 from fedmf.training.clipping.rows import ClippedRows, UpdateSum
+from fedmf.training.clipping.statistics import SIGNS, Statistic
 
 __all__ = [
     "FRACTION_BITS",
     "PART",
+    "SIGNS",
     "ClippedRows",
     "ClippedSums",
-    "CountedSum",
-    "FixedPointPair",
     "FixedPointSum",
     "Into",
+    "Statistic",
     "UpdateSum",
     "clip",
     "clip_row",

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import cached_property
-from typing import Final, final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Self, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.moments import BlockEnergies, DiagonalMoment
+from fedmf.moments import BlockEnergies, SecondMoment
 from fedmf.training.blocks import sign
-from fedmf.training.clipping.energies import fixed_point_energies
+from fedmf.training.clipping.energies import check_second_moment, fixed_point_energies
 from fedmf.training.clipping.gpu import add_clipped_on_gpu
 from fedmf.training.clipping.integers import (
     FRACTION_BITS,
@@ -26,6 +26,7 @@ from fedmf.training.clipping.integers import (
 from fedmf.training.clipping.kernel import add_clipped, add_integers, add_scaled, scale_integers
 from fedmf.training.clipping.memory import parts_of, zero_vector
 from fedmf.training.clipping.merge import Into
+from fedmf.training.clipping.statistics import Statistic
 from fedmf.training.workers import on_all_cores
 
 #: 2^22 users of at most 2^40 each stay inside an int64.
@@ -56,17 +57,25 @@ def _flat_rows(rows: Tensor) -> tuple[NDArray[np.float32], int]:
 
 
 class FixedPointSum:
-    """The sum of clipped updates in exact integer arithmetic.
+    """The sum of clipped updates in exact integer arithmetic, and what is told of each user beside it.
 
     Guarantees: order-independent, memory O(d) whatever the number of users, and each user moves the
-    total by at most ζ in ℓ2 norm: every user of every engine enters through `merge`, on a GPU through its
-    twins. A kind of sum that tells more of users has `merge` add that too, from the same integers.
+    total by at most ζ in ℓ2 norm, each statistic by at most its bound, and the features by those of the same
+    integers, rounded towards zero to multiples of ζ²·2⁻⁴⁰: every user of every engine enters through `merge`,
+    on a GPU through its twins. One that fails in any way moves nothing.
 
     Args:
         dimension: d.
         clip_norm: ζ.
         device: where the total lives.
-        second_moment: whose features are summed as well: see `FixedPointPair`.
+        second_moment: squares or block energies that are summed as well; None for none.
+        statistics: what is told of each user.
+
+    >>> from fedmf.moments import DiagonalMoment
+    >>> pair = FixedPointSum(2, 1.0, second_moment=DiagonalMoment(2))
+    >>> _ = pair.add_updates(torch.tensor([[3.0, -4.0], [0.5, 0.0]]))
+    >>> pair.second_total().numpy().round(9).tolist()
+    [0.61, 0.64]
     """
 
     def __init__(
@@ -74,14 +83,16 @@ class FixedPointSum:
         dimension: int,
         clip_norm: float,
         device: torch.device | str = "cpu",
-        second_moment: DiagonalMoment | BlockEnergies | None = None,
+        second_moment: SecondMoment | None = None,
+        statistics: Sequence[Statistic] = (),
     ) -> None:
         check_clip_norm(clip_norm)
-        self.clip_norm, self.second_moment = clip_norm, second_moment
+        self.clip_norm, self.statistics = clip_norm, tuple(statistics)
+        self.second_moment = None if second_moment is None else check_second_moment(second_moment)
         self.users = 0
-        self._signs: NDArray[np.int64] = np.zeros(1, np.int64)
+        self._told = dict.fromkeys((statistic.name for statistic in self.statistics), 0)
         self._on_processor = torch.device(device).type == "cpu"
-        size = 0 if second_moment is None else second_moment.size
+        size = 0 if self.second_moment is None else self.second_moment.size
         if self._on_processor:
             self._total = zero_vector(dimension, torch.int64)
             self._second = zero_vector(size, torch.int64)
@@ -89,17 +100,33 @@ class FixedPointSum:
             self._total = torch.zeros(dimension, dtype=torch.int64, device=device)
             self._second = torch.zeros(size, dtype=torch.int64, device=device)
 
-    @cached_property
-    def _into(self) -> Into:
-        """All that one user moves, for `merge`; on a processor."""
+    def _into(self, users: int) -> Into:
+        """All that so many users move, for `merge`; on a processor."""
         form, ends = self.second_moment, np.zeros(0, np.int64)
         if isinstance(form, BlockEnergies):
             ends = form.sizes.cumsum(0).numpy()
-        return Into(self._total.numpy(), self._second.numpy(), ends, self._signs)
+        noted = np.zeros(users, np.int64), np.zeros(users), np.zeros(1, np.int64)
+        return Into(self._total.numpy(), self._second.numpy(), ends, *noted)
 
-    def like(self) -> FixedPointSum:
+    def _tell(self, signs: NDArray[np.int64], squares: NDArray[np.float64]) -> None:
+        """Add to the statistics those of users that stayed."""
+        norms = np.where(signs == 0, 0.0, np.minimum(np.sqrt(squares) * 2.0**-FRACTION_BITS, 1.0))
+        for statistic in self.statistics:
+            self._told[statistic.name] += statistic.total(signs, norms)
+
+    def _tell_of(self, into: Into) -> None:
+        stayed = int(into.stayed[0])
+        self._tell(into.signs[:stayed], into.squares[:stayed])
+
+    def told(self, statistic: Statistic) -> int:
+        """The sum of a statistic."""
+        return self._told[statistic.name]
+
+    def like(self) -> Self:
         """An empty sum of the same kind, for a worker."""
-        return FixedPointSum(self._total.numel(), self.clip_norm, self._total.device)
+        return type(self)(
+            self._total.numel(), self.clip_norm, self._total.device, self.second_moment, self.statistics
+        )
 
     @final
     def add_updates(self, updates: Tensor, origin: Tensor | None = None) -> Tensor:
@@ -130,21 +157,26 @@ class FixedPointSum:
     def _add_narrow(self, updates: Tensor, origin: Tensor | None) -> Tensor:
         """The same with float32 rows and origin, checked; on every device with the same bits."""
         if not self._on_processor:
-            signs, counted = add_clipped_on_gpu(updates, origin, self.clip_norm, self._scale, self._total)
-            self._signs[0] += int(signs.sum())
+            signs, squares, counted = add_clipped_on_gpu(
+                updates, origin, self.clip_norm, self._scale, self._total
+            )
+            self._tell(signs.cpu().numpy(), squares.cpu().numpy())
             return counted
         counted = torch.empty(len(updates), dtype=torch.bool)
         start = None if origin is None else origin.contiguous().numpy()
-        rows, step = _flat_rows(updates)
-        add_clipped(rows, step, start, self.clip_norm, self._scale, self._into, counted.numpy())
+        (rows, step), into = _flat_rows(updates), self._into(len(updates))
+        add_clipped(rows, step, start, self.clip_norm, self._scale, into, counted.numpy())
+        self._tell_of(into)
         return counted
 
     def _add_wide(self, updates: Tensor) -> Tensor:
         """The same with float64, or with features on a GPU."""
         rows, norms, counted = scaled(updates, self.clip_norm)
-        signs = [sign.py_func(norm, 1.0) for norm in norms.tolist()]
+        signs = np.array([sign.py_func(norm, 1.0) for norm in norms.tolist()], np.int64)
         if self._on_processor:
-            add_scaled(rows.contiguous().numpy(), np.array(signs, np.int64), self._into, counted.numpy())
+            into = self._into(len(rows))
+            add_scaled(rows.contiguous().numpy(), signs, into, counted.numpy())
+            self._tell_of(into)
             return counted
         # Features take five integers a coordinate, so a few users at a time.
         step = max(1, _AT_ONCE // max(1, self._total.numel()))
@@ -154,7 +186,9 @@ class FixedPointSum:
             self._total += integers.sum(dim=0)
             if self.second_moment is not None:
                 self._second += fixed_point_energies(integers, self.second_moment).sum(dim=0)
-        self._signs[0] += sum(s for s, counts in zip(signs, counted.tolist(), strict=True) if counts)
+            stays = counted[part].cpu().numpy()
+            squares = integers.to(torch.float64).square().sum(dim=1).cpu().numpy()
+            self._tell(signs[part][stays], squares[stays])
         return counted
 
     @property
@@ -178,7 +212,9 @@ class FixedPointSum:
             ValueError: more users than an int64 total can hold.
         """
         self._check_room(users)
-        compute(self.clip_norm, self._scale, self._into)
+        into = self._into(users)
+        compute(self.clip_norm, self._scale, into)
+        self._tell_of(into)
         self.users += users
 
     def add_nothing(self, users: int) -> None:
@@ -220,10 +256,16 @@ class FixedPointSum:
         """Add what a worker of this process has summed.
 
         Raises:
+            TypeError: the other is of another kind.
             ValueError: more users than an int64 total can hold.
         """
+        if other.lengths != self.lengths:
+            raise TypeError(f"other (sum) must hold {list(self.lengths)}; got {list(other.lengths)}.")
         self._check_room(other.users)
         _add(self._total, other.fixed_point)
+        self._second.add_(other._second)
+        for statistic in self.statistics:
+            self._told[statistic.name] += other.told(statistic)
         self.users += other.users
 
     def _check_room(self, users: int) -> None:
@@ -240,20 +282,53 @@ class FixedPointSum:
     @property
     def lengths(self) -> dict[str, int]:
         """Names and lengths of the arrays that a worker sends for a slice."""
-        return {"sum": self._total.numel()}
+        return {name: part.numel() for name, part in self.parts.items()}
 
     @property
     def parts(self) -> dict[str, Tensor]:
         """Those arrays, int64."""
-        return {"sum": self._total}
+        second = {} if self.second_moment is None else {"second": self._second}
+        told = {name: torch.tensor([total], dtype=torch.int64) for name, total in self._told.items()}
+        return {"sum": self._total, **second, **told}
 
     def add_parts(self, parts: Mapping[str, Tensor], users: int) -> None:
         """Add the `parts` of another sum of ``users`` clipped updates.
 
         Raises:
-            ValueError: as `add_clipped_sum`.
+            ValueError: as `add_clipped_sum`; features or statistics of a wrong shape or type, or with values
+                that no clipped updates of so many users have. Nothing was added.
         """
+        told: dict[str, int] = {}
+        for statistic in self.statistics:
+            given = parts[statistic.name]
+            if given.dtype != torch.int64 or given.shape != (1,):
+                shape = tuple(given.shape)
+                raise ValueError(
+                    f"slice {statistic.name} must be int64 of shape (1,); got {given.dtype}, {shape}."
+                )
+            told[statistic.name] = int(given)
+            statistic.check(told[statistic.name], users)
+        if self.second_moment is not None:
+            self._check_features(parts["second"], users)
         self.add_clipped_sum(parts["sum"], users)
+        if self.second_moment is not None:
+            self._second.add_(parts["second"].to(self._second.device))
+        for name, total in told.items():
+            self._told[name] += total
+
+    def _check_features(self, second: Tensor, users: int) -> None:
+        """Refuse features that no clipped updates have: negative ones, or more than users·ζ² in all."""
+        if second.dtype != torch.int64 or second.shape != self._second.shape:
+            raise ValueError(
+                f"slice second must be int64 of shape {tuple(self._second.shape)}; "
+                f"got {second.dtype}, {tuple(second.shape)}."
+            )
+        if bool((second < 0).any()):
+            raise ValueError(f"slice second must hold sums of squares; got {int(second.min())} units.")
+        # In float64: an integer sum of hostile entries could overflow. It is right to 2⁻⁵³ of each entry.
+        energy = float(second.to(torch.float64).sum()) * 2.0**-FRACTION_BITS
+        if energy > users:
+            raise ValueError(f"slice second must add up to at most {users} zeta^2; got {energy:.6g} zeta^2.")
 
     def check_bounds(self) -> None:
         """What a server checks of a worker's sum before it adds it.
@@ -275,3 +350,39 @@ class FixedPointSum:
         entries = torch.empty(integers.shape, dtype=torch.float64)
         scale_integers(integers.numpy(), unit, entries.numpy())
         return entries
+
+    def second_total(self) -> Tensor:
+        """Σ_u features(x_u), float64, shape (m,)."""
+        return self._second.to(torch.float64) * (self.clip_norm**2 * 2.0**-FRACTION_BITS)
+
+
+@dataclass(frozen=True)
+class ClippedSums:
+    """What workers and server do with users' updates before any noise: clip each to ζ and add them up.
+
+    Args:
+        dimension: d.
+        clip_norm: ζ.
+        second_moment: whose features are summed beside the updates; None for the updates alone.
+        statistics: what else is told of each user.
+
+    Raises:
+        ValueError: both a second moment and statistics.
+    """
+
+    dimension: int
+    clip_norm: float
+    second_moment: SecondMoment | None = None
+    statistics: tuple[Statistic, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.statistics and self.second_moment is not None:
+            raise ValueError("statistics must be none with a second moment: no theorem covers the three.")
+
+    def at(self, clip_norm: float | None) -> ClippedSums:
+        """The same with another ζ; None leaves it."""
+        return self if clip_norm in (None, self.clip_norm) else replace(self, clip_norm=clip_norm)
+
+    def empty(self, device: torch.device | str = "cpu") -> FixedPointSum:
+        """A sum of no updates."""
+        return FixedPointSum(self.dimension, self.clip_norm, device, self.second_moment, self.statistics)

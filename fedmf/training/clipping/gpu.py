@@ -18,7 +18,7 @@ _AT_ONCE = 128
 
 def add_clipped_on_gpu(
     rows: Tensor, origin: Tensor | None, clip_norm: float, scale: float, total: Tensor
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """What `add_clipped` does, with the same bits, on the device of ``rows``.
 
     Rows are read three times: for their norms, for the squares of their integers, and to be added up. The
@@ -34,7 +34,7 @@ def add_clipped_on_gpu(
         total: shape (d,), int64; changed.
 
     Returns:
-        The signs of the rows, shape (users,), int64, and which count, bool.
+        The signs of the rows, shape (users,), int64; their Σ n², float64; and which count, bool.
 
     Raises:
         RuntimeError: Triton is not installed.
@@ -77,4 +77,4 @@ def add_clipped_on_gpu(
                 rows, start, factors, total, step, dimension, users,
                 COLUMNS=kernels.COLUMNS, USERS=kernels.USERS, SHIFTED=shifted, **options,
             )  # fmt: skip
-    return signs, counted.bool()
+    return signs, squares[:, 0] if blocks else squares.sum(dim=1), counted.bool()

@@ -126,7 +126,10 @@ def square_integers(rows, origin, factors, squares, step, length, SHIFTED: tl.co
 
 @triton.jit
 def admit(squares, blocks, limits, factors, signs, counted, users, AT_ONCE: tl.constexpr):
-    """Whoever's Σ n² is not within the limit, `limits`[4], adds nothing: neither integers nor a sign."""
+    """Whoever's Σ n² is not within the limit, `limits`[4], adds nothing: neither integers nor a sign.
+
+    That of a row is left where the squares of its first block were.
+    """
     user = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
     known = user < users
     place = squares + user.to(tl.int64) * blocks
@@ -134,6 +137,7 @@ def admit(squares, blocks, limits, factors, signs, counted, users, AT_ONCE: tl.c
     for block in range(1, blocks):
         total += tl.load(place + block, mask=known, other=0.0)
     refused = known & ~(total <= tl.load(limits + 4))
+    tl.store(place, tl.where(refused, 0.0, total), mask=known)
     tl.store(factors + user, tl.zeros([AT_ONCE], tl.float64), mask=refused)
     tl.store(signs + user, tl.zeros([AT_ONCE], tl.int64), mask=refused)
     tl.store(counted + user, tl.zeros([AT_ONCE], tl.int8), mask=refused)

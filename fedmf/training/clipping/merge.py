@@ -22,13 +22,17 @@ class Into(NamedTuple):
         total: Σ n, shape (d,), int64.
         second: Σ ⌊Σ_{i∈B} n_i²·2⁻⁴⁰⌋ of every block B, shape (m,), int64; empty where nobody asks for it.
         ends: one past the last entry of each block, shape (m,); empty if every entry is a block.
-        signs: Σ of signs, shape (1,), int64.
+        signs: of those users that stay, in their order, shape (users,), int64.
+        squares: their Σ n², float64, likewise: what is told of a user beside the sums is a function of these.
+        stayed: how many users stayed, shape (1,), int64.
     """
 
     total: NDArray[np.int64]
     second: NDArray[np.int64]
     ends: NDArray[np.int64]
     signs: NDArray[np.int64]
+    squares: NDArray[np.float64]
+    stayed: NDArray[np.int64]
 
 
 @inlined
@@ -41,11 +45,12 @@ def square_limit(dimension):
 def merge(row, origin, factor, sign, into):
     """Add the integers n_i = trunc((row_i − origin_i)·factor) of one user; False if nothing was added.
 
-    Whatever row, origin, factor and sign are, the sums move by one user's worth at most: Σ n² ≤ 2⁸⁰, so norm
-    ζ; a sign in {−1, 0, 1}; features of the same n. An entry of absolute value above 2⁴¹, or NaN, is never
-    converted: ±2⁴¹ takes its place, whose square alone is above 2⁸⁰. Every n is then an integer that float64
-    has, and a user whose computed sum of squares is above `square_limit` is taken out again by the same
-    integers; int64 wraps, so the total is what it was to the bit.
+    Whatever row, origin, factor and sign are, the sums move by one user's worth at most: Σ n² ≤ 2⁸⁰, so
+    norm ζ; features of the same n; one more user that stays, with its sign in {−1, 0, 1} and that Σ n². An
+    entry of absolute value above 2⁴¹, or NaN, is never converted: ±2⁴¹ takes its place, whose square alone
+    is above 2⁸⁰. Every n is then an integer that float64 has, and a user whose computed sum of squares is
+    above `square_limit` is taken out again by the same integers; int64 wraps, so the total is what it was
+    to the bit.
 
     Proof that Σ n² ≤ 2⁸⁰ for a user who stays: Σ n² is summed from non-negative terms with at most d + 17
     roundings between a term and the result, each of relative size at most 2⁻⁵³ (squares of at most 2⁸²
@@ -63,7 +68,9 @@ def merge(row, origin, factor, sign, into):
     if not (square <= square_limit(into.total.size) and -1 <= sign <= 1):
         _take_out(row, origin, factor, into.total)
         return False
-    into.signs[0] += sign
+    place = into.stayed[0]
+    into.signs[place], into.squares[place] = sign, square
+    into.stayed[0] = place + 1
     if into.second.size > 0:
         _add_features(row, origin, factor, into)
     return True

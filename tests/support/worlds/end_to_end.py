@@ -129,7 +129,7 @@ def audit_end_to_end(
 def _check(run: Run, behaviours: Sequence[str], canary_runs: int, world_runs: int, confidence: float) -> None:
     if not isinstance(run.privacy, DifferentialPrivacy):
         raise ConfigError("privacy must be that of users for an audit: a run without noise claims nothing.")
-    if run.clipping.adapts:
+    if run.clipping.moves_clip_norm:
         raise ConfigError(
             f"clipping must be 'fixed' for an end-to-end audit, which reads noise of one level; got "
             f"{run.clipping.kind!r}. fedmf audit follows the clip norm."

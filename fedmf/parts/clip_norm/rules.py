@@ -6,12 +6,18 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from fedmf.values import Value, by_kind, check_whole
+from fedmf.accounting import at_least
+from fedmf.parts.part import LivePart, Part, Setting, Stage
+from fedmf.values import by_kind, check_whole
+
+if TYPE_CHECKING:
+    from fedmf.training import Statistic
 
 #: ζ_t stays within this factor of ζ_0.
 _FARTHEST: Final = 2.0**20
+_COLUMN: Final = "clip_norm"
 
 
 @dataclass(frozen=True)
@@ -72,29 +78,11 @@ class NormCourse:
         return cls(**values)
 
 
-#: Makes up for the rounding of a square root and a quotient, in the safe direction.
-_UPWARDS: Final = 1.0 + 2.0**-50
-
-
 @dataclass(frozen=True)
-class Clipping(Value):
+class Clipping(Part):
     """How ζ_t, the clip norm of round t, comes about; ζ_0 is that of the privacy asked for."""
 
-    #: Whether ζ_t follows what was released.
-    adapts: ClassVar[bool] = False
-
-    @property
-    def update_factor(self) -> float:
-        """1/a, by which the noise of updates is larger than with the budget for them alone."""
-        return 1.0
-
-    def unit(self, clip_norm: float) -> float:
-        """In what unit the server sees the mean of updates clipped to this norm."""
-        del clip_norm
-        return 1.0
-
-    def check_setting(self, amplified: bool, stored_as: str) -> None:
-        """Refuse what no theorem covers: secret cohorts, noise that is rounded where it is stored."""
+    name: ClassVar[str] = "clipping"
 
 
 @dataclass(frozen=True)
@@ -102,6 +90,11 @@ class FixedClipping(Clipping):
     """ζ_t = ζ_0."""
 
     kind: ClassVar[str] = "fixed"
+
+    def facts(self, metrics: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+        """The rule; no norm was noted."""
+        del metrics
+        return {**self.to_dict(), "clip_norms": {}}
 
 
 @dataclass(frozen=True)
@@ -129,7 +122,6 @@ class QuantileClipping(Clipping):
     """
 
     kind: ClassVar[str] = "quantile"
-    adapts: ClassVar[bool] = True
 
     quantile: float = 0.5
     learning_rate: float = 0.5
@@ -147,36 +139,78 @@ class QuantileClipping(Clipping):
             )
         check_whole("B (rounds_per_update)", self.rounds_per_update)
 
-    def check_setting(self, amplified: bool, stored_as: str) -> None:
-        """See `Clipping.check_setting`.
+    def check(self, setting: Setting) -> None:
+        """See `Part.check`.
 
         Raises:
-            ValueError: there is one of them.
+            ValueError: secret cohorts, a second moment, or noise that is rounded where it is stored.
         """
-        if amplified:
+        if setting.amplified:
             raise ValueError(
                 f"clipping must be 'fixed' for an amplified run; got {self.kind!r}. No theorem here covers a "
                 "clip norm that follows releases while cohorts are secret: leave amplified out."
             )
-        if stored_as != "float64":
+        if setting.paired:
             raise ValueError(
-                f"dtype (of stored noise) must be 'float64' where the clip norm adapts; got {stored_as!r}. "
-                "No theorem covers rounded noise there."
+                f"clipping must be 'fixed' for an optimizer that needs a second moment; got {self.kind!r}. "
+                "No theorem covers features of updates whose clip norm moves."
+            )
+        if setting.stored_as != "float64":
+            raise ValueError(
+                "dtype (of stored noise) must be 'float64' where the clip norm adapts; got "
+                f"{setting.stored_as!r}. No theorem covers rounded noise there."
             )
 
+    def statistics(self) -> tuple[Statistic, ...]:
+        """See `Part.statistics`."""
+        from fedmf.training import SIGNS  # readers of records load no framework
+
+        return (SIGNS,)
+
+    def open(self, stage: Stage) -> LivePart:
+        """See `Part.open`."""
+        from fedmf.parts.clip_norm.release import QuantileRelease
+
+        return QuantileRelease(self, stage)
+
     def unit(self, clip_norm: float) -> float:
-        """See `Clipping.unit`."""
+        """See `Part.unit`."""
         return clip_norm if self.unit_steps else 1.0
 
     @property
-    def update_factor(self) -> float:
-        """1/a = 1/√(1 − b²), rounded up."""
-        return _UPWARDS / math.sqrt(1.0 - self.share)
+    def moves_clip_norm(self) -> bool:
+        """See `Part.moves_clip_norm`."""
+        return True
 
     @property
-    def sign_factor(self) -> float:
-        """1/b, rounded up: the noise of a sum of signs per noise of x/ζ without them."""
-        return _UPWARDS / math.sqrt(self.share)
+    def columns(self) -> tuple[str, ...]:
+        """ζ of the next round's updates."""
+        return (_COLUMN,)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """See `Part.assumptions`."""
+        return (
+            "the clip norm of a round was computed from released figures alone: epsilon is that of a fixed "
+            "clip norm, whatever the clip norm did, and what it did may be public as the models are",
+        )
+
+    def facts(self, metrics: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+        """The rule, and ζ by rounds released as far as it was noted."""
+        norms = {str(t): float(row[_COLUMN]) for t, row in metrics.items() if _COLUMN in row}
+        return {**self.to_dict(), "clip_norms": norms}
+
+    @classmethod
+    def remarks(cls, facts: Mapping[str, Any]) -> Mapping[str, str]:
+        """See `Part.remarks`."""
+        norms, course = list(facts.get("clip_norms", {}).values()), ""
+        if norms:
+            course = f", {at_least(norms[-1])} at last, {at_least(min(norms))} to {at_least(max(norms))}"
+        return {
+            "clip norm": f" at first{course}: follows the noisy {facts['quantile']:g}-quantile of norms, for "
+            f"{100 * facts['share']:g} % of mu^2; epsilon does not depend on what it did",
+            "noise": ", at the first clip norm; it goes with the clip norm",
+        }
 
 
 CLIPPINGS: Final = by_kind(FixedClipping, QuantileClipping)

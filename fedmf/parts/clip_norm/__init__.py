@@ -1,0 +1,5 @@
+"""The clip norm of a run: one for all rounds, or one that follows a quantile of users' norms."""
+
+from fedmf.parts.clip_norm.rules import CLIPPINGS, Clipping, FixedClipping, NormCourse, QuantileClipping
+
+__all__ = ["CLIPPINGS", "Clipping", "FixedClipping", "NormCourse", "QuantileClipping"]

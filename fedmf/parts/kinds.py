@@ -1,0 +1,48 @@
+"""Which parts there are: a part is a file of this room and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from fedmf.parts.clip_norm import CLIPPINGS
+from fedmf.parts.part import Part
+from fedmf.values import value_of
+
+#: By the name that records give them, then by kind.
+PARTS: Final[dict[str, Mapping[str, type[Part]]]] = {"clipping": CLIPPINGS}
+
+
+#: Of every run; the others are there if they were chosen.
+ALWAYS: Final = "clipping"
+
+
+def parts_from(values: Mapping[str, Any]) -> tuple[Part, ...]:
+    """The parts that a record names among other things.
+
+    Raises:
+        KeyError: one that every run has is missing.
+        ValueError: an unknown kind, or fields that are not those of the kind.
+    """
+    return tuple(
+        value_of(kinds, values[name]) for name, kinds in PARTS.items() if name in values or name == ALWAYS
+    )
+
+
+def part_of(name: str, facts: Mapping[str, Any]) -> type[Part]:
+    """The class of the part of which a statement says something.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    kinds, kind = PARTS[name], str(facts.get("kind"))
+    if kind not in kinds:
+        raise ValueError(f"kind of {name} must be one of {', '.join(kinds)}; got {kind!r}.")
+    return kinds[kind]
+
+
+def stated(statement: Mapping[str, Any]) -> Iterator[tuple[type[Part], Mapping[str, Any]]]:
+    """The parts of a statement, with what it says of each."""
+    for name in PARTS:
+        if name in statement:
+            yield part_of(name, statement[name]), statement[name]
