@@ -6,13 +6,13 @@ import dataclasses
 import inspect
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 
-from conformance.paths import FEW, PATHS, PROCESSES, REFERENCE, Path
+from conformance.paths import FEW, PATHS, PROCESSES, REFERENCE, WRAPPED, Path
 from conformance.subjects import (
     AXES,
     COHORTS,
@@ -23,6 +23,7 @@ from conformance.subjects import (
     PLAIN,
     SIZES,
     Subject,
+    singles,
     task_of,
 )
 from conformance.table import carried_out as released
@@ -52,12 +53,30 @@ REFUSED = {
     "CorrelatedNoise has no argument for fedmf's evaluation without noise": 1,
 }
 TABLE = dict(planned())
-#: Each value by itself, and combinations in which sums are of two moments or users hostile.
-CORE = [
-    subject
-    for subject in TABLE
-    if len(TABLE[subject]) > len(FEW) or subject.optimizer == "jme-adam" or subject.model == "hostile users"
+#: Combinations in which sums are of two moments and something else, or users hostile.
+COMBINED = [
+    Subject(model="hostile users", optimizer="jme-adam"),
+    Subject(model="hostile users", part="private evaluation"),
+    Subject(optimizer="jme-adam", part="private evaluation"),
+    Subject(optimizer="jme-adam", part="replace-one"),
 ]
+
+
+def by_turns() -> dict[Subject, tuple[Path, ...]]:
+    """Each value by itself with every engine: how sums travel, and the wrapper, by turns."""
+    auto, found = [path for path in PATHS if path.engine == "auto"], dict[Subject, tuple[Path, ...]]()
+    vectorised = [path for path in PATHS if path.engine == "vectorised"]
+    looped = [path for path in (*PATHS, WRAPPED) if path.engine == "loop" and path != REFERENCE]
+    place = dict.fromkeys(AXES, 0)
+    for subject in (subject for subject in TABLE if TABLE[subject] != FEW):
+        axis = next((axis for axis in AXES if getattr(subject, axis) != getattr(PLAIN, axis)), None)
+        turn = place[axis] = place[axis] + 1 if axis else 0
+        mine = (paths[turn % len(paths)] for paths in (auto, vectorised, looped))
+        found[subject] = (REFERENCE, *mine) if axis else TABLE[subject]
+    return found | {subject: TABLE[subject] for subject in COMBINED}
+
+
+TURNS = by_turns()
 
 
 @pytest.fixture(autouse=True)
@@ -66,19 +85,29 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch.func about a module that it cannot batch
-@pytest.mark.parametrize("subject", CORE, ids=str)
-def test_every_path_has_one_result(subject: Subject) -> None:
-    check(subject)
+@pytest.mark.parametrize("subject", TURNS, ids=str)
+def test_values_have_one_result_with_every_engine(subject: Subject) -> None:
+    check(subject, TURNS[subject])
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("subject", [subject for subject in TABLE if subject not in CORE], ids=str)
-def test_other_combinations_have_one_result(subject: Subject) -> None:
-    check(subject)
+@pytest.mark.parametrize("subject", TABLE, ids=str)
+def test_every_path_has_one_result(subject: Subject) -> None:
+    check(subject, TABLE[subject])
 
 
-def check(subject: Subject) -> None:
-    found = cells(subject, TABLE[subject])
+def test_every_kind_of_path_takes_its_turn() -> None:
+    """The table by turns leaves out no path and no value."""
+    assert {path for paths in TURNS.values() for path in paths} == {*PATHS, *PROCESSES, WRAPPED}
+    assert TURNS.keys() >= set(singles())
+    for paths in TURNS.values():
+        assert {path.engine for path in paths} == (
+            set(get_args(LocalEngine)) if paths != FEW else {"loop", "auto"}
+        )
+
+
+def check(subject: Subject, paths: Sequence[Path]) -> None:
+    found = cells(subject, paths)
     wrong = [f"{cell.path}: {cell.reason}" for cell in found if cell.verdict == "differs"]
     wrong += [
         f"{cell.path} is refused: {cell.reason}"
