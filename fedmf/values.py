@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 
@@ -70,9 +72,15 @@ def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+@cache
+def hints_of(cls: type) -> Mapping[str, Any]:
+    """The evaluated annotations of a class, evaluated once."""
+    return MappingProxyType(get_type_hints(cls))
+
+
 def check_choices(value: Value) -> None:
     """Refuse a field that is none of the names its annotation, a `Literal`, lists."""
-    for name, annotation in get_type_hints(type(value)).items():
+    for name, annotation in hints_of(type(value)).items():
         if get_origin(annotation) is Literal and getattr(value, name) not in get_args(annotation):
             choices = ", ".join(get_args(annotation))
             raise ValueError(f"{name} must be one of {choices}; got {getattr(value, name)!r}.")

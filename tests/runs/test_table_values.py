@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.table_cases import CHOICES, KEYS, OF_TYPE, RANGES, accepted, needed
+from support.table_cases import CHOICES, KEYS, OF_TYPE, RANGES, accepted, by_table, needed
 
 from fedmf.cohorts import COHORTS, CyclicSchedule
 from fedmf.data import Table
@@ -44,9 +44,14 @@ WRONG: dict[type, list[Any]] = {
 LISTS = ("data.input-shape", "model.hidden-units")
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in OF_TYPE for name in OF_TYPE[kind]])
-def test_values_of_another_type_are_refused(kind: type, name: str) -> None:
-    for value in WRONG[kind]:
+@pytest.mark.parametrize("table", by_table(KEYS))
+def test_values_of_another_type_are_refused(table: str) -> None:
+    for name in by_table(KEYS)[table]:
+        check_values_of_another_type_are_refused(name)
+
+
+def check_values_of_another_type_are_refused(name: str) -> None:
+    for value in WRONG[KEYS[name].type]:
         if name in (*LISTS, "cohorts.zones") and type(value) is int:
             continue
         message = refusal({**needed(name), name: value})
@@ -56,8 +61,13 @@ def test_values_of_another_type_are_refused(kind: type, name: str) -> None:
             assert re.match(re.escape(label(name)) + "(is invalid: |must be )", message)
 
 
-@pytest.mark.parametrize("name", CHOICES)
-def test_choices_are_closed(name: str) -> None:
+@pytest.mark.parametrize("table", by_table(CHOICES))
+def test_choices_are_closed(table: str) -> None:
+    for name in by_table(CHOICES)[table]:
+        check_choices_are_closed(name)
+
+
+def check_choices_are_closed(name: str) -> None:
     for value in (CHOICES[name][0].upper() + "!", CHOICES[name][0] + " ", 0, True):
         message = refusal({**needed(name), name: value})
         assert repr(value) in message
@@ -68,8 +78,13 @@ def test_choices_are_closed(name: str) -> None:
             assert all(choice in message for choice in CHOICES[name])
 
 
-@pytest.mark.parametrize("name", OF_TYPE[float])
-def test_an_integer_is_fine_where_a_real_is_meant(name: str) -> None:
+@pytest.mark.parametrize("table", by_table(OF_TYPE[float]))
+def test_an_integer_is_fine_where_a_real_is_meant(table: str) -> None:
+    for name in by_table(OF_TYPE[float])[table]:
+        check_an_integer_is_fine_where_a_real_is_meant(name)
+
+
+def check_an_integer_is_fine_where_a_real_is_meant(name: str) -> None:
     """``epsilon = 8`` and ``epsilon = 8.0`` are the same; where 1 is out of range, 0 is not or neither is."""
     for value in (1, 0):
         whole, real = (_written(name, number) for number in (value, float(value)))
@@ -85,8 +100,13 @@ def _written(name: str, value: float) -> Any:
         return None
 
 
-@pytest.mark.parametrize("name", RANGES)
-def test_out_of_range_is_one_line_that_names_the_value(name: str) -> None:
+@pytest.mark.parametrize("table", by_table(RANGES))
+def test_out_of_range_is_one_line_that_names_the_value(table: str) -> None:
+    for name in by_table(RANGES)[table]:
+        check_out_of_range_is_one_line_that_names_the_value(name)
+
+
+def check_out_of_range_is_one_line_that_names_the_value(name: str) -> None:
     inside, outside = RANGES[name]
     extremes = [math.inf, math.nan] if KEYS[name].type is float else []
     for value in (*outside, *extremes):
@@ -97,8 +117,13 @@ def test_out_of_range_is_one_line_that_names_the_value(name: str) -> None:
     assert inside
 
 
-@pytest.mark.parametrize("name", RANGES)
-def test_ranges_of_one_table_are_refused_by_that_table(name: str) -> None:
+@pytest.mark.parametrize("table", by_table(RANGES))
+def test_ranges_of_one_table_are_refused_by_that_table(table: str) -> None:
+    for name in by_table(RANGES)[table]:
+        check_ranges_of_one_table_are_refused_by_that_table(name)
+
+
+def check_ranges_of_one_table_are_refused_by_that_table(name: str) -> None:
     """Also numbers of any length; only what compares tables names none of them."""
     table = name.partition(".")[0]
     compared = {"cohorts.size", "cohorts.min-separation", "cohorts.max-participations", "optimizer.warmup"}
@@ -227,8 +252,13 @@ def test_the_schedule_is_that_of_the_tables() -> None:
     assert [drawn.cohort(t).tolist() for t in range(8)] == [expected.cohort(t).tolist() for t in range(8)]
 
 
-@pytest.mark.parametrize("name", KEYS)
-def test_two_runs_compute_the_same_unless_a_key_that_matters_differs(name: str) -> None:
+@pytest.mark.parametrize("table", by_table(KEYS))
+def test_two_runs_compute_the_same_unless_a_key_that_matters_differs(table: str) -> None:
+    for name in by_table(KEYS)[table]:
+        check_two_runs_compute_the_same_unless_a_key_that_matters_differs(name)
+
+
+def check_two_runs_compute_the_same_unless_a_key_that_matters_differs(name: str) -> None:
     matters = name not in {f"execution.{place.replace('_', '-')}" for place in Execution.PLACE}
     values, shared = accepted(name), {}
     for value in values if not name.endswith(".kind") else []:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from flwr.common.config import flatten_dict, fuse_dicts
-from support.table_cases import CHOICES, KEYS, OF_TYPE, RANGES, TEXTS, accepted, needed
+from support.table_cases import CHOICES, KEYS, OF_TYPE, RANGES, TEXTS, accepted, by_table, needed
 
 from fedmf.accounting import NoPrivacy, UserLevel
 from fedmf.cohorts import CyclicCohorts, RandomCohorts
@@ -93,27 +93,28 @@ def test_what_stands_for_not_set_is_as_good_as_nothing() -> None:
     assert same(run_of(UNSET), Run())
 
 
-@pytest.mark.parametrize("name", KEYS)
-def test_every_key_survives_a_file(name: str, tmp_path: Path) -> None:
-    """File → Run → file → Run, and the key says in both what it said."""
+@pytest.mark.parametrize("table", by_table(KEYS))
+def test_every_key_survives_a_file_and_flower(table: str, tmp_path: Path) -> None:
+    for name in by_table(KEYS)[table]:
+        for value in accepted(name):
+            check_survives(name, value, tmp_path)
+
+
+def check_survives(name: str, value: Any, folder: Path) -> None:
+    """File → Run → file → Run, and the key says in both what it said.
+
+    Flower injects all listed keys, flat; those of other kinds do no harm.
+    """
     table, _, key = name.partition(".")
-    for value in accepted(name):
-        given = {**needed(name, value), name: value}
-        run = run_of(given)
-        again = read_back(run, tmp_path / "config.toml")
-        assert same(again, run)
-        assert again.difference(run) is None
-        assert tables_of(again) == tables_of(run)
-        written = tables_of(run)[table].get(key)
-        assert (written, type(written)) == (value, KEYS[name].type)
-
-
-@pytest.mark.parametrize("name", KEYS)
-def test_flower_passes_every_key_on(name: str) -> None:
-    """All listed keys are injected, flat; those of other kinds do no harm."""
-    for value in accepted(name):
-        given = {**needed(name, value), name: value}
-        assert same(run_of({**UNSET, **given}), run_of(given))
+    given = {**needed(name, value), name: value}
+    run = run_of(given)
+    again = read_back(run, folder / "config.toml")
+    assert same(again, run)
+    assert again.difference(run) is None
+    written = tables_of(run)
+    assert tables_of(again) == written
+    assert (written[table].get(key), type(written[table].get(key))) == (value, KEYS[name].type)
+    assert same(run_of({**UNSET, **given}), run)
 
 
 MNIST = Hub(path="ylecun/mnist", feature_columns=("none",), class_names=("0..9",), input_shape=(1, 28, 28))

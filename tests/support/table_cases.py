@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,14 @@ def needed(name: str, value: Any = None) -> dict[str, Any]:
     own |= COMPANIONS.get((name, value), {})
     kind = value if key == "kind" else own.get(f"{table}.kind")
     return {**NEEDED.get((table, str(kind)), {}), **own}
+
+
+def by_table(names: Iterable[str]) -> dict[str, list[str]]:
+    """Dotted keys by their table: a test goes over one table, and what fails names the key."""
+    tables: dict[str, list[str]] = {}
+    for name in names:
+        tables.setdefault(name.partition(".")[0], []).append(name)
+    return tables
 
 
 def accepted(name: str) -> list[Any]:

@@ -14,7 +14,9 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import tomli_w
@@ -105,6 +107,12 @@ def keys() -> Iterator[Key]:
         yield from table.keys()
 
 
+@cache
+def _known() -> Mapping[str, Key]:
+    """Every key by its dotted name, found once."""
+    return MappingProxyType({key.dotted: key for key in keys()})
+
+
 def run_of(values: Mapping[str, Any]) -> Run:
     """The run that tables describe.
 
@@ -114,7 +122,7 @@ def run_of(values: Mapping[str, Any]) -> Run:
     Raises:
         ConfigError: an unknown key (naming the nearest known one), or a value out of range.
     """
-    known = {key.dotted: key for key in keys()}
+    known = _known()
     _refuse_given(dotted(values))
     _refuse_unknown(dotted(values), known)
     given = {name: value for name, value in dotted(values).items() if known[name].is_set(value)}

@@ -10,12 +10,12 @@ import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, Literal, NamedTuple, Protocol, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, Protocol, Union, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
 from fedmf.errors import ConfigError
-from fedmf.values import Value
+from fedmf.values import Value, hints_of
 
 Scalar = str | int | float | bool
 #: A list of nothing, where no text would stand for the default.
@@ -138,7 +138,7 @@ class ValueTable:
         if kind not in self.kinds:
             raise ConfigError(f"[{self.name}] kind must be one of {', '.join(self.kinds)}; got {kind!r}.")
         cls = self.kinds[kind]
-        known, hints = self._fields(cls), get_type_hints(cls)
+        known, hints = self._fields(cls), hints_of(cls)
         fields: dict[str, Any] = {}
         for name, value in values.items():
             if name not in known:
@@ -196,7 +196,7 @@ def fields_of(cls: type[Value]) -> dict[str, _Field]:
     """A value's fields by kebab-case name."""
     if not dataclasses.is_dataclass(cls):
         return {}
-    hints, meanings = get_type_hints(cls), _meanings(cls)
+    hints, meanings = hints_of(cls), _meanings(cls)
     return {
         field.name.replace("_", "-"): _Field(
             field.name,
