@@ -78,7 +78,8 @@ def test_private_evaluation_tells_no_more(form: str, tmp_path: Path) -> None:
     stage.act(None)
     benign = observe(command, stage)
     assert any(" evaluate to " in line for line in benign.traffic)
-    names = ("raise", "exit", "nan", "huge", "wrong-shape", "rare-label", "empty")
+    names = ("raise", "nan", "huge", "rare-label")
+    names += () if form == "one-user" else ("exit", "wrong-shape", "empty")
     verdicts = [compare(command, stage, (HOSTILE_USER, name), benign) for name in names]
     assert {v.behaviour: v.outside for v in verdicts if v.outside} == {}
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,14 @@ pytestmark = pytest.mark.usefixtures("own_time")
 
 DIMENSION = 50
 TASK = linear_task(24, DIMENSION)
+ONE_EACH = small_run(
+    TASK,
+    messages="per-user",
+    users_per_message=1,
+    refusals=4,
+    server_momentum=0.0,
+    server_learning_rate=1.0,
+)
 
 
 def _raise(request: Message, reply: Message) -> Message:
@@ -50,11 +59,17 @@ BAD_USER_REPLIES = {
 }
 
 
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    """The model of the run in which nobody misbehaves."""
+    return run_small(tmp_path_factory.mktemp("good") / "run", ONE_EACH)
+
+
 @pytest.mark.parametrize("kind", BAD_USER_REPLIES)
-def test_bad_replies_of_one_user_count_as_zero_and_use_up_the_noise_row(kind: str, tmp_path) -> None:
-    victim = "u003"
-    keys = {"messages": "per-user", "users_per_message": 1, "refusals": 4}
-    run = small_run(TASK, **keys, server_momentum=0.0, server_learning_rate=1.0)
+def test_bad_replies_of_one_user_count_as_zero_and_use_up_the_noise_row(
+    kind: str, good: np.ndarray, tmp_path: Path
+) -> None:
+    victim, run = "u003", ONE_EACH
 
     def tamper(request: Message, reply: Message) -> Message:
         mine = request.content.config_records["config"]["users"] == [victim]
@@ -64,7 +79,6 @@ def test_bad_replies_of_one_user_count_as_zero_and_use_up_the_noise_row(kind: st
     bad = run_small(
         tmp_path / "bad", run, lambda s: tampering(client_for(s), tamper), on_report=reports.append
     )
-    good = run_small(tmp_path / "good", run)
     with Ledger.open(tmp_path / "bad" / "ledger.sqlite", read_only=True) as ledger:
         taken = list(ledger.participations())
         assert ledger.last_round() == run.cohorts.rounds - 1

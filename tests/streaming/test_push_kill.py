@@ -81,8 +81,8 @@ for m in range(1, 1000, int(sys.argv[3])):
 
 @pytest.mark.parametrize(
     ("seed", "stride", "rounds"),
-    [(None, 3, 4), (3, 7, None), (None, 1, 4), (3, 3, None)],
-    ids=["secret", "public, endless", "secret, every write", "public, endless, every third write"],
+    [(None, 3, 4), (None, 1, 4), (3, 3, None)],
+    ids=["secret", "secret, every write", "public, endless, every third write"],
 )
 def test_a_killed_service_tells_each_release_again(
     tmp_path: Path, seed: int | None, stride: int, rounds: int | None

@@ -37,7 +37,7 @@ optimizer.learning-rate = [0.1, 0.4]
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> SweepResult:
-    return small_sweep().carry_out(tmp_path_factory.mktemp("sweep") / "all", processes=2)
+    return small_sweep().carry_out(tmp_path_factory.mktemp("sweep") / "all")
 
 
 def single(sweep: Sweep, at: int, tuned: dict[str, object], seed: int, place: Path) -> float:
@@ -220,11 +220,11 @@ def written(folder: Path) -> Path:
     return folder
 
 
-def begun_and_held(folder: Path) -> subprocess.Popen[str]:
+def begun_and_held(folder: Path, processes: int) -> subprocess.Popen[str]:
     """The command, which has finished some runs and is in the middle of another, and stays there."""
     (written(folder) / "hold").touch()
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedmf", "sweep", "sweep.toml", "--out", "out", "--processes", "2"],
+        [sys.executable, "-m", "fedmf", "sweep", "sweep.toml", "--out", "out", "--processes", str(processes)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -269,7 +269,7 @@ def carried_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, obje
 def test_a_killed_sweep_goes_on_and_ends_as_if_nothing_had_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    process = begun_and_held(tmp_path)
+    process = begun_and_held(tmp_path, 1)
     begun = {place.name for place in (tmp_path / "out/runs").iterdir()}
     process.kill()  # the parent alone: its workers notice
     process.communicate()
@@ -285,7 +285,7 @@ def test_a_killed_sweep_goes_on_and_ends_as_if_nothing_had_been(
 
 
 def test_ctrl_c_ends_a_sweep_with_a_line(tmp_path: Path) -> None:
-    process = begun_and_held(tmp_path)
+    process = begun_and_held(tmp_path, 2)
     os.killpg(process.pid, signal.SIGINT)
     _, shown = process.communicate(timeout=600)
     assert process.returncode == 130, shown

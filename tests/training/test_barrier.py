@@ -1,5 +1,6 @@
 """One user's failure stays with that user: the others' updates keep their bits, and all are counted."""
 
+import itertools
 import warnings
 from collections.abc import Callable
 
@@ -103,16 +104,34 @@ def summed(trainer: LocalTrainer, users: list[str]) -> tuple[FixedPointSum, list
     return total, trainer.add_updates(trainer.task.model.initial(), users, ROUND, total)
 
 
-@pytest.mark.parametrize(
-    ("threads", "together"), [(1, False), (3, True)], ids=["one by one", "together on threads"]
-)
-@pytest.mark.parametrize("engine", ["auto", "vectorised", "loop"])
-@pytest.mark.parametrize("module", [lambda: mlp(6, (7,), 4, seed=2), Careful], ids=["mlp", "own"])
-@pytest.mark.parametrize("fault", FAULTS)
-def test_everybody_elses_contribution_keeps_its_bits(
-    fault: str, module: Callable[[], nn.Module | FlatModel], engine: str, threads: int, together: bool
-) -> None:
-    change, stage = FAULTS[fault]
+ENGINES = ("auto", "vectorised", "loop")
+MODULES: dict[str, Callable[[], nn.Module | FlatModel]] = {
+    "mlp": lambda: mlp(6, (7,), 4, seed=2),
+    "own": Careful,
+}
+WAYS = {"one by one": (1, False), "together on threads": (3, True)}
+#: Every fault in every engine; modules and ways of loading by turns, so that both meet each engine.
+TURNS = [
+    (fault, ("mlp", "own")[(i + j) % 2], engine, tuple(WAYS)[(i // 2 + j) % 2])
+    for (i, fault), (j, engine) in itertools.product(enumerate(FAULTS), enumerate(ENGINES))
+]
+
+
+@pytest.mark.parametrize(("fault", "module", "engine", "way"), TURNS)
+def test_everybody_elses_contribution_keeps_its_bits(fault: str, module: str, engine: str, way: str) -> None:
+    check_bits(fault, module, engine, way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("module", MODULES)
+def test_every_combination_keeps_the_bits_of_everybody_else(module: str, engine: str, way: str) -> None:
+    for fault in FAULTS:
+        check_bits(fault, module, engine, way)
+
+
+def check_bits(fault: str, made: str, engine: str, way: str) -> None:
+    (change, stage), module, (threads, together) = FAULTS[fault], MODULES[made], WAYS[way]
     torch.manual_seed(0)
     dataset, model = cohort(SIZES), module()
     model = model if isinstance(model, FlatModel) else FlatModel(model)

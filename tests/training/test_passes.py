@@ -36,12 +36,24 @@ def by_passes(problem: Problem, device: torch.device, momentum: float = 0.0, pro
     return models
 
 
-@pytest.mark.parametrize("seed", range(4))
+#: Momentum and μ of FedProx.
+RULES = {"plain": (0.0, 0.0), "momentum and FedProx": (0.7, 0.3)}
+
+
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", CHAINS)
-@pytest.mark.parametrize(
-    ("momentum", "proximal"), [(0.0, 0.0), (0.7, 0.3)], ids=["plain", "momentum and FedProx"]
-)
-def test_steps_equal_those_of_torch(name: str, seed: int, momentum: float, proximal: float) -> None:
+def test_steps_equal_those_of_torch(name: str, rule: str) -> None:
+    check_steps(name, 0 if rule == "plain" else 1, *RULES[rule])
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", CHAINS)
+def test_steps_of_other_shapes_equal_those_of_torch(name: str, rule: str) -> None:
+    for seed in (1, 2, 3) if rule == "plain" else (0, 2, 3):
+        check_steps(name, seed, *RULES[rule])
+
+
+def check_steps(name: str, seed: int, momentum: float, proximal: float) -> None:
     problem = Problem.drawn(name, seed)
     expected = problem.by_torch(RATE, momentum, proximal)
     assert not torch.equal(expected, problem.rows)
