@@ -84,9 +84,10 @@ NO_RIGHT = (
 SYNCS = ("--reader", "--only", "training", "--fault", "input/output error in a sync, once")
 
 
-def test_no_row_of_noise_around_two_sums():
+@pytest.mark.parametrize("every", [12, 6])
+def test_no_row_of_noise_around_two_sums(every: int):
     """Training: a sync fails in turn, a reader looks, another sum is tried in the living process."""
-    status, output = script("file_faults", "", *SYNCS, "--every", "6")
+    status, output = script("file_faults", "", *SYNCS, "--every", str(every))
     assert status == 0, output
     assert re.search(r"^training .* [1-9]\d* +0$", output, re.MULTILINE), output
 
