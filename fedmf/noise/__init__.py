@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedmf.lazy import lazily
 from fedmf.noise.domain import Domain
 from fedmf.noise.key import KEY_HEADER, NoiseKey
-from fedmf.noise.schedule import KeySchedule
+from fedmf.noise.schedule import FRESH_BYTES, KeySchedule, RecordedOpening
 
 if TYPE_CHECKING:
     from fedmf.noise.kernels import MAX_DIMENSION
@@ -18,6 +18,7 @@ else:
     __getattr__ = lazily(__name__)
 
 __all__ = [
+    "FRESH_BYTES",
     "KEY_HEADER",
     "MAX_DIMENSION",
     "BlockedNoise",
@@ -27,4 +28,5 @@ __all__ = [
     "NoiseKey",
     "NoiseStorage",
     "NoiseStream",
+    "RecordedOpening",
 ]

@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol, Self, final
 
 from fedmf.noise.key import NoiseKey
 
-_FRESH_BYTES: Final = 32
+#: Random bits of an opening.
+FRESH_BYTES: Final = 32
 _DIGEST_LABEL: Final = b"fedmf key schedule, version 1\x00"
 
 
@@ -111,8 +112,8 @@ class KeySchedule:
         ):
             wanted = f"at least {least}" if self._first else "0 for the first"
             raise ValueError(f"first_round (of an opening) must be {wanted}; got {first!r}.")
-        if not isinstance(fresh, bytes) or len(fresh) != _FRESH_BYTES:
-            raise ValueError(f"fresh (bytes of an opening) must be {_FRESH_BYTES} bytes; got {len(fresh)}.")
+        if not isinstance(fresh, bytes) or len(fresh) != FRESH_BYTES:
+            raise ValueError(f"fresh (bytes of an opening) must be {FRESH_BYTES} bytes; got {len(fresh)}.")
         self._first.append(first)
         self._fresh.append(fresh)
 

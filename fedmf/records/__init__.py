@@ -4,15 +4,25 @@ from typing import TYPE_CHECKING
 
 from fedmf.lazy import lazily
 from fedmf.records.admission import Admission
-from fedmf.records.durable import Underway, replace_durably, sync_directory, tighten, write_durably
+from fedmf.records.durable import (
+    Underway,
+    read_at,
+    replace_durably,
+    sync_directory,
+    tighten,
+    write_at,
+    write_durably,
+)
 from fedmf.records.frames import State
 from fedmf.records.guard import Guard, Loss, unguarded
 from fedmf.records.histories import Histories, UserRow
 from fedmf.records.key_file import load_key, save_key
-from fedmf.records.ledger import SCHEMA, Ledger, Opening, meet_losses
-from fedmf.records.lock import ReleaseRight, WriterLock
+from fedmf.records.ledger import SCHEMA, Ledger, meet_losses
+from fedmf.records.lock import WriterLock
 from fedmf.records.new_directory import create_directory, scratch_directory
 from fedmf.records.new_files import new_file, require_free
+from fedmf.records.opening import OPENING_VERSION, Opening, OpeningRow, opening_rows
+from fedmf.records.record import Record
 from fedmf.records.seal import Seal, Sealed
 from fedmf.records.signing import SigningKey, read_public_key, signed_by
 from fedmf.records.sqlite import RecordKind
@@ -25,6 +35,7 @@ else:
     __getattr__ = lazily(__name__)
 
 __all__ = [
+    "OPENING_VERSION",
     "PRIVATE",
     "SCHEMA",
     "Admission",
@@ -33,8 +44,9 @@ __all__ = [
     "Ledger",
     "Loss",
     "Opening",
+    "OpeningRow",
+    "Record",
     "RecordKind",
-    "ReleaseRight",
     "Seal",
     "Sealed",
     "SigningKey",
@@ -47,7 +59,9 @@ __all__ = [
     "load_state",
     "meet_losses",
     "new_file",
+    "opening_rows",
     "pack_state",
+    "read_at",
     "read_public_key",
     "read_tensors",
     "replace_durably",
@@ -60,6 +74,7 @@ __all__ = [
     "unguarded",
     "with_head",
     "without_head",
+    "write_at",
     "write_durably",
     "write_tensors",
     "write_users",

@@ -115,6 +115,22 @@ def unless_read_only() -> Iterator[None]:
             raise
 
 
+def write_at(descriptor: int, content: bytes | memoryview, at: int) -> int:
+    """Write all of some bytes at a place of a file, not flushed; how many there were."""
+    view, done = memoryview(content), 0
+    while done < len(view):
+        done += os.pwrite(descriptor, view[done:], at + done)
+    return done
+
+
+def read_at(descriptor: int, size: int, at: int) -> bytes:
+    """So many bytes from a place of a file on; fewer where it ends."""
+    content = bytearray()
+    while len(content) < size and (more := os.pread(descriptor, size - len(content), at + len(content))):
+        content += more
+    return bytes(content)
+
+
 def sync_directory(path: Path) -> None:
     """Make the entries of a directory durable."""
     directory = os.open(path, os.O_RDONLY)

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.records.durable import unless_read_only
+from fedmf.records.durable import unless_read_only, write_at
 
 Field = int | str | bytes
 
@@ -104,7 +104,7 @@ class FrameWriter:
         """
         at, self.handed_over = self.size, False
         for sectors in self._filled((_start(fields, state), *(() if state is None else state.pieces))):
-            at += _write_all(self._descriptor, sectors.reshape(-1).data, at)
+            at += write_at(self._descriptor, sectors.reshape(-1).data, at)
         self.handed_over = True
         _flush(self._descriptor)
         self.size = at
@@ -274,13 +274,6 @@ def _start(fields: Sequence[Field], state: State | None) -> memoryview:
     body = _packed([*fields, b"" if state is None else state.digest, sizes])
     start = _MAGIC + struct.pack("<Q", len(body)) + hashlib.sha256(body).digest()
     return memoryview(start + hashlib.sha256(start).digest()[:16] + body)
-
-
-def _write_all(descriptor: int, view: memoryview, at: int) -> int:
-    done = 0
-    while done < len(view):
-        done += os.pwrite(descriptor, view[done:], at + done)
-    return done
 
 
 def _flush(descriptor: int) -> None:

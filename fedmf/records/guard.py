@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from fedmf.errors import ConfigError
-from fedmf.noise import NoiseKey
+from fedmf.noise import NoiseKey, RecordedOpening
 from fedmf.records.lock import fcntl
 
 _log = logging.getLogger("fedmf")
@@ -30,20 +30,6 @@ _MOST_BYTES: Final = 1 << 24
 #: How often a reader looks at a file that may be being written.
 _LOOKS: Final = 3
 _guarded: Final = ContextVar("guarded", default=True)
-
-
-class Opened(Protocol):
-    """An opening of a record."""
-
-    @property
-    def first_round(self) -> int:
-        """The next round when it was made."""
-        ...
-
-    @property
-    def fresh(self) -> bytes:
-        """Its random bits."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -168,7 +154,7 @@ class Guard:
         return cls(b"" if key is None else key.subkey("guard"), None, known)
 
     def lacks(
-        self, openings: Sequence[Opened], released: int, head_after: Callable[[int], bytes | None]
+        self, openings: Sequence[RecordedOpening], released: int, head_after: Callable[[int], bytes | None]
     ) -> tuple[int, int] | None:
         """(rounds that are here, rounds that were released on this machine) if that is more; None if not.
 
@@ -184,7 +170,7 @@ class Guard:
         return (losses[-1].first, losses[-1].released) if losses else None
 
     def losses(
-        self, openings: Sequence[Opened], released: int, head_after: Callable[[int], bytes | None]
+        self, openings: Sequence[RecordedOpening], released: int, head_after: Callable[[int], bytes | None]
     ) -> list[Loss]:
         """What was released on this machine and is not in the record; empty if all of it is.
 
@@ -211,7 +197,7 @@ class Guard:
 
     def note(
         self,
-        openings: Sequence[Opened],
+        openings: Sequence[RecordedOpening],
         released: int,
         head: bytes | None,
         lost: Sequence[Loss] | None = None,

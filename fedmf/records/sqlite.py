@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +23,15 @@ class RecordKind:
             docs/decisions/0011-record-formats.md.
         error: raised with one line by everything here.
         mode: permissions of a new file.
+        schema: the statements that make its tables and triggers.
     """
 
     name: str
     application_id: int
     version: int
     error: type[ValueError]
-    mode: int
+    mode: int = 0o600
+    schema: tuple[str, ...] = ()
 
     @contextmanager
     def one_line_errors(self, path: Path) -> Iterator[None]:
@@ -49,18 +51,19 @@ class RecordKind:
 
         Args:
             path: where; nobody else creates it meanwhile.
-            fill: creates tables and first rows, within one transaction.
+            fill: writes the first rows, within the transaction that makes the tables.
         """
         temporary = path.with_name(path.name + ".new")
         temporary.unlink(missing_ok=True)
         temporary.touch(mode=self.mode)
         connection = _connected(temporary, read_only=False)
         try:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute(f"PRAGMA application_id={self.application_id}")
-            connection.execute(f"PRAGMA user_version={self.version}")
-            fill(connection)
-            connection.execute("COMMIT")
+            with transaction(connection):
+                connection.execute(f"PRAGMA application_id={self.application_id}")
+                connection.execute(f"PRAGMA user_version={self.version}")
+                for statement in self.schema:
+                    connection.execute(statement)
+                fill(connection)
         finally:
             connection.close()
         os.rename(temporary, path)
@@ -88,7 +91,7 @@ class RecordKind:
                 raise
         return connection
 
-    def check_file(self, connection: sqlite3.Connection, schema: Sequence[str]) -> None:
+    def check_file(self, connection: sqlite3.Connection) -> None:
         """See that the pages of a record fit together and that it has the tables and triggers it should.
 
         Raises:
@@ -99,13 +102,13 @@ class RecordKind:
             raise self.error(f"the {self.name} file is damaged: {' '.join(verdict.split())}.")
         query = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"
         present = [row[0] for row in connection.execute(query)]
-        missing = [statement for statement in schema if statement not in present]
+        missing = [statement for statement in self.schema if statement not in present]
         if missing:
             name = missing[0].split("(")[0].split(" BEFORE ")[0]
             raise self.error(
                 f"the {self.name}'s schema was altered: no '{name}' as written by this format version."
             )
-        if len(present) != len(schema):
+        if len(present) != len(self.schema):
             raise self.error(f"the {self.name}'s schema was altered: it has tables or triggers of its own.")
 
     def _recognise(self, connection: sqlite3.Connection, path: Path) -> None:
@@ -118,6 +121,19 @@ class RecordKind:
                 f"{self.name} {path} has format version {version}; this fedmf reads version {self.version}. "
                 "Use the fedmf version that wrote it."
             )
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """What is written inside takes effect whole or not at all."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def _connected(path: Path, read_only: bool) -> sqlite3.Connection:

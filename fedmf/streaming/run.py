@@ -14,9 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedmf.moments import PrivateGaussian
-from fedmf.noise import KeySchedule
-from fedmf.records import Guard, Histories, UserRow
-from fedmf.streaming.losses import lost_steps
+from fedmf.records import Guard, UserRow
 from fedmf.streaming.outputs import MeanPoints, Output, Renderer, mean_points
 from fedmf.streaming.position import Position, Releases
 from fedmf.streaming.rows import InputError, RowBlock, RowReader
@@ -111,13 +109,8 @@ class StreamRun:
         self._progress = progress or (lambda step, rounds: None)
         self._guard = guard or Guard.open(None)
         self._renderer = Renderer(self.plan, output.density)
-        self._keys = KeySchedule.of_record(state.key, state, state.position.step)
-        self._stream = self.plan.stream(self._keys)
-        if (saved := state.stream_state()) is not None:
-            self._stream.load_state_dict(saved)
-        position = state.position
-        participation = self.plan.participation
-        self.users = Histories.from_rows(participation, state.users(), position.separation)
+        self._keys, self._stream = state.moments()
+        self.users, position = state.histories(), state.position
         same = output.name == position.output
         if not (output.begin(position.written if same else 0) and same):
             position = replace(position, emitted=0, written=0)
@@ -205,7 +198,7 @@ class StreamRun:
         self.output.finish(self._renderer, self.state.releases, self.position.records)
         self._written, self._emitted = self.output.flush(), self.position.records
         self._commit(self.position)
-        lost = lost_steps(self.state.openings())
+        lost = self.state.lost_steps()
         statement = stream_statement(self.plan, self.position, self.users, self.state.key, lost)
         self.state.write_statement(statement)
         return statement

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from fedmf.accounting import Fault, Verdict, gaussian_mu
-from fedmf.noise import KeySchedule, NoiseKey
+from fedmf.noise import NoiseKey
 from fedmf.records import Guard, Histories
 from fedmf.statements import UserCosts
 from fedmf.streaming.lines import Lines
-from fedmf.streaming.losses import lost_steps, meet_losses
 from fedmf.streaming.outputs import Renderer, Returned, open_output, output_name, shape_of
 from fedmf.streaming.plans import StreamPlan, plan_stream
 from fedmf.streaming.rows import InputError, Layout, RowReader
@@ -197,8 +197,7 @@ def account_stream(directory: Path) -> dict[str, Any]:
         StateError, ValueError: not a state directory, damaged or altered, or in use by another process.
     """
     with _checked(directory) as (state, users, verdict):
-        lost = lost_steps(state.openings())
-        statement = stream_statement(state.plan, state.position, users, state.key, lost)
+        statement = stream_statement(state.plan, state.position, users, state.key, state.lost_steps())
         return {"records": verdict.to_dict(), **statement}
 
 
@@ -216,7 +215,7 @@ def stream_costs(directory: Path) -> UserCosts:
         plan, key = state.plan, state.key
         if plan.settings.user_column is None:
             raise StateError(f"{directory} names no users (--user-column): it cannot be joined by user id.")
-        if lost_steps(state.openings()):
+        if state.lost_steps():
             raise StateError(
                 f"{directory} went on from a backup: whose rows the lost steps held is not known, so that it "
                 "cannot be joined by user id. Its own epsilon adds to that of the others."
@@ -245,12 +244,8 @@ def stream_costs(directory: Path) -> UserCosts:
 def _checked(directory: Path) -> Iterator[tuple[StreamState, Histories, Verdict]]:
     """A stream's state, computed again as far as it can be, who took part, and the verdict on it."""
     with StreamState.open(directory) as state:
-        position, plan = state.position, state.plan
-        if (saved := state.stream_state()) is not None:
-            # Mechanisms of later segments come with it, and are checked.
-            plan.stream(KeySchedule.of_record(state.key, state, position.step)).load_state_dict(saved)
-        users = Histories.from_rows(plan.participation, state.users(), position.separation)
-        yield state, users, state.verdict(Guard.look(state.key.fingerprint, state.key))
+        state.moments()  # mechanisms of later segments come with it, and are checked
+        yield state, state.histories(), state.verdict(Guard.look(state.key.fingerprint, state.key))
 
 
 @contextmanager
@@ -267,7 +262,7 @@ def _gone_on(directory: Path, settings: Settings, restored: bool) -> Iterator[tu
         _check_same(state.plan.settings, settings, directory)
         with Guard.open(state.key) as guard:
             state.verdict(guard).require_no_loss(str(directory), "gone on with", [Fault.BEHIND])
-            meet_losses(state, guard, restored)
+            state.meet_losses(guard, asdict if restored else None, StateError)
             yield state, guard
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from fedmf.errors import ConfigError, rebuilding
 from fedmf.records import RecordKind, WriterLock
 
-_KIND: Final = RecordKind("sweep", 0, 1, ConfigError, 0o600)
+_KIND: Final = RecordKind("sweep", 0, 1, ConfigError)
 
 
 class SweepPlace:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fedmf.records import SCHEMA, RecordKind, Seal
-from fedmf.records.ledger.schema import LEDGER, opening_rows, rows
+from fedmf.records import SCHEMA, RecordKind, Seal, opening_rows
+from fedmf.records.ledger.schema import LEDGER, rows
 from fedmf.streaming.state.schema import STREAM_STATE
 
 __all__ = ["forge_ledger", "forge_stream", "ledgers_forged", "streams_forged"]
@@ -62,7 +62,7 @@ def forge_ledger(path: Path, edit: Callable[[str], str], seal: Seal | None = Non
     header = chain = seal.chained(b"header", *fields, text)
     connection.execute("UPDATE header SET json = ?", (text,))
     _put(connection, seal, "header", "id = 0", chain)
-    waiting = opening_rows(connection)
+    waiting = opening_rows(connection, LEDGER)
     for row, _ in [*rows(connection), (None, None)]:
         while waiting and (row is None or waiting[0][0][2] <= row.round):
             content, _ = waiting.pop(0)

@@ -2,6 +2,6 @@
 
 from fedmf.records.ledger.ledger import Ledger
 from fedmf.records.ledger.losses import meet_losses
-from fedmf.records.ledger.schema import SCHEMA, Opening
+from fedmf.records.ledger.schema import SCHEMA
 
-__all__ = ["SCHEMA", "Ledger", "Opening", "meet_losses"]
+__all__ = ["SCHEMA", "Ledger", "meet_losses"]

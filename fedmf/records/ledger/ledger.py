@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +17,12 @@ from numpy.typing import NDArray
 from fedmf.errors import LedgerError, ParticipationViolation
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
-from fedmf.records.frames import State
+from fedmf.records.frames import Field, State
 from fedmf.records.histories import Histories
+from fedmf.records.ledger.reading import LedgerReading
 from fedmf.records.ledger.replay import read_histories
-from fedmf.records.ledger.schema import LEDGER, METRICS_VERSION, TAIL, Opening, build, round_row
-from fedmf.records.ledger.writing import LedgerWriting
+from fedmf.records.ledger.schema import LEDGER, METRICS_VERSION, TAIL, build, round_row
+from fedmf.records.ledger.tail import fold, rows_of, show_row, show_tail, tail_rows
 from fedmf.records.lock import WriterLock
 from fedmf.records.seal import Seal
 
@@ -65,16 +68,17 @@ def _encodable(user: str) -> bool:
     return True
 
 
-FRESH_BYTES: Final = 32
-
-
-class Ledger(LedgerWriting):
+class Ledger(LedgerReading):
     """An append-only record with one row per committed round, which names its participants.
 
     Committing a round here is what makes the round happen, its state with it, and only then may anyone see
     the new model. The newest rows are in files of frames beside a SQLite file (`Tail`), which has them all
     when the ledger is closed. Rounds are 0-based and have no gaps: a round that failed is committed as
     "empty" and consumes its row of noise.
+
+    Attributes:
+        doubtful: the chain value of the round whose commit failed though all of it was handed over: somebody
+            may have read it, and whether it reaches the disk is not known. None if there is none.
 
     Guarantees:
         * A commit that returned survives kill -9 and power loss. One that was refused left no trace. One that
@@ -114,7 +118,7 @@ class Ledger(LedgerWriting):
         Raises:
             LedgerError: the file exists, the place is not writable, or the header is not JSON.
         """
-        path, seal = Path(os.path.realpath(path)), Seal.of(LEDGER, key)
+        path = Path(os.path.realpath(path))
         lock = WriterLock(LEDGER, path)
         try:
             if path.exists():
@@ -122,8 +126,8 @@ class Ledger(LedgerWriting):
                     f"ledger {path} exists already. Resume that run or choose another directory."
                 )
             with LEDGER.one_line_errors(path):
-                build(path, participation, dict(header), seal)
-            return cls._opened(path, lock, seal)
+                build(path, participation, dict(header), Seal.of(LEDGER, key))
+            return cls._opened(path, lock, lambda: key)
         except BaseException:
             lock.release()
             raise
@@ -141,75 +145,57 @@ class Ledger(LedgerWriting):
             LedgerError: no such file, not a ledger, another format version, a header that was altered or
                 written with another key, no key to write with, or a second writer.
         """
-        path, seal = Path(os.path.realpath(path)), Seal.of(LEDGER, key)
+        path = Path(os.path.realpath(path))
         if key is None and not read_only:
             raise LedgerError(f"key (of the run) must be given to write to ledger {path}; got none.")
         if not path.is_file():
             raise LedgerError(f"ledger {path} does not exist.")
-        lock = None if read_only else WriterLock(LEDGER, path)
-        try:
-            return cls._opened(path, lock, seal)
-        except BaseException:
-            if lock is not None:
-                lock.release()
-            raise
+        return cls._opened(path, None if read_only else WriterLock(LEDGER, path), lambda: key)
 
-    @classmethod
-    def _opened(cls, path: Path, lock: WriterLock | None, seal: Seal) -> Ledger:
-        connection = LEDGER.open(path, read_only=lock is None)
-        try:
-            with LEDGER.one_line_errors(path):
-                return cls(path, connection, lock, seal)
-        except BaseException:
-            connection.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None, key: NoiseKey | None
     ) -> None:
-        self.close()
+        super().__init__(path, connection, lock, key)
+        self.doubtful: bytes | None = None
+        self._looked = False
+        #: The last record, if it is a round that this process committed.
+        self._tip: tuple[int, bytes] | None = None
 
-    def open_era(self, fresh: bytes, note: Mapping[str, Any] | None = None) -> Opening:
-        """Record durably that this process begins to release, before its first round.
+    @property
+    def committed(self) -> bytes | None:
+        """The chain value of the last round, if this process committed it and nothing after it."""
+        return None if self._tip is None else self._tip[1]
 
-        Args:
-            fresh: 32 random bytes that no other opening had.
-            note: what else is to be remembered of it, JSON-able with finite numbers.
+    def head(self) -> bytes:
+        """See `LedgerReading.head`."""
+        return self.committed or super().head()
 
-        Raises:
-            LedgerError: the bytes or the note are unfit, the ledger is read-only, or the disk failed.
+    def _last(self) -> tuple[int | None, bytes]:
+        return self._tip or super()._last()
 
-        Guarantees:
-            What a process that was killed or failed left at the end of the tail is taken over first: its rows
-            are in the database and its last state is written again, since a flush that failed once may be
-            told to others as one that ended well.
+    def close(self) -> None:
+        """Close the file and give the right to write back. Closing twice is harmless."""
+        if self._lock is not None and os.getpid() == self._process:
+            # The rows are on the disk already. What failed is left as it is to the next opening.
+            with contextlib.suppress(LedgerError):
+                if self.right.lost is None:
+                    self._fold_at_the_end()
+        self._tip = None
+        self._tail.end_file()
+        super().close()
+
+    def _noted(self, note: Mapping[str, Any]) -> dict[str, Any]:
+        """With the number of the tail's file, which is begun.
+
+        What a process that was killed or failed left at the end of the tail is taken over first: its rows are
+        in the database and its last state is written again, since a flush that failed once may be told to
+        others as one that ended well.
         """
-        self._writable()
-        if not (isinstance(fresh, bytes) and len(fresh) == FRESH_BYTES):
-            raise LedgerError(f"fresh (bits of an opening) must be {FRESH_BYTES} bytes; got something else.")
-        with self._mutex:
-            with self._written("an opening"):
-                if self._opening is None:
-                    self._take_over()
-                noted = {**(note or {}), TAIL: self._tail.begin()}
-            last, _ = self._last()
-            opening = Opening(len(self.openings()), 0 if last is None else last + 1, fresh, noted)
-            try:
-                row = opening.row()
-            except (TypeError, ValueError) as error:
-                raise LedgerError(f"note (of an opening) must be JSON: {error}.") from None
-            with self._written("an opening"), self._folded():
-                sealed = self._seal.sealed(b"opening", self.head(), self._header_chain, *row)
-                self._connection.execute("INSERT INTO openings VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, *sealed))
-        self._opening, self._tip = opening, None
-        return opening
-
-    def opening(self) -> Opening:
-        """That of this process: recorded now, with fresh bits of the operating system, if it was not yet."""
-        return self._opening or self.open_era(os.urandom(FRESH_BYTES), self.note)
+        with self._written("an opening"):
+            if self._opening is None:
+                self._take_over()
+            self._tip = None
+            return {**note, TAIL: self._tail.begin()}
 
     def commit_round(
         self,
@@ -328,3 +314,63 @@ class Ledger(LedgerWriting):
             row = int(round_index), METRICS_VERSION, text
             sealed = self._seal.sealed(b"metrics", self._header_chain, *row)
             self._append(("metrics", *row, *sealed))
+
+    def _append(self, row: tuple[Field, ...], state: State | None = None) -> None:
+        self._show_news()
+        if self._tail.heavy:
+            with self._transaction():
+                pass
+        self._tail.append(row, state)
+        show_row(self._connection, row)
+
+    @contextmanager
+    def _written(self, what: str) -> Iterator[None]:
+        """See `Record._written`."""
+        with super()._written(what):
+            try:
+                yield
+            except BaseException:
+                self._histories = self._tip = None
+                self._looked = False
+                raise
+
+    def _show_news(self) -> None:
+        if self._lock is None:
+            super()._show_news()
+        elif not self._looked:  # nobody else writes: what comes is known
+            rows, self._tip = rows_of(self._tail.frames()), None
+            show_tail(self._connection, rows)
+            self._tail.hold(rows)
+            self._looked = True
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """One of the database that begins with the rows of the tail."""
+        with LEDGER.one_line_errors(self.path):
+            self._show_news()
+            with super()._transaction():
+                fold(self._connection)
+                yield
+            show_tail(self._connection, [])
+            self._tail.hold([])
+
+    def _take_over(self) -> None:
+        """Move what another process left in the tail into the database, and write its last state again."""
+        self._show_news()
+        if tail_rows(self._connection):
+            with self._transaction():
+                pass
+            self._keep_last_state(anew=True)
+
+    def _fold_at_the_end(self) -> None:
+        with self._written("closing"):
+            if self._looked and tail_rows(self._connection):
+                self._connection.execute("PRAGMA busy_timeout=1000")  # whoever reads may go on reading
+                with self._transaction():
+                    pass
+                self._keep_last_state()
+
+    def _keep_last_state(self, anew: bool = False) -> None:
+        committed = self.checkpoint()
+        if committed is not None:
+            self._tail.keep_only(committed[2], anew)

@@ -1,14 +1,14 @@
-"""What a ledger lacks of what its machine knows: refused, or noted as spent."""
+"""Whom rounds cost that were released and are not in a ledger: refused, or noted as spent."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from fedmf.accounting import RESTORED, LostRounds
+from fedmf.accounting import LostRounds
 from fedmf.errors import ConfigError
-from fedmf.records.guard import Guard
-from fedmf.records.ledger.ledger import FRESH_BYTES, Ledger
+from fedmf.records.guard import Guard, Loss
+from fedmf.records.ledger.ledger import Ledger
 from fedmf.statements import Plan
 
 #: Round ↦ the users that were planned for it.
@@ -31,31 +31,18 @@ def meet_losses(
     Raises:
         ConfigError: rounds are lost, and they are not to be counted or cannot be.
     """
-    chains = [chain for _, chain in ledger.chains()]
-    losses = guard.losses(ledger.openings(), len(chains), lambda rounds: chains[rounds - 1])
-    if not losses:
-        return
-    failed = guard.failed(losses)
+    losses = ledger.losses(guard)
+    failed = bool(losses) and guard.failed(losses)
     counted = restored or (planned if failed else None)
-    if counted is None:
-        raise ConfigError(
-            f"{ledger.path.parent} is a copy or a restored backup: {losses[-1].released} rounds of its run "
-            f"were released, of which it holds {losses[-1].first}. Go on where the others are, or with "
-            "--restored-from-backup, which counts them as spent."
-        )
-    if reason := plan.without_losses:
+    if losses and counted is not None and (reason := plan.without_losses):
         after = "after a commit that failed" if failed else "from a backup"
         raise ConfigError(
             f"{ledger.path.parent} cannot go on {after}: {reason}. Start a new run, with a budget of its own."
         )
-    lost = [
-        LostRounds(
-            loss.first,
-            loss.released,
-            loss.head,
-            tuple(tuple(counted(t)) for t in range(loss.first, loss.released)),
-        ).to_dict()
-        for loss in losses
-    ]
-    ledger.open_era(os.urandom(FRESH_BYTES), {**ledger.note, RESTORED: lost})
-    guard.note(ledger.openings(), len(chains), chains[-1] if chains else None, losses)
+
+    def told(loss: Loss) -> dict[str, Any]:
+        assert counted is not None
+        users = tuple(tuple(counted(t)) for t in range(loss.first, loss.released))
+        return LostRounds(loss.first, loss.released, loss.head, users).to_dict()
+
+    ledger.meet_losses(guard, None if counted is None else told, ConfigError)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedmf.accounting import Fault, ParticipationSummary, PatternTable
 from fedmf.errors import LedgerError, rebuilding
+from fedmf.noise import NoiseKey
 from fedmf.records.histories import Histories
 from fedmf.records.ledger.replay import (
     by_user,
@@ -25,30 +25,36 @@ from fedmf.records.ledger.replay import (
     read_patterns,
     replay,
 )
-from fedmf.records.ledger.schema import LEDGER, TAIL, Opening, read_header
+from fedmf.records.ledger.schema import LEDGER, TAIL, read_header
 from fedmf.records.ledger.tail import Tail, make_tables, rows_of, show_tail
-from fedmf.records.seal import Seal
+from fedmf.records.lock import WriterLock
+from fedmf.records.opening import Opening, OpeningRow
+from fedmf.records.record import Record
 
 
-class LedgerReading:
+class LedgerReading(Record):
     """What an open ledger answers, from its database and from its tail (see `Tail`).
 
     Args:
         path: of the file.
         connection: to it.
-        seal: under the key of the run, or without a key.
+        lock: the right to write; None for reading.
+        key: of the run, if it is at hand.
 
     Attributes:
         participation: the contract.
         header: the description of the run.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, seal: Seal) -> None:
-        self.path = path
-        self.participation, self.header, self._header_chain = read_header(connection, path, seal)
-        self._connection, self._seal, self._tail = connection, seal, Tail(path)
+    kind, words = LEDGER, ("rounds", "run")
+
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None, key: NoiseKey | None
+    ) -> None:
+        super().__init__(path, connection, lock, key)
+        self.participation, self.header, self._header_chain = read_header(connection, path, self._seal)
+        self._tail = Tail(path)
         make_tables(connection)
-        self._mutex = threading.RLock()
         self._histories: Histories | None = None
 
     @property
@@ -59,6 +65,12 @@ class LedgerReading:
     def last_round(self) -> int | None:
         """The last committed round, or None before the first."""
         return self._last()[0]
+
+    @property
+    def released(self) -> int:
+        """Rounds that were committed."""
+        last = self.last_round()
+        return 0 if last is None else last + 1
 
     def checkpoint(self) -> tuple[int, str, str] | None:
         """(round, checkpoint, digest) of the last committed round, or None before the first."""
@@ -72,6 +84,11 @@ class LedgerReading:
         with self.snapshot():
             return read_openings(self._connection)
 
+    def head_after(self, released: int) -> bytes | None:
+        """The chain value of the last of the first so many rounds, None for none."""
+        rows = self._rows("SELECT chain FROM rounds WHERE round = ?", released - 1)
+        return rows[0][0] if rows else None
+
     def chains(self) -> list[tuple[int, bytes]]:
         """(round, chain value) of every committed round, to find where two branches of a run part."""
         return [
@@ -79,7 +96,7 @@ class LedgerReading:
         ]
 
     def head(self) -> bytes:
-        """The chain value of the last record: the one that the next follows."""
+        """See `Record.head`."""
         with self.snapshot():
             last, chain = self._last()
             query = "SELECT first_round, chain FROM openings ORDER BY number DESC LIMIT 1"
@@ -175,10 +192,9 @@ class LedgerReading:
             files were lost, and rows with them unless the process ended before its first.
         """
         with self.snapshot():
-            openings, last, newest = self.openings(), self.last_round(), self._tail.newest()
+            openings, rounds, newest = self.openings(), self.released, self._tail.newest()
             committed, noted = self.checkpoint(), max(self.metrics(), default=0)
         found, name = list[tuple[Fault, str]](), self.path.name
-        rounds = 0 if last is None else last + 1
         unnoted = -1 if certain and not rounds else 0
         begun = [opening.note.get(TAIL, unnoted) for opening in openings]
         if max(map(int, begun), default=-1) > (-1 if newest is None else newest):
@@ -237,6 +253,9 @@ class LedgerReading:
         """The last committed round, if any, and its chain value, or the header's."""
         rows = self._rows("SELECT round, chain FROM rounds ORDER BY round DESC LIMIT 1")
         return rows[0] if rows else (None, self._header_chain)
+
+    def _sealed_opening(self, row: OpeningRow) -> tuple[bytes, ...]:
+        return self._seal.sealed(b"opening", self.head(), self._header_chain, *row)
 
     def _names(self) -> list[str]:
         """The users by key: at hand for a writer that has committed, read by everyone else."""

@@ -18,14 +18,11 @@ from fedmf.records.histories import Histories
 from fedmf.records.ledger.schema import (
     LEDGER,
     METRICS_VERSION,
-    OPENING_VERSION,
     ROUND_VERSION,
-    SCHEMA,
-    Opening,
     RoundRow,
-    opening_rows,
     rows,
 )
+from fedmf.records.opening import OPENING_VERSION, Opening, opening_rows
 from fedmf.records.seal import Seal, Sealed
 
 
@@ -64,7 +61,7 @@ def replay(
         header: the header's chain value.
         seal: of the ledger.
     """
-    LEDGER.check_file(connection, SCHEMA)
+    LEDGER.check_file(connection)
     histories, chain = Histories(participation), _Chain(connection, header, seal)
     released = largest = empty = total = 0
     for expected, (row, sealed) in enumerate(rows(connection)):
@@ -98,7 +95,7 @@ class _Chain:
 
     def __init__(self, connection: sqlite3.Connection, header: bytes, seal: Seal) -> None:
         self._header, self._seal, self._last = header, seal, header
-        self._openings, self._number, self._before = opening_rows(connection), 0, 0
+        self._openings, self._number, self._before = opening_rows(connection, LEDGER), 0, 0
         self._broken: str | None = None
 
     def follow(self, row: RoundRow, sealed: Sealed) -> None:
@@ -122,13 +119,13 @@ class _Chain:
 
     def _open_until(self, index: int) -> None:
         while self._number < len(self._openings):
-            row, sealed = self._openings[self._number]
+            row, (chain, mac) = self._openings[self._number]
             number, version, first, *_ = row
             if first > index:
                 return
             if number != self._number or version != OPENING_VERSION or first < self._before:
                 self._note(f"opening {self._number}", "it is not one of this format, in order")
-            self._step(f"opening {self._number}", sealed, b"opening", *row)
+            self._step(f"opening {self._number}", (chain, mac), b"opening", *row)
             self._number, self._before = self._number + 1, first
 
     def _step(self, name: str, sealed: Sealed, kind: bytes, *content: int | str | bytes) -> None:
@@ -145,10 +142,7 @@ class _Chain:
 def read_openings(connection: sqlite3.Connection) -> list[Opening]:
     """All openings in order."""
     with rebuilding("openings of the ledger", LedgerError):
-        return [
-            Opening(int(number), int(first), bytes(fresh), dict(json.loads(note)))
-            for (number, _, first, fresh, note), _ in opening_rows(connection)
-        ]
+        return [Opening.of_row(row) for row, _ in opening_rows(connection, LEDGER)]
 
 
 def read_metrics(connection: sqlite3.Connection, header: bytes, seal: Seal) -> dict[int, dict[str, Any]]:

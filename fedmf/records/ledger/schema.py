@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,15 +17,13 @@ from numpy.typing import NDArray
 
 from fedmf.errors import LedgerError
 from fedmf.participation import Participation
+from fedmf.records.opening import require_types
 from fedmf.records.seal import Seal, Sealed
 from fedmf.records.sqlite import RecordKind
 
-#: "fdmf" in ASCII.
-LEDGER: Final = RecordKind("ledger", 0x66646D66, version=6, error=LedgerError, mode=0o600)
 #: Of each kind of row by itself, so that one kind may change without the others.
 HEADER_VERSION: Final = 1
 ROUND_VERSION: Final = 1
-OPENING_VERSION: Final = 1
 METRICS_VERSION: Final = 1
 #: The entry of an opening's note with the number of the tail's file that was on the disk before it.
 TAIL: Final = "tail"
@@ -68,6 +66,8 @@ def _statements() -> list[str]:
 
 
 SCHEMA: Final = tuple(_statements())
+#: "fdmf" in ASCII.
+LEDGER: Final = RecordKind("ledger", 0x66646D66, version=6, error=LedgerError, schema=SCHEMA)
 
 
 class RoundRow(NamedTuple):
@@ -140,28 +140,6 @@ def round_row(
     )
 
 
-@dataclass(frozen=True)
-class Opening:
-    """One process's beginning to release, or to go on releasing, a run.
-
-    Args:
-        number: 0, 1, 2 …
-        first_round: the next round when it was made, 0-based.
-        fresh: 32 random bytes of its own, from which the noise of its rounds gets its key.
-        note: what else is to be remembered of it, JSON-able.
-    """
-
-    number: int
-    first_round: int
-    fresh: bytes
-    note: Mapping[str, Any]
-
-    def row(self) -> tuple[int, int, int, bytes, str]:
-        """What the table holds, without its place in the chain."""
-        note = json.dumps(dict(self.note), ensure_ascii=False, allow_nan=False)
-        return self.number, OPENING_VERSION, self.first_round, self.fresh, note
-
-
 def rows(connection: sqlite3.Connection) -> Iterator[tuple[RoundRow, Sealed]]:
     """The committed rounds in order, each with its chain value and code."""
     query = (
@@ -169,23 +147,8 @@ def rows(connection: sqlite3.Connection) -> Iterator[tuple[RoundRow, Sealed]]:
         "ORDER BY round"
     )
     for *fields, chain, mac in connection.execute(query):
-        _require_types("round", fields, (int, int, int, str, str, bytes, bytes))
+        require_types(LEDGER, "round", fields, (int, int, int, str, str, bytes, bytes))
         yield RoundRow(*fields), (chain, mac)
-
-
-def opening_rows(connection: sqlite3.Connection) -> list[tuple[tuple[int, int, int, bytes, str], Sealed]]:
-    """The openings in order, each with its chain value and code."""
-    query = "SELECT number, version, first_round, fresh, note, chain, mac FROM openings ORDER BY number"
-    found = connection.execute(query).fetchall()
-    for row in found:
-        _require_types("opening", row[:5], (int, int, int, bytes, str))
-    return [(row[:5], row[5:]) for row in found]
-
-
-def _require_types(kind: str, row: Sequence[object], types: Sequence[type]) -> None:
-    """Damage can turn a column into one of another type, whatever the schema says."""
-    if tuple(map(type, row)) != tuple(types):
-        raise LedgerError(f"{kind} {row[0]!r} of the ledger is damaged: a column is of another type.")
 
 
 def build(path: Path, participation: Participation, header: dict[str, Any], seal: Seal) -> None:
@@ -201,8 +164,6 @@ def build(path: Path, participation: Participation, header: dict[str, Any], seal
     fields = (HEADER_VERSION, *astuple(participation), text)
 
     def fill(connection: sqlite3.Connection) -> None:
-        for statement in SCHEMA:
-            connection.execute(statement)
         sealed = seal.sealed(b"header", *fields)
         connection.execute("INSERT INTO header VALUES (0, ?, ?, ?, ?, ?, ?, ?)", (*fields, *sealed))
 

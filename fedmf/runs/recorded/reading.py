@@ -145,23 +145,13 @@ def verdict_of(
         evaluations: of private evaluations.
         certain: see `Ledger.faults`.
     """
-    chains = [chain for _, chain in ledger.chains()]
-    rounds, found = len(chains), list[tuple[Fault, str]]()
-    lacks = guard.lacks(ledger.openings(), rounds, lambda released: chains[released - 1])
-    if lacks is not None:
-        found.append(
-            (
-                Fault.BEHIND,
-                f"{lacks[1]} rounds of this run were released on this machine, of which it holds {lacks[0]}: "
-                "it is a copy or a restored backup",
-            )
-        )
-    found += ledger.faults(certain)
+    found = [*ledger.behind(guard), *ledger.faults(certain)]
     if evaluations is not None:
         found += evaluations.faults(certain)
         assert header.plan.evaluation is not None
-        last, due = evaluations.last_round(), header.plan.evaluation.least_released_by(rounds)
-        if (here := 0 if last is None else last + 1) < due:
+        rounds = ledger.released
+        due = header.plan.evaluation.least_released_by(rounds)
+        if (here := evaluations.released) < due:
             missing = (
                 f"{EVALUATION_LEDGER} holds {here} evaluations; after {rounds} rounds there must be at least "
                 f"{due}"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.errors import ConfigError
-from fedmf.records import replace_durably
+from fedmf.records import replace_durably, write_at
 from fedmf.streaming.outputs.renderer import Renderer
 from fedmf.streaming.outputs.shapes import SHAPES, Shape
 from fedmf.streaming.position import Releases
@@ -80,10 +80,7 @@ class TextFile(Output):
 
     def write(self, content: bytes) -> None:
         """See `Output.write`."""
-        view = memoryview(content)
-        while view:
-            done = os.pwrite(self._descriptor, view, self._size)
-            view, self._size = view[done:], self._size + done
+        self._size += write_at(self._descriptor, content, self._size)
 
     def flush(self) -> int:
         """See `Output.flush`."""

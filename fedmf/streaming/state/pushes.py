@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from fedmf.records import sync_directory
+from fedmf.records import read_at, sync_directory, write_at
 from fedmf.streaming.state.schema import STREAM_STATE, StateError
 
 _DIGEST: Final = 16
@@ -105,11 +105,8 @@ class PushFile:
             StateError: the disk failed.
         """
         record = b"".join(self._record(step + i, *row) for i, row in enumerate(rows))
-        at = _RECORD * (step - 1)
         with STREAM_STATE.one_line_errors(self._path):
-            while record:
-                done = os.pwrite(self._file, record, at)
-                record, at = record[done:], at + done
+            write_at(self._file, record, _RECORD * (step - 1))
             os.fsync(self._file)
 
     def committed(self, digest: bytes, step: int) -> None:
@@ -124,10 +121,4 @@ class PushFile:
         return hashlib.blake2b(content, key=self._secret, person=kind, digest_size=_DIGEST).digest()
 
     def _read(self, start: int, stop: int) -> bytes:
-        content, size = bytearray(), _RECORD * (stop - start)
-        while len(content) < size:
-            more = os.pread(self._file, size - len(content), _RECORD * start + len(content))
-            if not more:
-                break
-            content += more
-        return bytes(content)
+        return read_at(self._file, _RECORD * (stop - start), _RECORD * start)

@@ -15,7 +15,7 @@ from typing import Self
 
 import numpy as np
 
-from fedmf.records import Opening, Seal
+from fedmf.records import Opening, Seal, read_at, write_at
 from fedmf.streaming.position import Releases
 from fedmf.streaming.state.schema import StateError
 
@@ -59,10 +59,7 @@ class ReleaseFile:
     def append(self, releases: Releases) -> bytes:
         """Write the numbers of a block durably at their place; their digest, for `note`."""
         content = np.ascontiguousarray(releases.numbers, "<f8").tobytes()
-        rest, at = memoryview(content), self._size * releases.first
-        while rest:
-            done = os.pwrite(self._file, rest, at)
-            rest, at = rest[done:], at + done
+        write_at(self._file, content, self._size * releases.first)
         os.fsync(self._file)
         return hashlib.sha256(content).digest()
 
@@ -115,15 +112,11 @@ class ReleaseFile:
             raise self._damaged(stop)
 
     def _content(self, first: int, count: int, stop: int) -> bytes:
-        content, size, at = bytearray(), self._size * count, self._size * first
-        if at + size > os.fstat(self._file).st_size:
+        whole = self.holds(first + count)  # before so much is asked for
+        content = read_at(self._file, self._size * count, self._size * first) if whole else b""
+        if len(content) < self._size * count:
             raise self._damaged(stop)
-        while len(content) < size:
-            more = os.pread(self._file, size - len(content), at + len(content))
-            if not more:
-                raise self._damaged(stop)
-            content += more
-        return bytes(content)
+        return content
 
     def _damaged(self, stop: int) -> StateError:
         return StateError(f"{self.path} must hold {stop} releases; it is cut short or lacks a block.")

@@ -12,15 +12,12 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from fedmf.records import Opening, RecordKind, Seal, Sealed, UserRow
+from fedmf.records import OPENING_VERSION, Opening, RecordKind, Seal, Sealed, UserRow, opening_rows
 
 
 class StateError(ValueError):
     """A state directory cannot be created, opened or used; the message is one line."""
 
-
-#: "fdms" in ASCII.
-STREAM_STATE: Final = RecordKind("stream state", 0x66646D73, version=5, error=StateError, mode=0o600)
 
 _TABLES: Final = """
 CREATE TABLE plan(id INTEGER PRIMARY KEY CHECK (id = 0), json TEXT NOT NULL, digest_key BLOB NOT NULL,
@@ -34,9 +31,14 @@ CREATE TABLE blocks(first INTEGER PRIMARY KEY, count INTEGER NOT NULL, opening I
   labels TEXT NOT NULL, chain BLOB NOT NULL, mac BLOB NOT NULL) STRICT;
 CREATE TABLE users(user TEXT PRIMARY KEY, count INTEGER NOT NULL, last INTEGER NOT NULL) STRICT, WITHOUT ROWID
 """
-#: Of an opening's row.
-OPENING_VERSION: Final = 1
-SCHEMA: Final = tuple(line.strip() for line in _TABLES.split(";"))
+#: "fdms" in ASCII.
+STREAM_STATE: Final = RecordKind(
+    "stream state",
+    0x66646D73,
+    version=5,
+    error=StateError,
+    schema=tuple(line.strip() for line in _TABLES.split(";")),
+)
 
 
 class UserSum:
@@ -111,16 +113,12 @@ def read_openings(
         StateError: one was altered, added or taken out of their midst.
     """
     found: list[tuple[Opening, bytes, bytes]] = []
-    for *row, mac in connection.execute(
-        "SELECT number, version, first_step, fresh, note, previous, chain, mac FROM openings ORDER BY number"
-    ):
-        *content, previous, chain = row
-        fault = seal.fault((chain, mac), b"opening", plan, previous, *content)
-        if content[:2] != [len(found), OPENING_VERSION]:
+    for row, (previous, chain, mac) in opening_rows(connection, STREAM_STATE):
+        fault = seal.fault((chain, mac), b"opening", plan, previous, *row)
+        if row[:2] != (len(found), OPENING_VERSION):
             fault = "one before it is missing, or its version is not known"
-        require(f"opening {content[0]}", fault)
-        opening = Opening(content[0], content[2], content[3], json.loads(content[4]))
-        found.append((opening, previous, chain))
+        require(f"opening {row[0]}", fault)
+        found.append((Opening.of_row(row), previous, chain))
     return found
 
 

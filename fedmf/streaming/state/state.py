@@ -16,24 +16,25 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import os
 import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 
-from fedmf.accounting import Fault, Verdict
+from fedmf.accounting import RESTORED, Fault, Verdict
 from fedmf.errors import rebuilding
-from fedmf.noise import NoiseKey
+from fedmf.moments import MomentStream, UnboundedStream
+from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.records import (
     Guard,
+    Histories,
     Opening,
-    ReleaseRight,
+    OpeningRow,
+    Record,
     Seal,
     UserRow,
     WriterLock,
@@ -47,7 +48,6 @@ from fedmf.streaming.plans import StreamPlan, plan_from_dict
 from fedmf.streaming.position import Position, Releases
 from fedmf.streaming.state.releases import ReleaseFile
 from fedmf.streaming.state.schema import (
-    SCHEMA,
     STREAM_STATE,
     PositionRow,
     StateError,
@@ -94,10 +94,9 @@ def unpack_state(content: bytes) -> dict[str, Any]:
 
 KEY, DATABASE, RELEASES = "noise.key", "state.sqlite", "releases.bin"
 STATEMENT, OPERATOR = "statement", "operator.json"
-FRESH_BYTES: Final = 32
 
 
-class StreamState:
+class StreamState(Record):
     """An open state directory; one process at a time holds it.
 
     Use `create` or `open`, as a context manager.
@@ -108,22 +107,22 @@ class StreamState:
         opening (`ReleaseRight`); opening the state again tells whether it took effect.
     """
 
-    def __init__(self, path: Path, lock: WriterLock, connection: sqlite3.Connection, key: NoiseKey) -> None:
-        self.path, self.key = path, key
-        self._lock, self._connection, self._seal = lock, connection, Seal.of(STREAM_STATE, key)
-        STREAM_STATE.check_file(connection, SCHEMA)
-        with rebuilding(f"stream state {path}", StateError):
+    kind, words = STREAM_STATE, ("steps", "stream")
+
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None, key: NoiseKey | None
+    ) -> None:
+        super().__init__(path, connection, lock, key)
+        assert key is not None
+        self.key, self.directory = key, path.parent
+        STREAM_STATE.check_file(connection)
+        with rebuilding(f"stream state {self.directory}", StateError):
             plan, self.digest_key, self._plan_chain = read_plan(connection, self._seal)
             self._users = UserSum(self._seal, self.users())
             self._row, self._head = read_position(connection, self._seal, self._plan_chain, self._users)
             found = read_openings(connection, self._seal, self._plan_chain)
             self.plan, self.position = plan_from_dict(plan), Position(**json.loads(self._row.json))
         self._openings = [opening for opening, *_ in found]
-        self._opening: Opening | None = None
-        #: To take steps, or lost.
-        self.right = ReleaseRight(StateError)
-        #: What the opening of this process will note.
-        self.note: Mapping[str, Any] = {}
         # Openings after the position: each follows what was last before it.
         for _, previous, chain in found[self._row.opening + 1 :]:
             require("an opening", None if previous == self._head else "it does not follow the position")
@@ -132,7 +131,7 @@ class StreamState:
         self.plan.check()
         self._check_blocks()
         self._releases = ReleaseFile(
-            path / RELEASES, self.plan.width, connection, self._seal, self._plan_chain
+            self.directory / RELEASES, self.plan.width, connection, self._seal, self._plan_chain
         )
 
     @classmethod
@@ -163,18 +162,13 @@ class StreamState:
             StateError, ValueError: not a state directory, damaged, or held by another process.
         """
         path = path.absolute()
-        database = path / DATABASE
-        with ExitStack() as undo:
-            lock = WriterLock(STREAM_STATE, database)
-            undo.callback(lock.release)
-            connection = STREAM_STATE.open(database, read_only=False)
-            undo.callback(connection.close)
-            key = load_key(path / KEY)
+
+        def key() -> NoiseKey:
+            found = load_key(path / KEY)
             tighten(path)
-            with STREAM_STATE.one_line_errors(database):
-                state = cls(path, lock, connection, key)
-            undo.pop_all()
-        return state
+            return found
+
+        return cls._opened(path / DATABASE, WriterLock(STREAM_STATE, path / DATABASE), key)
 
     @staticmethod
     def exists(path: Path) -> bool:
@@ -183,59 +177,63 @@ class StreamState:
 
     def close(self) -> None:
         """Let another process have the directory."""
-        self._connection.close()
         self._releases.close()
-        self._lock.release()
+        super().close()
 
-    def __enter__(self) -> Self:
-        return self
+    @property
+    def released(self) -> int:
+        """Steps that were taken."""
+        return self.position.step
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def head_after(self, released: int) -> bytes | None:
+        """None: a stream keeps no heads of earlier steps."""
+        return None
 
     def users(self) -> Iterator[UserRow]:
         """Every user's history."""
         yield from self._connection.execute("SELECT user, count, last FROM users")
 
-    def stream_state(self) -> dict[str, Any] | None:
-        """The state of the `MomentStream` as of the last commit, None before the first."""
-        with rebuilding(f"stream state {self.path}", StateError):
-            return unpack_state(self._row.stream) if self._row.stream else None
-
     def openings(self) -> list[Opening]:
-        """All openings so far, in order; first_round is the step before which one was made, 0-based."""
+        """All openings so far, in order."""
         return list(self._openings)
 
     def head(self) -> bytes:
-        """The chain value of the last record: the one that the next follows."""
+        """See `Record.head`."""
         return self._head
 
     def open_era(self, fresh: bytes, note: Mapping[str, Any] | None = None) -> Opening:
-        """Record durably that this process begins to release, before its first step.
-
-        Args:
-            fresh: 32 random bytes that no other opening had.
-            note: what else is to be remembered of it, JSON-able with finite numbers.
-
-        Raises:
-            StateError: the bytes are unfit, or the disk failed, now or before.
-        """
-        if not (isinstance(fresh, bytes) and len(fresh) == FRESH_BYTES):
-            raise StateError(f"fresh (bits of an opening) must be {FRESH_BYTES} bytes; got something else.")
-        opening = Opening(len(self._openings), self.position.step, fresh, dict(note or {}))
-        row = opening.row()
-        sealed = self._seal.sealed(b"opening", self._plan_chain, self._head, *row)
-        with self._transaction("an opening"):
-            self._connection.execute(
-                "INSERT INTO openings VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, self._head, *sealed)
-            )
+        """See `Record.open_era`."""
+        opening = super().open_era(fresh, note)
         self._openings.append(opening)
-        self._head, self._opening = sealed[0], opening
         return opening
 
-    def opening(self) -> Opening:
-        """That of this process: recorded now, with fresh bits of the operating system, if it was not yet."""
-        return self._opening or self.open_era(os.urandom(FRESH_BYTES), self.note)
+    def _sealed_opening(self, row: OpeningRow) -> tuple[bytes, ...]:
+        previous = self._head
+        sealed = self._seal.sealed(b"opening", self._plan_chain, previous, *row)
+        self._head = sealed[0]  # if it is not committed, nothing is any more
+        return previous, *sealed
+
+    def lost_steps(self) -> list[dict[str, Any]]:
+        """What the openings say was lost with backups, each loss once."""
+        noted = [entry for opening in self._openings for entry in opening.note.get(RESTORED, ())]
+        return list({entry["head"]: entry for entry in noted}.values())
+
+    def histories(self) -> Histories:
+        """Who took part when, up to the last commit."""
+        return Histories.from_rows(self.plan.participation, self.users(), self.position.separation)
+
+    def stream_state(self) -> dict[str, Any] | None:
+        """The state of the `MomentStream` as of the last commit, None before the first."""
+        with rebuilding(f"stream state {self.directory}", StateError):
+            return unpack_state(self._row.stream) if self._row.stream else None
+
+    def moments(self) -> tuple[KeySchedule, MomentStream | UnboundedStream]:
+        """The keys of the noise, and the stream as of the last commit; what its state says is checked."""
+        keys = KeySchedule.of_record(self.key, self, self.released)
+        stream = self.plan.stream(keys)
+        if (saved := self.stream_state()) is not None:
+            stream.load_state_dict(saved)
+        return keys, stream
 
     def commit(
         self,
@@ -261,7 +259,7 @@ class StreamState:
         row = PositionRow(
             json.dumps(dataclasses.asdict(position)), pack_state(stream), len(self._openings) - 1, self._head
         )
-        with self._transaction(f"step {position.step}"):
+        with self._written(f"step {position.step}"), self._transaction():
             if len(releases):
                 self._releases.note(releases, self._openings[-1], self._releases.append(releases))
             changed = self._users.changed(self._known(users), users)
@@ -279,7 +277,7 @@ class StreamState:
         Raises:
             StateError: the file does not hold what was committed.
         """
-        with STREAM_STATE.one_line_errors(self.path / DATABASE):
+        with STREAM_STATE.one_line_errors(self.path):
             return self._releases.read(start, stop, self._openings)
 
     def verdict(self, guard: Guard) -> Verdict:
@@ -288,14 +286,7 @@ class StreamState:
         Args:
             guard: what the machine remembers of it.
         """
-        found = list[tuple[Fault, str]]()
-        lacks = guard.lacks(self._openings, self.position.step, lambda steps: None)
-        if lacks is not None:
-            said = (
-                f"{lacks[1]} steps of this stream were released on this machine, of which it holds "
-                f"{lacks[0]}: it is a copy or a restored backup"
-            )
-            found.append((Fault.BEHIND, said))
+        found = self.behind(guard)
         if not self._releases.holds(self.position.records):
             said = f"{RELEASES} lacks some of the {self.position.records} releases of the steps taken"
             found.append((Fault.STATE_MISSING, said))
@@ -309,11 +300,11 @@ class StreamState:
             ".html": render_statement_page(statement),
         }
         for suffix, text in forms.items():
-            write_durably(self.path / f"{STATEMENT}{suffix}", text.encode())
+            write_durably(self.directory / f"{STATEMENT}{suffix}", text.encode())
 
     def write_counts(self) -> None:
         """Write how many rows were clipped, zeroed and refused, which depends on data: for the operator."""
-        write_durably(self.path / OPERATOR, _json(self.position.counts()).encode())
+        write_durably(self.directory / OPERATOR, _json(self.position.counts()).encode())
 
     def _check_blocks(self) -> None:
         """Blocks and position are committed together, so neither can be put back alone."""
@@ -326,25 +317,11 @@ class StreamState:
         for user, *_ in users:
             yield from self._connection.execute("SELECT user, count, last FROM users WHERE user = ?", (user,))
 
-    @contextmanager
-    def _transaction(self, what: str) -> Iterator[None]:
-        with self.right.exercise(what), STREAM_STATE.one_line_errors(self.path / DATABASE):
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-
 
 def _build_database(path: Path, plan: StreamPlan, seal: Seal) -> None:
     text = json.dumps(plan.to_dict(), ensure_ascii=False, allow_nan=False)
 
     def fill(connection: sqlite3.Connection) -> None:
-        for statement in SCHEMA:
-            connection.execute(statement)
         content = text, secrets.token_bytes(32)
         chain, mac = seal.sealed(b"plan", *content)
         connection.execute("INSERT INTO plan VALUES (0, ?, ?, ?, ?)", (*content, chain, mac))
