@@ -19,10 +19,8 @@ from fedmf.records.histories import Histories, UserRow
 from fedmf.records.key_file import load_key, save_key
 from fedmf.records.ledger import SCHEMA, Ledger, meet_losses
 from fedmf.records.lock import WriterLock
-from fedmf.records.new_directory import create_directory, scratch_directory
-from fedmf.records.new_files import new_file, require_free
-from fedmf.records.opening import OPENING_VERSION, Opening, OpeningRow, opening_rows
-from fedmf.records.record import Record
+from fedmf.records.new_places import create_directory, new_file, require_free, scratch_directory
+from fedmf.records.record import Opening, Record, opening_rows
 from fedmf.records.seal import Seal, Sealed
 from fedmf.records.signing import SigningKey, read_public_key, signed_by
 from fedmf.records.sqlite import RecordKind
@@ -35,7 +33,6 @@ else:
     __getattr__ = lazily(__name__)
 
 __all__ = [
-    "OPENING_VERSION",
     "PRIVATE",
     "SCHEMA",
     "Admission",
@@ -44,7 +41,6 @@ __all__ = [
     "Ledger",
     "Loss",
     "Opening",
-    "OpeningRow",
     "Record",
     "RecordKind",
     "Seal",

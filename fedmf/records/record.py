@@ -2,22 +2,86 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from fedmf.accounting import RESTORED, Fault
 from fedmf.noise import FRESH_BYTES, NoiseKey
 from fedmf.records.guard import Guard, Loss
 from fedmf.records.lock import ReleaseRight, WriterLock
-from fedmf.records.opening import Opening, OpeningRow
 from fedmf.records.seal import Seal
 from fedmf.records.sqlite import RecordKind, transaction
+
+#: Of an opening's row.
+_OPENING_VERSION: Final = 1
+
+#: (number, version, first round or step, fresh bytes, note), as every record's table begins.
+OpeningRow = tuple[int, int, int, bytes, str]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """One process's beginning to release, or to go on releasing, a run or stream.
+
+    Args:
+        number: 0, 1, 2 …
+        first_round: the next round, or step, when it was made, 0-based.
+        fresh: 32 random bytes of its own, from which the noise of its rounds gets its key.
+        note: what else is to be remembered of it, JSON-able.
+    """
+
+    number: int
+    first_round: int
+    fresh: bytes
+    note: Mapping[str, Any]
+
+    def row(self) -> OpeningRow:
+        """What the table holds, without its place in the chain."""
+        note = json.dumps(dict(self.note), ensure_ascii=False, allow_nan=False)
+        return self.number, _OPENING_VERSION, self.first_round, self.fresh, note
+
+    @classmethod
+    def of_row(cls, row: OpeningRow) -> Self:
+        """What `row` gave."""
+        number, _, first, fresh, note = row
+        return cls(number, first, fresh, dict(json.loads(note)))
+
+
+def opening_rows(
+    connection: sqlite3.Connection, kind: RecordKind
+) -> list[tuple[OpeningRow, tuple[bytes, ...]]]:
+    """The openings in order, each with what binds it to its record.
+
+    Raises:
+        ValueError: as the kind's error: a row is damaged, or of a version that is not known.
+    """
+    found = connection.execute("SELECT * FROM openings ORDER BY number").fetchall()
+    for row in found:
+        require_types(kind, "opening", row[:5], (int, int, int, bytes, str))
+        if row[1] != _OPENING_VERSION:
+            raise kind.error(
+                f"opening {row[0]} of the {kind.name} is a row of version {row[1]}; this fedmf reads version "
+                f"{_OPENING_VERSION}."
+            )
+    return [(row[:5], row[5:]) for row in found]
+
+
+def require_types(kind: RecordKind, what: str, row: Sequence[object], types: Sequence[type]) -> None:
+    """Damage can turn a column into one of another type, whatever the schema says."""
+    if tuple(map(type, row)) != tuple(types):
+        raise kind.error(f"{what} {row[0]!r} of the {kind.name} is damaged: a column is of another type.")
+
+
+#: Whether a commit failed ↦ what is noted of a loss, if it is to count as spent.
+Noted = Callable[[bool], Callable[[Loss], dict[str, Any]] | None]
 
 
 class Record(ABC):
@@ -118,7 +182,7 @@ class Record(ABC):
             except (TypeError, ValueError) as error:
                 raise self.kind.error(f"note (of an opening) must be JSON: {error}.") from None
             with self._written("an opening"), self._transaction():
-                columns = (*row, *self._sealed_opening(row))
+                columns = (*row, *self._sealed_opening(*row))
                 places = ", ".join("?" * len(columns))
                 self._connection.execute(f"INSERT INTO openings VALUES ({places})", columns)
         self._opening = opening
@@ -129,7 +193,7 @@ class Record(ABC):
         return dict(note)
 
     @abstractmethod
-    def _sealed_opening(self, row: OpeningRow) -> tuple[bytes, ...]:
+    def _sealed_opening(self, *row: int | str | bytes) -> tuple[bytes, ...]:
         """What binds an opening that is about to be made to the record."""
 
     def _writable(self) -> None:
@@ -148,14 +212,8 @@ class Record(ABC):
         with self._mutex, self.right.exercise(what), self.kind.one_line_errors(self.path):
             yield
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with transaction(self._connection):
-            yield
-
-    def losses(self, guard: Guard) -> list[Loss]:
-        """What a machine knows was released and is not here."""
-        return guard.losses(self.openings(), self.released, self.head_after)
+    def _transaction(self) -> AbstractContextManager[None]:
+        return transaction(self._connection)
 
     def behind(self, guard: Guard) -> list[tuple[Fault, str]]:
         """Whether a machine knows of more, for a verdict.
@@ -171,29 +229,28 @@ class Record(ABC):
         said = f"{known} {released} of this {whole} were released on this machine, of which it holds {here}"
         return [(Fault.BEHIND, f"{said}: it is a copy or a restored backup")]
 
-    def meet_losses(
-        self, guard: Guard, told: Callable[[Loss], Mapping[str, Any]] | None, error: type[ValueError]
-    ) -> None:
+    def count_losses(self, guard: Guard, noted: Noted, error: type[ValueError]) -> None:
         """See that all is here that the machine knows of, or note what is lost as spent, in an opening.
 
         Args:
             guard: what it remembers.
-            told: what is noted of a loss; None refuses.
+            noted: tells, by whether all that is lost is a round whose commit failed, what is noted of a
+                loss; None refuses.
             error: raised with one line.
 
         Raises:
             ValueError: as the error: something is lost and not to be counted.
         """
-        losses = self.losses(guard)
+        losses = guard.losses(self.openings(), self.released, self.head_after)
         if not losses:
             return
         released, whole = self.words
+        told = noted(guard.failed(losses))
         if told is None:
             raise error(
                 f"{self.path.parent} is a copy or a restored backup: {losses[-1].released} {released} of its "
                 f"{whole} were released, of which it holds {losses[-1].first}. Go on where the others are, "
                 "or with --restored-from-backup (restored=True), which counts them as spent."
             )
-        noted = [dict(told(loss)) for loss in losses]
-        self.open_era(os.urandom(FRESH_BYTES), {**self.note, RESTORED: noted})
+        self.open_era(os.urandom(FRESH_BYTES), {**self.note, RESTORED: [told(loss) for loss in losses]})
         guard.note(self.openings(), self.released, self.head_after(self.released), losses)

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from fedmf.errors import ConfigError
 from fedmf.records.key_file import read_secret
-from fedmf.records.new_files import new_file, require_free
+from fedmf.records.new_places import new_file, require_free
 
 #: Signed with everything, so that no signature of another kind of document is one of a statement.
 _LABEL: Final = b"fedmf privacy statement, version 1\x00"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,16 +56,12 @@ class RecordKind:
         temporary = path.with_name(path.name + ".new")
         temporary.unlink(missing_ok=True)
         temporary.touch(mode=self.mode)
-        connection = _connected(temporary, read_only=False)
-        try:
-            with transaction(connection):
-                connection.execute(f"PRAGMA application_id={self.application_id}")
-                connection.execute(f"PRAGMA user_version={self.version}")
-                for statement in self.schema:
-                    connection.execute(statement)
-                fill(connection)
-        finally:
-            connection.close()
+        with closing(_connected(temporary, read_only=False)) as connection, transaction(connection):
+            connection.execute(f"PRAGMA application_id={self.application_id}")
+            connection.execute(f"PRAGMA user_version={self.version}")
+            for statement in self.schema:
+                connection.execute(statement)
+            fill(connection)
         os.rename(temporary, path)
         sync_directory(path.parent)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedmf.errors import ConfigError
-from fedmf.records.new_files import new_file
+from fedmf.records.new_places import new_file
 
 #: Types by their names in a safetensors header.
 _TYPES: Final = {

@@ -10,7 +10,7 @@ from pyarrow import csv, parquet
 
 from fedmf.errors import ConfigError
 from fedmf.records.ledger import Ledger
-from fedmf.records.new_files import new_file
+from fedmf.records.new_places import new_file
 from fedmf.statements import RunHeader, user_privacy
 
 PRIVATE: Final = (

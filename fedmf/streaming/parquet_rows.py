@@ -13,8 +13,7 @@ import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
-from fedmf.streaming.labels import label_of
-from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader, wanted_columns
+from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader, label_of, wanted_columns
 
 _BATCH: Final = 4096
 _BYTES: Final = arrow.types.is_binary, arrow.types.is_large_binary, arrow.types.is_fixed_size_binary

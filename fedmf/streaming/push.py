@@ -14,7 +14,7 @@ from fedmf.errors import HorizonExceededError
 from fedmf.factorization import Factorization
 from fedmf.participation import Adjacency
 from fedmf.streaming.outputs import PrivateRelease, Renderer, wide_columns
-from fedmf.streaming.pushed import (
+from fedmf.streaming.pushed_rows import (
     PushedRows,
     TableRows,
     pushed_entries,

@@ -262,7 +262,7 @@ def _gone_on(directory: Path, settings: Settings, restored: bool) -> Iterator[tu
         _check_same(state.plan.settings, settings, directory)
         with Guard.open(state.key) as guard:
             state.verdict(guard).require_no_loss(str(directory), "gone on with", [Fault.BEHIND])
-            state.meet_losses(guard, asdict if restored else None, StateError)
+            state.count_losses(guard, lambda failed: asdict if restored else None, StateError)
             yield state, guard
 
 

@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.lines import LONGEST_LINE, TooLong
-from fedmf.streaming.labels import SURROGATE, label_of
 from fedmf.streaming.lines import Lines
 from fedmf.streaming.rows import (
+    SURROGATE,
     InputError,
     Layout,
     RowBlock,
     RowReader,
+    label_of,
     numbers_of,
     wanted_columns,
 )

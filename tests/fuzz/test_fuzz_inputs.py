@@ -20,8 +20,7 @@ from fedmf.data import Hub, TableColumns, TableRows, read_table
 from fedmf.errors import ConfigError
 from fedmf.runs import Run, load_run, parse_assignments
 from fedmf.runs.tables.configuration import keys
-from fedmf.streaming.labels import label_of
-from fedmf.streaming.rows import InputError
+from fedmf.streaming.rows import InputError, label_of
 from fedmf.streaming.session import open_reader
 from fedmf.streaming.settings import Settings
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmf.errors import ConfigError, LedgerError
-from fedmf.records.new_directory import create_directory, scratch_directory
+from fedmf.records.new_places import create_directory, scratch_directory
 
 BUILDER = """
 import sys, time

@@ -14,7 +14,7 @@ from support.ledgers import tails
 from fedmf.accounting import UserLevel
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise.key import NoiseKey
-from fedmf.records import durable, new_directory
+from fedmf.records import durable, new_places
 from fedmf.runs import Run, directory, load_run
 from fedmf.runs.directory import CONFIG, RunDirectory
 from fedmf.runs.recorded import KEY, LEDGER, header_of, read_header
@@ -104,8 +104,8 @@ STEPS = {
     "config": (directory, "write_durably"),
     "key": (directory, "save_key"),
     "ledger": (directory.Ledger, "create"),
-    "mode": (new_directory.os, "chmod"),
-    "rename": (new_directory.os, "replace"),
+    "mode": (new_places.os, "chmod"),
+    "rename": (new_places.os, "replace"),
     "fsync": (durable.os, "fsync"),
 }
 
@@ -147,9 +147,7 @@ def test_the_new_name_is_made_durable(tmp_path: Path, monkeypatch: pytest.Monkey
     """A run whose rounds are on disk must not vanish with the entry of its directory."""
     synced: list[tuple[Path, bool]] = []
     place = tmp_path / "run"
-    monkeypatch.setattr(
-        new_directory, "sync_directory", lambda folder: synced.append((folder, place.exists()))
-    )
+    monkeypatch.setattr(new_places, "sync_directory", lambda folder: synced.append((folder, place.exists())))
     create(place).close()
     assert synced[-1] == (tmp_path.resolve(), True)
 

@@ -18,7 +18,7 @@ from support.streams import BUDGET, releases, run_once
 
 from fedmf.cli.app import run as run_command
 from fedmf.streaming import InputError, Settings, StateError, account_stream, open_run
-from fedmf.streaming.labels import LONGEST_LABEL, label_of
+from fedmf.streaming.rows import LONGEST_LABEL, label_of
 from fedmf.streaming.session import open_reader
 from fedmf.streaming.text_rows import CsvReader
 

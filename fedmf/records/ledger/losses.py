@@ -31,18 +31,22 @@ def meet_losses(
     Raises:
         ConfigError: rounds are lost, and they are not to be counted or cannot be.
     """
-    losses = ledger.losses(guard)
-    failed = bool(losses) and guard.failed(losses)
-    counted = restored or (planned if failed else None)
-    if losses and counted is not None and (reason := plan.without_losses):
-        after = "after a commit that failed" if failed else "from a backup"
-        raise ConfigError(
-            f"{ledger.path.parent} cannot go on {after}: {reason}. Start a new run, with a budget of its own."
-        )
 
-    def told(loss: Loss) -> dict[str, Any]:
-        assert counted is not None
-        users = tuple(tuple(counted(t)) for t in range(loss.first, loss.released))
-        return LostRounds(loss.first, loss.released, loss.head, users).to_dict()
+    def noted(failed: bool) -> Callable[[Loss], dict[str, Any]] | None:
+        counted = restored or (planned if failed else None)
+        if counted is None:
+            return None
+        if reason := plan.without_losses:
+            after = "after a commit that failed" if failed else "from a backup"
+            raise ConfigError(
+                f"{ledger.path.parent} cannot go on {after}: {reason}. Start a new run, with a budget of its "
+                "own."
+            )
+        return lambda loss: LostRounds(
+            loss.first,
+            loss.released,
+            loss.head,
+            tuple(tuple(counted(t)) for t in range(loss.first, loss.released)),
+        ).to_dict()
 
-    ledger.meet_losses(guard, None if counted is None else told, ConfigError)
+    ledger.count_losses(guard, noted, ConfigError)

@@ -21,15 +21,12 @@ from fedmf.records.ledger.replay import (
     cohorts,
     read_metrics,
     read_names,
-    read_openings,
-    read_patterns,
     replay,
 )
 from fedmf.records.ledger.schema import LEDGER, TAIL, read_header
 from fedmf.records.ledger.tail import Tail, make_tables, rows_of, show_tail
 from fedmf.records.lock import WriterLock
-from fedmf.records.opening import Opening, OpeningRow
-from fedmf.records.record import Record
+from fedmf.records.record import Opening, Record, opening_rows
 
 
 class LedgerReading(Record):
@@ -81,8 +78,8 @@ class LedgerReading(Record):
 
     def openings(self) -> list[Opening]:
         """All openings so far, in order."""
-        with self.snapshot():
-            return read_openings(self._connection)
+        with self.snapshot(), rebuilding("openings of the ledger", LedgerError):
+            return [Opening.of_row(row) for row, _ in opening_rows(self._connection, LEDGER)]
 
     def head_after(self, released: int) -> bytes | None:
         """The chain value of the last of the first so many rounds, None for none."""
@@ -159,7 +156,7 @@ class LedgerReading(Record):
     def patterns(self) -> PatternTable:
         """How many users share each participation pattern; made for millions of users."""
         with self.snapshot():
-            return read_patterns(self._connection)
+            return PatternTable.of_histories(*by_user(list(cohorts(self._connection))))
 
     def pattern_counts(self) -> dict[tuple[int, ...], int]:
         """``patterns`` as a dict from tuples of 0-based rounds to numbers of users, sorted."""
@@ -254,7 +251,7 @@ class LedgerReading(Record):
         rows = self._rows("SELECT round, chain FROM rounds ORDER BY round DESC LIMIT 1")
         return rows[0] if rows else (None, self._header_chain)
 
-    def _sealed_opening(self, row: OpeningRow) -> tuple[bytes, ...]:
+    def _sealed_opening(self, *row: int | str | bytes) -> tuple[bytes, ...]:
         return self._seal.sealed(b"opening", self.head(), self._header_chain, *row)
 
     def _names(self) -> list[str]:

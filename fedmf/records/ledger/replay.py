@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting import ParticipationSummary, PatternTable
+from fedmf.accounting import ParticipationSummary
 from fedmf.errors import LedgerError, ParticipationViolation, rebuilding
 from fedmf.participation import Participation
 from fedmf.records.histories import Histories
@@ -22,7 +22,7 @@ from fedmf.records.ledger.schema import (
     RoundRow,
     rows,
 )
-from fedmf.records.opening import OPENING_VERSION, Opening, opening_rows
+from fedmf.records.record import opening_rows
 from fedmf.records.seal import Seal, Sealed
 
 
@@ -43,11 +43,6 @@ def read_histories(connection: sqlite3.Connection, participation: Participation)
         histories.meet(row.names())
         histories.record_all(row.round, row.keys())
     return histories
-
-
-def read_patterns(connection: sqlite3.Connection) -> PatternTable:
-    """The participation pattern of every user, equal ones counted together."""
-    return PatternTable.of_histories(*by_user(list(cohorts(connection))))
 
 
 def replay(
@@ -120,11 +115,11 @@ class _Chain:
     def _open_until(self, index: int) -> None:
         while self._number < len(self._openings):
             row, (chain, mac) = self._openings[self._number]
-            number, version, first, *_ = row
+            number, _, first, *_ = row
             if first > index:
                 return
-            if number != self._number or version != OPENING_VERSION or first < self._before:
-                self._note(f"opening {self._number}", "it is not one of this format, in order")
+            if number != self._number or first < self._before:
+                self._note(f"opening {self._number}", "it is not the next in order")
             self._step(f"opening {self._number}", (chain, mac), b"opening", *row)
             self._number, self._before = self._number + 1, first
 
@@ -137,12 +132,6 @@ class _Chain:
     def _note(self, name: str, fault: str) -> None:
         if self._broken is None:
             self._broken = f"{name} is not as it was committed: {fault}. Restore the ledger from a copy."
-
-
-def read_openings(connection: sqlite3.Connection) -> list[Opening]:
-    """All openings in order."""
-    with rebuilding("openings of the ledger", LedgerError):
-        return [Opening.of_row(row) for row, _ in opening_rows(connection, LEDGER)]
 
 
 def read_metrics(connection: sqlite3.Connection, header: bytes, seal: Seal) -> dict[int, dict[str, Any]]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedmf.errors import LedgerError
 from fedmf.participation import Participation
-from fedmf.records.opening import require_types
+from fedmf.records.record import require_types
 from fedmf.records.seal import Seal, Sealed
 from fedmf.records.sqlite import RecordKind
 

@@ -32,10 +32,6 @@ _WITHOUT_ERROR: Final = ("density_mean", "density_covariance", "correlation")
 Shape = Callable[[Renderer, Releases], bytes]
 
 
-def _json(renderer: Renderer, releases: Releases) -> bytes:
-    return renderer.lines(releases)
-
-
 def _tidy(renderer: Renderer, releases: Releases) -> bytes:
     head = ["t", *renderer.label_names, "quantity", "column", "column_2", "value", "standard_error"]
     head += ["low", "high"] if renderer.density else []
@@ -70,7 +66,7 @@ def wide_columns(renderer: Renderer, releases: Releases) -> dict[str, list[float
 
 
 #: By name. A header stands before the first release.
-SHAPES: Final[Mapping[str, Shape]] = {"json": _json, "tidy": _tidy, "wide": _wide}
+SHAPES: Final[Mapping[str, Shape]] = {"json": Renderer.lines, "tidy": _tidy, "wide": _wide}
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from fedmf.records import OPENING_VERSION, Opening, RecordKind, Seal, Sealed, UserRow, opening_rows
+from fedmf.records import Opening, RecordKind, Seal, Sealed, UserRow, opening_rows
 
 
 class StateError(ValueError):
@@ -115,8 +115,8 @@ def read_openings(
     found: list[tuple[Opening, bytes, bytes]] = []
     for row, (previous, chain, mac) in opening_rows(connection, STREAM_STATE):
         fault = seal.fault((chain, mac), b"opening", plan, previous, *row)
-        if row[:2] != (len(found), OPENING_VERSION):
-            fault = "one before it is missing, or its version is not known"
+        if row[0] != len(found):
+            fault = "one before it is missing"
         require(f"opening {row[0]}", fault)
         found.append((Opening.of_row(row), previous, chain))
     return found

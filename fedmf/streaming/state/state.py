@@ -33,7 +33,6 @@ from fedmf.records import (
     Guard,
     Histories,
     Opening,
-    OpeningRow,
     Record,
     Seal,
     UserRow,
@@ -46,7 +45,7 @@ from fedmf.records import (
 )
 from fedmf.streaming.plans import StreamPlan, plan_from_dict
 from fedmf.streaming.position import Position, Releases
-from fedmf.streaming.state.releases import ReleaseFile
+from fedmf.streaming.state.files import ReleaseFile
 from fedmf.streaming.state.schema import (
     STREAM_STATE,
     PositionRow,
@@ -207,7 +206,7 @@ class StreamState(Record):
         self._openings.append(opening)
         return opening
 
-    def _sealed_opening(self, row: OpeningRow) -> tuple[bytes, ...]:
+    def _sealed_opening(self, *row: int | str | bytes) -> tuple[bytes, ...]:
         previous = self._head
         sealed = self._seal.sealed(b"opening", self._plan_chain, previous, *row)
         self._head = sealed[0]  # if it is not committed, nothing is any more

@@ -1,0 +1,144 @@
+"""What a ledger and the state of a stream promise alike, asked of both."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.child_processes import in_child
+
+from fedmf.errors import ConfigError
+from fedmf.noise import NoiseKey
+from fedmf.participation import Participation
+from fedmf.records import Guard, Ledger, Record
+from fedmf.streaming import Layout, Settings, StreamState, plan_stream
+
+KEY = NoiseKey(bytes(range(32)))
+
+
+def ledger(folder: Path) -> Ledger:
+    path = folder / "ledger.sqlite"
+    if path.exists():
+        return Ledger.open(path, KEY)
+    return Ledger.create(path, Participation(10, 2, 4), {}, KEY)
+
+
+def stream_state(folder: Path) -> StreamState:
+    if StreamState.exists(folder / "state"):
+        return StreamState.open(folder / "state")
+    settings = Settings(norm_bound=1.0, epsilon=8.0, delta=1e-5, rounds=4)
+    return StreamState.create(
+        folder / "state", plan_stream(settings, Layout(("x",), True, 2, None), settings.rounds), KEY
+    )
+
+
+both = pytest.mark.parametrize("opened", [ledger, stream_state])
+Opened = Callable[[Path], Record]
+
+
+@both
+def test_openings_are_kept_and_unfit_ones_refused(opened: Opened, tmp_path: Path) -> None:
+    with opened(tmp_path) as record:
+        with pytest.raises(record.kind.error, match=r"^fresh \(bits of an opening\) must be 32 bytes"):
+            record.open_era(b"a" * 31)
+        with pytest.raises(record.kind.error, match=r"^note \(of an opening\) must be JSON"):
+            record.open_era(bytes(32), {"x": float("nan")})
+        assert record.openings() == []
+        first, before = record.open_era(b"a" * 32, {"x": [1, "ü"]}), record.head()
+        assert record.opening() is first
+    with opened(tmp_path) as record:
+        assert record.openings() == [first]
+        assert record.head() == before
+        assert record.opening().fresh not in (first.fresh, bytes(32))
+        assert [opening.number for opening in record.openings()] == [0, 1]
+        assert record.head() != before
+
+
+@both
+def test_an_opening_that_fails_is_not_there_and_ends_the_right(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as record:
+        with monkeypatch.context() as patched:
+
+            def full(*row: object) -> tuple[bytes, ...]:
+                raise OSError(28, "No space left on device")
+
+            patched.setattr(record, "_sealed_opening", full)
+            with pytest.raises(record.kind.error, match=r"an opening failed .*No space left"):
+                record.opening()
+        with pytest.raises(record.kind.error, match="this process releases nothing more"):
+            record.opening()
+        assert not record._connection.in_transaction
+    with opened(tmp_path) as record:
+        assert record.openings() == []
+        record.opening()
+
+
+@both
+def test_a_fork_and_a_second_process_cannot_write(opened: Opened, tmp_path: Path) -> None:
+    with opened(tmp_path) as record:
+
+        def forked() -> None:
+            with pytest.raises(record.kind.error, match="not to a fork of it"):
+                record.opening()
+            with pytest.raises(record.kind.error, match="is being written by another process"):
+                opened(tmp_path)
+
+        assert in_child(forked) == 0
+        record.opening()
+
+
+@both
+def test_the_lock_is_given_back_by_an_opening_that_is_refused(opened: Opened, tmp_path: Path) -> None:
+    with opened(tmp_path) as record:
+        record.opening()
+        place = record.path
+    whole = place.read_bytes()
+    for damage in (whole[:100], b"", whole.replace(b"CREATE TABLE", b"CREATE TABEL")):
+        place.write_bytes(damage)
+        with pytest.raises(record.kind.error):
+            opened(tmp_path)
+    place.write_bytes(whole)
+    opened(tmp_path).close()
+
+
+@both
+def test_an_opening_of_a_version_that_is_not_known_is_refused(opened: Opened, tmp_path: Path) -> None:
+    with opened(tmp_path) as record:
+        record.opening()
+        place = record.path
+    connection = sqlite3.connect(place)
+    connection.execute("DROP TRIGGER IF EXISTS openings_update")
+    connection.execute("UPDATE openings SET version = 2")
+    connection.commit()
+    connection.close()
+    with pytest.raises(
+        ValueError, match=r"opening 0 of the .* is a row of version 2; this fedmf reads version 1"
+    ):
+        opened(tmp_path).openings()
+
+
+@both
+def test_what_a_copy_lacks_is_told_refused_and_counted(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "memory"))
+    with opened(tmp_path) as record, Guard.open(KEY) as guard:
+        opening = record.opening()
+        assert record.behind(guard) == []
+        record.count_losses(guard, lambda failed: None, ConfigError)
+        guard.note([opening], 3, None)
+        released, whole = record.words
+        ((_, said),) = record.behind(guard)
+        assert f"3 {released} of this {whole} were released on this machine, of which it holds 0" in said
+        with pytest.raises(
+            ConfigError, match=f"3 {released} of its {whole} were released, of which it holds 0"
+        ):
+            record.count_losses(guard, lambda failed: None, ConfigError)
+        record.count_losses(guard, lambda failed: lambda loss: {"released": loss.released}, ConfigError)
+        assert record.openings()[-1].note["restored"] == [{"released": 3}]
+        record.count_losses(guard, lambda failed: None, ConfigError)
+        assert record.behind(guard) == []
