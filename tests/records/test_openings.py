@@ -40,6 +40,17 @@ def test_no_round_before_an_opening_of_this_process(path: Path) -> None:
         assert ledger.last_round() == 0
 
 
+def test_an_opening_after_a_round_of_the_same_process_is_the_next_in_the_chain(path: Path) -> None:
+    with Ledger.create(path, CONTRACT, {}, KEY) as ledger:
+        ledger.open_era(b"a" * 32)
+        commit(ledger, 0)
+        before = ledger.head()
+        ledger.open_era(b"b" * 32)
+        assert ledger.head() != before
+        commit(ledger, 1)
+        assert ledger.replay().rounds == 2
+
+
 def test_openings_and_rounds_are_one_chain(path: Path) -> None:
     with Ledger.create(path, CONTRACT, {}, KEY) as ledger:
         empty = ledger.head()

@@ -105,20 +105,44 @@ def test_the_lock_is_given_back_by_an_opening_that_is_refused(opened: Opened, tm
     opened(tmp_path).close()
 
 
-@both
-def test_an_opening_of_a_version_that_is_not_known_is_refused(opened: Opened, tmp_path: Path) -> None:
-    with opened(tmp_path) as record:
-        record.opening()
-        place = record.path
-    connection = sqlite3.connect(place)
-    connection.execute("DROP TRIGGER IF EXISTS openings_update")
-    connection.execute("UPDATE openings SET version = 2")
+def read_whole(opened: Opened, folder: Path) -> None:
+    """A state is checked when it is opened, a ledger when it is replayed."""
+    with opened(folder) as record:
+        if isinstance(record, Ledger):
+            record.replay()
+
+
+def doctored(path: Path, statement: str) -> None:
+    """A change of the rows that leaves the schema as it was."""
+    connection = sqlite3.connect(path)
+    triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    for name, _ in triggers:
+        connection.execute(f"DROP TRIGGER {name}")
+    connection.execute(statement)
+    for _, again in triggers:
+        connection.execute(again)
     connection.commit()
     connection.close()
-    with pytest.raises(
-        ValueError, match=r"opening 0 of the .* is a row of version 2; this fedmf reads version 1"
-    ):
-        opened(tmp_path).openings()
+
+
+@both
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ("version = 2", "opening 0 of the .* is a row of version 2; this fedmf reads version 1"),
+        ("fresh = zeroblob(32)", "opening 0.* its chain value differs"),
+        ("note = '{\"x\": 1}'", "opening 0.* its chain value differs"),
+        ("mac = zeroblob(32)", "opening 0.* its authentication code is not that of the run's key"),
+    ],
+)
+def test_an_opening_that_is_not_as_it_was_committed_is_refused(
+    opened: Opened, change: str, fault: str, tmp_path: Path
+) -> None:
+    with opened(tmp_path) as record:
+        record.opening()
+    doctored(record.path, f"UPDATE openings SET {change}")
+    with pytest.raises(record.kind.error, match=fault):
+        read_whole(opened, tmp_path)
 
 
 @both

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Final, final
@@ -23,8 +22,8 @@ _GROUP_BYTES: Final = 1 << 25
 _LABEL_BYTES: Final = 256
 
 
-class Output(ABC):
-    """Where releases go; abstract."""
+class Output:
+    """Where releases go; this one keeps nothing, which is what an output has that does not say otherwise."""
 
     #: Names the place, so that a resumed stream knows whether it is the same.
     name: str
@@ -35,24 +34,21 @@ class Output(ABC):
     #: Whether a release says its density.
     density = False
 
-    @abstractmethod
     def begin(self, written: int) -> bool:
         """Get ready to go on after that many bytes; False where only a fresh start is possible, now begun."""
+        return True
 
-    @abstractmethod
     def write(self, content: bytes) -> None:
         """Append."""
 
-    @abstractmethod
     def flush(self) -> int:
         """Make all of it durable; how many bytes there are."""
+        return 0
 
-    def finish(  # noqa: B027 - most outputs have nothing left to do
-        self, renderer: Renderer, releases: Callable[[int, int], Releases], records: int
-    ) -> None:
+    def finish(self, renderer: Renderer, releases: Callable[[int, int], Releases], records: int) -> None:
         """Called when the input has ended, or all steps were taken."""
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Close the file."""
 
 
@@ -101,10 +97,6 @@ class StandardOutput(Output):
         self.name, self.shape = output_name(None, shape, density), SHAPES[shape]
         self.density = density
 
-    def begin(self, written: int) -> bool:
-        """See `Output.begin`."""
-        return True
-
     def write(self, content: bytes) -> None:
         """See `Output.write`."""
         sys.stdout.write(content.decode())
@@ -122,17 +114,6 @@ class Returned(Output):
     name = "returned"
     takes_lines = False
 
-    def begin(self, written: int) -> bool:
-        """See `Output.begin`."""
-        return True
-
-    def write(self, content: bytes) -> None:
-        """See `Output.write`."""
-
-    def flush(self) -> int:
-        """See `Output.flush`."""
-        return 0
-
 
 @final
 class ParquetFile(Output):
@@ -142,17 +123,6 @@ class ParquetFile(Output):
 
     def __init__(self, path: Path, density: bool) -> None:
         self.name, self._path, self.density = output_name(path, density=density), path, density
-
-    def begin(self, written: int) -> bool:
-        """See `Output.begin`."""
-        return True
-
-    def write(self, content: bytes) -> None:
-        """See `Output.write`."""
-
-    def flush(self) -> int:
-        """See `Output.flush`."""
-        return 0
 
     def finish(self, renderer: Renderer, releases: Callable[[int, int], Releases], records: int) -> None:
         """Write the file beside its place and move it there."""
