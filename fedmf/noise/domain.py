@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from enum import IntEnum
-from typing import Final
+from typing import Final, Self
 
 _REFINEMENT: Final = 1 << 31
+#: Domains of parts have this bit, those that are numbered here have not.
+_PART: Final = 1 << 30
 
 
 class Domain(IntEnum):
-    """What the noise is for; different domains never share a keystream block."""
+    """What the noise is for; different domains never share a keystream block.
+
+    >>> Domain.of_part("norms") == Domain.of_part("norms") != Domain.of_part("counts")
+    True
+    """
 
     TRAINING = 1
     FIRST_MOMENT = 2
@@ -17,6 +24,20 @@ class Domain(IntEnum):
     COHORTS = 4
     EVALUATION = 5
     CLIPPING = 6
+
+    @classmethod
+    def of_part(cls, name: str) -> Self:
+        """That of a quantity which has a name and no number: 30 bits of its name's SHA-256."""
+        digest = hashlib.sha256(b"fedmf part: " + name.encode()).digest()
+        return cls(_PART | int.from_bytes(digest[:4], "little") % _PART)
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        if not isinstance(value, int) or not _PART <= value < _REFINEMENT:
+            return None
+        member = int.__new__(cls, value)
+        member._name_, member._value_ = f"PART_{value - _PART:08x}", value
+        return member
 
 
 def nonce(domain: Domain, t: int) -> bytes:

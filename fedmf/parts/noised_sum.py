@@ -19,7 +19,7 @@ class NoisedSum:
         statistic: s, of absolute value at most c.
         stage: of the run; it has C and τ₀.
         own_factor: 1/b, `Part.own_factor`.
-        domain: of z'.
+        domain: of z', `Domain.of_part` of the part's name unless it has a number.
 
     Attributes:
         noise: the running stream.

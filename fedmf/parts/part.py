@@ -132,6 +132,12 @@ class Part(Value, ABC):
         return {}
 
     @classmethod
+    def in_short(cls, facts: Mapping[str, Any]) -> Mapping[str, str]:
+        """The same in a summary of a few lines."""
+        del facts
+        return {}
+
+    @classmethod
     def lines(cls, facts: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
         """(name, value) of lines of its own, from `facts`."""
         del facts

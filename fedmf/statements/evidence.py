@@ -9,11 +9,12 @@ from typing import Any, Final
 
 from fedmf.accounting import gaussian_figures
 from fedmf.participation import Participation
+from fedmf.parts import PARTS
 from fedmf.statements.header import RunHeader
 from fedmf.statements.plan import Plan
 
 #: Of the values of a run, those from which a figure or a sentence of its statement follows.
-_WHOLE: Final = ("privacy", "clipping", "cohorts", "mechanism", "evaluation", "canaries")
+_WHOLE: Final = ("privacy", "cohorts", "mechanism", "evaluation", "canaries")
 _PARTS: Final = {
     "execution": ("messages", "users_per_message", "isolation", "user_seconds", "worker_gpus"),
     "local": ("engine",),
@@ -31,7 +32,7 @@ def evidence_of(header: RunHeader) -> dict[str, Any]:
         `RunHeader.from_dict` reads it, and `planned_statement` of both headers is the same. It is a function
         of the header alone: nothing in it depends on who took part.
     """
-    run = {name: value for name, value in header.run.items() if name in _WHOLE}
+    run = {name: value for name, value in header.run.items() if name in _WHOLE or name in PARTS}
     for table, names in _PARTS.items():
         given = header.run.get(table, {})
         run[table] = {name: given[name] for name in names if name in given}

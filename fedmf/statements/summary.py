@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fedmf.accounting import UNITS, at_most
+from fedmf.parts import stated
 from fedmf.statements.text import headline, up, verdict_lines
 
 #: Lines of a short form.
@@ -99,11 +100,12 @@ def _epsilon(s: Mapping[str, Any]) -> str:
 
 def _mechanism(s: Mapping[str, Any]) -> str:
     params = "".join(f" {name}={value:.4g}" for name, value in s["params"].items())
-    norm = up(s["clip_norm"]) + (" at first" if s["clipping"]["kind"] != "fixed" else "")
+    norm = up(s["clip_norm"]) + "".join(part.in_short(said).get("clip norm", "") for part, said in stated(s))
     return f"{s['mechanism']}{params}, noise multiplier {at_most(s['noise_multiplier'])}, clip norm {norm}"
 
 
 def _also(s: Mapping[str, Any]) -> str:
     """What is released beside the model under the same ε."""
     parts = {"second_moment": "second moment", "evaluation": "private evaluations", "canaries": "canaries"}
-    return ", ".join(name for key, name in parts.items() if s[key] is not None)
+    own = [name for part, said in stated(s) for name, _ in part.lines(said)]
+    return ", ".join([*(name for key, name in parts.items() if s[key] is not None), *own])

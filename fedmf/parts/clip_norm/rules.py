@@ -212,5 +212,11 @@ class QuantileClipping(Clipping):
             "noise": ", at the first clip norm; it goes with the clip norm",
         }
 
+    @classmethod
+    def in_short(cls, facts: Mapping[str, Any]) -> Mapping[str, str]:
+        """See `Part.in_short`."""
+        del facts
+        return {"clip norm": " at first"}
+
 
 CLIPPINGS: Final = by_kind(FixedClipping, QuantileClipping)

@@ -1,0 +1,148 @@
+"""A released quantity that fedmf does not have needs one file: every path, station and reader knows it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.amplified_runs import ACCOUNTANTS, keys
+from support.apps_of_runs import TASK as APP_TASK
+from support.apps_of_runs import same_as_a_run
+from support.mean_norms import UNIT, MeanNorm, Norm
+from support.moving_norms import RULE, moving_run, uneven_task, updates_of, watch
+from support.small_runs import small_run
+
+from fedmf.cli.app import run as command
+from fedmf.noise import Domain, GaussianSource, NoiseKey
+from fedmf.parts import PARTS
+from fedmf.records import Ledger
+from fedmf.runs import Run, StatementRefused, run_of, verify_statement
+from fedmf.runs.tables import configuration
+from fedmf.runs.tables.configuration import TABLES, dotted_keys
+from fedmf.runs.tables.value_table import ValueTable
+from fedmf.statements import as_json
+from fedmf.training import FixedPointSum
+
+DIMENSION, PART = 20, MeanNorm(0.3)
+TASK = uneven_task(DIMENSION)
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line that it would have in `fedmf/parts/kinds.py`."""
+    register(monkeypatch)
+
+
+def register(patched: pytest.MonkeyPatch) -> None:
+    """Readers of records and of configurations look it up."""
+    patched.setitem(PARTS, "norms", {MeanNorm.kind: MeanNorm})
+    patched.setitem(TABLES, "norms", ValueTable("norms", PARTS["norms"]))
+    patched.setattr(configuration, "_known", configuration._known.__wrapped__)  # it is asked once a process
+
+
+def with_means(**keys: object) -> Run:
+    """A run whose clip norm moves beside it: three quantities share μ²."""
+    return dataclasses.replace(moving_run(TASK, **{"mechanism": "bsr", "bands": 2, **keys}), beside=(PART,))
+
+
+def means(path: Path) -> np.ndarray:
+    with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
+        rows = ledger.metrics()
+    return np.array([rows[t]["mean_norm"] for t in sorted(rows) if t])
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory):
+    with pytest.MonkeyPatch.context() as patched:
+        register(patched)
+        path = tmp_path_factory.mktemp("means") / "run"
+        watched = watch(path, with_means())
+    return watched, path, json.loads((path / "statement.json").read_text())
+
+
+def test_it_releases_the_mean_and_noise_of_the_level_that_is_its_share(seen) -> None:
+    """By the definition: C⁻¹ as a matrix, z from the key, norms of users' updates."""
+    watched, path, statement = seen
+    assert len(set(watched.norms)) > 6  # the clip norm moved beside it
+    lengths = np.linalg.norm(updates_of(with_means(), TASK), axis=1)
+    sums = [
+        np.floor(np.minimum(lengths[cohort] / zeta, 1.0) * UNIT).sum() / UNIT
+        for cohort, zeta in zip(watched.cohorts, watched.norms, strict=True)
+    ]
+    rounds, m = len(sums), statement["cohort_size"]
+    source = GaussianSource(NoiseKey.from_seed(7), 1, Domain.of_part("norms"))
+    z = np.array([float(source.block(t, 0, 1)[0]) for t in range(rounds)])
+    C = np.eye(rounds) + 0.5 * np.eye(rounds, k=-1)
+    std = statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(PART.share)
+    wanted = (np.array(sums) + std * np.linalg.solve(C, z)) / m
+    # Rows that were clipped to float32 may have their norm one unit lower.
+    np.testing.assert_allclose(means(path), wanted, atol=2 * 24 / UNIT / m)
+    left = 1 - RULE.share - PART.share
+    level = statement["noise_multiplier"] * statement["sensitivity"] * statement["clip_norm"]
+    assert statement["noise_std"] == pytest.approx(level / math.sqrt(left), rel=1e-12)
+
+
+@pytest.mark.parametrize("engine", ["auto", "vectorised", "loop"])
+@pytest.mark.parametrize("messages", ["slice", "per-user"])
+def test_every_engine_and_kind_of_message_has_the_same_means(
+    engine: str, messages: str, tmp_path: Path
+) -> None:
+    run = dataclasses.replace(
+        small_run(dataset="digits", rounds=4, local_engine=engine, messages=messages), beside=(PART,)
+    )
+    reference = dataclasses.replace(
+        small_run(dataset="digits", rounds=4, local_engine="loop"), beside=(PART,)
+    )
+    run.simulate(tmp_path / "run")
+    reference.simulate(tmp_path / "reference")
+    np.testing.assert_allclose(means(tmp_path / "run"), means(tmp_path / "reference"), atol=1e-5)
+
+
+def test_a_wrapped_app_has_those_of_a_run(tmp_path: Path) -> None:
+    run = dataclasses.replace(small_run(APP_TASK, mechanism="bisr", epsilon=20.0), beside=(PART,))
+    same_as_a_run(run, tmp_path)
+    assert len(means(tmp_path / "run")) == 12
+    np.testing.assert_allclose(means(tmp_path / "app"), means(tmp_path / "run"), atol=1e-5)
+
+
+def test_its_value_survives_records_and_its_words_are_in_every_statement(seen, tmp_path: Path) -> None:
+    _, path, statement = seen
+    named = dataclasses.replace(small_run(), beside=(PART,))
+    assert Run.from_dict(named.to_dict()).beside == run_of(dotted_keys(named)).beside == (PART,)
+    assert statement["norms"] == PART.to_dict()
+    assert "norms are those of clipped updates" in statement["assumptions"]
+    assert "mean of every round, for 30 % of mu^2" in (path / "statement.txt").read_text()
+    assert command(["account", str(path), "--publish", str(tmp_path / "public")]) == 0
+    public = tmp_path / "public" / "statement.json"
+    verify_statement(public, run=path)
+    document = json.loads(public.read_text())
+    document["norms"]["of_all"] /= 2
+    public.write_text(as_json(document))
+    with pytest.raises(StatementRefused, match="norms"):
+        verify_statement(public)
+
+
+def test_a_statistic_that_lies_of_its_bound_is_cut_to_it() -> None:
+    """A faulty function costs accuracy; what one user moves stays within what was accounted for."""
+
+    class Wild(Norm):
+        def of(self, signs: np.ndarray, norms: np.ndarray) -> np.ndarray:
+            return np.array([10 * UNIT, -(10**15), 3, 7][: len(signs)])
+
+    signs, norms = np.array([1, -1, 1, 0]), np.array([0.5, 1.0, 0.2, 0.0])
+    assert Wild().total(signs, norms) == UNIT - UNIT + 3  # who adds nothing tells nothing
+    told = FixedPointSum(3, 1.0, statistics=[Norm()])
+    for lie in (UNIT + 1, -UNIT - 1):
+        with pytest.raises(ValueError, match="slice norms must add up to at most"):
+            Norm().check(lie, 1)
+    assert told.lengths == {"sum": 3, "norms": 1}
+
+
+@pytest.mark.parametrize("keys", [keys(ACCOUNTANTS[0]), {"server_optimizer": "jme-adam"}])
+def test_it_is_asked_what_it_may_stand_beside(keys: dict, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="norms must be left out where no theorem covers them"):
+        dataclasses.replace(small_run(**keys), beside=(PART,)).start(tmp_path / "run")
