@@ -10,13 +10,14 @@ A run is one value:
         privacy=fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=0.3),
         mechanism="banded-toeplitz",
     )
-    result = run.simulate("runs/digits")
+    result = fedmf.simulate(run, "runs/digits")
     print(result.statement.render_text())
 
-Each value may be one of yours: a `Task` for any model and loss, a `Factorization` for the strategy matrix, an
-object with ``init`` and ``step`` for the server optimizer. `design` compares mechanisms before anything is
-trained, `account` says what a run really gave, `PrivateStream` releases running means and covariances of the
-rows that a service gets.
+A value only describes; `simulate`, `start`, `resume` and `plan` do something with a run, `carry_out` with a
+`Sweep`. Each value may be one of yours: a `Task` for any model and loss, a `Factorization` for the strategy
+matrix, an object with ``init`` and ``step`` for the server optimizer. `design` compares mechanisms before
+anything is trained, `account` says what a run really gave, `PrivateStream` releases running means and
+covariances of the rows that a service gets.
 The rooms behind this face: fedmf.factorization, fedmf.accounting, fedmf.noise, fedmf.moments, fedmf.training,
 fedmf.optim, fedmf.runs, fedmf.sweeps, fedmf.streaming, fedmf.flower.
 """
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from fedmf.optim import JmeAdam, Sgd
     from fedmf.participation import Participation
     from fedmf.parts import QuantileClipping
+    from fedmf.running import load, plan, resume, simulate, start
     from fedmf.runs import (
         Checkpoints,
         Classification,
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     )
     from fedmf.statements import Canaries, PrivacyStatement
     from fedmf.streaming import PrivateStream
-    from fedmf.sweeps import Sweep, load_sweep
+    from fedmf.sweeps import Sweep, carry_out, load_sweep
     from fedmf.training import LocalSGD, Task
 else:
     __getattr__ = lazily(__name__)
@@ -94,8 +96,14 @@ __all__ = [
     "UserLevel",
     "__version__",
     "account",
+    "carry_out",
     "design",
+    "load",
     "load_model",
     "load_run",
     "load_sweep",
+    "plan",
+    "resume",
+    "simulate",
+    "start",
 ]

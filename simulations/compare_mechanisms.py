@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import fedmf
 from fedmf.sweeps import load_sweep
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,7 +29,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         place = options.sweep or Path(folder) / "sweep"
-        result = load_sweep(ROOT / "configs/sweeps/mechanisms.toml").carry_out(place, options.processes)
+        sweep = load_sweep(ROOT / "configs/sweeps/mechanisms.toml")
+        result = fedmf.carry_out(sweep, place, options.processes)
         for name, ending in WRITTEN.items():
             shutil.copyfile(place / name, options.output / f"compare_mechanisms.{ending}")
     print(f"{result.seconds:.0f} s")

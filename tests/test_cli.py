@@ -14,6 +14,7 @@ from support.command_line import one_line
 from support.small_runs import write_config
 from typer.models import CommandInfo
 
+import fedmf
 from fedmf.accounting import at_least, at_most
 from fedmf.cli.app import application, run
 from fedmf.runs import load_run
@@ -188,7 +189,7 @@ def test_a_dry_run_says_what_a_run_promises_and_costs_and_writes_nothing(
     captured = capsys.readouterr()
     assert captured.err == ""
     shown = dict(re.split(r"  +", line, maxsplit=1) for line in captured.out.splitlines())
-    plan = load_run(config).plan()
+    plan = fedmf.plan(load_run(config))
     assert shown["epsilon"] == "8 at delta 1e-05, zero-out adjacency"
     assert shown["participation"] == "12 rounds, at most 3 a user, 4 apart; 6 of 24 users a round"
     multiplier, std = plan.noise_multiplier, plan.noise_std

@@ -32,7 +32,7 @@ RUN = fedmf.Run(
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "digits"
-    RUN.simulate(path)
+    fedmf.simulate(RUN, path)
     return path
 
 
@@ -61,7 +61,7 @@ def test_the_model_is_the_last_released_one_by_the_names_of_the_module(run_dir: 
         (name, parameter.shape) for name, parameter in module.named_parameters()
     ]
     module.load_state_dict(model)
-    with RUN.resume(run_dir) as session:
+    with fedmf.resume(RUN, run_dir) as session:
         assert session.server.t == 4
         flat = torch.cat([tensor.reshape(-1) for tensor in model.values()])
         assert torch.equal(flat, session.server.parameters)
@@ -97,7 +97,7 @@ def test_files_hold_the_same_tensors_and_only_their_owner_reads_them(
 
 def test_sparse_checkpoints_say_which_model_it_is(tmp_path: Path) -> None:
     run = dataclasses.replace(RUN, execution=fedmf.Execution(checkpoint_every=3))
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         with pytest.raises(ConfigError, match="has no model yet: no round of the run was released"):
             fedmf.load_model(tmp_path / "run")
         first = session.server.parameters.clone()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.command_line import one_line
 
+import fedmf
 from fedmf.cli.app import run
 from fedmf.cli.init import CASES
 from fedmf.errors import ConfigError
@@ -43,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_shipped_jme_adam_learns_and_releases_both_moments(tmp_path: Path) -> None:
     """Guessing is 10 %; a quarter of its rounds reach some 80 %."""
     keys = {"cohorts.rounds": 60, "execution.evaluate-every": 60, "privacy.noise-seed": 0}
-    result = load_run("configs/jme-adam.toml", keys).simulate(tmp_path / "run")
+    result = fedmf.simulate(load_run("configs/jme-adam.toml", keys), tmp_path / "run")
     assert result.metrics[60]["accuracy"] > 0.6
     assert result.statement.to_dict()["second_moment"]["moment"] == "energies of blocks"
 
@@ -70,7 +71,7 @@ def test_each_case_is_written_once_and_valid(folder: Path, capsys: pytest.Captur
 def test_cases_on_ones_own_files_open_as_they_are(case: str, folder: Path) -> None:
     """Task, plan and directory: everything but the rounds."""
     assert run(["init", case]) == 0
-    with load_run(f"{case}.toml", {"mechanism.kind": "identity"}).start(folder / "run") as session:
+    with fedmf.start(load_run(f"{case}.toml", {"mechanism.kind": "identity"}), folder / "run") as session:
         assert session.task.dataset.users == session.plan.users == 80
         assert session.metrics[0]["loss"] > 0
 

@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from support.small_runs import linear_regression, small_run
 
+import fedmf
 from fedmf.cli.view import RunView
 from fedmf.cli.view.run_view import Column, LiveTable
 from fedmf.flower import run_in_process
@@ -24,7 +25,7 @@ def shown(path: Path, run: Run, terminal: bool = True, full: bool = False) -> st
     """Everything that the view of a whole run prints, the last state of the table included."""
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=160, color_system=None)
-    with run.start(path) as session:
+    with fedmf.start(run, path) as session:
         with RunView(session, console) as view:
             run_in_process(session, view.update)
         view.conclude(full)

@@ -15,7 +15,8 @@ from support.child_processes import die_at_flush, in_child
 from support.ledgers import flip_in_the_middle, last_state, tails
 from support.small_runs import client_for, run_small, small_run, watched
 
-from fedmf.cli.app import run as fedmf
+import fedmf
+from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
@@ -41,7 +42,7 @@ def _run_logged(path: Path, log: Path, patch: Callable[[Session], None] = lambda
         with log.open("a") as file:
             file.write(line + "\n")
 
-    opened = RUN.resume(path) if path.exists() else RUN.start(path)
+    opened = fedmf.resume(RUN, path) if path.exists() else fedmf.start(RUN, path)
     with opened as session:
         patch(session)
         run_on_grid(session, InProcessGrid(watched(client_for(session), note)))
@@ -94,7 +95,7 @@ def test_killed_at_every_point_of_a_release(uninterrupted: np.ndarray, tmp_path:
         )
         assert status == -signal.SIGKILL, where
     assert in_child(lambda: _run_logged(path, log)) == 0
-    with RUN.resume(path) as session:
+    with fedmf.resume(RUN, path) as session:
         assert session.server.t == RUN.cohorts.rounds
         assert np.array_equal(session.server.parameters.numpy(), uninterrupted)
         assert session.directory.ledger.replay().rounds == RUN.cohorts.rounds
@@ -121,17 +122,17 @@ def test_kill_9_of_the_command_and_resume(tmp_path: Path) -> None:
     config, place = tmp_path / "run.toml", tmp_path / "killed"
     run = small_run(rounds=60, mechanism="bisr", bands=4, noise_seed=11)
     config.write_text(render_toml(run))
-    assert fedmf(["simulate", str(config), "--out", str(tmp_path / "whole")]) == 0
+    assert command(["simulate", str(config), "--out", str(tmp_path / "whole")]) == 0
 
     def dying(number: int) -> None:
         die_at_flush(number, flushed=number % 2 == 0)
-        fedmf(["simulate", str(config), "--resume" if place.exists() else "--out", str(place)])
+        command(["simulate", str(config), "--resume" if place.exists() else "--out", str(place)])
 
     for number in (9, 14, 5):
         before = _rounds(place / "ledger.sqlite")
         assert in_child(lambda number=number: dying(number)) == -signal.SIGKILL
         assert before < _rounds(place / "ledger.sqlite") < 60
-    assert fedmf(["simulate", str(config), "--resume", str(place)]) == 0
+    assert command(["simulate", str(config), "--resume", str(place)]) == 0
     states = [_state(tmp_path / run) for run in ("killed", "whole")]
     assert states[0] == states[1]
     metrics = [(tmp_path / run / "metrics.parquet").read_bytes() for run in ("killed", "whole")]
@@ -152,7 +153,7 @@ def test_another_configuration_is_refused(tmp_path: Path) -> None:
     run_small(tmp_path / "run", RUN)
     other = replace(RUN, privacy=replace(RUN.privacy, epsilon=4.0))
     with pytest.raises(ConfigError, match=r"its privacy\.epsilon is 8\.0, not 4\.0"):
-        other.resume(tmp_path / "run")
+        fedmf.resume(other, tmp_path / "run")
 
 
 def test_a_finished_run_resumes_to_itself(uninterrupted: np.ndarray, tmp_path: Path) -> None:
@@ -166,8 +167,8 @@ def test_a_finished_run_resumes_to_itself(uninterrupted: np.ndarray, tmp_path: P
 
 def test_two_processes_cannot_run_the_same_directory(tmp_path: Path) -> None:
 
-    with RUN.start(tmp_path / "run"), pytest.raises(LedgerError, match="another process"):
-        RUN.resume(tmp_path / "run")
+    with fedmf.start(RUN, tmp_path / "run"), pytest.raises(LedgerError, match="another process"):
+        fedmf.resume(RUN, tmp_path / "run")
 
 
 def test_a_changed_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def test_a_changed_checkpoint_is_refused(tmp_path: Path) -> None:
     (file,) = tails(tmp_path / "run")
     flip_in_the_middle(file)
     with pytest.raises(LedgerError, match=r"tail-0000001 is damaged"):
-        RUN.resume(tmp_path / "run")
+        fedmf.resume(RUN, tmp_path / "run")
 
 
 def test_a_full_disk_ends_the_process_and_the_run_goes_on_after(
@@ -183,7 +184,7 @@ def test_a_full_disk_ends_the_process_and_the_run_goes_on_after(
 ) -> None:
     path = tmp_path / "run"
     flush = frames._flush
-    with RUN.start(path) as session:
+    with fedmf.start(RUN, path) as session:
         calls = iter(range(10**6))
 
         def full(descriptor: int) -> None:
@@ -197,7 +198,7 @@ def test_a_full_disk_ends_the_process_and_the_run_goes_on_after(
         monkeypatch.undo()
         stopped = session.server.t
     assert 0 < stopped < RUN.cohorts.rounds
-    with RUN.resume(path) as session:
+    with fedmf.resume(RUN, path) as session:
         assert session.server.t == stopped
         run_on_grid(session, InProcessGrid(client_for(session)))
         assert np.array_equal(session.server.parameters.numpy(), uninterrupted)

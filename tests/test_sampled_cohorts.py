@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.small_runs import small_run
 
+import fedmf
 from fedmf.accounting import UserLevel
 from fedmf.cohorts import COHORTS, Cohorts, MinSeparatedCohorts, RandomCohorts, SampledCohorts
 from fedmf.cohorts.cohort import CohortSchedule
@@ -227,7 +228,7 @@ def test_the_seed_comes_from_the_key_and_not_from_the_configuration() -> None:
 @pytest.mark.parametrize("kind", COHORTS)
 def test_only_a_sampler_amplifies_and_only_by_its_own_law(kind: str) -> None:
     claim = UserLevel(amplified=True)
-    plan = small_run(schedule=kind, cohort_size=3, mechanism="identity").plan()
+    plan = fedmf.plan(small_run(schedule=kind, cohort_size=3, mechanism="identity"))
     if kind in SAMPLED:
         assert isinstance(Run(cohorts=COHORTS[kind](), privacy=claim).cohorts, SampledCohorts)
         law = plan.law()

@@ -12,6 +12,7 @@ from support.child_processes import in_child
 from support.ledgers import last_state, tails
 from support.small_runs import client_for, linear_task, run_small, small_run
 
+import fedmf
 from fedmf.errors import LedgerError
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
@@ -24,7 +25,7 @@ RUN = small_run(TASK, mechanism="bsr", bands=4, server_momentum=0.0, checkpoint_
 
 def _run_until(path: Path, log: Path, t: int, where: str) -> None:
     """Start or resume; die at a point of the release of round t; log what was released before that."""
-    opened = RUN.resume(path) if path.exists() else RUN.start(path)
+    opened = fedmf.resume(RUN, path) if path.exists() else fedmf.start(RUN, path)
     with opened as session:
         release, commit_round = session.server.release, session.directory.ledger.commit_round
 
@@ -51,7 +52,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     """What each round of an uninterrupted run adds to the model, shape (rounds, d)."""
     path = tmp_path_factory.mktemp("whole") / "run"
     models = [np.zeros(40)]
-    with RUN.start(path) as session:
+    with fedmf.start(RUN, path) as session:
         run_on_grid(
             session,
             InProcessGrid(client_for(session)),
@@ -79,14 +80,14 @@ def test_killed_between_checkpoints_loses_work_and_repeats_nothing(
     lost: set[int] = set()
     for t, where, rounds in kills:
         assert in_child(lambda t=t, where=where: _run_until(path, log, t, where)) == -signal.SIGKILL
-        with RUN.resume(path) as session:
+        with fedmf.resume(RUN, path) as session:
             assert session.server.t == t + (where == "after")
             assert session.server.lost == rounds
         lost |= set(rounds)
     assert in_child(lambda: _run_until(path, log, -1, "never")) == 0
 
     kept = [t for t in range(RUN.cohorts.rounds) if t not in lost]
-    with RUN.resume(path) as session:
+    with fedmf.resume(RUN, path) as session:
         model = session.server.parameters.numpy()
         assert session.directory.ledger.replay().rounds == RUN.cohorts.rounds
         assert session.server.lost == range(0)
@@ -110,9 +111,9 @@ def test_noise_of_the_rounds_after_an_interruption_is_that_of_their_rows(tmp_pat
     run = small_run(TASK, mechanism="banded-toeplitz", bands=4, server_momentum=0.0, checkpoint_every=6)
     moves = {}
     for name, stop in (("whole", 12), ("parts", 4)):
-        with run.start(tmp_path / name) as session:
+        with fedmf.start(run, tmp_path / name) as session:
             moves[name] = _noise_steps(session, stop)
-    with run.resume(tmp_path / "parts") as session:
+    with fedmf.resume(run, tmp_path / "parts") as session:
         assert session.server.lost == range(0, 4)
         rest = _noise_steps(session, 8)
     # Models differ in what was added before; each step is a float32 difference of entries below 4.
@@ -129,7 +130,7 @@ def _noise_steps(session: Session, rounds: int) -> list[torch.Tensor]:
 
 
 def test_an_older_checkpoint_than_the_ledger_names_is_refused(tmp_path: Path) -> None:
-    with RUN.start(tmp_path / "run") as session:
+    with fedmf.start(RUN, tmp_path / "run") as session:
         _noise_steps(session, 5)
         (file,) = tails(tmp_path / "run")
         old = file.read_bytes()
@@ -137,4 +138,4 @@ def test_an_older_checkpoint_than_the_ledger_names_is_refused(tmp_path: Path) ->
     (file,) = tails(tmp_path / "run")
     file.write_bytes(old)
     with pytest.raises(LedgerError, match=r"cannot be gone on with: .*last state missing"):
-        RUN.resume(tmp_path / "run")
+        fedmf.resume(RUN, tmp_path / "run")

@@ -65,6 +65,6 @@ run = fedmf.Run(
 )
 
 if __name__ == "__main__":
-    result = run.simulate(sys.argv[1])
+    result = fedmf.simulate(run, sys.argv[1])
     adapters = fedmf.load_model(sys.argv[1])  # for load_state_dict(strict=False) of the same model
     print(result.statement.render_text(), len(adapters), result.metrics[12])

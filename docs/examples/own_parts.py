@@ -40,5 +40,5 @@ run = fedmf.Run(
 )
 
 if __name__ == "__main__":
-    result = run.simulate(sys.argv[1])
+    result = fedmf.simulate(run, sys.argv[1])
     print(result.statement.render_text(), result.metrics[60])

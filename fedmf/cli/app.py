@@ -11,10 +11,20 @@ from collections.abc import Callable, Sequence
 import click
 import typer
 
-from fedmf.cli import account, audit, data, design, export, init, report, restate, simulate, stream, sweep
+from fedmf.cli.account import account
+from fedmf.cli.audit import audit
+from fedmf.cli.data import data
+from fedmf.cli.design import design
+from fedmf.cli.export import export
+from fedmf.cli.init import init
 from fedmf.cli.interruption import Interruption
+from fedmf.cli.report import report
 from fedmf.cli.reproduce import reproduce
+from fedmf.cli.restate import restate
+from fedmf.cli.simulate import simulate
 from fedmf.cli.statements import keygen, verify
+from fedmf.cli.stream import stream
+from fedmf.cli.sweep import sweep
 from fedmf.errors import PlatformError, one_line
 from fedmf.version import __version__
 
@@ -27,17 +37,17 @@ application = typer.Typer(
     suggest_commands=False,  # click does
     pretty_exceptions_enable=False,
 )
-application.command("simulate")(simulate.simulate)
-application.command("data")(data.data)
-application.command("design")(design.design)
-application.command("account")(account.account)
-application.command("audit")(audit.audit)
-application.command("export")(export.export)
-application.command("init")(init.init)
-application.command("report")(report.report)
-application.command("restate")(restate.restate)
-application.command("stream")(stream.stream)
-application.command("sweep")(sweep.sweep)
+application.command("simulate")(simulate)
+application.command("data")(data)
+application.command("design")(design)
+application.command("account")(account)
+application.command("audit")(audit)
+application.command("export")(export)
+application.command("init")(init)
+application.command("report")(report)
+application.command("restate")(restate)
+application.command("stream")(stream)
+application.command("sweep")(sweep)
 application.command("reproduce")(reproduce)
 application.command("verify")(verify)
 application.command("keygen")(keygen)

@@ -104,7 +104,8 @@ def simulate(
     Example: fedmf simulate configs/digits.toml --set mechanism.kind=cgd --set privacy.epsilon=2
     """
     from fedmf.errors import ConfigError
-    from fedmf.runs import Run, Session, TensorBoard, dotted_keys, load_run, parse_assignments, run_of
+    from fedmf.running import load
+    from fedmf.runs import Session, TensorBoard, dotted_keys, load_run, parse_assignments, run_of
 
     overrides = parse_assignments(assignments)
     if resume is not None and out is not None:
@@ -116,7 +117,7 @@ def simulate(
     if config is not None:
         run = load_run(config, overrides)
     elif resume is not None:
-        stored = Run.load(resume)
+        stored = load(resume)
         run = run_of({**dotted_keys(stored), **overrides}) if overrides else stored
     else:
         raise ConfigError("simulate needs CONFIG.toml, or --resume DIR to continue a stopped run.")

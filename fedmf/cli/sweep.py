@@ -68,10 +68,10 @@ def sweep(
 
 def _release_best(sweep: TrialSweep, place: Path, processes: int, threads: int, keep_runs: bool) -> None:
     """Nothing of this tells how many trials there are."""
-    from fedmf.sweeps import render_best
+    from fedmf.sweeps import carry_out_trials, render_best
 
     typer.echo("Trials go on; how many there are, and how long they take, is secret.", err=True)
-    best = sweep.carry_out(place, processes, threads, keep_runs)
+    best = carry_out_trials(sweep, place, processes, threads, keep_runs)
     typer.echo(render_best(best.statement))
     typer.echo(f"Released: {best.released}")
 
@@ -93,7 +93,7 @@ def _carry_out(sweep: Sweep, place: Path, processes: int, threads: int, keep_run
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    from fedmf.sweeps import Progress
+    from fedmf.sweeps import Progress, carry_out
 
     console = Console(stderr=True, markup=False)
     columns = (TextColumn("runs"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn())
@@ -110,7 +110,7 @@ def _carry_out(sweep: Sweep, place: Path, processes: int, threads: int, keep_run
                 shown = 10 * done // total
                 console.print(f"runs {done}/{progress.total}", highlight=False)
 
-        return sweep.carry_out(place, processes, threads, keep_runs, show)
+        return carry_out(sweep, place, processes, threads, keep_runs, show)
 
 
 def _conclude(result: SweepResult) -> None:

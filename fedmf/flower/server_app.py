@@ -15,7 +15,7 @@ from fedmf.errors import ConfigError
 from fedmf.flower.asking import Timetable
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
-from fedmf.runs import Execution, LocalCheck, run_of
+from fedmf.runs import Execution, LocalCheck, Session, run_of
 
 app = ServerApp()
 
@@ -29,7 +29,8 @@ def main(grid: Grid, context: Context) -> None:
     timetable = Timetable.of(run.cohorts, run.execution)
     path = run_directory(run.execution, context.run_id)
     place = run.execution
-    opened = run.resume(path, restored=place.restored_from_backup) if place.resume else run.start(path)
+    restored = place.restored_from_backup
+    opened = Session.resume(path, run, restored=restored) if place.resume else Session.start(path, run)
     with opened as session:
         _log.info("fedmf: run directory %s", path)
         check = LocalCheck(session)

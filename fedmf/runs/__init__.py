@@ -75,10 +75,10 @@ if TYPE_CHECKING:
     )
     from fedmf.runs.recorded import LEDGER, PHASES, Evidence, opened_evidence, read_header, read_phases
     from fedmf.runs.released_model import ReleasedModel, WholeModel, initial_parameters, load_model
+    from fedmf.runs.releases import clipped_sums, local_trainer
     from fedmf.runs.run import Run, difference
     from fedmf.runs.server import PrivateServer
     from fedmf.runs.session import Session
-    from fedmf.runs.sums import clipped_sums, local_trainer
     from fedmf.runs.tables import Scalar, dotted_keys, load_run, parse_assignments, render_toml, run_of
 else:
     __getattr__ = lazily(__name__)

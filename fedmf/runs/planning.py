@@ -25,7 +25,7 @@ from fedmf.errors import ConfigError
 from fedmf.factorization import Mechanism, Sensitivity
 from fedmf.participation import Participation
 from fedmf.parts import Setting
-from fedmf.runs.canaries import check_room
+from fedmf.runs.canary_checks import check_room
 from fedmf.runs.evaluation import PrivateEvaluation, Ranges, shared_plan
 from fedmf.statements import Plan
 
@@ -53,7 +53,7 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
     Logs a warning where δ is above 1/N.
     """
     contract, privacy = run.participation, run.privacy
-    check_room(run, optimizer, dimension)
+    check_room(run.canaries, optimizer, dimension)
     try:
         mechanism, second = _streams(run, optimizer)
         release: RunRelease = SumRelease(mechanism.factorization)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from fedmf.accounting import PRIVACY, NoPrivacy, Privacy, UserLevel
 from fedmf.cohorts import COHORTS, CheckInCohorts, Cohorts, CyclicCohorts, SampledCohorts
@@ -15,7 +14,7 @@ from fedmf.factorization import Factorization, MechanismChoice
 from fedmf.optim import ChosenOptimizer, OwnOptimizer, ServerOptimizer, Sgd, chosen
 from fedmf.participation import Participation
 from fedmf.parts import Clipping, FixedClipping, Part, Setting, check_shares, parts_from
-from fedmf.runs.canaries import check_canaries
+from fedmf.runs.canary_checks import check_canaries
 from fedmf.runs.evaluation import (
     EVALUATIONS,
     CentralEvaluation,
@@ -33,15 +32,10 @@ from fedmf.runs.given import (
 )
 from fedmf.runs.mechanism import NoiseMechanism, noise_mechanism
 from fedmf.runs.named_tasks import Classification, task_of
-from fedmf.statements import Canaries, Plan
+from fedmf.statements import Canaries
 from fedmf.training import LocalSGD, Task
 from fedmf.values import by_kind, dotted, value_of
 from fedmf.workload import ToeplitzWorkload, parse_workload
-
-if TYPE_CHECKING:
-    from fedmf.runs.observing import LastingObserver, Observer, RunResult, StopRule
-    from fedmf.runs.session import Session
-
 
 _LOCAL: Final = by_kind(LocalSGD)
 _EXECUTION: Final = by_kind(Execution)
@@ -126,7 +120,7 @@ class Run:
         check_shares(self.parts)
         for part in self.parts:
             part.check(setting)
-        check_canaries(self)
+        check_canaries(self.canaries, self.privacy, self.cohorts, self.parts, self.noise)
         self.cohorts.schedule(self.task_source.users, self.participation, secret_seed=0)  # only to check it
         self.optimizer_source.workload(n)  # only to check that its schedule fits the horizon
         if isinstance(self.evaluation, PrivateEvaluation):
@@ -239,88 +233,6 @@ class Run:
     def difference(self, other: Run) -> str | None:
         """One line naming the first value in which two runs differ in what they compute; None if in none."""
         return difference(self.to_dict(), other.to_dict())
-
-    def plan(self) -> Plan:
-        """The calibrated mechanism. Builds the task, since the model decides the dimension.
-
-        Raises:
-            ConfigError: a mechanism that cannot be built or that the accountant does not cover.
-        """
-        from fedmf.runs.planning import plan_run
-
-        task = self.task_source.build()
-        optimizer = self.optimizer_source.build(task.model.shapes, self.cohorts.rounds)
-        return plan_run(self, optimizer, task.model.dimension, self.evaluation.ranges(task))
-
-    def start(self, path: str | Path, device: str = "cpu") -> Session:
-        """Plan the run, create its directory, draw its key: a session at round 0.
-
-        Args:
-            path: the run directory; must not exist, or be empty.
-            device: "cpu" or "cuda".
-
-        Raises:
-            ConfigError: the run cannot be executed, or the place cannot be used; nothing is left there.
-        """
-        from fedmf.runs.session import Session
-
-        return Session.start(Path(path), self, device)
-
-    def resume(self, path: str | Path, device: str = "cpu", restored: bool = False) -> Session:
-        """Open a stopped run of this value where its ledger ends, or, if ``restored``, that of a backup.
-
-        Raises:
-            ConfigError: not a run directory, or that of another run.
-            LedgerError: a damaged ledger, or another process is running it.
-        """
-        from fedmf.runs.session import Session
-
-        return Session.resume(Path(path), self, device, restored)
-
-    def simulate(
-        self,
-        path: str | Path,
-        device: str = "cpu",
-        observers: Sequence[Observer | LastingObserver] = (),
-        stop: StopRule | None = None,
-    ) -> RunResult:
-        """Carry the run out in this process, to its horizon: start it, or go on if it was stopped there.
-
-        Args:
-            path: the run directory.
-            device: "cpu" or "cuda".
-            observers: shown where the run stands (`Standing`) when it is opened and after each committed
-                round: `TensorBoard`, `Checkpoints`, any function.
-            stop: when to end before the horizon, by public metrics: `NoProgress`, `TargetReached`.
-
-        Raises:
-            ConfigError: the run cannot be executed, or the place holds something else.
-            ObserverError: an observer raised; go on with the same call.
-        """
-        from fedmf.flower import run_in_process  # the one look upwards: this value is the composition root
-        from fedmf.runs.observing import carried_out
-
-        opened = self.resume if (Path(path) / "ledger.sqlite").is_file() else self.start
-        with opened(path, device) as session:
-            return carried_out(session, run_in_process, observers, stop)
-
-    @classmethod
-    def load(
-        cls, path: str | Path, task: Task | None = None, optimizer: ServerOptimizer | None = None
-    ) -> Self:
-        """The run that a directory holds, rebuilt from its header.
-
-        Args:
-            path: its directory.
-            task: the task, where it was given as an object.
-            optimizer: likewise.
-
-        Raises:
-            ConfigError: not a run directory, or an object of the user's own is missing or another one.
-        """
-        from fedmf.runs.recorded import read_header
-
-        return cls.from_dict(read_header(Path(path)).run, task, optimizer)
 
 
 def difference(recorded: Mapping[str, Any], run: Mapping[str, Any]) -> str | None:

@@ -17,8 +17,7 @@ from fedmf.parts import LivePart, Stage
 from fedmf.runs.canaries import CanaryTeam
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.recorded import PhaseTimes
-from fedmf.runs.releases import Made, RoundUnderWay, SecondMomentRelease
-from fedmf.runs.sums import sums_for
+from fedmf.runs.releases import Made, RoundUnderWay, SecondMomentRelease, sums_for
 from fedmf.statements import Plan
 from fedmf.training import FixedPointSum
 

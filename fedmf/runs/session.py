@@ -49,7 +49,8 @@ from fedmf.training import Task, UserFailure, example_counts, preflight
 class Session:
     """Run, task, plan, directory and private server, opened together.
 
-    Use :meth:`start` for a new run and :meth:`resume` for one that was stopped, or `Run.start`, `Run.resume`.
+    Use :meth:`start` for a new run and :meth:`resume` for one that was stopped, or
+    `fedmf.start` and `fedmf.resume`.
     """
 
     def __init__(

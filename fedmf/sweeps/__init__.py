@@ -1,6 +1,6 @@
 """Sweeps: many runs that differ in some keys, tuned and compared on seeds, as one value."""
 
-from fedmf.sweeps.best_of_trials import BestOfTrials, render_best
+from fedmf.sweeps.best_of_trials import BestOfTrials, carry_out_trials, render_best
 from fedmf.sweeps.carrying_out import Progress, carry_out
 from fedmf.sweeps.composition import ComposedPrivacy, composed_privacy
 from fedmf.sweeps.overlays import described
@@ -24,6 +24,7 @@ __all__ = [
     "Table",
     "TrialSweep",
     "carry_out",
+    "carry_out_trials",
     "composed_privacy",
     "described",
     "load_sweep",

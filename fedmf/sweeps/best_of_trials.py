@@ -64,10 +64,27 @@ class BestOfTrials:
 
 
 def carry_out_trials(
-    sweep: TrialSweep, path: Path, processes: int, threads: int, keep_runs: bool
+    sweep: TrialSweep, path: str | Path, processes: int = 1, threads: int = 1, keep_runs: bool = False
 ) -> BestOfTrials:
-    """See `TrialSweep.carry_out`."""
-    with SweepPlace(path) as place:
+    """Carry out the trials and put the best into ``best/``; everything else is taken away.
+
+    Worker processes import the program's main module anew: a script calls this under
+    ``if __name__ == "__main__"``.
+
+    Args:
+        sweep: what may be tried.
+        path: the directory of the sweep; new, or of this sweep when it was stopped.
+        processes: how many runs at once.
+        threads: of each.
+        keep_runs: whether all runs stay, as secret as their ledgers and noise.
+
+    Raises:
+        ConfigError: the place cannot be used, or the score is computed from users' own examples.
+
+    Guarantees:
+        However it is stopped, the number of trials and their configurations are drawn once.
+    """
+    with SweepPlace(Path(path)) as place:
         drawn = _drawn(sweep, place)
         failed = 0
         if not (place.path / BEST).is_dir():

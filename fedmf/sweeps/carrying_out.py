@@ -42,13 +42,37 @@ Observer = Callable[[Progress], None]
 
 
 def carry_out(
-    sweep: Sweep, path: Path, processes: int, threads: int, keep_runs: bool, observer: Observer | None
+    sweep: Sweep,
+    path: str | Path,
+    processes: int = 1,
+    threads: int = 1,
+    keep_runs: bool = False,
+    observer: Observer | None = None,
 ) -> SweepResult:
-    """See `Sweep.carry_out`."""
+    """Carry out what is not finished yet, and write tables, picture and results.
+
+    Worker processes import the program's main module anew: a script calls this under
+    ``if __name__ == "__main__"``.
+
+    Args:
+        sweep: what is compared.
+        path: the directory of the sweep; new, or of an earlier sweep, whose runs count where they are
+            the same.
+        processes: how many runs at once.
+        threads: of each.
+        keep_runs: whether run directories stay; otherwise their metrics and statements do.
+        observer: called with every `Progress`.
+
+    Raises:
+        ConfigError: the place cannot be used.
+
+    Guarantees:
+        A run is finished in one durable step; one that was stopped goes on where its ledger ends.
+    """
     for name, value in (("processes", processes), ("threads", threads)):
         if type(value) is not int or value < 1:
             raise ConfigError(f"{name} (of the sweep) must be a whole number ≥ 1; got {value!r}.")
-    with SweepPlace(path) as place, Crew(processes, threads) as crew:
+    with SweepPlace(Path(path)) as place, Crew(processes, threads) as crew:
         begun, work = time.monotonic(), _Work(sweep, place)
         tell = observer or (lambda _: None)
         work.ask_for_tuning()

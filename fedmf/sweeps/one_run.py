@@ -11,6 +11,7 @@ from typing import Any
 
 from fedmf.flower import run_in_process
 from fedmf.records import write_durably
+from fedmf.running import resume, start
 from fedmf.runs import (
     LEDGER,
     Run,
@@ -39,8 +40,8 @@ def carry_out_run(keys: Mapping[str, Scalar], place: Path, finished: Path, keep:
         nonlocal failures
         failures += len(report.failures)
 
-    opened = run.resume if (place / LEDGER).is_file() else run.start
-    with opened(place) as session:
+    opened = resume if (place / LEDGER).is_file() else start
+    with opened(run, place) as session:
         run_in_process(session, count)
         if keep:
             session.draw()

@@ -8,8 +8,7 @@ import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from fedmf.accounting import Privacy
 from fedmf.errors import ConfigError, one_line
@@ -17,10 +16,6 @@ from fedmf.runs import Execution, Run, Scalar, dotted_keys, run_of
 from fedmf.runs.tables import keys, overridden
 from fedmf.sweeps.overlays import check_last, check_lists, described, layered
 from fedmf.values import dotted
-
-if TYPE_CHECKING:
-    from fedmf.sweeps.carrying_out import Observer, SweepResult
-
 
 #: What a seed of a sweep sets, unless the sweep says otherwise.
 SEED_KEYS: Final = (
@@ -254,37 +249,6 @@ class Sweep:
                 runs = [self.planned(cell, tuned, seed) for tuned in self.candidates]
                 reported[tuple(run.digest for run in runs)] = [run.privacy for run in runs]
         return [*tuning.values(), *reported.values()]
-
-    def carry_out(
-        self,
-        path: str | Path,
-        processes: int = 1,
-        threads: int = 1,
-        keep_runs: bool = False,
-        observer: Observer | None = None,
-    ) -> SweepResult:
-        """Carry out what is not finished yet, and write tables, picture and results.
-
-        Worker processes import the program's main module anew: a script calls this under
-        ``if __name__ == "__main__"``.
-
-        Args:
-            path: the directory of the sweep; new, or of an earlier sweep, whose runs count where they are
-                the same.
-            processes: how many runs at once.
-            threads: of each.
-            keep_runs: whether run directories stay; otherwise their metrics and statements do.
-            observer: called with every `Progress`.
-
-        Raises:
-            ConfigError: the place cannot be used.
-
-        Guarantees:
-            A run is finished in one durable step; one that was stopped goes on where its ledger ends.
-        """
-        from fedmf.sweeps.carrying_out import carry_out
-
-        return carry_out(self, Path(path), processes, threads, keep_runs, observer)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, JSON-able."""

@@ -8,8 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedmf.accounting import (
     DifferentialPrivacy,
@@ -23,9 +22,6 @@ from fedmf.runs import Run, Scalar, dotted_keys, run_of
 from fedmf.sweeps.composition import least_multiplier
 from fedmf.sweeps.overlays import check_last, check_lists, described, layered
 from fedmf.values import dotted
-
-if TYPE_CHECKING:
-    from fedmf.sweeps.best_of_trials import BestOfTrials
 
 
 @dataclass(frozen=True)
@@ -117,30 +113,6 @@ class TrialSweep:
     def digest(self) -> str:
         """By which an interrupted sweep is known again."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
-
-    def carry_out(
-        self, path: str | Path, processes: int = 1, threads: int = 1, keep_runs: bool = False
-    ) -> BestOfTrials:
-        """Carry out the trials and put the best into ``best/``; everything else is taken away.
-
-        Worker processes import the program's main module anew: a script calls this under
-        ``if __name__ == "__main__"``.
-
-        Args:
-            path: the directory of the sweep; new, or of this sweep when it was stopped.
-            processes: how many runs at once.
-            threads: of each.
-            keep_runs: whether all runs stay, as secret as their ledgers and noise.
-
-        Raises:
-            ConfigError: the place cannot be used, or the score is computed from users' own examples.
-
-        Guarantees:
-            However it is stopped, the number of trials and their configurations are drawn once.
-        """
-        from fedmf.sweeps.best_of_trials import carry_out_trials
-
-        return carry_out_trials(self, Path(path), processes, threads, keep_runs)
 
 
 def _check_promises(promises: Sequence[DifferentialPrivacy]) -> None:

@@ -2,7 +2,7 @@
 
     python simulations/accounting/canaries.py [--runs 20] [--canaries 300] [--out DIR]
 
-Every run is `fedmf.Run.simulate` on digits at epsilon = 8 with simulated users in its sums. What so many
+Every run is `fedmf.simulate` on digits at epsilon = 8 with simulated users in its sums. What so many
 canaries refute at 95 % confidence is counted for fewer of them too: the first m of each run, since canaries
 do not see each other. Writes canaries.md.
 """
@@ -76,7 +76,7 @@ def measured(run: fedmf.Run) -> Measured:
     """Carry a run out and guess the coins of its canaries."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
-        result = run.simulate(path)
+        result = fedmf.simulate(run, path)
         header = read_header(path)
         team = CanaryTeam(run.canaries, header.plan, key_of(path), header.dimension, path)
         scores = team.scores(ROUNDS)
@@ -159,7 +159,7 @@ def main() -> None:
         if not costs:
             with tempfile.TemporaryDirectory() as folder:
                 bare = [
-                    run_of(seed, 0, mechanism).simulate(Path(folder) / str(seed))
+                    fedmf.simulate(run_of(seed, 0, mechanism), Path(folder) / str(seed))
                     for seed in range(options.runs)
                 ]
             costs = cost(correct, [run.metrics[ROUNDS]["accuracy"] for run in bare])

@@ -25,6 +25,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import fedmf
+
 CASES = [(1_000, 100), (10_000, 100), (100_000, 100), (1_000_000, 100)]
 COHORTS = [(1_000_000, 10), (1_000_000, 1_000), (1_000_000, 10_000)]
 #: Of a big model's releases: normals an entry, and what is not as in the others.
@@ -57,7 +59,7 @@ def measure(values: dict[str, Any], path: Path) -> dict[str, float]:
     outside: list[float] = []
     outside_cpu: list[float] = []
     training = [0.0, 0.0]
-    with run.start(path) as session:
+    with fedmf.start(run, path) as session:
         trainer = LocalTrainer(session.task, run.local)
         inner, outer = make_client_app(lambda _: (trainer, session.sums)), ClientApp()
 
@@ -148,7 +150,8 @@ def server_step(dimension: int, rounds: int) -> dict[str, float]:
             **mechanism,
         }
         with tempfile.TemporaryDirectory() as folder:
-            session = dataclasses.replace(run_of(values), task=task).start(Path(folder) / "run", device)
+            run = dataclasses.replace(run_of(values), task=task)
+            session = fedmf.start(run, Path(folder) / "run", device)
             with session:
                 server = session.server
                 server.release(server.new_sum(), [])

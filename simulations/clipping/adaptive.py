@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+import fedmf
 from fedmf.factorization.mechanisms import banded_toeplitz
 from fedmf.flower import run_in_process
 from fedmf.participation import Participation
@@ -135,7 +136,7 @@ def released_noise(run: Run) -> dict[str, float]:
     privacy = dataclasses.replace(run.privacy, noise_seed=0)
     run = dataclasses.replace(run, privacy=privacy)
     models, norms, sums = list[Curve](), list[float](), list[Curve]()
-    with tempfile.TemporaryDirectory() as folder, run.start(Path(folder) / "run") as session:
+    with tempfile.TemporaryDirectory() as folder, fedmf.start(run, Path(folder) / "run") as session:
         server, release = session.server, session.server.release
 
         def kept(total: Any, users: Any) -> Any:
@@ -254,7 +255,7 @@ def main() -> None:
     options = parser.parse_args()
     folders = {name: options.sweeps / f"adaptive-clipping-{name}" for name in SWEEPS}
     for name, file in SWEEPS.items():
-        load_sweep(file).carry_out(folders[name], options.processes)
+        fedmf.carry_out(load_sweep(file), folders[name], options.processes)
     found = {"paths": moving(), "released": measured()}
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "adaptive-clipping.json").write_text(json.dumps(found, indent=1) + "\n")

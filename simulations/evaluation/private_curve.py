@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+import fedmf
 from fedmf.accounting import UserLevel, gaussian_epsilon
 from fedmf.cohorts import CyclicCohorts
 from fedmf.data import Digits
@@ -55,7 +56,7 @@ def finished(run: Run, seed: int) -> dict[str, Any]:
     privacy = dataclasses.replace(run.privacy, noise_seed=seed)
     run = dataclasses.replace(run, privacy=privacy)
     true: dict[int, float] = {}
-    with tempfile.TemporaryDirectory() as folder, run.start(Path(folder) / "run") as session:
+    with tempfile.TemporaryDirectory() as folder, fedmf.start(run, Path(folder) / "run") as session:
 
         def note(report: Any, row: Any) -> None:
             if session.server.t % 10 == 0:
@@ -169,7 +170,7 @@ def pairs() -> list[str]:
             mechanism="bisr",
             evaluation=PrivateEvaluation(share, every, 12, mechanism="cgd", workload="exponential:0.8"),
         )
-        plan = run.plan()
+        plan = fedmf.plan(run)
         assert plan.evaluation is not None
         part, planned = plan.evaluation.participation, plan.epsilon_after(6)
         brute = gaussian_epsilon(1 / largest_shift(plan), plan.privacy.delta)

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow.parquet as parquet
 
+import fedmf
 from fedmf.accounting import gaussian_epsilon
 from fedmf.accounting.amplification import poisson_noise_multiplier
 from fedmf.runs import Run, Standing, load_run, parse_assignments
@@ -172,7 +173,7 @@ def main() -> None:
             print("  ".join(f"{name} {value:.4g}" for name, value in standing.row.items()), flush=True)
 
     with tempfile.TemporaryDirectory() as temporary:
-        result = run.simulate(given.out or Path(temporary) / "run", given.device, [show])
+        result = fedmf.simulate(run, given.out or Path(temporary) / "run", given.device, [show])
     statement = result.statement.to_dict()
     print(f"epsilon {statement.get('epsilon_planned')} at delta {run.privacy.delta:g}")
 

@@ -111,7 +111,7 @@ def train_public(size: Size, seed: int, path: Path) -> None:
         optimizer=Sgd(learning_rate=1.0, momentum=0.9),
         local=fedmf.LocalSGD(batch_size=4, learning_rate=0.3, seed=seed),
     )
-    run.simulate(path)
+    fedmf.simulate(run, path)
 
 
 def adapted(value: FunctionTask) -> Task:
@@ -165,8 +165,10 @@ def seconds_of_rounds(keys: dict[str, Any]) -> list[float]:
     """Of a run's rounds after the first and without the last evaluation, durable, from one to the next."""
     ends: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        run_of(keys).simulate(
-            Path(folder) / "run", observers=[lambda at: at.opening or ends.append(time.perf_counter())]
+        fedmf.simulate(
+            run_of(keys),
+            Path(folder) / "run",
+            observers=[lambda at: at.opening or ends.append(time.perf_counter())],
         )
     return [later - earlier for earlier, later in pairwise(ends[:-1])]
 
@@ -242,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for seed in (TUNING_SEED, *range(options.seeds)):
         train_public(size, seed, public / str(seed))
     sweep = comparison(size, options.seeds, public)
-    result = sweep.carry_out(out / "sweep", options.processes)
+    result = fedmf.carry_out(sweep, out / "sweep", options.processes)
     for line in (*result.failures, *result.warnings):
         print(line)
     print(markdown(result, dimensions(result), timed(result)))

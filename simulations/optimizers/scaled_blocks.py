@@ -113,7 +113,7 @@ class Comparison:
                 local=fedmf.LocalSGD(batch_size=1, learning_rate=1.0, seed=seed),
                 execution=fedmf.Execution(evaluate_every=self.rounds, checkpoint_every=self.rounds),
             )
-            result = run.simulate(place)
+            result = fedmf.simulate(run, place)
             finished.write_text(json.dumps(100 * result.metrics[self.rounds]["accuracy"]))
         return json.loads(finished.read_text())
 

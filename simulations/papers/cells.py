@@ -14,6 +14,8 @@ from typing import Any
 from catalogue import FIGURES
 from figures import Cell
 
+import fedmf
+
 __all__ = ["Cells", "errors_of", "measured"]
 
 #: Run directories are thrown away; in memory, where the system has a place for that, nothing waits for disks.
@@ -75,7 +77,7 @@ def measured(cell: Cell) -> dict[str, Any]:
     try:
         run = run_of({**keys, **once})
         with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
-            result = run.simulate(Path(folder) / "run")
+            result = fedmf.simulate(run, Path(folder) / "run")
     except ConfigError as error:
         return {"refused": str(error), "seconds": round(time.perf_counter() - begun, 1)}
     statement, row = result.statement.to_dict(), result.metrics[run.cohorts.rounds]
@@ -96,6 +98,6 @@ def errors_of(cell: Cell) -> tuple[float, float]:
     from fedmf.runs import run_of
     from fedmf.workload import prefix
 
-    plan = run_of(FIGURES[cell.figure].form(cell.form).configuration(cell)).plan()
+    plan = fedmf.plan(run_of(FIGURES[cell.figure].form(cell.form).configuration(cell)))
     found = errors(plan.mechanism.factorization, prefix(plan.participation.rounds), plan.sensitivity)
     return found.rmse * plan.noise_multiplier, found.max_se * plan.noise_multiplier

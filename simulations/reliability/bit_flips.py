@@ -35,8 +35,9 @@ from typing import Any
 import numpy as np
 from forged_records import ledgers_forged, streams_forged
 
+import fedmf
 from fedmf.flower import RoundReport, run_in_process
-from fedmf.runs import Run, Session, account, run_of
+from fedmf.runs import Session, account, run_of
 from fedmf.runs.directory import RunDirectory
 from fedmf.streaming import Settings, open_run, stream_statement
 
@@ -107,7 +108,7 @@ class RunOutcome:
     def __call__(self, path: Path) -> bytes:
         """Of a directory."""
         statement = account(path).to_dict()
-        run = Run.load(path)
+        run = fedmf.load(path)
         name = json.dumps(run.to_dict()["task"], sort_keys=True)
         if name not in self._tasks:
             self._tasks[name] = run.task_source.build()

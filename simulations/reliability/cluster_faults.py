@@ -125,7 +125,7 @@ def _disturbed(
             lost[report.t] = frozenset(failure.user for failure in report.failures)
 
     try:
-        with watched_messages(begin), run_of(rounds, str(cluster.address)).start(place) as session:
+        with watched_messages(begin), fedmf.start(run_of(rounds, str(cluster.address)), place) as session:
             run_on_ray(session, note)
     finally:
         for killer in killers:

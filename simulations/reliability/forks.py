@@ -33,6 +33,7 @@ from rich.table import Table
 from scipy import stats
 from torch import Tensor, nn
 
+import fedmf
 from fedmf.data.memory import InMemoryDataset
 from fedmf.flower.client_app import make_client_app
 from fedmf.flower.local_run.grid import InProcessGrid
@@ -124,7 +125,7 @@ class Stopped(Exception):
 def carry_out(run: Run, path: Path, world: Task, stop: int) -> dict[int, NDArray]:
     """Go on in a world until so many rounds are released; the models after each."""
     models: dict[int, NDArray] = {}
-    with run.resume(path) if path.exists() else run.start(path) as session:
+    with fedmf.resume(run, path) if path.exists() else fedmf.start(run, path) as session:
         trainer = local_trainer(run, world)
         client = make_client_app(lambda _: (trainer, session.sums))
 
@@ -155,7 +156,7 @@ def of_runs(name: str, options: dict[str, Any], dimension: int, folder: Path) ->
         first = folder / f"{name} {kind} a"
         carry_out(one, first, one.task, COPIED)  # type: ignore[arg-type]
         shutil.copytree(first, folder / f"{name} {kind} b")
-        with one.resume(first) as session:
+        with fedmf.resume(one, first) as session:
             member, scale = int(session.cohort_schedule().cohort(COPIED)[0]), round_scale(session)
             inverse = np.linalg.inv(session.plan.mechanism.factorization.materialize())
         other = rows.clone()

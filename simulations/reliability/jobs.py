@@ -68,7 +68,7 @@ def training(checkpoint_every: int) -> Job:
 
         # The picture of a finished run is no record, and takes longer than all the rest.
         with mock.patch.object(session, "draw_learning_curve", return_value=False):
-            run.simulate(root / "run", observers=[tell])
+            fedmf.simulate(run, root / "run", observers=[tell])
 
     def result(root: Path) -> object:
         with opened_evidence(root / "run") as evidence:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import fedmf
 from fedmf.cli.app import run as command
 from fedmf.flower import run_in_process
 from fedmf.records import SCHEMA, SigningKey
@@ -102,7 +103,7 @@ def make(folder: Path) -> Made:
             run_in_process(session, look)
 
     made = Made(folder, released)
-    with run.start(path) as session:
+    with fedmf.start(run, path) as session:
         shutil.copytree(path, folder / "before")
         copied_after(session, 4, "living", stop=True)
     shutil.copytree(path, folder / "stopped")
@@ -112,7 +113,7 @@ def make(folder: Path) -> Made:
         session.write_reports()
     shutil.copytree(path, folder / "closed")
     made.statements["again"] = made.statements["closed"] = _signed(made, path, "signed-8")
-    run_of({**settings, "privacy": {**settings["privacy"], "epsilon": 2.0}}).simulate(folder / "other")
+    fedmf.simulate(run_of({**settings, "privacy": {**settings["privacy"], "epsilon": 2.0}}), folder / "other")
     (folder / "next.toml").write_text(_NEXT)
     _stream(folder)
     return made

@@ -29,6 +29,7 @@ from forks import task_of
 from jobs import DOCUMENTED
 from numpy.typing import NDArray
 
+import fedmf
 from fedmf import PrivateStream
 from fedmf.flower import CorrelatedNoise, InProcessGrid, UsersSayWho, user_id_mod
 from fedmf.records import Ledger, load_state, unguarded
@@ -118,7 +119,7 @@ def _run(judged: bool) -> Run:
 
 
 def _session(run: Run, path: Path) -> Session:
-    return run.resume(path) if (path / _LEDGER).exists() else run.start(path)
+    return fedmf.resume(run, path) if (path / _LEDGER).exists() else fedmf.start(run, path)
 
 
 def _run_on(root: Path, say: int, judged: bool) -> None:

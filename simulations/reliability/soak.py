@@ -194,7 +194,7 @@ def soak(path: Path, rounds: int, resumes: int, seed: int = 1) -> Soak:
     failures = 0
     stops = {round(rounds * i / (resumes + 1)) for i in range(1, resumes + 1)}
     while len(rows) < rounds:
-        with run.resume(path) if path.exists() else run.start(path) as session:
+        with fedmf.resume(run, path) if path.exists() else fedmf.start(run, path) as session:
             grid = ChangingGrid(InProcessGrid(failing_client(session), NODES), seed + len(rows))
 
             def note(report: RoundReport, _: object, grid: ChangingGrid = grid) -> None:

@@ -23,7 +23,7 @@ Lost = Mapping[int, frozenset[str]]
 
 def in_one_process(run: fedmf.Run, place: Path, lost: Lost) -> None:
     """Make a run whose messages about these users fail; messages must not ask others together with them."""
-    with run.start(place) as session:
+    with fedmf.start(run, place) as session:
         grid = InProcessGrid(_failing(session, lost), nodes=run.execution.workers)
         run_on_grid(session, grid, assignment=worker_pool(session))
 

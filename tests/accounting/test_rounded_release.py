@@ -14,6 +14,7 @@ from support.oracles import patterns
 from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import Recorder, client_for, linear_task, run_small, small_run
 
+import fedmf
 from fedmf.accounting import PairRelease
 from fedmf.accounting.release import RoundedRelease
 from fedmf.errors import ConfigError
@@ -46,7 +47,7 @@ def exact_norms(plan: Plan, released: int) -> dict[tuple[int, ...], float]:
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_pattern_is_counted_with_the_shift_of_rounding(name: str, adjacency: str) -> None:
     """μ_π = s_π/(Fσs) + W with W as proved; the worst pattern has what was planned."""
-    plan = rounded(name, adjacency=adjacency).plan()
+    plan = fedmf.plan(rounded(name, adjacency=adjacency))
     F, s, sigma = plan.inflation, plan.sensitivity.value, plan.noise_multiplier
     C = plan.mechanism.factorization
     W = rounding_shift(C.recurrence(), plan.participation, DIMENSION, sigma)
@@ -112,7 +113,7 @@ def test_statement_and_single_users_count_rounding(tmp_path: Path) -> None:
     ids=["past z only", "nothing stored", "no noise", "float64"],
 )
 def test_where_nothing_is_rounded_nothing_is_added(words: dict[str, object]) -> None:
-    plan = small_run(TASK, **{"storage_dtype": "float32", **words}).plan()
+    plan = fedmf.plan(small_run(TASK, **{"storage_dtype": "float32", **words}))
     assert plan.inflation == 1.0
     assert not isinstance(plan.release, RoundedRelease)
 
@@ -120,7 +121,7 @@ def test_where_nothing_is_rounded_nothing_is_added(words: dict[str, object]) -> 
 def test_rounding_is_refused_where_no_theorem_covers_it() -> None:
     words = {"schedule": "balls-in-bins", "amplified": True, "epsilon": 1.0, "delta": 1e-2}
     with pytest.raises((ConfigError, ValueError), match=r"F \(inflation\) must be 1 with amplification"):
-        rounded("bsr", min_separation=4, **words).plan()
+        fedmf.plan(rounded("bsr", min_separation=4, **words))
 
 
 def noise_of(path: Path, run: Run, silent: np.ndarray) -> np.ndarray:
@@ -156,7 +157,7 @@ def test_released_models_have_f_times_the_accounted_noise(name: str, tmp_path: P
 def test_a_run_is_stated_resumed_and_accounted_for(name: str, tmp_path: Path) -> None:
     run = rounded(name)
     final = run_small(tmp_path / "whole", run)
-    with run.start(tmp_path / "halves") as session:
+    with fedmf.start(run, tmp_path / "halves") as session:
         session.plan.__dict__["allowed_rounds"] = 5
         run_on_grid(session, InProcessGrid(client_for(session)))
     half = account(tmp_path / "halves").to_dict()
@@ -167,7 +168,7 @@ def test_a_run_is_stated_resumed_and_accounted_for(name: str, tmp_path: Path) ->
     assert half["epsilon_planned_so_far"] == pytest.approx(
         dp_accounting.get_epsilon_gaussian(noise / worst, plan.privacy.delta), rel=1e-9
     )
-    with Run.load(tmp_path / "halves", TASK).resume(tmp_path / "halves") as session:
+    with fedmf.resume(fedmf.load(tmp_path / "halves", TASK), tmp_path / "halves") as session:
         assert session.server.t == 5
         run_on_grid(session, InProcessGrid(client_for(session)))
         assert torch.equal(session.server.parameters, torch.from_numpy(final))
@@ -179,7 +180,7 @@ def test_a_run_is_stated_resumed_and_accounted_for(name: str, tmp_path: Path) ->
     assert statement["epsilon_realised"] == pytest.approx(statement["epsilon_planned"], rel=1e-9)
     other = rounded(name, storage_dtype="float64")
     with pytest.raises(ConfigError, match=r"its mechanism\.storage\.dtype is 'float32', not 'float64'"):
-        other.resume(tmp_path / "halves")
+        fedmf.resume(other, tmp_path / "halves")
 
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
@@ -189,7 +190,8 @@ def test_both_noises_of_a_pair_are_larger(adjacency: str, tmp_path: Path) -> Non
     shown, plans = {}, {}
     for dtype in ("float32", "float64"):
         optimizer = RecordedPair(DiagonalMoment(DIMENSION))
-        with pair_run(optimizer, TASK, **words, storage_dtype=dtype).start(tmp_path / dtype) as session:
+        run = pair_run(optimizer, TASK, **words, storage_dtype=dtype)
+        with fedmf.start(run, tmp_path / dtype) as session:
             for _ in range(session.server.horizon):
                 session.server.release(session.server.new_sum(), [])
         shown[dtype], plans[dtype] = optimizer, session.plan

@@ -14,6 +14,7 @@ import pytest
 from support.headers import DELTA, FACTORIZATION, PLANNED, make_header, read, record
 from support.small_runs import small_run
 
+import fedmf
 from fedmf.accounting import NoPrivacy, at_least
 from fedmf.accounting import release as release_module
 from fedmf.errors import LedgerError
@@ -312,7 +313,7 @@ def test_disagreeing_accountants_make_no_statement(path, monkeypatch):
 def test_what_workers_are_trusted_with_is_assumed_where_it_matters(
     keys: dict[str, object], shared: bool, timed: bool, inexact: bool, tmp_path: Path
 ) -> None:
-    with small_run(**keys).start(tmp_path / "run") as session:
+    with fedmf.start(small_run(**keys), tmp_path / "run") as session:
         assumptions = " ".join(session.statement().to_dict()["assumptions"])
     assert ("no worker process is killed" in assumptions) == shared
     assert ("hold up the reply of the node" in assumptions) == timed

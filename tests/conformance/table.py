@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from support.pair_runs import RecordedPair
 
+import fedmf
 from fedmf.errors import ConfigError
 from fedmf.flower import run_in_process
 
@@ -68,7 +69,7 @@ def carried_out(subject: Subject, path: Path) -> Released:
     with tempfile.TemporaryDirectory(dir=_SHARED) as folder:
         if path.wrapped:
             return Released(*carried_out_wrapped(run, Folder(folder) / "run", _PROMISED))
-        with run.start(Folder(folder) / "run") as session:
+        with fedmf.start(run, Folder(folder) / "run") as session:
             run_in_process(session)
             numbers = {"model": session.server.parameters.numpy().copy()}
             if session.evaluator is not None:

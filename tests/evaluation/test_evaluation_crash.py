@@ -15,6 +15,7 @@ from support.child_processes import in_child
 from support.judged_tasks import ROUNDS, carry_out, judged_run
 from support.ledgers import tails
 
+import fedmf
 from fedmf.errors import LedgerError
 from fedmf.runs import Session, account
 from fedmf.runs.evaluation import private_columns
@@ -73,7 +74,7 @@ def test_killed_at_every_point_of_an_evaluation(tmp_path: Path) -> None:
         prepare = _dying(t, where, log)
         assert in_child(lambda p=prepare: carry_out(path, run, prepare=p)) == -signal.SIGKILL, where
     assert in_child(lambda: carry_out(path, run, prepare=_dying(-1, "", log))) == 0
-    with run.resume(path) as session:
+    with fedmf.resume(run, path) as session:
         assert session.metrics == whole
         assert session.directory.evaluations.replay().rounds == len(DUE)  # type: ignore[union-attr]
         assert len(tails(path, EVALUATION_LEDGER)) == 1
@@ -139,7 +140,7 @@ def test_records_from_other_copies_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         LedgerError, match=r"tail missing: .* holds 2 evaluations; after 12 rounds there must be at least 5"
     ):
-        run.resume(path)
+        fedmf.resume(run, path)
     _exchange(tmp_path / "newest", old)
     with pytest.raises(LedgerError, match="holds 6; after 6 rounds there can be 3 at most"):
         account(old)

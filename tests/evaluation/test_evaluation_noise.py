@@ -14,6 +14,7 @@ from scipy import stats
 from support.judged_tasks import ROUNDS, carry_out, judged_run, judged_task
 from support.small_runs import client_for
 
+import fedmf
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.noise import Domain
@@ -87,7 +88,7 @@ def with_training(path: Path, share: float, **keys: Any) -> tuple[np.ndarray, np
     models: dict[int, np.ndarray] = {}
     asked = PrivateEvaluation(every=1, size=SIZE, share=share)
     run = judged_run(TASK, asked, server_momentum=0.0, server_learning_rate=1.0, mechanism="identity", **keys)
-    with run.start(path) as session:
+    with fedmf.start(run, path) as session:
 
         def note(report: object, row: object) -> None:
             models[session.server.t] = session.server.parameters.numpy().copy()

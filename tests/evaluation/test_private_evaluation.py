@@ -14,6 +14,7 @@ from flwr.app import Array, ArrayRecord, Message
 from support.judged_tasks import ROUNDS, Tamper, carry_out, judged_run
 from support.small_runs import reply_with, small_run
 
+import fedmf
 from fedmf.accounting import UserLevel, gaussian_epsilon
 from fedmf.cli.view import RunView
 from fedmf.cohorts import BallsInBinsCohorts
@@ -97,7 +98,7 @@ def test_the_denominator_is_the_planned_size_whoever_takes_part(tmp_path: Path, 
     asked = PrivateEvaluation(every=12, loss_bound=2.0)
     run = run_with(asked, user_budgets=str(budgets))
     metrics = carry_out(tmp_path / "run", run)
-    with run.resume(tmp_path / "run") as session:
+    with fedmf.resume(run, tmp_path / "run") as session:
         rows = np.array([by_hand(session.server.parameters, user, 2.0) for user in range(5, 24)])
         assert session.directory.evaluations.user_count() == 19  # type: ignore[union-attr]
     assert metrics[12]["loss_private"] == pytest.approx(1 + rows[:, 0].sum() / 24, rel=1e-5)
@@ -156,7 +157,7 @@ def test_a_hostile_reply_moves_the_sum_by_its_own_users_at_most(
     for name in ("loss_private", "accuracy_private"):
         assert abs(found[name] - honest[name]) <= users / 24 + 1e-9
     assert found != honest
-    with run.resume(tmp_path / "broken") as session:
+    with fedmf.resume(run, tmp_path / "broken") as session:
         assert len(session.directory.evaluations.participants(0)) == 24  # type: ignore[union-attr]
         failed = (tmp_path / "broken" / "failures.jsonl").read_text()
     assert (victim in failed) == (broken != "huge" or messages == "slice")
@@ -188,11 +189,11 @@ def test_one_users_broken_examples_are_a_row_of_zeros(tmp_path: Path, silent_noi
 
 def test_training_has_the_rest_of_the_budget(tmp_path: Path) -> None:
     """The models are those of a run whose ε is that of training alone: nothing else of it changes."""
-    with run_with().start(tmp_path / "run") as session:
+    with fedmf.start(run_with(), tmp_path / "run") as session:
         plan = session.plan
-    alone = small_run(**KEYS, epsilon=gaussian_epsilon(plan.noise_multiplier, 1e-5)).plan()
+    alone = fedmf.plan(small_run(**KEYS, epsilon=gaussian_epsilon(plan.noise_multiplier, 1e-5)))
     assert alone.noise_multiplier == pytest.approx(plan.noise_multiplier, rel=1e-9)
-    assert plan.epsilon_after(12) <= 8.0 < small_run(**KEYS).plan().epsilon_after(12) * (1 + 1e-9)
+    assert plan.epsilon_after(12) <= 8.0 < fedmf.plan(small_run(**KEYS)).epsilon_after(12) * (1 + 1e-9)
 
 
 def test_users_own_budgets_hold_for_both_streams(tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_users_own_budgets_hold_for_both_streams(tmp_path: Path) -> None:
     budgets.write_text("\n".join(["user,epsilon", *rows]) + "\n")
     run = run_with(user_budgets=str(budgets))
     carry_out(tmp_path / "run", run)
-    with run.resume(tmp_path / "run") as session:
+    with fedmf.resume(run, tmp_path / "run") as session:
         records = session.directory
         spent = user_privacy(records.header, records.ledger, records.evaluations)
         share = gaussian_epsilon(session.plan.evaluation.noise_multiplier, 1e-5)  # type: ignore[union-attr]
@@ -256,7 +257,7 @@ def test_a_test_part_of_training_users_is_called_what_it_is(
     dataset = type(TASK.dataset)(**{**fields, "test_owner": "training users"})
     for name, task in (("others", TASK), ("own", dataclasses.replace(TASK, dataset=dataset))):
         run = judged_run(task, PrivateEvaluation(every=12), **{**KEYS, "evaluate_every": 12})
-        with run.start(tmp_path / name) as session:
+        with fedmf.start(run, tmp_path / name) as session:
             with RunView(session) as view:
                 run_in_process(session, view.update)
             view.conclude()

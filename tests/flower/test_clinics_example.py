@@ -10,6 +10,7 @@ import pytest
 from support.certificates import make_credentials
 from support.flower_network import flower_environment, flwr_run, superlink, supernodes
 
+import fedmf
 from fedmf.flower import InProcessGrid, run_on_grid
 from fedmf.flower.client_app import app
 from fedmf.flower.compat import flat_config
@@ -55,7 +56,7 @@ def test_in_this_process(files: list[str], tmp_path: Path) -> None:
     listed = tomllib.loads((APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     config = flat_config(listed) | overrides(tmp_path)
     grid = InProcessGrid(app, len(files), config, [{"data-path": file} for file in files])
-    with run_of(config).start(tmp_path / "run") as session:
+    with fedmf.start(run_of(config), tmp_path / "run") as session:
         run_on_grid(session, grid)
     assert len(present(tmp_path / "run")) == 6 * 4
     assert (tmp_path / "run" / "failures.jsonl").read_text() == ""

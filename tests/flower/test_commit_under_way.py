@@ -21,6 +21,7 @@ from support.child_processes import in_child
 from support.directories import DIMENSION, create
 from support.small_runs import small_run
 
+import fedmf
 from fedmf.errors import LedgerError
 from fedmf.flower import RoundReport, run_in_process, strategy
 from fedmf.optim.sgd import Sgd
@@ -49,7 +50,7 @@ def _in_commit() -> bool:
 
 
 def _carried_out(path: Path, run: Run, told: Any = lambda _report, _row: None) -> np.ndarray:
-    opened = run.resume(path) if path.exists() else run.start(path)
+    opened = fedmf.resume(run, path) if path.exists() else fedmf.start(run, path)
     with opened as session:
         run_in_process(session, told)
         return session.server.parameters.numpy()
@@ -96,7 +97,7 @@ def test_a_round_is_told_after_its_flush_which_waits_while_the_next_trains(
 def _logged(path: Path, log: Path, run: Run, dying_round: int = -1, where: str = "") -> None:
     """Go on; every model that is told is logged. The process dies at a point of the commit of a round."""
     train, flush = LocalTrainer.add_updates, frames._flush
-    opened = run.resume(path) if path.exists() else run.start(path)
+    opened = fedmf.resume(run, path) if path.exists() else fedmf.start(run, path)
     flushed = threading.Event()
 
     def die() -> None:
@@ -150,7 +151,7 @@ def test_a_process_killed_around_a_commit_under_way_releases_no_round_twice(
     for t, where in enumerate(POINTS, start=1):
         assert in_child(lambda t=t, where=where: _logged(path, log, run, t, where)) == -signal.SIGKILL, where
     assert in_child(lambda: _logged(path, log, run)) == 0
-    with run.resume(path) as session:
+    with fedmf.resume(run, path) as session:
         assert session.server.t == ROUNDS
         assert session.directory.ledger.replay().rounds == ROUNDS
         if seed == 7:

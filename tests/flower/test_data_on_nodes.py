@@ -12,6 +12,7 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 from support.small_runs import SMALL, dotted
 
+import fedmf
 from fedmf.data import ExampleStructure, InMemoryDataset, OnNodes, RosterDataset, TensorStructure
 from fedmf.errors import ConfigError
 from fedmf.flower import node_client_app, run_on_grid
@@ -81,7 +82,7 @@ def carried_out(
     run: Run, path: Path, grid: InProcessGrid, resume: bool = False
 ) -> tuple[np.ndarray, list[RoundReport], Path]:
     reports: list[RoundReport] = []
-    with (run.resume if resume else run.start)(path) as session:
+    with (fedmf.resume if resume else fedmf.start)(run, path) as session:
         run_on_grid(session, grid, lambda report, _: reports.append(report))
         return session.server.parameters.numpy().copy(), reports, path
 
@@ -98,7 +99,7 @@ def on_one_machine(places: Path, path: Path) -> np.ndarray:
     (places / "all.csv").write_text(rows(USERS))
     task = classification(source.here().load(), described.task_source.model.build((2,), 2))  # type: ignore[attr-defined]
     run = dataclasses.replace(described, task=task)
-    return run.simulate(path).parameters.numpy()
+    return fedmf.simulate(run, path).parameters.numpy()
 
 
 def test_the_model_is_that_of_all_data_in_one_place(places: Path) -> None:
@@ -119,12 +120,12 @@ def test_the_server_opens_no_file_but_the_roster(places: Path, monkeypatch: pyte
         return real(path, *arguments, **keys)
 
     monkeypatch.setattr(Path, "open", noting)
-    with run_of(config).start(places / "run") as session:
+    with fedmf.start(run_of(config), places / "run") as session:
         assert not session.task.dataset.has_examples
         assert session.task.dataset.user_ids == tuple(USERS)
         assert session.task.model.dimension == 2 * 8 + 8 + 8 * 2 + 2
         session.write_reports()
-    with run_of(config).resume(places / "run") as session:
+    with fedmf.resume(run_of(config), places / "run") as session:
         statement = session.statement().to_dict()
     touched = {path for path in opened if str(places) in path and str(places / "run") not in path}
     assert touched <= {str(config["data.roster"])}
@@ -136,7 +137,7 @@ def test_the_server_opens_no_file_but_the_roster(places: Path, monkeypatch: pyte
 def test_central_test_data_are_the_servers_own(places: Path) -> None:
     config = configuration(places, **{"data.test-path": str(places / "server" / "test.csv")})
     grid = clinics(places, config, "a", "b", "c")
-    with run_of(config).start(places / "run") as session:
+    with fedmf.start(run_of(config), places / "run") as session:
         run_on_grid(session, grid)
         rows = session.metrics
     assert sorted(rows) == list(range(7))
@@ -153,7 +154,7 @@ def test_a_clinic_that_is_down_is_absent_and_comes_back_when_the_run_goes_on(pla
     _, reports, path = carried_out(run, places / "run", clinics(places, config, "a", "b"))
     assert sum(report.present for report in reports) == 6 * 4 - 2 * 3
     with pytest.raises(ConfigError, match="another run"):
-        run_of(configuration(places, **{"data.class-names": "well,ill"})).resume(path)
+        fedmf.resume(run_of(configuration(places, **{"data.class-names": "well,ill"})), path)
 
     class Stops(Exception):
         pass
@@ -162,7 +163,7 @@ def test_a_clinic_that_is_down_is_absent_and_comes_back_when_the_run_goes_on(pla
         if report.t == 2:
             raise Stops
 
-    with run.start(places / "stopped") as session, pytest.raises(Stops):
+    with fedmf.start(run, places / "stopped") as session, pytest.raises(Stops):
         run_on_grid(session, clinics(places, config, "a", "b", "c"), stop)
     again = clinics(places, config, "c", "a", "b")  # other ids, other order
     model, reports, _ = carried_out(run, places / "stopped", again, resume=True)
@@ -225,9 +226,9 @@ def test_one_users_broken_rows_change_that_users_update_alone(places: Path) -> N
 def test_data_on_nodes_are_not_simulated(places: Path) -> None:
     run = run_of(configuration(places))
     with pytest.raises(ConfigError, match="examples must be here to simulate a run"):
-        run.simulate(places / "run")
+        fedmf.simulate(run, places / "run")
     with pytest.raises(ConfigError, match="evaluation must be 'off' or 'private'"):
-        run_of(configuration(places, **{"evaluation.kind": "not-private"})).start(places / "other")
+        fedmf.start(run_of(configuration(places, **{"evaluation.kind": "not-private"})), places / "other")
 
 
 @pytest.mark.parametrize(
@@ -286,7 +287,7 @@ def test_a_task_of_ones_own_on_each_node(tmp_path: Path) -> None:
     assert [report.present for report in reports] == 6 * [4]
     assert not any(report.failures for report in reports)
     whole = Context(1, 1, {"first": 0, "last": 12}, None, {})  # type: ignore[arg-type]
-    same = dataclasses.replace(described, task=_own_task(whole)).simulate(tmp_path / "same")
+    same = fedmf.simulate(dataclasses.replace(described, task=_own_task(whole)), tmp_path / "same")
     assert np.array_equal(model, same.parameters.numpy())
     assert json.loads((path / "statement.json").read_text())["rounds_released"] == 6
 

@@ -13,6 +13,7 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 from support.small_runs import answering, client_for, run_small, schedule_of, small_run
 
+import fedmf
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport
@@ -54,7 +55,7 @@ def test_the_numbers_are_means_over_the_examples_of_the_rounds_users(
 ) -> None:
     run = run_with(messages=messages, workers=workers)
     models: dict[int, np.ndarray] = {}
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         run_on_grid(
             session,
             InProcessGrid(client_for(session), nodes=workers),
@@ -80,7 +81,7 @@ def test_the_model_is_the_same_with_and_without(messages: str, tmp_path: Path) -
         return reply
 
     def carry_out(name: str, run: Run) -> tuple[bytes, list, dict, pd.DataFrame]:
-        with run.start(tmp_path / name) as session:
+        with fedmf.start(run, tmp_path / name) as session:
             run_on_grid(session, InProcessGrid(answering(client_for(session), evaluate=note)))
             ledger = session.directory.ledger
             model, noise = session.server.parameters.numpy().tobytes(), session.server._noise_state()
@@ -163,7 +164,7 @@ def test_a_bad_answer_is_left_out_and_the_run_goes_on(kind: str, plain: bytes, t
     reports: list[RoundReport] = []
     run = run_with(workers=2)
     models: list[np.ndarray] = []
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
 
         def note(report: RoundReport, _: object) -> None:
             reports.append(report)
@@ -233,9 +234,9 @@ def test_a_run_stopped_in_an_evaluation_is_resumed_to_the_same_model(plain: byte
         return reply
 
     run = run_with(workers=2)
-    with run.start(tmp_path / "run") as session, pytest.raises(KeyboardInterrupt):
+    with fedmf.start(run, tmp_path / "run") as session, pytest.raises(KeyboardInterrupt):
         run_on_grid(session, InProcessGrid(answering(client_for(session), evaluate=stop), nodes=2))
-    with run.resume(tmp_path / "run") as session:
+    with fedmf.resume(run, tmp_path / "run") as session:
         assert session.server.t == 5
         run_on_grid(session, InProcessGrid(client_for(session), nodes=2))
         assert session.server.parameters.numpy().tobytes() == plain
@@ -255,7 +256,7 @@ def test_statement_and_log_say_that_it_is_not_private(
         with caplog.at_level(logging.WARNING, "fedmf"):
             run_small(tmp_path / str(wanted), run)
         assert sum("not private" in line for line in caplog.messages) == wanted
-        with run.resume(tmp_path / str(wanted)) as session:
+        with fedmf.resume(run, tmp_path / str(wanted)) as session:
             statement, text = session.statement().to_dict(), session.statement().render_text()
         assert (said in statement["not_covered"]) == wanted
         assert ("federated evaluation" in " ".join(statement["not_covered"])) == wanted
@@ -269,7 +270,7 @@ def test_flowers_own_loop_reports_it(tmp_path: Path) -> None:
     from fedmf.flower.population import Population
 
     run = run_with(rounds=5, evaluate_every=4)
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         users = session.task.dataset.user_ids
         assignment = Population(users)
         strategy = CorrelatedNoiseStrategy(

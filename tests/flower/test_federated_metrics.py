@@ -11,6 +11,7 @@ import torch
 from flwr.app import Message, MetricRecord
 from support.small_runs import answering, client_for, linear_regression, run_small, schedule_of, small_run
 
+import fedmf
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
@@ -42,7 +43,7 @@ def finished(
     """The table, models by round and the reports of a run."""
     models: dict[int, np.ndarray] = {}
     reports: list[RoundReport] = []
-    with RUN.start(path) as session:
+    with fedmf.start(RUN, path) as session:
 
         def note(report: RoundReport, _: object) -> None:
             reports.append(report)

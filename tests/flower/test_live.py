@@ -12,6 +12,7 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 from support.small_runs import client_for, linear_task, small_run
 
+import fedmf
 from fedmf.cohorts import CheckInCohorts, CyclicCohorts
 from fedmf.errors import ConfigError
 from fedmf.flower.asking import Timetable
@@ -48,7 +49,7 @@ class QuietHours(InProcessGrid):
 
 def test_quiet_hours_are_released_and_cost_nobody_a_turn(tmp_path: Path) -> None:
     reports: list[RoundReport] = []
-    with live_run().start(tmp_path / "run") as session:
+    with fedmf.start(live_run(), tmp_path / "run") as session:
         grid = QuietHours(client_for(session), quiet=(1, 2, 3, 6))
         before = session.server.parameters.numpy().copy()
         run_on_grid(session, grid, lambda report, _: reports.append(report))

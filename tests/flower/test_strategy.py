@@ -19,6 +19,7 @@ from support.small_runs import (
     tampering,
 )
 
+import fedmf
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import RoundReport
@@ -146,7 +147,7 @@ def test_a_user_that_replies_twice_counts_once(tmp_path) -> None:
                 yield reply
                 yield reply
 
-    with run.start(tmp_path / "echo") as session:
+    with fedmf.start(run, tmp_path / "echo") as session:
         run_on_grid(session, Echo(client_for(session)))
         echoed = session.server.parameters.numpy().copy()
     assert np.array_equal(echoed, run_small(tmp_path / "plain", run))
@@ -195,7 +196,7 @@ class LateGrid(InProcessGrid):
 def test_late_replies_are_not_waited_for_and_never_enter_a_later_round(tmp_path, own_time) -> None:
     run = small_run(TASK, messages="per-user", users_per_message=1, private=False, round_timeout=0.3)
     reports: list[RoundReport] = []
-    with run.start(tmp_path / "late") as session:
+    with fedmf.start(run, tmp_path / "late") as session:
         run_on_grid(session, LateGrid(client_for(session), 0), lambda report, _: reports.append(report))
         ledger = session.directory.ledger
         assert [report.present for report in reports] == [6, 1] + [6] * 10
@@ -208,7 +209,7 @@ def test_late_replies_are_not_waited_for_and_never_enter_a_later_round(tmp_path,
 def test_a_round_to_which_nobody_replies_is_asked_for_again_and_spends_nothing(tmp_path) -> None:
     run = small_run(TASK, messages="per-user", users_per_message=1, round_timeout=0.2)
     reports: list[RoundReport] = []
-    with run.start(tmp_path / "late") as session:
+    with fedmf.start(run, tmp_path / "late") as session:
         grid = LateGrid(client_for(session), 2)
         run_on_grid(session, grid, lambda report, _: reports.append(report))
         assert len(grid.late) >= 6 + 5
@@ -233,11 +234,11 @@ class SilentGrid(InProcessGrid):
 def test_a_run_to_which_nobody_replies_any_more_stops_and_can_be_resumed(tmp_path) -> None:
     run = small_run(TASK, messages="per-user", round_timeout=0.05, silent_retries=2)
     with (
-        run.start(tmp_path / "run") as session,
+        fedmf.start(run, tmp_path / "run") as session,
         pytest.raises(RuntimeError, match="no reply to round 4 arrived in 3 attempts"),
     ):
         run_on_grid(session, SilentGrid(client_for(session), 4))
-    with run.resume(tmp_path / "run") as session:
+    with fedmf.resume(run, tmp_path / "run") as session:
         assert session.server.t == 3
         run_on_grid(session, InProcessGrid(client_for(session)))
         resumed = session.server.parameters.numpy().copy()
@@ -272,7 +273,7 @@ def test_more_rounds_than_the_horizon_are_refused(tmp_path) -> None:
     from fedmf.flower.strategy import CorrelatedNoiseStrategy
 
     run = small_run(TASK)
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         strategy = CorrelatedNoiseStrategy(session.server, schedule_of(run), TASK.dataset.user_ids)
         with pytest.raises(ValueError, match="at most the horizon n=12; got 13"):
             strategy.start(InProcessGrid(client_for(session)), num_rounds=13)
@@ -289,7 +290,7 @@ def test_the_standard_flower_loop_gives_the_same_model(tmp_path) -> None:
     from fedmf.flower.strategy import CorrelatedNoiseStrategy
 
     run = small_run(TASK, messages="per-user")
-    with run.start(tmp_path / "flower") as session:
+    with fedmf.start(run, tmp_path / "flower") as session:
         strategy = CorrelatedNoiseStrategy(
             session.server, schedule_of(run), TASK.dataset.user_ids, run.execution
         )

@@ -232,7 +232,7 @@ def test_a_private_run_of_adapters_keeps_the_model_and_learns(tmp_path: Path) ->
         "identity",
         local=PLAN,
     )
-    result = run.simulate(tmp_path / "run")
+    result = fedmf.simulate(run, tmp_path / "run")
     assert result.parameters.shape == (task.model.dimension,)
     adapters = fedmf.load_model(tmp_path / "run")
     assert all("lora_" in name or "classifier" in name for name in adapters)

@@ -13,6 +13,7 @@ import torch
 from support.small_runs import linear_task, small_run
 from torch import Tensor
 
+import fedmf
 from fedmf.accounting import SecondForm
 from fedmf.moments import SecondMoment
 from fedmf.optim import Move, RoundRelease, ServerOptimizer, ServerSGD
@@ -61,7 +62,7 @@ def shown(path: Path, **keys: object) -> tuple[list[RoundRelease], float]:
     """What the optimizer of a run without users was shown, and the noise level of the plan."""
     optimizer = Watched(ServerSGD(Move(LearningRateSchedule("constant", 0.1, 12)), 0.9))
     run = replace(small_run(linear_task(24, DIMENSION), **keys), optimizer=optimizer)
-    with run.start(path) as session:
+    with fedmf.start(run, path) as session:
         for _ in range(session.server.horizon):
             session.server.release(session.server.new_sum(), [])
         return optimizer.seen, session.plan.noise_std

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.small_runs import small_run
 
+import fedmf
 from fedmf.report import read_run, render_report
 from fedmf.runs import PHASES, Standing
 
@@ -26,8 +27,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("phases") / "run"
     run = small_run()
     with pytest.raises(Exception, match="observer"):
-        run.simulate(path, observers=[_stop])
-    run.simulate(path)
+        fedmf.simulate(run, path, observers=[_stop])
+    fedmf.simulate(run, path)
     return path
 
 

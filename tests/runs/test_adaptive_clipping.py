@@ -14,6 +14,7 @@ from support.moving_norms import ROUNDS, RULE, Watched, moving_run, uneven_task,
 from support.oracles import ltt
 from support.small_runs import client_for, run_small
 
+import fedmf
 from fedmf.cli.app import run as command
 from fedmf.cohorts import BallsInBinsCohorts
 from fedmf.errors import ConfigError, LedgerError
@@ -142,7 +143,7 @@ def test_a_user_that_fails_has_no_sign(wrong: str, tmp_path: Path) -> None:
         owned[0] = np.array([], dtype=np.int64)
     dataset = dataclasses.replace(TASK.dataset, features=features, owned=tuple(owned))
     run = moving_run(dataclasses.replace(TASK, dataset=dataset))
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         trainer = local_trainer(run, session.task)
         total = session.server.new_sum()
         trainer.add_updates(session.server.parameters, ["u000"], 0, total)
@@ -158,7 +159,7 @@ def stopped_after(run: Run, path: Path, rounds: int) -> None:
         if report.t + 1 == rounds:
             raise Stopped
 
-    with run.start(path) as session, pytest.raises(Stopped):
+    with fedmf.start(run, path) as session, pytest.raises(Stopped):
         run_on_grid(session, InProcessGrid(client_for(session)), stop)
 
 
@@ -167,7 +168,7 @@ def test_a_resumed_run_has_the_same_norms_and_models(every: int, seen, tmp_path:
     watched, _, _ = seen
     run = moving_run(TASK, **KEYS, checkpoint_every=every)
     stopped_after(run, tmp_path / "run", 4)
-    with run.resume(tmp_path / "run") as session:
+    with fedmf.resume(run, tmp_path / "run") as session:
         assert session.server.clip_norm == watched.norms[4]
         run_on_grid(session, InProcessGrid(client_for(session)))
         model = session.server.parameters.numpy()
@@ -177,14 +178,14 @@ def test_a_resumed_run_has_the_same_norms_and_models(every: int, seen, tmp_path:
 def test_rounds_that_were_lost_with_their_checkpoint_move_no_norm(tmp_path: Path) -> None:
     run = moving_run(TASK, **KEYS, checkpoint_every=5)
     stopped_after(run, tmp_path / "run", 4)
-    with run.resume(tmp_path / "run") as session:
+    with fedmf.resume(run, tmp_path / "run") as session:
         assert session.server.lost == range(4)
         assert session.server.clip_norm == run.privacy.clip_norm
 
 
 def test_a_round_that_is_tried_again_has_its_own_row_of_noise(tmp_path: Path) -> None:
     """Its commit failed, or rounds before it were lost: no row goes to a round that is not its own."""
-    with moving_run(TASK, **KEYS).start(tmp_path / "run") as session:
+    with fedmf.start(moving_run(TASK, **KEYS), tmp_path / "run") as session:
         session.server.keys.open_in(session.directory.ledger)
         release, total = session.server._parts[0], session.server.new_sum()
         norms = [release.after(t, total)["norm"] for t in (0, 3, 3, 0)]
@@ -193,7 +194,7 @@ def test_a_round_that_is_tried_again_has_its_own_row_of_noise(tmp_path: Path) ->
 
 def test_rows_and_slices_have_the_same_signs(tmp_path: Path) -> None:
     run = moving_run(TASK, messages="per-user")
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         users = [str(user) for user in TASK.dataset.user_ids]
         trainer = local_trainer(run, session.task)
         for zeta in (0.05, 0.5, 5.0):
@@ -231,14 +232,14 @@ def test_a_budget_is_not_stretched_by_the_price_of_signs(tmp_path: Path) -> None
     """A user's own ε counts the noise of the whole vector, which is less than that of updates alone."""
     limits = []
     for clipping in (FixedClipping(), RULE):
-        plan = dataclasses.replace(moving_run(TASK, **KEYS), clipping=clipping).plan()
+        plan = fedmf.plan(dataclasses.replace(moving_run(TASK, **KEYS), clipping=clipping))
         limits.append(UserBudgets(plan, {"u001": 2.0}, None)._limits["u001"])  # type: ignore[arg-type]
     assert limits[0] == limits[1]
 
 
 def refused(match: str, **changes: object) -> None:
     with pytest.raises(ConfigError, match=match):
-        dataclasses.replace(moving_run(TASK), **changes).plan()  # type: ignore[arg-type]
+        fedmf.plan(dataclasses.replace(moving_run(TASK), **changes))  # type: ignore[arg-type]
 
 
 def test_what_no_theorem_covers_is_refused_in_a_line() -> None:

@@ -10,6 +10,7 @@ import pytest
 from support.amplified_runs import ACCOUNTANTS, keys
 from support.small_runs import run_small, small_run
 
+import fedmf
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.records import Ledger
 from fedmf.statements import RunHeader, build_statement
@@ -149,5 +150,5 @@ def test_mechanisms_that_an_accountant_does_not_cover_are_refused(
     accountant: str, changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        small_run(**keys(accountant, **changes)).plan()
+        fedmf.plan(small_run(**keys(accountant, **changes)))
     assert "\n" not in str(caught.value)

@@ -16,6 +16,7 @@ from scipy.special import logsumexp
 from support.amplified_runs import ACCOUNTANTS, BINS, COHORT, DELTA, EPSILON, ROUNDS, USERS, keys
 from support.small_runs import Recorder, client_for, linear_task, run_small, small_run
 
+import fedmf
 from fedmf.accounting import RunAmplification, at_least
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
@@ -111,7 +112,7 @@ def test_the_noise_that_is_added_gives_the_amplified_guarantee(accountant: str, 
     assert delta + Z * error > 0.875 * DELTA
     less, error = delta_of(accountant, 0.9 * measured)
     assert less - Z * error > DELTA
-    unamplified = small_run(**keys(accountant, amplified=False)).plan()
+    unamplified = fedmf.plan(small_run(**keys(accountant, amplified=False)))
     assert statement["noise_std"] < 0.95 * unamplified.noise_std
 
 
@@ -213,15 +214,15 @@ def test_the_accountants_draws_are_new_for_every_run_with_a_secret_key(
 
     monkeypatch.setattr(planning, "amplified_run", record)
     for _ in range(4):
-        small_run(**keys("balls-in-bins", noise_seed=noise_seed)).plan()
+        fedmf.plan(small_run(**keys("balls-in-bins", noise_seed=noise_seed)))
     assert len(set(seeds)) == (4 if noise_seed < 0 else 1)
 
 
 def test_sampling_that_gains_nothing_costs_nothing() -> None:
     """One bin: every user joins every round, and the noise is that without amplification."""
     changes = {"cohort_size": 24, "min_separation": 1, "bands": None, "mechanism": "identity"}
-    plan = small_run(**keys("balls-in-bins", **changes)).plan()
+    plan = fedmf.plan(small_run(**keys("balls-in-bins", **changes)))
     assert plan.amplification is not None
     assert plan.amplification.method == "none needed"
-    plain = small_run(**keys("balls-in-bins", amplified=False, **changes)).plan()
+    plain = fedmf.plan(small_run(**keys("balls-in-bins", amplified=False, **changes)))
     assert plan.noise_std == plain.noise_std

@@ -16,6 +16,7 @@ from support.mean_norms import UNIT, MeanNorm, Norm
 from support.moving_norms import RULE, moving_run, uneven_task, updates_of, watch
 from support.small_runs import small_run
 
+import fedmf
 from fedmf.cli.app import run as command
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.parts import PARTS
@@ -97,8 +98,8 @@ def test_every_engine_and_kind_of_message_has_the_same_means(
     reference = dataclasses.replace(
         small_run(dataset="digits", rounds=4, local_engine="loop"), beside=(PART,)
     )
-    run.simulate(tmp_path / "run")
-    reference.simulate(tmp_path / "reference")
+    fedmf.simulate(run, tmp_path / "run")
+    fedmf.simulate(reference, tmp_path / "reference")
     np.testing.assert_allclose(means(tmp_path / "run"), means(tmp_path / "reference"), atol=1e-5)
 
 
@@ -145,4 +146,4 @@ def test_a_statistic_that_lies_of_its_bound_is_cut_to_it() -> None:
 @pytest.mark.parametrize("keys", [keys(ACCOUNTANTS[0]), {"server_optimizer": "jme-adam"}])
 def test_it_is_asked_what_it_may_stand_beside(keys: dict, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="norms must be left out where no theorem covers them"):
-        dataclasses.replace(small_run(**keys), beside=(PART,)).start(tmp_path / "run")
+        fedmf.start(dataclasses.replace(small_run(**keys), beside=(PART,)), tmp_path / "run")

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from support.small_runs import client_for, linear_task, run_small, small_run
 
+import fedmf
 from fedmf.accounting import NoPrivacy, realised_privacy
 from fedmf.errors import ConfigError
 from fedmf.flower.local_run.grid import InProcessGrid
@@ -28,7 +29,7 @@ def test_a_run_ends_before_the_round_that_would_exceed_max_epsilon(
     mechanism: str, limit: float, tmp_path: Path
 ) -> None:
     run = small_run(mechanism=mechanism, max_epsilon=limit, evaluate_every=5)
-    plan = run.plan()
+    plan = fedmf.plan(run)
     run_small(tmp_path / "run", run)
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     released = statement["rounds_released"]
@@ -45,10 +46,10 @@ def test_a_run_ends_before_the_round_that_would_exceed_max_epsilon(
 
 
 def test_a_limit_above_the_plan_changes_nothing_and_one_below_a_round_is_refused() -> None:
-    assert small_run(max_epsilon=8.1).plan().allowed_rounds == 12
-    assert small_run().plan().allowed_rounds == 12
+    assert fedmf.plan(small_run(max_epsilon=8.1)).allowed_rounds == 12
+    assert fedmf.plan(small_run()).allowed_rounds == 12
     with pytest.raises(ConfigError, match=r"max_epsilon must allow at least one round; got 0\.1"):
-        small_run(max_epsilon=0.1).plan()
+        fedmf.plan(small_run(max_epsilon=0.1))
     for key, value in (("max_epsilon", 1.0), ("user_budgets", "x.csv")):
         named = key.replace("_", "-")
         with pytest.raises(
@@ -161,7 +162,7 @@ def test_a_limit_equal_to_the_plan_allows_all_of_it(mechanism: str, adjacency: s
         run = small_run(
             mechanism=mechanism, adjacency=adjacency, epsilon=epsilon, delta=delta, max_epsilon=epsilon
         )
-        plan = run.plan()
+        plan = fedmf.plan(run)
         assert plan.allowed_rounds == run.cohorts.rounds
         assert plan.epsilon_after(run.cohorts.rounds) <= epsilon
 

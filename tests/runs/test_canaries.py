@@ -11,6 +11,7 @@ import pytest
 import torch
 from support.small_runs import small_run
 
+import fedmf
 from fedmf.cli.app import run as command
 from fedmf.cohorts import CheckInCohorts
 from fedmf.errors import ConfigError
@@ -41,7 +42,7 @@ def watched(count: int = COUNT, **named: object) -> Run:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     """A correct run: its directory, and the operator's statement."""
     path = tmp_path_factory.mktemp("canaries") / "run"
-    return path, watched().simulate(path).statement.to_dict()
+    return path, fedmf.simulate(watched(), path).statement.to_dict()
 
 
 def rows_of(path: Path) -> bytes:
@@ -70,7 +71,7 @@ def test_a_correct_run_is_not_refuted_and_says_what_was_found(whole: tuple[Path,
 def test_noise_that_is_too_small_is_refuted(tmp_path: Path, monkeypatch, capsys) -> None:
     true = Plan.noise_std_at
     monkeypatch.setattr(Plan, "noise_std_at", lambda plan, norm: true(plan, norm) / 3)
-    statement = watched().simulate(tmp_path / "run").statement.to_dict()
+    statement = fedmf.simulate(watched(), tmp_path / "run").statement.to_dict()
     assert statement["canaries"]["refuted"]
     assert canary_finding(tmp_path / "run").refuted
     assert command(["audit", str(tmp_path / "run")]) == 1
@@ -104,7 +105,7 @@ def test_a_clip_that_clips_too_late_is_refuted(tmp_path: Path, monkeypatch) -> N
             into.total[:] += 3 * (into.total - before)
 
     monkeypatch.setattr(fixed_point, "add_clipped", late)
-    assert watched().simulate(tmp_path / "run").statement.to_dict()["canaries"]["refuted"]
+    assert fedmf.simulate(watched(), tmp_path / "run").statement.to_dict()["canaries"]["refuted"]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -112,19 +113,19 @@ def test_replace_one_sends_the_opposite_for_any_optimizer(
     optimizer: str, tmp_path: Path, monkeypatch
 ) -> None:
     run = watched(adjacency="replace-one", server_optimizer=optimizer)
-    statement = run.simulate(tmp_path / "run").statement.to_dict()
+    statement = fedmf.simulate(run, tmp_path / "run").statement.to_dict()
     assert not statement["canaries"]["refuted"]
     assert statement["canaries"]["guessed"] > 62
     true = Plan.noise_std_at
     monkeypatch.setattr(Plan, "noise_std_at", lambda plan, norm: true(plan, norm) / 3)
-    assert run.simulate(tmp_path / "broken").statement.to_dict()["canaries"]["refuted"]
+    assert fedmf.simulate(run, tmp_path / "broken").statement.to_dict()["canaries"]["refuted"]
 
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_a_sum_has_the_users_integers_and_those_of_each_canary(adjacency: str, tmp_path: Path) -> None:
     """Theorem 3, step 1: the users' part is untouched, and each canary's is clipped like any user's."""
     run = watched(adjacency=adjacency)
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         team = CanaryTeam(run.canaries, session.plan, session.directory.key, 610, session.directory.path)
         rounds = {t for pattern in team.patterns for t in pattern.rounds}
         total = session.server.new_sum()
@@ -160,7 +161,7 @@ def test_the_guarantee_of_users_is_that_without_canaries(whole: tuple[Path, dict
     """Nothing but canaries' own entries differs in plan and statement; without them nothing is recorded."""
     path, statement = whole
     without = watched(0)
-    other = without.simulate(tmp_path / "run").statement.to_dict()
+    other = fedmf.simulate(without, tmp_path / "run").statement.to_dict()
     assert other.pop("canaries") is None
     assert {name for name in other if other[name] != statement[name]} == set()
     assert "canaries" not in read_header(tmp_path / "run").run
@@ -178,11 +179,11 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bits(whole: tuple[Path, di
             raise ValueError("enough")
 
     with pytest.raises(ObserverError):
-        run.simulate(cut, observers=[stop])
+        fedmf.simulate(run, cut, observers=[stop])
     found = canary_finding(cut)
     assert 0 < found.rounds < 12
     assert np.isnan(np.frombuffer(rows_of(cut)).reshape(12, COUNT)[found.rounds :]).all()
-    result = run.simulate(cut)
+    result = fedmf.simulate(run, cut)
     assert result.statement.to_dict() == whole[1]
     assert rows_of(cut) == rows_of(whole[0])
 
@@ -192,7 +193,7 @@ def test_rounds_without_users_and_rounds_that_were_lost_are_released_all_the_sam
     run, path = watched(), tmp_path / "run"
     run = dataclasses.replace(run, execution=dataclasses.replace(run.execution, checkpoint_every=5))
     for rounds in (7, 5):
-        with (run.resume if path.exists() else run.start)(path) as session:
+        with (fedmf.resume if path.exists() else fedmf.start)(run, path) as session:
             assert session.server.lost == (range(5, 7) if rounds == 5 else range(0))
             for _ in range(rounds):
                 session.server.release(session.server.new_sum(), [])
@@ -259,7 +260,7 @@ def test_what_no_theorem_covers_is_refused(changes: dict, reason: str, tmp_path:
     changes = dict(changes)
     count = changes.pop("count", COUNT)
     with pytest.raises(ConfigError, match=rf"count \(of canaries\) must .*{reason}"):
-        watched(count, **changes).start(tmp_path / "run")
+        fedmf.start(watched(count, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support.small_runs import client_for, linear_task, run_small, small_run
 
+import fedmf
 from fedmf.cli.app import run as command
 from fedmf.cohorts import CheckInCohorts
 from fedmf.errors import ConfigError, ParticipationViolation
@@ -50,7 +51,7 @@ def stopped_after(path: Path, run: Run, rounds: int) -> None:
         if report.t + 1 == rounds:
             raise Stop
 
-    with pytest.raises(Stop), run.start(path) as session:
+    with pytest.raises(Stop), fedmf.start(run, path) as session:
         run_on_grid(session, InProcessGrid(client_for(session)), stop)
 
 
@@ -127,7 +128,7 @@ def test_who_is_admitted_follows_from_the_round_before_though_its_commit_is_slow
         do(self)
 
     monkeypatch.setattr(Underway, "_do", late)
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         run_in_process(session)
     assert set(commits) == {"fedmf-commit"}
     rounds = joined(tmp_path / "run")
@@ -163,7 +164,7 @@ def test_who_withdraws_is_never_asked_again_and_keeps_what_was_promised(tmp_path
 
 
 def test_who_withdraws_judges_no_model_either(tmp_path: Path) -> None:
-    with small_run(evaluation="private").start(tmp_path / "run") as session:
+    with fedmf.start(small_run(evaluation="private"), tmp_path / "run") as session:
         (index, gone), *_ = sorted(session.judges(0).items())
         session.directory.admission.withdraw(gone, session.task.dataset.user_ids)
         assert index not in session.judges(0)
@@ -174,7 +175,7 @@ def test_the_withdrawal_of_one_user_changes_nobody_else(tmp_path: Path) -> None:
     """Two worlds: u000 stays, or withdraws before round 0."""
     run, found = device_run(live=True, probability=0.7, min_separation=3), []
     for name, withdrawn in (("stays", ()), ("goes", ("u000",))):
-        with run.start(tmp_path / name) as session:
+        with fedmf.start(run, tmp_path / name) as session:
             for user in withdrawn:
                 session.directory.admission.withdraw(user, session.task.dataset.user_ids)
             run_on_grid(session, InProcessGrid(client_for(session)))
@@ -188,7 +189,7 @@ def test_withdrawals_leave_an_amplified_promise_as_it_is(tmp_path: Path) -> None
     """Theorem 2: staying away is a zero contribution; the draws of everybody else go on."""
     run, found, models = small_run(schedule="balls-in-bins", amplified=True, mechanism="identity"), [], []
     for name, withdrawn in (("stays", 0), ("goes", 3)):
-        with run.start(tmp_path / name) as session:
+        with fedmf.start(run, tmp_path / name) as session:
             roster = session.task.dataset.user_ids
             for user in roster[:withdrawn]:
                 session.directory.admission.withdraw(user, roster)
@@ -233,10 +234,10 @@ def test_amplification_and_shared_time_are_refused() -> None:
 def test_rounds_lost_with_a_backup_cannot_be_counted_where_nobody_knows_who_came() -> None:
     for unknown in ({"live": True}, {"impatient": 0.1}):
         assert (
-            device_run(**unknown).plan().without_losses
+            fedmf.plan(device_run(**unknown)).without_losses
             == "who came to the rounds that were lost is not known"
         )
-    assert device_run().plan().without_losses is None
+    assert fedmf.plan(device_run()).without_losses is None
 
 
 def test_where_the_trace_lay_is_not_published(tmp_path: Path) -> None:

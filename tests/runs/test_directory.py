@@ -11,6 +11,7 @@ import pytest
 from support.directories import DIMENSION, PLAN, RECORDED, RUN, commit, create, fail, same
 from support.ledgers import tails
 
+import fedmf
 from fedmf.accounting import UserLevel
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise.key import NoiseKey
@@ -34,7 +35,7 @@ def test_a_new_directory_holds_a_complete_run(tmp_path: Path) -> None:
     with RunDirectory.open(place) as again:
         assert again.key == key
         assert same(again.header, header)
-    assert Run.load(place).difference(RUN) is None
+    assert fedmf.load(place).difference(RUN) is None
     assert load_run(place / CONFIG).difference(RUN) is None
 
 
@@ -52,7 +53,7 @@ def test_the_key_is_readable_by_its_owner_alone(tmp_path: Path, umask: int) -> N
 def test_an_empty_directory_may_be_used(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     create(tmp_path / "run").close()
-    assert Run.load(tmp_path / "run").difference(RUN) is None
+    assert fedmf.load(tmp_path / "run").difference(RUN) is None
 
 
 def test_a_relative_place_is_where_it_was_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

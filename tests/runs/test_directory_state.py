@@ -16,12 +16,12 @@ from support.child_processes import in_child
 from support.directories import DIMENSION, RUN, commit, create, fail, planned, same
 from support.ledgers import tails
 
+import fedmf
 from fedmf.accounting import NoPrivacy
 from fedmf.errors import ConfigError, LedgerError, ParticipationViolation
 from fedmf.noise.key import NoiseKey
 from fedmf.records import frames
 from fedmf.records.key_file import save_key
-from fedmf.runs import Run
 from fedmf.runs.directory import CONFIG, RunDirectory
 from fedmf.runs.recorded import KEY
 from fedmf.statements import header as header_module
@@ -85,7 +85,7 @@ def test_the_configuration_file_is_a_rendering_that_nothing_reads_again(
     (opened.path / CONFIG).write_bytes(content)
     with RunDirectory.open(opened.path) as again:
         assert same(again.header, header)
-    assert Run.load(opened.path).difference(RUN) is None
+    assert fedmf.load(opened.path).difference(RUN) is None
 
 
 def test_opening_refuses_a_header_of_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_opening_refuses_a_header_of_another_version(tmp_path: Path, monkeypatch
     with pytest.raises(ValueError, match=r"must have format 7; got 3\. Use the fedmf version that wrote it"):
         RunDirectory.open(tmp_path / "run")
     with pytest.raises(ValueError, match="must have format 7"):
-        Run.load(tmp_path / "run")
+        fedmf.load(tmp_path / "run")
 
 
 def replace_key(path: Path, key: NoiseKey) -> None:

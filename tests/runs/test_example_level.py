@@ -11,6 +11,7 @@ import pytest
 import torch
 from support.small_runs import linear_task
 
+import fedmf
 from fedmf import ExampleLevel, NoPrivacy, Run, UserLevel
 from fedmf.cohorts import BallsInBinsCohorts, Cohorts, CyclicCohorts
 from fedmf.data import Digits, Partition, Prototypes
@@ -45,7 +46,7 @@ def central(cohorts: Cohorts | None = None, mechanism: str = "bisr", **changes: 
 
 def reference(run: Run) -> torch.Tensor:
     """DP-SGD with correlated noise and momentum, plainly: float64, autograd example by example, dense C⁻¹."""
-    plan, task = run.plan(), run.task_source.build()
+    plan, task = fedmf.plan(run), run.task_source.build()
     module = task.model.module.double()
     features, labels = task.dataset.examples(np.arange(EXAMPLES))
     d, n = task.model.dimension, ROUNDS
@@ -81,7 +82,7 @@ def reference(run: Run) -> torch.Tensor:
 )
 def test_a_run_is_the_plain_loop(tmp_path: Path, mechanism: str, cohorts: Cohorts | None) -> None:
     run = central(cohorts, mechanism)
-    released = run.simulate(tmp_path / "run").parameters.double()
+    released = fedmf.simulate(run, tmp_path / "run").parameters.double()
     expected = reference(run)
     start = run.task_source.build().model.initial()
     assert float((expected - start).norm()) > 1.0  # it went somewhere
@@ -100,12 +101,12 @@ def test_the_noise_is_what_the_statement_says(tmp_path: Path) -> None:
         "local": GRADIENT,
     }
     private = Run(**values, privacy=ExampleLevel(epsilon=2.0, delta=1e-5, noise_seed=1))  # type: ignore[arg-type]
-    result = private.simulate(tmp_path / "run")
-    twin = Run(**values, privacy=NoPrivacy(noise_seed=1)).simulate(tmp_path / "twin")  # type: ignore[arg-type]
+    result = fedmf.simulate(private, tmp_path / "run")
+    twin = fedmf.simulate(Run(**values, privacy=NoPrivacy(noise_seed=1)), tmp_path / "twin")  # type: ignore[arg-type]
     statement = result.statement.to_dict()
     assert statement["unit"] == "example"
     difference = (result.parameters - twin.parameters).double()
-    plan = private.plan()
+    plan = fedmf.plan(private)
     inverse = np.linalg.inv(plan.mechanism.factorization.materialize())
     std = statement["clip_norm"] * statement["noise_multiplier"] * statement["sensitivity"]
     expected = std / 16 * np.linalg.norm(inverse.sum(axis=0))
@@ -130,7 +131,7 @@ def test_an_example_moves_the_sum_by_the_clip_norm_whatever_local_training_does(
 
 
 def test_the_statement_speaks_of_examples(tmp_path: Path) -> None:
-    statement = central().simulate(tmp_path / "run").statement
+    statement = fedmf.simulate(central(), tmp_path / "run").statement
     values, text = statement.to_dict(), statement.render_text()
     page = render_page(values)
     assert values["unit"] == "example"
@@ -157,7 +158,7 @@ def test_the_same_run_of_users_speaks_of_users(tmp_path: Path) -> None:
         task=Classification(Digits(users=EXAMPLES), Mlp(hidden_units=(16,))),
         privacy=UserLevel(epsilon=8.0, clip_norm=ZETA, noise_seed=SEED),
     )
-    values = run.simulate(tmp_path / "run").statement.to_dict()
+    values = fedmf.simulate(run, tmp_path / "run").statement.to_dict()
     assert values["unit"] == "user"
     assert "a person with several" not in json.dumps(values)
 
@@ -176,9 +177,10 @@ def test_what_would_mislead_is_refused(tmp_path: Path) -> None:
     )
     run = central(CyclicCohorts(rounds=4, size=2), task=shared)
     with pytest.raises(ConfigError, match=r"users must own one example each .* one owns 2"):
-        run.start(tmp_path / "run")
+        fedmf.start(run, tmp_path / "run")
     assert not (tmp_path / "run").exists() or not any((tmp_path / "run").iterdir())
-    central(CyclicCohorts(rounds=4, size=2), task=task).start(tmp_path / "single").__exit__(None, None, None)
+    single = central(CyclicCohorts(rounds=4, size=2), task=task)
+    fedmf.start(single, tmp_path / "single").__exit__(None, None, None)
 
 
 def test_every_spread_data_set_has_it_and_configurations_say_it(tmp_path: Path) -> None:

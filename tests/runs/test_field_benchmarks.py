@@ -14,6 +14,8 @@ import pytest
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from support.format_files import USERS, write_cifar, write_leaf, write_sentences
 
+import fedmf
+
 FOLDER = Path(__file__).parents[2] / "simulations" / "field"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.toml"))
 
@@ -37,7 +39,7 @@ def test_each_configuration_can_be_run() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_reduced_runs_release_all_rounds(tmp_path: Path, name: str) -> None:
-    result = SCRIPT.run_of(name, reduced=True, keys=SHORT).simulate(tmp_path / "run")
+    result = fedmf.simulate(SCRIPT.run_of(name, reduced=True, keys=SHORT), tmp_path / "run")
     statement = result.statement.to_dict()
     assert statement["rounds_released"] == 3
     assert statement["epsilon_realised"] <= 8.0
@@ -63,7 +65,7 @@ def test_full_configurations_read_their_files(tmp_path: Path, name: str) -> None
         keys = {**keys, "data.vocabulary-size": 50}
     run = SCRIPT.run_of(name, folder, keys={**SHORT, "cohorts.rounds": 2, "cohorts.size": 3, **keys})
     assert run.task_source.undeclared() == ()
-    result = run.simulate(tmp_path / "run")
+    result = fedmf.simulate(run, tmp_path / "run")
     assert result.statement.to_dict()["rounds_released"] == 2
     assert np.isfinite(result.parameters.numpy()).all()
     if write is not write_cifar:
@@ -93,7 +95,7 @@ def test_settings_are_those_that_pfl_publishes() -> None:
 def test_the_published_noise_is_what_the_run_then_adds() -> None:
     run = SCRIPT.run_of("cifar10-iid", reduced=True)
     keys, said = SCRIPT.with_published_noise("cifar10-iid", run)
-    plan = SCRIPT.run_of("cifar10-iid", reduced=True, keys=keys).plan()
+    plan = fedmf.plan(SCRIPT.run_of("cifar10-iid", reduced=True, keys=keys))
     sigma = plan.noise_multiplier * plan.sensitivity.value / run.cohorts.size * 1000
     assert "for the 100 users here, each in up to 4 of 40 rounds, epsilon 51,4" in said
     # dp-accounting on its own, for 1,000 of 10⁶ people in each of 3,000 rounds.

@@ -10,6 +10,7 @@ from scipy.special import logsumexp
 from support.amplified_runs import BINS, COHORT, ROUNDS, USERS, keys
 from support.small_runs import small_run
 
+import fedmf
 from fedmf.accounting import CohortLaw
 from fedmf.errors import ConfigError
 from fedmf.factorization import bsr
@@ -64,8 +65,8 @@ def test_the_bound_lies_above_plain_sampling_and_near_it(accountant: str, rounds
     [("cyclic-poisson", "zero-out"), ("cyclic-poisson", "replace-one"), ("balls-in-bins", "zero-out")],
 )
 def test_a_run_may_stop_where_a_theorem_keeps_the_limit(accountant: str, adjacency: str) -> None:
-    whole = small_run(**keys(accountant, adjacency=adjacency)).plan()
-    plan = small_run(**keys(accountant, adjacency=adjacency, max_epsilon=0.7)).plan()
+    whole = fedmf.plan(small_run(**keys(accountant, adjacency=adjacency)))
+    plan = fedmf.plan(small_run(**keys(accountant, adjacency=adjacency, max_epsilon=0.7)))
     allowed = plan.allowed_rounds
     assert 0 < allowed < ROUNDS == whole.allowed_rounds
     assert plan.epsilon_after(allowed) <= 0.7
@@ -79,14 +80,14 @@ def test_a_run_may_stop_where_a_theorem_keeps_the_limit(accountant: str, adjacen
 
 
 def test_the_least_limit_that_counts_nothing_changes_nothing() -> None:
-    assert small_run(**keys("balls-in-bins", max_epsilon=1.0)).plan().allowed_rounds == ROUNDS
+    assert fedmf.plan(small_run(**keys("balls-in-bins", max_epsilon=1.0))).allowed_rounds == ROUNDS
     with pytest.raises(ConfigError, match="max_epsilon must allow at least one round"):
-        small_run(**keys("cyclic-poisson", max_epsilon=1e-3)).plan()
+        fedmf.plan(small_run(**keys("cyclic-poisson", max_epsilon=1e-3)))
 
 
 def test_draws_alone_keep_no_limit() -> None:
     with pytest.raises(ConfigError, match="max_epsilon must be unset for amplified b-min-sep cohorts"):
-        small_run(**keys("b-min-sep", max_epsilon=0.7)).plan()
+        fedmf.plan(small_run(**keys("b-min-sep", max_epsilon=0.7)))
     law = CohortLaw("b-min-sep", Participation(ROUNDS, 3, BINS), 0.2)
     with pytest.raises(ValueError, match="no theorem"):
         law.delta_after(4, bsr(BINS, ROUNDS), 1.0, 1.0, 1e-2)

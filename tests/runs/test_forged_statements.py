@@ -12,6 +12,7 @@ import pytest
 from support.command_line import one_line
 from support.small_runs import small_run
 
+import fedmf
 from fedmf.cli.app import run as command
 from fedmf.records import SigningKey
 from fedmf.runs.publication import signed_document
@@ -102,7 +103,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SigningKe
         place = folder / name
         with pytest.MonkeyPatch.context() as patched:
             patched.setenv("XDG_STATE_HOME", str(folder / "state"))
-            with small_run(**{"noise_seed": -1, **words}).start(place / "run"):
+            with fedmf.start(small_run(**{"noise_seed": -1, **words}), place / "run"):
                 pass
             more = ["--publish", str(place / "public"), "--sign-with", str(folder / "operator.key")]
             assert command(["account", str(place / "run"), *more]) == 0

@@ -17,6 +17,7 @@ from support.covariance import covariance_fits
 from support.judged_tasks import carry_out, judged_run
 from support.small_runs import linear_task, small_run
 
+import fedmf
 from fedmf.noise import KeySchedule
 from fedmf.records import unguarded
 from fedmf.runs import Run, Session, account
@@ -66,13 +67,13 @@ def continued(path: Path, run: Run, stops: list[int]) -> np.ndarray:
     """The noise of all rounds from where the run stands, a process for every stop."""
     parts = []
     for stop in stops:
-        with run.resume(path) if path.exists() else run.start(path) as session:
+        with fedmf.resume(run, path) if path.exists() else fedmf.start(run, path) as session:
             parts.append(noise_of(session, stop))
     return np.vstack(parts)
 
 
 def matrix_of(path: Path, run: Run) -> np.ndarray:
-    with run.resume(path) as session:
+    with fedmf.resume(run, path) as session:
         return session.plan.mechanism.factorization.materialize()
 
 
@@ -108,7 +109,7 @@ def test_killed_between_checkpoints_it_goes_on_with_the_noise_of_the_plan(tmp_pa
     run, path = run_with(form, checkpoint_every=3), tmp_path / "run"
 
     def dying() -> None:
-        with run.start(path) as session:
+        with fedmf.start(run, path) as session:
             np.save(tmp_path / "first.npy", noise_of(session, 4))
             session.directory.ledger.commit_round = lambda *_: os.kill(  # type: ignore[method-assign]
                 os.getpid(), signal.SIGKILL
@@ -116,7 +117,7 @@ def test_killed_between_checkpoints_it_goes_on_with_the_noise_of_the_plan(tmp_pa
             noise_of(session, 5)
 
     assert in_child(dying) == -signal.SIGKILL
-    with run.resume(path) as session:
+    with fedmf.resume(run, path) as session:
         assert (session.server.t, session.server.lost) == (4, range(3, 4))
         rest = noise_of(session, ROUNDS)
         assert [opening.first_round for opening in session.directory.ledger.openings()] == [0, 4]
@@ -126,21 +127,21 @@ def test_killed_between_checkpoints_it_goes_on_with_the_noise_of_the_plan(tmp_pa
 
 def test_resumed_with_the_models_that_were_released(tmp_path: Path) -> None:
     run, path = run_with("bands"), tmp_path / "run"
-    with run.start(path) as session:
+    with fedmf.start(run, path) as session:
         noise_of(session, COPIED)
         released = session.server.parameters.clone()
-    with run.resume(path) as session:
+    with fedmf.resume(run, path) as session:
         assert session.server.t == COPIED
         assert torch.equal(session.server.parameters, released)
 
 
 def test_what_only_reads_opens_nothing(tmp_path: Path) -> None:
     run, path = run_with("bands"), tmp_path / "run"
-    with run.start(path) as session:
+    with fedmf.start(run, path) as session:
         assert session.directory.ledger.openings() == []
         noise_of(session, 2)
     account(path)
-    with run.resume(path) as session:
+    with fedmf.resume(run, path) as session:
         session.statement()
         assert len(session.directory.ledger.openings()) == 1
         noise_of(session, 3)
@@ -184,9 +185,9 @@ def test_a_checkpoint_of_another_branch_is_refused(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     for name in "ab":
         continued(tmp_path / name, run, [7])
-    with run.resume(tmp_path / "b") as session:
+    with fedmf.resume(run, tmp_path / "b") as session:
         foreign = session.directory.restore()
-    with run.resume(tmp_path / "a") as session:
+    with fedmf.resume(run, tmp_path / "a") as session:
         assert foreign is not None
         session.directory.restore = lambda: foreign  # type: ignore[method-assign]
         optimizer = run.optimizer_source.build((), ROUNDS)
@@ -230,11 +231,11 @@ def test_the_second_moment_has_the_keys_of_the_sums(tmp_path: Path) -> None:
         run = small_run(task, server_optimizer="jme-adam", mechanism="bsr", bands=4)
         run, path = run if public else secret(run), tmp_path / name
         seconds = {}
-        with run.start(path) as session:
+        with fedmf.start(run, path) as session:
             released = [second_of(session) for _ in range(COPIED)]
         shutil.copytree(path, tmp_path / f"{name} copy")
         for place in (path, tmp_path / f"{name} copy"):
-            with run.resume(place) as session:
+            with fedmf.resume(run, place) as session:
                 seconds[place] = [*released, second_of(session)]
                 assert session.server.t == COPIED + 1
         one, other = (values[-1] for values in seconds.values())

@@ -43,7 +43,7 @@ def test_noise_ledger_and_messages_have_the_trained_dimension(
     assert recorder.models.keys() == unknown.models.keys()
     noiseless = run_small(tmp_path / "c", run_of(**keys, private=False))
     assert (released != noiseless).all(), "noise in every coordinate"
-    with run.resume(tmp_path / "a") as session:
+    with fedmf.resume(run, tmp_path / "a") as session:
         assert session.directory.header.dimension == TRAINED
         assert [name for name, _ in session.directory.header.arrays] == ["embedding.weight", "head.bias"]
 
@@ -51,12 +51,12 @@ def test_noise_ledger_and_messages_have_the_trained_dimension(
 @pytest.mark.parametrize("optimizer", ["sgd", "jme-adam"])
 def test_a_run_stops_resumes_and_is_exported(optimizer: str, tmp_path: Path) -> None:
     run = run_of(server_optimizer=optimizer)
-    expected = run.simulate(tmp_path / "whole").parameters
-    with run.start(tmp_path / "cut") as session:
+    expected = fedmf.simulate(run, tmp_path / "whole").parameters
+    with fedmf.start(run, tmp_path / "cut") as session:
         session.server.release(session.server.new_sum(), [])
-    with run.resume(tmp_path / "cut") as session:
+    with fedmf.resume(run, tmp_path / "cut") as session:
         assert session.server.t == 1
-    result = run.simulate(tmp_path / "cut")
+    result = fedmf.simulate(run, tmp_path / "cut")
     assert result.parameters.shape == expected.shape == (TRAINED,)
     model = fedmf.load_model(tmp_path / "whole")
     task = run.task
@@ -77,7 +77,7 @@ def test_the_statement_names_what_is_frozen(tmp_path: Path) -> None:
     run = run_of()
     task = run.task
     assert isinstance(task, Task)
-    statement = run.simulate(tmp_path / "run").statement
+    statement = fedmf.simulate(run, tmp_path / "run").statement
     (entry,) = [e for e in statement.to_dict()["public_inputs"] if "frozen" in e["name"]]
     assert entry["value"] == f"79 numbers in 3 tensors, SHA-256 {task.model.constants_digest()}"
     assert task.model.constants_digest() in statement.render_text()
@@ -87,15 +87,15 @@ def test_the_statement_names_what_is_frozen(tmp_path: Path) -> None:
 
 def test_a_run_goes_on_with_the_same_constants_only(tmp_path: Path) -> None:
     run = run_of()
-    run.start(tmp_path / "run").directory.close()
+    fedmf.start(run, tmp_path / "run").directory.close()
     changed = masked_task(SIZES)
     with torch.no_grad():
         changed.model.constants["mixing.bias"][0] += 1e-3
     with pytest.raises(
         ConfigError, match="task must be the one that the run was started with; its fingerprint"
     ):
-        dataclasses.replace(run, task=changed).resume(tmp_path / "run")
-    run.resume(tmp_path / "run").directory.close()
+        fedmf.resume(dataclasses.replace(run, task=changed), tmp_path / "run")
+    fedmf.resume(run, tmp_path / "run").directory.close()
 
 
 SHIFT = 0.0
@@ -114,12 +114,12 @@ def test_a_task_by_name_must_make_the_same_constants_too(
 ) -> None:
     named = FunctionTask(function=f"{made.__module__}:made", users=len(SIZES))
     run = dataclasses.replace(run_of(), task=named)
-    run.start(tmp_path / "run").directory.close()
+    fedmf.start(run, tmp_path / "run").directory.close()
     monkeypatch.setattr(f"{made.__module__}.SHIFT", 0.5)
     with pytest.raises(
         ConfigError, match=r"frozen parameters and buffers .* must be what the run began with"
     ):
-        run.resume(tmp_path / "run")
+        fedmf.resume(run, tmp_path / "run")
 
 
 def test_a_file_to_start_from_holds_the_trained_and_agrees_on_the_rest(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_file_to_start_from_holds_the_trained_and_agrees_on_the_rest(tmp_path:
 
 def test_blocks_of_second_moments_are_those_of_trained_tensors(tmp_path: Path) -> None:
     run = run_of(server_optimizer="jme-adam", second_moment_blocks="tensor")
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         second = session.plan.second
         assert second is not None
         assert second.features == 2

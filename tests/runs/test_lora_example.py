@@ -37,7 +37,7 @@ def test_the_page_shows_the_program() -> None:
 def test_the_program_adapts_the_public_model_and_leaves_it_alone(example: ModuleType, tmp_path: Path) -> None:
     run = dataclasses.replace(example.run, privacy=fedmf.NoPrivacy(clip_norm=0.3))
     digest = run.task.model.constants_digest()
-    result = run.simulate(tmp_path / "run")
+    result = fedmf.simulate(run, tmp_path / "run")
     assert result.metrics[12]["perplexity"] < result.metrics[0]["perplexity"] < example.TOKENS / 2
     adapters = fedmf.load_model(tmp_path / "run")
     assert sum(tensor.numel() for tensor in adapters.values()) == run.task.model.dimension
@@ -53,8 +53,8 @@ def test_the_program_adapts_the_public_model_and_leaves_it_alone(example: Module
 
 def test_the_program_runs_privately_in_rounds_and_resumes(example: ModuleType, tmp_path: Path) -> None:
     run = example.run
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         session.server.release(session.server.new_sum(), [])
-    result = run.simulate(tmp_path / "run")
+    result = fedmf.simulate(run, tmp_path / "run")
     assert result.statement.planned.epsilon == pytest.approx(8.0)
     assert result.parameters.numel() == run.task.model.dimension

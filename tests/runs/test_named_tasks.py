@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import fedmf
 from fedmf.accounting import UserLevel
 from fedmf.cli.app import run as command
 from fedmf.cohorts import CyclicCohorts
@@ -101,12 +102,13 @@ def test_a_file_says_what_is_learnt(
 def test_users_judge_by_the_same_metrics(kind: str, rows: str, tmp_path: Path) -> None:
     labels, names = TASKS[kind]
     run = run_of(tables(kind, rows, labels, evaluation={"kind": "private", "every": 6, "size": 6}))
-    result = run.simulate(tmp_path / "run")
+    result = fedmf.simulate(run, tmp_path / "run")
     for name in ["loss", *names]:
         assert np.isfinite(result.metrics[12][f"{name}_private"])
         assert result.metrics[12][f"{name}_private_std"] > 0
     assert all(name in (tmp_path / "run/statement.txt").read_text() for name in names)
-    seen = run_of(tables(kind, rows, labels, evaluation={"kind": "not-private"})).simulate(tmp_path / "seen")
+    run = run_of(tables(kind, rows, labels, evaluation={"kind": "not-private"}))
+    seen = fedmf.simulate(run, tmp_path / "seen")
     assert np.isfinite([seen.metrics[12][f"federated_{name}_not_private"] for name in names]).all()
 
 
@@ -126,7 +128,7 @@ def test_data_that_do_not_suit_a_task_are_refused(
     values = tables(kind, rows, "y")
     values["data"] |= changes
     with pytest.raises((ConfigError, ValueError), match=message) as refusal:
-        run_of(values).start(tmp_path / "run")
+        fedmf.start(run_of(values), tmp_path / "run")
     assert "\n" not in str(refusal.value)
     assert not (tmp_path / "run").exists()
 
@@ -206,7 +208,7 @@ def test_texts_are_learnt_and_judged(name: str, tmp_path: Path) -> None:
         "identity",
         local=LocalSGD(learning_rate=1.0),
     )
-    result = run.simulate(tmp_path / "run")
+    result = fedmf.simulate(run, tmp_path / "run")
     first, last = result.metrics[0], result.metrics[12]
     assert set(last) == {"loss", *names, "epsilon"}
     assert last["loss"] < first["loss"]

@@ -57,11 +57,11 @@ def test_observers_see_every_round_after_its_commit(tmp_path: Path) -> None:
         standing.parameters().zero_()  # a copy: whatever an observer does to it
         seen.append(standing)
 
-    result = RUN.simulate(tmp_path / "run", observers=[look])
+    result = fedmf.simulate(RUN, tmp_path / "run", observers=[look])
     assert [standing.rounds for standing in seen] == [*range(13)]
     assert [standing.opening for standing in seen] == [True] + 12 * [False]
     assert torch.equal(seen[-1].parameters(), result.parameters)
-    assert torch.equal(result.parameters, RUN.simulate(tmp_path / "alone").parameters)
+    assert torch.equal(result.parameters, fedmf.simulate(RUN, tmp_path / "alone").parameters)
     assert [bool(standing.row) for standing in seen] == [t % 3 == 0 for t in range(13)]
     assert {*seen[3].public} == {"loss", "accuracy", "epsilon"}
     assert not hasattr(seen[3], "present")
@@ -75,21 +75,21 @@ def test_an_observer_that_raises_ends_the_run_which_goes_on(tmp_path: Path) -> N
         seen.append((standing.rounds, standing.opening))
 
     with pytest.raises(ObserverError, match="fails raised after round 5 of 12") as caught:
-        RUN.simulate(tmp_path / "run", observers=[failing_at(5), look])
+        fedmf.simulate(RUN, tmp_path / "run", observers=[failing_at(5), look])
     assert "\n" not in str(caught.value)
     assert (tmp_path / "run/statement.json").is_file()
-    again = RUN.simulate(tmp_path / "run", observers=[look])
+    again = fedmf.simulate(RUN, tmp_path / "run", observers=[look])
     assert [t for t, opening in seen if not opening] == [1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12]
     assert [t for t, opening in seen if opening] == [0, 5]
-    assert again.metrics == RUN.simulate(tmp_path / "whole").metrics
+    assert again.metrics == fedmf.simulate(RUN, tmp_path / "whole").metrics
 
 
 def test_checkpoints_once_for_each_round_whatever_happens(tmp_path: Path) -> None:
     files = Checkpoints(tmp_path / "models", every=5)
     with pytest.raises(ObserverError):
-        RUN.simulate(tmp_path / "run", observers=[files, failing_at(5)])
+        fedmf.simulate(RUN, tmp_path / "run", observers=[files, failing_at(5)])
     written = sorted((tmp_path / "models").iterdir())
-    result = RUN.simulate(tmp_path / "run", observers=[files])
+    result = fedmf.simulate(RUN, tmp_path / "run", observers=[files])
     names = [path.name for path in sorted((tmp_path / "models").iterdir())]
     assert names == [f"round-{t:07d}.safetensors" for t in (5, 10, 12)]
     assert [path.name for path in written] == names[:1]
@@ -97,7 +97,7 @@ def test_checkpoints_once_for_each_round_whatever_happens(tmp_path: Path) -> Non
     assert torch.equal(torch.cat([tensor.reshape(-1) for tensor in last.values()]), result.parameters)
     other = dataclasses.replace(RUN, privacy=fedmf.UserLevel(noise_seed=8))
     with pytest.raises(ObserverError, match="exists already and is not replaced"):
-        other.simulate(tmp_path / "other", observers=[files])
+        fedmf.simulate(other, tmp_path / "other", observers=[files])
     for wrong in ({"every": 0}, {"form": "npz"}):
         with pytest.raises(ValueError, match="models\\) must be"):
             Checkpoints(tmp_path, **wrong)  # type: ignore[arg-type]
@@ -108,21 +108,21 @@ def test_rounds_whose_model_is_gone_are_not_shown(tmp_path: Path) -> None:
     run = small_run(mechanism="bisr", bands=2, checkpoint_every=4)
     files, seen = Checkpoints(tmp_path / "models", every=6), list[int]()
     with pytest.raises(ObserverError):
-        run.simulate(tmp_path / "run", observers=[files, failing_at(6)])
-    run.simulate(tmp_path / "run", observers=[files, lambda at: seen.append(at.rounds)])
+        fedmf.simulate(run, tmp_path / "run", observers=[files, failing_at(6)])
+    fedmf.simulate(run, tmp_path / "run", observers=[files, lambda at: seen.append(at.rounds)])
     assert seen == [7, 8, 9, 10, 11, 12]
     assert len(list((tmp_path / "models").iterdir())) == 2
 
 
 def stopped_by(rule: object, path: Path, run: Run = RUN) -> RunResult:
-    return run.simulate(path, stop=rule)  # type: ignore[arg-type]
+    return fedmf.simulate(run, path, stop=rule)  # type: ignore[arg-type]
 
 
 def test_an_early_stop_is_a_function_of_the_released_values(tmp_path: Path) -> None:
     """It ends with the model of the whole run at that round, and going on with it releases nothing more."""
     models: list[torch.Tensor] = []
-    whole = RUN.simulate(
-        tmp_path / "whole", observers=[lambda standing: models.append(standing.parameters())]
+    whole = fedmf.simulate(
+        RUN, tmp_path / "whole", observers=[lambda standing: models.append(standing.parameters())]
     )
     losses = {t: row["loss"] for t, row in whole.metrics.items()}
     target = sorted(losses.values())[1]
@@ -135,7 +135,7 @@ def test_an_early_stop_is_a_function_of_the_released_values(tmp_path: Path) -> N
     assert result.statement.to_dict()["epsilon_planned"] == whole.statement.to_dict()["epsilon_planned"]
     again = stopped_by(TargetReached("loss", target), tmp_path / "run")
     assert (again.stopped, rounds_on_record(tmp_path / "run")) == (result.stopped, at)
-    assert torch.equal(RUN.simulate(tmp_path / "run").parameters, whole.parameters)
+    assert torch.equal(fedmf.simulate(RUN, tmp_path / "run").parameters, whole.parameters)
     assert stopped_by(NoProgress("accuracy", 1, gain=1.0), tmp_path / "no").stopped.startswith(
         "stopped after round 3 of 12: accuracy was not above "
     )
@@ -172,10 +172,10 @@ def test_tensorboard_shows_every_evaluated_round_once(tmp_path: Path) -> None:
 
     board = TensorBoard(tmp_path / "events")
     with pytest.raises(ObserverError):
-        RUN.simulate(tmp_path / "run", observers=[board, failing_at(6)])
+        fedmf.simulate(RUN, tmp_path / "run", observers=[board, failing_at(6)])
     command = ["simulate", "--resume", str(tmp_path / "run"), "--tensorboard", str(tmp_path / "events")]
     assert command_line(command) == 0
-    result = RUN.simulate(tmp_path / "run")
+    result = fedmf.simulate(RUN, tmp_path / "run")
     shown = EventAccumulator(str(tmp_path / "events")).Reload()
     assert {*shown.Tags()["scalars"]} == {"loss", "accuracy", "epsilon"}
     for name in ("loss", "epsilon"):
@@ -209,6 +209,6 @@ def test_what_holds_something_open_is_closed(tmp_path: Path) -> None:
             yield lambda standing: log.append(f"round {standing.rounds}")
             log.append("closed")
 
-    with RUN.start(tmp_path / "run") as session, observed(session, [Lasting()]) as show:
+    with fedmf.start(RUN, tmp_path / "run") as session, observed(session, [Lasting()]) as show:
         show()
     assert log == ["open", "round 0", "round 0", "closed"]

@@ -11,6 +11,7 @@ import pytest
 import torch
 from support.small_runs import linear_task, run_small, small_run
 
+import fedmf
 from fedmf.accounting import certified_sigma
 from fedmf.factorization import build, stated_sensitivity
 from fedmf.optim import (
@@ -95,7 +96,7 @@ def test_the_matrix_is_made_for_the_workload(keys: dict[str, object], expected: 
     assert run.workload.name == expected
     part = run.participation
     wanted = build("banded-toeplitz", part, parse_workload(expected, 12)).factorization
-    plan = run.plan()
+    plan = fedmf.plan(run)
     np.testing.assert_allclose(plan.mechanism.factorization.materialize(), wanted.materialize(), rtol=1e-9)
 
 

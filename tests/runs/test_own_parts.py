@@ -94,31 +94,32 @@ def check_records(path: Path) -> None:
 
 def test_resumed_bit_for_bit_and_only_with_the_same_parts(example: ModuleType, tmp_path: Path) -> None:
     run = dataclasses.replace(example.run, privacy=fedmf.UserLevel(noise_seed=3))
-    whole = run.simulate(tmp_path / "whole")
+    whole = fedmf.simulate(run, tmp_path / "whole")
 
     def stop(standing: Standing) -> None:
         if standing.rounds == 21:
             raise RuntimeError("enough")
 
     with pytest.raises(ObserverError, match=r"stop raised after round 21 of 60 \(RuntimeError: enough\)"):
-        run.simulate(tmp_path / "stopped", observers=[stop])
+        fedmf.simulate(run, tmp_path / "stopped", observers=[stop])
     assert released(tmp_path / "stopped") == 21
-    with pytest.raises(ConfigError, match=r"task was given as an object .*Linear.*Run\.load\(path, task="):
-        fedmf.Run.load(tmp_path / "stopped")
+    with pytest.raises(ConfigError, match=r"task was given as an object .*Linear.*fedmf\.load\(path, task="):
+        fedmf.load(tmp_path / "stopped")
     with pytest.raises(ConfigError, match=r"optimizer was given as an object \(own_parts\.SignMomentum\)"):
-        fedmf.Run.load(tmp_path / "stopped", task=example.ink())
+        fedmf.load(tmp_path / "stopped", task=example.ink())
     other = dataclasses.replace(run, optimizer=fedmf.Sgd())
     with pytest.raises(ConfigError, match="optimizer"):
-        other.resume(tmp_path / "stopped")
+        fedmf.resume(other, tmp_path / "stopped")
     smaller = dataclasses.replace(run, mechanism=Toeplitz([1.0, 0.5], 60))
     with pytest.raises(ConfigError, match=r"its mechanism\.choice\.factorization\.coefficients is"):
-        smaller.resume(tmp_path / "stopped")
+        fedmf.resume(smaller, tmp_path / "stopped")
     renamed = dataclasses.replace(example.ink().dataset, user_ids=[f"x{u}" for u in range(120)])
     with pytest.raises(ConfigError, match=r"task must be the one that the run was .* its fingerprint"):
-        dataclasses.replace(run, task=dataclasses.replace(example.ink(), dataset=renamed)).resume(
-            tmp_path / "stopped"
+        fedmf.resume(
+            dataclasses.replace(run, task=dataclasses.replace(example.ink(), dataset=renamed)),
+            tmp_path / "stopped",
         )
-    again = run.simulate(tmp_path / "stopped")
+    again = fedmf.simulate(run, tmp_path / "stopped")
     assert torch.equal(again.parameters, whole.parameters)
     assert again.metrics == whole.metrics
     assert again.statement.to_dict() == whole.statement.to_dict()
@@ -135,7 +136,7 @@ class Dishonest(Toeplitz):
 
 
 def test_what_an_object_says_of_its_sensitivity_is_not_trusted(example: ModuleType) -> None:
-    honest = dataclasses.replace(example.run, mechanism=Toeplitz([1.0, 0.5, 0.25], 60)).plan()
-    claimed = dataclasses.replace(example.run, mechanism=Dishonest([1.0, 0.5, 0.25], 60)).plan()
+    honest = fedmf.plan(dataclasses.replace(example.run, mechanism=Toeplitz([1.0, 0.5, 0.25], 60)))
+    claimed = fedmf.plan(dataclasses.replace(example.run, mechanism=Dishonest([1.0, 0.5, 0.25], 60)))
     assert claimed.sensitivity == honest.sensitivity
     assert claimed.noise_std == honest.noise_std

@@ -12,6 +12,7 @@ import torch
 from support.small_runs import linear_task, small_run
 from torch import Tensor
 
+import fedmf
 from fedmf.errors import LedgerError
 from fedmf.optim import RoundRelease
 
@@ -52,10 +53,10 @@ def test_a_round_whose_commit_failed_leaves_nothing_behind(
     def failing(*_: object) -> None:
         raise LedgerError("disk full")
 
-    with run.start(tmp_path / "clean") as clean:
+    with fedmf.start(run, tmp_path / "clean") as clean:
         clean.server.release(clean.server.new_sum(), [])
         expected = clean.server.release(clean.server.new_sum(), [])
-    with run.start(tmp_path / "failed") as session:
+    with fedmf.start(run, tmp_path / "failed") as session:
         session.server.release(session.server.new_sum(), [])
         before = session.server.parameters.clone()
         total = session.server.new_sum()
@@ -69,7 +70,7 @@ def test_a_round_whose_commit_failed_leaves_nothing_behind(
         assert session.server.t == 1
         with pytest.raises(LedgerError, match=r"round 2 failed \(disk full\); .* releases nothing more"):
             session.server.release(session.server.new_sum(), [])
-    with run.resume(tmp_path / "failed") as session:
+    with fedmf.resume(run, tmp_path / "failed") as session:
         assert torch.equal(session.server.parameters, before)
         assert torch.equal(session.server.release(session.server.new_sum(), []), expected)
 
@@ -88,7 +89,7 @@ def test_what_no_model_can_be_is_refused_and_nothing_is_released(
     result: Any, message: str, tmp_path: Path
 ) -> None:
     run = replace(small_run(linear_task(24, DIMENSION)), optimizer=Returning(result))
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         with pytest.raises(ValueError, match=message):
             session.server.release(session.server.new_sum(), [])
         assert session.server.t == 0

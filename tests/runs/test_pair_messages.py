@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import client_for, linear_task, run_small, tampering
 
+import fedmf
 from fedmf.errors import ConfigError
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
@@ -96,10 +97,10 @@ def test_a_resumed_run_releases_the_same_bits(form: str, tmp_path: Path) -> None
     whole, halves = (RecordedPair(BLOCKS, form) for _ in range(2))  # type: ignore[arg-type]
     final = run_small(tmp_path / "whole", pair_run(whole, TASK, **keys))
     run = pair_run(halves, TASK, **keys)
-    with run.start(tmp_path / "halves") as session:
+    with fedmf.start(run, tmp_path / "halves") as session:
         session.plan.__dict__["allowed_rounds"] = 5
         run_on_grid(session, InProcessGrid(client_for(session)))
-    with run.resume(tmp_path / "halves") as session:
+    with fedmf.resume(run, tmp_path / "halves") as session:
         assert session.server.t == 5
         run_on_grid(session, InProcessGrid(client_for(session)))
         again = session.server.parameters.numpy()
@@ -116,8 +117,8 @@ def test_a_run_is_resumed_with_its_own_second_moment_only(form: str, tmp_path: P
     for moment, other in ((BlockEnergies([15, 15]), form), (BLOCKS, *(set(FORMS) - {form}))):
         changed = replace(run, optimizer=RecordedPair(moment, other))  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="optimizer must be the one that the run was started with"):
-            changed.resume(tmp_path / "run")
-    with run.resume(tmp_path / "run") as session:
+            fedmf.resume(changed, tmp_path / "run")
+    with fedmf.resume(run, tmp_path / "run") as session:
         assert session.server.t == 12
 
 
@@ -129,7 +130,7 @@ def test_budgets_of_single_users_and_of_the_run_count_both_streams(tmp_path: Pat
     keys = {"second_workload": "exponential:0.5", "second_moment_importance": 5.0}
     run = pair_run(optimizer, TASK, **keys, user_budgets=str(table))
     run_small(tmp_path / "run", run)
-    plan = run.plan()
+    plan = fedmf.plan(run)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
         joined = [t for t, user in ledger.participations() if user == "u000"]
         others = [t for t, user in ledger.participations() if user == "u001"]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import small_run
 
+import fedmf
 from fedmf.accounting import PairRelease, SecondStream
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.factorization.matrices.toeplitz import Toeplitz
@@ -225,7 +226,7 @@ def test_other_features_or_noise_than_planned_are_refused() -> None:
         other = RecordedPair(moment, form)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"second moment \(of the optimizer\) must be the planned one"):
             released(plan, other, [np.zeros((1, 2))])
-    alone = small_run(**KEYS).plan()
+    alone = fedmf.plan(small_run(**KEYS))
     with pytest.raises(ValueError, match=r"planned one \(none\)"):
         released(alone, RecordedPair(DiagonalMoment(2)), [np.zeros((1, 2))])
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.small_runs import small_run
 
+import fedmf
 from fedmf.factorization import Toeplitz
 from fedmf.runs import NoiseMechanism, Run
 from fedmf.statements import Plan
@@ -41,7 +42,7 @@ def epsilon_by_enumeration(run: Run, plan: Plan, released: int) -> float:
 @pytest.mark.parametrize("keys", KEYS, ids=lambda keys: keys["mechanism"])
 def test_epsilon_so_far_is_that_of_the_leading_block(keys: dict) -> None:
     run = small_run(**keys)
-    plan = run.plan()
+    plan = fedmf.plan(run)
     assert plan.epsilon_after(0) == 0.0
     for released in range(1, run.cohorts.rounds + 1):
         expected = epsilon_by_enumeration(run, plan, released)
@@ -50,7 +51,7 @@ def test_epsilon_so_far_is_that_of_the_leading_block(keys: dict) -> None:
 
 
 def test_without_privacy_nothing_is_promised() -> None:
-    plan = small_run(mechanism="identity", private=False).plan()
+    plan = fedmf.plan(small_run(mechanism="identity", private=False))
     assert plan.noise_std == 0
     assert plan.epsilon_after(1) == math.inf
 
@@ -58,7 +59,7 @@ def test_without_privacy_nothing_is_promised() -> None:
 @pytest.mark.parametrize("keys", KEYS, ids=lambda keys: keys["mechanism"])
 def test_a_plan_survives_the_ledgers_header_bit_for_bit(keys: dict) -> None:
     run = small_run(**keys)
-    plan = run.plan()
+    plan = fedmf.plan(run)
     again = Plan.from_dict(plan.privacy, plan.cohorts, json.loads(json.dumps(plan.to_dict())))
     assert again.to_dict() == plan.to_dict()
     assert again.noise_std == plan.noise_std

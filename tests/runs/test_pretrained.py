@@ -8,6 +8,7 @@ import pytest
 import torch
 from support.small_runs import small_run
 
+import fedmf
 from fedmf import load_model
 from fedmf.errors import ConfigError
 from fedmf.models import Mlp
@@ -37,7 +38,7 @@ def run() -> Run:
 def test_training_starts_from_the_file(suffix: str, run: Run, tmp_path: Path) -> None:
     file, tensors = tmp_path / f"model.{suffix}", state(run)
     write_tensors(file, tensors, {})
-    with starting(run, file).start(tmp_path / "run") as session:
+    with fedmf.start(starting(run, file), tmp_path / "run") as session:
         expected = torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
         assert torch.equal(session.server.parameters, expected)
         declared = {entry["name"]: entry for entry in session.statement().to_dict()["public_inputs"]}
@@ -46,31 +47,31 @@ def test_training_starts_from_the_file(suffix: str, run: Run, tmp_path: Path) ->
 
 
 def test_a_run_goes_on_from_the_model_that_another_one_released(run: Run, tmp_path: Path) -> None:
-    run.simulate(tmp_path / "first")
+    fedmf.simulate(run, tmp_path / "first")
     write_tensors(tmp_path / "first.safetensors", load_model(tmp_path / "first"), {})
     second = starting(run, tmp_path / "first.safetensors")
-    released = second.simulate(tmp_path / "second").parameters
+    released = fedmf.simulate(second, tmp_path / "second").parameters
     module = run.task_source.build().model.module
     module.load_state_dict(load_model(tmp_path / "second"))
     assert torch.equal(torch.cat([p.detach().reshape(-1) for p in module.parameters()]), released)
-    assert not torch.equal(released, run.simulate(tmp_path / "other").parameters)
+    assert not torch.equal(released, fedmf.simulate(run, tmp_path / "other").parameters)
 
 
 def test_only_a_run_that_released_nothing_reads_the_file_again(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "model.pt"
     write_tensors(file, state(run), {})
     begun = starting(run, file)
-    begun.start(tmp_path / "run").directory.close()
+    fedmf.start(begun, tmp_path / "run").directory.close()
     file.unlink()
     write_tensors(file, state(run, 0.25), {})
     with pytest.raises(ConfigError, match="must be what the run began with; its content is another"):
-        begun.resume(tmp_path / "run")
+        fedmf.resume(begun, tmp_path / "run")
     file.unlink()
     write_tensors(file, state(run), {})
-    with begun.resume(tmp_path / "run") as session:
+    with fedmf.resume(begun, tmp_path / "run") as session:
         session.server.release(session.server.new_sum(), [])
     file.unlink()
-    with begun.resume(tmp_path / "run") as session:
+    with fedmf.resume(begun, tmp_path / "run") as session:
         assert session.server.t == 1
     assert load_model(tmp_path / "run")
 
@@ -89,13 +90,13 @@ def test_files_that_do_not_suit_are_refused_in_one_line_and_leave_nothing(run: R
         file = tmp_path / f"{label}.safetensors"
         write_tensors(file, content, {})
         with pytest.raises(ConfigError, match=message):
-            starting(run, file).start(tmp_path / label)
+            fedmf.start(starting(run, file), tmp_path / label)
         assert not (tmp_path / label).exists(), label
     with pytest.raises(ConfigError, match="cannot read"):
-        starting(run, tmp_path / "nowhere.pt").start(tmp_path / "nowhere")
+        fedmf.start(starting(run, tmp_path / "nowhere.pt"), tmp_path / "nowhere")
     (tmp_path / "damaged.pt").write_bytes(b"no archive")
     with pytest.raises(ConfigError, match=r"damaged\.pt is no file of tensors"):
-        starting(run, tmp_path / "damaged.pt").start(tmp_path / "damaged")
+        fedmf.start(starting(run, tmp_path / "damaged.pt"), tmp_path / "damaged")
 
 
 DTYPES = [

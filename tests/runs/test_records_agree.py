@@ -13,6 +13,7 @@ import pytest
 from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import linear_task
 
+import fedmf
 from fedmf import Run
 from fedmf.accounting import NoPrivacy, UserLevel, at_least
 from fedmf.cohorts import CyclicCohorts, MinSeparatedCohorts, RandomCohorts
@@ -61,7 +62,7 @@ RUNS = {
 
 def recorded(path: Path, run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
     """Tables and statement of a run that released three rounds, from their files."""
-    with run.start(path) as session:
+    with fedmf.start(run, path) as session:
         for _ in range(3):
             session.server.release(session.server.new_sum(), [])
         session.write_reports()
@@ -119,16 +120,16 @@ def test_the_records_alone_give_the_same_run_and_statement(tmp_path: Path, run: 
     _, statement = recorded(path, run)
     assert account(path).to_dict() == statement
     task, optimizer = run.given_objects
-    assert Run.load(path, task, optimizer).difference(run) is None
+    assert fedmf.load(path, task, optimizer).difference(run) is None
     before = read_header(path).to_dict()
-    with run.resume(path) as session:
+    with fedmf.resume(run, path) as session:
         assert session.directory.header.to_dict() == before
         assert session.run.to_dict() == run.to_dict()
         assert session.statement().to_dict() == statement
     given = [part for part in (task, optimizer) if part is not None]
     if given:
         with pytest.raises(ConfigError, match=r"was given as an object \(.*\): pass the same one again"):
-            Run.load(path)
+            fedmf.load(path)
         with pytest.raises(ConfigError, match=r"^\[task\] was given as an object \(.*\), which no con"):
             load_run(path / CONFIG)
     else:

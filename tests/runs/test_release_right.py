@@ -20,6 +20,7 @@ from support.ledgers import tails
 from support.small_runs import client_for, linear_task, small_run
 from support.wrapped_apps import DIMENSION, ROSTER, ROUNDS, USERS, model, private, saying
 
+import fedmf
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.flower import InProcessGrid, UsersSayWho
 from fedmf.flower.simulation import run_on_grid
@@ -62,7 +63,7 @@ def release(session: Session, first: float, by: Callable[..., Any] | None = None
 def test_no_row_of_noise_is_around_two_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The attack: another sum after a flush that failed. Nothing is released; the first is adopted."""
     run = small_run(linear_task(24, 30), noise_seed=-1)
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         release(session, 0.1)
         with failing_flush(monkeypatch, 0), pytest.raises(LedgerError, match=LINE) as failed:
             release(session, 0.1)
@@ -71,18 +72,18 @@ def test_no_row_of_noise_is_around_two_sums(tmp_path: Path, monkeypatch: pytest.
         assert str(repeated.value) == str(failed.value)
         assert "round 2 failed" in str(failed.value)
         assert session.statement().to_dict()["rounds_released"] == 2
-    with run.resume(tmp_path / "run") as session:
+    with fedmf.resume(run, tmp_path / "run") as session:
         assert session.server.t == 2
         adopted = session.server.parameters.clone()
         release(session, 0.1)
-    with run.resume(tmp_path / "run") as session:
+    with fedmf.resume(run, tmp_path / "run") as session:
         assert session.server.t == 3
         assert not torch.equal(session.server.parameters, adopted)
     assert account(tmp_path / "run").to_dict()["rounds_released"] == 3
 
 
 def test_what_can_be_refused_costs_nothing(tmp_path: Path) -> None:
-    with small_run(linear_task(24, 30), noise_seed=-1).start(tmp_path / "run") as session:
+    with fedmf.start(small_run(linear_task(24, 30), noise_seed=-1), tmp_path / "run") as session:
         server = session.server
         for users in (["u000", "u000"], ["u000"]):
             total = server.new_sum()
@@ -96,7 +97,7 @@ def test_an_exception_after_the_noise_was_seen_is_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rule of the user's own has seen the noisy mean: the same row must not get another sum."""
-    with small_run(linear_task(24, 30), noise_seed=-1).start(tmp_path / "run") as session:
+    with fedmf.start(small_run(linear_task(24, 30), noise_seed=-1), tmp_path / "run") as session:
         with monkeypatch.context() as patched:
 
             def interrupted(*_: Any) -> None:
@@ -122,7 +123,7 @@ def test_an_interruption_as_a_commit_begins_leaves_one_sum_a_row(
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         server = session.server
         with monkeypatch.context() as patched:
             if when == "row":
@@ -148,7 +149,7 @@ def test_a_commit_that_gets_no_thread_is_done_at_once(
     def none_left(*_: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    with small_run(linear_task(24, 30), noise_seed=-1).start(tmp_path / "run") as session:
+    with fedmf.start(small_run(linear_task(24, 30), noise_seed=-1), tmp_path / "run") as session:
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", none_left)
             release(session, 0.1, session.server.begin_release)
@@ -159,14 +160,14 @@ def test_a_commit_that_gets_no_thread_is_done_at_once(
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_second_start_raises_the_same_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = small_run(noise_seed=-1)
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         client = client_for(session)
         with failing_flush(monkeypatch, 5), pytest.raises(LedgerError, match=LINE) as failed:
             run_on_grid(session, InProcessGrid(client))
         with pytest.raises(LedgerError) as repeated:
             run_on_grid(session, InProcessGrid(client))
         assert str(repeated.value) == str(failed.value)
-    with run.resume(tmp_path / "run") as session:
+    with fedmf.resume(run, tmp_path / "run") as session:
         run_on_grid(session, InProcessGrid(client_for(session)))
         assert session.server.t == session.server.horizon
 
@@ -191,7 +192,7 @@ def test_a_second_start_of_a_wrapper_too(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_rounds_and_evaluations_share_one_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = judged_run(noise_seed=-1, evaluate_every=5)
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         client = client_for(session)
         with (
             failing_flush(monkeypatch, 2, "evaluation.sqlite"),  # a file is begun, evaluations 1 and 2
@@ -204,7 +205,7 @@ def test_rounds_and_evaluations_share_one_right(tmp_path: Path, monkeypatch: pyt
             evaluator.release(1, evaluator.new_sum(), [])
         with pytest.raises(LedgerError, match=LINE):
             release(session, 0.1)
-    with run.resume(tmp_path / "run") as session:
+    with fedmf.resume(run, tmp_path / "run") as session:
         assert session.evaluator is not None
         assert session.evaluator.released == 2  # adopted
         run_on_grid(session, InProcessGrid(client_for(session)))

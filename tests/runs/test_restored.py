@@ -14,6 +14,7 @@ from support.continuations import covariance, furthest, released_rows
 from support.directories import PLAN, create
 from support.small_runs import client_for, small_run
 
+import fedmf
 from fedmf.accounting import UserLevel, gaussian_epsilon
 from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError
@@ -167,10 +168,10 @@ def test_simulate_goes_on_from_a_backup(tmp_path: Path, capsys: pytest.CaptureFi
         with pytest.raises(KeyboardInterrupt):
             run_on_grid(session, grid, count)
 
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         stop_after(session, 1)
     shutil.copytree(tmp_path / "run", tmp_path / "backup")
-    with run.resume(tmp_path / "run") as session:
+    with fedmf.resume(run, tmp_path / "run") as session:
         stop_after(session, 3)
         before = session.metrics[3]["epsilon"]
     resumed = ["simulate", "--resume", str(tmp_path / "backup")]
@@ -187,7 +188,7 @@ def test_simulate_goes_on_from_a_backup(tmp_path: Path, capsys: pytest.CaptureFi
     assert epsilons[1] > before
     assert epsilons[2] == pytest.approx(statement.planned.epsilon, rel=1e-6)
     roster = session.task.dataset.user_ids
-    with run.resume(tmp_path / "backup") as session:
+    with fedmf.resume(run, tmp_path / "backup") as session:
         schedule = session.cohort_schedule()
         cohorts = [[str(roster[int(user)]) for user in schedule.cohort(t)] for t in (1, 2)]
     assert lost["planned"] == cohorts
@@ -205,9 +206,9 @@ def test_changed_data_are_told_to_the_operator_alone(
         total = session.server.new_sum()
         session.server.release(total, [])
 
-    with run.start(path) as session:
+    with fedmf.start(run, path) as session:
         one_round(session)
-    with run.resume(path) as session:
+    with fedmf.resume(run, path) as session:
         one_round(session)
     assert (path / "failures.jsonl").read_text() == ""
     with pytest.MonkeyPatch.context() as other:
@@ -216,7 +217,7 @@ def test_changed_data_are_told_to_the_operator_alone(
             type(session.task.dataset), "sizes", lambda self, users: sizes(self, users) + (users == 3)
         )
         capfd.readouterr()
-        with run.resume(path) as session:
+        with fedmf.resume(run, path) as session:
             one_round(session)
     (line,) = (path / "failures.jsonl").read_text().splitlines()
     assert json.loads(line) == {"round": 3, "notice": DATA_CHANGED}

@@ -96,7 +96,7 @@ def test_real_users_are_not_looked_at() -> None:
 
 def test_a_check_neither_moves_the_run_nor_a_generator(tmp_path: Path) -> None:
     run = small_run(mechanism="bisr", bands=2)
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         state = torch.random.get_rng_state()
         check = LocalCheck(session)
         assert check.look() is None
@@ -110,7 +110,7 @@ def test_a_check_neither_moves_the_run_nor_a_generator(tmp_path: Path) -> None:
 def test_python_runs_log_it_first_and_last(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = small_run(mechanism="identity", local_learning_rate=1000.0, local_epochs=3)
     with caplog.at_level(logging.WARNING, "fedmf"):
-        run.simulate(tmp_path / "run")
+        fedmf.simulate(run, tmp_path / "run")
     said = [record.getMessage() for record in caplog.records]
     assert [text.partition(":")[0] for text in said] == [
         "local training diverges after round 0",
@@ -125,7 +125,7 @@ def test_delta_above_one_over_users_is_told(tmp_path: Path, caplog: pytest.LogCa
         asked = dataclasses.replace(run, privacy=fedmf.UserLevel(delta=delta))
         with caplog.at_level(logging.WARNING, "fedmf"):
             dry_run(asked)
-            asked.start(tmp_path / str(delta)).directory.close()
+            fedmf.start(asked, tmp_path / str(delta)).directory.close()
         lines = [record.getMessage() for record in caplog.records if "1/N" in record.getMessage()]
         assert len(lines) == 2 * told
         assert all("at most 1/N for N=24 users; got 0.05" in line for line in lines)

@@ -14,6 +14,7 @@ from support.headers import FACTORIZATION, make_header, record
 from support.ledgers import KEY
 from support.small_runs import small_run
 
+import fedmf
 from fedmf.accounting import LostRounds, PairRelease, SecondStream, Verdict
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
@@ -80,7 +81,7 @@ def test_statements_of_every_kind_of_plan_follow_from_their_evidence(kind: str) 
 def test_a_weaker_mechanism_that_is_consistent_is_stated_as_it_is(tmp_path: Path) -> None:
     """Less noise in the evidence is found by the calibration, a larger stated sensitivity by the factors."""
     run = small_run(users=8, cohort_size=2, rounds=8, epsilon=3.0, noise_seed=-1)
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         header = session.directory.header
     document = json.loads(as_json(public_statement(planned_statement(header, 0))))
     recompute(document)

@@ -52,7 +52,7 @@ def test_every_kind_of_task_is_trained_with_the_default_engine(
 ) -> None:
     task = task_of_kind(kind, [5, 9, 3, 7, 8, 4])
     run = run_of_task(task)
-    result = run.simulate(tmp_path / "run")
+    result = fedmf.simulate(run, tmp_path / "run")
     assert result.metrics[ROUNDS]["loss"] < result.metrics[0]["loss"]
     names = [metric.name for metric in task.metrics]
     table = pd.read_parquet(tmp_path / "run/metrics.parquet")
@@ -60,9 +60,9 @@ def test_every_kind_of_task_is_trained_with_the_default_engine(
     assert table[["loss", *names]].notna().all(axis=None)
     assert result.statement.to_dict()["rounds_released"] == ROUNDS
     assert (tmp_path / "run/learning-curve.png").stat().st_size > 5000
-    again = fedmf.Run.load(tmp_path / "run", task=task)
+    again = fedmf.load(tmp_path / "run", task=task)
     assert again.difference(run) is None
-    grouped = replace(run, local=replace(run.local, engine="loop")).simulate(tmp_path / "loop")
+    grouped = fedmf.simulate(replace(run, local=replace(run.local, engine="loop")), tmp_path / "loop")
     torch.testing.assert_close(grouped.parameters, result.parameters, rtol=1e-3, atol=1e-4)
 
 
@@ -73,7 +73,7 @@ def test_a_broken_task_leaves_nothing(broken: str, engine: str, tmp_path: Path) 
     task = make()
     run = run_of_task(task, engine)
     with pytest.raises(ConfigError) as refusal:
-        run.start(tmp_path / "run")
+        fedmf.start(run, tmp_path / "run")
     message = str(refusal.value)
     assert "\n" not in message
     assert all(part in message for part in parts), message
@@ -85,8 +85,8 @@ def test_a_task_that_one_engine_cannot_train_is_refused_for_that_engine_alone(tm
 
     task = with_model(Scaled(branching))
     with pytest.raises(ConfigError, match=r"engine 'vectorised'; got .*data-dependent|torch\.func"):
-        run_of_task(task, "vectorised").start(tmp_path / "no")
+        fedmf.start(run_of_task(task, "vectorised"), tmp_path / "no")
     assert list(tmp_path.iterdir()) == []
     for engine in ("auto", "loop"):
-        result = run_of_task(task, engine).simulate(tmp_path / engine)
+        result = fedmf.simulate(run_of_task(task, engine), tmp_path / engine)
         assert len(result.metrics) == ROUNDS + 1

@@ -12,6 +12,7 @@ import pytest
 from support.command_line import one_line
 from support.small_runs import small_run
 
+import fedmf
 from fedmf.accounting import gaussian_delta
 from fedmf.cli.app import run as command
 from fedmf.noise import NoiseKey
@@ -145,7 +146,7 @@ def test_a_statement_before_round_0_commits_to_plan_and_key(tmp_path: Path) -> N
         publish_statement(tmp_path / name, made)
         return tmp_path / name / "statement.json"
 
-    with run.start(tmp_path / "run"):
+    with fedmf.start(run, tmp_path / "run"):
         pass
     early = Path(shutil.copytree(tmp_path / "run", tmp_path / "early"))
     before = published(tmp_path / "run", "before")
@@ -154,7 +155,7 @@ def test_a_statement_before_round_0_commits_to_plan_and_key(tmp_path: Path) -> N
         patched.setattr(NoiseKey, "commitment", property(lambda _: "0" * 64))
         with pytest.raises(StatementRefused, match="is not the one that the run committed to before round 0"):
             verify_statement(before, None, tmp_path / "run")
-    run.simulate(tmp_path / "run")
+    fedmf.simulate(run, tmp_path / "run")
     after = published(tmp_path / "run", "after")
     found = verify_statement(after, key.public_key, tmp_path / "run", before)
     assert any("before any release" in text for text in found.verified)
@@ -175,7 +176,7 @@ def test_a_statement_before_round_0_commits_to_plan_and_key(tmp_path: Path) -> N
             verify_statement(one, None, None, other)
     with pytest.raises(StatementRefused, match=f"^{tmp_path} is not a run directory"):  # not "damaged"
         verify_statement(after, None, tmp_path)
-    run.simulate(tmp_path / "other")  # the same plan with another noise key
+    fedmf.simulate(run, tmp_path / "other")  # the same plan with another noise key
     other = published(tmp_path / "other", "other-statement")
     with pytest.raises(StatementRefused, match=r"another plan or noise key: key_fingerprint"):
         verify_statement(other, None, None, before)

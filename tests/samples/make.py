@@ -72,6 +72,7 @@ STREAMS: dict[str, list[str]] = {
 
 _RUN = """
 import json, os, sys
+import fedmf
 from fedmf.runs import run_of
 from fedmf.flower import run_in_process
 keys, path, rounds = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -79,7 +80,7 @@ run = run_of(keys)
 def stop(report, row):
     if report.t + 1 == rounds:
         os._exit(9)
-with run.start(path) as session:
+with fedmf.start(run, path) as session:
     run_in_process(session, stop)
 """
 

@@ -128,7 +128,7 @@ def test_a_finished_sweep_goes_on_without_a_run(
     for name, text in noted["files"].items():
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedmf.runs.run.Run.start", lambda *_, **__: pytest.fail("a run was made"))
+    monkeypatch.setattr("fedmf.runs.session.Session.start", lambda *_, **__: pytest.fail("a run was made"))
     table = (folder / noted["table"]).read_text()
     output(capsys, "sweep", "sweep.toml", "--out", str(folder))
     assert (folder / noted["table"]).read_text() == table

@@ -10,6 +10,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
+import fedmf
 from fedmf.accounting import UserLevel
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.parts import QuantileClipping
@@ -56,7 +57,7 @@ def local_clients(run: Run) -> ClientApp:
 
 def same_as_a_run(run: Run, path: Path) -> None:
     """Models agree up to the float32 rounding of what clients send; statements agree in what they promise."""
-    expected = run.simulate(path / "run")
+    expected = fedmf.simulate(run, path / "run")
     strategy = wrapped(run, path / "app")
     grid = InProcessGrid(local_clients(run), nodes=run.task_source.users)
     result = strategy.start(grid=grid, initial_arrays=ArrayRecord(TASK.model.module.state_dict()))

@@ -39,7 +39,7 @@ run = fedmf.Run(
     cohorts=fedmf.CyclicCohorts(rounds=4, size=10),
     privacy=fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=0.3),
 )
-print(run.simulate(tempfile.mkdtemp() + "/run").statement.render_text().splitlines()[0])
+print(fedmf.simulate(run, tempfile.mkdtemp() + "/run").statement.render_text().splitlines()[0])
 """
 
 

@@ -11,6 +11,7 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
+import fedmf
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.runs import PrivateEvaluation, Run, Session
@@ -50,7 +51,7 @@ def carry_out(
     prepare: Callable[[Session], None] = lambda _: None,
 ) -> dict[int, dict[str, Any]]:
     """Start the run or go on with it, to its horizon; its metrics by released rounds."""
-    opened = run.resume(path) if path.exists() else run.start(path)
+    opened = fedmf.resume(run, path) if path.exists() else fedmf.start(run, path)
     with opened as session:
         prepare(session)
         client = answering(client_for(session), evaluate=evaluate)

@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
+import fedmf
 from fedmf.cohorts import CohortSchedule
 from fedmf.data.memory import InMemoryDataset
 from fedmf.flower.client_app import make_client_app
@@ -218,7 +219,7 @@ def run_small(
     on_report: Callable[[RoundReport], None] = lambda _: None,
 ) -> np.ndarray:
     """Run to the horizon on the in-process grid; returns the final model."""
-    with run.start(path) as session:
+    with fedmf.start(run, path) as session:
         grid = InProcessGrid(client(session), nodes=run.execution.workers)
         run_on_grid(session, grid, lambda report, _row: on_report(report))
         return session.server.parameters.numpy().copy()

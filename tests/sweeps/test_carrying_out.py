@@ -19,7 +19,8 @@ import pandas as pd
 import pytest
 from support.sweeps import BASE, VARIANTS, small_sweep
 
-from fedmf.cli.app import run as fedmf
+import fedmf
+from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError
 from fedmf.sweeps import Progress, Sweep, SweepResult, result_table
 
@@ -37,13 +38,13 @@ optimizer.learning-rate = [0.1, 0.4]
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> SweepResult:
-    return small_sweep().carry_out(tmp_path_factory.mktemp("sweep") / "all")
+    return fedmf.carry_out(small_sweep(), tmp_path_factory.mktemp("sweep") / "all")
 
 
 def single(sweep: Sweep, at: int, tuned: dict[str, object], seed: int, place: Path) -> float:
     """Final accuracy of one run, without a sweep."""
     run = sweep.run(sweep.cells[at], tuned, seed)  # type: ignore[arg-type]
-    return run.simulate(place).metrics[run.cohorts.rounds]["accuracy"]
+    return fedmf.simulate(run, place).metrics[run.cohorts.rounds]["accuracy"]
 
 
 def test_values_are_those_of_single_runs(result: SweepResult, tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ def test_a_lower_metric_may_be_better(result: SweepResult, tmp_path: Path) -> No
     """The loss on the same runs: none is repeated, and the smallest mean is chosen."""
     place = Path(shutil.copytree(result.path, tmp_path / "all"))
     before = {file: file.stat().st_mtime_ns for file in (place / "finished").iterdir()}
-    by_loss = small_sweep(metric="loss", compare="ratio").carry_out(place)
+    by_loss = fedmf.carry_out(small_sweep(metric="loss", compare="ratio"), place)
     for found in by_loss.cells:
         assert found.tuned is not None
         best = min(range(2), key=lambda i: found.tuning[i])
@@ -151,12 +152,12 @@ def test_metrics_that_runs_lack_and_directories_of_others_are_refused(
     result: SweepResult, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=r"metric .* must be one of accuracy, loss; got 'perplexity'"):
-        small_sweep(metric="perplexity").carry_out(result.path)
+        fedmf.carry_out(small_sweep(metric="perplexity"), result.path)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="must be new or a sweep's"):
-        small_sweep().carry_out(tmp_path)
+        fedmf.carry_out(small_sweep(), tmp_path)
     with pytest.raises(ConfigError, match=r"processes .* must be a whole number ≥ 1; got 0"):
-        small_sweep().carry_out(tmp_path / "new", processes=0)
+        fedmf.carry_out(small_sweep(), tmp_path / "new", processes=0)
 
 
 def test_runs_that_fail_cost_themselves_alone(tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ def test_runs_that_fail_cost_themselves_alone(tmp_path: Path) -> None:
         seeds=(1, 2, 3),
         variants={how: {"task.options": how} for how in ("fine", "raise", "die")},
     )
-    found = sweep.carry_out(tmp_path / "out", observer=observe)
+    found = fedmf.carry_out(sweep, tmp_path / "out", observer=observe)
     fine, *broken = found.cells
     assert [*fine.values] == [1, 2, 3]
     assert len(lines) == len(found.failures) == 2
@@ -199,7 +200,7 @@ def test_a_cell_of_which_every_candidate_fails_is_said(tmp_path: Path) -> None:
         tuned={"optimizer.learning-rate": (0.1, 0.2)},
         tuning_seeds=(2,),
     )
-    found = sweep.carry_out(tmp_path / "out")
+    found = fedmf.carry_out(sweep, tmp_path / "out")
     assert found.cells[0].tuned is None
     assert math.isnan(found.interval(found.cells[0]).estimate)
     assert found.warnings == ("raise: nothing chosen, since every candidate has a failed run",)
@@ -262,7 +263,7 @@ def in_the_middle(folder: Path) -> bool:
 def carried_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """The command again, or for the first time, to its end."""
     monkeypatch.chdir(folder)
-    assert fedmf(["sweep", "sweep.toml", "--out", "out"]) == 0
+    assert command(["sweep", "sweep.toml", "--out", "out"]) == 0
     return json.loads((folder / "out/results.json").read_text())
 
 

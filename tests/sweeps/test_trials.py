@@ -23,7 +23,7 @@ from fedmf.accounting import (
 )
 from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError
-from fedmf.sweeps import TrialSweep, load_sweep
+from fedmf.sweeps import TrialSweep, carry_out_trials, load_sweep
 from fedmf.sweeps.one_run import carry_out_run
 
 RATES = (0.1, 0.4, 0.8)
@@ -90,7 +90,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_the_best_is_released_and_nothing_tells_how_many_there_were(drawn: list[int], tmp_path: Path) -> None:
     sweep = small()
     assert sweep.trials.number(int(0.6 * 2**256)) == len(drawn)
-    kept = sweep.carry_out(tmp_path / "kept", keep_runs=True)
+    kept = carry_out_trials(sweep, tmp_path / "kept", keep_runs=True)
     runs = {file.stem: json.loads(file.read_text()) for file in (tmp_path / "kept/finished").iterdir()}
     assert len(runs) == 3
     keys = {entry["statement"]["noise_key"] for entry in runs.values()}
@@ -104,7 +104,7 @@ def test_the_best_is_released_and_nothing_tells_how_many_there_were(drawn: list[
     assert {entry.name for entry in kept.released.iterdir()} == {
         "config.toml", "model.safetensors", "statement.json", "statement.txt",
     }  # fmt: skip
-    again = sweep.carry_out(tmp_path / "kept")  # goes on where it was: takes everything else away
+    again = carry_out_trials(sweep, tmp_path / "kept")  # goes on where it was: takes everything else away
     assert again.statement == kept.statement
     assert [*(tmp_path / "kept/runs").iterdir()] == [*(tmp_path / "kept/finished").iterdir()] == []
     assert json.loads((tmp_path / "kept/trials.secret.json").read_text())["trials"] is None
@@ -112,14 +112,14 @@ def test_the_best_is_released_and_nothing_tells_how_many_there_were(drawn: list[
     assert "The best of a secret number of trials: every user has (" in text
     assert all(str(entry) not in json.dumps(kept.statement) for entry in keys)
     with pytest.raises(ConfigError, match="it holds trials of another"):
-        small(trials=PoissonTrials(mean=3.0)).carry_out(tmp_path / "kept")
+        carry_out_trials(small(trials=PoissonTrials(mean=3.0)), tmp_path / "kept")
 
 
 def test_a_trial_that_fails_is_never_the_best(
     drawn: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HereCrew, "broken", RATES[2])
-    found = small().carry_out(tmp_path / "out")
+    found = carry_out_trials(small(), tmp_path / "out")
     assert found.failed == 2
     assert found.statement["chosen"] == {"optimizer.learning-rate": RATES[0]}
 
@@ -127,7 +127,7 @@ def test_a_trial_that_fails_is_never_the_best(
 def test_no_trial_at_all_releases_nothing(drawn: list[int], tmp_path: Path) -> None:
     sweep = small(trials=PoissonTrials(mean=0.1))
     assert sweep.trials.number(int(0.6 * 2**256)) == 0
-    found = sweep.carry_out(tmp_path / "out")
+    found = carry_out_trials(sweep, tmp_path / "out")
     assert (found.statement["chosen"], found.statement["score"]) == (None, None)
     assert "nothing: there was no trial" in (found.released / "statement.txt").read_text()
     assert not (found.released / "model.safetensors").exists()
@@ -190,7 +190,7 @@ def test_what_no_theorem_covers_is_refused(changes: dict[str, Any], message: str
 @pytest.mark.parametrize("metric", ["federated_loss_not_private", "accuracy_not_private"])
 def test_a_score_from_users_own_examples_is_refused(metric: str, drawn: list[int], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"metric .score of the trials. must be private or computed on"):
-        small(metric=metric).carry_out(tmp_path / "out")
+        carry_out_trials(small(metric=metric), tmp_path / "out")
     assert [*(tmp_path / "out/runs").iterdir()] == []
 
 
@@ -215,7 +215,7 @@ def test_a_score_is_refused_where_any_candidate_has_it_from_users_own_examples(
     }
     sweep = small(base=base, tuned={"data.partition": ("iid", "natural")})
     with pytest.raises(ConfigError, match=r"metric .score of the trials. must be private or computed on"):
-        sweep.carry_out(tmp_path / "out")
+        carry_out_trials(sweep, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -225,30 +225,30 @@ def test_a_score_that_some_trial_has_not_is_refused_before_any_of_them(
     changes: dict[str, Any], drawn: list[int], tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=r"metric .of the sweep. must be one of accuracy, loss; got"):
-        small(**{"metric": "accuracy_private", **changes}).carry_out(tmp_path / "out")
+        carry_out_trials(small(**{"metric": "accuracy_private", **changes}), tmp_path / "out")
     assert [*(tmp_path / "out/runs").iterdir()] == []
 
 
 def test_what_was_released_is_released_once(drawn: list[int], tmp_path: Path) -> None:
     """A process killed while it takes the trials away; a statement or a directory that is gone afterwards."""
     sweep, path = small(), tmp_path / "out"
-    first = sweep.carry_out(path, keep_runs=True).statement
+    first = carry_out_trials(sweep, path, keep_runs=True).statement
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(shutil, "rmtree", Killed(2))
         with pytest.raises(KeyboardInterrupt):
-            sweep.carry_out(path)
+            carry_out_trials(sweep, path)
     assert len([*(path / "runs").iterdir()]) == 2
-    assert sweep.carry_out(path).statement == first
+    assert carry_out_trials(sweep, path).statement == first
     assert [*(path / "runs").iterdir()] == [*(path / "finished").iterdir()] == []
     (path / "best/statement.json").write_text("{")
     with pytest.raises(ConfigError, match=r"^statement .* must be as fedmf wrote it"):
-        sweep.carry_out(path)
+        carry_out_trials(sweep, path)
     (path / "best/statement.json").unlink()
     with pytest.raises(ConfigError, match=r"^cannot read statement .*: No such file"):
-        sweep.carry_out(path)
+        carry_out_trials(sweep, path)
     shutil.rmtree(path / "best")
     with pytest.raises(ConfigError, match="must be there, for it was released"):  # not "there was no trial"
-        sweep.carry_out(path)
+        carry_out_trials(sweep, path)
     assert not (path / "best").exists()
 
 

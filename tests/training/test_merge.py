@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from support.small_runs import small_run
 from torch import nn
 
+import fedmf
 from fedmf.data import InMemoryDataset
 from fedmf.errors import UnsoundSumError
 from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment
@@ -302,7 +303,7 @@ def test_a_second_failure_ends_a_run_before_anything_is_released(
     task = run.task_source.build()
     Mistaken(str(task.dataset.user_ids[0]), {"auto", "loop"}).install(monkeypatch)
     with pytest.raises(UnsoundSumError, match="a bug of fedmf"):
-        run.simulate(tmp_path / "run")
+        fedmf.simulate(run, tmp_path / "run")
 
 
 def script() -> ModuleType:

@@ -102,7 +102,7 @@ class TritonKernels:
         table: torch.Tensor,
         *counts: int,
     ) -> None:
-        from fedmf.noise.kernels import gpu_kernels
+        import fedmf.noise.kernels.gpu_kernels as gpu_kernels
 
         if not out.numel():
             return

@@ -8,8 +8,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fedmf.noise.kernels import layout, polynomials
+import fedmf.noise.kernels.polynomials as polynomials
 from fedmf.noise.kernels.gpu_roots import double, quotient, root
+from fedmf.noise.kernels.layout import REFINED_BELOW
 
 BLOCKS = 128
 """Keystream blocks per program, one to a thread: 2,048 elements."""
@@ -22,7 +23,7 @@ SECRET = (*(f"k{i}" for i in range(8)), "tag", "counter", "rows", "reads", "writ
 """Arguments on which Triton may not specialise: their values would reach its cache on disk, or make it
 compile again in every other round."""
 
-_BELOW = tl.constexpr(layout.REFINED_BELOW)
+_BELOW = tl.constexpr(REFINED_BELOW)
 _REFINEMENT = tl.constexpr(0x80000000)
 _S0, _S1, _S2, _S3, _S4, _S5 = map(tl.constexpr, polynomials.SIN)
 _C0, _C1, _C2, _C3, _C4, _C5 = map(tl.constexpr, polynomials.COS)

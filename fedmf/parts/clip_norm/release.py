@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedmf.noise import Domain
-from fedmf.parts.clip_norm.rules import NormCourse
+from fedmf.parts.clip_norm.course import Following, NormCourse
 from fedmf.parts.noised_sum import NoisedSum
 from fedmf.parts.part import LivePart, Stage
 from fedmf.training import SIGNS, FixedPointSum
-
-if TYPE_CHECKING:
-    from fedmf.parts.clip_norm.rules import QuantileClipping
 
 
 class QuantileRelease(LivePart):
@@ -27,13 +24,15 @@ class QuantileRelease(LivePart):
     are the state.
 
     Args:
+        name: of the part.
         rule: which quantile is followed how.
+        own_factor: 1/b.
         stage: of the run.
     """
 
-    def __init__(self, rule: QuantileClipping, stage: Stage) -> None:
-        self.name, self._rule, self._size = rule.name, rule, stage.size
-        self._signs = NoisedSum(SIGNS, stage, rule.own_factor, Domain.CLIPPING)
+    def __init__(self, name: str, rule: Following, own_factor: float, stage: Stage) -> None:
+        self.name, self._rule, self._size = name, rule, stage.size
+        self._signs = NoisedSum(SIGNS, stage, own_factor, Domain.CLIPPING)
         self.state = NormCourse.begun(stage.clip_norm).to_dict()
 
     def after(self, t: int, total: FixedPointSum) -> Mapping[str, Any]:

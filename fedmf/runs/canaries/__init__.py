@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedmf.runs.canaries.checks import check_canaries, check_room
     from fedmf.runs.canaries.finding import CanaryFinding, canary_finding
     from fedmf.runs.canaries.team import CANARY_ROWS, CanaryRows, CanaryTeam, coins_of
 else:
@@ -17,7 +16,5 @@ __all__ = [
     "CanaryRows",
     "CanaryTeam",
     "canary_finding",
-    "check_canaries",
-    "check_room",
     "coins_of",
 ]

@@ -173,7 +173,7 @@ def _refuse_given(dotted: Mapping[str, Any]) -> None:
         if dotted.get(f"{table}.kind") == GIVEN:
             raise ConfigError(
                 f"[{table}] was given as an object ({dotted.get(f'{table}.name')}), which no configuration "
-                "describes. Make the run in Python; Run.load rebuilds it from its directory."
+                "describes. Make the run in Python; fedmf.load rebuilds it from its directory."
             )
 
 

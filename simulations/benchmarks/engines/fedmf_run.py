@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import workload
 
+import fedmf
 from fedmf.accounting.gaussian.calibration import gaussian_epsilon
 from fedmf.data.memory import InMemoryDataset
 from fedmf.flower import RoundReport, run_in_process
@@ -92,7 +93,7 @@ def main() -> None:
     run = described(options.mechanism, options.local_engine, task(options.model))
     with (
         tempfile.TemporaryDirectory() as folder,
-        run.start(Path(folder) / "run", options.device) as session,
+        fedmf.start(run, Path(folder) / "run", options.device) as session,
     ):
         run_in_process(session, note)
     if options.profile:

@@ -22,6 +22,7 @@ import numpy as np
 import workload
 from numpy.typing import NDArray
 
+import fedmf
 import fedmf.flower.asking.asked as asked
 import fedmf.flower.client_app as client_app
 import fedmf.flower.local_run.grid as grid
@@ -112,7 +113,7 @@ def main() -> None:
         ends.append((time.perf_counter(), time.process_time()))
 
     run = fedmf_run.described(options.mechanism, "auto", fedmf_run.task(options.model))
-    with tempfile.TemporaryDirectory() as folder, run.start(Path(folder) / "run", "cpu") as session:
+    with tempfile.TemporaryDirectory() as folder, fedmf.start(run, Path(folder) / "run", "cpu") as session:
         run_in_process(session, note)
     first = workload.WARM_UP
     for part in [name for name, _, _ in PARTS]:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import workload
 
+import fedmf
 from fedmf.accounting.gaussian.calibration import gaussian_epsilon
 from fedmf.data.memory import InMemoryDataset
 from fedmf.flower import RoundReport, run_in_process
@@ -92,7 +93,7 @@ def rounds(run: Run) -> list[float]:
         assert not report.failures
         seconds.append(report.seconds)
 
-    with tempfile.TemporaryDirectory() as folder, run.start(Path(folder) / "run", "cpu") as session:
+    with tempfile.TemporaryDirectory() as folder, fedmf.start(run, Path(folder) / "run", "cpu") as session:
         run_in_process(session, note)
     return seconds
 

@@ -10,6 +10,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
+import fedmf
 from fedmf.flower import CorrelatedNoise, UsersSayWho
 from fedmf.flower.messages import (
     asks_for_roster,
@@ -61,7 +62,7 @@ def own_strategy(judge: Judge, path: Path, rounds: int, draw: Draw) -> None:
             "execution.evaluate-every": 1000, "execution.checkpoint-every": 1000,
         }
     )  # fmt: skip
-    with run.start(path) as session:
+    with fedmf.start(run, path) as session:
         roster, d = list(session.task.dataset.user_ids), session.server.dimension
         place_of = {user: place for place, user in enumerate(roster)}
 

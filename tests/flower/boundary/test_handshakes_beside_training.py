@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from support.small_runs import client_for, linear_task, small_run
 
+import fedmf
 from fedmf.flower import CorrelatedNoise, UsersSayWho, user_id_mod
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
@@ -63,7 +64,7 @@ def test_a_silent_node_of_ours(tmp_path: Path, own_time) -> None:
     run = dataclasses.replace(run, execution=dataclasses.replace(run.execution, handshake_timeout=LIMIT))
     seconds: list[float] = []
     present: list[int] = []
-    with run.start(tmp_path / "run") as session:
+    with fedmf.start(run, tmp_path / "run") as session:
         grid = Holding(client_for(session), nodes=3)
         grid.holds = lambda kind, node: kind == "handshake" and node == 2 and len(seconds) < 4
 

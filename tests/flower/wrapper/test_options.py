@@ -11,6 +11,7 @@ from support.amplified_runs import ACCOUNTANTS, keys
 from support.apps_of_runs import TASK, same_as_a_run, wrapped
 from support.small_runs import small_run
 
+import fedmf
 from fedmf.cohorts import CheckInCohorts
 from fedmf.errors import ConfigError
 from fedmf.flower import CorrelatedNoise
@@ -18,7 +19,6 @@ from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.optim import Adam, ChosenOptimizer, JmeAdam, ServerOptimizer, Sgd
 from fedmf.parts import QuantileClipping
 from fedmf.records import Ledger
-from fedmf.runs import Run
 
 RULES: dict[str, ChosenOptimizer] = {
     "momentum": Sgd(learning_rate=0.5, momentum=0.8),
@@ -39,7 +39,7 @@ def test_a_clip_norm_that_follows_a_quantile_moves_as_in_a_run(unit_steps: bool,
     clipping = QuantileClipping(quantile=0.3, learning_rate=0.6, rounds_per_update=1, unit_steps=unit_steps)
     run = dataclasses.replace(small_run(TASK, mechanism="bisr", epsilon=20.0), clipping=clipping)
     same_as_a_run(run, tmp_path)
-    theirs = Run.load(tmp_path / "run", task=TASK).clipping
+    theirs = fedmf.load(tmp_path / "run", task=TASK).clipping
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as mine:
         expected = {t: row["clip_norm"] for t, row in mine.metrics().items()}
     with Ledger.open(tmp_path / "app" / "ledger.sqlite", read_only=True) as mine:

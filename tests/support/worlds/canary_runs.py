@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+import fedmf
 from fedmf.accounting import LeakageBound, leakage_bound
 from fedmf.audit.canaries import SummedReleases
 from fedmf.data import NumberedUsers
@@ -47,8 +48,8 @@ def audit_canary_runs(
             real = dataclasses.replace(run, task=task, optimizer=optimizer, execution=execution)
             sent: list[SentMessage] = []
             with watched_messages(sent.append):
-                result = real.simulate(Path(folder) / "run")
-            plan = plan or real.plan()
+                result = fedmf.simulate(real, Path(folder) / "run")
+            plan = plan or fedmf.plan(real)
         models = {int(m.group): m.parameters for m in sent if m.kind == "train" and m.parameters is not None}
         released = [models[t].double().numpy() for t in sorted(models)] + [result.parameters.double().numpy()]
         statistic, asked = _statistics(plan, np.array(released), asked_users(sent), users)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import nctdtrinc
 
+import fedmf
 from fedmf.accounting import at_least, at_most
 from fedmf.cohorts import SampledCohorts
 from fedmf.errors import ConfigError
@@ -70,7 +71,7 @@ def hostile_worlds(
         benign = stages.observed(twin, None)
         user = _most_asked(benign)
         fresh = [stages.observed(stages.stage(secrets.randbits(62)), None) for _ in range(runs)]
-        plan = twin.run().plan()
+        plan = fedmf.plan(twin.run())
         for behaviour in behaviours:
             verdict = compare(command, twin, (user, behaviour), benign)
             on_run()
