@@ -18,12 +18,12 @@ from support.small_runs import run_small, small_run
 from support.streams import BUDGET, run_once, sample, write_rows
 
 from fedmf.accounting import gaussian_epsilon, gaussian_sigma
-from fedmf.accounting.composition import ComposedLosses
 from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError
 from fedmf.runs import Session, account, costs_of_run, within_total
 from fedmf.runs.budget import read_budgets
 from fedmf.statements import SampledGaussians, StatedCost, compose
+from fedmf.statements.composed.loss_distribution import ComposedLosses
 from fedmf.streaming import Settings, account_stream, stream_costs
 
 DELTA = 1e-5
