@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from tests.mutants.draw import ROOMS, drawn
-from tests.mutants.mutant import Mutant, keep, kept
+from tests.mutants.mutant import VERDICTS, Mutant, keep, kept
 from tests.support.importers import ROOT, nearest_tests
 
 #: Where the tests of each room are; those of importers come after them.
@@ -35,14 +36,12 @@ FOLDERS = {
     "wrapper": "tests/flower/",
     "streams": "tests/streaming/",
 }
-#: Folders without tests, and what a copy does not need.
-NOT_COPIED = shutil.ignore_patterns(
-    ".git", ".venv", "build", "dist", "outputs", ".pytest_cache", ".hypothesis"
-)
+#: What lies beside the package and a copy does not need.
+NOT_COPIED = frozenset({".git", ".venv", "build", "dist", "outputs", ".pytest_cache", ".hypothesis"})
 #: Files with more than this many imports between them and the fault are not asked.
 FURTHEST = 4
 #: Outcomes after which a mutant is settled; a run that was cut short is tried again.
-SETTLED = ("caught", "survived", "stale", "equivalent")
+SETTLED = ("caught", "survived", "stale", "equivalent", "gone")
 
 
 #: Seconds after which one test counts as hanging, which is a failure: no test alone takes a third of it.
@@ -56,7 +55,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("draw", help="draw the list afresh; reasons for equivalence are kept")
-    commands.add_parser("list", help="show the list")
+    commands.add_parser("list", help="show the list, with its verdicts and how many there are")
+    note = commands.add_parser("note", help="write into the list which file caught what")
+    note.add_argument("results", type=Path, nargs="+", help="of runs, the latest last")
     run = commands.add_parser("run", help="run tests on each mutant")
     run.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many at once")
     run.add_argument(
@@ -77,6 +78,12 @@ def main() -> int:
     if asked.command == "list":
         for mutant in kept():
             print(f"{mutant.name:14} {mutant.file} {mutant.within}: {mutant.operator}: {mutant.change}")
+            print(f"{'':14} {mutant.verdict} {mutant.gone or mutant.equivalent or mutant.caught}".rstrip())
+        found = Counter(mutant.verdict for mutant in kept())
+        print(", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS))
+        return 0
+    if asked.command == "note":
+        _note(asked.results)
         return 0
     signal.signal(signal.SIGTERM, _stop)
     return _run_all(asked)
@@ -92,6 +99,23 @@ def _stop(*_: object) -> None:
 
 def _has_list() -> bool:
     return (Path(__file__).parent / "mutants.json").is_file()
+
+
+def _note(files: Sequence[Path]) -> None:
+    """Keep the latest verdicts; a mutant that these results do not have keeps its own."""
+    lines = [json.loads(line) for path in files for line in path.read_text(encoding="utf-8").splitlines()]
+    by = {
+        line["name"]: _file_of(line["by"]) if line["outcome"] == "caught" else ""
+        for line in lines
+        if "name" in line
+    }
+    keep([mutant.judged(by.get(mutant.name, mutant.caught)) for mutant in kept()])
+
+
+def _file_of(failure: str) -> str:
+    """The file of a test that failed, or of an example; "" where nothing is said of it."""
+    found = re.search(r"(?:tests|fedmf)/[\w/]+\.py", failure)
+    return found[0] if found else ""
 
 
 def _run_all(asked: argparse.Namespace) -> int:
@@ -131,13 +155,18 @@ def _run_all(asked: argparse.Namespace) -> int:
     return _summarise(chosen, results, asked.json)
 
 
+def not_copied(folder: str, names: list[str]) -> set[str]:
+    """For `shutil.copytree`: only at the root, since a folder of the package may be called "outputs" too."""
+    return NOT_COPIED.intersection(names) if Path(folder) == ROOT else set()
+
+
 class _Copies:
     """Copies of the tree, handed out one at a time."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self._free: SimpleQueue[Path] = SimpleQueue()
         for i in range(count):
-            shutil.copytree(ROOT, folder / str(i) / "tree", ignore=NOT_COPIED, symlinks=True)
+            shutil.copytree(ROOT, folder / str(i) / "tree", ignore=not_copied, symlinks=True)
             self._free.put(folder / str(i))
 
     @contextlib.contextmanager
@@ -161,6 +190,8 @@ def _outcome(mutant: Mutant, place: Path, asked: argparse.Namespace, red: list[s
     entry: dict[str, Any] = {"name": mutant.name, "by": "", "seconds": 0.0}
     if mutant.equivalent:
         return {**entry, "outcome": "equivalent", "by": mutant.equivalent}
+    if mutant.gone:
+        return {**entry, "outcome": "gone", "by": mutant.gone}
     path = tree / mutant.file
     source = path.read_text(encoding="utf-8") if path.is_file() else ""
     faulty = mutant.applied(source) if source else None
@@ -202,11 +233,13 @@ def _write(path: Path, text: str) -> None:
 
 
 def _stages(mutant: Mutant, room_only: bool) -> list[list[str]]:
-    """The module's own examples and the room's files; then files of rooms that import it. Nearest first."""
+    """The room's files and the module's own examples; then files of rooms that import it. Nearest first."""
     near = [(distance, test) for distance, test in nearest_tests({mutant.file}) if "/support/" not in test]
     own = [test for _, test in near if test.startswith(FOLDERS[mutant.room])]
     rest = [test for distance, test in near if test not in own and distance <= FURTHEST]
-    return [[mutant.file, *own], *([rest] if rest and not room_only else [])]
+    # Examples last: pytest imports a module that is named first beside its package, where tests that pin a
+    # name of the package by its path do not find it, and fail without any fault.
+    return [[*own, mutant.file], *([rest] if rest and not room_only else [])]
 
 
 def _pytest(
@@ -267,7 +300,9 @@ def _pytest(
 
 
 def _first_failure(output: str) -> str:
+    """The first test that failed; where Python itself ended, the test it was in."""
     lines = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    lines = lines or [line.strip() for line in output.splitlines() if "/tests/" in line and "test_" in line]
     return lines[0][:160] if lines else "\n".join(output.splitlines()[-1:])[:160]
 
 

@@ -12,6 +12,8 @@ from tests.mutants.operators import Fault
 
 LIST = Path(__file__).with_name("mutants.json")
 ROOT = Path(__file__).parents[2]
+#: What the list says of a mutant. One that survives is not kept as such: it gets a test, or a reason.
+VERDICTS = ("caught", "equivalent", "gone", "not judged")
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Mutant:
         after: whole lines with the fault.
         nth: which of equal lines within the function, from 0.
         equivalent: why no test can notice it; "" is a fault that tests must notice.
+        gone: why the package has no such lines any more; "" where it has.
+        caught: the file that noticed it when it was last judged; "" if nothing did, or it was not judged.
     """
 
     name: str
@@ -39,6 +43,8 @@ class Mutant:
     after: str
     nth: int = 0
     equivalent: str = ""
+    gone: str = ""
+    caught: str = ""
 
     @staticmethod
     def of(room: str, file: str, source: str, fault: Fault, text: str) -> Mutant:
@@ -56,6 +62,16 @@ class Mutant:
 
     def excused(self, reason: str) -> Mutant:
         return replace(self, equivalent=reason)
+
+    def judged(self, caught: str) -> Mutant:
+        return replace(self, caught=caught)
+
+    @property
+    def verdict(self) -> str:
+        """One of `VERDICTS`."""
+        if self.gone or self.equivalent:
+            return "gone" if self.gone else "equivalent"
+        return "caught" if self.caught else "not judged"
 
     def applied(self, source: str) -> str | None:
         """The module's text with the fault; None where the lines are no longer there."""
