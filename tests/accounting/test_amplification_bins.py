@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from fedmf.accounting.amplification.bins import BallsInBinsPair
+from fedmf.accounting.amplification.bins import BallsInBinsPair, BinsAddProposal
 from fedmf.accounting.amplification.monte_carlo import contributions, estimate
 from fedmf.accounting.amplification.noise_level import (
     amplified_epsilon,
@@ -68,6 +68,14 @@ def test_small_cases_agree_with_numerical_integration(means, noise, epsilon, sid
     assert abs(mean - exact) < Z * error + 2e-3 * exact
     assert error < 0.06 * exact
     assert largest <= 1 + 1e-9
+
+
+@pytest.mark.parametrize(("noise", "epsilon"), [(0.5, 4.0), (1.5, 0.3)])
+def test_the_first_normal_of_the_add_side_stands_where_the_loss_is_epsilon(noise, epsilon):
+    """At the point nearest to 0 with L = −ε, −τg is that point itself."""
+    found = BinsAddProposal.of(TWO_BINS, noise, epsilon)
+    loss = logsumexp(found.means @ found.shift - 0.5 * (found.means**2).sum(axis=1)) - math.log(2)
+    assert loss == pytest.approx(-epsilon, abs=1e-6)
 
 
 @pytest.mark.parametrize("side", ["remove", "add"])

@@ -105,6 +105,12 @@ def test_extreme_inputs_end_in_a_number(extreme):
     assert 0 <= gaussian_delta(1.0, extreme) <= 1
 
 
+def test_noise_whose_reciprocal_is_beyond_all_floats_protects_nobody():
+    assert math.inf == 1 / 5e-324
+    assert gaussian_delta(5e-324, 1.0) == 1.0
+    assert gaussian_epsilon(5e-324, 1e-5) == math.inf
+
+
 def test_monotone_in_every_argument():
     sigmas = [gaussian_sigma(epsilon, 1e-5) for epsilon in np.geomspace(1e-3, 100, 60)]
     epsilons = [gaussian_epsilon(sigma, 1e-5) for sigma in np.geomspace(0.05, 50, 60)]

@@ -68,6 +68,15 @@ def test_a_value_that_fails_its_check_is_computed_one_by_one(
     np.testing.assert_allclose(gaussian_epsilons(mu, DELTA), right, rtol=2e-9)
 
 
+def test_few_values_are_computed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_by_one, single = list[float](), gaussian_many._single
+    monkeypatch.setattr(
+        gaussian_many, "_single", lambda mu, delta: one_by_one.append(mu) or single(mu, delta)
+    )
+    gaussian_epsilons(np.geomspace(0.1, 10.0, 1000), DELTA)
+    assert len(one_by_one) <= 300
+
+
 @pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])
 def test_bad_mu_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match=r"μ \(GDP parameter\) must be non-negative and finite; got"):

@@ -233,3 +233,12 @@ def test_an_opening_writes_the_state_that_a_killed_process_left_again(tmp_path: 
         assert other.checkpoint() == (0, "after", state.digest.hex())
         assert state.digest.hex() in {frame.digest.hex() for frame in tail.Tail(other.path).frames()}
     ledger.close()
+
+
+def test_rows_that_are_in_the_database_are_not_held_beside_it(path, ledger):
+    commit(ledger, ["ann"], ["bob"])
+    ledger.put_metrics(1, {"loss": 0.5})
+    assert tail.tail_rows(ledger._connection)
+    ledger.open_era(os.urandom(32))
+    assert not tail.tail_rows(ledger._connection)
+    assert (ledger.last_round(), ledger.metrics()) == (1, {1: {"loss": 0.5}})

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedmf.training.clipping.fixed_point import MAX_USERS, FixedPointSum
 from fedmf.training.clipping.integers import FRACTION_BITS, clip, clip_to_fixed_point
+from fedmf.training.clipping.memory import PART, copied_vector
 
 UNIT = 2**FRACTION_BITS
 laws = settings(derandomize=True, max_examples=150, deadline=None, database=None)
@@ -274,3 +275,12 @@ def test_more_users_than_an_int64_holds_are_refused() -> None:
     total.add_updates(torch.ones(1, 1))
     assert total.users == MAX_USERS
     assert total.fixed_point.item() > before.item()
+
+
+@pytest.mark.parametrize("length", [0, 1, PART, PART + 3])
+def test_a_copied_vector_has_the_same_numbers_in_memory_of_its_own(length: int) -> None:
+    vector = torch.arange(1.0, length + 1.0)
+    copied = copied_vector(vector)
+    assert torch.equal(copied, vector)
+    vector.zero_()
+    assert bool((copied > 0).all())
