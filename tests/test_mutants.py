@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.__main__ import file_of, not_copied
 from tests.mutants.mutant import ROOT, VERDICTS, Mutant, kept
 
 MUTANTS = kept()
@@ -27,3 +28,21 @@ def test_a_fault_fits_the_tree_or_is_gone(mutant: Mutant) -> None:
 def test_names_are_unique_and_verdicts_known() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) == 108
     assert set(Counter(mutant.verdict for mutant in MUTANTS)) <= set(VERDICTS)
+
+
+def test_a_copy_holds_folders_of_the_package_whatever_they_are_called() -> None:
+    assert not_copied(str(ROOT), ["fedmf", "outputs"]) == {"outputs"}
+    assert not not_copied(str(ROOT / "fedmf" / "streaming"), ["outputs", "state"])
+
+
+@pytest.mark.parametrize(
+    ("said", "file"),
+    [
+        ("FAILED tests/noise/test_noise_key.py::test_a[b/c.py] - x", "tests/noise/test_noise_key.py"),
+        ("FAILED fedmf/noise/schedule.py::fedmf.noise.schedule.KeySchedule", "fedmf/noise/schedule.py"),
+        ('File "/tmp/mutants-x/0/tree/tests/test_lines.py", line 3 in test_a', "tests/test_lines.py"),
+        ("", ""),
+    ],
+)
+def test_the_file_that_noticed_a_fault_is_read_from_what_pytest_says(said: str, file: str) -> None:
+    assert file_of(said) == file

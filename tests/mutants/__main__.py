@@ -105,14 +105,14 @@ def _note(files: Sequence[Path]) -> None:
     """Keep the latest verdicts; a mutant that these results do not have keeps its own."""
     lines = [json.loads(line) for path in files for line in path.read_text(encoding="utf-8").splitlines()]
     by = {
-        line["name"]: _file_of(line["by"]) if line["outcome"] == "caught" else ""
+        line["name"]: file_of(line["by"]) if line["outcome"] == "caught" else ""
         for line in lines
         if "name" in line
     }
     keep([mutant.judged(by.get(mutant.name, mutant.caught)) for mutant in kept()])
 
 
-def _file_of(failure: str) -> str:
+def file_of(failure: str) -> str:
     """The file of a test that failed, or of an example; "" where nothing is said of it."""
     found = re.search(r"(?:tests|fedmf)/[\w/]+\.py", failure)
     return found[0] if found else ""

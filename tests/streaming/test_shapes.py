@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from pyarrow import parquet
 from scipy import stats
 from support.command_line import one_line
 from support.covariance import FALSE_ALARM
@@ -20,7 +21,7 @@ from fedmf.cli.plots import draw_stream
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.streaming import Layout, Settings, open_run
-from fedmf.streaming.outputs import Renderer, open_output
+from fedmf.streaming.outputs import Renderer, open_output, places
 from fedmf.streaming.plans import StreamPlan, plan_stream
 from fedmf.streaming.position import Releases
 
@@ -153,3 +154,15 @@ def test_an_output_that_cannot_be_opened_is_said_as_every_other_mistake_is() -> 
     output = open_output(Path("/proc/fedmf.jsonl"), fresh=False)
     with pytest.raises(ConfigError, match=r"^output .file. must be writable; got /proc/fedmf\.jsonl: "):
         output.begin(0)
+
+
+def test_a_group_of_rows_of_a_table_has_one_row_where_that_is_all_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "_GROUP_BYTES", 1)
+    plan = planned(2, "diagonal")
+    numbers = np.ones((N, plan.width))
+    output = open_output(tmp_path / "out.parquet", fresh=True)
+    output.finish(Renderer(plan), lambda start, stop: Releases(start, numbers[start:stop]), N)
+    found = parquet.ParquetFile(tmp_path / "out.parquet").metadata
+    assert [found.row_group(i).num_rows for i in range(found.num_row_groups)] == N * [1]

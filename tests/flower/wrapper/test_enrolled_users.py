@@ -118,10 +118,13 @@ def test_the_key_of_a_stranger_serves_nobody(file: Path) -> None:
 
 
 def test_of_two_nodes_with_one_key_the_first_stays_and_at_once_neither_is_asked(file: Path) -> None:
-    users, link = EnrolledUsers(file), Link({0: listed(0)})
+    lines: list[str] = []
+    users, link = EnrolledUsers(file, lines.append), Link({0: listed(0)})
     assert served(users, link)[0] == 0
+    assert not lines
     link.keys[5] = listed(0)
     assert served(users, link)[0] == 0
+    assert lines == [f"user {ROSTER[0]!r} has several nodes; at most one of them is asked"]
     assert served(EnrolledUsers(file), link)[0] is None
     del link.keys[0]
     assert served(users, link)[0] == 5
