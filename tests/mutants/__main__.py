@@ -157,7 +157,7 @@ def _run_all(asked: argparse.Namespace) -> int:
 
 def not_copied(folder: str, names: list[str]) -> set[str]:
     """For `shutil.copytree`: only at the root, since a folder of the package may be called "outputs" too."""
-    return NOT_COPIED.intersection(names) if Path(folder) == ROOT else set()
+    return {*names} & NOT_COPIED if Path(folder) == ROOT else set()
 
 
 class _Copies:

@@ -149,3 +149,12 @@ def test_states_of_other_formats_are_refused(begun: Path) -> None:
         with pytest.raises(StateError, match=message) as caught:
             StreamState.open(begun / "state")
         assert "\n" not in str(caught.value)
+
+
+def test_a_state_without_the_opening_that_made_its_steps_is_refused(begun: Path) -> None:
+    connection = sqlite3.connect(begun / "state/state.sqlite")
+    with connection:
+        connection.execute("DELETE FROM openings")
+    connection.close()
+    with pytest.raises(StateError, match="position: its opening is missing"):
+        StreamState.open(begun / "state")

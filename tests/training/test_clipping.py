@@ -13,6 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fedmf.moments import BlockEnergies, DiagonalMoment
+from fedmf.training import SIGNS
+from fedmf.training.clipping import fixed_point
 from fedmf.training.clipping.fixed_point import MAX_USERS, FixedPointSum
 from fedmf.training.clipping.integers import FRACTION_BITS, clip, clip_to_fixed_point
 from fedmf.training.clipping.memory import PART, copied_vector
@@ -284,3 +287,19 @@ def test_a_copied_vector_has_the_same_numbers_in_memory_of_its_own(length: int) 
     assert torch.equal(copied, vector)
     vector.zero_()
     assert bool((copied > 0).all())
+
+
+@pytest.mark.parametrize("moment", [None, DiagonalMoment(5), BlockEnergies([2, 3])])
+def test_the_sums_of_a_device_are_those_of_a_processor(
+    moment: DiagonalMoment | BlockEnergies | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What goes through torch for a device, on a processor, three users at a time."""
+    updates = updates_of(20, 5).to(torch.float64)
+    updates[7, 2] = math.nan
+    here, there = (FixedPointSum(5, 0.01, second_moment=moment, statistics=[SIGNS]) for _ in range(2))
+    monkeypatch.setattr(there, "_on_processor", False)
+    monkeypatch.setattr(fixed_point, "_AT_ONCE", 15)
+    assert torch.equal(there.add_updates(updates), here.add_updates(updates))
+    assert there.parts.keys() == here.parts.keys()
+    assert all(torch.equal(part, here.parts[name]) for name, part in there.parts.items())
+    assert bool((here.fixed_point != 0).all())
