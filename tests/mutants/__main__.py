@@ -301,7 +301,8 @@ def _pytest(
 
 def _first_failure(output: str) -> str:
     """The first test that failed; where Python itself ended, the test it was in."""
-    lines = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    # What a test logged begins with its level too, and no path.
+    lines = [line for line in output.splitlines() if re.match(r"(FAILED|ERROR) \S+\.(py|md)\b", line)]
     lines = lines or [line.strip() for line in output.splitlines() if "/tests/" in line and "test_" in line]
     return lines[0][:160] if lines else "\n".join(output.splitlines()[-1:])[:160]
 
