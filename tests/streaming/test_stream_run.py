@@ -31,6 +31,7 @@ from fedmf.streaming.outputs import Output
 from fedmf.streaming.plans import plan_stream
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader
 from fedmf.streaming.run import Handling, StreamRun, clip_rows
+from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StateError, StreamState
 from fedmf.streaming.statement_text import plain_words, render_statement, render_statement_page
@@ -349,3 +350,18 @@ def test_long_rows_are_refused_on_request(tmp_path: Path) -> None:
         run_once(tmp_path, Settings(**BUDGET), source, handling=Handling(clip=False, stop_at_faulty=True))
     got = run_once(tmp_path, Settings(**BUDGET), source)
     assert got["counts"]["clipped"] == 1
+
+
+@pytest.mark.parametrize("count_late", [False, True])
+def test_rows_beyond_the_horizon_are_read_only_to_count_them(
+    count_late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An input that never ends, a pipe say, is left where the last step was taken."""
+    monkeypatch.setattr(StreamRun, "most_rows", 4)
+    source = write_rows(tmp_path / "rows.csv", sample(16))
+    with open_run(tmp_path / "state", Settings(**BUDGET, rounds=8), source, tmp_path / "out") as (
+        run,
+        reader,
+    ):
+        run.feed(reader, count_late=count_late)
+        assert (run.position.step, run.position.refused_late) == (8, 8 if count_late else 0)
