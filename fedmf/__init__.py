@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fedmf.moments import MomentStream
     from fedmf.optim import JmeAdam, Sgd
     from fedmf.participation import Participation
-    from fedmf.parts import QuantileClipping
+    from fedmf.parts import Canaries, QuantileClipping
     from fedmf.running import load, plan, resume, simulate, start
     from fedmf.runs import (
         Checkpoints,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         load_model,
         load_run,
     )
-    from fedmf.statements import Canaries, PrivacyStatement
+    from fedmf.statements import PrivacyStatement
     from fedmf.streaming import PrivateStream
     from fedmf.sweeps import Sweep, carry_out, load_sweep
     from fedmf.training import LocalSGD, Task

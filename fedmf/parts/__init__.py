@@ -5,6 +5,16 @@ from typing import TYPE_CHECKING
 from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
+    from fedmf.parts.canaries import (
+        CANARY_ROWS,
+        CONFIDENCE,
+        Canaries,
+        CanaryBound,
+        CanaryTeam,
+        canary_bound,
+        canary_power,
+        coins_of,
+    )
     from fedmf.parts.clip_norm import CLIPPINGS, Clipping, FixedClipping, NormCourse, QuantileClipping
     from fedmf.parts.evaluation_plan import (
         EvaluationPlan,
@@ -12,17 +22,34 @@ if TYPE_CHECKING:
         joint_multiplier,
         shared_multipliers,
     )
-    from fedmf.parts.kinds import ALWAYS, PARTS, parts_from, stated
-    from fedmf.parts.part import LivePart, Part, Setting, Stage, check_shares, update_factor
+    from fedmf.parts.kinds import ALWAYS, PARTS, beside_the_plan, parts_from, stated
+    from fedmf.parts.part import (
+        Claim,
+        FileRow,
+        LivePart,
+        Part,
+        Setting,
+        Stage,
+        Step,
+        check_shares,
+        update_factor,
+    )
 else:
     __getattr__ = lazily(__name__)
 
 __all__ = [
     "ALWAYS",
+    "CANARY_ROWS",
     "CLIPPINGS",
+    "CONFIDENCE",
     "PARTS",
+    "Canaries",
+    "CanaryBound",
+    "CanaryTeam",
+    "Claim",
     "Clipping",
     "EvaluationPlan",
+    "FileRow",
     "FixedClipping",
     "LivePart",
     "NormCourse",
@@ -30,7 +57,12 @@ __all__ = [
     "QuantileClipping",
     "Setting",
     "Stage",
+    "Step",
+    "beside_the_plan",
+    "canary_bound",
+    "canary_power",
     "check_shares",
+    "coins_of",
     "evaluation_count",
     "joint_multiplier",
     "parts_from",

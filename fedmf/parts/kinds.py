@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from fedmf.parts.canaries import Canaries
 from fedmf.parts.clip_norm import CLIPPINGS
 from fedmf.parts.part import Part
-from fedmf.values import value_of
+from fedmf.values import by_kind, value_of
 
 #: By the name that records give them, then by kind.
-PARTS: Final[dict[str, Mapping[str, type[Part]]]] = {"clipping": CLIPPINGS}
+PARTS: Final[dict[str, Mapping[str, type[Part]]]] = {
+    "clipping": CLIPPINGS,
+    "canaries": by_kind(Canaries),
+}
 
 
 #: Of every run; the others are there if they were chosen.
@@ -36,6 +40,8 @@ def part_of(name: str, facts: Mapping[str, Any]) -> type[Part]:
         ValueError: an unknown kind.
     """
     kinds, kind = PARTS[name], str(facts.get("kind"))
+    if len(kinds) == 1:
+        return next(iter(kinds.values()))
     if kind not in kinds:
         raise ValueError(f"kind of {name} must be one of {', '.join(kinds)}; got {kind!r}.")
     return kinds[kind]
@@ -44,5 +50,11 @@ def part_of(name: str, facts: Mapping[str, Any]) -> type[Part]:
 def stated(statement: Mapping[str, Any]) -> Iterator[tuple[type[Part], Mapping[str, Any]]]:
     """The parts of a statement, with what it says of each."""
     for name in PARTS:
-        if name in statement:
+        if statement.get(name) is not None:
             yield part_of(name, statement[name]), statement[name]
+
+
+def beside_the_plan(run: Mapping[str, Any]) -> tuple[Part, ...]:
+    """The parts of a recorded run that its plan does not hold: they cost nothing of μ²."""
+    names = [name for name in PARTS if name in run and not part_of(name, run[name]).planned]
+    return tuple(value_of(PARTS[name], run[name]) for name in names)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from fedmf.factorization import Factorization
+from fedmf.participation import Adjacency, Participation
 from fedmf.values import Value
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fedmf.noise import KeySchedule
+    from fedmf.optim import ServerOptimizer
     from fedmf.training import FixedPointSum, Statistic
 
 #: Makes up for the rounding of a square root and a quotient, in the safe direction.
@@ -28,11 +32,19 @@ class Setting:
         amplified: whether the noise is calibrated for secret cohorts.
         paired: whether the optimizer needs a second moment.
         stored_as: how noise is kept between rounds; "float64" is exact.
+        noisy: whether there is noise.
+        known_beforehand: whether cohorts are planned, and nobody comes when it can.
+        moves_clip_norm: whether a part lets the clip norm follow releases.
+        dimension: d; None before the model is known.
     """
 
     amplified: bool
     paired: bool
     stored_as: str
+    noisy: bool = True
+    known_beforehand: bool = True
+    moves_clip_norm: bool = False
+    dimension: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +56,9 @@ class Stage:
         size: m, the planned cohort size.
         clip_norm: ζ_0.
         noise_std: standard deviation of the z of a sum of vectors of norm 1 that has all of μ².
+        participation: the (n, k, b) contract.
+        adjacency: "zero-out" or "replace-one".
+        dimension: d.
         keys: which key makes which row.
     """
 
@@ -51,7 +66,46 @@ class Stage:
     size: int
     clip_norm: float
     noise_std: float
+    participation: Participation
+    adjacency: Adjacency
+    dimension: int
     keys: KeySchedule
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a run says that its releases cost: μ of the planned noise of training, and δ."""
+
+    mu: float
+    delta: float
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What the server did in a round, for parts that look at what is released.
+
+    Attributes:
+        rule: of the server.
+        before: θ_t.
+        state: of the rule before the round.
+        after: θ_{t+1}.
+        mean: the noisy mean; None where a fused step never made it.
+    """
+
+    rule: ServerOptimizer
+    before: Tensor
+    state: Mapping[str, Tensor]
+    after: Tensor
+    mean: Tensor | None
+
+
+@dataclass(frozen=True)
+class FileRow:
+    """Bytes that are durable at a place of one of a part's files before a round is committed."""
+
+    name: str
+    at: int
+    content: bytes
 
 
 @dataclass(frozen=True)
@@ -69,6 +123,8 @@ class Part(Value, ABC):
 
     #: By which runs, plans and statements record it.
     name: ClassVar[str]
+    #: Whether it is in the plan: it takes a share of μ², or moves noise or clip norm.
+    planned: ClassVar[bool] = True
 
     @property
     def share(self) -> float:
@@ -96,6 +152,11 @@ class Part(Value, ABC):
         del stage
         return None
 
+    def files(self, rounds: int) -> Mapping[str, bytes]:
+        """What it keeps in the directory of a run of n rounds, as it is before the first, by name."""
+        del rounds
+        return {}
+
     def unit(self, clip_norm: float) -> float:
         """In what unit the server sees the mean of updates clipped to this norm."""
         del clip_norm
@@ -112,17 +173,28 @@ class Part(Value, ABC):
         return ()
 
     @property
+    def noted(self) -> bool:
+        """Whether `facts` reads what was noted of released models."""
+        return bool(self.columns)
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """Under what the figures of a statement hold beside those that every run has."""
         return ()
 
-    def facts(self, metrics: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-        """What the operator's statement says of it, JSON-able, ``kind`` included.
+    def facts(self, metrics: Mapping[int, Mapping[str, Any]], claim: Claim) -> dict[str, Any]:
+        """What the operator's statement says of it, JSON-able.
 
         Args:
-            metrics: what was noted of released models, by rounds released.
+            metrics: what was noted of released models, by rounds released; without them, what follows from
+                the plan alone.
+            claim: of the run.
         """
-        del metrics
+        del metrics, claim
+        return self.chosen()
+
+    def chosen(self) -> dict[str, Any]:
+        """What of it follows from the plan, so that every statement may say it."""
         return self.to_dict()
 
     @classmethod
@@ -130,6 +202,12 @@ class Part(Value, ABC):
         """What a statement's text adds to its own lines, by their names, from `facts`."""
         del facts
         return {}
+
+    @classmethod
+    def against(cls, facts: Mapping[str, Any]) -> str | None:
+        """What in `facts` speaks against what the run claims."""
+        del facts
+        return None
 
     @classmethod
     def in_short(cls, facts: Mapping[str, Any]) -> Mapping[str, str]:
@@ -154,6 +232,13 @@ class LivePart(ABC):
 
     name: str
     state: Mapping[str, Any]
+    #: Whether checkpoints hold its state.
+    keeps_state: ClassVar[bool] = True
+
+    def join(self, t: int, total: FixedPointSum) -> FixedPointSum:
+        """The sum of round t with what the part adds to it; the given one is left as it is."""
+        del t
+        return total
 
     @abstractmethod
     def after(self, t: int, total: FixedPointSum) -> Mapping[str, Any]:
@@ -178,6 +263,21 @@ class LivePart(ABC):
     def clip_norm(self) -> float | None:
         """ζ of the next round; None where the part does not say."""
         return None
+
+    def rows(self, t: int, step: Step) -> Sequence[FileRow]:
+        """What of round t must be durable before it is committed."""
+        del t, step
+        return ()
+
+    def when_stated(self, rounds: int, read: Callable[[str], bytes]) -> Mapping[str, float]:
+        """What is noted when so many rounds are stated.
+
+        Args:
+            rounds: released.
+            read: one of the part's files.
+        """
+        del rounds, read
+        return {}
 
     def noted(self) -> Mapping[str, float]:
         """What it has released last, by the part's `Part.columns`."""

@@ -16,6 +16,7 @@ from fedmf.accounting import DifferentialPrivacy, Fault
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
+from fedmf.parts import FileRow
 from fedmf.records import (
     Admission,
     Guard,
@@ -34,7 +35,6 @@ from fedmf.records import (
     write_durably,
 )
 from fedmf.runs.budget import read_budgets
-from fedmf.runs.canaries import CanaryRows
 from fedmf.runs.evaluation import PrivateEvaluator
 from fedmf.runs.recorded import (
     EVALUATION_LEDGER,
@@ -43,6 +43,7 @@ from fedmf.runs.recorded import (
     evaluation_header,
     file_digest,
     header_of,
+    keep_of_part,
     key_of,
     opened_evaluations,
     recorded_header,
@@ -140,8 +141,9 @@ class RunDirectory:
             if save_whole is not None:
                 save_whole(building / WHOLE_MODEL)
             write_durably(building / FAILURES, b"", mode=0o600)
-            if run.canaries.count:
-                CanaryRows(building, plan.participation.rounds, run.canaries.count).create()
+            for part in run.parts:
+                for name, content in part.files(plan.participation.rounds).items():
+                    write_durably(building / name, content)
             save_key(building / KEY, key)
             Ledger.create(building / LEDGER, plan.participation, header.to_dict(), key).close()
             if plan.evaluation is not None:
@@ -263,6 +265,15 @@ class RunDirectory:
         checkpoint = _state_name(t + 1), packed.digest.hex()
         self._commit_round(t, users, checkpoint, packed)
         self._checkpoint = checkpoint
+
+    def keep_rows(self, rows: Sequence[FileRow]) -> None:
+        """Make what parts keep of a round durable, before it is committed.
+
+        Raises:
+            LedgerError: the disk failed; nothing was committed.
+        """
+        for row in rows:
+            keep_of_part(self.path, row)
 
     def begin(self, commit: Underway) -> None:
         """Let a `commit` or `commit_row` be under way; until it has ended nothing else may be asked of the

@@ -24,8 +24,6 @@ from fedmf.cohorts import SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Mechanism, Sensitivity
 from fedmf.participation import Participation
-from fedmf.parts import Setting
-from fedmf.runs.canary_checks import check_room
 from fedmf.runs.evaluation import PrivateEvaluation, Ranges, shared_plan
 from fedmf.statements import Plan
 
@@ -53,8 +51,10 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
     Logs a warning where δ is above 1/N.
     """
     contract, privacy = run.participation, run.privacy
-    check_room(run.canaries, optimizer, dimension)
+    setting = run.setting(optimizer.second_moment is not None, dimension)
     try:
+        for part in run.parts:
+            part.check(setting)
         mechanism, second = _streams(run, optimizer)
         release: RunRelease = SumRelease(mechanism.factorization)
         if second is not None:
@@ -81,7 +81,7 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
             second,
             _inflation(run, mechanism, noise_multiplier * sensitivity.value, dimension),
             evaluation,
-            run.parts,
+            tuple(part for part in run.parts if part.planned),
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None
@@ -103,12 +103,6 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
 def _streams(run: Run, optimizer: ServerOptimizer) -> tuple[Mechanism, SecondStream | None]:
     """C, or C₁ and the second stream."""
     if optimizer.second_moment is not None:
-        setting = Setting(run.privacy.counts_sampling, paired=True, stored_as=run.noise.storage.dtype)
-        try:
-            for part in run.parts:
-                part.check(setting)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
         from fedmf.runs.pair_plan import paired_streams  # readers of records load no framework
 
         return paired_streams(run, optimizer.second_moment, optimizer.second_form)

@@ -13,8 +13,7 @@ from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
 from fedmf.optim import ChosenOptimizer, OwnOptimizer, ServerOptimizer, Sgd, chosen
 from fedmf.participation import Participation
-from fedmf.parts import Clipping, FixedClipping, Part, Setting, check_shares, parts_from
-from fedmf.runs.canary_checks import check_canaries
+from fedmf.parts import Canaries, Clipping, FixedClipping, Part, Setting, check_shares, parts_from
 from fedmf.runs.evaluation import (
     EVALUATIONS,
     CentralEvaluation,
@@ -32,14 +31,12 @@ from fedmf.runs.given import (
 )
 from fedmf.runs.mechanism import NoiseMechanism, noise_mechanism
 from fedmf.runs.named_tasks import Classification, task_of
-from fedmf.statements import Canaries
 from fedmf.training import LocalSGD, Task
 from fedmf.values import by_kind, dotted, value_of
 from fedmf.workload import ToeplitzWorkload, parse_workload
 
 _LOCAL: Final = by_kind(LocalSGD)
 _EXECUTION: Final = by_kind(Execution)
-_CANARIES: Final = by_kind(Canaries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,11 +113,10 @@ class Run:
             )
         if self.is_private:
             check_unit(self.task_source, self.privacy)
-        setting = Setting(self.privacy.counts_sampling, paired=False, stored_as=self.noise.storage.dtype)
+        setting = self.setting(paired=False, dimension=None)
         check_shares(self.parts)
         for part in self.parts:
             part.check(setting)
-        check_canaries(self.canaries, self.privacy, self.cohorts, self.parts, self.noise)
         self.cohorts.schedule(self.task_source.users, self.participation, secret_seed=0)  # only to check it
         self.optimizer_source.workload(n)  # only to check that its schedule fits the horizon
         if isinstance(self.evaluation, PrivateEvaluation):
@@ -166,7 +162,24 @@ class Run:
     @property
     def parts(self) -> tuple[Part, ...]:
         """What is released beside the model, and how updates are clipped."""
-        return self.clipping, *self.beside
+        return self.clipping, *self.beside, *([self.canaries] if self.canaries.count else [])
+
+    def setting(self, paired: bool, dimension: int | None) -> Setting:
+        """What its parts stand beside.
+
+        Args:
+            paired: whether the optimizer needs a second moment.
+            dimension: d, once it is known.
+        """
+        return Setting(
+            self.privacy.counts_sampling,
+            paired,
+            self.noise.storage.dtype,
+            self.is_private,
+            not isinstance(self.cohorts, CheckInCohorts),
+            any(part.moves_clip_norm for part in self.parts),
+            dimension,
+        )
 
     @property
     def given_objects(self) -> tuple[Task | None, ServerOptimizer | None]:
@@ -196,7 +209,6 @@ class Run:
             "execution": self.execution.to_dict(),
             "evaluation": self.evaluation.to_dict(),
             **{part.name: part.to_dict() for part in self.parts},
-            **({"canaries": self.canaries.to_dict()} if self.canaries.count else {}),
         }
 
     @classmethod
@@ -214,8 +226,10 @@ class Run:
             ConfigError: an object of the user's own is missing or another one.
             ValueError: values of another version, or out of range.
         """
-        clipping, *beside = parts_from(values)
+        parts = {part.name: part for part in parts_from(values)}
+        clipping, canaries = parts.pop("clipping"), parts.pop("canaries", Canaries())
         assert isinstance(clipping, Clipping)
+        assert isinstance(canaries, Canaries)
         return cls(
             task=task_of(values["task"], task),
             cohorts=value_of(COHORTS, values["cohorts"]),
@@ -226,8 +240,8 @@ class Run:
             execution=value_of(_EXECUTION, values["execution"]),
             evaluation=value_of(EVALUATIONS, values["evaluation"]),
             clipping=clipping,
-            beside=tuple(beside),
-            canaries=value_of(_CANARIES, values["canaries"]) if "canaries" in values else Canaries(),
+            beside=tuple(parts.values()),
+            canaries=canaries,
         )
 
     def difference(self, other: Run) -> str | None:

@@ -13,10 +13,9 @@ from torch import Tensor
 from fedmf.errors import HorizonExceededError
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, KeySchedule, NoiseStorage
 from fedmf.optim import RoundRelease, ServerOptimizer, ServerPass
-from fedmf.parts import LivePart, Stage
-from fedmf.runs.canaries import CanaryTeam
+from fedmf.parts import FileRow, LivePart, Step, beside_the_plan
 from fedmf.runs.directory import RunDirectory
-from fedmf.runs.recorded import PhaseTimes
+from fedmf.runs.recorded import PhaseTimes, read_of_part
 from fedmf.runs.releases import Made, RoundUnderWay, SecondMomentRelease, sums_for
 from fedmf.statements import Plan
 from fedmf.training import FixedPointSum
@@ -47,7 +46,6 @@ class PrivateServer:
         device: where sum, noise and model live.
         checkpoint_every: rounds between states kept.
         storage: what the noise of the sums keeps between rounds, and in which precision.
-        canaries: simulated users that are added to every sum; None for none.
 
     Raises:
         ValueError: the checkpoint was written with other noise than this plan and key make, or the plan has
@@ -79,10 +77,9 @@ class PrivateServer:
         device: torch.device | str = "cpu",
         checkpoint_every: int = 1,
         storage: NoiseStorage | None = None,
-        canaries: CanaryTeam | None = None,
     ) -> None:
         self.plan, self.directory, self.device = plan, directory, torch.device(device)
-        self._optimizer, self._checkpoint_every, self._canaries = optimizer, checkpoint_every, canaries
+        self._optimizer, self._checkpoint_every = optimizer, checkpoint_every
         self._row_variances = plan.mechanism.factorization.noise_row_variances()
         restored = directory.restore()
         self._t = 0 if restored is None else restored[0]
@@ -91,14 +88,8 @@ class PrivateServer:
         self.keys = KeySchedule.of_record(directory.key, directory.ledger, self._t)
         self._noise = self._noise_stream(initial.numel(), storage or NoiseStorage())
         self.sums = sums_for(optimizer, initial.numel(), plan.privacy.clip_norm, plan.parts)
-        stage = Stage(
-            plan.mechanism.factorization,
-            plan.cohorts.size,
-            plan.privacy.clip_norm,
-            plan.relative_noise_std,
-            self.keys,
-        )
-        opened = [part.open(stage) for part in plan.parts]
+        stage = plan.stage(self.keys, initial.numel())
+        opened = [part.open(stage) for part in (*plan.parts, *beside_the_plan(directory.header.run))]
         self._parts: list[LivePart] = [part for part in opened if part is not None]
         moment = optimizer.second_moment
         self._second = (
@@ -116,7 +107,8 @@ class PrivateServer:
             _, parameters, state, noise = restored
             self._check_noise(noise)
             for part in self._parts:
-                part.load_state(noise[part.name])
+                if part.keeps_state:
+                    part.load_state(noise[part.name])
                 self.sums = self.sums.at(part.clip_norm)
             self.lost = self._lost_rounds(noise)
             self._parameters = parameters.to(self.device)
@@ -185,6 +177,12 @@ class PrivateServer:
     def noted(self) -> dict[str, float]:
         """What the parts of the run released last, by their columns of the metrics table."""
         return {name: value for part in self._parts for name, value in part.noted().items()}
+
+    def noted_when_stated(self) -> dict[str, float]:
+        """What the parts say when the rounds released so far are stated."""
+        read = partial(read_of_part, self.directory.path)
+        told = [part.when_stated(self.t, read) for part in self._parts]
+        return {name: value for said in told for name, value in said.items()}
 
     def _part_states(self) -> dict[str, Mapping[str, Any]]:
         """What each part needs for the next round."""
@@ -292,15 +290,22 @@ class PrivateServer:
     def _made(self, total: FixedPointSum, users: Sequence[str]) -> Made:
         """Round t, not yet final."""
         self.keys.open_in(self.directory.ledger)
-        team = self._canaries
+        joined = total
         with self.times.measure(self._t + 1, "noise and step"):
-            parameters, state, mean = self._stepped(total if team is None else team.join(self._t, total))
+            for part in self._parts:
+                joined = part.join(self._t, joined)
+            parameters, state, mean = self._stepped(joined)
         parts = {part.name: part.after(self._t, total) for part in self._parts}
         commit = self._commit(users, parameters, state, parts)
-        if team is not None:
-            row = team.seen(self._t, self._optimizer, (self._parameters, self._state), parameters, mean)
-            commit = partial(team.keep, self._t, row, commit)
+        step = Step(self._optimizer, self._parameters, self._state, parameters, mean)
+        rows = [row for part in self._parts for row in part.rows(self._t, step)]
+        if rows:
+            commit = partial(self._keep_and, rows, commit)
         return Made(self._t, parameters, state, parts, commit)
+
+    def _keep_and(self, rows: Sequence[FileRow], commit: Callable[[], None]) -> None:
+        self.directory.keep_rows(rows)
+        commit()
 
     def _stepped(self, total: FixedPointSum) -> tuple[Tensor, Mapping[str, Tensor], Tensor | None]:
         """θ_{t+1}, the optimizer's state after its step on sums and noise divided by m, and its argument."""
@@ -322,7 +327,8 @@ class PrivateServer:
         if self._second is not None:
             state["second"] = self._second.state_dict()
         for part in self._parts:
-            state[part.name] = part.state_dict(parts[part.name])
+            if part.keeps_state:
+                state[part.name] = part.state_dict(parts[part.name])
         return state
 
     def _commit(

@@ -25,7 +25,6 @@ from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.runs.budget import UserBudgets, check_names, read_budgets
-from fedmf.runs.canaries import CanaryTeam
 from fedmf.runs.directory import Planned, RunDirectory
 from fedmf.runs.evaluation import NotPrivateEvaluation, PrivateEvaluation
 from fedmf.runs.given import check_constants, data_digest, require_single_examples
@@ -60,12 +59,8 @@ class Session:
         self.plan: Plan = directory.header.plan
         every = run.execution.checkpoint_every
         initial = _initial(run, task, directory)
-        self._canaries = None
-        if run.canaries.count:
-            team = run.canaries, self.plan, directory.key, initial.numel(), directory.path
-            self._canaries = CanaryTeam(*team)
         self.server = PrivateServer(
-            self.plan, directory, initial, optimizer, device, every, run.noise.storage, self._canaries
+            self.plan, directory, initial, optimizer, device, every, run.noise.storage
         )
         self.sums = self.server.sums
         directory.note_data(data_digest(directory.key, task))
@@ -248,8 +243,8 @@ class Session:
     def statement(self) -> PrivacyStatement:
         """The privacy statement of what was released so far, from rows that were whole when opened."""
         t = self.server.t
-        if self._canaries is not None and t in self.metrics:
-            noted = self._canaries.noted(t)
+        if t in self.metrics:
+            noted = self.server.noted_when_stated()
             if not noted.keys() <= self.metrics[t].keys():
                 self._keep(t, {**self.metrics[t], **noted})
         opened = self.directory

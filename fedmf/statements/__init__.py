@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedmf.statements.canaries_part import CONFIDENCE, Canaries, CanaryBound, canary_bound, canary_power
     from fedmf.statements.composed import (
         ComposedStatement,
         SampledGaussians,
@@ -36,12 +35,9 @@ else:
     __getattr__ = lazily(__name__)
 
 __all__ = [
-    "CONFIDENCE",
     "OPERATING_SYSTEM_KEY",
     "PUBLIC_KEY",
     "Branch",
-    "Canaries",
-    "CanaryBound",
     "ComposedStatement",
     "JointStatement",
     "Plan",
@@ -56,8 +52,6 @@ __all__ = [
     "as_json",
     "build_joint_statement",
     "build_statement",
-    "canary_bound",
-    "canary_power",
     "compose",
     "detection_limit",
     "detection_percent",

@@ -14,7 +14,7 @@ from fedmf.statements.header import RunHeader
 from fedmf.statements.plan import Plan
 
 #: Of the values of a run, those from which a figure or a sentence of its statement follows.
-_WHOLE: Final = ("privacy", "cohorts", "mechanism", "evaluation", "canaries")
+_WHOLE: Final = ("privacy", "cohorts", "mechanism", "evaluation")
 _PARTS: Final = {
     "execution": ("messages", "users_per_message", "isolation", "user_seconds", "worker_gpus"),
     "local": ("engine",),

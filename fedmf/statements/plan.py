@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from fedmf.accounting import (
     CohortLaw,
@@ -33,11 +33,15 @@ from fedmf.parts import (
     FixedClipping,
     Part,
     Setting,
+    Stage,
     check_shares,
     joint_multiplier,
     parts_from,
     update_factor,
 )
+
+if TYPE_CHECKING:
+    from fedmf.noise import KeySchedule
 
 _FIXED: Final = (FixedClipping(),)
 
@@ -135,6 +139,19 @@ class Plan:
                 C, self.second, self.privacy.clip_norm, self.privacy.adjacency, self.cohorts.size
             )
         return exact if self.inflation == 1 else RoundedRelease(exact, self.inflation, self.sensitivity.value)
+
+    def stage(self, keys: KeySchedule, dimension: int) -> Stage:
+        """What parts need of it in order to release something, of a model of so many parameters."""
+        return Stage(
+            self.mechanism.factorization,
+            self.cohorts.size,
+            self.privacy.clip_norm,
+            self.relative_noise_std,
+            self.participation,
+            self.privacy.adjacency,
+            dimension,
+            keys,
+        )
 
     @property
     def relative_noise_std(self) -> float:

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from fedmf.accounting import (
     JointRecord,
@@ -23,7 +23,7 @@ from fedmf.accounting import (
     realised_privacy,
 )
 from fedmf.errors import LedgerError
-from fedmf.statements.canaries_part import canaries_part
+from fedmf.parts import Claim, Part, beside_the_plan
 from fedmf.statements.evaluation_part import (
     EvaluationPart,
     evaluation_part,
@@ -55,6 +55,9 @@ from fedmf.statements.words import (
 )
 from fedmf.version import SOFTWARE
 
+#: Parts of which a statement also says that they are not there.
+_ALWAYS_SAID: Final = ("clipping", "canaries")
+
 
 @dataclass(frozen=True, eq=False)
 class PrivacyStatement:
@@ -70,7 +73,6 @@ class PrivacyStatement:
         evaluation: what private evaluations are part of all this; None without any.
         lost: what was released after backups from which the run went on; all of it is counted.
         parts: what each part of the run says, by its name.
-        canaries: how many there are and what they showed; None without any.
         verdict: of whoever opened the records, whether they are all that was released; None if they were
             not asked, as while the run goes on.
         stated_by: the software that computed this statement; the header names what started the run.
@@ -84,7 +86,6 @@ class PrivacyStatement:
     evaluation: EvaluationPart | None = None
     lost: tuple[LostRounds, ...] = ()
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    canaries: Mapping[str, Any] | None = None
     verdict: Verdict | None = None
     stated_by: str = SOFTWARE
 
@@ -120,8 +121,8 @@ class PrivacyStatement:
             "users_participated": recorded.users,
             "cohort_size": plan.cohorts.size,
             "clip_norm": plan.privacy.clip_norm,
+            **dict.fromkeys(_ALWAYS_SAID),
             **{name: dict(facts) for name, facts in self.parts.items()},
-            "canaries": None if self.canaries is None else dict(self.canaries),
             "noise_multiplier": plan.noise_multiplier,
             "sensitivity": plan.sensitivity.value,
             "sensitivity_kind": plan.sensitivity.kind,
@@ -191,8 +192,7 @@ class PrivacyStatement:
         """
         left_out = {*REALISED, "not_private", "records"}
         kept = {name: value for name, value in self.to_dict().items() if name not in left_out}
-        kept |= _chosen(self.header.plan)  # what a part released does not follow from a plan
-        kept["canaries"] = canaries_part(self.header.run, self.header.plan)
+        kept |= _chosen(self.header)  # what a part released does not follow from a plan
         realised = self.header.plan.privacy.unit.say(REALISED_ASSUMPTION)
         for name, text in (("assumptions", realised), ("not_covered", REALISED_NOT_COVERED)):
             kept[name] = [entry for entry in kept[name] if entry != text]
@@ -239,10 +239,11 @@ def build_statement(
     evaluated = recorded_evaluations(plan, evaluations)
     with record.snapshot():
         recorded = record.replay()
-        lost, noted = tuple(lost_rounds(record)), any(part.columns for part in plan.parts)
+        lost, noted = tuple(lost_rounds(record)), any(part.noted for part in _parts(header))
         metrics = record.metrics() if noted else {}
-        parts = {part.name: part.facts(metrics) for part in plan.parts}
-        canaries = canaries_part(header.run, plan, record)
+        sigma = plan.noise_multiplier
+        claim = Claim(gaussian_mu(sigma) if sigma > 0 else math.inf, plan.privacy.delta)
+        parts = {part.name: part.facts(metrics, claim) for part in _parts(header)}
         patterns, released = record.patterns(), recorded.rounds
         if lost:
             joint = JointRecord.of(continuations_of(record))
@@ -269,9 +270,7 @@ def build_statement(
             f"epsilon_realised is {realised.epsilon!r}, above the planned {planned.known_so_far!r}. The "
             "run's records contradict its plan; no privacy statement is made."
         )
-    return PrivacyStatement(
-        header, recorded, planned, realised, patterns.patterns, part, lost, parts, canaries
-    )
+    return PrivacyStatement(header, recorded, planned, realised, patterns.patterns, part, lost, parts)
 
 
 def planned_statement(
@@ -303,13 +302,17 @@ def planned_statement(
     planned = planned_privacy(plan, rounds, [entry.released for entry in lost])
     part = evaluation_part(plan, unseen_evaluations(plan, evaluations), rounds)
     recorded = ParticipationSummary(rounds, 0, 0, 0, 0, None, 0)
-    canaries = canaries_part(header.run, plan)
-    return PrivacyStatement(header, recorded, planned, realised, 0, part, lost, _chosen(plan), canaries)
+    return PrivacyStatement(header, recorded, planned, realised, 0, part, lost, _chosen(header))
 
 
-def _chosen(plan: Plan) -> dict[str, dict[str, Any]]:
-    """The parts of a run as they were chosen."""
-    return {part.name: part.to_dict() for part in plan.parts}
+def _parts(header: RunHeader) -> tuple[Part, ...]:
+    """All parts of a run."""
+    return *header.plan.parts, *beside_the_plan(header.run)
+
+
+def _chosen(header: RunHeader) -> dict[str, dict[str, Any]]:
+    """What of them follows from the plan."""
+    return {part.name: part.chosen() for part in _parts(header)}
 
 
 def _second_moment(plan: Plan) -> dict[str, Any] | None:

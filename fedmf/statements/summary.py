@@ -86,8 +86,8 @@ def _median(s: Mapping[str, Any]) -> float | None:
 
 
 def _refuted(s: Mapping[str, Any]) -> list[str]:
-    refuted = s["canaries"] is not None and s["canaries"].get("refuted", False)
-    return ["REFUTED: the canaries of this run show that it leaks more than it claims."] if refuted else []
+    found = [part.against(said) for part, said in stated(s)]
+    return [says for says in found if says is not None]
 
 
 def _epsilon(s: Mapping[str, Any]) -> str:
@@ -106,6 +106,6 @@ def _mechanism(s: Mapping[str, Any]) -> str:
 
 def _also(s: Mapping[str, Any]) -> str:
     """What is released beside the model under the same ε."""
-    parts = {"second_moment": "second moment", "evaluation": "private evaluations", "canaries": "canaries"}
+    parts = {"second_moment": "second moment", "evaluation": "private evaluations"}
     own = [name for part, said in stated(s) for name, _ in part.lines(said)]
     return ", ".join([*(name for key, name in parts.items() if s[key] is not None), *own])

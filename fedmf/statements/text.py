@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from fedmf.accounting import UNITS, at_least, at_most
 from fedmf.parts import stated
-from fedmf.statements.canaries_part import canaries_words
 
 _LISTS: Final = (
     ("Assumes", "assumptions"),
@@ -114,7 +113,6 @@ def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         *([] if amplified is None else [("accountant", _accountant(amplified))]),
         *([] if s["second_moment"] is None else [("second moment", _second_moment(s["second_moment"]))]),
         *([] if s["evaluation"] is None else [("evaluation", _evaluation(s["evaluation"], s["unit"]))]),
-        *([] if s["canaries"] is None else [("canaries", canaries_words(s["canaries"]))]),
         *(line for part, said in stated(s) for line in part.lines(said)),
         ("noise key", s["noise_key"]),
         ("trust", s["trust"]),

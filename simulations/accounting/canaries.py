@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 from unittest import mock
@@ -27,11 +28,11 @@ from scipy.special import ndtr
 
 import fedmf
 from fedmf.accounting import at_least, at_most, gaussian_mu
-from fedmf.noise import NoiseStream
+from fedmf.noise import KeySchedule, NoiseStream
+from fedmf.parts import CanaryTeam, canary_bound, canary_power
 from fedmf.runs import read_header
-from fedmf.runs.canaries import CanaryTeam
-from fedmf.runs.recorded import key_of
-from fedmf.statements import Plan, canary_bound, canary_power
+from fedmf.runs.recorded import key_of, read_of_part
+from fedmf.statements import Plan
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ROUNDS: Final = 60
@@ -78,8 +79,10 @@ def measured(run: fedmf.Run) -> Measured:
         path = Path(folder) / "run"
         result = fedmf.simulate(run, path)
         header = read_header(path)
-        team = CanaryTeam(run.canaries, header.plan, key_of(path), header.dimension, path)
-        scores = team.scores(ROUNDS)
+        stage = header.plan.stage(KeySchedule.constant(key_of(path)), header.dimension)
+        team = run.canaries.open(stage)
+        assert isinstance(team, CanaryTeam)
+        scores = team.scores(ROUNDS, partial(read_of_part, path))
         right = scores.guesses() == team.coins
         assert result.statement.to_dict()["canaries"]["guessed"] == right.sum(), "the statement says the same"
         mu = float(scores.shifts.max()) * header.plan.privacy.clip_norm / header.plan.noise_std

@@ -16,7 +16,7 @@ from fedmf.factorization.matrices.closed_form import square_root
 from fedmf.factorization.matrices.toeplitz import Toeplitz
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
-from fedmf.statements import canary_bound, canary_power
+from fedmf.parts import canary_bound, canary_power
 
 COINS = np.array(list(itertools.product((0, 1), repeat=2)))
 

@@ -27,9 +27,8 @@ from fedmf.factorization import NamedMechanism
 from fedmf.moments import BlockEnergies, DiagonalMoment
 from fedmf.noise import NoiseStorage
 from fedmf.optim import Adam, AdamDebiased, FedAdagrad, FedYogi, JmeAdam, Sgd
-from fedmf.parts import QuantileClipping
+from fedmf.parts import Canaries, QuantileClipping
 from fedmf.runs import Execution, NoiseMechanism, NotPrivateEvaluation, PrivateEvaluation, Run
-from fedmf.statements import Canaries
 from fedmf.training import LocalSGD, Task, classification
 
 from .paths import Path

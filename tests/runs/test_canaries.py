@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +16,14 @@ from support.small_runs import small_run
 import fedmf
 from fedmf.cli.app import run as command
 from fedmf.cohorts import CheckInCohorts
-from fedmf.errors import ConfigError
+from fedmf.errors import ConfigError, LedgerError
 from fedmf.optim import RoundRelease, ServerSGD
 from fedmf.optim.move import Move
-from fedmf.parts import FixedClipping, QuantileClipping
+from fedmf.parts import CANARY_ROWS, Canaries, FileRow, FixedClipping, QuantileClipping, coins_of
 from fedmf.runs import ObserverError, Run, canary_finding, read_header, run_of, verify_statement
-from fedmf.runs.canaries import CANARY_ROWS, CanaryTeam, coins_of
-from fedmf.runs.canaries.team import CanaryRows
+from fedmf.runs.recorded import keep_of_part
 from fedmf.runs.tables import dotted_keys
-from fedmf.statements import Canaries, Plan, summarise
+from fedmf.statements import Plan, summarise
 from fedmf.statements.evidence import evidence_of
 from fedmf.training import FixedPointSum
 from fedmf.training.clipping import fixed_point
@@ -126,7 +127,7 @@ def test_a_sum_has_the_users_integers_and_those_of_each_canary(adjacency: str, t
     """Theorem 3, step 1: the users' part is untouched, and each canary's is clipped like any user's."""
     run = watched(adjacency=adjacency)
     with fedmf.start(run, tmp_path / "run") as session:
-        team = CanaryTeam(run.canaries, session.plan, session.directory.key, 610, session.directory.path)
+        team = run.canaries.open(session.plan.stage(session.server.keys, 610))
         rounds = {t for pattern in team.patterns for t in pattern.rounds}
         total = session.server.new_sum()
         users = torch.from_numpy(np.random.default_rng(0).standard_normal((6, 610)).astype(np.float32))
@@ -290,11 +291,21 @@ def test_options_of_a_configuration_are_refused_for_a_directory(
     assert "take a configuration; got a run directory" in capsys.readouterr().err
 
 
-def test_a_row_that_was_written_in_part_stops_the_round(
+def test_a_row_that_cannot_be_written_whole_stops_the_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = CanaryRows(tmp_path, rounds=2, count=3)
-    rows.create()
-    monkeypatch.setattr("os.pwrite", lambda _file, content, _at: len(content) - 8)
-    with pytest.raises(OSError, match="No space left"):
-        rows.put(0, np.zeros(3))
+    """The disk takes some of it, and then no more."""
+    (tmp_path / "rows").write_bytes(bytes(48))
+    row, true = FileRow("rows", 24, b"\x01" * 24), os.pwrite
+
+    def full(file: int, content: bytes, at: int) -> int:
+        if len(content) < 24:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return true(file, content[:8], at)
+
+    monkeypatch.setattr("os.pwrite", full)
+    with pytest.raises(LedgerError, match=r"cannot write rows: No space left.*Nothing was released"):
+        keep_of_part(tmp_path, row)
+    monkeypatch.undo()
+    keep_of_part(tmp_path, row)
+    assert (tmp_path / "rows").read_bytes() == bytes(24) + row.content

@@ -1,6 +1,7 @@
 """A run's records: the header written from its plan, and computed again when it is read; reading them all."""
 
 from fedmf.runs.recorded.header import evaluation_header, file_digest, header_of, recorded_header
+from fedmf.runs.recorded.part_files import keep_of_part, read_of_part
 from fedmf.runs.recorded.phases import PHASES, PhaseTimes, read_phases
 from fedmf.runs.recorded.reading import (
     EVALUATION_LEDGER,
@@ -27,10 +28,12 @@ __all__ = [
     "evaluation_header",
     "file_digest",
     "header_of",
+    "keep_of_part",
     "key_of",
     "opened_evaluations",
     "opened_evidence",
     "read_header",
+    "read_of_part",
     "read_phases",
     "recorded_header",
     "require_run",

@@ -16,7 +16,7 @@ from fedmf.accounting import DifferentialPrivacy, certified_sigma
 from fedmf.errors import LedgerError
 from fedmf.factorization import Sensitivity, stated_sensitivity
 from fedmf.noise import NoiseKey
-from fedmf.parts import PARTS, EvaluationPlan, evaluation_count, shared_multipliers
+from fedmf.parts import EvaluationPlan, evaluation_count, parts_from, shared_multipliers
 from fedmf.runs.evaluation import EVALUATIONS, NotPrivateEvaluation, PrivateEvaluation
 from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.planning import release_of, storage_inflation
@@ -53,7 +53,7 @@ def _figures(header: RunHeader) -> Iterator[Figure]:
     noise = NoiseMechanism.from_dict(run["mechanism"])
     yield "participation", plan.participation, plan.cohorts.participation(plan.users, noise.bands)
     yield from _sensitivity("sensitivity", plan.sensitivity, release_of(plan).stated(plan.participation))
-    yield "parts", [part.name for part in plan.parts], [name for name in PARTS if name in run]
+    yield "parts", [part.name for part in plan.parts], [part.name for part in parts_from(run) if part.planned]
     for part in plan.parts:
         yield part.name, part.to_dict(), run[part.name]
     asked = value_of(EVALUATIONS, run["evaluation"])

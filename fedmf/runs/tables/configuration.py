@@ -27,7 +27,7 @@ from fedmf.data import DATASETS
 from fedmf.errors import ConfigError, one_line
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
-from fedmf.parts import ALWAYS, PARTS
+from fedmf.parts import PARTS
 from fedmf.runs.evaluation import EVALUATIONS
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import GIVEN, recorded_optimizer
@@ -35,7 +35,6 @@ from fedmf.runs.named_tasks import NAMED_TASKS, FunctionTask, NamedTask
 from fedmf.runs.run import Run
 from fedmf.runs.tables.mechanism_table import MechanismTable
 from fedmf.runs.tables.value_table import ConfigurationTable, Key, Scalar, ValueTable
-from fedmf.statements import Canaries
 from fedmf.training import LocalSGD
 from fedmf.values import Value, by_kind, dotted
 
@@ -83,14 +82,16 @@ TABLES: Final[dict[str, ConfigurationTable]] = {
     "model": ValueTable("model", MODELS),
     "cohorts": ValueTable("cohorts", COHORTS),
     "privacy": ValueTable("privacy", PRIVACY),
-    **{name: ValueTable(name, kinds) for name, kinds in PARTS.items()},
+    **{name: ValueTable(name, kinds) for name, kinds in PARTS.items() if name != "canaries"},
     "mechanism": MechanismTable("mechanism"),
     "optimizer": ValueTable("optimizer", OPTIMIZERS),
     "local": ValueTable("local", by_kind(LocalSGD)),
     "evaluation": ValueTable("evaluation", EVALUATIONS),
-    "canaries": ValueTable("canaries", by_kind(Canaries)),
+    "canaries": ValueTable("canaries", PARTS["canaries"]),
     "execution": ValueTable("execution", by_kind(Execution)),
 }
+#: Parts that are values of a run by a name of their own.
+_OWN_TABLES: Final = ("clipping", "canaries")
 #: Most bytes of a configuration file.
 _LONGEST: Final = 1 << 18
 _MOST_DOTS: Final = 64
@@ -150,7 +151,7 @@ def run_of(values: Mapping[str, Any]) -> Run:
             f"[{table}] {key} must be left out with task {task.kind!r}, which brings its own data and model; "
             f"got {given[unused[0]]!r}."
         )
-    chosen = [name for name in PARTS if name != ALWAYS]
+    chosen = [name for name in PARTS if name not in _OWN_TABLES]
     others = [name for name in TABLES if name not in ("task", "data", "model", *chosen)]
     beside = tuple(TABLES[name].parse(by_table[name]) for name in chosen if by_table[name])
     return Run(task, **{name: TABLES[name].parse(by_table[name]) for name in others}, beside=beside)
@@ -194,7 +195,7 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
     values = {
         "cohorts": run.cohorts,
         "privacy": run.privacy,
-        **{part.name: part for part in run.parts},
+        **{part.name: part for part in (run.clipping, *run.beside)},
         "mechanism": run.noise,
         "local": run.local,
         "evaluation": run.evaluation,

@@ -1,17 +1,17 @@
-"""What a privacy statement says of canaries."""
+"""Canaries of a run as they are chosen, and what a privacy statement says of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
 from scipy.special import bdtrc, ndtr, ndtri
 
-from fedmf.accounting import ParticipationRecord, at_most, binomial_upper, gaussian_epsilon, gaussian_mu
-from fedmf.statements.plan import Plan
-from fedmf.values import Value, check_whole
+from fedmf.accounting import at_most, binomial_upper, gaussian_epsilon
+from fedmf.parts.part import Claim, LivePart, Part, Setting, Stage
+from fedmf.values import check_whole
 
 #: With which lower bounds of statements hold.
 CONFIDENCE: Final = 0.95
@@ -84,7 +84,7 @@ def canary_power(canaries: int, claimed: float, true: float, confidence: float =
 
 
 @dataclass(frozen=True)
-class Canaries(Value):
+class Canaries(Part):
     """Simulated users that the server adds to the sums of a real run, so that the run audits itself.
 
     Each has a direction of its own and a fair secret coin: with heads it sends an update along its direction,
@@ -101,6 +101,9 @@ class Canaries(Value):
     """
 
     kind: ClassVar[str] = "simulated"
+    name: ClassVar[str] = "canaries"
+    planned: ClassVar[bool] = False
+
     count: int = 0
     seed: int = 0
 
@@ -108,45 +111,107 @@ class Canaries(Value):
         check_whole("count (of canaries)", self.count, 0, 1 << 20)
         check_whole("seed (of canaries' directions)", self.seed, 0, 2**63 - 1)
 
+    def check(self, setting: Setting) -> None:
+        """Refuse canaries where no theorem says what guessing their coins shows.
 
+        Raises:
+            ValueError: a run without noise, amplified, of check-ins, with a moving clip norm, rounded
+                noise or a second moment; or more canaries than parameters.
+        """
+        if self.count == 0:
+            return
+        asked = f"count (of canaries) must be 0 {{}}; got {self.count}. "
+        if not setting.noisy:
+            raise ValueError(
+                asked.format("in a run without noise") + "It claims nothing that could be refuted."
+            )
+        if setting.amplified:
+            raise ValueError(
+                asked.format("in an amplified run")
+                + "Canaries take part in known rounds, and no theorem here bounds secret ones."
+            )
+        if not setting.known_beforehand:
+            raise ValueError(
+                asked.format("with check-in cohorts")
+                + "Canaries keep a plan, and nobody plans who checks in."
+            )
+        if setting.moves_clip_norm:
+            raise ValueError(
+                asked.format("where the clip norm adapts") + "No theorem here covers noise whose level moves."
+            )
+        if setting.stored_as != "float64":
+            raise ValueError(
+                asked.format(f"with noise stored as {setting.stored_as}")
+                + "Rounded noise is not exactly Gaussian."
+            )
+        if setting.paired:
+            raise ValueError(
+                asked.format("with an optimizer that needs a second moment")
+                + "No theorem here covers features of canaries' updates."
+            )
+        if setting.dimension is not None and self.count > setting.dimension:
+            raise ValueError(
+                f"count (of canaries) must be at most d={setting.dimension}, the parameters of the model; "
+                f"got {self.count}. Each has coordinates of its own."
+            )
+
+    def files(self, rounds: int) -> Mapping[str, bytes]:
+        """n rows of m numbers, float64, little-endian; NaN where nothing was released yet."""
+        return {CANARY_ROWS: np.full((rounds, self.count), np.nan, "<f8").tobytes()}
+
+    def open(self, stage: Stage) -> LivePart:
+        """See `Part.open`."""
+        from fedmf.parts.canaries.team import CanaryTeam  # readers of records load no framework
+
+        return CanaryTeam(self.name, self.count, self.seed, CANARY_ROWS, stage)
+
+    @property
+    def noted(self) -> bool:
+        """What they show is noted when a run is stated."""
+        return True
+
+    def chosen(self) -> dict[str, Any]:
+        """See `Part.chosen`."""
+        return {"count": self.count, "seed": self.seed}
+
+    def facts(self, metrics: Mapping[int, Mapping[str, Any]], claim: Claim) -> dict[str, Any]:
+        """How many there are, and what they showed when the run was last stated."""
+        rounds = max((t for t, row in metrics.items() if "canaries_judged" in row), default=None)
+        if rounds is None:
+            return self.chosen()
+        judged, guessed = (int(metrics[rounds][f"canaries_{name}"]) for name in ("judged", "guessed"))
+        bound = canary_bound(guessed, judged, claim.delta)
+        return {
+            **self.chosen(),
+            "rounds": rounds,
+            "judged": judged,
+            "guessed": guessed,
+            "confidence": bound.confidence,
+            "mu_at_least": bound.mu,
+            "epsilon_at_least": bound.epsilon,
+            "refuted": bound.mu > claim.mu,
+        }
+
+    @classmethod
+    def lines(cls, facts: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+        """See `Part.lines`."""
+        return [("canaries", _words(facts))]
+
+    @classmethod
+    def against(cls, facts: Mapping[str, Any]) -> str | None:
+        """See `Part.against`."""
+        refuted = facts.get("refuted", False)
+        return (
+            "REFUTED: the canaries of this run show that it leaks more than it claims." if refuted else None
+        )
+
+
+#: Of `Canaries.files`.
+CANARY_ROWS: Final = "canaries.rows"
 _WORTH: Final = "says nothing about runs without canaries beyond the same code"
 
 
-def canaries_part(
-    run: Mapping[str, Any], plan: Plan, record: ParticipationRecord | None = None
-) -> dict[str, Any] | None:
-    """How many canaries a run has and what they showed when it was last evaluated, JSON-able.
-
-    Args:
-        run: as its header has it.
-        plan: of the run.
-        record: its record; without one nothing is said of what they showed.
-
-    Returns:
-        None for a run without canaries.
-    """
-    if "canaries" not in run:
-        return None
-    part: dict[str, Any] = {"count": run["canaries"]["count"], "seed": run["canaries"]["seed"]}
-    noted = {} if record is None else record.metrics()
-    rounds = max((t for t, row in noted.items() if "canaries_judged" in row), default=None)
-    if rounds is None:
-        return part
-    judged, guessed = (int(noted[rounds][f"canaries_{name}"]) for name in ("judged", "guessed"))
-    bound = canary_bound(guessed, judged, plan.privacy.delta)
-    return {
-        **part,
-        "rounds": rounds,
-        "judged": judged,
-        "guessed": guessed,
-        "confidence": bound.confidence,
-        "mu_at_least": bound.mu,
-        "epsilon_at_least": bound.epsilon,
-        "refuted": bound.mu > gaussian_mu(plan.noise_multiplier),
-    }
-
-
-def canaries_words(part: Mapping[str, Any]) -> str:
+def _words(part: Mapping[str, Any]) -> str:
     """The same in a sentence."""
     if "judged" not in part:
         return f"{part['count']} simulated users in the sums of this run, for auditing it"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fedmf.accounting import gaussian_epsilon, gaussian_mu
 from fedmf.errors import ConfigError
-from fedmf.runs.canaries.team import CanaryTeam
-from fedmf.runs.recorded import key_of, opened_evidence
-from fedmf.statements import CONFIDENCE, Canaries, CanaryBound, canary_bound
-from fedmf.values import by_kind, value_of
+from fedmf.noise import KeySchedule
+from fedmf.parts import CONFIDENCE, PARTS, CanaryBound, CanaryTeam, canary_bound
+from fedmf.runs.recorded import key_of, opened_evidence, read_of_part
+from fedmf.values import value_of
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,11 @@ def canary_finding(path: Path, confidence: float = CONFIDENCE) -> CanaryFinding:
             )
         last = ledger.last_round()
         rounds = 0 if last is None else last + 1
-        canaries = value_of(by_kind(Canaries), header.run["canaries"])
-        team = CanaryTeam(canaries, plan, key_of(path), header.dimension, path)
-    bound = canary_bound(team.guessed(rounds), team.count, plan.privacy.delta, confidence)
+        canaries = value_of(PARTS["canaries"], header.run["canaries"])
+        team = canaries.open(plan.stage(KeySchedule.constant(key_of(path)), header.dimension))
+    assert isinstance(team, CanaryTeam)
+    guessed = team.guessed(rounds, partial(read_of_part, path))
+    bound = canary_bound(guessed, team.count, plan.privacy.delta, confidence)
     return CanaryFinding(
         bound,
         gaussian_mu(plan.noise_multiplier),
