@@ -127,14 +127,14 @@ class Part(Value, ABC):
     planned: ClassVar[bool] = True
 
     @property
-    def share(self) -> float:
+    def mu_share(self) -> float:
         """b² in [0, 1), the share of μ² that goes to its statistics."""
         return 0.0
 
     @property
     def own_factor(self) -> float:
         """1/b, rounded up: noise of a statistic of bound 1 per noise of x/ζ with all of μ²."""
-        return _UPWARDS / math.sqrt(self.share)
+        return _UPWARDS / math.sqrt(self.mu_share)
 
     def check(self, setting: Setting) -> None:
         """Refuse what no theorem covers together.
@@ -292,7 +292,7 @@ def update_factor(parts: Sequence[Part]) -> float:
 
 def _left(parts: Sequence[Part]) -> Fraction:
     """a² = 1 − Σ b², exactly: of a difference of float64 numbers little may be left."""
-    return 1 - sum((Fraction(part.share) for part in parts), Fraction(0))
+    return 1 - sum((Fraction(part.mu_share) for part in parts), Fraction(0))
 
 
 def check_shares(parts: Sequence[Part]) -> None:
@@ -304,6 +304,6 @@ def check_shares(parts: Sequence[Part]) -> None:
     names = [part.name for part in parts]
     if len(set(names)) < len(names):
         raise ValueError(f"parts (of a run) must have names of their own; got {', '.join(names)}.")
-    if any(part.share < 0 for part in parts) or _left(parts) <= 0:
-        shares = ", ".join(f"{part.name} {part.share!r}" for part in parts)
+    if any(part.mu_share < 0 for part in parts) or _left(parts) <= 0:
+        shares = ", ".join(f"{part.name} {part.mu_share!r}" for part in parts)
         raise ValueError(f"share (b², of all parts together) must be below 1; got {shares}.")

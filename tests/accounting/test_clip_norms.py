@@ -185,7 +185,7 @@ def test_parts_share_one_budget_and_none_goes_by_two_names() -> None:
         of_all: float = 0.3
 
         @property
-        def share(self) -> float:
+        def mu_share(self) -> float:
             return self.of_all
 
     for shares in [(0.02, 0.3), (1e-9, 1 - 1e-6), (0.5, 0.49)]:

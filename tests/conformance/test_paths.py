@@ -165,10 +165,13 @@ def literals(value: type, field: str) -> set[str]:
 
 
 def test_every_value_of_a_run_is_an_axis() -> None:
-    """And every field of local training and execution either varies here or is no path."""
+    """And every field of local training and execution either varies here or is no path.
+
+    What is released beside the model takes every path in tests/runs/test_another_part.py.
+    """
     assert {field.name for field in dataclasses.fields(Run)} == {
         "task", "cohorts", "optimizer", "local", "clipping", "canaries", "evaluation", "mechanism", "privacy",
-        "execution",
+        "execution", "beside",
     }  # fmt: skip
     varied = set().union(*LOCAL.values()) | {"batch_size", "engine"}
     assert {field.name for field in dataclasses.fields(LocalSGD)} - varied == {"learning_rate", "seed"}
@@ -189,6 +192,7 @@ def test_every_argument_of_the_wrapper_is_an_axis_or_no_path() -> None:
         "adjacency", "cohorts", "amplified", "server_optimizer", "adaptive_clipping",
     }  # fmt: skip
     others = {"identity", "frozen", "max_epsilon", "user_budgets", "execution", "trusted_subclass"}
+    others |= {"beside"}  # every part, on every path: tests/runs/test_another_part.py
     assert inspect.signature(CorrelatedNoise).parameters.keys() == given | others
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pytest
 from support.data_files import digest_of, write_images, write_rows
 
@@ -107,22 +107,31 @@ def test_data_are_what_they_were(
 
 
 @pytest.mark.parametrize(
-    ("kind", "fields", "shape", "outputs", "digest", "name"),
+    ("kind", "fields", "shape", "outputs", "figures", "name"),
     [
-        ("mlp", {}, (64,), 10, "d647f170efe6a81e", "hidden0.weight"),
-        ("mlp", {"hidden_units": (8, 4), "seed": 3}, (1, 28, 28), 5, "31bc8725dde68d67",
+        ("mlp", {}, (64,), 10, (158.855953, 0.612582, -0.000936), "hidden0.weight"),
+        ("mlp", {"hidden_units": (8, 4), "seed": 3}, (1, 28, 28), 5, (123.074153, -2.523329, -0.03541),
          "layers.hidden0.weight"),
-        ("cnn", {}, (1, 8, 8), 10, "e54785dd433369ff", "convolution0.weight"),
-        ("cnn", {"hidden_units": (), "seed": 2}, (3, 9, 6), 4, "146c37d60200b685", "convolution0.weight"),
-        ("logistic", {}, (60,), 10, "141b42f391e61c67", "output.weight"),
-        ("logistic", {"seed": 7}, (3, 2, 2), 3, "eca9e48b4c70267c", "layers.output.weight"),
+        ("cnn", {}, (1, 8, 8), 10, (429.690806, 5.274423, -0.002496), "convolution0.weight"),
+        ("cnn", {"hidden_units": (), "seed": 2}, (3, 9, 6), 4, (252.776039, 3.422995, 0.044146),
+         "convolution0.weight"),
+        ("logistic", {}, (60,), 10, (40.381456, 1.627415, -0.000967), "output.weight"),
+        ("logistic", {"seed": 7}, (3, 2, 2), 3, (4.99949, -1.116157, 0.020163), "layers.output.weight"),
     ],
 )  # fmt: skip
 def test_initial_models_are_what_they_were(
-    kind: str, fields: dict[str, Any], shape: tuple[int, ...], outputs: int, digest: str, name: str
+    kind: str,
+    fields: dict[str, Any],
+    shape: tuple[int, ...],
+    outputs: int,
+    figures: tuple[float, float, float],
+    name: str,
 ) -> None:
+    """By sums over all weights, and the first: processors draw them alike but for the last bits."""
     value = MODELS[kind](**fields)
     module = value.build(shape, outputs)
-    assert hashlib.sha256(FlatModel(module).initial().numpy().tobytes()).hexdigest()[:16] == digest
+    weights = FlatModel(module).initial().double().numpy()
+    sums = np.abs(weights).sum(), (weights * np.cos(np.arange(weights.size))).sum(), weights[0]
+    assert sums == pytest.approx(figures, abs=2e-5)
     assert next(iter(module.named_parameters()))[0] == name
     assert value_of(MODELS, value.to_dict()) == value

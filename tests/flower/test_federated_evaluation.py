@@ -84,7 +84,7 @@ def test_the_model_is_the_same_with_and_without(messages: str, tmp_path: Path) -
         with fedmf.start(run, tmp_path / name) as session:
             run_on_grid(session, InProcessGrid(answering(client_for(session), evaluate=note)))
             ledger = session.directory.ledger
-            model, noise = session.server.parameters.numpy().tobytes(), session.server._noise_state()
+            model, noise = session.server.parameters.numpy().tobytes(), session.server._noise_state({})
             return model, list(ledger.participations()), noise, metrics_of(tmp_path / name)
 
     plain = carry_out("without", small_run(**KEYS, messages=messages))

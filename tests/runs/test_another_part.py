@@ -78,11 +78,11 @@ def test_it_releases_the_mean_and_noise_of_the_level_that_is_its_share(seen) -> 
     source = GaussianSource(NoiseKey.from_seed(7), 1, Domain.of_part("norms"))
     z = np.array([float(source.block(t, 0, 1)[0]) for t in range(rounds)])
     C = np.eye(rounds) + 0.5 * np.eye(rounds, k=-1)
-    std = statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(PART.share)
+    std = statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(PART.mu_share)
     wanted = (np.array(sums) + std * np.linalg.solve(C, z)) / m
     # Rows that were clipped to float32 may have their norm one unit lower.
     np.testing.assert_allclose(means(path), wanted, atol=2 * 24 / UNIT / m)
-    left = 1 - RULE.share - PART.share
+    left = 1 - RULE.share - PART.mu_share
     level = statement["noise_multiplier"] * statement["sensitivity"] * statement["clip_norm"]
     assert statement["noise_std"] == pytest.approx(level / math.sqrt(left), rel=1e-12)
 

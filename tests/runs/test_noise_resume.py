@@ -84,7 +84,7 @@ def test_a_checkpoint_of_other_noise_is_refused(
         Session.resume(tmp_path / "run", run)
 
 
-@pytest.mark.parametrize(("failing", "there"), [("_write_all", 2), ("_flush", 3)])
+@pytest.mark.parametrize(("failing", "there"), [("write_at", 2), ("_flush", 3)])
 def test_a_round_that_failed_to_commit_has_the_same_noise_when_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, there: int
 ) -> None:

@@ -42,7 +42,7 @@ class MeanNorm(Part):
     of_all: float = 0.1
 
     @property
-    def share(self) -> float:
+    def mu_share(self) -> float:
         return self.of_all
 
     def check(self, setting: Setting) -> None:

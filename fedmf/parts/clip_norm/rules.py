@@ -78,6 +78,11 @@ class QuantileClipping(Clipping):
             )
         check_whole("B (rounds_per_update)", self.rounds_per_update)
 
+    @property
+    def mu_share(self) -> float:
+        """See `Part.mu_share`."""
+        return self.share
+
     def check(self, setting: Setting) -> None:
         """See `Part.check`.
 
