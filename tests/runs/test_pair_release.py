@@ -63,6 +63,7 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
         ledger=ledger,
         right=ReleaseRight(LedgerError),
         key=NoiseKey.from_seed(1),
+        header=SimpleNamespace(run={}),
         restore=lambda: None,
         commit=lambda *_: None,
         keep_initial=lambda *_: None,
