@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         joint_multiplier,
         shared_multipliers,
     )
-    from fedmf.parts.kinds import ALWAYS, PARTS, beside_the_plan, parts_from, stated
+    from fedmf.parts.kinds import NAMED, PARTS, beside_the_plan, parts_from, stated
     from fedmf.parts.part import (
         Claim,
         FileRow,
@@ -38,10 +38,10 @@ else:
     __getattr__ = lazily(__name__)
 
 __all__ = [
-    "ALWAYS",
     "CANARY_ROWS",
     "CLIPPINGS",
     "CONFIDENCE",
+    "NAMED",
     "PARTS",
     "Canaries",
     "CanaryBound",

@@ -18,7 +18,9 @@ PARTS: Final[dict[str, Mapping[str, type[Part]]]] = {
 
 
 #: Of every run; the others are there if they were chosen.
-ALWAYS: Final = "clipping"
+_ALWAYS: Final = "clipping"
+#: Fields of a run with names of their own; every statement says of them, also that they are not there.
+NAMED: Final = (_ALWAYS, "canaries")
 
 
 def parts_from(values: Mapping[str, Any]) -> tuple[Part, ...]:
@@ -29,7 +31,7 @@ def parts_from(values: Mapping[str, Any]) -> tuple[Part, ...]:
         ValueError: an unknown kind, or fields that are not those of the kind.
     """
     return tuple(
-        value_of(kinds, values[name]) for name, kinds in PARTS.items() if name in values or name == ALWAYS
+        value_of(kinds, values[name]) for name, kinds in PARTS.items() if name in values or name == _ALWAYS
     )
 
 

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from fedmf.accounting import (
     JointRecord,
@@ -23,7 +23,7 @@ from fedmf.accounting import (
     realised_privacy,
 )
 from fedmf.errors import LedgerError
-from fedmf.parts import Claim, Part, beside_the_plan
+from fedmf.parts import NAMED, Claim, Part, beside_the_plan
 from fedmf.statements.evaluation_part import (
     EvaluationPart,
     evaluation_part,
@@ -54,9 +54,6 @@ from fedmf.statements.words import (
     TRUST,
 )
 from fedmf.version import SOFTWARE
-
-#: Parts of which a statement also says that they are not there.
-_ALWAYS_SAID: Final = ("clipping", "canaries")
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +118,7 @@ class PrivacyStatement:
             "users_participated": recorded.users,
             "cohort_size": plan.cohorts.size,
             "clip_norm": plan.privacy.clip_norm,
-            **dict.fromkeys(_ALWAYS_SAID),
+            **dict.fromkeys(NAMED),
             **{name: dict(facts) for name, facts in self.parts.items()},
             "noise_multiplier": plan.noise_multiplier,
             "sensitivity": plan.sensitivity.value,

@@ -131,11 +131,17 @@ def test_a_statistic_that_lies_of_its_bound_is_cut_to_it() -> None:
     """A faulty function costs accuracy; what one user moves stays within what was accounted for."""
 
     class Wild(Norm):
-        def of(self, signs: np.ndarray, norms: np.ndarray) -> np.ndarray:
-            return np.array([10 * UNIT, -(10**15), 3, 7][: len(signs)])
+        def of(self, sign: int, norm: float) -> int:
+            return {0.5: 10 * UNIT, 1.0: -(10**15), 0.2: 3}[norm]
+
+    class Broken(Norm):
+        def of(self, sign: int, norm: float) -> int:
+            return int(math.nan if norm > 0.5 else 1 // sign)
 
     signs, norms = np.array([1, -1, 1, 0]), np.array([0.5, 1.0, 0.2, 0.0])
     assert Wild().total(signs, norms) == UNIT - UNIT + 3  # who adds nothing tells nothing
+    assert Wild().total(np.array([1, 1]), np.array([0.7, 0.2])) == 3  # it fails for one user, who adds 0
+    assert Broken().total(signs, norms) == 2
     told = FixedPointSum(3, 1.0, statistics=[Norm()])
     for lie in (UNIT + 1, -UNIT - 1):
         with pytest.raises(ValueError, match="slice norms must add up to at most"):

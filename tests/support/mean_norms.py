@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from fedmf.noise import Domain
 from fedmf.parts import LivePart, Part, Setting, Stage
@@ -24,8 +22,8 @@ class Norm(Statistic):
     name: ClassVar[str] = "norms"
     most: ClassVar[int] = UNIT
 
-    def of(self, signs: NDArray[np.int64], norms: NDArray[np.float64]) -> NDArray[np.int64]:
-        return np.floor(norms * UNIT).astype(np.int64)
+    def of(self, sign: int, norm: float) -> int:
+        return math.floor(norm * UNIT)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from fedmf.data import DATASETS
 from fedmf.errors import ConfigError, one_line
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
-from fedmf.parts import PARTS
+from fedmf.parts import NAMED, PARTS
 from fedmf.runs.evaluation import EVALUATIONS
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import GIVEN, recorded_optimizer
@@ -90,8 +90,6 @@ TABLES: Final[dict[str, ConfigurationTable]] = {
     "canaries": ValueTable("canaries", PARTS["canaries"]),
     "execution": ValueTable("execution", by_kind(Execution)),
 }
-#: Parts that are values of a run by a name of their own.
-_OWN_TABLES: Final = ("clipping", "canaries")
 #: Most bytes of a configuration file.
 _LONGEST: Final = 1 << 18
 _MOST_DOTS: Final = 64
@@ -151,7 +149,7 @@ def run_of(values: Mapping[str, Any]) -> Run:
             f"[{table}] {key} must be left out with task {task.kind!r}, which brings its own data and model; "
             f"got {given[unused[0]]!r}."
         )
-    chosen = [name for name in PARTS if name not in _OWN_TABLES]
+    chosen = [name for name in PARTS if name not in NAMED]
     others = [name for name in TABLES if name not in ("task", "data", "model", *chosen)]
     beside = tuple(TABLES[name].parse(by_table[name]) for name in chosen if by_table[name])
     return Run(task, **{name: TABLES[name].parse(by_table[name]) for name in others}, beside=beside)

@@ -25,18 +25,24 @@ class Statistic(ABC):
     most: ClassVar[int]
 
     @abstractmethod
-    def of(self, signs: NDArray[np.int64], norms: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Those of users.
+    def of(self, sign: int, norm: float) -> int:
+        """That of one user, which no other user's can change: it is asked user by user.
 
         Args:
-            signs: +1 within the clip norm, −1 above or at it, 0 for an update that adds nothing; shape (u,).
-            norms: of the clipped updates, in units of the clip norm, at most 1; 0 where the sign is 0.
+            sign: +1 within the clip norm, −1 above or at it.
+            norm: of the clipped update, in units of the clip norm, at most 1.
         """
 
     def total(self, signs: NDArray[np.int64], norms: NDArray[np.float64]) -> int:
-        """Their sum, whatever the function gives: each is cut to ±`most`, and to 0 where the sign is 0."""
-        told = np.clip(np.asarray(self.of(signs, norms), np.int64), -self.most, self.most)
-        return int(told[signs != 0].sum())
+        """The sum over users: each cut to ±`most`, 0 where the function fails or the sign is 0."""
+        users = zip(signs.tolist(), norms.tolist(), strict=True)
+        return sum(self._bounded(sign, norm) for sign, norm in users if sign)
+
+    def _bounded(self, sign: int, norm: float) -> int:
+        try:
+            return max(-self.most, min(self.most, int(self.of(sign, norm))))
+        except Exception:  # of that user's result alone; nobody else may notice
+            return 0
 
     def check(self, total: int, users: int) -> None:
         """Refuse what no users add up to.
@@ -55,10 +61,15 @@ class Signs(Statistic):
     name: ClassVar[str] = "signs"
     most: ClassVar[int] = 1
 
-    def of(self, signs: NDArray[np.int64], norms: NDArray[np.float64]) -> NDArray[np.int64]:
+    def of(self, sign: int, norm: float) -> int:
         """See `Statistic.of`."""
+        del norm
+        return sign
+
+    def total(self, signs: NDArray[np.int64], norms: NDArray[np.float64]) -> int:
+        """The same, of all users at once."""
         del norms
-        return signs
+        return int(signs.sum())
 
 
 SIGNS: Final = Signs()
