@@ -296,7 +296,7 @@ def _left(parts: Sequence[Part]) -> Fraction:
 
 
 def check_shares(parts: Sequence[Part]) -> None:
-    """Refuse parts that leave nothing to the updates, or of which two have one name.
+    """Refuse parts that leave nothing to updates, that the plan does not count, or that share a name.
 
     Raises:
         ValueError: they do.
@@ -304,6 +304,12 @@ def check_shares(parts: Sequence[Part]) -> None:
     names = [part.name for part in parts]
     if len(set(names)) < len(names):
         raise ValueError(f"parts (of a run) must have names of their own; got {', '.join(names)}.")
+    for part in parts:
+        if not part.planned and (part.mu_share or part.moves_clip_norm):
+            raise ValueError(
+                f"planned must be true of {part.name}, which takes a share of μ² or moves the clip norm: the "
+                "noise of updates would not pay for it."
+            )
     if any(part.mu_share < 0 for part in parts) or _left(parts) <= 0:
         shares = ", ".join(f"{part.name} {part.mu_share!r}" for part in parts)
         raise ValueError(f"share (b², of all parts together) must be below 1; got {shares}.")

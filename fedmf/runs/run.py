@@ -113,6 +113,8 @@ class Run:
             )
         if self.is_private:
             check_unit(self.task_source, self.privacy)
+        if strangers := [part for part in self.beside if not isinstance(part, Part)]:
+            raise ValueError(f"beside must hold parts of fedmf.parts; got {strangers[0]!r}.")
         setting = self.setting(paired=False, dimension=None)
         check_shares(self.parts)
         for part in self.parts:

@@ -18,6 +18,7 @@ from support.small_runs import small_run
 
 import fedmf
 from fedmf.cli.app import run as command
+from fedmf.errors import ConfigError
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.parts import PARTS
 from fedmf.records import Ledger
@@ -153,3 +154,8 @@ def test_a_statistic_that_lies_of_its_bound_is_cut_to_it() -> None:
 def test_it_is_asked_what_it_may_stand_beside(keys: dict, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="norms must be left out where no theorem covers them"):
         fedmf.start(dataclasses.replace(small_run(**keys), beside=(PART,)), tmp_path / "run")
+
+
+def test_what_is_no_part_is_refused_in_a_line() -> None:
+    with pytest.raises(ConfigError, match=r"beside must hold parts of fedmf\.parts; got 1\."):
+        dataclasses.replace(small_run(), beside=(1,))
