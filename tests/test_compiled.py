@@ -45,7 +45,8 @@ print(outer(3.0), sum(outer.stats.cache_hits.values()))
 
 def run(folder: Path) -> list[float]:
     """What the outer function finds, and how often it was found compiled."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    path = os.pathsep.join([str(folder), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": str(folder / "cache")}
     found = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
     )
