@@ -104,7 +104,7 @@ def account(
             evidence.verdict.require_whole(str(run_dir), "published or signed")
         statement = evidence.statement
         if publish is not None:
-            document = public_statement(statement, evidence.ledger, evidence.evaluations, signing_key)
+            document = public_statement(statement, evidence.ledger, evidence.own_records, signing_key)
         tell_verdict(run_dir, evidence.verdict)
         if users is not None:
             _write_users(users, *evidence.records)
@@ -235,10 +235,10 @@ def _write_page(path: Path, statement: PrivacyStatement) -> None:
         file.write(render_page(statement.to_dict()).encode())
 
 
-def _write_users(path: Path, header: RunHeader, ledger: Ledger, evaluations: Ledger | None) -> None:
+def _write_users(path: Path, header: RunHeader, ledger: Ledger, own_records: Mapping[str, Ledger]) -> None:
     from fedmf.records import PRIVATE, write_users
 
-    written = write_users(path, header, ledger, evaluations)
+    written = write_users(path, header, ledger, own_records)
     typer.echo(f"{path}: {written:,} users. {PRIVATE}", err=True)
 
 

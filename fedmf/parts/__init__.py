@@ -19,10 +19,18 @@ if TYPE_CHECKING:
     from fedmf.parts.evaluation_plan import (
         EvaluationPlan,
         evaluation_count,
-        joint_multiplier,
         shared_multipliers,
     )
-    from fedmf.parts.kinds import NAMED, PARTS, beside_the_plan, parts_from, stated
+    from fedmf.parts.kinds import (
+        NAMED,
+        OWN_STREAMS,
+        PARTS,
+        beside_the_plan,
+        own_streams_from,
+        parts_from,
+        stated,
+    )
+    from fedmf.parts.own_stream import OwnStream, joint_multiplier
     from fedmf.parts.part import (
         Claim,
         FileRow,
@@ -42,6 +50,7 @@ __all__ = [
     "CLIPPINGS",
     "CONFIDENCE",
     "NAMED",
+    "OWN_STREAMS",
     "PARTS",
     "Canaries",
     "CanaryBound",
@@ -53,6 +62,7 @@ __all__ = [
     "FixedClipping",
     "LivePart",
     "NormCourse",
+    "OwnStream",
     "Part",
     "QuantileClipping",
     "Setting",
@@ -65,6 +75,7 @@ __all__ = [
     "coins_of",
     "evaluation_count",
     "joint_multiplier",
+    "own_streams_from",
     "parts_from",
     "shared_multipliers",
     "stated",

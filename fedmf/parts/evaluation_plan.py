@@ -4,38 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting import SumRelease, adjacency_factor, certified_epsilon, certified_sigma
+from fedmf.accounting import certified_epsilon, certified_sigma, gaussian_mu
 from fedmf.factorization import Mechanism, Sensitivity, factorization_from_dict, query_variances
 from fedmf.participation import Participation
+from fedmf.parts.own_stream import OwnStream, joint_multiplier
 from fedmf.workload import ToeplitzWorkload, parse_workload
 
-#: The joint multiplier is rounded down, and the two it is made of are rounded up, by far more than rounding.
-_DOWN: Final = 1 - 2.0**-48
+#: The two that a joint multiplier is made of are rounded up, by far more than it is rounded down.
 _UP: Final = 1 + 2.0**-38
 _TRIES: Final = 40
-
-
-def joint_multiplier(*multipliers: float) -> float:
-    """σ of a Gaussian mechanism that is as private as several together: 1/σ² = Σ 1/σ_i², rounded down.
-
-    Args:
-        multipliers: σ_i > 0; infinite for one that tells nothing.
-
-    References:
-        Dong, Roth, Su (2022), "Gaussian Differential Privacy", Corollary 3.3.
-
-    >>> round(joint_multiplier(5 / 3, 5 / 4), 12)
-    1.0
-    """
-    return _DOWN / math.hypot(*(1 / sigma for sigma in multipliers))
 
 
 def shared_multipliers(epsilon: float, delta: float, share: float) -> tuple[float, float]:
@@ -62,7 +47,7 @@ def evaluation_count(rounds: int, every: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class EvaluationPlan:
+class EvaluationPlan(OwnStream):
     """A second stream of sums: what users' own examples say of the model after t_e rounds, e = 0 … E−1.
 
     A user's row is a vector of norm at most √q: q numbers in [−1, 1]. The z streamed through C_e⁻¹ into the
@@ -83,6 +68,11 @@ class EvaluationPlan:
     Raises:
         ValueError: a value out of its range, or horizons that do not fit together.
     """
+
+    name: ClassVar[str] = "evaluation"
+    ledger: ClassVar[str] = "evaluation.sqlite"
+    plural: ClassVar[str] = "evaluations"
+    without_losses: ClassVar[str] = "who judged the models that were lost is not known"
 
     rounds: int
     every: int
@@ -128,18 +118,13 @@ class EvaluationPlan:
                 f"A (workload of evaluations) must have rows of positive sum; got {self.workload!r}."
             )
 
+    @classmethod
+    def among(cls, streams: Iterable[OwnStream]) -> Self | None:
+        """That of a run with these streams; None without private evaluations."""
+        return next((own for own in streams if isinstance(own, cls)), None)
+
     def check_beside(self, rounds: int, users: int, amplified: bool, noisy: bool) -> None:
-        """Refuse a run beside which it cannot be.
-
-        Args:
-            rounds: n, of the run.
-            users: N.
-            amplified: whether the run claims amplification.
-            noisy: whether it has noise.
-
-        Raises:
-            ValueError: it is none for that run.
-        """
+        """Refuse amplification, no noise, another n, and more users asked than there are."""
         if amplified:
             raise ValueError(
                 "amplification must be None with private evaluation: no theorem covers secret cohorts there."
@@ -150,16 +135,6 @@ class EvaluationPlan:
             raise ValueError(f"n (rounds of the evaluation plan) must be {rounds}; got {self.rounds}.")
         if self.size > users:
             raise ValueError(f"m_e (size of evaluations) must be at most N={users}; got {self.size}.")
-
-    @property
-    def count(self) -> int:
-        """E."""
-        return self.participation.rounds
-
-    @property
-    def release(self) -> SumRelease:
-        """What it releases, as far as privacy is concerned."""
-        return SumRelease(self.mechanism.factorization)
 
     def after(self, e: int) -> int:
         """t_e, released rounds before evaluation e."""
@@ -178,20 +153,6 @@ class EvaluationPlan:
     def least_released_by(self, rounds: int) -> int:
         """How many must have been released by then: the one after the last round may be about to be."""
         return self.released_by(rounds) - (self.due(rounds) is not None)
-
-    def multiplier_of(self, evaluations: int) -> float:
-        """σ of the first so many evaluations for the worst allowed user; infinite for none."""
-        if evaluations == 0:
-            return math.inf
-        k, b = self.participation.max_participations, self.participation.min_separation
-        fitting = Participation.as_many_as_fit(evaluations, b).max_participations
-        block = Participation(evaluations, min(k, fitting), b)
-        spent = self.release.leading(evaluations).stated(block).value
-        return self.noise_multiplier * max(1.0, self.sensitivity.value / spent)
-
-    def relative_noise_std(self, adjacency: str) -> float:
-        """Standard deviation of the streamed z per unit of the norm √q."""
-        return self.noise_multiplier * self.sensitivity.value * adjacency_factor(adjacency)
 
     @property
     def norm(self) -> float:
@@ -236,6 +197,30 @@ class EvaluationPlan:
     def relative_errors(self) -> NDArray[np.float64]:
         """‖(A C_e⁻¹)_e‖/(A 1)_e: the standard deviation of curve point e per unit of z, shape (E,)."""
         return np.sqrt(query_variances(self.mechanism.factorization, self.queries)) / self._row_sums
+
+    def facts(self, adjacency: str, released: int) -> dict[str, Any]:
+        """Contract, noise and the largest standard deviation of what is shown, by the name of each number."""
+        stds = [self.stds(e, adjacency) for e in range(self.count)]
+        return {
+            "evaluations": self.count,
+            "evaluations_released": released,
+            "every": self.every,
+            "size": self.size,
+            "share": self.share,
+            "metrics": {
+                name: {"low": low, "high": high, "largest_std": max(std[name] for std in stds)}
+                for name, low, high in self.ranges
+            },
+            "max_participations": self.participation.max_participations,
+            "min_separation": self.participation.min_separation,
+            "mechanism": self.mechanism.name,
+            "params": dict(self.mechanism.params),
+            "workload": self.workload,
+            "sensitivity": self.sensitivity.value,
+            "sensitivity_kind": self.sensitivity.kind,
+            "noise_multiplier": self.noise_multiplier,
+            "mu_planned": gaussian_mu(self.noise_multiplier),
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict; floats survive JSON bit for bit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,7 @@ PRIVATE: Final = (
 )
 
 
-def write_users(path: Path, header: RunHeader, ledger: Ledger, evaluations: Ledger | None = None) -> int:
+def write_users(path: Path, header: RunHeader, ledger: Ledger, own_records: Mapping[str, Ledger]) -> int:
     """Write a row for each user that took part: user, participations, first_round, last_round, evaluations,
     sensitivity, epsilon.
 
@@ -30,7 +31,7 @@ def write_users(path: Path, header: RunHeader, ledger: Ledger, evaluations: Ledg
         path: a new file; its ending, .csv or .parquet, decides the format. Only its owner may read it.
         header: the run's description.
         ledger: its ledger, replayed before.
-        evaluations: that of its private evaluations, where it has any.
+        own_records: those of its own streams, as private evaluations, by their names.
 
     Returns:
         The number of rows.
@@ -42,7 +43,7 @@ def write_users(path: Path, header: RunHeader, ledger: Ledger, evaluations: Ledg
     if path.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"the table of users must end in .csv or .parquet; got {path.name!r}.")
     with new_file(path) as file:
-        spent = user_privacy(header, ledger, evaluations)
+        spent = user_privacy(header, ledger, own_records)
         table = pa.table(
             {
                 "user": pa.array(spent.users, pa.string()),

@@ -96,16 +96,16 @@ def read_run(path: Path) -> RunFigures:
     if (path / _STREAM).is_file() and not (path / LEDGER).exists():
         raise ConfigError(f"{path} keeps the state of a stream; fedmf report is about runs.")
     with opened_evidence(path) as evidence:
-        header, ledger, evaluations = evidence.records
+        header, ledger, own_records = evidence.records
         statement = evidence.statement
         trained = Histories.of(ledger)
-        evaluated = None if evaluations is None else Histories.of(evaluations)
+        beside = {name: Histories.of(record) for name, record in own_records.items()}
     return RunFigures(
         path.resolve().name,
         dict(_flat(header.run)),
         statement,
         _metrics(path / METRICS),
-        privacy_spent(header.plan, statement, trained, evaluated),
+        privacy_spent(header.plan, statement, trained, beside),
         noise_level(header),
         trained,
         read_phases(path),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,7 +66,7 @@ class SpentPrivacy:
 
 
 def privacy_spent(
-    plan: Plan, statement: PrivacyStatement, trained: Histories, evaluated: Histories | None
+    plan: Plan, statement: PrivacyStatement, trained: Histories, beside: Mapping[str, Histories]
 ) -> SpentPrivacy:
     """Both curves of a run.
 
@@ -72,7 +74,7 @@ def privacy_spent(
         plan: of the run.
         statement: of the same rounds; the curves end in its figures.
         trained: who took part in rounds.
-        evaluated: who took part in private evaluations, where the plan has any.
+        beside: who took part in its own streams, as private evaluations, by their names.
 
     Guarantees:
         planned and known depend on the plan and on how many rounds were released alone.
@@ -88,7 +90,7 @@ def privacy_spent(
         planned[released] = statement.planned.so_far
     planned[n], known[n] = statement.planned.epsilon, statement.planned.known_cohorts
     past = tuple(t for t in rounds if t <= released)
-    realised = [_realised(plan, t, trained, evaluated) for t in past[:-1]] + [statement.realised]
+    realised = [_realised(plan, t, trained, beside) for t in past[:-1]] + [statement.realised]
     return SpentPrivacy(
         rounds,
         tuple(planned.values()),
@@ -99,11 +101,12 @@ def privacy_spent(
     )
 
 
-def _realised(plan: Plan, t: int, trained: Histories, evaluated: Histories | None) -> RealisedPrivacy:
-    adjacency, delta, beside = plan.privacy.adjacency, plan.privacy.delta, 0.0
-    if plan.evaluation is not None and evaluated is not None:
-        rows = min(plan.evaluation.released_by(t), 1 + int(evaluated.rounds.max(initial=-1)))
-        judged, noise = evaluated.before(rows), plan.evaluation.relative_noise_std(adjacency)
-        beside = realised_privacy(judged, plan.evaluation.release, noise, delta, rows, adjacency).mu
+def _realised(plan: Plan, t: int, trained: Histories, beside: Mapping[str, Histories]) -> RealisedPrivacy:
+    adjacency, delta, others = plan.privacy.adjacency, plan.privacy.delta, list[float]()
+    for own in plan.own_streams:
+        asked = beside[own.name]
+        rows = min(own.released_by(t), 1 + int(asked.rounds.max(initial=-1)))
+        noise = own.relative_noise_std(adjacency)
+        others.append(realised_privacy(asked.before(rows), own.release, noise, delta, rows, adjacency).mu)
     before, noise = trained.before(t), plan.relative_noise_std
-    return realised_privacy(before, plan.release, noise, delta, t, adjacency, plan.users, beside)
+    return realised_privacy(before, plan.release, noise, delta, t, adjacency, plan.users, math.hypot(*others))

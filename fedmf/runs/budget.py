@@ -163,7 +163,7 @@ class UserBudgets:
             for epsilon in set(budgets.values())
             if math.isfinite(epsilon)
         }
-        evaluating = 0.0 if plan.evaluation is None else 1 / plan.evaluation.noise_multiplier
+        evaluating = math.hypot(*(1 / own.noise_multiplier for own in plan.own_streams))
         limits = {
             epsilon: scale * (math.sqrt(mu**2 - evaluating**2) if mu >= evaluating else mu)
             for epsilon, mu in mus.items()

@@ -16,7 +16,7 @@ from fedmf.accounting import DifferentialPrivacy, Fault
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
-from fedmf.parts import FileRow
+from fedmf.parts import EvaluationPlan, FileRow
 from fedmf.records import (
     Admission,
     Guard,
@@ -37,15 +37,14 @@ from fedmf.records import (
 from fedmf.runs.budget import read_budgets
 from fedmf.runs.evaluation import PrivateEvaluator
 from fedmf.runs.recorded import (
-    EVALUATION_LEDGER,
     KEY,
     LEDGER,
-    evaluation_header,
     file_digest,
     header_of,
     keep_of_part,
     key_of,
-    opened_evaluations,
+    opened_own_records,
+    own_stream_header,
     recorded_header,
     require_run,
     verdict_of,
@@ -86,13 +85,13 @@ class RunDirectory:
         header: RunHeader,
         key: NoiseKey,
         ledger: Ledger,
-        evaluations: Ledger | None,
+        own_records: Mapping[str, Ledger],
         guard: Guard,
     ) -> None:
         self.path, self.header, self.key, self.ledger = path, header, key, ledger
-        self.evaluations, self._guard, self.right = evaluations, guard, ledger.right
-        if evaluations is not None:
-            evaluations.right = self.right
+        self.own_records, self._guard, self.right = own_records, guard, ledger.right
+        for record in own_records.values():
+            record.right = self.right
         self.admission = Admission(ledger, path)
         self._checkpoint: Sequence[str] = ()
         self._openings: Sequence[Opening] = ()
@@ -146,9 +145,9 @@ class RunDirectory:
                     write_durably(building / name, content)
             save_key(building / KEY, key)
             Ledger.create(building / LEDGER, plan.participation, header.to_dict(), key).close()
-            if plan.evaluation is not None:
-                contract, bound = plan.evaluation.participation, evaluation_header(header)
-                Ledger.create(building / EVALUATION_LEDGER, contract, bound, key).close()
+            for own in plan.own_streams:
+                bound = own_stream_header(header, own)
+                Ledger.create(building / own.ledger, own.participation, bound, key).close()
 
         create_directory(path, "output directory", fill)
         return cls.open(path)
@@ -175,19 +174,18 @@ class RunDirectory:
             ledger = opened.enter_context(Ledger.open(path / LEDGER, key))
             header = recorded_header(ledger)
             tighten(path)
-            evaluations = opened_evaluations(path, header, key, read_only=False)
-            if evaluations is not None:
-                opened.enter_context(evaluations)
-                evaluations.replay()
+            own_records = opened_own_records(path, header, key, opened, read_only=False)
+            for record in own_records.values():
+                record.replay()
             ledger.replay()
             guard = opened.enter_context(Guard.open(key if header.key_fingerprint else None))
-            verdict = verdict_of(header, guard, ledger, evaluations, certain=True)
+            verdict = verdict_of(header, guard, ledger, own_records, certain=True)
             verdict.require_no_loss(str(path), "gone on with", [Fault.BEHIND])  # which is met next
             known = (
                 None if users is None else partial(users, header.plan, key) for users in (restored, planned)
             )
             meet_losses(ledger, guard, header.plan, *known)
-            directory = cls(path, header, key, ledger, evaluations, guard)
+            directory = cls(path, header, key, ledger, own_records, guard)
             opened.pop_all()
             return directory
 
@@ -211,10 +209,12 @@ class RunDirectory:
         Raises:
             LedgerError: the records of rounds and of evaluations are not of one copy.
         """
-        plan, ledger = self.header.plan, self.evaluations
-        if plan.evaluation is None or ledger is None:
+        plan = self.header.plan
+        judged = EvaluationPlan.among(plan.own_streams)
+        if judged is None:
             return None
-        evaluator = PrivateEvaluator(plan.evaluation, plan.privacy.adjacency, self.key, ledger)
+        record = self.own_records[judged.name]
+        evaluator = PrivateEvaluator(judged, plan.privacy.adjacency, self.key, record)
         evaluator.check_reached(released)
         return evaluator
 
@@ -222,8 +222,8 @@ class RunDirectory:
         """Let another process have the directory, once a commit that is under way has ended."""
         if self._underway is not None:
             self._underway.end()
-        if self.evaluations is not None:
-            self.evaluations.close()
+        for record in self.own_records.values():
+            record.close()
         self.ledger.close()
         self._guard.close()
 

@@ -24,6 +24,7 @@ from fedmf.cohorts import SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Mechanism, Sensitivity
 from fedmf.participation import Participation
+from fedmf.parts import OwnStream
 from fedmf.runs.evaluation import PrivateEvaluation, Ranges, shared_plan
 from fedmf.statements import Plan
 
@@ -63,12 +64,11 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
             )
         sensitivity = release.stated(contract)
         noise_multiplier, amplification = _calibrated(run, mechanism, sensitivity)
-        evaluation = None
+        own: tuple[OwnStream, ...] = ()
         if isinstance(run.evaluation, PrivateEvaluation) and isinstance(privacy, DifferentialPrivacy):
             users = run.task_source.users
-            noise_multiplier, evaluation = shared_plan(
-                run.evaluation, privacy, run.cohorts.rounds, users, ranges
-            )
+            noise_multiplier, judged = shared_plan(run.evaluation, privacy, run.cohorts.rounds, users, ranges)
+            own = (judged,)
         plan = Plan(
             privacy,
             run.cohorts,
@@ -80,7 +80,7 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
             amplification,
             second,
             _inflation(run, mechanism, noise_multiplier * sensitivity.value, dimension),
-            evaluation,
+            own,
             tuple(part for part in run.parts if part.planned),
         )
     except ValueError as error:

@@ -190,18 +190,18 @@ class Session:
 
     def judges(self, e: int) -> dict[int, str]:
         """Whom private evaluation e asks, ids by index: its cohort less those whose own budget forbids it."""
-        asked, plan = self.run.evaluation, self.plan.evaluation
+        asked, evaluator = self.run.evaluation, self.evaluator
         assert isinstance(asked, PrivateEvaluation)
-        assert plan is not None
+        assert evaluator is not None
         roster = self.task.dataset.user_ids
-        users = {str(roster[index]): index for index in asked.judges(plan, self.plan.users, e)}
+        users = {str(roster[index]): index for index in asked.judges(evaluator.plan, self.plan.users, e)}
         able = self.directory.admission.remaining(users)
         return {users[user]: user for user in (self._budgets.judges(able) if self._budgets else able)}
 
     def evaluation_due(self, t: int) -> bool:
         """Whether the model after t rounds is evaluated."""
-        every, private = self.run.execution.evaluate_every, self.plan.evaluation
-        if private is not None and private.due(t) is not None:
+        every, evaluator = self.run.execution.evaluate_every, self.evaluator
+        if evaluator is not None and evaluator.plan.due(t) is not None:
             return True
         return t % every == 0 or t in (self.plan.allowed_rounds, self.server.horizon)
 
@@ -248,7 +248,7 @@ class Session:
             if not noted.keys() <= self.metrics[t].keys():
                 self._keep(t, {**self.metrics[t], **noted})
         opened = self.directory
-        return replace(build_statement(opened.header, opened.ledger, opened.evaluations), verdict=Verdict())
+        return replace(build_statement(opened.header, opened.ledger, opened.own_records), verdict=Verdict())
 
     def write_reports(self) -> None:
         """Write metrics table and privacy statement into the run directory.

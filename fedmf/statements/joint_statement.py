@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, Final
 
@@ -18,7 +18,9 @@ from fedmf.accounting import (
     realised_privacy,
 )
 from fedmf.errors import LedgerError
+from fedmf.parts import OWN_STREAMS, OwnStream
 from fedmf.statements.header import RunHeader
+from fedmf.statements.own_stream_part import OwnRecords
 from fedmf.statements.plan import Plan
 from fedmf.statements.privacy_statement import PrivacyStatement, build_statement
 from fedmf.statements.text import joint_verdict_lines, up
@@ -38,7 +40,7 @@ class Branch:
     name: str
     header: RunHeader
     record: ParticipationRecord
-    evaluations: ParticipationRecord | None = None
+    own_records: OwnRecords = field(default_factory=dict)
     verdict: Verdict | None = None
 
 
@@ -52,7 +54,7 @@ class JointStatement:
         shared: rounds that all of them have in common.
         released: rounds that were released in all, each shared one counted once.
         realised: ε of each user, from all rounds of all branches in which the user took part.
-        evaluation_mu: of the private evaluations of all branches, worst user; None without any.
+        own_mus: of each own stream, as of private evaluations, in all branches, worst user, by its name.
     """
 
     names: tuple[str, ...]
@@ -60,7 +62,7 @@ class JointStatement:
     shared: int
     released: int
     realised: RealisedPrivacy
-    evaluation_mu: float | None
+    own_mus: Mapping[str, float]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; everything in it comes from the record of participation and is not private."""
@@ -88,7 +90,7 @@ class JointStatement:
             "mu_realised": _finite(realised.mu),
             "rho_realised": _finite(realised.rho),
             "users_participated": realised.participants,
-            "evaluation_mu": self.evaluation_mu,
+            **{f"{name}_mu": self.own_mus.get(name) for name in OWN_STREAMS},
             "noise_key": described["noise_key"],
             "assumptions": list(map(plan.privacy.unit.say, _ASSUMPTIONS)),
             "not_private": "all of this statement",
@@ -147,12 +149,12 @@ def build_joint_statement(branches: Sequence[Branch]) -> JointStatement:
             )
     _require_covered(first.header)
     statements = tuple(
-        replace(build_statement(b.header, b.record, b.evaluations), verdict=b.verdict) for b in branches
+        replace(build_statement(b.header, b.record, b.own_records), verdict=b.verdict) for b in branches
     )
     plan = first.header.plan
     _require_own_openings([(branch.name, branch.record) for branch in branches])
     joint = _joint([branch.record for branch in branches])
-    beside = _evaluations(plan, branches)
+    beside = {own.name: _own_mu(plan, own, branches) for own in plan.own_streams}
     realised = realised_privacy(
         joint.patterns,
         plan.release,
@@ -161,7 +163,7 @@ def build_joint_statement(branches: Sequence[Branch]) -> JointStatement:
         joint.branches,
         plan.privacy.adjacency,
         plan.users,
-        beside or 0.0,
+        math.hypot(*beside.values()),
     )
     shared = _shared([branch.record for branch in branches])
     names = tuple(branch.name for branch in branches)
@@ -188,17 +190,14 @@ def _joint(records: Sequence[ParticipationRecord]) -> JointRecord:
     return JointRecord.of([entry for record in records for entry in continuations_of(record)])
 
 
-def _evaluations(plan: Plan, branches: Sequence[Branch]) -> float | None:
-    """μ of the worst user in all private evaluations together."""
-    evaluation = plan.evaluation
-    if evaluation is None:
-        return None
-    named = [(branch.name, branch.evaluations) for branch in branches if branch.evaluations is not None]
+def _own_mu(plan: Plan, own: OwnStream, branches: Sequence[Branch]) -> float:
+    """μ of the worst user in all releases of a stream together."""
+    named = [(branch.name, branch.own_records[own.name]) for branch in branches]
     _require_own_openings(named)
     joint = _joint([record for _, record in named])
-    noise, adjacency = evaluation.relative_noise_std(plan.privacy.adjacency), plan.privacy.adjacency
+    noise, adjacency = own.relative_noise_std(plan.privacy.adjacency), plan.privacy.adjacency
     return realised_privacy(
-        joint.patterns, evaluation.release, noise, plan.privacy.delta, joint.branches, adjacency
+        joint.patterns, own.release, noise, plan.privacy.delta, joint.branches, adjacency
     ).mu
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from fedmf.accounting import (
 )
 from fedmf.factorization import Branches
 from fedmf.statements.header import RunHeader
+from fedmf.statements.own_stream_part import OwnRecords
 from fedmf.statements.plan import Plan
 
 #: Relative, of a few operations on doubles.
@@ -52,14 +54,14 @@ class UserPrivacy:
 
 
 def user_privacy(
-    header: RunHeader, ledger: ParticipationRecord, evaluations: ParticipationRecord | None = None
+    header: RunHeader, ledger: ParticipationRecord, own_records: OwnRecords = MappingProxyType({})
 ) -> UserPrivacy:
     """Every recorded user's own realised privacy; made for millions of users.
 
     Args:
         header: the run's description.
         ledger: replayed before, as `build_statement` does.
-        evaluations: the ledger of private evaluations, where the plan has any; replayed likewise.
+        own_records: of its own streams, as private evaluations, by their names; replayed likewise.
 
     Guarantees:
         ε is never below the exact value of the user's rounds, and above it by at most 1e-9·ε + 1e-13. Like
@@ -69,17 +71,17 @@ def user_privacy(
     trained = _spent(plan.release, ledger)
     users, mus = trained.users, _mu(trained.sensitivity, plan.relative_noise_std, plan)
     judged = np.zeros(len(users), dtype=np.int64)
-    if plan.evaluation is not None and evaluations is not None:
-        asked = _spent(plan.evaluation.release, evaluations)
+    for own in plan.own_streams:
+        asked = _spent(own.release, own_records[own.name])
         place = {user: index for index, user in enumerate(users)}
         strangers = [user for user in asked.users if user not in place]
         place |= {user: index for index, user in enumerate(strangers, start=len(place))}
         where = np.array([place[user] for user in asked.users], dtype=np.int64)
         trained = trained.with_idle(strangers)
         users, mus = trained.users, np.concatenate([mus, np.zeros(len(strangers))])
-        judged = np.zeros(len(users), dtype=np.int64)
-        judged[where] = asked.lengths
-        noise = plan.evaluation.relative_noise_std(plan.privacy.adjacency)
+        judged = np.concatenate([judged, np.zeros(len(strangers), dtype=np.int64)])
+        judged[where] += asked.lengths
+        noise = own.relative_noise_std(plan.privacy.adjacency)
         mus[where] = np.hypot(mus[where], _mu(asked.sensitivity, noise, plan))
     mus *= 1 + _ROUNDING
     noisy = plan.noise_multiplier > 0

@@ -28,14 +28,16 @@ from fedmf.cohorts import Cohorts, SampledCohorts
 from fedmf.factorization import Mechanism, Sensitivity, factorization_from_dict
 from fedmf.participation import Participation
 from fedmf.parts import (
+    OWN_STREAMS,
     PARTS,
-    EvaluationPlan,
     FixedClipping,
+    OwnStream,
     Part,
     Setting,
     Stage,
     check_shares,
     joint_multiplier,
+    own_streams_from,
     parts_from,
     update_factor,
 )
@@ -66,8 +68,8 @@ class Plan:
         second: the stream of second moments; None where the optimizer needs sums alone.
         inflation: F ≥ 1, by which the streamed noise is larger than what is accounted for, because what is
             stored of it is rounded; see `RoundedRelease`.
-        evaluation: the second stream of sums, of private evaluations on users' own examples, whose μ² adds to
-            that of training (docs/evaluation.md); None without one.
+        own_streams: sums with a record of their own, as of private evaluations on users' own examples, whose
+            μ² adds to that of training (docs/evaluation.md).
         parts: what else is released, and how the clip norm of a round comes about.
 
     Raises:
@@ -84,7 +86,7 @@ class Plan:
     amplification: RunAmplification | None = None
     second: SecondStream | None = None
     inflation: float = 1.0
-    evaluation: EvaluationPlan | None = None
+    own_streams: tuple[OwnStream, ...] = ()
     parts: tuple[Part, ...] = _FIXED
 
     def __post_init__(self) -> None:
@@ -120,11 +122,11 @@ class Plan:
             )
         if self.second is not None and self.amplification is not None:
             raise ValueError("amplification must be None with a second stream: no theorem covers the pair.")
-        if self.evaluation is not None:
-            amplified, noisy = self.amplification is not None, self.noise_multiplier > 0
-            self.evaluation.check_beside(self.participation.rounds, self.users, amplified, noisy)
+        amplified, noisy = self.amplification is not None, self.noise_multiplier > 0
+        for stream in self.own_streams:
+            stream.check_beside(self.participation.rounds, self.users, amplified, noisy)
         stored_as = "float64" if self.inflation == 1 else "rounded"
-        setting = Setting(self.amplification is not None, self.second is not None, stored_as)
+        setting = Setting(amplified, self.second is not None, stored_as)
         check_shares(self.parts)
         for part in self.parts:
             part.check(setting)
@@ -188,18 +190,15 @@ class Plan:
 
     @property
     def joint_multiplier(self) -> float:
-        """σ of a Gaussian mechanism as private as the whole run: that of training, without evaluation."""
-        if self.evaluation is None:
-            return self.noise_multiplier
-        return joint_multiplier(self.noise_multiplier, self.evaluation.noise_multiplier)
+        """σ of a Gaussian mechanism as private as the whole run: that of training, without other streams."""
+        return joint_multiplier(self.noise_multiplier, *(own.noise_multiplier for own in self.own_streams))
 
     def multiplier_after(self, rounds: int) -> float:
         """The same for what is released by the end of ``rounds`` ≥ 1 rounds, to the worst allowed user."""
         spent = min(self.spent_sensitivity(rounds), self.sensitivity.value)
         training = self.noise_multiplier * self.sensitivity.value / spent
-        if self.evaluation is None:
-            return training
-        return joint_multiplier(training, self.evaluation.multiplier_of(self.evaluation.released_by(rounds)))
+        others = (own.multiplier_of(own.released_by(rounds)) for own in self.own_streams)
+        return joint_multiplier(training, *others)
 
     def multiplier_with_losses(self, multiplier: float, released: Sequence[int]) -> float:
         """σ of rounds with this multiplier and of more that were lost with backups.
@@ -220,8 +219,8 @@ class Plan:
         )
         if self.amplification is not None:
             return "no accountant covers two branches with the same secret cohorts"
-        if self.evaluation is not None:
-            return "who judged the models that were lost is not known"
+        if self.own_streams:
+            return self.own_streams[0].without_losses
         if not self.cohorts.known_beforehand:
             return "who came to the rounds that were lost is not known"
         return "the rounds that were lost may have spent max_epsilon or a user's budget" if limited else None
@@ -313,7 +312,8 @@ class Plan:
             "noise_multiplier": self.noise_multiplier,
             "inflation": self.inflation,
             "amplification": None if self.amplification is None else self.amplification.to_dict(),
-            "evaluation": None if self.evaluation is None else self.evaluation.to_dict(),
+            **dict.fromkeys(OWN_STREAMS),
+            **{own.name: own.to_dict() for own in self.own_streams},
             **{part.name: part.to_dict() for part in self.parts},
         }
 
@@ -334,7 +334,6 @@ class Plan:
             if named not in (["updates"], ["updates", "second moments"]):
                 raise ValueError(f"streams (of a round) must be updates and second moments; got {named}.")
             first, amplification = streams[0], given.pop("amplification")
-            evaluation = given.pop("evaluation")
             return cls(
                 privacy,
                 cohorts,
@@ -344,10 +343,10 @@ class Plan:
                 ),
                 sensitivity=Sensitivity(**given.pop("sensitivity")),
                 amplification=None if amplification is None else RunAmplification.from_dict(amplification),
-                evaluation=None if evaluation is None else EvaluationPlan.from_dict(evaluation),
+                own_streams=own_streams_from(values),
                 parts=parts_from(values),
                 second=None if len(streams) == 1 else SecondStream.from_dict(streams[1]),
-                **{name: value for name, value in given.items() if name not in PARTS},
+                **{name: value for name, value in given.items() if name not in {*PARTS, *OWN_STREAMS}},
             )
         except (KeyError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"

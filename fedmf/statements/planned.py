@@ -9,7 +9,7 @@ from typing import Final
 
 from fedmf.accounting import certified_epsilon, check_run
 from fedmf.errors import LedgerError
-from fedmf.parts import EvaluationPlan
+from fedmf.parts import OwnStream
 from fedmf.statements.plan import Plan
 
 
@@ -91,11 +91,11 @@ def planned_privacy(plan: Plan, released: int, lost: Sequence[int]) -> PlannedPr
     return PlannedPrivacy(epsilon, known, min(known_so_far, secret), known_so_far)
 
 
-def check_sensitivity(plan: Plan | EvaluationPlan, of: str = "training") -> None:
+def check_sensitivity(plan: Plan | OwnStream, of: str = "training") -> None:
     """The noise was scaled by the recorded sensitivity; it must be at least the one that C has.
 
     Args:
-        plan: of the run, or of its private evaluations.
+        plan: of the run, or of a stream of its own.
         of: which of them.
 
     Raises:

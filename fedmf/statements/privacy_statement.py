@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from fedmf.accounting import (
@@ -23,14 +24,15 @@ from fedmf.accounting import (
     realised_privacy,
 )
 from fedmf.errors import LedgerError
-from fedmf.parts import NAMED, Claim, Part, beside_the_plan
-from fedmf.statements.evaluation_part import (
-    EvaluationPart,
-    evaluation_part,
-    recorded_evaluations,
-    unseen_evaluations,
-)
+from fedmf.parts import NAMED, OWN_STREAMS, Claim, Part, beside_the_plan
 from fedmf.statements.header import RunHeader
+from fedmf.statements.own_stream_part import (
+    OwnRecords,
+    OwnStreamPart,
+    own_stream_parts,
+    recorded_streams,
+    unseen_streams,
+)
 from fedmf.statements.plan import Plan
 from fedmf.statements.planned import TOLERANCE, PlannedPrivacy, check_sensitivity, planned_privacy
 from fedmf.statements.text import render
@@ -67,7 +69,7 @@ class PrivacyStatement:
         realised: ε of each user against an observer who knows its rounds; with amplification the worst may
             exceed the planned ε.
         patterns: how many different patterns of rounds there are.
-        evaluation: what private evaluations are part of all this; None without any.
+        own_streams: what streams with records of their own are part of all this.
         lost: what was released after backups from which the run went on; all of it is counted.
         parts: what each part of the run says, by its name.
         verdict: of whoever opened the records, whether they are all that was released; None if they were
@@ -80,7 +82,7 @@ class PrivacyStatement:
     planned: PlannedPrivacy
     realised: RealisedPrivacy
     patterns: int
-    evaluation: EvaluationPart | None = None
+    own_streams: tuple[OwnStreamPart, ...] = ()
     lost: tuple[LostRounds, ...] = ()
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     verdict: Verdict | None = None
@@ -144,8 +146,9 @@ class PrivacyStatement:
             "realised_worst_pattern": list(realised.worst_pattern),
             "amplification": None if plan.amplification is None else plan.amplification.to_dict(),
             "second_moment": _second_moment(plan),
-            "evaluation": None if self.evaluation is None else self.evaluation.planned(),
-            "evaluation_realised": None if self.evaluation is None else self.evaluation.realised(),
+            **{name: None for own in OWN_STREAMS for name in (own, f"{own}_realised")},
+            **{own.plan.name: own.planned() for own in self.own_streams},
+            **{f"{own.plan.name}_realised": own.realised() for own in self.own_streams},
             "noise_key": _noise_key(header),
             "noise_key_public": header.key_public if private else None,
             "trust": unit.say(TRUST[header.clipped_by]),
@@ -210,14 +213,14 @@ def as_json(statement: Mapping[str, Any]) -> str:
 
 
 def build_statement(
-    header: RunHeader, record: ParticipationRecord, evaluations: ParticipationRecord | None = None
+    header: RunHeader, record: ParticipationRecord, own_records: OwnRecords = MappingProxyType({})
 ) -> PrivacyStatement:
     """Compute the statement of a run from its header and its verified record of participation.
 
     Args:
         header: the run's description, usually ``RunHeader.from_dict(ledger.header)``.
         record: its ledger, open for reading or writing; a run in progress may go on committing.
-        evaluations: the ledger of its private evaluations, where its plan has any.
+        own_records: those of its own streams, as of private evaluations, by their names.
 
     Raises:
         LedgerError: a record fails its replay, or contradicts the header.
@@ -233,7 +236,7 @@ def build_statement(
         raise LedgerError(
             f"the header plans {plan.participation} and the ledger was created for {record.participation}."
         )
-    evaluated = recorded_evaluations(plan, evaluations)
+    beside = recorded_streams(plan, own_records)
     with record.snapshot():
         recorded = record.replay()
         lost, noted = tuple(lost_rounds(record)), any(part.noted for part in _parts(header))
@@ -250,7 +253,7 @@ def build_statement(
     if recorded.users > plan.users:
         raise LedgerError(f"the ledger holds {recorded.users} users; the header says there are {plan.users}.")
     check_sensitivity(plan)
-    part = evaluation_part(plan, evaluated, recorded.rounds)
+    own = own_stream_parts(plan, beside, recorded.rounds)
     realised = realised_privacy(
         patterns,
         plan.release,
@@ -259,7 +262,7 @@ def build_statement(
         released,
         plan.privacy.adjacency,
         plan.users,
-        0.0 if part is None else part.mu,
+        math.hypot(*(stream.mu for stream in own)),
     )
     planned = planned_privacy(plan, recorded.rounds, [entry.released for entry in lost])
     if realised.epsilon > planned.known_so_far + TOLERANCE * max(1.0, planned.known_so_far):
@@ -267,18 +270,21 @@ def build_statement(
             f"epsilon_realised is {realised.epsilon!r}, above the planned {planned.known_so_far!r}. The "
             "run's records contradict its plan; no privacy statement is made."
         )
-    return PrivacyStatement(header, recorded, planned, realised, patterns.patterns, part, lost, parts)
+    return PrivacyStatement(header, recorded, planned, realised, patterns.patterns, own, lost, parts)
 
 
 def planned_statement(
-    header: RunHeader, rounds: int, evaluations: int = 0, lost: tuple[LostRounds, ...] = ()
+    header: RunHeader,
+    rounds: int,
+    released: Mapping[str, int] = MappingProxyType({}),
+    lost: tuple[LostRounds, ...] = (),
 ) -> PrivacyStatement:
     """The statement of a run of whose record only is known how far it is: nobody is seen to have taken part.
 
     Args:
         header: the run's description.
         rounds: released.
-        evaluations: released.
+        released: of each stream of its own, by its name; none of those that are not named.
         lost: as `lost_rounds` gives them.
 
     Raises:
@@ -297,9 +303,9 @@ def planned_statement(
         {}, plan.release, plan.relative_noise_std, plan.privacy.delta, rounds, plan.privacy.adjacency
     )
     planned = planned_privacy(plan, rounds, [entry.released for entry in lost])
-    part = evaluation_part(plan, unseen_evaluations(plan, evaluations), rounds)
+    own = own_stream_parts(plan, unseen_streams(plan, released), rounds)
     recorded = ParticipationSummary(rounds, 0, 0, 0, 0, None, 0)
-    return PrivacyStatement(header, recorded, planned, realised, 0, part, lost, _chosen(header))
+    return PrivacyStatement(header, recorded, planned, realised, 0, own, lost, _chosen(header))
 
 
 def _parts(header: RunHeader) -> tuple[Part, ...]:

@@ -26,6 +26,7 @@ from fedmf.cohorts import CyclicCohorts
 from fedmf.data import Digits
 from fedmf.flower import run_in_process
 from fedmf.participation import Adjacency
+from fedmf.parts import EvaluationPlan
 from fedmf.runs import (
     CentralEvaluation,
     Classification,
@@ -115,7 +116,8 @@ def page(results: dict[tuple[str, float], list[dict[str, Any]]], options: argpar
         central = 100 * float(np.mean([run["metrics"][last]["accuracy"] for run in runs]))
         true = 100 * float(np.mean([run["true"][last] for run in runs]))
         plan, epsilon = runs[0]["plan"], runs[0]["statement"]["epsilon_planned"]
-        if plan.evaluation is None:
+        evaluation = EvaluationPlan.among(plan.own_streams)
+        if evaluation is None:
             cells = [f"{plan.noise_multiplier:.4f}", "", "", "", ""]
         else:
             errors = [
@@ -127,7 +129,7 @@ def page(results: dict[tuple[str, float], list[dict[str, Any]]], options: argpar
             inside = sum(abs(error) <= 2 * bar for error, bar in errors)
             cells = [
                 f"{plan.noise_multiplier:.4f}",
-                f"{plan.evaluation.noise_multiplier:.4f}",
+                f"{evaluation.noise_multiplier:.4f}",
                 f"{first:.2f}, {final:.2f}",
                 f"{100 * math.sqrt(float(np.mean([error**2 for error, _ in errors]))):.2f}",
                 f"{inside} of {len(errors)}",
@@ -171,8 +173,8 @@ def pairs() -> list[str]:
             evaluation=PrivateEvaluation(share, every, 12, mechanism="cgd", workload="exponential:0.8"),
         )
         plan = fedmf.plan(run)
-        assert plan.evaluation is not None
-        part, planned = plan.evaluation.participation, plan.epsilon_after(6)
+        (evaluation,) = plan.own_streams
+        part, planned = evaluation.participation, plan.epsilon_after(6)
         brute = gaussian_epsilon(1 / largest_shift(plan), plan.privacy.delta)
         contract = f"{part.rounds}, {part.max_participations}, {part.min_separation}"
         lines.append(
@@ -184,15 +186,15 @@ def pairs() -> list[str]:
 
 def largest_shift(plan: Plan) -> float:
     """max ‖J x‖ over patterns and signs, J the dense operator of both streams in units of their noise."""
-    assert plan.evaluation is not None
+    (evaluation,) = plan.own_streams
     factor = ADJACENCIES[plan.privacy.adjacency]
     largest = 0.0
     for C, std, contract in (
         (plan.mechanism.factorization, plan.relative_noise_std, plan.participation),
         (
-            plan.evaluation.mechanism.factorization,
-            plan.evaluation.relative_noise_std(plan.privacy.adjacency),
-            plan.evaluation.participation,
+            evaluation.mechanism.factorization,
+            evaluation.relative_noise_std(plan.privacy.adjacency),
+            evaluation.participation,
         ),
     ):
         dense = factor * C.materialize() / std

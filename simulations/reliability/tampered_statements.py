@@ -80,8 +80,8 @@ def publish(folder: Path) -> Published:
     run = make_run(folder)
     operator, stranger = (SigningKey.create(folder / name) for name in ("operator", "stranger"))
     with opened_evidence(run) as evidence:
-        _, ledger, evaluations = evidence.records
-        document = public_statement(evidence.statement, ledger, evaluations, operator)
+        _, ledger, own_records = evidence.records
+        document = public_statement(evidence.statement, ledger, own_records, operator)
     return Published(folder, run, document, operator, stranger)
 
 

@@ -113,7 +113,7 @@ def test_planned_epsilon_is_that_of_the_worst_pair_of_patterns(
     every: int, contract: Participation, name: str, adjacency: str
 ) -> None:
     evaluation, C_e = evaluation_plan(every, contract, FIRST_TERMS[name])
-    plan = make_header(evaluation=evaluation, adjacency=adjacency).plan
+    plan = make_header(own_streams=(evaluation,), adjacency=adjacency).plan
     stds = plan.relative_noise_std, evaluation.relative_noise_std(adjacency)
     for released in range(1, N + 1):
         evaluated = sum(evaluation.after(e) <= released for e in range(contract.rounds))
@@ -150,18 +150,18 @@ PLAN_E, DENSE_E = evaluation_plan(2, Participation(3, 2, 1), FIRST_TERMS["decayi
 
 def recorded(
     folder: Path, header: RunHeader, rounds: list[list[str]], judged: list[list[str]]
-) -> tuple[Ledger, Ledger]:
-    assert header.plan.evaluation is not None
+) -> tuple[Ledger, dict[str, Ledger]]:
+    (planned,) = header.plan.own_streams
     ledgers = []
     for name, contract, users_of in (
         ("ledger", header.plan.participation, rounds),
-        ("evaluation", header.plan.evaluation.participation, judged),
+        ("evaluation", planned.participation, judged),
     ):
         ledger = begin(folder / name, contract, header.to_dict())
         for index, users in enumerate(users_of):
             ledger.commit_round(index, users, "c", "d", "released" if users else "empty")
         ledgers.append(ledger)
-    return ledgers[0], ledgers[1]
+    return ledgers[0], {planned.name: ledgers[1]}
 
 
 def pattern_of(user: str, users_of: list[list[str]]) -> tuple[int, ...]:
@@ -173,7 +173,7 @@ def pattern_of(user: str, users_of: list[list[str]]) -> tuple[int, ...]:
 def test_realised_epsilon_of_each_user_is_of_both_records(
     tmp_path: Path, adjacency: str, released: int, evaluated: int
 ) -> None:
-    header = make_header(evaluation=PLAN_E, adjacency=adjacency)
+    header = make_header(own_streams=(PLAN_E,), adjacency=adjacency)
     rounds, judged = ROUNDS[:released], JUDGED[:evaluated]
     ledgers = recorded(tmp_path, header, rounds, judged)
     blocks = [
@@ -197,12 +197,12 @@ def test_realised_epsilon_of_each_user_is_of_both_records(
     trained = max(joint_mu(blocks, [[pattern_of(user, rounds)], [()]], adjacency) for user in "abcd")
     assert statement.realised.mu == pytest.approx(math.hypot(worst, trained), rel=1e-9)
     assert statement.realised.mu >= max(expected.values()) * (1 - 1e-12)
-    for ledger in ledgers:
+    for ledger in (ledgers[0], *ledgers[1].values()):
         ledger.close()
 
 
 def test_a_statement_says_what_evaluation_is_part_of_it(tmp_path: Path) -> None:
-    header = make_header(evaluation=PLAN_E)
+    header = make_header(own_streams=(PLAN_E,))
     ledgers = recorded(tmp_path, header, ROUNDS, JUDGED)
     statement = build_statement(RunHeader.from_dict(header.to_dict()), *ledgers)
     said, mu = statement.to_dict(), math.hypot(1 / 0.7, 1 / 1.9)
@@ -243,7 +243,7 @@ def test_a_statement_says_what_evaluation_is_part_of_it(tmp_path: Path) -> None:
 
 
 def test_records_that_contradict_the_plan_make_no_statement(tmp_path: Path) -> None:
-    header = make_header(evaluation=PLAN_E)
+    header = make_header(own_streams=(PLAN_E,))
     ledger, evaluations = recorded(tmp_path, header, ROUNDS[:3], JUDGED[:2])
     with pytest.raises(LedgerError, match="holds 2; after 3 rounds there can be 1 at most"):
         build_statement(header, ledger, evaluations)
@@ -257,22 +257,22 @@ def test_records_that_contradict_the_plan_make_no_statement(tmp_path: Path) -> N
         2, Participation(3, 2, 1), [1.0, 0.6, 0.2], sensitivity=stated_sensitivity(*understated)
     )
     (tmp_path / "other").mkdir()
-    header = make_header(evaluation=small)
+    header = make_header(own_streams=(small,))
     with pytest.raises(LedgerError, match=r"states sensitivity .* of evaluations, below the"):
         build_statement(header, *recorded(tmp_path / "other", header, ROUNDS, JUDGED))
     strangers = [["v", "w"], ["x", "y"], ["z", "a"]]
     (tmp_path / "more").mkdir()
-    header = make_header(evaluation=PLAN_E)
+    header = make_header(own_streams=(PLAN_E,))
     with pytest.raises(LedgerError, match="ledger of evaluations holds 6 users; the header says there are 5"):
         build_statement(header, *recorded(tmp_path / "more", header, ROUNDS, strangers))
 
 
 def test_no_theorem_no_plan() -> None:
     with pytest.raises(ValueError, match="must be None in a run without noise"):
-        make_header(evaluation=PLAN_E, noise_multiplier=0.0)
+        make_header(own_streams=(PLAN_E,), noise_multiplier=0.0)
     with pytest.raises(ValueError, match="amplification must be None with private evaluation"):
         make_header(
-            evaluation=PLAN_E,
+            own_streams=(PLAN_E,),
             privacy=UserLevel(delta=DELTA, amplified=True),
             cohorts=BallsInBinsCohorts(rounds=N, size=2),
             amplification=object(),

@@ -17,9 +17,10 @@ from support.ledgers import tails
 
 import fedmf
 from fedmf.errors import LedgerError
+from fedmf.parts import EvaluationPlan
 from fedmf.runs import Session, account
 from fedmf.runs.evaluation import private_columns
-from fedmf.runs.recorded import EVALUATION_LEDGER, LEDGER
+from fedmf.runs.recorded import LEDGER
 
 KEYS = {"mechanism": "bisr", "bands": 4, "evaluate_every": 5, "partition": "dirichlet-sizes"}
 DUE = list(range(2, ROUNDS + 1, 2))
@@ -76,8 +77,8 @@ def test_killed_at_every_point_of_an_evaluation(tmp_path: Path) -> None:
     assert in_child(lambda: carry_out(path, run, prepare=_dying(-1, "", log))) == 0
     with fedmf.resume(run, path) as session:
         assert session.metrics == whole
-        assert session.directory.evaluations.replay().rounds == len(DUE)  # type: ignore[union-attr]
-        assert len(tails(path, EVALUATION_LEDGER)) == 1
+        assert session.directory.own_records["evaluation"].replay().rounds == len(DUE)
+        assert len(tails(path, EvaluationPlan.ledger)) == 1
     seen: dict[int, set[str]] = {}
     for line in log.read_text().splitlines():
         e, estimate = json.loads(line)
@@ -112,9 +113,9 @@ def test_lost_rounds_never_use_a_row_of_evaluations_again(tmp_path: Path) -> Non
 
 def _exchange(source: Path, target: Path) -> None:
     """Put the records of evaluations of one directory in place of another's."""
-    for file in target.glob(f"{EVALUATION_LEDGER}*"):
+    for file in target.glob(f"{EvaluationPlan.ledger}*"):
         file.unlink()
-    for file in source.glob(f"{EVALUATION_LEDGER}*"):
+    for file in source.glob(f"{EvaluationPlan.ledger}*"):
         shutil.copy(file, target / file.name)
 
 
@@ -124,7 +125,7 @@ def test_records_from_other_copies_are_refused(tmp_path: Path) -> None:
     old = tmp_path / "old"
 
     def keep(session: Session) -> None:
-        release = session.evaluator.release  # type: ignore[union-attr]
+        release = session.evaluator.release
 
         def kept(e: int, total: Any, users: Any) -> Any:
             if e == 2:
@@ -152,7 +153,7 @@ def test_records_from_other_copies_are_refused(tmp_path: Path) -> None:
         _exchange(tmp_path / name, path)
         with pytest.raises(LedgerError, match=message):
             account(path)
-    (path / EVALUATION_LEDGER).unlink()
+    (path / EvaluationPlan.ledger).unlink()
     with pytest.raises(LedgerError, match="does not exist"):
         account(path)
     assert (path / LEDGER).is_file()

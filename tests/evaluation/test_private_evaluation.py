@@ -68,7 +68,7 @@ def test_estimates_are_means_over_the_cohorts_users(
     expected: dict[int, np.ndarray] = {}
 
     def watch(session: Session) -> None:
-        release = session.evaluator.release  # type: ignore[union-attr]
+        release = session.evaluator.release
 
         def noted(e: int, total: Any, users: Any) -> Any:
             indices = TASK.dataset.indices(list(users))
@@ -100,7 +100,7 @@ def test_the_denominator_is_the_planned_size_whoever_takes_part(tmp_path: Path, 
     metrics = carry_out(tmp_path / "run", run)
     with fedmf.resume(run, tmp_path / "run") as session:
         rows = np.array([by_hand(session.server.parameters, user, 2.0) for user in range(5, 24)])
-        assert session.directory.evaluations.user_count() == 19  # type: ignore[union-attr]
+        assert session.directory.own_records["evaluation"].user_count() == 19
     assert metrics[12]["loss_private"] == pytest.approx(1 + rows[:, 0].sum() / 24, rel=1e-5)
     assert metrics[12]["accuracy_private"] == pytest.approx(0.5 + 0.5 * rows[:, 1].sum() / 24, abs=1e-9)
 
@@ -158,7 +158,7 @@ def test_a_hostile_reply_moves_the_sum_by_its_own_users_at_most(
         assert abs(found[name] - honest[name]) <= users / 24 + 1e-9
     assert found != honest
     with fedmf.resume(run, tmp_path / "broken") as session:
-        assert len(session.directory.evaluations.participants(0)) == 24  # type: ignore[union-attr]
+        assert len(session.directory.own_records["evaluation"].participants(0)) == 24
         failed = (tmp_path / "broken" / "failures.jsonl").read_text()
     assert (victim in failed) == (broken != "huge" or messages == "slice")
     assert found["epsilon"] == honest["epsilon"]
@@ -206,8 +206,8 @@ def test_users_own_budgets_hold_for_both_streams(tmp_path: Path) -> None:
     carry_out(tmp_path / "run", run)
     with fedmf.resume(run, tmp_path / "run") as session:
         records = session.directory
-        spent = user_privacy(records.header, records.ledger, records.evaluations)
-        share = gaussian_epsilon(session.plan.evaluation.noise_multiplier, 1e-5)  # type: ignore[union-attr]
+        spent = user_privacy(records.header, records.ledger, records.own_records)
+        share = gaussian_epsilon(session.plan.own_streams[0].noise_multiplier, 1e-5)
     of = {
         user: (epsilon, judged, trained)
         for user, epsilon, judged, trained in zip(

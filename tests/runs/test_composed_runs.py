@@ -165,7 +165,7 @@ def test_a_run_whose_last_evaluation_is_left_is_not_finished(tmp_path: Path) -> 
     with pytest.raises(KeyboardInterrupt):
         carry_out(path, run, prepare=stopping)
     statement, costs = account(path), costs_of_run(path)
-    assert (statement.recorded.rounds, statement.evaluation.recorded.rounds) == (12, 5)  # type: ignore[union-attr]
+    assert (statement.recorded.rounds, statement.own_streams[0].recorded.rounds) == (12, 5)
     assert not costs.finished
     carry_out(path, run)
     assert costs_of_run(path).finished

@@ -19,9 +19,9 @@ from support.small_runs import linear_task, small_run
 
 import fedmf
 from fedmf.noise import KeySchedule
+from fedmf.parts import EvaluationPlan
 from fedmf.records import unguarded
 from fedmf.runs import Run, Session, account
-from fedmf.runs.recorded import EVALUATION_LEDGER
 from fedmf.runs.server import PrivateServer
 
 DIMENSION, ROUNDS, COPIED = 10_000, 12, 5
@@ -221,7 +221,7 @@ def test_copies_add_other_noise_to_evaluations(tmp_path: Path, public: bool) -> 
     assert all(one == other for t, (one, other) in private.items() if t <= COPIED or public)
     assert public or all(one != other for t, (one, other) in private.items() if t > COPIED)
     assert all(one for one, _ in private.values())
-    assert (tmp_path / "a" / EVALUATION_LEDGER).is_file()
+    assert (tmp_path / "a" / EvaluationPlan.ledger).is_file()
 
 
 def test_the_second_moment_has_the_keys_of_the_sums(tmp_path: Path) -> None:

@@ -180,17 +180,17 @@ def test_private_evaluations_of_both_branches_count(tmp_path: Path) -> None:
     run = small_run(users=4, cohort_size=2, rounds=6, noise_seed=-1)
     run = replace(run, evaluation=PrivateEvaluation(every=1))
     plan, key = planned(run), NoiseKey.from_os()
-    assert plan.evaluation is not None
+    (evaluation,) = plan.own_streams
 
     def judged(directory: RunDirectory, letters: str, asked: list[str]) -> None:
         commit(directory, letters)
-        record = directory.evaluations
+        record = directory.own_records["evaluation"]
         assert record is not None
         record.opening()
         last = record.last_round()
         first = 0 if last is None else last + 1
         for e, _ in enumerate(letters, first):
-            users = asked if e % plan.evaluation.participation.min_separation == 0 else []
+            users = asked if e % evaluation.participation.min_separation == 0 else []
             state = State.of([b"what was released"])
             status = "released" if users else "empty"
             record.commit_round(e, users, "c", state.digest.hex(), status, state)
@@ -202,11 +202,11 @@ def test_private_evaluations_of_both_branches_count(tmp_path: Path) -> None:
         with RunDirectory.open(tmp_path / name) as directory:
             judged(directory, letters, asked)
     joint = account_branches([tmp_path / "a", tmp_path / "b"])
-    paths, b = ["abcd", "abxy"], plan.evaluation.participation.min_separation
-    cov = covariance(plan.evaluation.mechanism.factorization.materialize(), paths)
+    paths, b = ["abcd", "abxy"], evaluation.participation.min_separation
+    cov = covariance(evaluation.mechanism.factorization.materialize(), paths)
     rows = [i for i, (_, e) in enumerate(released_rows(paths)) if e % b == 0]  # u0 in all of them
-    noise = plan.evaluation.relative_noise_std(plan.privacy.adjacency)
-    assert joint.evaluation_mu == pytest.approx(furthest(cov, rows) / noise, rel=1e-9)
+    noise = evaluation.relative_noise_std(plan.privacy.adjacency)
+    assert joint.own_mus["evaluation"] == pytest.approx(furthest(cov, rows) / noise, rel=1e-9)
     C = plan.mechanism.factorization.materialize()
     training = max(
         furthest(
@@ -215,5 +215,5 @@ def test_private_evaluations_of_both_branches_count(tmp_path: Path) -> None:
         )
         for u in range(4)
     )
-    expected = np.hypot(training / plan.relative_noise_std, joint.evaluation_mu)
+    expected = np.hypot(training / plan.relative_noise_std, joint.own_mus["evaluation"])
     assert joint.realised.mu == pytest.approx(expected, rel=1e-9)

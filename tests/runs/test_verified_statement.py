@@ -142,7 +142,7 @@ def test_a_statement_before_round_0_commits_to_plan_and_key(tmp_path: Path) -> N
 
     def published(path: Path, name: str) -> Path:
         with opened_evidence(path) as evidence:
-            made = public_statement(evidence.statement, evidence.ledger, evidence.evaluations, key)
+            made = public_statement(evidence.statement, evidence.ledger, evidence.own_records, key)
         publish_statement(tmp_path / name, made)
         return tmp_path / name / "statement.json"
 

@@ -109,10 +109,10 @@ class AppRun:
 
     def judges(self, e: int, roster: Sequence[str]) -> list[str]:
         """The users whom private evaluation e asks, those left out whose own budget forbids it."""
-        asked, plan = self.run.evaluation, self.plan.evaluation
+        asked, evaluator = self.run.evaluation, self.evaluator
         assert isinstance(asked, PrivateEvaluation)
-        assert plan is not None
-        planned = [roster[user] for user in asked.judges(plan, self.plan.users, e)]
+        assert evaluator is not None
+        planned = [roster[user] for user in asked.judges(evaluator.plan, self.plan.users, e)]
         users = self.directory.admission.remaining(planned)
         return users if self._budgets is None else self._budgets.judges(users)
 
@@ -127,7 +127,7 @@ class AppRun:
 
     def statement(self) -> PrivacyStatement:
         """Of what was released so far."""
-        records = self.directory.header, self.directory.ledger, self.directory.evaluations
+        records = self.directory.header, self.directory.ledger, self.directory.own_records
         return replace(build_statement(*records), verdict=Verdict())
 
     def write_statement(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from fedmf.errors import LedgerError
+from fedmf.parts import OWN_STREAMS
 from fedmf.statements import RunHeader
 
 _SOFTWARE: Final = re.compile(r"fedmf \d+(\.\d+)+([.+-]?[a-z0-9]+)*", re.ASCII)
@@ -85,8 +86,9 @@ def operators_words(header: RunHeader, statement: Mapping[str, Any], seen: bool)
     """
     if not seen:
         yield f"that {statement['rounds_released']} rounds were released"
-        if statement["evaluation"] is not None:
-            yield f"that {statement['evaluation']['evaluations_released']} evaluations were released"
+        for name, own in OWN_STREAMS.items():
+            if statement[name] is not None:
+                yield f"that {statement[name][f'{own.plural}_released']} {own.plural} were released"
         yield f"that what was lost with backups is {statement['rounds_lost'] or 'nothing'}"
     yield f"that {header.software} began the run and {statement['stated_by']} made the statement"
     for entry in header.public_inputs:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fedmf.errors import ConfigError, LedgerError
+from fedmf.parts import OWN_STREAMS
 from fedmf.records import Ledger, SigningKey, create_directory
 from fedmf.runs.outputs import write_forms
 from fedmf.statements import PrivacyStatement, as_json, evidence_of
@@ -15,7 +17,7 @@ from fedmf.statements import PrivacyStatement, as_json, evidence_of
 def public_statement(
     statement: PrivacyStatement,
     ledger: Ledger | None = None,
-    evaluations: Ledger | None = None,
+    own_records: Mapping[str, Ledger] = MappingProxyType({}),
     signing_key: SigningKey | None = None,
 ) -> dict[str, Any]:
     """What may be public of a statement, and ``evidence``, from which others compute it again.
@@ -25,7 +27,7 @@ def public_statement(
     Args:
         statement: of the run.
         ledger: from which it was computed, no row later; needed for a signature.
-        evaluations: likewise.
+        own_records: of its own streams, by their names, likewise.
         signing_key: of the operator.
 
     Raises:
@@ -54,7 +56,8 @@ def public_statement(
     if not statement.header.key_public:
         record = {
             "rounds": ledger.published_head(),
-            "evaluations": None if evaluations is None else evaluations.published_head(),
+            **{own.plural: None for own in OWN_STREAMS.values()},
+            **{OWN_STREAMS[name].plural: own.published_head() for name, own in own_records.items()},
         }
     document["record"] = record
     signature = {

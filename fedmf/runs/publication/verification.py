@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from fedmf.accounting import Fault, LostRounds
 from fedmf.errors import ConfigError, LedgerError, one_line, rebuilding
+from fedmf.parts import OWN_STREAMS
 from fedmf.records import Ledger, signed_by
 from fedmf.runs.publication.derived import check_names, check_words, operators_words
 from fedmf.runs.publication.publishing import signed_document
@@ -49,7 +50,7 @@ def check_run(
     from fedmf.records import load_state, without_head
 
     with opened_evidence(path) as evidence:
-        header, ledger, evaluations = evidence.records
+        header, ledger, own_records = evidence.records
         if evidence_of(header) != statement["evidence"]:
             raise LedgerError(f"the run in {path} has another plan or noise key than the statement.")
         evidence.verdict.require_no_loss(str(path), "verified", [Fault.BEHIND])
@@ -72,7 +73,8 @@ def check_run(
             _, name, digest = committed
             without_head(load_state(ledger, name, digest)[2], ledger)
             verified.append("the last state has the digest that its round names")
-        ledgers = {"rounds": ledger, "evaluations": evaluations}
+        others = {own.plural: own_records.get(name) for name, own in OWN_STREAMS.items()}
+        ledgers = {"rounds": ledger, **others}
         _check_heads(statement, ledgers, verified, unverified)
         if earlier is not None:
             _check_heads(earlier, ledgers, verified, unverified)
@@ -98,11 +100,8 @@ def _check_heads(
     unverified: list[str],
 ) -> None:
     """The record had exactly the signed digests when it had so many rounds."""
-    record, evaluation = statement.get("record"), statement["evaluation"]
-    stated = {
-        "rounds": statement["rounds_released"],
-        "evaluations": None if evaluation is None else evaluation["evaluations_released"],
-    }
+    record = statement.get("record")
+    stated = {"rounds": statement["rounds_released"], **_own_released(statement)}
     if record is None:
         unverified.append("that the record is the one of the statement, which names no digest of it")
         return
@@ -257,18 +256,28 @@ def recompute(statement: Mapping[str, Any]) -> tuple[RunHeader, dict[str, Any]]:
             LostRounds(entry["first"], entry["released"], "", ((),) * (entry["released"] - entry["first"]))
             for entry in statement["rounds_lost"]
         )
-        evaluation = statement["evaluation"]
-        evaluations = 0 if evaluation is None else evaluation["evaluations_released"]
         rounds = statement["rounds_released"]
-        for name, value in (("rounds_released", rounds), ("evaluations_released", evaluations)):
-            if type(value) is not int:
-                raise StatementRefused(f"{name} of the statement must be a whole number; got {value!r}.")
-        made = planned_statement(header, rounds, evaluations, lost)
+        called = {"rounds": rounds, **_own_released(statement)}
+        for name, value in called.items():
+            if type(value) is not int and (value is not None or name == "rounds"):
+                raise StatementRefused(
+                    f"{name}_released of the statement must be a whole number; got {value!r}."
+                )
+        released = {name: called[own.plural] or 0 for name, own in OWN_STREAMS.items()}
+        made = planned_statement(header, rounds, released, lost)
     recomputed = _stated_by(made, statement).public()
     given = {name: value for name, value in statement.items() if name not in _BESIDE}
     if (wrong := _difference(json.loads(as_json(recomputed)), given)) is not None:
         raise StatementRefused(f"the statement contradicts itself: {wrong}.")
     return header, recomputed
+
+
+def _own_released(statement: Mapping[str, Any]) -> dict[str, Any]:
+    """How many releases of each own stream a statement tells of, by what they are called."""
+    return {
+        own.plural: None if statement[name] is None else statement[name][f"{own.plural}_released"]
+        for name, own in OWN_STREAMS.items()
+    }
 
 
 def _stated_by(made: PrivacyStatement, statement: Mapping[str, Any]) -> PrivacyStatement:
@@ -352,7 +361,7 @@ def _leaves(expected: Any, given: Any, at: str) -> Iterator[tuple[str, Any, Any]
 def _is_record(record: Any) -> bool:
     if record is None:
         return True
-    fields = {"rounds", "evaluations"}
+    fields = {"rounds", *(own.plural for own in OWN_STREAMS.values())}
     return (
         isinstance(record, dict)
         and set(record) == fields

@@ -1,16 +1,15 @@
 """A run's records: the header written from its plan, and computed again when it is read; reading them all."""
 
-from fedmf.runs.recorded.header import evaluation_header, file_digest, header_of, recorded_header
+from fedmf.runs.recorded.header import file_digest, header_of, own_stream_header, recorded_header
 from fedmf.runs.recorded.part_files import keep_of_part, read_of_part
 from fedmf.runs.recorded.phases import PHASES, PhaseTimes, read_phases
 from fedmf.runs.recorded.reading import (
-    EVALUATION_LEDGER,
     KEY,
     LEDGER,
     Evidence,
     key_of,
-    opened_evaluations,
     opened_evidence,
+    opened_own_records,
     read_header,
     require_run,
     verdict_of,
@@ -18,20 +17,19 @@ from fedmf.runs.recorded.reading import (
 from fedmf.runs.recorded.recomputed import check_header
 
 __all__ = [
-    "EVALUATION_LEDGER",
     "KEY",
     "LEDGER",
     "PHASES",
     "Evidence",
     "PhaseTimes",
     "check_header",
-    "evaluation_header",
     "file_digest",
     "header_of",
     "keep_of_part",
     "key_of",
-    "opened_evaluations",
     "opened_evidence",
+    "opened_own_records",
+    "own_stream_header",
     "read_header",
     "read_of_part",
     "read_phases",

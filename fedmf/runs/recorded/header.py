@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedmf.accounting import DifferentialPrivacy
 from fedmf.noise import NoiseKey
+from fedmf.parts import OwnStream
 from fedmf.records import Ledger
 from fedmf.runs.evaluation import NotPrivateEvaluation
 from fedmf.runs.recorded.recomputed import check_header
@@ -54,9 +55,9 @@ def header_of(
     )
 
 
-def evaluation_header(header: RunHeader) -> dict[str, Any]:
-    """What the ledger of evaluations is bound to: the plan and the noise key of one run."""
-    return {"evaluations of": {"plan": header.plan.to_dict(), "key_fingerprint": header.key_fingerprint}}
+def own_stream_header(header: RunHeader, own: OwnStream) -> dict[str, Any]:
+    """What the ledger of one of its own streams is bound to: the plan and the noise key of one run."""
+    return {f"{own.plural} of": {"plan": header.plan.to_dict(), "key_fingerprint": header.key_fingerprint}}
 
 
 def file_digest(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +15,10 @@ from fedmf.accounting import Fault, Verdict
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
 from fedmf.records import Guard, Ledger, load_key
-from fedmf.runs.recorded.header import evaluation_header, recorded_header
+from fedmf.runs.recorded.header import own_stream_header, recorded_header
 from fedmf.statements import PrivacyStatement, RunHeader, build_statement
 
 KEY, LEDGER = "noise.key", "ledger.sqlite"
-#: The record of private evaluations.
-EVALUATION_LEDGER = "evaluation.sqlite"
 #: How often records are looked at that seem to lack something while a process writes them.
 _LOOKS: Final = 50
 
@@ -33,20 +31,20 @@ class Evidence:
         path: of the run.
         header: its description.
         ledger: of its rounds.
-        evaluations: of its private evaluations, None without any.
+        own_records: of its own streams, as private evaluations, by their names.
         verdict: whether they are all that was released, as far as this copy and this machine know.
     """
 
     path: Path
     header: RunHeader
     ledger: Ledger
-    evaluations: Ledger | None
+    own_records: Mapping[str, Ledger]
     verdict: Verdict
 
     @property
-    def records(self) -> tuple[RunHeader, Ledger, Ledger | None]:
-        """Header, ledger and evaluations, as accounting takes them."""
-        return self.header, self.ledger, self.evaluations
+    def records(self) -> tuple[RunHeader, Ledger, Mapping[str, Ledger]]:
+        """Header, ledger and those of its own streams, as accounting takes them."""
+        return self.header, self.ledger, self.own_records
 
     @cached_property
     def statement(self) -> PrivacyStatement:
@@ -58,19 +56,21 @@ class Evidence:
         return replace(build_statement(*self.records), verdict=self.verdict)
 
 
-def opened_evaluations(path: Path, header: RunHeader, key: NoiseKey | None, read_only: bool) -> Ledger | None:
-    """The ledger of a run's evaluations, if its plan has any.
+def opened_own_records(
+    path: Path, header: RunHeader, key: NoiseKey | None, opened: contextlib.ExitStack, read_only: bool
+) -> dict[str, Ledger]:
+    """The ledgers of a run's own streams, by their names; the stack closes them.
 
     Raises:
-        LedgerError: it is missing, or it is that of another run.
+        LedgerError: one is missing, or it is that of another run.
     """
-    if header.plan.evaluation is None:
-        return None
-    ledger = Ledger.open(path / EVALUATION_LEDGER, key, read_only)
-    if ledger.header != json.loads(json.dumps(evaluation_header(header))):
-        ledger.close()
-        raise LedgerError(f"{path / EVALUATION_LEDGER} is not the ledger of this run's evaluations.")
-    return ledger
+    found = {}
+    for own in header.plan.own_streams:
+        ledger = opened.enter_context(Ledger.open(path / own.ledger, key, read_only))
+        if ledger.header != json.loads(json.dumps(own_stream_header(header, own))):
+            raise LedgerError(f"{path / own.ledger} is not the ledger of this run's {own.plural}.")
+        found[own.name] = ledger
+    return found
 
 
 def read_header(path: Path) -> RunHeader:
@@ -134,7 +134,7 @@ def opened_evidence(path: Path) -> Iterator[Evidence]:
 
 
 def verdict_of(
-    header: RunHeader, guard: Guard, ledger: Ledger, evaluations: Ledger | None, certain: bool = False
+    header: RunHeader, guard: Guard, ledger: Ledger, own_records: Mapping[str, Ledger], certain: bool = False
 ) -> Verdict:
     """What can be told of records as evidence of all that was released.
 
@@ -142,19 +142,18 @@ def verdict_of(
         header: of the run.
         guard: what the machine remembers, looked at before the records were read.
         ledger: of rounds.
-        evaluations: of private evaluations.
+        own_records: of its own streams.
         certain: see `Ledger.faults`.
     """
     found = [*ledger.behind(guard), *ledger.faults(certain)]
-    if evaluations is not None:
-        found += evaluations.faults(certain)
-        assert header.plan.evaluation is not None
-        rounds = ledger.released
-        due = header.plan.evaluation.least_released_by(rounds)
-        if (here := evaluations.released) < due:
+    rounds = ledger.released
+    for own in header.plan.own_streams:
+        record = own_records[own.name]
+        found += record.faults(certain)
+        due = own.least_released_by(rounds)
+        if (here := record.released) < due:
             missing = (
-                f"{EVALUATION_LEDGER} holds {here} evaluations; after {rounds} rounds there must be at least "
-                f"{due}"
+                f"{own.ledger} holds {here} {own.plural}; after {rounds} rounds there must be at least {due}"
             )
             found.append((Fault.TAIL_MISSING, missing))
     if not ledger.authenticated:
@@ -175,22 +174,20 @@ def _opened(path: Path) -> Iterator[Evidence]:
     with Ledger.open(path / LEDGER, key, read_only=True) as ledger:
         header = recorded_header(ledger)
         guard = Guard.look(None if header.key_public else header.key_fingerprint, key)
-        evaluations = opened_evaluations(path, header, key, read_only=True)
         with contextlib.ExitStack() as opened:
-            if evaluations is not None:
-                opened.enter_context(evaluations)
-                opened.enter_context(evaluations.snapshot())
-                evaluations.last_round()  # before any read of the rounds: those evaluated are among them
+            own_records = opened_own_records(path, header, key, opened, read_only=True)
+            for record in own_records.values():
+                opened.enter_context(record.snapshot())
+                record.last_round()  # before any read of the rounds: those that they belong to are among them
             opened.enter_context(ledger.snapshot())
-            verdict = verdict_of(header, guard, ledger, evaluations)
-            yield Evidence(path, header, ledger, evaluations, verdict)
+            verdict = verdict_of(header, guard, ledger, own_records)
+            yield Evidence(path, header, ledger, own_records, verdict)
 
 
 def _position(evidence: Evidence) -> tuple[Any, ...]:
     """How far the records are."""
-    evaluations = evidence.evaluations
     return (
         evidence.ledger.checkpoint(),
         len(evidence.ledger.openings()),
-        None if evaluations is None else evaluations.checkpoint(),
+        *(record.checkpoint() for record in evidence.own_records.values()),
     )

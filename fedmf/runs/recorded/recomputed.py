@@ -57,9 +57,10 @@ def _figures(header: RunHeader) -> Iterator[Figure]:
     for part in plan.parts:
         yield part.name, part.to_dict(), run[part.name]
     asked = value_of(EVALUATIONS, run["evaluation"])
-    yield "evaluation (whether private)", plan.evaluation is not None, isinstance(asked, PrivateEvaluation)
-    if plan.evaluation is not None and isinstance(asked, PrivateEvaluation):
-        yield from _evaluation(plan, plan.evaluation, asked, run["task"].get("ranges"))
+    judged = EvaluationPlan.among(plan.own_streams)
+    yield "evaluation (whether private)", judged is not None, isinstance(asked, PrivateEvaluation)
+    if judged is not None and isinstance(asked, PrivateEvaluation):
+        yield from _evaluation(plan, judged, asked, run["task"].get("ranges"))
     elif not isinstance(plan.privacy, DifferentialPrivacy):
         yield "noise_multiplier", plan.noise_multiplier, 0.0
     elif plan.amplification is None:
