@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
@@ -20,7 +21,9 @@ PRIVATE: Final = (
 )
 
 
-def write_users(path: Path, header: RunHeader, ledger: Ledger, own_records: Mapping[str, Ledger]) -> int:
+def write_users(
+    path: Path, header: RunHeader, ledger: Ledger, own_records: Mapping[str, Ledger] = MappingProxyType({})
+) -> int:
     """Write a row for each user that took part: user, participations, first_round, last_round, evaluations,
     sensitivity, epsilon.
 

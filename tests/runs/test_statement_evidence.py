@@ -100,7 +100,7 @@ def public_of(folder: Path, header: RunHeader, cohorts: list[list[str]], key: Si
     record(folder / "ledger.sqlite", header, cohorts)
     with Ledger.open(folder / "ledger.sqlite", KEY, read_only=True) as ledger:
         statement = build_statement(RunHeader.from_dict(ledger.header), ledger)
-        return public_statement(replace(statement, verdict=Verdict()), ledger, None, key)
+        return public_statement(replace(statement, verdict=Verdict()), ledger, {}, key)
 
 
 def test_what_is_published_of_the_record_is_keyed(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_public_noise_key_keys_no_digest(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
         statement = build_statement(RunHeader.from_dict(ledger.header), ledger)
         with pytest.raises(ConfigError, match=r"noise\.key must be in the run directory"):
-            public_statement(statement, ledger, None, key)
+            public_statement(statement, ledger, {}, key)
 
 
 def test_what_a_run_computes_elsewhere_is_no_evidence() -> None:
