@@ -15,7 +15,7 @@ from fedmf.errors import ConfigError
 if TYPE_CHECKING:
     from fedmf.accounting import Verdict
     from fedmf.records import Ledger
-    from fedmf.statements import PrivacyStatement, RunHeader, UserCosts
+    from fedmf.statements import Document, PrivacyStatement, RunHeader, UserCosts
 
 
 def account(
@@ -89,7 +89,7 @@ def account(
         raise ConfigError("--user-namespace and --delta take several directories; got one.")
     from fedmf.records import SigningKey, require_free
     from fedmf.runs import opened_evidence, public_statement, publish_statement
-    from fedmf.statements import summarise
+    from fedmf.statements import run_document, summarise
 
     (run_dir,) = run_dirs
     if sign_with is not None and publish is None:
@@ -110,7 +110,7 @@ def account(
             _write_users(users, *evidence.records)
         quality = _quality(evidence.ledger.metrics())
     if page is not None:
-        _write_page(page, statement)
+        _write_page(page, run_document(statement.to_dict()))
     if publish is not None and document is not None:
         publish_statement(publish, document)
     if as_json:
@@ -159,20 +159,19 @@ def _is_stream(directory: Path) -> bool:
 
 
 def _account_stream(directory: Path, as_json: bool, full: bool, page: Path | None) -> None:
-    from fedmf.records import new_file, require_free
+    from fedmf.records import require_free
     from fedmf.statements import as_json as rendered
-    from fedmf.streaming import account_stream, render_statement, render_statement_page, summarise_stream
+    from fedmf.streaming import account_stream, stream_document, summarise_stream
 
     if page is not None:
         require_free(page)
     statement = account_stream(directory)
     if page is not None:
-        with new_file(page) as file:
-            file.write(render_statement_page(statement).encode())
+        _write_page(page, stream_document(statement))
     if as_json:
         typer.echo(rendered(statement))
     elif full:
-        typer.echo(render_statement(statement), nl=False)
+        typer.echo(stream_document(statement).text(), nl=False)
     else:
         typer.echo(summarise_stream(statement, _again([directory])), nl=False)
 
@@ -181,7 +180,7 @@ def _account_jointly(
     directories: list[Path], as_json: bool, full: bool, namespace: str, delta: float | None
 ) -> None:
     from fedmf.runs import account_branches
-    from fedmf.statements import ComposedStatement, JointStatement, shortened
+    from fedmf.statements import ComposedStatement, JointStatement
     from fedmf.statements import as_json as rendered
 
     if len({directory.resolve() for directory in directories}) < len(directories):
@@ -197,9 +196,9 @@ def _account_jointly(
     if as_json:
         typer.echo(rendered(statement.to_dict()))
     elif full:
-        typer.echo(statement.render_text())
+        typer.echo(statement.document().text())
     else:
-        typer.echo(shortened(statement.render_text(), _again(directories)), nl=False)
+        typer.echo(statement.document().beginning(_again(directories)), nl=False)
 
 
 def _are_branches(directories: list[Path]) -> bool:
@@ -227,12 +226,11 @@ def costs_of(directory: Path) -> UserCosts:
     return costs_of_run(directory)
 
 
-def _write_page(path: Path, statement: PrivacyStatement) -> None:
+def _write_page(path: Path, document: Document) -> None:
     from fedmf.records import new_file
-    from fedmf.statements import render_page
 
     with new_file(path) as file:
-        file.write(render_page(statement.to_dict()).encode())
+        file.write(document.page().encode())
 
 
 def _write_users(path: Path, header: RunHeader, ledger: Ledger, own_records: Mapping[str, Ledger]) -> None:

@@ -68,11 +68,11 @@ def sweep(
 
 def _release_best(sweep: TrialSweep, place: Path, processes: int, threads: int, keep_runs: bool) -> None:
     """Nothing of this tells how many trials there are."""
-    from fedmf.sweeps import carry_out_trials, render_best
+    from fedmf.sweeps import best_document, carry_out_trials
 
     typer.echo("Trials go on; how many there are, and how long they take, is secret.", err=True)
     best = carry_out_trials(sweep, place, processes, threads, keep_runs)
-    typer.echo(render_best(best.statement))
+    typer.echo(best_document(best.statement).text())
     typer.echo(f"Released: {best.released}")
 
 

@@ -9,14 +9,14 @@ from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
-from fedmf.accounting import Fault, Verdict, at_least, at_most
+from fedmf.accounting import Fault, Verdict, at_most
 from fedmf.errors import ConfigError
 from fedmf.report.cells import CellMap, correlation_map, participation_map
 from fedmf.report.lines import COLOURS, DASHES, LineChart, Series
 from fedmf.report.reading import RunFigures
 from fedmf.report.template import TEMPLATE
 from fedmf.runs import PHASES
-from fedmf.statements import StatementParts
+from fedmf.statements import Document, run_document, up
 from fedmf.version import SOFTWARE
 
 _MOST_CHARACTERS: Final = 80
@@ -66,21 +66,21 @@ def figures_of(runs: Sequence[RunFigures], statements: Sequence[Mapping[str, Any
         return Row(name, tuple(map(value, statements)), private)
 
     rows = [
-        row("epsilon planned", lambda s: _up(s["epsilon_planned"])),
-        row("delta", lambda s: _up(s["delta"])),
+        row("epsilon planned", lambda s: up(s["epsilon_planned"])),
+        row("delta", lambda s: up(s["delta"])),
         row("unit, adjacency", lambda s: f"{s['unit']}, {s['adjacency']}"),
         row("mechanism", lambda s: s["mechanism"]),
         row("rounds released", lambda s: f"{s['rounds_released']} of {s['rounds']}"),
         row("participations, separation", lambda s: f"{s['max_participations']}, {s['min_separation']}"),
         row("cohort", lambda s: f"{s['cohort_size']} of {s['users']}"),
-        row("clip norm", lambda s: _up(s["clip_norm"])),
+        row("clip norm", lambda s: up(s["clip_norm"])),
         row("noise multiplier", lambda s: at_most(s["noise_multiplier"])),
-        row("sensitivity", lambda s: f"{_up(s['sensitivity'])} ({s['sensitivity_kind'].replace('_', ' ')})"),
+        row("sensitivity", lambda s: f"{up(s['sensitivity'])} ({s['sensitivity_kind'].replace('_', ' ')})"),
     ]
     if all("epsilon_realised" in s for s in statements):
-        rows.insert(1, row("epsilon realised, worst", lambda s: _up(s["epsilon_realised"]), False))
+        rows.insert(1, row("epsilon realised, worst", lambda s: up(s["epsilon_realised"]), False))
         half = "epsilon realised, half at most"
-        rows.insert(2, row(half, lambda s: _up(s["epsilon_realised_quantiles"]["0.5"]), False))
+        rows.insert(2, row(half, lambda s: up(s["epsilon_realised_quantiles"]["0.5"]), False))
     return rows + [
         Row(f"last {column}", tuple(_last(run.metrics.get(column)) for run in runs), is_private(column))
         for column in drawn_columns(runs)
@@ -109,10 +109,6 @@ def incomparable(statements: Sequence[Mapping[str, Any]]) -> list[str]:
     return texts
 
 
-def _up(value: float | None) -> str:
-    return "infinite" if value is None else at_least(value)
-
-
 def _last(points: Sequence[tuple[int, float]] | None) -> str:
     if not points:
         return "–"
@@ -132,7 +128,7 @@ _POINTS: Final = 120
 @dataclass(frozen=True)
 class _Described:
     name: str
-    parts: StatementParts
+    document: Document
 
 
 def render_report(runs: Sequence[RunFigures], public: bool = False) -> str:
@@ -178,7 +174,7 @@ def render_report(runs: Sequence[RunFigures], public: bool = False) -> str:
         title=f"Report on {names[0] if len(names) == 1 else f'{len(names)} runs'}",
         operator=not public,
         names=names,
-        runs=[_Described(name, StatementParts.of(s)) for name, s in zip(names, said, strict=True)],
+        runs=[_Described(name, run_document(s)) for name, s in zip(names, said, strict=True)],
         warnings=[*incomparable(said), *_without_curves(names, runs)],
         comparisons=[(heading, _shown(rows, public)) for heading, rows in compared if rows],
         sections=[

@@ -155,11 +155,11 @@ from the record of who took part, or from users' own examples. <code>fedmf repor
 out.</p>
 {% endif %}
 {% for run in runs %}
-{% for line in run.parts.verdict %}
-<p class="verdict{% if run.parts.whole %} whole{% endif %}">{{ line }}</p>
+{% for line in run.document.first %}
+<p class="verdict{% if run.document.whole %} whole{% endif %}">{{ line }}</p>
 {% endfor %}
-<p class="headline{% if run.parts.protects %} protects{% endif %}">\
-{{ run.name }}: {{ run.parts.headline }}</p>
+<p class="headline{% if run.document.protects %} protects{% endif %}">\
+{{ run.name }}: {{ run.document.headline }}</p>
 {% endfor %}
 {% for warning in warnings %}
 <p>{{ warning }}</p>
@@ -192,15 +192,15 @@ out.</p>
 {% endfor %}
 {% for run in runs %}
 <h2>{{ run.name }}: what its statement says</h2>
-{% for paragraph in run.parts.plain %}
+{% for paragraph in run.document.plain %}
 <p>{{ paragraph }}</p>
 {% endfor %}
 <table><tbody>
-{% for name, value in run.parts.rows %}
+{% for name, value in run.document.facts %}
 <tr><th scope="row">{{ name }}</th><td>{{ value }}</td></tr>
 {% endfor %}
 </tbody></table>
-{% for title, texts in run.parts.lists %}
+{% for title, texts in run.document.lists %}
 <h3>{{ title }}</h3>
 <ul>
 {% for text in texts %}

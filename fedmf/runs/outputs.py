@@ -22,9 +22,8 @@ from fedmf.statements import (
     UserCosts,
     as_json,
     build_joint_statement,
-    render,
-    render_page,
     run_costs,
+    run_document,
 )
 
 if TYPE_CHECKING:
@@ -69,9 +68,10 @@ def write_statement(path: Path, statement: PrivacyStatement) -> None:
 
 def write_forms(path: Path, statement: Mapping[str, Any], mode: int) -> None:
     """Write a statement's dict for programs, for a terminal and for print, with these permissions."""
-    forms = {STATEMENT: as_json, STATEMENT_TEXT: render, STATEMENT_PAGE: render_page}
+    said = run_document(statement)
+    forms = {STATEMENT: as_json(statement), STATEMENT_TEXT: said.text(), STATEMENT_PAGE: said.page()}
     for name, form in forms.items():
-        write_durably(path / name, form(statement).encode())
+        write_durably(path / name, form.encode())
         (path / name).chmod(mode)
 
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
         planned_mu,
         run_costs,
     )
+    from fedmf.statements.document import Document, in_short, mechanism, promise, sensitivity, up
     from fedmf.statements.evidence import adjacencies, allowed_patterns, evidence_of
     from fedmf.statements.header import RunHeader
     from fedmf.statements.joint_statement import Branch, JointStatement, build_joint_statement
-    from fedmf.statements.page import StatementParts, render_document, render_page
     from fedmf.statements.per_user import user_privacy
-    from fedmf.statements.plain import detection_limit, detection_percent, odds_factor
+    from fedmf.statements.plain import PUBLIC_NOISE, detection, detection_limit, odds
     from fedmf.statements.plan import Plan
     from fedmf.statements.privacy_statement import (
         PrivacyStatement,
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
         build_statement,
         planned_statement,
     )
-    from fedmf.statements.summary import laid_out, shortened, summarise, what_it_leaves, what_speaks_against
-    from fedmf.statements.text import render, verdict_lines
+    from fedmf.statements.text import run_document, summarise
     from fedmf.statements.words import OPERATING_SYSTEM_KEY, PUBLIC_KEY
 else:
     __getattr__ = lazily(__name__)
@@ -37,15 +36,16 @@ else:
 __all__ = [
     "OPERATING_SYSTEM_KEY",
     "PUBLIC_KEY",
+    "PUBLIC_NOISE",
     "Branch",
     "ComposedStatement",
+    "Document",
     "JointStatement",
     "Plan",
     "PrivacyStatement",
     "RunHeader",
     "SampledGaussians",
     "StatedCost",
-    "StatementParts",
     "UserCosts",
     "adjacencies",
     "allowed_patterns",
@@ -53,22 +53,20 @@ __all__ = [
     "build_joint_statement",
     "build_statement",
     "compose",
+    "detection",
     "detection_limit",
-    "detection_percent",
     "evidence_of",
+    "in_short",
     "joined_mu",
-    "laid_out",
-    "odds_factor",
+    "mechanism",
+    "odds",
     "planned_mu",
     "planned_statement",
-    "render",
-    "render_document",
-    "render_page",
+    "promise",
     "run_costs",
-    "shortened",
+    "run_document",
+    "sensitivity",
     "summarise",
+    "up",
     "user_privacy",
-    "verdict_lines",
-    "what_it_leaves",
-    "what_speaks_against",
 ]

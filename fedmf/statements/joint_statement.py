@@ -19,11 +19,11 @@ from fedmf.accounting import (
 )
 from fedmf.errors import LedgerError
 from fedmf.parts import OWN_STREAMS, OwnStream
+from fedmf.statements.document import Document, joint_fault_lines, lists_of, promise, up
 from fedmf.statements.header import RunHeader
 from fedmf.statements.own_stream_part import OwnRecords
 from fedmf.statements.plan import Plan
 from fedmf.statements.privacy_statement import PrivacyStatement, build_statement
-from fedmf.statements.text import joint_verdict_lines, up
 from fedmf.statements.words import REALISED_ASSUMPTION
 
 _ASSUMPTIONS: Final = (
@@ -97,31 +97,34 @@ class JointStatement:
             "stated_by": self.statements[0].stated_by,
         }
 
-    def render_text(self) -> str:
-        """As plain text for a terminal."""
+    def document(self) -> Document:
+        """In words."""
         s = self.to_dict()
-        many = UNITS[s["unit"]].plural
-        lines = [
-            *joint_verdict_lines(s["branches"]),
-            f"{len(self.names)} branches of one run together: the worst {s['unit']} has "
-            f"({up(s['epsilon_realised'])}, {up(s['delta'])})-differential privacy under {s['adjacency']} "
-            "adjacency (not private).",
-            "",
-            f"  epsilon realised  {up(s['epsilon_realised'])} (worst {s['unit']} of all branches)",
-            f"  {'over ' + many:<18}half at most {up(s['epsilon_realised_median'])}",
-            f"  mu, rho realised  {up(s['mu_realised'])}, {up(s['rho_realised'])}",
-            f"  rounds            {s['rounds_released']} released in all, of which {s['rounds_shared']} are "
-            "shared by all branches and counted once",
-            f"  took part         {s['users_participated']} of {s['users']} {many}",
-            f"  noise key         {s['noise_key']}",
-        ]
-        lines += (
-            f"  {b['directory']}: {b['rounds_released']} rounds, epsilon {up(b['epsilon_realised'])} (worst "
-            f"{s['unit']}), half at most {up(b['epsilon_realised_median'])}"
-            for b in s["branches"]
+        unit, faults = UNITS[s["unit"]], joint_fault_lines(s["branches"])
+        rounds = f"{s['rounds_released']} released in all, of which {s['rounds_shared']} are shared by all "
+        rounds += "branches and counted once"
+        return Document(
+            f"{len(self.names)} branches of one run together: the worst {unit.name} has "
+            f"{promise(s['epsilon_realised'], s['delta'], s['adjacency'])} (not private).",
+            [
+                ("epsilon realised", f"{up(s['epsilon_realised'])} (worst {unit.name} of all branches)"),
+                (f"over {unit.plural}", f"half at most {up(s['epsilon_realised_median'])}"),
+                ("mu, rho realised", f"{up(s['mu_realised'])}, {up(s['rho_realised'])}"),
+                ("rounds", rounds),
+                ("took part", f"{s['users_participated']} of {s['users']} {unit.plural}"),
+                ("noise key", s["noise_key"]),
+            ],
+            lists_of(s),
+            f"Stated by {s['stated_by']}.",
+            protects=True,
+            first=faults,
+            whole=not faults,
+            members=[
+                f"{b['directory']}: {b['rounds_released']} rounds, epsilon {up(b['epsilon_realised'])} "
+                f"(worst {unit.name}), half at most {up(b['epsilon_realised_median'])}"
+                for b in s["branches"]
+            ],
         )
-        lines += ["", "Assumes:", *(f"  - {text}" for text in s["assumptions"])]
-        return "\n".join(lines) + "\n"
 
 
 def build_joint_statement(branches: Sequence[Branch]) -> JointStatement:

@@ -13,6 +13,10 @@ from fedmf.accounting import UNITS, at_least
 _FALSE_ALARM: Final = 0.05
 #: The relative error of `math.exp`, `scipy.special.ndtr` and the like, with room to spare.
 _FUNCTION_ERROR: Final = 1e-12
+PUBLIC_NOISE: Final = (
+    "The noise of this {what} follows from a public seed: anyone can compute and subtract it, so it protects "
+    "nobody. What follows is what the same {what} with a secret key would give."
+)
 _OTHER_WORLD: Final = {
     "zero-out": "all of that {one}'s updates had been zero",
     "replace-one": "that {one} had sent any other updates within the clip norm",
@@ -72,33 +76,36 @@ def plain_words(statement: Mapping[str, Any]) -> list[str]:
             )
         )
     if s["noise_key_public"]:
-        paragraphs.insert(
-            0,
-            "The noise of this run follows from a public seed: anyone can compute and subtract it, so it "
-            "protects nobody. What follows is what the same run with a secret key would give.",
-        )
+        paragraphs.insert(0, PUBLIC_NOISE.format(what="run"))
     return paragraphs
 
 
 def _odds(s: Mapping[str, Any]) -> str:
     """What an observer of all released models can conclude."""
-    text = (
-        "Whatever an observer of all released models concludes, however much else is known about that "
-        f"{s['unit']} and all others, the probability of that conclusion differs between the two worlds "
-        f"at most by the factor {odds_factor(s['epsilon_planned'])}, plus {at_least(s['delta'])}"
-    )
-    if s["amplification"] is None:
-        text += "."
-    else:
+    text = odds("released models", s["unit"], s)
+    if s["amplification"] is not None:
         text += (
             ", unless the observer knows who took part in which round: then the factor is at most "
-            f"{odds_factor(s['epsilon_planned_known_cohorts'])}."
+            f"{odds_factor(s['epsilon_planned_known_cohorts'])}"
         )
-    detected = detection_percent(s["mu_planned"])
+    found = detection(f"{s['unit']}'s contribution", s)
+    return f"{text}. {found}, even if it knows the rounds."
+
+
+def odds(seen: str, one: str, s: Mapping[str, Any]) -> str:
+    """What whoever saw all of what is released can conclude of one contributor."""
     return (
-        f"{text} A test between the two worlds that raises a false alarm in {100 * _FALSE_ALARM:g} % of "
-        f"cases detects the {s['unit']}'s contribution in at most {detected} % of cases, even "
-        "if it knows the rounds."
+        f"Whatever an observer of all {seen} concludes, however much else is known about that {one} and all "
+        "others, the probability of that conclusion differs between the two worlds at most by the factor "
+        f"{odds_factor(s['epsilon_planned'])}, plus {at_least(s['delta'])}"
+    )
+
+
+def detection(what: str, s: Mapping[str, Any]) -> str:
+    """How often the best test finds it."""
+    return (
+        f"A test between the two worlds that raises a false alarm in {100 * _FALSE_ALARM:g} % of cases "
+        f"detects the {what} in at most {detection_percent(s['mu_planned'])} % of cases"
     )
 
 

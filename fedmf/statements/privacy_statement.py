@@ -35,7 +35,7 @@ from fedmf.statements.own_stream_part import (
 )
 from fedmf.statements.plan import Plan
 from fedmf.statements.planned import TOLERANCE, PlannedPrivacy, check_sensitivity, planned_privacy
-from fedmf.statements.text import render
+from fedmf.statements.text import run_document
 from fedmf.statements.words import (
     ASSUMPTIONS,
     INEXACT_GROUPS,
@@ -204,7 +204,7 @@ class PrivacyStatement:
 
     def render_text(self) -> str:
         """The operator's statement as plain text for a terminal."""
-        return render(self.to_dict())
+        return run_document(self.to_dict()).text()
 
 
 def as_json(statement: Mapping[str, Any]) -> str:

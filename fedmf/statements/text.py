@@ -1,4 +1,4 @@
-"""The privacy statement as text a person reads: the operator's, and the one that may be public."""
+"""The privacy statement of a run in words: the operator's, and the one that may be public."""
 
 from __future__ import annotations
 
@@ -7,54 +7,57 @@ from typing import Any, Final
 
 from fedmf.accounting import UNITS, at_least, at_most
 from fedmf.parts import stated
+from fedmf.statements.document import Document, Histogram, in_short, mechanism, promise, sensitivity, up
+from fedmf.statements.plain import plain_words
 
-_LISTS: Final = (
-    ("Assumes", "assumptions"),
-    ("Does not cover", "not_covered"),
-    ("Must stay secret", "secret"),
-)
 _MARK: Final = "(not private)"
 
 
-def render(statement: Mapping[str, Any]) -> str:
-    """Lay a statement's dict out as plain lines, most important first."""
-    lines, rows = [*verdict_lines(statement), headline(statement), ""], facts(statement)
-    width = max(len(name) for name, _ in rows)
-    lines += [f"  {name:<{width}}  {value}" for name, value in rows]
-    for title, texts in lists(statement):
-        lines += ["", f"{title}:", *(f"  - {text}" for text in texts)]
-    return "\n".join(lines) + "\n"
+def run_document(statement: Mapping[str, Any]) -> Document:
+    """What `PrivacyStatement.to_dict` or `PrivacyStatement.public` gives, also after JSON, in words.
+
+    Guarantees:
+        Its page tells nothing about a single user but the worst user's ε, and depends on participation only
+        through the figures that the text of the statement marks as not private, quantiles and counts; of a
+        statement that may be public not at all.
+    """
+    s = statement
+    return Document.of(
+        s,
+        headline(s),
+        facts(s),
+        provenance=f"Run by {s['software']}; statement computed from its ledger by {s['stated_by']}.",
+        protects=s["epsilon_planned"] is not None and not s["noise_key_public"],
+        plain=plain_words(s),
+        chart=_spread(s),
+    )
 
 
-def verdict_lines(statement: Mapping[str, Any], name: str = "Record") -> list[str]:
-    """What a statement says of the records that it was computed from, a line each; none where it is not said.
+def summarise(
+    statement: Mapping[str, Any], rest: str, model: Sequence[tuple[str, str]] = (), place: str = ""
+) -> str:
+    """The operator's statement of a run, `PrivacyStatement.to_dict`, in at most twelve lines.
 
     Args:
-        statement: or a part of one, of one directory.
-        name: of the directory, where there are several.
-
-    >>> verdict_lines({"records": {"verdict": "tail missing", "faults": {"tail missing": "a file is gone"}}})
-    ['Record: TAIL MISSING: a file is gone.']
+        statement: of the run.
+        rest: where all of it is.
+        model: (name, value) of what is known of the model, two rows at most.
+        place: where the run's files are.
     """
-    if (records := statement.get("records")) is None:
-        return []
-    faults = [f"{name}: {fault.upper()}: {says}." for fault, says in records["faults"].items()]
-    return faults or [f"{name}: {records['verdict']}."]
-
-
-def joint_verdict_lines(parts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The same of several directories: what speaks against any; nothing if nothing does."""
-    faulty = [part for part in parts if part.get("records", {"faults": {}})["faults"]]
-    return [line for part in faulty for line in verdict_lines(part, part["directory"])]
-
-
-def lists(statement: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """(heading, entries) of the lists of a statement."""
-    inputs = [
-        f"{entry['name']}: {entry['value']} ({entry['source']})" for entry in statement["public_inputs"]
+    s, unit = statement, UNITS[statement["unit"]]
+    private = s["epsilon_planned"] is not None
+    size = f"{s['users']:,}, {s['cohort_size']:,} a round, each in {s['max_participations']} rounds at most"
+    knowing = " to an observer who knows its rounds" if s["amplification"] else ""
+    rows = [
+        ("epsilon", _epsilon(s) if private else ""),
+        ("unit", f"{unit.name}: {size}"),
+        ("mechanism", _mechanism(s) if private else ""),
+        ("also counted", _also(s) if private else ""),
+        *model,
+        (f"worst {unit.name}", f"epsilon {up(s['epsilon_realised'])}{knowing} {_MARK}" if private else ""),
+        (f"median {unit.name}", f"epsilon {up(_median(s))}{knowing} {_MARK}" if private else ""),
     ]
-    shown = [("Public inputs", inputs)] if inputs else []
-    return [*shown, *((title, statement[name]) for title, name in _LISTS)]
+    return in_short(s, [*_refuted(s), headline(s)], rows, rest, place)
 
 
 def headline(statement: Mapping[str, Any]) -> str:
@@ -62,8 +65,7 @@ def headline(statement: Mapping[str, Any]) -> str:
     s = statement
     if s["epsilon_planned"] is None:
         return "No privacy: this run added no noise."
-    text = f"{UNITS[s['unit']].each} has ({up(s['epsilon_planned'])}, {up(s['delta'])})-differential privacy "
-    text += f"under {s['adjacency']} adjacency"
+    text = f"{UNITS[s['unit']].each} has {promise(s['epsilon_planned'], s['delta'], s['adjacency'])}"
     if s["amplification"] is not None:
         known = up(s["epsilon_planned_known_cohorts"])
         text += f" while the cohorts stay secret, and epsilon {known} against whoever knows them"
@@ -96,7 +98,7 @@ def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("as zCDP", f"rho = {up(s['rho_planned'])} planned"),
         ("unit", f"{s['unit']}, {s['adjacency']} adjacency"),
         *([("user ids of", s["user_namespace"])] if s["user_namespace"] else []),
-        ("mechanism", s["mechanism"] + _parameters(s["params"])),
+        ("mechanism", mechanism(s["mechanism"], s["params"])),
         ("rounds", f"{s['rounds_released']} of {s['rounds']} released"),
         *([("lost rounds", _lost(s["rounds_lost"]))] if s["rounds_lost"] else []),
         ("participations", f"at most {s['max_participations']} planned"),
@@ -105,10 +107,7 @@ def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         (UNITS[s["unit"]].plural, f"{s['users']}, {s['cohort_size']} planned a round"),
         ("clip norm", at_least(s["clip_norm"])),
         ("noise multiplier", f"{_level(s['noise_multiplier'])} per unit sensitivity"),
-        (
-            "sensitivity",
-            f"{up(s['sensitivity'])} ({s['sensitivity_kind'].replace('_', ' ')}: {s['sensitivity_case']})",
-        ),
+        ("sensitivity", sensitivity(s)),
         ("noise", f"standard deviation {_noise(s)} on the sum, before correlation"),
         *([] if amplified is None else [("accountant", _accountant(amplified))]),
         *([] if s["second_moment"] is None else [("second moment", _second_moment(s["second_moment"]))]),
@@ -147,11 +146,6 @@ def _realised(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, f"{value} {_MARK}") for name, value in rows]
 
 
-def _parameters(params: Mapping[str, float]) -> str:
-    named = ", ".join(f"{name}={value:g}" for name, value in params.items())
-    return f" ({named})" if named else ""
-
-
 def _noise(s: Mapping[str, Any]) -> str:
     """The level that is accounted for, and the larger one that is added where stored noise is rounded."""
     accounted, added = _level(s["noise_std"]), _level(s["noise_std_added"])
@@ -178,7 +172,7 @@ def _evaluation(evaluation: Mapping[str, Any], unit: str) -> str:
     return (
         f"{e['evaluations_released']} of {e['evaluations']} private ones under the same epsilon, of "
         f"{e['size']} {UNITS[unit].plural} each: mu = {up(e['mu_planned'])} planned, "
-        f"{100 * e['share']:g} % of mu^2; {e['mechanism']}{_parameters(e['params'])}, "
+        f"{100 * e['share']:g} % of mu^2; {mechanism(e['mechanism'], e['params'])}, "
         f"workload {e['workload']}, noise multiplier {_level(e['noise_multiplier'])}; "
         f"private metrics: {metrics}"
     )
@@ -198,11 +192,56 @@ def _accountant(amplification: Mapping[str, Any]) -> str:
     return text
 
 
-def up(value: float | None) -> str:
-    """Six digits, rounded up, or what None stands for."""
-    return "infinite" if value is None else at_least(value)
+def _spread(s: Mapping[str, Any]) -> Histogram | None:
+    """How realised ε is spread over users; None where that is not told."""
+    bins = s.get("epsilon_realised_histogram")
+    if not bins:
+        return None
+    known = {s["epsilon_planned_known_cohorts"]: "planned"}
+    if s["amplification"] is not None:
+        known = {
+            s["epsilon_planned"]: "planned, cohorts secret",
+            s["epsilon_planned_known_cohorts"]: "cohorts known",
+        }
+    quantiles = [
+        (f"{100 * float(share):g} %", up(epsilon))
+        for share, epsilon in s["epsilon_realised_quantiles"].items()
+        if float(share) > 0
+    ]
+    return Histogram(bins, known, s["users"], UNITS[s["unit"]].plural, quantiles)
 
 
 def _level(value: float) -> str:
     """Noise that a claim says was added: rounded down."""
     return at_most(value)
+
+
+def _median(s: Mapping[str, Any]) -> float | None:
+    median: float | None = s["epsilon_realised_quantiles"]["0.5"]
+    return median
+
+
+def _refuted(s: Mapping[str, Any]) -> list[str]:
+    found = [part.against(said) for part, said in stated(s)]
+    return [says for says in found if says is not None]
+
+
+def _epsilon(s: Mapping[str, Any]) -> str:
+    planned, so_far = f"{up(s['epsilon_planned'])} for all {s['rounds']} rounds", s["epsilon_planned_so_far"]
+    if so_far is not None:
+        planned = f"{up(so_far)} after {s['rounds_released']} rounds, {planned}"
+    lost = sum(entry["released"] - entry["first"] for entry in s["rounds_lost"])
+    return f"{planned}, delta {up(s['delta'])}" + (f"; {lost} lost rounds count" if lost else "")
+
+
+def _mechanism(s: Mapping[str, Any]) -> str:
+    params = "".join(f" {name}={value:.4g}" for name, value in s["params"].items())
+    norm = up(s["clip_norm"]) + "".join(part.in_short(said).get("clip norm", "") for part, said in stated(s))
+    return f"{s['mechanism']}{params}, noise multiplier {at_most(s['noise_multiplier'])}, clip norm {norm}"
+
+
+def _also(s: Mapping[str, Any]) -> str:
+    """What is released beside the model under the same ε."""
+    parts = {"second_moment": "second moment", "evaluation": "private evaluations"}
+    own = [name for part, said in stated(s) for name, _ in part.lines(said)]
+    return ", ".join([*(name for key, name in parts.items() if s[key] is not None), *own])

@@ -9,7 +9,7 @@ from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.session import account_stream, open_reader, open_run, stream_costs
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StateError, StreamState
-from fedmf.streaming.statement_text import render_statement, render_statement_page, summarise_stream
+from fedmf.streaming.statement_text import stream_document, summarise_stream
 from fedmf.streaming.statements import stream_statement
 
 __all__ = [
@@ -31,9 +31,8 @@ __all__ = [
     "open_reader",
     "open_run",
     "plan_stream",
-    "render_statement",
-    "render_statement_page",
     "stream_costs",
+    "stream_document",
     "stream_statement",
     "summarise_stream",
 ]

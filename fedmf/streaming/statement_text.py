@@ -1,4 +1,4 @@
-"""The privacy statement of a stream as text a person reads."""
+"""The privacy statement of a stream in words."""
 
 from __future__ import annotations
 
@@ -7,36 +7,33 @@ from typing import Any, Final
 
 from fedmf.accounting import at_least, at_most
 from fedmf.statements import (
-    detection_percent,
-    laid_out,
-    odds_factor,
-    render_document,
-    verdict_lines,
-    what_it_leaves,
-    what_speaks_against,
+    PUBLIC_NOISE,
+    Document,
+    detection,
+    in_short,
+    mechanism,
+    odds,
+    promise,
+    sensitivity,
 )
 
-#: The lists of a statement, by heading.
-_LISTS: Final = (
-    ("Assumes", "assumptions"),
-    ("Does not cover", "not_covered"),
-    ("Must stay secret", "secret"),
-)
 _OTHER_WORLD: Final = {
     "zero-out": "all of that user's rows had been zero",
     "replace-one": "that user had given any other rows within the norm bound",
 }
 
 
-def render_statement(statement: Mapping[str, Any]) -> str:
-    """Lay out what `stream_statement` gave as plain lines, most important first."""
-    rows = facts(statement)
-    width = max(len(name) for name, _ in rows)
-    lines = [*verdict_lines(statement), headline(statement), ""]
-    lines += [*(f"  {name:<{width}}  {value}" for name, value in rows)]
-    for title, texts in lists(statement):
-        lines += ["", f"{title}:", *(f"  - {text}" for text in texts)]
-    return "\n".join(lines) + "\n"
+def stream_document(statement: Mapping[str, Any]) -> Document:
+    """What `stream_statement` gave, in words."""
+    s = statement
+    return Document.of(
+        s,
+        headline(s),
+        facts(s),
+        provenance=f"Stream begun by {s['software']}; statement computed from its state by {s['stated_by']}.",
+        protects=not s["noise_key_public"],
+        plain=plain_words(s),
+    )
 
 
 def summarise_stream(statement: Mapping[str, Any], rest: str) -> str:
@@ -56,57 +53,24 @@ def summarise_stream(statement: Mapping[str, Any], rest: str) -> str:
             f"{named['steps']}; at most {most} {rows} of each user, of norm at most {named['norm bound']}",
         ),
         ("epsilon", f"{named['epsilon planned']}, {named['epsilon realised']}"),
-        ("statement", f"{what_it_leaves(s)}: {rest}"),
     ]
-    return laid_out([*what_speaks_against(s), headline(s)], said)
-
-
-def lists(statement: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """(heading, entries) of the lists of a statement."""
-    inputs = [
-        f"{entry['name']}: {entry['value']} ({entry['source']})" for entry in statement["public_inputs"]
-    ]
-    shown = [("Public inputs", inputs)] if inputs else []
-    return [*shown, *((title, statement[name]) for title, name in _LISTS)]
-
-
-def render_statement_page(statement: Mapping[str, Any]) -> str:
-    """The same as a self-contained HTML page."""
-    return render_document(
-        not statement["noise_key_public"],
-        headline(statement),
-        plain_words(statement),
-        facts(statement),
-        lists(statement),
-        f"Stream begun by {statement['software']}; statement computed from its state by "
-        f"{statement['stated_by']}.",
-        verdict_lines(statement),
-        not statement.get("records", {"faults": {}})["faults"],
-    )
+    return in_short(s, [headline(s)], said, rest)
 
 
 def plain_words(statement: Mapping[str, Any]) -> list[str]:
     """What a statement means, as paragraphs for readers who know no mathematics."""
     s = statement
-    odds, detected = odds_factor(s["epsilon_planned"]), detection_percent(s["mu_planned"])
     paragraphs = [
         f"Protected is each user, with all rows the user gave in {_any_step(s)}, not a "
         "single row. Two worlds are compared: the one that was, and one in which "
         f"{_OTHER_WORLD[s['adjacency']]}.",
-        "Whatever an observer of all releases concludes, however much else is known about that user and all "
-        "others, the probability of that conclusion differs between the two worlds at most by the factor "
-        f"{odds}, plus {at_least(s['delta'])}. A test between the two worlds that raises a false alarm in "
-        f"5 % of cases detects the user's rows in at most {detected} % of cases.",
+        odds("releases", "user", s) + ". " + detection("user's rows", s) + ".",
         _whatever(s)
         + " The realised ones say what the recorded participation allows at most; they hold only "
         "if who takes part when does not depend on the data.",
     ]
     if s["noise_key_public"]:
-        paragraphs.insert(
-            0,
-            "The noise of this stream follows from a public seed: anyone can compute and subtract it, so it "
-            "protects nobody. What follows is what the same stream with a secret key would give.",
-        )
+        paragraphs.insert(0, PUBLIC_NOISE.format(what="stream"))
     return paragraphs
 
 
@@ -124,11 +88,9 @@ def _whatever(s: Mapping[str, Any]) -> str:
 
 def headline(statement: Mapping[str, Any]) -> str:
     """The guarantee in one sentence."""
-    epsilon, delta = at_least(statement["epsilon_planned"]), at_least(statement["delta"])
-    text = (
-        f"Every user has ({epsilon}, {delta})-differential privacy under {statement['adjacency']} adjacency."
-    )
-    if statement["noise_key_public"]:
+    s = statement
+    text = f"Every user has {promise(s['epsilon_planned'], s['delta'], s['adjacency'])}."
+    if s["noise_key_public"]:
         return "Simulation only, no privacy (public noise seed). With a secret key: " + text
     return text
 
@@ -154,11 +116,7 @@ def facts(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("separation", _pair(_apart(s), s["realised_min_separation"])),
         ("norm bound", f"{at_least(s['clip_norm'])}"),
         ("noise multiplier", f"{at_most(s['noise_multiplier'])} per unit sensitivity"),
-        (
-            "sensitivity",
-            f"{at_least(s['sensitivity'])} "
-            f"({s['sensitivity_kind'].replace('_', ' ')}: {s['sensitivity_case']})",
-        ),
+        ("sensitivity", sensitivity(s)),
         ("noise", _levels(s)),
         ("noise key", s["noise_key"]),
         ("software", _software(s)),
@@ -184,10 +142,10 @@ def _apart(s: Mapping[str, Any]) -> str:
 
 
 def _strategies(s: Mapping[str, Any]) -> str:
-    first = _named(s["mechanism"], s["params"])
+    first = mechanism(s["mechanism"], s["params"])
     if s["second_mechanism"] is None:
         return first
-    second = _named(s["second_mechanism"], s["second_params"])
+    second = mechanism(s["second_mechanism"], s["second_params"])
     return first if second == first else f"{first}; second {second}"
 
 
@@ -199,11 +157,6 @@ def _workloads(s: Mapping[str, Any]) -> str:
 def _software(s: Mapping[str, Any]) -> str:
     begun, stated = s["software"], s["stated_by"]
     return begun if begun == stated else f"begun by {begun}, stated by {stated}"
-
-
-def _named(name: str, params: Mapping[str, float]) -> str:
-    given = ", ".join(f"{symbol}={value:g}" for symbol, value in params.items())
-    return f"{name} ({given})" if given else name
 
 
 def _pair(planned: str, realised: int | None) -> str:

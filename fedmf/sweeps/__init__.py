@@ -1,6 +1,6 @@
 """Sweeps: many runs that differ in some keys, tuned and compared on seeds, as one value."""
 
-from fedmf.sweeps.best_of_trials import BestOfTrials, carry_out_trials, render_best
+from fedmf.sweeps.best_of_trials import BestOfTrials, best_document, carry_out_trials
 from fedmf.sweeps.carrying_out import Progress, carry_out
 from fedmf.sweeps.composition import ComposedPrivacy, composed_privacy
 from fedmf.sweeps.overlays import described
@@ -23,6 +23,7 @@ __all__ = [
     "SweepResult",
     "Table",
     "TrialSweep",
+    "best_document",
     "carry_out",
     "carry_out_trials",
     "composed_privacy",
@@ -30,6 +31,5 @@ __all__ = [
     "load_sweep",
     "mean_interval",
     "paired_interval",
-    "render_best",
     "result_table",
 ]

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fedmf.accounting import at_least
 from fedmf.errors import ConfigError, rebuilding
 from fedmf.records import create_directory, write_durably, write_tensors
 from fedmf.runs import ReleasedModel, run_of
 from fedmf.runs.tables import render_toml
-from fedmf.statements import as_json
+from fedmf.statements import Document, as_json, promise, up
 from fedmf.sweeps.one_run import columns_of
 from fedmf.sweeps.place import SweepPlace
 from fedmf.sweeps.processes import Crew
@@ -188,7 +187,7 @@ def _release(sweep: TrialSweep, place: SweepPlace, drawn: Mapping[str, int]) -> 
 
     def fill(folder: Path) -> None:
         write_durably(folder / STATEMENT, as_json(statement).encode())
-        write_durably(folder / STATEMENT_TEXT, render_best(statement).encode())
+        write_durably(folder / STATEMENT_TEXT, best_document(statement).text().encode())
         if best is not None:
             write_durably(folder / CONFIG, render_toml(run_of(sweep.candidates[drawn[best]])).encode())
             model = ReleasedModel.of(place.run(best))
@@ -224,28 +223,27 @@ def _statement(sweep: TrialSweep, chosen: int | None, score: tuple[str, float] |
     }
 
 
-def render_best(statement: Mapping[str, Any]) -> str:
-    """The statement of a release as plain text."""
+def best_document(statement: Mapping[str, Any]) -> Document:
+    """The statement of a release in words."""
     s, law = statement, statement["trials"]
-    epsilon = at_least(math.inf if s["epsilon"] is None else s["epsilon"])
     drawn = ", ".join(f"{name} {value:g}" for name, value in law.items() if name != "kind")
     chosen = "nothing: there was no trial" if s["chosen"] is None else _named(s["chosen"])
-    score = "none" if s["score"] is None else f"{s['metric']} {s['score']:.6g}"
     lists = "; ".join(f"{name} {values}" for name, values in s["tuned"].items()) or "the base"
-    lines = [
-        f"The best of a secret number of trials: every {s['unit']} has ({epsilon}, {at_least(s['delta'])})-"
-        f"differential privacy under {s['adjacency']} adjacency.",
-        "",
-        f"  chosen            {chosen}",
-        f"  score             {score}",
-        f"  one trial alone   epsilon {at_least(s['epsilon_of_one_trial'])}",
-        f"  trials            {law['kind']}: {drawn}; their number is secret",
-        f"  by                {s['theorem']}",
-        f"  drawn from        {lists}",
-    ]
-    for title in ("assumptions", "not_covered", "secret"):
-        lines += ["", f"{title.replace('_', ' ').capitalize()}:", *(f"  - {text}" for text in s[title])]
-    return "\n".join(lines) + "\n"
+    return Document(
+        f"The best of a secret number of trials: every {s['unit']} has "
+        f"{promise(s['epsilon'], s['delta'], s['adjacency'])}.",
+        [
+            ("chosen", chosen),
+            ("score", "none" if s["score"] is None else f"{s['metric']} {s['score']:.6g}"),
+            ("one trial alone", f"epsilon {up(s['epsilon_of_one_trial'])}"),
+            ("trials", f"{law['kind']}: {drawn}; their number is secret"),
+            ("by", s["theorem"]),
+            ("drawn from", lists),
+        ],
+        [("Assumptions", s["assumptions"]), ("Not covered", s["not_covered"]), ("Secret", s["secret"])],
+        f"Stated by {s['stated_by']}.",
+        protects=s["epsilon"] is not None,
+    )
 
 
 def _named(chosen: Mapping[str, Any]) -> str:

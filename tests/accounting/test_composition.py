@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -140,7 +142,11 @@ def test_figures_of_the_statement_are_those_of_the_users() -> None:
     assert told["epsilon_sum"] == pytest.approx(added, rel=1e-8)
     assert told["delta_sum"] == pytest.approx(2.1e-5)
     assert told["epsilon_realised"] < told["epsilon_odometer"] < told["epsilon_sum"]
-    assert "what summing would say" in made.render_text()
+    said = made.document()
+    assert "what summing would say" in said.text()
+    page = re.sub("<[^>]*>", "", html.unescape(said.page()))
+    for part in (said.headline, *(value for _, value in said.facts), *said.members, *told["assumptions"]):
+        assert part in page
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from support.headers import FACTORIZATION, make_header, read, record
 
 from fedmf.accounting import NoPrivacy, at_least, at_most
 from fedmf.factorization import Mechanism
-from fedmf.statements import odds_factor, render_page
-from fedmf.statements.plain import detection_limit, plain_words
+from fedmf.statements import run_document
+from fedmf.statements.plain import detection_limit, odds_factor, plain_words
 
 COHORTS = [["ann-7f3", "bob-7f3"], ["eve-7f3"], [], ["ann-7f3"], ["eve-7f3"], []]
 HOSTILE = (
@@ -68,7 +68,7 @@ def statement(folder: Path, cohorts: list[list[str]] = COHORTS, **changes: objec
 
 def test_the_page_says_everything_that_the_statement_must(tmp_path: Path) -> None:
     s = statement(tmp_path / "run")
-    text = Page(render_page(s)).text
+    text = Page(run_document(s).page()).text
     for part in (
         f"({at_least(s['epsilon_planned'])}, 1e-05)-differential privacy under zero-out adjacency",
         f"epsilon planned {at_least(s['epsilon_planned'])} for all 6 rounds",
@@ -105,7 +105,7 @@ def test_the_histogram_has_a_bar_in_proportion_for_each_bin_that_has_users(tmp_p
     s = statement(tmp_path / "run")
     bars = re.findall(
         r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)".*?<title>(\d+) users',
-        render_page(s),
+        run_document(s).page(),
     )
     filled = [entry for entry in s["epsilon_realised_histogram"] if entry["users"]]
     assert [int(bar[4]) for bar in bars] == [entry["users"] for entry in filled]
@@ -131,20 +131,20 @@ def test_hostile_strings_stay_text(tmp_path: Path) -> None:
         public_inputs=(dict.fromkeys(("name", "value", "source"), HOSTILE),),
         software=HOSTILE,
     )
-    page = Page(render_page(hostile))
+    page = Page(run_document(hostile).page())
     plain = ({"name": "classes", "value": "3", "source": "configuration"},)
     harmless = Page(
-        render_page(statement(tmp_path / "harmless", user_namespace="staff", public_inputs=plain))
+        run_document(statement(tmp_path / "harmless", user_namespace="staff", public_inputs=plain)).page()
     )
     assert page.tags == harmless.tags
     shown = " ".join(HOSTILE.split())
     assert page.text.count(shown) == 10  # mechanism, parameter, case, key, namespace, software twice, input
-    again = Page(render_page(json.loads(json.dumps(hostile))))
+    again = Page(run_document(json.loads(json.dumps(hostile))).page())
     assert again.pieces == page.pieces
 
 
 def test_nothing_is_loaded_and_nothing_runs(tmp_path: Path) -> None:
-    page = Page(render_page(statement(tmp_path / "run")))
+    page = Page(run_document(statement(tmp_path / "run")).page())
     names = {tag for tag, _ in page.tags}
     assert names.isdisjoint({"script", "link", "img", "iframe", "object", "embed", "form", "base", "a"})
     attributes = {name for _, attrs in page.tags for name in attrs}
@@ -157,11 +157,11 @@ def test_nothing_is_loaded_and_nothing_runs(tmp_path: Path) -> None:
 def test_no_single_user_is_in_the_page(tmp_path: Path) -> None:
     """Other names, and another of the equally bad users named as the worst, give the same page."""
     s = statement(tmp_path / "run")
-    page = render_page(s)
+    page = run_document(s).page()
     assert "7f3" not in page
     renamed = [[f"{user}-other" for user in users] for users in COHORTS]
-    assert render_page(statement(tmp_path / "renamed", renamed)) == page
-    assert render_page({**s, "realised_worst_pattern": [2, 5]}) == page
+    assert run_document(statement(tmp_path / "renamed", renamed)).page() == page
+    assert run_document({**s, "realised_worst_pattern": [2, 5]}).page() == page
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_what_a_run_does_not_give_is_said_first(
     changes: dict[str, object], cohorts: list[list[str]], parts: list[str], tmp_path: Path
 ) -> None:
     s = statement(tmp_path / "run", cohorts, **changes)
-    text = Page(render_page(s)).text
+    text = Page(run_document(s).page()).text
     for part in parts:
         assert part in text
     assert text.count("How realised epsilon is spread") == (bool(cohorts) and s["noise_multiplier"] > 0)
@@ -223,7 +223,7 @@ def test_an_amplified_statement_gives_both_factors(tmp_path: Path) -> None:
         },
         "epsilon_planned": 2.0,
     }
-    text = Page(render_page(amplified)).text
+    text = Page(run_document(amplified).page()).text
     assert "e^2 = 7.39, plus 1e-05, unless the observer knows who took part in which round" in text
     known = s["epsilon_planned_known_cohorts"]
     assert f"then the factor is at most {odds_factor(known)}." in text

@@ -21,7 +21,7 @@ from fedmf.models import Mlp
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.optim import Sgd
 from fedmf.runs import Classification, load_run, render_toml
-from fedmf.statements import render_page
+from fedmf.statements import run_document
 from fedmf.training import LocalSGD
 
 EXAMPLES, ROUNDS, COHORT, SEED, ZETA = 1438, 12, 120, 5, 0.4
@@ -133,7 +133,7 @@ def test_an_example_moves_the_sum_by_the_clip_norm_whatever_local_training_does(
 def test_the_statement_speaks_of_examples(tmp_path: Path) -> None:
     statement = fedmf.simulate(central(), tmp_path / "run").statement
     values, text = statement.to_dict(), statement.render_text()
-    page = render_page(values)
+    page = run_document(values).page()
     assert values["unit"] == "example"
     assert values["users"] == EXAMPLES  # of whatever unit
     assert any("a person with several examples" in entry for entry in values["not_covered"])

@@ -122,7 +122,7 @@ def test_the_command_says_it_in_words_and_json(
     assert len(text.splitlines()) <= 12
     assert text.endswith("--full\n")
     assert command(["account", *map(str, branches), "--full"]) == 0
-    assert capsys.readouterr().out == joint.render_text() + "\n"
+    assert capsys.readouterr().out == joint.document().text() + "\n"
 
 
 def refused(paths: list[Path], capsys: pytest.CaptureFixture[str]) -> str:

@@ -34,7 +34,7 @@ from fedmf.streaming.run import Handling, StreamRun, clip_rows
 from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StateError, StreamState
-from fedmf.streaming.statement_text import plain_words, render_statement, render_statement_page
+from fedmf.streaming.statement_text import plain_words, stream_document
 from fedmf.version import SOFTWARE
 from fedmf.workload.toeplitz import average
 
@@ -217,17 +217,17 @@ def test_the_statement_says_what_must_stay_secret_and_who_states_it(tmp_path: Pa
     for name in ("planned", "realised"):
         assert written[f"rho_{name}"] == pytest.approx(written[f"mu_{name}"] ** 2 / 2, rel=1e-12)
     text = (tmp_path / "state/statement.txt").read_text()
-    assert text == render_statement(written)
+    assert text == stream_document(written).text()
     for part in ("mu = ", "rho = ", SOFTWARE, "Must stay secret:", *written["secret"]):
         assert part in text
     page = (tmp_path / "state/statement.html").read_text()
-    assert page == render_statement_page(written)
+    assert page == stream_document(written).page()
     shown = re.sub("<[^>]*>", " ", html.unescape(page))
     for part in (text.splitlines()[0], *plain_words(written), *written["secret"], *written["not_covered"]):
         assert part in shown
     assert "<svg" not in page
     assert "ledger" not in page
-    hostile = render_statement_page({**written, "mechanism": "<script>x</script>"})
+    hostile = stream_document({**written, "mechanism": "<script>x</script>"}).page()
     assert "<script" not in hostile
     for name in ("statement.json", "statement.txt", "statement.html", "operator.json"):
         assert (tmp_path / "state" / name).stat().st_mode & 0o777 == 0o600

@@ -11,33 +11,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedmf.accounting import UNITS, at_least, gaussian_epsilons, odometer_epsilon
+from fedmf.accounting import UNITS, gaussian_epsilons, odometer_epsilon
 from fedmf.errors import LedgerError
 from fedmf.statements.composed.costs import UserCosts, joined_mu, planned_mu
 from fedmf.statements.composed.loss_distribution import ComposedLosses, epsilon_of
-from fedmf.statements.text import joint_verdict_lines
+from fedmf.statements.document import Document, joint_fault_lines, lists_of, promise, up
 from fedmf.statements.words import REALISED_ASSUMPTION
 from fedmf.typing import Vector
 from fedmf.version import SOFTWARE
-
-
-def render_composed(statement: Mapping[str, Any]) -> str:
-    """Lay out what `ComposedStatement.to_dict` gave, most important first."""
-    s, unit = statement, UNITS[statement["unit"]]
-    promise = f"({_up(s['epsilon_realised'])}, {_up(s['delta'])})-differential privacy"
-    lines = joint_verdict_lines(s["composed"])
-    lines += ["Simulation only, no privacy (public noise seed). With secret keys:"] * s["noise_key_public"]
-    lines += [
-        f"{len(s['composed'])} runs and streams together: the worst {unit.name} has {promise} under "
-        f"{s['adjacency']} adjacency (not private).",
-        "",
-        *(f"  {name:<16}  {value}" for name, value in _facts(s)),
-        *(_part(part, unit.name) for part in s["composed"]),
-        "",
-        "Assumes:",
-        *(f"  - {text}" for text in s["assumptions"]),
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def _facts(s: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -47,10 +28,10 @@ def _facts(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     joined = ", ".join(f"{count:,} in {n}" for n, count in s["users_by_directories"].items())
     facts = [
         ("epsilon realised", f"{realised}, of {s['users_participated']:,} who took part in any"),
-        ("epsilon planned", f"{_up(s['epsilon_planned'])} for a {one} who does all that contracts allow"),
+        ("epsilon planned", f"{up(s['epsilon_planned'])} for a {one} who does all that contracts allow"),
         ("as odometer", f"{in_sight}, if they were chosen in sight of each other"),
-        ("added up", f"{_up(s['epsilon_sum'])} at delta {_up(s['delta_sum'])}: what summing would say"),
-        ("mu realised", _up(s["mu_realised"])),
+        ("added up", f"{up(s['epsilon_sum'])} at delta {up(s['delta_sum'])}: what summing would say"),
+        ("mu realised", up(s["mu_realised"])),
         ("joined by", f"{one} id of {s['user_namespace']!r}: {joined}"),
     ]
     if hidden is not None:
@@ -60,19 +41,15 @@ def _facts(s: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _spread(one: str, worst: float | None, median: float | None) -> str:
-    return f"{_up(worst)} (worst {one}), half at most {_up(median)}"
+    return f"{up(worst)} (worst {one}), half at most {up(median)}"
 
 
 def _part(part: Mapping[str, Any], one: str) -> str:
     return (
-        f"  {part['directory']}: epsilon {_up(part['epsilon_realised'])} (worst {one}) at delta "
-        f"{_up(part['delta'])}, {part['users_participated']:,} took part, noise key {part['noise_key']}"
+        f"{part['directory']}: epsilon {up(part['epsilon_realised'])} (worst {one}) at delta "
+        f"{up(part['delta'])}, {part['users_participated']:,} took part, noise key {part['noise_key']}"
         f"{', amplified' if part['amplified'] else ''}"
     )
-
-
-def _up(value: float | None) -> str:
-    return at_least(math.inf if value is None else value)
 
 
 QUANTILES: Final = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
@@ -223,9 +200,22 @@ class ComposedStatement:
             *([] if all(one.exact for one in self.costs) else [_INEXACT]),
         ]
 
-    def render_text(self) -> str:
-        """As plain text for a terminal."""
-        return render_composed(self.to_dict())
+    def document(self) -> Document:
+        """In words."""
+        s = self.to_dict()
+        unit, faults = UNITS[s["unit"]], joint_fault_lines(s["composed"])
+        simulated = ["Simulation only, no privacy (public noise seed). With secret keys:"]
+        return Document(
+            f"{len(s['composed'])} runs and streams together: the worst {unit.name} has "
+            f"{promise(s['epsilon_realised'], s['delta'], s['adjacency'])} (not private).",
+            _facts(s),
+            lists_of(s),
+            f"Stated by {s['stated_by']}.",
+            protects=not self.public_noise,
+            first=[*faults, *simulated * self.public_noise],
+            whole=not faults,
+            members=[_part(part, unit.name) for part in s["composed"]],
+        )
 
 
 def compose(costs: Sequence[UserCosts], namespace: str = "", delta: float | None = None) -> ComposedStatement:

@@ -56,7 +56,7 @@ from fedmf.streaming.state.schema import (
     read_position,
     require,
 )
-from fedmf.streaming.statement_text import render_statement, render_statement_page
+from fedmf.streaming.statement_text import stream_document
 
 
 def pack_state(state: Mapping[str, Any]) -> bytes:
@@ -293,11 +293,8 @@ class StreamState(Record):
 
     def write_statement(self, statement: Mapping[str, Any]) -> None:
         """Write what `stream_statement` gave, for programs and for people; fit to be published."""
-        forms = {
-            ".json": _json(statement),
-            ".txt": render_statement(statement),
-            ".html": render_statement_page(statement),
-        }
+        said = stream_document(statement)
+        forms = {".json": _json(statement), ".txt": said.text(), ".html": said.page()}
         for suffix, text in forms.items():
             write_durably(self.directory / f"{STATEMENT}{suffix}", text.encode())
 
