@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from fedmf.runs.releases import clipped_sums, local_trainer
     from fedmf.runs.run import Run, difference
     from fedmf.runs.server import PrivateServer
-    from fedmf.runs.session import Session
+    from fedmf.runs.session import Session, new_directory
     from fedmf.runs.tables import Scalar, dotted_keys, load_run, parse_assignments, render_toml, run_of
 else:
     __getattr__ = lazily(__name__)
@@ -148,6 +148,7 @@ __all__ = [
     "load_run",
     "local_trainer",
     "metric_columns",
+    "new_directory",
     "not_private",
     "observed",
     "opened_evidence",

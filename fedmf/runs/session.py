@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -46,31 +47,54 @@ from fedmf.training import Task, UserFailure, example_counts, preflight
 
 
 class Session:
-    """Run, task, plan, directory and private server, opened together.
+    """A run, its directory and its private server, held by one process, with its task where that is known.
 
     Use :meth:`start` for a new run and :meth:`resume` for one that was stopped, or
     `fedmf.start` and `fedmf.resume`.
+
+    Args:
+        run: what is carried out.
+        directory: of it, open.
+        optimizer: of the run.
+        initial: θ_0, shape (d,), float32; a run that released something goes on from its checkpoint.
+        roster: ids of all users in their order.
+        task: what is learnt; None where only clients know it, as those of a Flower app.
+        device: "cpu" or "cuda".
     """
 
     def __init__(
-        self, run: Run, task: Task, optimizer: ServerOptimizer, directory: RunDirectory, device: str
+        self,
+        run: Run,
+        directory: RunDirectory,
+        optimizer: ServerOptimizer,
+        initial: Tensor,
+        roster: Sequence[str],
+        task: Task | None = None,
+        device: str = "cpu",
     ) -> None:
-        self.run, self.task, self.directory = run, task.to(device), directory
+        self.run, self.directory, self.roster = run, directory, roster
+        self._task = None if task is None else task.to(device)
         self.plan: Plan = directory.header.plan
         every = run.execution.checkpoint_every
-        initial = _initial(run, task, directory)
         self.server = PrivateServer(
             self.plan, directory, initial, optimizer, device, every, run.noise.storage
         )
         self.sums = self.server.sums
-        directory.note_data(data_digest(directory.key, task))
         self._budgets = None
         if isinstance(run.privacy, DifferentialPrivacy) and run.privacy.user_budgets:
             self._budgets = UserBudgets(self.plan, directory.budgets(), directory.ledger)
         self.evaluator = directory.evaluator(self.server.t)
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
         self._estimates_kept = 0
-        self.evaluate()
+
+    @property
+    def task(self) -> Task:
+        """What is learnt.
+
+        Raises:
+            ConfigError: only clients know it.
+        """
+        return self.run.task_source.build() if self._task is None else self._task
 
     def _keep_estimates(self) -> None:
         """Put released estimates into their rows of metrics; a process may have died in between."""
@@ -112,15 +136,15 @@ class Session:
         preflight(task, run.local, run.privacy.clip_norm)
         _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-        plan = plan_run(run, optimizer, task.model.dimension, run.evaluation.ranges(task))
-        if isinstance(run.privacy, DifferentialPrivacy) and run.privacy.user_budgets:
-            budgets = read_budgets(Path(run.privacy.user_budgets).expanduser())
-            check_names(budgets, task.dataset.user_ids)
-        seed = run.privacy.noise_seed
-        key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
-        model, owner = task.model, task.dataset.test_owner
-        directory = RunDirectory.create(
-            path, run, plan, key, model.dimension, owner, model.arrays, constants=task.constant_inputs()
+        directory = new_directory(
+            path,
+            run,
+            plan_run(run, optimizer, task.model.dimension, run.evaluation.ranges(task)),
+            task.dataset.user_ids,
+            dimension=task.model.dimension,
+            test_owner=task.dataset.test_owner,
+            arrays=task.model.arrays,
+            constants=task.constant_inputs(),
         )
         return cls._opened(run, task, optimizer, directory, device)
 
@@ -161,12 +185,15 @@ class Session:
     def _opened(
         cls, run: Run, task: Task, optimizer: ServerOptimizer, directory: RunDirectory, device: str
     ) -> Self:
-        try:
+        with contextlib.ExitStack() as held:
+            held.enter_context(directory)
             check_constants(task, directory.header)
-            return cls(run, task, optimizer, directory, device)
-        except BaseException:
-            directory.close()
-            raise
+            initial = _initial(run, task, directory)
+            session = cls(run, directory, optimizer, initial, task.dataset.user_ids, task, device)
+            directory.note_data(data_digest(directory.key, task))
+            session.evaluate()
+            held.pop_all()
+        return session
 
     def __enter__(self) -> Self:
         return self
@@ -193,8 +220,7 @@ class Session:
         asked, evaluator = self.run.evaluation, self.evaluator
         assert isinstance(asked, PrivateEvaluation)
         assert evaluator is not None
-        roster = self.task.dataset.user_ids
-        users = {str(roster[index]): index for index in asked.judges(evaluator.plan, self.plan.users, e)}
+        users = {str(self.roster[index]): index for index in asked.judges(evaluator.plan, self.plan.users, e)}
         able = self.directory.admission.remaining(users)
         return {users[user]: user for user in (self._budgets.judges(able) if self._budgets else able)}
 
@@ -236,6 +262,11 @@ class Session:
         own = plan.multiplier_after(t) if t else math.inf
         return gaussian_epsilon(plan.multiplier_with_losses(own, lost), plan.privacy.delta)
 
+    def note_parts(self) -> None:
+        """Keep what parts released last for the statement, also where nothing is evaluated."""
+        if noted := self.server.noted():
+            self._keep(self.server.t, noted)
+
     def note_failures(self, t: int, failures: Sequence[UserFailure]) -> None:
         """Keep for the operator which users failed in round t (0-based), in a secret file."""
         self.directory.note_failures(t, failures)
@@ -273,6 +304,26 @@ class Session:
         epsilon = self.run.privacy.requested_epsilon
         title = "no noise" if epsilon is None else f"{self.plan.mechanism.name}, ε = {at_least(epsilon)}"
         draw_learning_curve(self.directory.path, self.metrics, title, self.task.metrics[:1])
+
+
+def new_directory(path: Path, run: Run, plan: Plan, roster: Sequence[str], **model: Any) -> RunDirectory:
+    """The directory of a new run, with a noise key that is drawn for it.
+
+    Args:
+        path: where; must not exist, or be empty.
+        run: what to run.
+        plan: made for it.
+        roster: ids of all users.
+        model: what `RunDirectory.create` wants to know of it.
+
+    Raises:
+        ConfigError: somebody has a budget who is no user, or the place cannot be used.
+    """
+    if isinstance(run.privacy, DifferentialPrivacy) and run.privacy.user_budgets:
+        check_names(read_budgets(Path(run.privacy.user_budgets).expanduser()), roster)
+    seed = run.privacy.noise_seed
+    key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
+    return RunDirectory.create(path, run, plan, key, **model)
 
 
 def _planned_users(run: Run, task: Task) -> Planned:

@@ -115,7 +115,8 @@ class RunOutcome:
         task = self._tasks[name]
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
         with RunDirectory.open(path) as directory:
-            session = Session(run, task, optimizer, directory, "cpu")
+            session = Session(run, directory, optimizer, task.model.initial(), task.dataset.user_ids, task)
+            session.evaluate()
             server, evaluator = session.server, session.evaluator
             assert evaluator is not None
             cohort = session.cohort_schedule().cohort(server.t).tolist()

@@ -1,18 +1,32 @@
-"""What a run of somebody's own Flower app learns, as far as records go."""
+"""What a run of somebody's own Flower app learns, as far as records go, and a session of it."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
+
+from torch import Tensor
 
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
 from fedmf.flower.messages import roster_digest
-from fedmf.flower.wrapper.execution import UNREAD
+from fedmf.flower.wrapper.execution import UNREAD, as_performed
 from fedmf.flower.wrapper.layout import ArrayLayout
-from fedmf.runs import Ranges
+from fedmf.runs import (
+    LEDGER,
+    Ranges,
+    Run,
+    RunDirectory,
+    Session,
+    difference,
+    new_directory,
+    plan_run,
+    read_header,
+)
 from fedmf.training import LocalSGD, Task
 
 
@@ -84,3 +98,46 @@ class FlowerAppTask:
             "arrays": self.layout.whole.fingerprint(),
             "ranges": [[name, float(low), float(high)] for name, (low, high) in self.ranges.items()],
         }
+
+
+def session_of(path: Path, run: Run, task: FlowerAppTask, initial: Tensor, lasting: bool) -> Session:
+    """Begin a run whose task only its clients know, or go on with the one that is there.
+
+    Args:
+        path: its directory.
+        run: what to run.
+        task: of the run.
+        initial: θ_0.
+        lasting: whether users are recognised when nodes come back.
+
+    Raises:
+        ConfigError: the place holds another run, or one that cannot be continued.
+        LedgerError: a damaged ledger, or another process is running it.
+    """
+    layout = task.layout
+    optimizer = run.optimizer_source.build(layout.trained_shapes, run.cohorts.rounds)
+    if (path / LEDGER).is_file():
+        other = difference(as_performed(read_header(path).run), run.to_dict())
+        if other is not None:
+            raise ConfigError(f"{path} holds another run: {other}. Continue it with its own values.")
+        if not lasting:
+            raise ConfigError(
+                f"{path} holds a run whose users are virtual nodes, which are others after a restart: it "
+                "cannot go on. Use EnrolledUsers, or user_id_mod in the client app and UsersSayWho."
+            )
+        directory = RunDirectory.open(path)
+    else:
+        directory = new_directory(
+            path,
+            run,
+            plan_run(run, optimizer, initial.numel(), task.ranges),
+            task.roster,
+            dimension=initial.numel(),
+            arrays=tuple((name, shape) for name, shape, _ in layout.trained),
+            save_whole=layout.whole.save,
+        )
+    with contextlib.ExitStack() as held:
+        held.enter_context(directory)
+        session = Session(run, directory, optimizer, initial, task.roster)
+        held.pop_all()
+    return session

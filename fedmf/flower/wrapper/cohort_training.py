@@ -12,10 +12,10 @@ from torch import Tensor
 from fedmf.flower.asking import Persistence
 from fedmf.flower.boundary import Quarantine, Wait
 from fedmf.flower.compat import arrived
-from fedmf.flower.wrapper.app_run import AppRun
 from fedmf.flower.wrapper.cohort_grid import CohortGrid, messages_of, reached
 from fedmf.flower.wrapper.identity import UserIdentity
 from fedmf.flower.wrapper.layout import ArrayLayout
+from fedmf.runs import Session
 from fedmf.training import FixedPointSum, UserFailure
 
 
@@ -83,6 +83,7 @@ class CohortTraining:
 
     Args:
         opened: the run.
+        layout: of its model.
         inner: makes the messages.
         identity: which node serves whom.
         quarantine: which nodes are asked no more.
@@ -90,12 +91,24 @@ class CohortTraining:
     """
 
     def __init__(
-        self, opened: AppRun, inner: FedAvg, identity: UserIdentity, quarantine: Quarantine, retries: int
+        self,
+        opened: Session,
+        layout: ArrayLayout,
+        inner: FedAvg,
+        identity: UserIdentity,
+        quarantine: Quarantine,
+        retries: int,
     ) -> None:
-        self._opened, self._inner, self._identity = opened, inner, identity
+        self._opened, self.layout, self._inner, self._identity = opened, layout, inner, identity
+        self._schedule = opened.cohort_schedule()
         self._quarantine, self._retries = quarantine, retries
         self._round: RoundTrip | None = None
         self._may_wait = True
+
+    @property
+    def arrays(self) -> ArrayRecord:
+        """The released model."""
+        return self.layout.record(self._opened.server.parameters)
 
     def configure(self, number: int, config: ConfigRecord, grid: Grid) -> list[Message]:
         """The inner strategy's messages to the nodes of round ``number``'s cohort.
@@ -103,10 +116,10 @@ class CohortTraining:
         Raises:
             RuntimeError: the inner strategy asks other nodes, or one twice.
         """
-        opened, layout = self._opened, self._opened.layout
-        cohort = opened.cohort(number - 1, self._identity.roster)
+        opened, layout, t = self._opened, self.layout, number - 1
+        cohort = opened.admit(t, [opened.roster[int(user)] for user in self._schedule.cohort(t)])
         nodes, complete = reached(cohort, self._identity, self._quarantine)
-        sent = layout.record(opened.server.parameters)
+        sent = self.arrays
         messages = messages_of(self._inner, "train", number, sent, config, CohortGrid(grid, sorted(nodes)))
         by_user = [(message, nodes[message.metadata.dst_node_id]) for message in messages]
         self._round = RoundTrip(cohort, by_user, layout.flat(sent), layout, self._quarantine)
@@ -122,7 +135,7 @@ class CohortTraining:
         server.release(total, trip.present)
         self._opened.note_parts()
         self._opened.note_failures(number - 1, trip.failures)
-        return self._opened.arrays
+        return self.arrays
 
     def replies(self, number: int, config: ConfigRecord, grid: Grid, wait: Wait) -> Iterator[Message]:
         """The replies to a round, asked for again until one arrives.

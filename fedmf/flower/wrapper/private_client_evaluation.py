@@ -14,7 +14,6 @@ from torch import Tensor
 from fedmf.flower.asking import Persistence
 from fedmf.flower.boundary import Quarantine, Wait, shown
 from fedmf.flower.compat import arrived
-from fedmf.flower.wrapper.app_run import AppRun
 from fedmf.flower.wrapper.client_evaluation import (
     AskedEvaluation,
     ClientEvaluation,
@@ -23,7 +22,8 @@ from fedmf.flower.wrapper.client_evaluation import (
 )
 from fedmf.flower.wrapper.cohort_grid import CohortGrid, messages_of, reached
 from fedmf.flower.wrapper.identity import UserIdentity
-from fedmf.runs import PrivateEvaluator
+from fedmf.flower.wrapper.layout import ArrayLayout
+from fedmf.runs import PrivateEvaluator, Session
 from fedmf.training import UserFailure, centred
 
 
@@ -36,6 +36,7 @@ class PrivateClientEvaluation(ClientEvaluation):
 
     Args:
         opened: the run.
+        layout: of its model.
         evaluator: of the run: noise and commit.
         inner: makes the messages.
         identity: which node serves whom.
@@ -45,14 +46,15 @@ class PrivateClientEvaluation(ClientEvaluation):
 
     def __init__(
         self,
-        opened: AppRun,
+        opened: Session,
+        layout: ArrayLayout,
         evaluator: PrivateEvaluator,
         inner: FedAvg,
         identity: UserIdentity,
         quarantine: Quarantine,
         retries: int,
     ) -> None:
-        self._opened, self._evaluator, self._inner = opened, evaluator, inner
+        self._opened, self._layout, self._evaluator, self._inner = opened, layout, evaluator, inner
         self._identity, self._quarantine, self._retries = identity, quarantine, retries
         self._e: int | None = None
         self._sent: list[tuple[Message, str]] = []
@@ -75,11 +77,12 @@ class PrivateClientEvaluation(ClientEvaluation):
         self._e, self._sent = self._evaluator.due(number), []
         if self._e is None:
             return []
-        judges = self._opened.judges(self._e, self._identity.roster)
+        judges = list(self._opened.judges(self._e).values())
         nodes, complete = reached(judges, self._identity, self._quarantine)
         self._may_wait = bool(judges) and complete
         cohort = CohortGrid(grid, sorted(nodes))
-        messages = messages_of(self._inner, "evaluate", number, self._opened.arrays, config, cohort)
+        sent = self._layout.record(self._opened.server.parameters)
+        messages = messages_of(self._inner, "evaluate", number, sent, config, cohort)
         self._sent = [(message, nodes[message.metadata.dst_node_id]) for message in messages]
         return messages
 
@@ -150,7 +153,8 @@ def _number(record: MetricRecord, name: str) -> float:
 
 def evaluation_of(
     asked: AskedEvaluation,
-    opened: AppRun,
+    opened: Session,
+    layout: ArrayLayout,
     inner: FedAvg,
     identity: UserIdentity,
     quarantine: Quarantine,
@@ -158,5 +162,5 @@ def evaluation_of(
 ) -> ClientEvaluation:
     """What evaluates the models of an open run; arguments as for `PrivateClientEvaluation`."""
     if opened.evaluator is not None:
-        return PrivateClientEvaluation(opened, opened.evaluator, inner, identity, quarantine, retries)
+        return PrivateClientEvaluation(opened, layout, opened.evaluator, inner, identity, quarantine, retries)
     return InnerEvaluation(inner, identity) if asked.kind == "not-private" else NoEvaluation()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +18,7 @@ from fedmf.cohorts import CheckInCohorts, Cohorts, CyclicCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
 from fedmf.flower.boundary import Quarantine, Wait
-from fedmf.flower.wrapper.app_run import AppRun, new_place
-from fedmf.flower.wrapper.app_task import FlowerAppTask
+from fedmf.flower.wrapper.app_task import FlowerAppTask, session_of
 from fedmf.flower.wrapper.client_evaluation import AskedEvaluation, ClientEvaluation, ClientEvaluationKind
 from fedmf.flower.wrapper.cohort_training import CohortTraining
 from fedmf.flower.wrapper.execution import DEFAULT, performed
@@ -29,7 +29,7 @@ from fedmf.flower.wrapper.private_client_evaluation import evaluation_of
 from fedmf.optim import ChosenOptimizer, ServerOptimizer
 from fedmf.participation import Adjacency
 from fedmf.parts import FixedClipping, Part, QuantileClipping
-from fedmf.runs import Execution, NoiseMechanism, PrivateEvaluation, Run
+from fedmf.runs import Execution, NoiseMechanism, PrivateEvaluation, Run, Session, write_statement
 from fedmf.statements import PrivacyStatement
 
 _log = logging.getLogger("fedmf")
@@ -150,8 +150,8 @@ class CorrelatedNoise(Strategy):
             )
         self._mechanism, self._clipping = mechanism, adaptive_clipping or FixedClipping()
         self._beside = tuple(beside)
-        self._path = Path(run_dir).expanduser().resolve() if run_dir else new_place()
-        self._opened: AppRun | None = None
+        self._path = Path(run_dir).expanduser().resolve() if run_dir else _new_place()
+        self._opened: Session | None = None
         self._training: CohortTraining | None = None
         self._evaluation: ClientEvaluation | None = None
 
@@ -173,7 +173,7 @@ class CorrelatedNoise(Strategy):
     def close(self) -> None:
         """Let another process continue the run."""
         if self._opened is not None:
-            self._opened.close()
+            self._opened.directory.close()
 
     def summary(self) -> None:
         """Log what will run."""
@@ -190,7 +190,7 @@ class CorrelatedNoise(Strategy):
             )
         self.inner.summary()
 
-    def begin(self, initial_arrays: ArrayRecord) -> AppRun:
+    def begin(self, initial_arrays: ArrayRecord) -> Session:
         """Plan the run and make its directory, or open the one that is there. `start` does it."""
         if self._opened is None:
             layout = ArrayLayout.of(initial_arrays, self._frozen)
@@ -207,9 +207,9 @@ class CorrelatedNoise(Strategy):
                 beside=self._beside,
             )
             initial = layout.flat(initial_arrays).float()
-            opened = AppRun.open(self._path, run, task, initial, self.identity.lasting)
+            opened = session_of(self._path, run, task, initial, self.identity.lasting)
             quarantine, retries = Quarantine(self._execution.refusals), self._execution.silent_retries
-            shared = opened, self.inner, self.identity, quarantine, retries
+            shared = opened, layout, self.inner, self.identity, quarantine, retries
             self._opened, self._training = opened, CohortTraining(*shared)
             self._evaluation = evaluation_of(self._asked, *shared)
         return self._opened
@@ -279,8 +279,8 @@ class CorrelatedNoise(Strategy):
         train = ConfigRecord() if train_config is None else train_config
         evaluate = ConfigRecord() if evaluate_config is None else evaluate_config
         execution, result = self._execution, Result()
-        wait = Wait(timeout, execution.min_replies, execution.grace, opened.layout.most_bytes)
-        result.arrays = opened.arrays
+        wait = Wait(timeout, execution.min_replies, execution.grace, training.layout.most_bytes)
+        result.arrays = training.arrays
         if evaluate_fn is not None and server.t == 0:
             _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, result.arrays))
         result.evaluate_metrics_clientapp.update(evaluation.released())
@@ -302,10 +302,16 @@ class CorrelatedNoise(Strategy):
                 _log.info("round %d of %d: released", number, last)
         except BaseException:
             with contextlib.suppress(Exception):  # what stopped the run is what should be seen
-                opened.write_statement()
+                write_statement(opened.directory.path, opened.statement())
             raise
-        opened.write_statement()
+        write_statement(opened.directory.path, opened.statement())
         return result
+
+
+def _new_place() -> Path:
+    """A directory that no run has."""
+    name = f"flower-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}"
+    return Path.home() / ".fedmf" / "runs" / name
 
 
 def _keep(history: dict[int, MetricRecord], number: int, metrics: MetricRecord | None) -> None:

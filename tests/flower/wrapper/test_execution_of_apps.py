@@ -90,8 +90,8 @@ def test_a_run_that_recorded_what_nothing_read_goes_on(
 
     with monkeypatch.context() as earlier:
         earlier.setattr(wrapper, "performed", lambda asked: asked)
-        carried_out(2, execution(checkpoint_every=5, workers=4, user_examples=7))
-    assert read_header(path).run["execution"]["checkpoint_every"] == 5
+        carried_out(2, execution(evaluate_every=5, workers=4, user_examples=7))
+    assert read_header(path).run["execution"]["evaluate_every"] == 5
     stopped = carried_out(ROUNDS, execution())
     with pytest.raises(ConfigError, match=r"its execution\.grace is 0.0, not 2.0"):
         carried_out(ROUNDS, execution(grace=2.0))
