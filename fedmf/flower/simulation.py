@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.flower.asking import MessageForm, Timetable
+from fedmf.flower.boundary import ServedUsers
 from fedmf.flower.client_app import make_client_app
 from fedmf.flower.federated_evaluation import CohortEvaluation
 from fedmf.flower.local_run import CallsHere, InProcessGrid
 from fedmf.flower.messages import ROSTER, RejectedReply, roster_digest, served_roster
-from fedmf.flower.population import Assignment, handshakes
+from fedmf.flower.population import handshakes
 from fedmf.flower.private_evaluation import PrivateCohortEvaluation
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport
 from fedmf.flower.traffic import watch
@@ -57,7 +58,7 @@ def longest_first(sizes: NDArray[np.int64], workers: int) -> NDArray[np.int64]:
     return chosen
 
 
-class WorkerPool(Assignment):
+class WorkerPool(ServedUsers):
     """Workers that all built the same task from the same configuration.
 
     The handshake compares a digest of the user ids instead of exchanging them. Who trains whom changes from
@@ -79,8 +80,8 @@ class WorkerPool(Assignment):
         report: Callable[[str], None] = lambda _: None,
         workers: int = 0,
     ) -> None:
-        self._digest, self._sizes, self.tell = roster_digest(roster), sizes, report
-        self.users, self._workers = len(roster), workers
+        super().__init__(roster, report)
+        self._digest, self._sizes, self._workers = roster_digest(roster), sizes, workers
         self._handshakes = handshakes(ROSTER)
         self._fit: set[int] = set()
         self._alive: set[int] = set()
@@ -117,7 +118,7 @@ class WorkerPool(Assignment):
         return 0 if self._fit & self._alive else self.users
 
     def nodes_of(self, users: NDArray[np.int64]) -> list[int | None]:
-        """See Assignment.nodes_of."""
+        """See `ServedUsers.nodes_of`."""
         workers = sorted(self._fit & self._alive)
         if not workers:
             return [None] * users.size
@@ -134,7 +135,7 @@ def run_on_grid(
     session: Session,
     grid: Grid,
     observer: Observer = lambda _report, _row: None,
-    assignment: Assignment | None = None,
+    assignment: ServedUsers | None = None,
     timetable: Timetable | None = None,
 ) -> None:
     """Run a session to its horizon on any Flower grid and write its reports.

@@ -17,12 +17,12 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedmf.cohorts import CohortSchedule
 from fedmf.flower.arrays import array_record
 from fedmf.flower.asking import Asked, MessageForm, Persistence, RoundReport, Telling, Timetable
-from fedmf.flower.boundary import Enrolment, Quarantine, Wait
+from fedmf.flower.boundary import Enrolment, Quarantine, ServedUsers, Wait
 from fedmf.flower.compat import arrived
 from fedmf.flower.federated_evaluation import CohortEvaluation
 from fedmf.flower.local_run import InProcessGrid
 from fedmf.flower.messages import read_failures
-from fedmf.flower.population import Assignment, Population
+from fedmf.flower.population import Population
 from fedmf.flower.private_evaluation import PrivateCohortEvaluation
 from fedmf.runs import Execution, PrivateServer
 from fedmf.training import FixedPointSum, UserFailure
@@ -69,7 +69,7 @@ class CorrelatedNoiseStrategy(Strategy):
         execution: Execution = _EXECUTION,
         on_round: Callable[[RoundReport], None] = lambda _: None,
         admit: Callable[[int, Sequence[str]], list[str]] = lambda _, users: list(users),
-        assignment: Assignment | None = None,
+        assignment: ServedUsers | None = None,
         evaluation: CohortEvaluation | PrivateCohortEvaluation | None = None,
         timetable: Timetable = _AT_ONCE,
     ) -> None:

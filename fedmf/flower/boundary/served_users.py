@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+import numpy as np
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 _PAUSE: Final = 0.2
 
@@ -18,13 +20,16 @@ class ServedUsers(ABC):
     Only `gather` waits, and only before the first round; `refresh` takes in what is there, so that no round
     is held up by a node that does not answer.
 
+    Args:
+        roster: the stable ids of all users.
+        report: called with one line for the operator about anything odd.
+
     Attributes:
         users: N, how many users there are.
-        tell: called with one line for the operator about anything odd.
     """
 
-    users: int
-    tell: Callable[[str], None]
+    def __init__(self, roster: Sequence[str], report: Callable[[str], None] = lambda _: None) -> None:
+        self.roster, self.users, self.tell = roster, len(roster), report
 
     @abstractmethod
     def listen(self, grid: Grid) -> None:
@@ -33,6 +38,13 @@ class ServedUsers(ABC):
     @abstractmethod
     def settle(self) -> None:
         """Decide by the answers kept since the last time: none of them came before the others."""
+
+    @abstractmethod
+    def nodes_of(self, users: NDArray[np.int64]) -> list[int | None]:
+        """The id of the node to ask for each user, by index; None where there is none.
+
+        Node ids take all of 64 bits, so they are no int64.
+        """
 
     @property
     @abstractmethod

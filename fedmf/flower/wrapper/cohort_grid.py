@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
@@ -83,10 +84,12 @@ def messages_of(
 
 
 def reached(
-    users: Sequence[str], identity: UserIdentity, quarantine: Quarantine
+    users: Mapping[int, str], identity: UserIdentity, quarantine: Quarantine
 ) -> tuple[dict[int, str], bool]:
-    """Whom to ask for users, as users by node, and whether no node that serves one is left out as useless."""
-    served = {node: user for user in users if (node := identity.node_of(user)) is not None}
+    """Whom to ask for users, given as ids by index, as users by node, and whether no node that serves one is
+    left out as useless."""
+    asked = zip(identity.nodes_of(np.array(list(users), dtype=np.int64)), users.values(), strict=True)
+    served = {node: user for node, user in asked if node is not None}
     nodes = {node: user for node, user in served.items() if (node, user) not in quarantine}
     return nodes, len(nodes) == len(served)
 

@@ -23,7 +23,6 @@ class RoundTrip:
     """The messages of a round by user, and the model that all of them carry.
 
     Args:
-        cohort: whom the round asks, those without a node too.
         sent: each message with its user.
         base: the trained numbers of the model sent, float64, shape (d,).
         layout: of its arrays.
@@ -32,13 +31,12 @@ class RoundTrip:
 
     def __init__(
         self,
-        cohort: Sequence[str],
         sent: Sequence[tuple[Message, str]],
         base: Tensor,
         layout: ArrayLayout,
         quarantine: Quarantine,
     ) -> None:
-        self.cohort, self._sent, self._base, self._layout = cohort, sent, base, layout
+        self._sent, self._base, self._layout = sent, base, layout
         self._quarantine = quarantine
         self.present: list[str] = []
         self.failures: list[UserFailure] = []
@@ -117,12 +115,13 @@ class CohortTraining:
             RuntimeError: the inner strategy asks other nodes, or one twice.
         """
         opened, layout, t = self._opened, self.layout, number - 1
-        cohort = opened.admit(t, [opened.roster[int(user)] for user in self._schedule.cohort(t)])
+        planned = {opened.roster[user]: user for user in map(int, self._schedule.cohort(t))}
+        cohort = {planned[user]: user for user in opened.admit(t, list(planned))}
         nodes, complete = reached(cohort, self._identity, self._quarantine)
         sent = self.arrays
         messages = messages_of(self._inner, "train", number, sent, config, CohortGrid(grid, sorted(nodes)))
         by_user = [(message, nodes[message.metadata.dst_node_id]) for message in messages]
-        self._round = RoundTrip(cohort, by_user, layout.flat(sent), layout, self._quarantine)
+        self._round = RoundTrip(by_user, layout.flat(sent), layout, self._quarantine)
         self._may_wait = bool(cohort) and complete
         return messages
 

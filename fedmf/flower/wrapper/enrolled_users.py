@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from fedmf.errors import ConfigError
 from fedmf.flower.boundary import Claims, Enrolment
@@ -45,23 +46,17 @@ class EnrolledUsers(UserIdentity):
         self, source: str | Path | Mapping[str, str], report: Callable[[str], None] = lambda _: None
     ) -> None:
         self._enrolment = Enrolment.of(source)
-        super().__init__(len(self._enrolment.users), report)
+        super().__init__(list(self._enrolment.users), report)
         for users in self._enrolment.by_key.values():
             if len(users) > 1:
                 raise ConfigError(
                     f"a key must be enrolled for one user; got one for {users[0]!r} and {users[1]!r}. An app "
                     "that is not fedmf's own returns one update a node."
                 )
-        self._place = {user: index for index, user in enumerate(self._enrolment.users)}
         self._claims = Claims(self.users)
         self._listed: dict[int, bytes] = {}
         self._alive: dict[int, bytes] = {}
         self._strangers: set[int] = set()
-
-    @property
-    def roster(self) -> list[str]:
-        """In the order of the file."""
-        return list(self._enrolment.users)
 
     def listen(self, grid: Grid) -> None:
         """See `ServedUsers.listen`; a look at the list of nodes."""
@@ -81,8 +76,9 @@ class EnrolledUsers(UserIdentity):
                 new[key].append(node)
         self._alive = self._listed
         self._claims.update(self._alive, [])
+        places = {user: np.array([index]) for index, user in enumerate(self.roster)}
         for key, (user,) in self._enrolment.by_key.items():  # keys written first come first
-            claims = [(node, np.array([self._place[user]])) for node in new.get(key, ())]
+            claims = [(node, places[user]) for node in new.get(key, ())]
             if claims and self._claims.update(self._alive, claims):
                 self.tell(f"user {user!r} has several nodes; at most one of them is asked")
 
@@ -91,6 +87,11 @@ class EnrolledUsers(UserIdentity):
         """See `ServedUsers.missing`."""
         return self._claims.unclaimed
 
-    def node_of(self, user: str) -> int | None:
-        """See `UserIdentity.node_of`."""
-        return self._claims.node_of(self._place[user])
+    @property
+    def silent(self) -> int:
+        """Nobody is asked."""
+        return 0
+
+    def nodes_of(self, users: NDArray[np.int64]) -> list[int | None]:
+        """See `ServedUsers.nodes_of`."""
+        return [self._claims.node_of(user) for user in users.tolist()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -14,7 +13,9 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedmf.errors import ConfigError
-from fedmf.flower.boundary import Claims, Handshakes, ServedUsers, shown
+from fedmf.flower.boundary import Handshakes, ServedUsers, shown
+from fedmf.flower.messages import RejectedReply
+from fedmf.flower.population import Claimants
 
 #: Marks a train message that only asks who the user is: mods see no query that an app has not registered.
 _QUESTION: Final = "fedmf.who"
@@ -23,41 +24,16 @@ _USER_ID: Final = re.compile(r"[^\x00-\x1f]{1,256}")
 
 
 class UserIdentity(ServedUsers):
-    """Which node is which user.
-
-    Args:
-        users: N, how many users there are.
-        report: called with one line about nodes that are no users.
-    """
+    """Which node is which user: one user a node."""
 
     #: What a statement says about it.
     words: str
     #: Whether a stopped run can go on: users are recognised when nodes come back.
     lasting: bool
 
-    def __init__(self, users: int, report: Callable[[str], None] = lambda _: None) -> None:
-        self.users, self.tell = users, report
-
-    @property
-    @abstractmethod
-    def roster(self) -> list[str]:
-        """User ids by index."""
-
-    @abstractmethod
-    def node_of(self, user: str) -> int | None:
-        """The node to ask for a user."""
-
     def nodes(self) -> list[int]:
         """The nodes of all users that have one."""
-        return sorted({node for user in self.roster if (node := self.node_of(user)) is not None})
-
-    @property
-    def silent(self) -> int:
-        """See `ServedUsers.silent`; nobody is asked by default."""
-        return 0
-
-    def settle(self) -> None:
-        """See `ServedUsers.settle`; what nodes are known by is decided as it is seen by default."""
+        return sorted({node for node in self.nodes_of(np.arange(self.users)) if node is not None})
 
 
 class NodesAreUsers(UserIdentity):
@@ -71,23 +47,23 @@ class NodesAreUsers(UserIdentity):
     lasting = False
 
     def __init__(self, users: int) -> None:
-        super().__init__(users)
-        self._nodes: dict[str, int] = {}
+        width = len(str(users - 1))
+        super().__init__([f"user-{u:0{width}d}" for u in range(users)])
+        self._nodes: list[int] = []
 
     @property
     def missing(self) -> int:
         """See `ServedUsers.missing`."""
         return self.users - len(self._nodes)
 
-    def node_of(self, user: str) -> int | None:
-        """See `UserIdentity.node_of`."""
-        return self._nodes.get(user)
+    def nodes_of(self, users: NDArray[np.int64]) -> list[int | None]:
+        """See `ServedUsers.nodes_of`."""
+        return [self._nodes[user] if self._nodes else None for user in users.tolist()]
 
     @property
-    def roster(self) -> list[str]:
-        """``user-000``, …"""
-        width = len(str(self.users - 1))
-        return [f"user-{u:0{width}d}" for u in range(self.users)]
+    def silent(self) -> int:
+        """Nobody is asked."""
+        return 0
 
     def listen(self, grid: Grid) -> None:
         """See `ServedUsers.listen`; once all are there, the map stays."""
@@ -100,7 +76,10 @@ class NodesAreUsers(UserIdentity):
                 f"there are {len(nodes)} nodes."
             )
         if len(nodes) == self.users:
-            self._nodes = dict(zip(self.roster, nodes, strict=True))
+            self._nodes = nodes
+
+    def settle(self) -> None:
+        """Nothing to decide: all nodes are there, or none counts."""
 
 
 def _in_order(grid: Grid) -> list[int]:
@@ -110,7 +89,7 @@ def _in_order(grid: Grid) -> list[int]:
         return list(grid.get_node_ids())
 
 
-class UsersSayWho(UserIdentity):
+class UsersSayWho(Claimants, UserIdentity):
     """Nodes say which user they serve, by `user_id_mod` in their client app.
 
     Nodes are believed as `Claims` says: the first that claimed a user serves it as long as it lives, and
@@ -125,58 +104,25 @@ class UsersSayWho(UserIdentity):
     lasting = True
 
     def __init__(self, roster: Sequence[str], report: Callable[[str], None] = lambda _: None) -> None:
-        super().__init__(len(roster), report)
         if len(set(roster)) < len(roster):
             raise ConfigError("roster must name each user once.")
-        self._roster = list(roster)
-        self._place = {user: index for index, user in enumerate(roster)}
-        self._claims, self._listed, self._alive = Claims(len(roster)), set[int](), set[int]()
-        self._heard: list[tuple[int, NDArray[np.int64]]] = []
         content = RecordDict({"config": ConfigRecord({_QUESTION: True})})
-        self._handshakes = Handshakes(lambda node: Message(content, node, MessageType.TRAIN, group_id="who"))
+        questions = Handshakes(lambda node: Message(content, node, MessageType.TRAIN, group_id="who"))
+        super().__init__(list(roster), questions, report)
 
-    @property
-    def roster(self) -> list[str]:
-        """As given."""
-        return self._roster
-
-    def listen(self, grid: Grid) -> None:
-        """See `ServedUsers.listen`."""
-        self._listed = set(grid.get_node_ids())
-        for node, reply in self._handshakes.answers(grid, self._listed):
-            if reply.has_error():
-                self.tell(f"node {node} failed the handshake: client error {shown(reply.error.code)}")
-                continue
-            self._handshakes.known(node)
-            user = _user_of(reply)
-            if user is None:
-                self.tell(f"node {node} does not say whom it serves: add user_id_mod to its client app")
-            elif user not in self._place:
-                self.tell(f"node {node} serves a user that is not on the roster; it is not asked")
-            else:
-                self._heard.append((node, np.array([self._place[user]])))
-
-    def settle(self) -> None:
-        """See `ServedUsers.settle`."""
-        heard, self._heard = [claim for claim in self._heard if claim[0] in self._listed], []
-        if heard or self._listed != self._alive:
-            self._alive = self._listed
-            for user in self._claims.update(self._alive, heard):
-                self.tell(f"user {self._roster[user]!r} is claimed by several nodes; the first stays")
-
-    @property
-    def silent(self) -> int:
-        """See `ServedUsers.silent`."""
-        return self._handshakes.silent
-
-    @property
-    def missing(self) -> int:
-        """See `ServedUsers.missing`; disputed users are not missing."""
-        return self._claims.unclaimed
-
-    def node_of(self, user: str) -> int | None:
-        """See `UserIdentity.node_of`."""
-        return self._claims.node_of(self._place[user])
+    def claimed(self, node: int, reply: Message) -> NDArray[np.int64]:
+        """See `Claimants.claimed`; an answer that names no user is one: the node is not asked again."""
+        if reply.has_error():
+            raise RejectedReply(f"client error {shown(reply.error.code)}")
+        user = _user_of(reply)
+        if user in self.places:
+            return np.array([self.places[user]])
+        self.tell(
+            f"node {node} does not say whom it serves: add user_id_mod to its client app"
+            if user is None
+            else f"node {node} serves a user that is not on the roster; it is not asked"
+        )
+        return np.empty(0, np.int64)
 
 
 def _user_of(reply: Message) -> str | None:

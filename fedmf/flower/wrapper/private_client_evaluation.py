@@ -77,7 +77,7 @@ class PrivateClientEvaluation(ClientEvaluation):
         self._e, self._sent = self._evaluator.due(number), []
         if self._e is None:
             return []
-        judges = list(self._opened.judges(self._e).values())
+        judges = self._opened.judges(self._e)
         nodes, complete = reached(judges, self._identity, self._quarantine)
         self._may_wait = bool(judges) and complete
         cohort = CohortGrid(grid, sorted(nodes))

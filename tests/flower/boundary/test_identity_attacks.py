@@ -71,10 +71,7 @@ class Identity:
         return self.served()
 
     def served(self) -> dict[str, int | None]:
-        if isinstance(self.inner, Population):
-            nodes = self.inner.nodes_of(np.arange(len(ROSTER)))
-        else:
-            nodes = [self.inner.node_of(user) for user in ROSTER]
+        nodes = self.inner.nodes_of(np.arange(len(ROSTER)))
         return {
             user: None if node is None else node - FIRST for user, node in zip(ROSTER, nodes, strict=True)
         }

@@ -94,7 +94,7 @@ def file(tmp_path: Path) -> Path:
 
 def served(users: EnrolledUsers, link: Link) -> list[int | None]:
     users.refresh(link)
-    nodes = [users.node_of(user) for user in ROSTER]
+    nodes = users.nodes_of(np.arange(len(users.roster)))
     return [None if node is None else node - FIRST for node in nodes]
 
 
@@ -159,7 +159,7 @@ def test_of_several_keys_of_a_user_the_first_that_is_there_serves_it_and_goes_on
     later.refresh(link)
     link.keys[1] = listed(3)
     later.refresh(link)
-    assert later.node_of(ROSTER[0]) == FIRST
+    assert later.nodes_of(np.arange(1)) == [FIRST]
 
 
 @pytest.mark.parametrize(
