@@ -10,8 +10,8 @@ from flwr.app import Message, MessageType
 from torch import Tensor
 
 from fedmf.flower.asking import Asked, MessageForm
-from fedmf.flower.compat import arrived
-from fedmf.flower.messages import Request, read_failures, rows_reply, slice_reply
+from fedmf.flower.boundary import Quarantine
+from fedmf.flower.messages import Request, rows_reply, slice_reply
 from fedmf.runs import PrivateEvaluator
 from fedmf.training import FixedPointSum, Trainer, UserFailure
 
@@ -75,19 +75,9 @@ class PrivateCohortEvaluation:
         asked = self._asked
         if self._e is None or asked is None:
             return {}
-        total, present = self._evaluator.new_sum(), list[str]()
-        for reply in replies:
-            part = asked.part_of(reply)
-            if part is not None and arrived(reply):
-                node, users = part
-                present += users
-                zeros = asked.add(reply, users, total, dtype="float64", bound=1.0)
-                self.failures += [
-                    UserFailure(user, "reply", f"evaluation, node {node}: {reason}")
-                    for user, reason in zeros.items()
-                ]
-                self.failures += read_failures(reply, users) if len(zeros) < len(users) else []
-        self.metrics = self._evaluator.release(self._e, total, sorted(present))
+        total = self._evaluator.new_sum()
+        present, self.failures = asked.fold(replies, total, Quarantine(0), "evaluation")
+        self.metrics = self._evaluator.release(self._e, total, present)
         self._e, self._asked = None, None
         return self.metrics
 

@@ -18,14 +18,12 @@ from fedmf.cohorts import CohortSchedule
 from fedmf.flower.arrays import array_record
 from fedmf.flower.asking import Asked, MessageForm, Persistence, RoundReport, Telling, Timetable
 from fedmf.flower.boundary import Enrolment, Quarantine, ServedUsers, Wait
-from fedmf.flower.compat import arrived
 from fedmf.flower.federated_evaluation import CohortEvaluation
 from fedmf.flower.local_run import InProcessGrid
-from fedmf.flower.messages import read_failures
 from fedmf.flower.population import Population
 from fedmf.flower.private_evaluation import PrivateCohortEvaluation
 from fedmf.runs import Execution, PrivateServer
-from fedmf.training import FixedPointSum, UserFailure
+from fedmf.training import UserFailure
 
 _log = logging.getLogger("fedmf")
 
@@ -134,22 +132,12 @@ class CorrelatedNoiseStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Fold the replies into the sum as they come, release the round, return the new model.
 
-        Whose reply arrives is present, whatever it holds. A row that is not finite is the zero vector of its
-        user; a reply that is an error, of another round or malformed is that of all its users. So nothing but
-        a user's own contribution depends on what that user sent. The round consumes its row of noise in any
-        case. If the next round may be trained meanwhile, the commit is left under way, nothing is returned.
+        What a reply adds is said by `Exchange.fold`. The round consumes its row of noise in any case. If the
+        next round may be trained meanwhile, the commit is left under way, nothing is returned.
         """
         total = self.server.new_sum()
-        self._present, self._failures = [], []
         with self.server.times.measure(server_round, "clients"):
-            for reply in replies:
-                part = self._asked.part_of(reply)
-                if part is None:
-                    self._refuse([""], f"node {reply.metadata.src_node_id}: nobody is asked for this reply")
-                elif arrived(reply):
-                    self._present.extend(part[1])
-                    self._fold(total, reply, *part)
-        self._present.sort()
+            self._present, self._failures = self._asked.fold(replies, total, self._quarantine)
         if self._runs_ahead:
             self._telling.tell()  # all of the last round, before anything of this one
             try:
@@ -159,20 +147,6 @@ class CorrelatedNoiseStrategy(Strategy):
             return None, None
         self.server.release(total, self._present)
         return self.initial_arrays(), None
-
-    def _fold(self, total: FixedPointSum, reply: Message, node: int, users: tuple[str, ...]) -> None:
-        """Add one reply to the sum, and note for whom it was of no use."""
-        zeros = self._asked.add(reply, users, total)
-        for user, reason in zeros.items():
-            self._refuse([user], f"node {node}: {reason}")
-        self._failures += self._quarantine.refused(node, zeros)
-        used = [user for user in users if user not in zeros]
-        self._quarantine.accepted(node, used)
-        if used:
-            self._failures += read_failures(reply, users)
-
-    def _refuse(self, users: Sequence[str], reason: str) -> None:
-        self._failures += [UserFailure(user, "reply", reason) for user in users]
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

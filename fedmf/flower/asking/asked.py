@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
@@ -14,7 +15,9 @@ from torch import Tensor
 
 from fedmf.cohorts import CheckInCohorts, Cohorts
 from fedmf.errors import ConfigError
-from fedmf.flower.messages import read_rows_reply, read_slice_reply, request_content
+from fedmf.flower.boundary import Quarantine
+from fedmf.flower.compat import arrived
+from fedmf.flower.messages import read_failures, read_rows_reply, read_slice_reply, request_content
 from fedmf.runs import Execution, PrivateServer
 from fedmf.training import FixedPointSum, UserFailure
 
@@ -189,41 +192,16 @@ class MessageForm:
         return parts
 
 
-class Asked:
-    """The messages of one attempt at a round, and whose reply is whose.
+class Exchange(ABC):
+    """Messages of one attempt, whose reply is whose, and what a reply adds to a sum.
 
     Args:
-        form: of the messages.
+        messages: to be sent; a grid gives each its id.
         parts: whom each asks.
-        parameters: of the model, shape (d,).
-        t: 0-based round.
-        message_type: training or evaluation.
-        loss_bound: L, for private evaluation.
-        clip_norm: ζ_t, for training; None for that of the run.
     """
 
-    def __init__(
-        self,
-        form: MessageForm,
-        parts: Sequence[Part],
-        parameters: Tensor,
-        t: int,
-        message_type: str = MessageType.TRAIN,
-        loss_bound: float | None = None,
-        clip_norm: float | None = None,
-    ) -> None:
-        self._form, self._t, self._dimension = form, t, parameters.numel()
-        #: To be sent; a grid gives each its id.
-        self.messages = [
-            Message(
-                request_content(parameters, t, users, form.is_slice, loss_bound, clip_norm),
-                node,
-                message_type,
-                group_id=str(t + 1),
-            )
-            for node, users in parts
-        ]
-        self._parts = parts
+    def __init__(self, messages: list[Message], parts: Sequence[Part]) -> None:
+        self.messages, self._parts = messages, parts
         self._open: dict[str, Part] | None = None
 
     @property
@@ -238,32 +216,98 @@ class Asked:
         """Whom the message asked that is answered; None for a second answer, or one to nothing."""
         return self._unanswered.pop(reply.metadata.reply_to_message_id, None)
 
+    @abstractmethod
+    def add(self, reply: Message, users: tuple[str, ...], total: FixedPointSum) -> dict[str, str]:
+        """Add the reply to the message that asked ``users`` to a sum, in which each of them is counted.
+
+        Returns:
+            Those of them whose contribution is the zero vector, and why.
+        """
+
+    def told(self, reply: Message, users: tuple[str, ...]) -> list[UserFailure]:
+        """What a reply that was of use says itself of failures."""
+        del reply, users
+        return []
+
+    def fold(
+        self, replies: Iterable[Message], total: FixedPointSum, quarantine: Quarantine, stage: str = "reply"
+    ) -> tuple[list[str], list[UserFailure]]:
+        """Add replies to a sum as they come: who is present, and what failed.
+
+        Whose reply arrives is present, whatever it holds. One that cannot be used is the zero vector of its
+        users, so that nothing but a user's own contribution depends on what that user sent.
+
+        Args:
+            replies: to the messages.
+            total: their contributions are added to it.
+            quarantine: is told whose replies are refused and whose are used.
+            stage: where that failed, for the operator.
+        """
+        present, failures = list[str](), list[UserFailure]()
+        for reply in replies:
+            part = self.part_of(reply)
+            if part is None:
+                node = reply.metadata.src_node_id
+                failures.append(UserFailure("", stage, f"node {node}: nobody is asked for this reply"))
+            elif arrived(reply):
+                node, users = part
+                present += users
+                zeros = self.add(reply, users, total)
+                failures += [UserFailure(user, stage, f"node {node}: {why}") for user, why in zeros.items()]
+                failures += quarantine.refused(node, zeros)
+                used = [user for user in users if user not in zeros]
+                quarantine.accepted(node, used)
+                failures += self.told(reply, users) if used else []
+        return sorted(present), failures
+
+
+class Asked(Exchange):
+    """The messages to fedmf's own client app: rows, or exact sums over users.
+
+    Args:
+        form: of the messages.
+        parts: whom each asks.
+        parameters: of the model, shape (d,).
+        t: 0-based round.
+        message_type: training or evaluation.
+        loss_bound: L, for private evaluation: rows are then float64 with entries clamped to [−1, 1].
+        clip_norm: ζ_t, for training; None for that of the run.
+    """
+
+    def __init__(
+        self,
+        form: MessageForm,
+        parts: Sequence[Part],
+        parameters: Tensor,
+        t: int,
+        message_type: str = MessageType.TRAIN,
+        loss_bound: float | None = None,
+        clip_norm: float | None = None,
+    ) -> None:
+        self._form, self._t, self._dimension = form, t, parameters.numel()
+        self._rows = ("float32", math.inf) if loss_bound is None else ("float64", 1.0)
+        messages = [
+            Message(
+                request_content(parameters, t, users, form.is_slice, loss_bound, clip_norm),
+                node,
+                message_type,
+                group_id=str(t + 1),
+            )
+            for node, users in parts
+        ]
+        super().__init__(messages, parts)
+
     def bytes_of(self, message_id: str) -> int:
         """Twice what the arrays of a reply may take; slices hold up to four int64 a parameter."""
         _, users = self._unanswered.get(message_id, (0, ()))
         return 64 * self._dimension if self._form.is_slice else 8 * self._dimension * len(users)
 
-    def add(
-        self,
-        reply: Message,
-        users: tuple[str, ...],
-        total: FixedPointSum,
-        dtype: str = "float32",
-        bound: float = math.inf,
-    ) -> dict[str, str]:
-        """Add a reply to a sum; every row is clipped again.
+    def add(self, reply: Message, users: tuple[str, ...], total: FixedPointSum) -> dict[str, str]:
+        """See `Exchange.add`; every row is clipped again.
 
-        Args:
-            reply: to the message that asked ``users``.
-            users: whom.
-            total: their contributions are added to it.
-            dtype: of rows.
-            bound: entries of rows are clamped to [−bound, bound].
-
-        Returns:
-            Those users whose contribution is the zero vector, and why. A row that is not finite is one
-            user's; whatever else is wrong with a reply is everybody's in it.
+        A row that is not finite is one user's; whatever else is wrong with a reply is everybody's in it.
         """
+        dtype, bound = self._rows
         lengths = total.lengths
         try:
             if self._form.is_slice:
@@ -281,3 +325,7 @@ class Asked:
             for user, is_finite in zip(users, finite, strict=True)
             if not is_finite
         }
+
+    def told(self, reply: Message, users: tuple[str, ...]) -> list[UserFailure]:
+        """See `Exchange.told`."""
+        return read_failures(reply, users)

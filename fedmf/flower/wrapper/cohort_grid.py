@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -10,10 +10,13 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
+from torch import Tensor
 
+from fedmf.flower.asking import Exchange
 from fedmf.flower.boundary import Quarantine
 from fedmf.flower.traffic import ForwardedGrid
 from fedmf.flower.wrapper.identity import UserIdentity
+from fedmf.training import FixedPointSum
 
 
 class CohortGrid(ForwardedGrid):
@@ -35,6 +38,32 @@ class CohortGrid(ForwardedGrid):
     def get_nodes(self) -> list[Any]:
         """What is known of them."""
         return [node for node in super().get_nodes() if node.node_id in set(self._nodes)]
+
+
+class UserMessages(Exchange):
+    """The messages of an inner strategy, one a user, of whose replies each is one row of numbers.
+
+    Args:
+        messages: to be sent.
+        nodes: the user of each node.
+        row: of a reply, float64; it raises for one that holds none.
+    """
+
+    def __init__(
+        self, messages: list[Message], nodes: Mapping[int, str], row: Callable[[Message], Tensor]
+    ) -> None:
+        asked = [message.metadata.dst_node_id for message in messages]
+        super().__init__(messages, [(node, (nodes[node],)) for node in asked])
+        self._row = row
+
+    def add(self, reply: Message, users: tuple[str, ...], total: FixedPointSum) -> dict[str, str]:
+        """See `Exchange.add`."""
+        try:
+            finite = bool(total.add_updates(self._row(reply)[None]).all())
+        except Exception as error:  # whatever a stranger's bytes may cause
+            total.add_nothing(1)
+            return dict.fromkeys(users, str(error) or type(error).__name__)
+        return {} if finite else dict.fromkeys(users, "update holds NaN or infinity")
 
 
 @contextmanager

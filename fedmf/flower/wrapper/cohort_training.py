@@ -2,78 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
-from torch import Tensor
 
-from fedmf.flower.asking import Persistence
+from fedmf.flower.asking import Exchange, Persistence
 from fedmf.flower.boundary import Quarantine, Wait
-from fedmf.flower.compat import arrived
-from fedmf.flower.wrapper.cohort_grid import CohortGrid, messages_of, reached
+from fedmf.flower.wrapper.cohort_grid import CohortGrid, UserMessages, messages_of, reached
 from fedmf.flower.wrapper.identity import UserIdentity
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.runs import Session
-from fedmf.training import FixedPointSum, UserFailure
-
-
-class RoundTrip:
-    """The messages of a round by user, and the model that all of them carry.
-
-    Args:
-        sent: each message with its user.
-        base: the trained numbers of the model sent, float64, shape (d,).
-        layout: of its arrays.
-        quarantine: is told which replies are refused.
-    """
-
-    def __init__(
-        self,
-        sent: Sequence[tuple[Message, str]],
-        base: Tensor,
-        layout: ArrayLayout,
-        quarantine: Quarantine,
-    ) -> None:
-        self._sent, self._base, self._layout = sent, base, layout
-        self._quarantine = quarantine
-        self.present: list[str] = []
-        self.failures: list[UserFailure] = []
-
-    def fold(self, replies: Iterable[Message], total: FixedPointSum) -> None:
-        """Clip and add the updates; whose reply arrived is present, whatever it holds."""
-        awaited = {m.metadata.message_id: (m.metadata.dst_node_id, user) for m, user in self._sent}
-        for reply in replies:
-            node, user = awaited.pop(reply.metadata.reply_to_message_id, (0, None))
-            if user is None or not arrived(reply):
-                continue
-            self.present.append(user)
-            reason = self._add(reply, total)
-            if reason:
-                self.failures += [UserFailure(user, "reply", reason), *self._quarantine.refused(node, [user])]
-            else:
-                self._quarantine.accepted(node, [user])
-        self.present.sort()
-
-    def _add(self, reply: Message, total: FixedPointSum) -> str:
-        """Why a reply adds zeros; empty if it does not."""
-        try:
-            update = self._layout.read(_arrays_of(reply)) - self._base
-            finite = bool(total.add_updates(update[None]).all())
-        except Exception as error:  # whatever a stranger's bytes may cause
-            total.add_nothing(1)
-            return str(error) or type(error).__name__
-        return "" if finite else "update holds NaN or infinity"
-
-
-def _arrays_of(reply: Message) -> ArrayRecord:
-    if reply.has_error():
-        raise ValueError(f"client error {reply.error.code}")
-    records = list(reply.content.array_records.values())
-    if len(records) != 1:
-        raise ValueError(f"reply must hold one array record; got {len(records)}")
-    return records[0]
 
 
 class CohortTraining:
@@ -100,7 +40,7 @@ class CohortTraining:
         self._opened, self.layout, self._inner, self._identity = opened, layout, inner, identity
         self._schedule = opened.cohort_schedule()
         self._quarantine, self._retries = quarantine, retries
-        self._round: RoundTrip | None = None
+        self._round: Exchange | None = None
         self._may_wait = True
 
     @property
@@ -120,20 +60,20 @@ class CohortTraining:
         nodes, complete = reached(cohort, self._identity, self._quarantine)
         sent = self.arrays
         messages = messages_of(self._inner, "train", number, sent, config, CohortGrid(grid, sorted(nodes)))
-        by_user = [(message, nodes[message.metadata.dst_node_id]) for message in messages]
-        self._round = RoundTrip(by_user, layout.flat(sent), layout, self._quarantine)
+        base = layout.flat(sent)
+        self._round = UserMessages(messages, nodes, lambda reply: layout.read(_arrays_of(reply)) - base)
         self._may_wait = bool(cohort) and complete
         return messages
 
     def release(self, number: int, replies: Iterable[Message]) -> ArrayRecord:
         """Clip, sum, noise, step, commit; the new model. Whose reply arrived is present, whatever it says."""
-        trip, server = self._round, self._opened.server
-        assert trip is not None
+        sent, server = self._round, self._opened.server
+        assert sent is not None
         total = server.new_sum()
-        trip.fold(replies, total)
-        server.release(total, trip.present)
+        present, failures = sent.fold(replies, total, self._quarantine)
+        server.release(total, present)
         self._opened.note_parts()
-        self._opened.note_failures(number - 1, trip.failures)
+        self._opened.note_failures(number - 1, failures)
         return self.arrays
 
     def replies(self, number: int, config: ConfigRecord, grid: Grid, wait: Wait) -> Iterator[Message]:
@@ -156,3 +96,12 @@ class CohortTraining:
                 "stopped. Nothing of it was released: start again when nodes answer."
             )
         return replies
+
+
+def _arrays_of(reply: Message) -> ArrayRecord:
+    if reply.has_error():
+        raise ValueError(f"client error {reply.error.code}")
+    records = list(reply.content.array_records.values())
+    if len(records) != 1:
+        raise ValueError(f"reply must hold one array record; got {len(records)}")
+    return records[0]

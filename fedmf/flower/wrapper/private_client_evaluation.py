@@ -11,20 +11,19 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
-from fedmf.flower.asking import Persistence
+from fedmf.flower.asking import Exchange, Persistence
 from fedmf.flower.boundary import Quarantine, Wait, shown
-from fedmf.flower.compat import arrived
 from fedmf.flower.wrapper.client_evaluation import (
     AskedEvaluation,
     ClientEvaluation,
     InnerEvaluation,
     NoEvaluation,
 )
-from fedmf.flower.wrapper.cohort_grid import CohortGrid, messages_of, reached
+from fedmf.flower.wrapper.cohort_grid import CohortGrid, UserMessages, messages_of, reached
 from fedmf.flower.wrapper.identity import UserIdentity
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.runs import PrivateEvaluator, Session
-from fedmf.training import UserFailure, centred
+from fedmf.training import centred
 
 
 class PrivateClientEvaluation(ClientEvaluation):
@@ -57,7 +56,7 @@ class PrivateClientEvaluation(ClientEvaluation):
         self._opened, self._layout, self._evaluator, self._inner = opened, layout, evaluator, inner
         self._identity, self._quarantine, self._retries = identity, quarantine, retries
         self._e: int | None = None
-        self._sent: list[tuple[Message, str]] = []
+        self._sent: Exchange | None = None
         self._may_wait = True
 
     def is_left(self, rounds: int) -> bool:
@@ -74,7 +73,7 @@ class PrivateClientEvaluation(ClientEvaluation):
 
         ``arrays`` is not read: the committed model is what is sent.
         """
-        self._e, self._sent = self._evaluator.due(number), []
+        self._e = self._evaluator.due(number)
         if self._e is None:
             return []
         judges = self._opened.judges(self._e)
@@ -83,27 +82,17 @@ class PrivateClientEvaluation(ClientEvaluation):
         cohort = CohortGrid(grid, sorted(nodes))
         sent = self._layout.record(self._opened.server.parameters)
         messages = messages_of(self._inner, "evaluate", number, sent, config, cohort)
-        self._sent = [(message, nodes[message.metadata.dst_node_id]) for message in messages]
+        self._sent = UserMessages(messages, nodes, self._row)
         return messages
 
     def aggregate(self, number: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Clamp, sum, noise, commit. Whose reply arrived took part; the row of noise is spent in any case."""
         e, self._e = self._e, None
-        if e is None:
+        if e is None or self._sent is None:
             return None
-        total, present, failures = self._evaluator.new_sum(), list[str](), list[UserFailure]()
-        awaited = {message.metadata.message_id: user for message, user in self._sent}
-        for reply in replies:
-            user = awaited.pop(reply.metadata.reply_to_message_id, None)
-            if user is None or not arrived(reply):
-                continue
-            present.append(user)
-            try:
-                total.add_updates(self._row(reply)[None])
-            except Exception as error:  # whatever a stranger's bytes may cause
-                total.add_nothing(1)
-                failures.append(UserFailure(user, "evaluation", str(error) or type(error).__name__))
-        self._evaluator.release(e, total, sorted(present))
+        total = self._evaluator.new_sum()
+        present, failures = self._sent.fold(replies, total, Quarantine(0), "evaluation")
+        self._evaluator.release(e, total, present)
         self._opened.note_failures(number - 1, failures)
         return self._metrics(e)
 
