@@ -64,7 +64,7 @@ UNSURE = frozenset({"error", *OF_OBJECTS, *TO_THE_LINK[:2]})
 
 
 class HostileNode(threading.Thread):
-    """A node that answers whatever it is asked, and spoils what it was asked to train.
+    """A node that answers whatever it is asked, after honest ones, and spoils what it was asked to train.
 
     Args:
         address: of the link.
@@ -72,12 +72,24 @@ class HostileNode(threading.Thread):
         mutation: its class.
         nodes: ids of all hostile nodes so far, by place.
         seed: of what is drawn.
+        answered: folder in which honest nodes note each answer: none comes too late on a busy machine.
+        honest: how many there are.
     """
 
-    def __init__(self, address: str, place: int, mutation: str, nodes: dict[int, int], seed: int) -> None:
+    def __init__(
+        self,
+        address: str,
+        place: int,
+        mutation: str,
+        nodes: dict[int, int],
+        seed: int,
+        answered: Path,
+        honest: int,
+    ) -> None:
         super().__init__(daemon=True)
         self._address, self._place, self._mutation = address, place, mutation
         self._nodes, self._draw = nodes, Draw(f"{seed}-{mutation}")
+        self._answered, self._honest, self._rounds = answered, honest, 0
         self.stopped = threading.Event()
         #: Whether the link refused to take anything, in words.
         self.link_said: list[str] = []
@@ -109,6 +121,9 @@ class HostileNode(threading.Thread):
         if arrays is None:
             content = RecordDict({"config": ConfigRecord({"fedmf.user": str(self._place)})})
             return _push(Message(content, reply_to=message), told, send, push_object)
+        self._rounds += 1
+        while len([*self._answered.glob("*")]) < self._honest * self._rounds and not self.stopped.wait(0.1):
+            pass
         content = {"arrays": trained(self._place, arrays), "metrics": MetricRecord({"num-examples": 3})}
         reply, draw, mutation = Message(RecordDict(content), reply_to=message), self._draw, self._mutation
         if mutation in OF_ARRAYS:
@@ -182,9 +197,14 @@ class Outcome:
 
 
 @contextlib.contextmanager
-def _nodes(link: SuperLink, classes: Sequence[str], honest: int, seed: int) -> Iterator[list[HostileNode]]:
+def _nodes(
+    link: SuperLink, classes: Sequence[str], honest: int, seed: int, answered: Path
+) -> Iterator[list[HostileNode]]:
     ids: dict[int, int] = {}
-    nodes = [HostileNode(link.address, honest + i, name, ids, seed) for i, name in enumerate(classes)]
+    nodes = [
+        HostileNode(link.address, honest + i, name, ids, seed, answered, honest)
+        for i, name in enumerate(classes)
+    ]
     for node in nodes:
         node.start()
     try:
@@ -220,7 +240,7 @@ def attack(classes: Sequence[str], rounds: int, honest: int, seed: int, grace: f
         with (
             superlink(env, place / "net") as link,
             supernodes(env, link, honest),
-            _nodes(link, classes, honest, seed) as nodes,
+            _nodes(link, classes, honest, seed, place / "answered") as nodes,
         ):
             done = flwr_run(app, env, link.name, config, timeout=3000)
         if not done.ok:

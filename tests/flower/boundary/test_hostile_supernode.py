@@ -26,7 +26,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.deployment
 def test_hostile_nodes_of_a_superlink_add_nothing_and_cost_nobody_a_reply(script: ModuleType) -> None:
-    outcome = script.attack(["none", *CLASSES], rounds=1, honest=1, seed=1, grace=60.0)
+    outcome = script.attack(["none", *CLASSES], rounds=1, honest=1, seed=1)
     assert outcome.ended == ""
     assert outcome.lost == 0
     assert outcome.wrong < 0.01
