@@ -6,6 +6,7 @@ chance below 1e-6.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from support.worlds.hostile_worlds import shift_interval
 
 from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError
-from fedmf.flower import strategy as strategy_module
+from fedmf.flower.asking import asked as asked_module
 from fedmf.noise import BlockedNoise
 from fedmf.runs import Run, run_of
 from fedmf.runs import server as server_module
@@ -98,15 +99,15 @@ def test_a_user_who_takes_others_along_is_caught(
 
 def test_what_else_leaves_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """A warning that names who failed."""
-    refuse = strategy_module.read_failures
+    refuse = asked_module.read_failures
 
     def telling(reply, users):
         failures = refuse(reply, users)
         for failure in failures:
-            strategy_module._log.warning("user %s failed", failure.user)
+            logging.getLogger("fedmf").warning("user %s failed", failure.user)
         return failures
 
-    monkeypatch.setattr(strategy_module, "read_failures", telling)
+    monkeypatch.setattr(asked_module, "read_failures", telling)
     found = short(behaviours=("raise", "slow"))
     assert [len(world.outside) for world in found.worlds] == [1, 0]
     assert found.contradictions[0].startswith("raise: log: ")
