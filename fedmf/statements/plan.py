@@ -123,6 +123,8 @@ class Plan:
         if self.second is not None and self.amplification is not None:
             raise ValueError("amplification must be None with a second stream: no theorem covers the pair.")
         amplified, noisy = self.amplification is not None, self.noise_multiplier > 0
+        if len({own.name for own in self.own_streams}) < len(self.own_streams):
+            raise ValueError("own_streams (of a plan) must have names of their own: each has one record.")
         for stream in self.own_streams:
             stream.check_beside(self.participation.rounds, self.users, amplified, noisy)
         stored_as = "float64" if self.inflation == 1 else "rounded"

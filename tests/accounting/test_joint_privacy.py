@@ -268,6 +268,8 @@ def test_records_that_contradict_the_plan_make_no_statement(tmp_path: Path) -> N
 
 
 def test_no_theorem_no_plan() -> None:
+    with pytest.raises(ValueError, match=r"own_streams .* names of their own"):
+        make_header(own_streams=(PLAN_E, PLAN_E))
     with pytest.raises(ValueError, match="must be None in a run without noise"):
         make_header(own_streams=(PLAN_E,), noise_multiplier=0.0)
     with pytest.raises(ValueError, match="amplification must be None with private evaluation"):

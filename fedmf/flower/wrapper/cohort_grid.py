@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +17,8 @@ from fedmf.flower.asking import Exchange
 from fedmf.flower.boundary import Quarantine
 from fedmf.flower.traffic import ForwardedGrid
 from fedmf.flower.wrapper.identity import UserIdentity
+from fedmf.flower.wrapper.layout import ArrayLayout
+from fedmf.runs import Session
 from fedmf.training import FixedPointSum
 
 
@@ -112,15 +115,56 @@ def messages_of(
     return messages
 
 
-def reached(
-    users: Mapping[int, str], identity: UserIdentity, quarantine: Quarantine
-) -> tuple[dict[int, str], bool]:
-    """Whom to ask for users, given as ids by index, as users by node, and whether no node that serves one is
-    left out as useless."""
-    asked = zip(identity.nodes_of(np.array(list(users), dtype=np.int64)), users.values(), strict=True)
-    served = {node: user for node, user in asked if node is not None}
-    nodes = {node: user for node, user in served.items() if (node, user) not in quarantine}
-    return nodes, len(nodes) == len(served)
+@dataclass(frozen=True, eq=False)
+class AppClients:
+    """The clients of an app: who serves whom, and what an inner strategy sends them.
+
+    Attributes:
+        opened: the run.
+        layout: of its model.
+        inner: makes the messages.
+        identity: which node serves whom.
+        quarantine: which nodes are asked no more.
+        retries: how often silence of everybody is asked again.
+    """
+
+    opened: Session
+    layout: ArrayLayout
+    inner: FedAvg
+    identity: UserIdentity
+    quarantine: Quarantine
+    retries: int
+
+    @property
+    def model(self) -> ArrayRecord:
+        """The released one, whole."""
+        return self.layout.record(self.opened.server.parameters)
+
+    def asked(
+        self,
+        kind: Literal["train", "evaluate"],
+        number: int,
+        users: Mapping[int, str],
+        config: ConfigRecord,
+        grid: Grid,
+        row: Callable[[Message], Tensor],
+    ) -> tuple[UserMessages, bool]:
+        """The messages to users, given as ids by index, and whether it helps to wait for their replies.
+
+        It does not where nobody is asked, or somebody's node is left out as useless: another useless reply of
+        it would have ended the wait.
+
+        Raises:
+            RuntimeError: the inner strategy asks other nodes, or one twice.
+        """
+        found = zip(
+            self.identity.nodes_of(np.array(list(users), dtype=np.int64)), users.values(), strict=True
+        )
+        served = {node: user for node, user in found if node is not None}
+        nodes = {node: user for node, user in served.items() if (node, user) not in self.quarantine}
+        cohort = CohortGrid(grid, sorted(nodes))
+        messages = messages_of(self.inner, kind, number, self.model, config, cohort)
+        return UserMessages(messages, nodes, row), bool(users) and len(nodes) == len(served)
 
 
 def evaluation_messages_of(

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
 from fedmf.flower.asking import Exchange, Persistence
@@ -19,10 +18,8 @@ from fedmf.flower.wrapper.client_evaluation import (
     InnerEvaluation,
     NoEvaluation,
 )
-from fedmf.flower.wrapper.cohort_grid import CohortGrid, UserMessages, messages_of, reached
-from fedmf.flower.wrapper.identity import UserIdentity
-from fedmf.flower.wrapper.layout import ArrayLayout
-from fedmf.runs import PrivateEvaluator, Session
+from fedmf.flower.wrapper.cohort_grid import AppClients
+from fedmf.runs import PrivateEvaluator
 from fedmf.training import centred
 
 
@@ -34,27 +31,12 @@ class PrivateClientEvaluation(ClientEvaluation):
     the middle of every range. See docs/evaluation.md.
 
     Args:
-        opened: the run.
-        layout: of its model.
+        clients: of the app.
         evaluator: of the run: noise and commit.
-        inner: makes the messages.
-        identity: which node serves whom.
-        quarantine: which nodes are asked no more.
-        retries: how often silence of everybody is asked again.
     """
 
-    def __init__(
-        self,
-        opened: Session,
-        layout: ArrayLayout,
-        evaluator: PrivateEvaluator,
-        inner: FedAvg,
-        identity: UserIdentity,
-        quarantine: Quarantine,
-        retries: int,
-    ) -> None:
-        self._opened, self._layout, self._evaluator, self._inner = opened, layout, evaluator, inner
-        self._identity, self._quarantine, self._retries = identity, quarantine, retries
+    def __init__(self, clients: AppClients, evaluator: PrivateEvaluator) -> None:
+        self._clients, self._opened, self._evaluator = clients, clients.opened, evaluator
         self._e: int | None = None
         self._sent: Exchange | None = None
         self._may_wait = True
@@ -73,17 +55,12 @@ class PrivateClientEvaluation(ClientEvaluation):
 
         ``arrays`` is not read: the committed model is what is sent.
         """
-        self._e = self._evaluator.due(number)
+        self._e, self._sent = self._evaluator.due(number), None
         if self._e is None:
             return []
         judges = self._opened.judges(self._e)
-        nodes, complete = reached(judges, self._identity, self._quarantine)
-        self._may_wait = bool(judges) and complete
-        cohort = CohortGrid(grid, sorted(nodes))
-        sent = self._layout.record(self._opened.server.parameters)
-        messages = messages_of(self._inner, "evaluate", number, sent, config, cohort)
-        self._sent = UserMessages(messages, nodes, self._row)
-        return messages
+        self._sent, self._may_wait = self._clients.asked("evaluate", number, judges, config, grid, self._row)
+        return self._sent.messages
 
     def aggregate(self, number: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Clamp, sum, noise, commit. Whose reply arrived took part; the row of noise is spent in any case."""
@@ -102,10 +79,10 @@ class PrivateClientEvaluation(ClientEvaluation):
         """Ask, again if everybody is silent, and release; nothing if no evaluation is due."""
         if not self.is_left(number):
             return None
-        replies = Persistence(wait, self._retries).replies(
+        replies = Persistence(wait, self._clients.retries).replies(
             f"the evaluation after round {number}",
             grid,
-            self._identity,
+            self._clients.identity,
             lambda: self.configure(number, arrays, config, grid),
             lambda: self._may_wait,
         )
@@ -140,16 +117,10 @@ def _number(record: MetricRecord, name: str) -> float:
     return float(value)
 
 
-def evaluation_of(
-    asked: AskedEvaluation,
-    opened: Session,
-    layout: ArrayLayout,
-    inner: FedAvg,
-    identity: UserIdentity,
-    quarantine: Quarantine,
-    retries: int,
-) -> ClientEvaluation:
-    """What evaluates the models of an open run; arguments as for `PrivateClientEvaluation`."""
-    if opened.evaluator is not None:
-        return PrivateClientEvaluation(opened, layout, opened.evaluator, inner, identity, quarantine, retries)
-    return InnerEvaluation(inner, identity) if asked.kind == "not-private" else NoEvaluation()
+def evaluation_of(asked: AskedEvaluation, clients: AppClients) -> ClientEvaluation:
+    """What evaluates the models of an open run."""
+    if clients.opened.evaluator is not None:
+        return PrivateClientEvaluation(clients, clients.opened.evaluator)
+    if asked.kind == "not-private":
+        return InnerEvaluation(clients.inner, clients.identity)
+    return NoEvaluation()

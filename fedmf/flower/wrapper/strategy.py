@@ -20,6 +20,7 @@ from fedmf.factorization import Factorization, MechanismChoice
 from fedmf.flower.boundary import Quarantine, Wait
 from fedmf.flower.wrapper.app_task import FlowerAppTask, session_of
 from fedmf.flower.wrapper.client_evaluation import AskedEvaluation, ClientEvaluation, ClientEvaluationKind
+from fedmf.flower.wrapper.cohort_grid import AppClients
 from fedmf.flower.wrapper.cohort_training import CohortTraining
 from fedmf.flower.wrapper.execution import DEFAULT, performed
 from fedmf.flower.wrapper.identity import NodesAreUsers, UserIdentity
@@ -209,9 +210,9 @@ class CorrelatedNoise(Strategy):
             initial = layout.flat(initial_arrays).float()
             opened = session_of(self._path, run, task, initial, self.identity.lasting)
             quarantine, retries = Quarantine(self._execution.refusals), self._execution.silent_retries
-            shared = opened, layout, self.inner, self.identity, quarantine, retries
-            self._opened, self._training = opened, CohortTraining(*shared)
-            self._evaluation = evaluation_of(self._asked, *shared)
+            clients = AppClients(opened, layout, self.inner, self.identity, quarantine, retries)
+            self._opened, self._training = opened, CohortTraining(clients)
+            self._evaluation = evaluation_of(self._asked, clients)
         return self._opened
 
     def configure_train(
@@ -279,8 +280,8 @@ class CorrelatedNoise(Strategy):
         train = ConfigRecord() if train_config is None else train_config
         evaluate = ConfigRecord() if evaluate_config is None else evaluate_config
         execution, result = self._execution, Result()
-        wait = Wait(timeout, execution.min_replies, execution.grace, training.layout.most_bytes)
-        result.arrays = training.arrays
+        wait = Wait(timeout, execution.min_replies, execution.grace, training.clients.layout.most_bytes)
+        result.arrays = training.clients.model
         if evaluate_fn is not None and server.t == 0:
             _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, result.arrays))
         result.evaluate_metrics_clientapp.update(evaluation.released())
