@@ -23,7 +23,7 @@ MOST_LINES = 400
 #: Rooms from the ground up; a room may import itself and rooms on lower floors, never its neighbours.
 FLOORS = (
     {"errors", "lazy", "lines", "typing", "values", "version"},
-    {"kept_files", "participation"},
+    {"functions", "kept_files", "participation"},
     {"compiled"},
     {"workload"},
     {"cohorts", "factorization"},
@@ -64,6 +64,7 @@ ONLY_IN = {
 LIMITED = {
     "compiled": {"numba"},
     "errors": set(),
+    "functions": set(),
     "kept_files": set(),
     "lazy": set(),
     "lines": set(),
@@ -115,6 +116,7 @@ PUBLIC = [
     "NoPrivacy",
     "NoProgress",
     "NoiseMechanism",
+    "OwnStatistic",
     "Participation",
     "PrivacyStatement",
     "PrivateEvaluation",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         parts_from,
         stated,
     )
+    from fedmf.parts.own_statistic import OwnStatistic
     from fedmf.parts.own_stream import OwnStream, joint_multiplier
     from fedmf.parts.part import (
         Claim,
@@ -62,6 +63,7 @@ __all__ = [
     "FixedClipping",
     "LivePart",
     "NormCourse",
+    "OwnStatistic",
     "OwnStream",
     "Part",
     "QuantileClipping",

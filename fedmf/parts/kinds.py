@@ -8,6 +8,7 @@ from typing import Any, Final
 from fedmf.parts.canaries import Canaries
 from fedmf.parts.clip_norm import CLIPPINGS
 from fedmf.parts.evaluation_plan import EvaluationPlan
+from fedmf.parts.own_statistic import OwnStatistic
 from fedmf.parts.own_stream import OwnStream
 from fedmf.parts.part import Part
 from fedmf.values import by_kind, value_of
@@ -16,6 +17,7 @@ from fedmf.values import by_kind, value_of
 PARTS: Final[dict[str, Mapping[str, type[Part]]]] = {
     "clipping": CLIPPINGS,
     "canaries": by_kind(Canaries),
+    "own": by_kind(OwnStatistic),
 }
 
 #: Sums with a record of their own, by the name that headers and statements give them.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fedmf.noise import KeySchedule
     from fedmf.optim import ServerOptimizer
-    from fedmf.training import FixedPointSum, Statistic
+    from fedmf.training import FixedPointSum, RowStatistic, Statistic
 
 #: Makes up for the rounding of a square root and a quotient, in the safe direction.
 _UPWARDS: Final = 1.0 + 2.0**-50
@@ -143,7 +143,7 @@ class Part(Value, ABC):
             ValueError: there is such a thing.
         """
 
-    def statistics(self) -> tuple[Statistic, ...]:
+    def statistics(self) -> tuple[Statistic | RowStatistic, ...]:
         """What it sums over users."""
         return ()
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import math
-import re
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +14,7 @@ from torch import nn
 
 from fedmf.data import DATASETS, DatasetOptions, Digits, FederatedDataset, PublicInput
 from fedmf.errors import ConfigError
+from fedmf.functions import check_function_name, function_of
 from fedmf.models import MODELS, Architecture, Mlp
 from fedmf.runs.given import GIVEN, TaskSource, declared_by_task, same_task
 from fedmf.training import Task, classification, multi_label, next_token, regression, tagging
@@ -209,10 +207,7 @@ class FunctionTask(Value):
     options: str = ""
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", self.function):
-            raise ValueError(
-                f"function (of the task) must read package.module:function; got {self.function!r}."
-            )
+        check_function_name("the task", self.function)
         check_whole("N (users)", self.users)
 
     @property
@@ -234,18 +229,12 @@ class FunctionTask(Value):
         Raises:
             ConfigError: it cannot be imported, fails, or returns something else.
         """
-        module_name, _, name = self.function.partition(":")
-        here = str(Path.cwd())
-        if here not in sys.path:
-            # A console script does not search the current folder; python -m, Ray and Flower do.
-            sys.path.append(here)
         try:
-            task = getattr(importlib.import_module(module_name), name)(self)
+            task = function_of("the task", self.function)(self)
+        except ConfigError:
+            raise
         except Exception as error:
-            raise ConfigError(
-                f"task {self.function!r} failed: {type(error).__name__}: {error} "
-                f"(modules are searched on Python's path and in {here})"
-            ) from error
+            raise ConfigError(f"task {self.function!r} failed: {type(error).__name__}: {error}") from error
         if not isinstance(task, Task):
             raise ConfigError(f"task {self.function!r} must return a fedmf.Task; got {type(task).__name__}.")
         return task

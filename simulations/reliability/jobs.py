@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable
@@ -10,13 +11,14 @@ from pathlib import Path
 from unittest import mock
 
 from cache_faults import KINDS
+from torch import Tensor
 
 import fedmf
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.runs import Standing, opened_evidence, session
 from fedmf.streaming import Settings, StateError, StreamState, open_run
 
-__all__ = ["DOCUMENTED", "Job", "caches", "releases_shown", "stream", "training"]
+__all__ = ["DOCUMENTED", "Job", "caches", "length", "releases_shown", "stream", "training", "with_parts"]
 
 #: What a user sees as one line: the command line shows what the operating system says as it is.
 DOCUMENTED = (ConfigError, LedgerError, StateError, OSError)
@@ -59,7 +61,11 @@ def run_of(checkpoint_every: int) -> fedmf.Run:
 
 def training(checkpoint_every: int) -> Job:
     """The run; its result is the model and who took part when."""
-    run = run_of(checkpoint_every)
+    return _training(f"run, checkpoint every {checkpoint_every}", run_of(checkpoint_every))
+
+
+def _training(name: str, run: fedmf.Run) -> Job:
+    """A run as a job."""
 
     def go(root: Path, say: int) -> None:
         def tell(standing: Standing) -> None:
@@ -74,14 +80,34 @@ def training(checkpoint_every: int) -> Job:
         with opened_evidence(root / "run") as evidence:
             _, ledger, _ = evidence.records
             took_part = list(ledger.participations())
-        if checkpoint_every > 1:  # work may be lost, by decision 9, and with it the same model
+        if run.execution.checkpoint_every > 1:  # work may be lost, by decision 9, and with it the same model
             return took_part
         model = fedmf.load_model(root / "run")
         return took_part, {name: value.numpy().tobytes() for name, value in model.items()}
 
-    return Job(
-        f"run, checkpoint every {checkpoint_every}", go, lambda root: _committed_rounds(root / "run"), result
-    )
+    return Job(name, go, lambda root: _committed_rounds(root / "run"), result)
+
+
+def length(update: Tensor) -> Tensor:
+    """A statistic of one user: the norm of its clipped update."""
+    return update.norm()[None]
+
+
+def with_parts() -> Job:
+    """The run with a clip norm that moves and an own statistic; its result has what they released too."""
+    own = fedmf.OwnStatistic("jobs:length", ("length",), bound=0.3, share=0.1)
+    clipping = fedmf.QuantileClipping(rounds_per_update=1)
+    run = dataclasses.replace(run_of(checkpoint_every=1), clipping=clipping, beside=(own,))
+    job = _training("run with parts", run)
+
+    def result(root: Path) -> object:
+        with opened_evidence(root / "run") as evidence:
+            _, ledger, _ = evidence.records
+            columns = (*clipping.columns, *own.columns)
+            noted = {t: [row[name] for name in columns] for t, row in ledger.metrics().items() if t}
+        return job.result(root), noted
+
+    return dataclasses.replace(job, result=result)
 
 
 def _committed_rounds(path: Path) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol, TypeVar
 
 import torch
-from jobs import Job, caches, stream, training
+from jobs import Job, caches, stream, training, with_parts
 from tqdm import tqdm
 
 __all__ = ["Disturbed", "chosen_jobs", "emptied", "table", "tried", "undisturbed", "unheard"]
@@ -45,7 +45,8 @@ _GOOD = ("died", "one line", "went on")
 def chosen_jobs(beginning: str) -> list[Job]:
     """The jobs whose name begins so, on one thread, as forked processes need."""
     torch.set_num_threads(1)
-    return [job for job in (training(1), training(2), stream(), caches()) if job.name.startswith(beginning)]
+    jobs = training(1), training(2), with_parts(), stream(), caches()
+    return [job for job in jobs if job.name.startswith(beginning)]
 
 
 def emptied(place: Path) -> None:

@@ -74,7 +74,8 @@ class Release(LivePart):
         self._sum = NoisedSum(Norm(), stage, part.own_factor, Domain.of_part(part.name))
 
     def after(self, t: int, total: FixedPointSum) -> Mapping[str, Any]:
-        return {"mean": self._sum.released(t, total) / (self._size * UNIT)}
+        (norms,) = self._sum.released(t, total)
+        return {"mean": norms / (self._size * UNIT)}
 
     def state_dict(self, state: Mapping[str, Any]) -> dict[str, Any]:
         return {**state, "noise": self._sum.noise.state_dict()}

@@ -27,6 +27,7 @@ _DECLARED = {"data.class-names": "0..9", "data.input-shape": "64", "data.roster"
 #: What a kind needs beside its name.
 NEEDED: dict[tuple[str, str], dict[str, Any]] = {
     ("canaries", "None"): {"canaries.count": 3},
+    ("own", "None"): {"own.function": "tasks:norms"},
     ("data", "table"): {"data.path": "rows.csv", "data.feature-columns": "a,b", **_DECLARED},
     ("data", "hub"): {"data.path": "cifar10", **_DECLARED},
     ("data", "number-table"): {
@@ -113,6 +114,8 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "cohorts.impatient": ([0.0, 1.0], [-0.1, 1.1]),
     "cohorts.margin": ([0.0, 0.3], [0.5, -0.1]),
     "cohorts.probability": ([0.01, 1.0], [0.0, 1.1]),
+    "own.bound": ([1e-9, 1e9], [0.0, -0.3]),
+    "own.share": ([1e-6, 0.999], [0.0, 1.0]),
     "privacy.clip-norm": ([1e-9, 1e9], [0.0, -0.3]),
     "privacy.delta": ([1e-300, 0.99], [0.0, 1.0, -1e-5]),
     "privacy.noise-seed": ([0, 10**30], [-2]),
@@ -188,6 +191,9 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
 
 #: Texts that a key takes; choices are in `CHOICES`.
 TEXTS: dict[str, list[str]] = {
+    "own.function": ["tasks:norms", "a.b_1:C"],
+    "own.entries": ["value", "first,last_1"],
+    "own.meaning": ["how far users move", 'a "b" é'],
     "task.function": ["tasks:make", "a.b_1:C"],
     "task.options": ["x", 'a "b"\n\\c é'],
     "data.input-shape": ["64", "1,8,8"],

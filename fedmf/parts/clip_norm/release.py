@@ -37,7 +37,8 @@ class QuantileRelease(LivePart):
 
     def after(self, t: int, total: FixedPointSum) -> Mapping[str, Any]:
         """See `LivePart.after`."""
-        share = 0.5 + self._signs.released(t, total) / (2 * self._size)
+        (signs,) = self._signs.released(t, total)
+        share = 0.5 + signs / (2 * self._size)
         return NormCourse.from_dict(self.state).after(t, share, self._rule).to_dict()
 
     def state_dict(self, state: Mapping[str, Any]) -> dict[str, Any]:

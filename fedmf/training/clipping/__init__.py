@@ -7,7 +7,7 @@ from fedmf.training.clipping.kernel import clip_row, partial_sums
 from fedmf.training.clipping.memory import PART, copied_vector, empty_vector
 from fedmf.training.clipping.merge import Into
 from fedmf.training.clipping.rows import ClippedRows, UpdateSum
-from fedmf.training.clipping.statistics import SIGNS, Statistic
+from fedmf.training.clipping.statistics import SIGNS, RowStatistic, Statistic
 
 __all__ = [
     "FRACTION_BITS",
@@ -17,6 +17,7 @@ __all__ = [
     "ClippedSums",
     "FixedPointSum",
     "Into",
+    "RowStatistic",
     "Statistic",
     "UpdateSum",
     "clip",

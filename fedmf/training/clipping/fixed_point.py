@@ -26,7 +26,8 @@ from fedmf.training.clipping.integers import (
 from fedmf.training.clipping.kernel import add_clipped, add_integers, add_scaled, scale_integers
 from fedmf.training.clipping.memory import parts_of, zero_vector
 from fedmf.training.clipping.merge import Into
-from fedmf.training.clipping.statistics import Statistic
+from fedmf.training.clipping.statistics import RowStatistic, Statistic
+from fedmf.training.clipping.told import Told
 from fedmf.training.workers import on_all_cores
 
 #: 2^22 users of at most 2^40 each stay inside an int64.
@@ -84,13 +85,17 @@ class FixedPointSum:
         clip_norm: float,
         device: torch.device | str = "cpu",
         second_moment: SecondMoment | None = None,
-        statistics: Sequence[Statistic] = (),
+        statistics: Sequence[Statistic | RowStatistic] = (),
     ) -> None:
         check_clip_norm(clip_norm)
         self.clip_norm, self.statistics = clip_norm, tuple(statistics)
         self.second_moment = None if second_moment is None else check_second_moment(second_moment)
         self.users = 0
-        self._told = dict.fromkeys((statistic.name for statistic in self.statistics), 0)
+        rows = [each for each in self.statistics if isinstance(each, RowStatistic)]
+        self._told = Told(
+            [each for each in self.statistics if isinstance(each, Statistic)],
+            {statistic: FixedPointSum(statistic.size, statistic.most) for statistic in rows},
+        )
         self._on_processor = torch.device(device).type == "cpu"
         size = 0 if self.second_moment is None else self.second_moment.size
         if self._on_processor:
@@ -108,19 +113,17 @@ class FixedPointSum:
         noted = np.zeros(users, np.int64), np.zeros(users), np.zeros(1, np.int64)
         return Into(self._total.numpy(), self._second.numpy(), ends, *noted)
 
-    def _tell(self, signs: NDArray[np.int64], squares: NDArray[np.float64]) -> None:
-        """Add to the statistics those of users that stayed."""
-        norms = np.where(signs == 0, 0.0, np.minimum(np.sqrt(squares) * 2.0**-FRACTION_BITS, 1.0))
-        for statistic in self.statistics:
-            self._told[statistic.name] += statistic.total(signs, norms)
-
     def _tell_of(self, into: Into) -> None:
         stayed = int(into.stayed[0])
-        self._tell(into.signs[:stayed], into.squares[:stayed])
+        self._told.note(into.signs[:stayed], into.squares[:stayed])
 
     def told(self, statistic: Statistic) -> int:
-        """The sum of a statistic."""
-        return self._told[statistic.name]
+        """The sum of a statistic that is a number."""
+        return self._told.number(statistic)
+
+    def told_vector(self, statistic: Statistic | RowStatistic) -> Tensor:
+        """The sum of any statistic, float64, shape (size,)."""
+        return self._told.vector(statistic)
 
     def like(self) -> Self:
         """An empty sum of the same kind, for a worker."""
@@ -151,6 +154,10 @@ class FixedPointSum:
         else:
             narrow = None if start is None else start.to(torch.float32)
             counted = self._add_narrow(updates.to(torch.float32), narrow)
+        if self._told.wants_rows:
+            for user in counted.nonzero().flatten().tolist():
+                row = updates[user] if start is None else updates[user] - start
+                self._told.note_row(row.to("cpu", torch.float64), self.clip_norm)
         self.users += len(updates)
         return counted
 
@@ -160,7 +167,7 @@ class FixedPointSum:
             signs, squares, counted = add_clipped_on_gpu(
                 updates, origin, self.clip_norm, self._scale, self._total
             )
-            self._tell(signs.cpu().numpy(), squares.cpu().numpy())
+            self._told.note(signs.cpu().numpy(), squares.cpu().numpy())
             return counted
         counted = torch.empty(len(updates), dtype=torch.bool)
         start = None if origin is None else origin.contiguous().numpy()
@@ -188,7 +195,7 @@ class FixedPointSum:
                 self._second += fixed_point_energies(integers, self.second_moment).sum(dim=0)
             stays = counted[part].cpu().numpy()
             squares = integers.to(torch.float64).square().sum(dim=1).cpu().numpy()
-            self._tell(signs[part][stays], squares[stays])
+            self._told.note(signs[part][stays], squares[stays])
         return counted
 
     @property
@@ -197,8 +204,8 @@ class FixedPointSum:
 
     @property
     def takes_programs(self) -> bool:
-        """Whether `add_computed` may be used: on a processor."""
-        return self._on_processor
+        """Whether `add_computed` may be used: on a processor, where no statistic needs rows."""
+        return self._on_processor and not self._told.wants_rows
 
     @final
     def add_computed(self, users: int, compute: Callable[[float, float, Into], None]) -> None:
@@ -264,8 +271,7 @@ class FixedPointSum:
         self._check_room(other.users)
         _add(self._total, other.fixed_point)
         self._second.add_(other._second)
-        for statistic in self.statistics:
-            self._told[statistic.name] += other.told(statistic)
+        self._told.merge(other._told)
         self.users += other.users
 
     def _check_room(self, users: int) -> None:
@@ -288,8 +294,7 @@ class FixedPointSum:
     def parts(self) -> dict[str, Tensor]:
         """Those arrays, int64."""
         second = {} if self.second_moment is None else {"second": self._second}
-        told = {name: torch.tensor([total], dtype=torch.int64) for name, total in self._told.items()}
-        return {"sum": self._total, **second, **told}
+        return {"sum": self._total, **second, **self._told.parts}
 
     def add_parts(self, parts: Mapping[str, Tensor], users: int) -> None:
         """Add the `parts` of another sum of ``users`` clipped updates.
@@ -298,23 +303,13 @@ class FixedPointSum:
             ValueError: as `add_clipped_sum`; features or statistics of a wrong shape or type, or with values
                 that no clipped updates of so many users have. Nothing was added.
         """
-        told: dict[str, int] = {}
-        for statistic in self.statistics:
-            given = parts[statistic.name]
-            if given.dtype != torch.int64 or given.shape != (1,):
-                shape = tuple(given.shape)
-                raise ValueError(
-                    f"slice {statistic.name} must be int64 of shape (1,); got {given.dtype}, {shape}."
-                )
-            told[statistic.name] = int(given)
-            statistic.check(told[statistic.name], users)
+        told = self._told.read(parts, users)
         if self.second_moment is not None:
             self._check_features(parts["second"], users)
         self.add_clipped_sum(parts["sum"], users)
         if self.second_moment is not None:
             self._second.add_(parts["second"].to(self._second.device))
-        for name, total in told.items():
-            self._told[name] += total
+        self._told.merge(told)
 
     def _check_features(self, second: Tensor, users: int) -> None:
         """Refuse features that no clipped updates have: negative ones, or more than users·ζ² in all."""
@@ -373,7 +368,7 @@ class ClippedSums:
     dimension: int
     clip_norm: float
     second_moment: SecondMoment | None = None
-    statistics: tuple[Statistic, ...] = ()
+    statistics: tuple[Statistic | RowStatistic, ...] = ()
 
     def __post_init__(self) -> None:
         if self.statistics and self.second_moment is not None:

@@ -1,4 +1,4 @@
-"""What is told of each user beside its update, as a sum of small integers, each bounded."""
+"""What is told of each user beside its update: integers of a bound, or rows of a norm."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Statistic(ABC):
 
     name: ClassVar[str]
     most: ClassVar[int]
+    size: ClassVar[int] = 1
 
     @abstractmethod
     def of(self, sign: int, norm: float) -> int:
@@ -73,3 +76,37 @@ class Signs(Statistic):
 
 
 SIGNS: Final = Signs()
+
+
+@dataclass(frozen=True)
+class RowStatistic(ABC):
+    """A row of numbers a user, a function of its clipped update; `merge` clips each to a norm of its own.
+
+    A user whose update does not count, or whose row cannot be made or is not finite, adds zeros. Sums that
+    need rows take users one by one, so that no compiled program trains them (`FixedPointSum.takes_programs`).
+
+    Attributes:
+        name: of its sum among what a worker sends.
+        size: q, of a row.
+        most: c, to which norm one user's row is clipped.
+    """
+
+    name: str
+    size: int
+    most: float
+
+    @abstractmethod
+    def of(self, update: Tensor) -> Tensor:
+        """That of one user, shape (q,).
+
+        Args:
+            update: shape (d,), float64, clipped to ζ; a copy.
+        """
+
+    def bounded(self, update: Tensor) -> Tensor:
+        """The same as float64; zeros where the function fails or gives another shape."""
+        try:
+            row = torch.as_tensor(self.of(update)).detach().to("cpu", torch.float64)
+        except Exception:  # of that user's result alone; nobody else may notice
+            row = torch.zeros(0, dtype=torch.float64)
+        return row if row.shape == (self.size,) else torch.zeros(self.size, dtype=torch.float64)

@@ -1,0 +1,162 @@
+"""A statistic of users' updates that a user of fedmf defines: one function, one bound."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from fedmf.errors import ConfigError
+from fedmf.functions import check_function_name, function_of
+from fedmf.parts.part import LivePart, Part, Setting, Stage
+
+if TYPE_CHECKING:
+    from fedmf.training import RowStatistic
+
+_OF: Final = "the own statistic"
+_COLUMN: Final = "own_"
+_MOST_ENTRIES, _LONGEST = 64, 200
+
+
+@dataclass(frozen=True)
+class OwnStatistic(Part):
+    """Releases the noisy mean over a round's users of a function of each user's clipped update.
+
+    The function sees one user's clipped update, a tensor of shape (d,), and gives q numbers. fedmf clips
+    them to ℓ2 norm c where it clips updates, sums them, and adds noise that is correlated as that of the
+    sums; ε is that of the run, whatever the function is (docs/own-statistics.md). A user for whom the
+    function fails adds zeros. What its author says the numbers mean is the author's word, and statements say
+    so.
+
+    Args:
+        function: ``package.module:function``; modules are searched on Python's path and in the current
+            folder, wherever users are trained or their updates summed.
+        entries: names of the q numbers it gives, at most 64.
+        bound: c > 0, to which the ℓ2 norm of one user's numbers is clipped.
+        share: b² in (0, 1), the share of μ² that goes to them.
+        meaning: what the numbers are, in its author's words: one line.
+
+    Raises:
+        ValueError: a value out of its range.
+
+    References:
+        docs/adaptive-clipping.md, Theorem 1, for the pair of update and row.
+    """
+
+    kind: ClassVar[str] = "mean"
+    name: ClassVar[str] = "own"
+
+    function: str = ""
+    entries: tuple[str, ...] = ("value",)
+    bound: float = 1.0
+    share: float = 0.02
+    meaning: str = ""
+
+    def __post_init__(self) -> None:
+        check_function_name(_OF, self.function)
+        names = [name for name in self.entries if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name)]
+        if not 0 < len(set(names)) == len(self.entries) <= _MOST_ENTRIES:
+            raise ValueError(
+                f"entries (of {_OF}) must be 1 to {_MOST_ENTRIES} different names of small letters, digits "
+                f"and _; got {self.entries!r}."
+            )
+        if not 0 < self.bound < math.inf:
+            raise ValueError(f"c (bound of {_OF}) must be positive and finite; got {self.bound!r}.")
+        if not 0 < self.share < 1:
+            raise ValueError(f"b² (share) must lie strictly between 0 and 1; got {self.share!r}.")
+        if len(self.meaning) > _LONGEST or not self.meaning.isprintable():
+            raise ValueError(
+                f"meaning (of {_OF}) must be one line of at most {_LONGEST} characters; "
+                f"got {self.meaning[:40]!r}."
+            )
+
+    @property
+    def mu_share(self) -> float:
+        """See `Part.mu_share`."""
+        return self.share
+
+    def check(self, setting: Setting) -> None:
+        """See `Part.check`; once d is known the function is tried on public vectors.
+
+        Raises:
+            ValueError: secret cohorts, a second moment, or noise that is rounded where it is stored.
+            ConfigError: the function cannot be found, or does not give the numbers that it names.
+        """
+        against = {
+            "an amplified run": setting.amplified,
+            "an optimizer that needs a second moment": setting.paired,
+            "noise that is stored rounded": setting.stored_as != "float64",
+        }
+        for what, present in against.items():
+            if present:
+                raise ValueError(f"own (statistic) must be left out with {what}: no theorem covers the two.")
+        if setting.dimension is not None:
+            _try(self, setting.dimension)
+
+    def statistics(self) -> tuple[RowStatistic, ...]:
+        """See `Part.statistics`."""
+        return (_row_statistic(self),)
+
+    def open(self, stage: Stage) -> LivePart:
+        """See `Part.open`."""
+        from fedmf.parts.own_release import OwnRelease  # readers of records load no framework
+
+        return OwnRelease(self.name, self.columns, _row_statistic(self), self.own_factor, stage)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The noisy means, by their names."""
+        return tuple(_COLUMN + name for name in self.entries)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """See `Part.assumptions`."""
+        return (
+            f"each user's part in the own statistic was clipped to norm {self.bound:g}, whatever its "
+            "function gave: epsilon does not depend on the function",
+        )
+
+    @classmethod
+    def lines(cls, facts: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+        """See `Part.lines`."""
+        said = f"'{facts['meaning']}'" if facts["meaning"] else "nothing"
+        means = (
+            f"mean of {', '.join(facts['entries'])} in every round ({facts['function']}), one user's part of "
+            f"norm at most {facts['bound']:g}, for {100 * facts['share']:g} % of mu^2"
+        )
+        return [("own statistic", means), ("its meaning", f"its author's word, not checked: {said}")]
+
+
+def _row_statistic(part: OwnStatistic) -> RowStatistic:
+    """The function as what sums ask of each user."""
+    from fedmf.parts.own_release import UsersOwn
+
+    return UsersOwn(part.name, len(part.entries), part.bound, part.function)
+
+
+def _try(part: OwnStatistic, dimension: int) -> None:
+    """Call the function with a zero vector and with one entry 1, of which nobody owns anything.
+
+    Raises:
+        ConfigError: it fails, or gives other than finite numbers, one for each name.
+    """
+    import torch
+
+    function: Callable[..., Any] = function_of(_OF, part.function)
+    for entry in (0.0, 1.0):
+        update = torch.zeros(dimension, dtype=torch.float64)
+        update[0] = entry
+        try:
+            row = torch.as_tensor(function(update))
+        except Exception as error:
+            raise ConfigError(
+                f"function (of {_OF}) must give {len(part.entries)} numbers for an update of shape "
+                f"({dimension},); {part.function} failed: {type(error).__name__}: {error}"
+            ) from error
+        if row.shape != (len(part.entries),) or not bool(row.to(torch.float64).isfinite().all()):
+            raise ConfigError(
+                f"function (of {_OF}) must give {len(part.entries)} finite numbers, one for each of "
+                f"{', '.join(part.entries)}; {part.function} gave shape {tuple(row.shape)}."
+            )

@@ -1,0 +1,255 @@
+"""A statistic of somebody's own is one function and one bound; noise, records and statements follow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.amplified_runs import ACCOUNTANTS, keys
+from support.apps_of_runs import TASK as APP_TASK
+from support.apps_of_runs import same_as_a_run
+from support.child_processes import die_at_flush, in_child
+from support.moving_norms import RULE, moving_run, uneven_task, updates_of, watch
+from support.own_functions import halves
+from support.small_runs import small_run
+
+import fedmf
+from fedmf.cli.app import run as command
+from fedmf.errors import ConfigError
+from fedmf.noise import Domain, GaussianSource, NoiseKey
+from fedmf.parts import OwnStatistic, update_factor
+from fedmf.parts.own_release import UsersOwn
+from fedmf.records import Ledger
+from fedmf.runs import Run, StatementRefused, run_of, verify_statement
+from fedmf.runs.tables.configuration import dotted_keys
+from fedmf.statements import as_json
+from fedmf.training import FixedPointSum
+
+OWN = OwnStatistic("support.own_functions:halves", ("first", "last"), 0.8, 0.3, "norms of both halves")
+DIMENSION = 20
+TASK = uneven_task(DIMENSION)
+
+
+def with_own(**named: object) -> Run:
+    """A run whose clip norm moves beside it: three quantities share μ²."""
+    return dataclasses.replace(moving_run(TASK, **{"mechanism": "bsr", "bands": 2, **named}), beside=(OWN,))
+
+
+def released(path: Path) -> np.ndarray:
+    with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
+        rows = ledger.metrics()
+    return np.array([[rows[t][name] for name in OWN.columns] for t in sorted(rows) if t])
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory):
+    path = tmp_path_factory.mktemp("own") / "run"
+    watched = watch(path, with_own())
+    return watched, path, json.loads((path / "statement.json").read_text())
+
+
+def test_it_releases_means_of_clipped_rows_with_noise_of_its_share(seen) -> None:
+    """By the definition: updates clipped to ζ_t, the function, its rows clipped to c, C⁻¹ as a matrix."""
+    watched, path, statement = seen
+    assert len(set(watched.norms)) > 6  # the clip norm moved beside it
+    updates = torch.from_numpy(updates_of(with_own(), TASK))
+    sums = []
+    for cohort, zeta in zip(watched.cohorts, watched.norms, strict=True):
+        clipped = [updates[u] * min(1.0, zeta / float(updates[u].norm())) for u in cohort]
+        rows = [halves(update) for update in clipped]
+        sums.append(sum(row * min(1.0, OWN.bound / float(row.norm())) for row in rows))
+    rounds, m = len(sums), statement["cohort_size"]
+    source = GaussianSource(NoiseKey.from_seed(7), 2, Domain.of_part("own"))
+    z = np.stack([source.block(t, 0, 2) for t in range(rounds)])
+    C = np.eye(rounds) + 0.5 * np.eye(rounds, k=-1)
+    std = OWN.bound * statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(OWN.share)
+    wanted = (np.stack(sums) + std * np.linalg.solve(C, z)) / m
+    np.testing.assert_allclose(released(path), wanted, atol=1e-6)
+    left = 1 - RULE.share - OWN.share
+    level = statement["noise_multiplier"] * statement["sensitivity"] * statement["clip_norm"]
+    assert statement["noise_std"] == pytest.approx(level / math.sqrt(left), rel=1e-12)
+
+
+@pytest.mark.parametrize("function", ["halves", "greedy", "moody"])
+def test_what_one_user_adds_has_norm_one_at_most_whatever_the_function_is(function: str) -> None:
+    """(a·x/ζ, b·s/c) of single users, of the integers that the server sums: its norm is what ε rests on."""
+    statistic = UsersOwn("own", 2, 0.8, f"support.own_functions:{function}")
+    generator, largest = torch.Generator().manual_seed(3), 0.0
+    a, b = 1 / update_factor([OWN]), math.sqrt(OWN.share)
+    rows = torch.randn(200, 6, generator=generator) * torch.logspace(-3, 3, 200)[:, None]
+    together = FixedPointSum(6, 0.5, statistics=[statistic])
+    assert bool(together.add_updates(rows).all())
+    summed = torch.zeros(8, dtype=torch.float64)
+    for row in rows:
+        alone = FixedPointSum(6, 0.5, statistics=[statistic])
+        alone.add_updates(row[None])
+        x, s = alone.total() / 0.5, alone.told_vector(statistic) / 0.8
+        summed += torch.cat([alone.total(), alone.told_vector(statistic)])
+        largest = max(largest, float(torch.cat([a * x, b * s]).norm()))
+    assert 0.5 < largest <= 1
+    both = torch.cat([together.total(), together.told_vector(statistic)])
+    torch.testing.assert_close(both, summed, rtol=0, atol=1e-9)  # nobody changes what another adds
+    plain = FixedPointSum(6, 0.5)
+    plain.add_updates(rows)
+    assert torch.equal(plain.fixed_point, together.fixed_point)  # a function that writes changes no update
+
+
+def test_a_worker_cannot_send_more_than_its_users_add_up_to() -> None:
+    statistic = UsersOwn("own", 2, 0.8, "support.own_functions:halves")
+    total = FixedPointSum(4, 0.5, statistics=[statistic])
+    sent = {"sum": torch.zeros(4, dtype=torch.int64), "own": torch.tensor([2**41, 2**41])}
+    with pytest.raises(ValueError, match="slice own must have norm at most 2 clip norms"):
+        total.add_parts(sent, 2)
+    with pytest.raises(ValueError, match="slice own must be int64 of shape"):
+        total.add_parts({**sent, "own": torch.zeros(3, dtype=torch.int64)}, 2)
+    assert not bool(total.told_vector(statistic).any())
+    total.add_parts({**sent, "own": torch.tensor([2**40, -(2**40)])}, 2)
+    assert total.told_vector(statistic).tolist() == [0.8, -0.8]
+
+
+@pytest.mark.parametrize("engine", ["auto", "vectorised", "loop"])
+@pytest.mark.parametrize("messages", ["slice", "per-user"])
+def test_every_engine_and_kind_of_message_releases_the_same(
+    engine: str, messages: str, tmp_path: Path
+) -> None:
+    run = small_run(dataset="digits", rounds=4, local_engine=engine, messages=messages)
+    reference = small_run(dataset="digits", rounds=4, local_engine="loop")
+    fedmf.simulate(dataclasses.replace(run, beside=(OWN,)), tmp_path / "run")
+    fedmf.simulate(dataclasses.replace(reference, beside=(OWN,)), tmp_path / "reference")
+    np.testing.assert_allclose(released(tmp_path / "run"), released(tmp_path / "reference"), atol=1e-5)
+
+
+def test_a_wrapped_app_releases_those_of_a_run(tmp_path: Path) -> None:
+    run = dataclasses.replace(small_run(APP_TASK, mechanism="bisr", epsilon=20.0), beside=(OWN,))
+    same_as_a_run(run, tmp_path)
+    assert len(released(tmp_path / "run")) == 12
+    np.testing.assert_allclose(released(tmp_path / "app"), released(tmp_path / "run"), atol=1e-5)
+
+
+def test_its_value_survives_records_and_its_words_are_marked_as_its_authors(seen, tmp_path: Path) -> None:
+    _, path, statement = seen
+    named = dataclasses.replace(small_run(), beside=(OWN,))
+    assert Run.from_dict(named.to_dict()).beside == run_of(dotted_keys(named)).beside == (OWN,)
+    assert statement["own"] == OWN.to_dict()
+    text = " ".join((path / "statement.txt").read_text().split())
+    assert "mean of first, last in every round (support.own_functions:halves)" in text
+    assert "norm at most 0.8, for 30 % of mu^2" in text
+    assert "its author's word, not checked: 'norms of both halves'" in text
+    assert "epsilon does not depend on the function" in text
+    assert command(["account", str(path), "--publish", str(tmp_path / "public")]) == 0
+    public = tmp_path / "public" / "statement.json"
+    verify_statement(public, run=path)
+    document = json.loads(public.read_text())
+    document["own"]["share"] /= 2
+    public.write_text(as_json(document))
+    with pytest.raises(StatementRefused, match="own"):
+        verify_statement(public)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"function": "halves"}, r"function \(of the own statistic\) must read package\.module:function"),
+        ({"entries": ()}, "entries .* must be 1 to 64 different names"),
+        ({"entries": ("a", "a")}, "entries .* must be 1 to 64 different names"),
+        ({"entries": ("A b",)}, "entries .* must be 1 to 64 different names"),
+        ({"bound": 0.0}, r"c \(bound of the own statistic\) must be positive and finite; got 0\.0"),
+        ({"bound": math.nan}, r"c \(bound of the own statistic\) must be positive"),
+        ({"share": 1.0}, r"b² \(share\) must lie strictly between 0 and 1"),
+        ({"meaning": "two\nlines"}, "meaning .* must be one line"),
+    ],
+)
+def test_values_out_of_range_are_refused_in_a_line(changed: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(OWN, **changed)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            "support.own_functions:three",
+            r"must give 2 finite numbers, one for each of first, last; .* shape \(3,\)",
+        ),
+        ("support.own_functions:missing", "has no attribute 'missing'"),
+        ("no_such_module:f", "No module named 'no_such_module'"),
+        ("support.own_functions:NOT_A_FUNCTION", "must be one that can be called; got .* a float"),
+        ("math:sqrt", "must give 2 numbers for an update of shape .*sqrt failed"),
+    ],
+)
+def test_a_function_that_cannot_serve_is_refused_before_anything_is_spent(
+    function: str, message: str, tmp_path: Path
+) -> None:
+    run = dataclasses.replace(small_run(), beside=(dataclasses.replace(OWN, function=function),))
+    with pytest.raises(ConfigError, match=message):
+        fedmf.start(run, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("named", [keys(ACCOUNTANTS[0]), {"server_optimizer": "jme-adam"}])
+def test_it_stands_beside_nothing_that_no_theorem_covers(named: dict, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"own \(statistic\) must be left out with .*: no theorem"):
+        fedmf.start(dataclasses.replace(small_run(**named), beside=(OWN,)), tmp_path / "run")
+
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs/examples/own_statistic.py"
+
+
+def rounds_of(path: Path) -> int:
+    with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
+        last = ledger.last_round()
+    return 0 if last is None else last + 1
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with threads: they are idle
+def test_the_example_is_killed_resumed_and_verified_by_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, public = tmp_path / "run", tmp_path / "public"
+    assert len(EXAMPLE.read_text().splitlines()) <= 150
+    monkeypatch.chdir(EXAMPLE.parent)
+    monkeypatch.setattr(sys, "argv", [EXAMPLE.name, str(path)])
+
+    def dying() -> None:
+        die_at_flush(12, flushed=True)
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+
+    assert in_child(dying) == -signal.SIGKILL
+    before = rounds_of(path)
+    assert 2 <= before < 20
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    said = capsys.readouterr().out
+    assert "20 of 20 released" in said
+    assert re.search(r"after 20 rounds: first layer -?\d\.\d{3}, last layer -?\d\.\d{3}", said)
+    with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
+        noted = [ledger.metrics()[t]["own_first_layer"] for t in range(before + 1, 21)]
+    assert len(set(noted)) == 20 - before  # each its own, over the kill
+    for arguments in (
+        ["account", str(path), "--publish", str(public)],
+        ["verify", str(public / "statement.json"), "--run", str(path)],
+    ):
+        # In another folder, where nobody has the function.
+        done = subprocess.run(
+            [sys.executable, "-m", "fedmf", *arguments], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    assert json.loads((public / "statement.json").read_text())["own"]["entries"] == [
+        "first_layer",
+        "last_layer",
+    ]
+
+
+def test_the_page_shows_the_program() -> None:
+    page = (EXAMPLE.parents[1] / "own-statistics.md").read_text()
+    (shown,) = re.findall(r"<!-- examples/own_statistic.py -->\n```python\n(.*?)```", page, flags=re.DOTALL)
+    assert shown.strip() in EXAMPLE.read_text()
