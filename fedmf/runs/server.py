@@ -16,7 +16,7 @@ from fedmf.optim import RoundRelease, ServerOptimizer, ServerPass
 from fedmf.parts import FileRow, LivePart, Step, beside_the_plan
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.recorded import PhaseTimes, read_of_part
-from fedmf.runs.releases import Made, RoundUnderWay, SecondMomentRelease, sums_for
+from fedmf.runs.releases import Made, RoundUnderWay, second_stream, sums_for
 from fedmf.statements import Plan
 from fedmf.training import FixedPointSum
 
@@ -91,12 +91,7 @@ class PrivateServer:
         stage = plan.stage(self.keys, initial.numel())
         opened = [part.open(stage) for part in (*plan.parts, *beside_the_plan(directory.header.run))]
         self._parts: list[LivePart] = [part for part in opened if part is not None]
-        moment = optimizer.second_moment
-        self._second = (
-            None
-            if moment is None
-            else SecondMomentRelease(plan, moment, optimizer.second_form, self.keys, self.device)
-        )
+        self._second = second_stream(plan, optimizer, self.keys, self.device)
         if restored is None:
             self.lost = range(0)
             self._parameters = initial.to(self.device)
@@ -142,8 +137,7 @@ class PrivateServer:
         """Refuse to go on with other noise than the saved; without noise any key will do."""
         if self.plan.noise_std > 0:
             self._noise.load_state(saved)
-            if self._second is not None:
-                self._second.load_state(saved.get("second", {}), int(saved["t"]))
+            self._second.load_state(saved, int(saved["t"]))
 
     @property
     def t(self) -> int:
@@ -317,15 +311,12 @@ class PrivateServer:
             return *whole.step(t, total, rule, self._parameters, self._state), None
         mean = whole.mean(t, total, self._parameters)
         variance = (std * self.plan.inflation / m) ** 2 * float(self._row_variances[t])
-        second = (None, None) if self._second is None else self._second.release(t, total)
-        release = RoundRelease(mean, variance, *second)
+        release = RoundRelease(mean, variance, *self._second.release(t, total))
         return *rule.step(t, self._parameters, release, self._state), mean
 
     def _noise_state(self, parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Where each stream of noise stands, and the parts after a round."""
-        state = self._noise.state_dict()
-        if self._second is not None:
-            state["second"] = self._second.state_dict()
+        state = self._noise.state_dict() | self._second.state_dict()
         for part in self._parts:
             if part.keeps_state:
                 state[part.name] = part.state_dict(parts[part.name])

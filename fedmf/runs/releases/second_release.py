@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from fedmf.accounting import SecondForm
-from fedmf.moments import SecondMoment
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseStream
+from fedmf.optim import ServerOptimizer
 from fedmf.statements import Plan
 from fedmf.training import (
     FRACTION_BITS,
@@ -19,8 +18,27 @@ from fedmf.training import (
     fixed_point_energies,
 )
 
+#: Of the stream, in checkpoints.
+_NAME: Final = "second"
 
-class SecondMomentRelease:
+
+class NoSecondMoment:
+    """The second stream of a run whose optimizer needs none."""
+
+    def release(self, t: int, total: FixedPointSum) -> tuple[Tensor | None, float | None]:
+        """Nothing."""
+        del t, total
+        return None, None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing that a checkpoint would hold."""
+        return {}
+
+    def load_state(self, saved: Mapping[str, Any], t: int) -> None:
+        """Nothing to go on with."""
+
+
+class SecondMomentRelease(NoSecondMoment):
     """Adds noise of its own to the second moment of every round.
 
     With m the planned cohort size and τ₂ = τ₁/√λ, round t releases
@@ -33,8 +51,7 @@ class SecondMomentRelease:
 
     Args:
         plan: of a run with a second stream.
-        second_moment: which features; those that the plan counted.
-        form: how they are formed; that of the plan.
+        optimizer: which features it needs and how they are formed: as the plan counted.
         keys: which key makes which row; those of the sums.
         device: where sums and noise live.
 
@@ -43,13 +60,10 @@ class SecondMomentRelease:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        second_moment: SecondMoment,
-        form: SecondForm,
-        keys: KeySchedule,
-        device: torch.device,
+        self, plan: Plan, optimizer: ServerOptimizer, keys: KeySchedule, device: torch.device
     ) -> None:
+        second_moment, form = optimizer.second_moment, optimizer.second_form
+        assert second_moment is not None  # `second_stream` made sure
         planned = plan.second
         if planned is None or (planned.form, planned.features) != (form, second_moment.size):
             expected = "none" if planned is None else f"{planned.features} of form {planned.form!r}"
@@ -87,18 +101,35 @@ class SecondMomentRelease:
         return features * (m * zeta**2 * 2.0**-FRACTION_BITS)
 
     def state_dict(self) -> dict[str, Any]:
-        """Position and identity of the noise, JSON-able."""
-        return self.noise.state_dict()
+        """Position and identity of the noise, JSON-able, by the name of the stream."""
+        return {_NAME: self.noise.state_dict()}
 
     def load_state(self, saved: Mapping[str, Any], t: int) -> None:
         """Go to a saved position.
 
+        Args:
+            saved: the state of all streams of noise.
+            t: where the first one is.
+
         Raises:
             ValueError: it is of other noise, or not where the first stream was.
         """
-        self.noise.load_state(saved)
+        self.noise.load_state(saved.get(_NAME, {}))
         if self.noise.t != t:
             raise ValueError(
                 f"t (round of the saved second noise) must be {t}, that of the first; got {self.noise.t}. "
                 "Restore checkpoint and ledger from the same copy."
             )
+
+
+def second_stream(
+    plan: Plan, optimizer: ServerOptimizer, keys: KeySchedule, device: torch.device
+) -> NoSecondMoment:
+    """What releases the second moment that an optimizer needs; nothing if it needs none.
+
+    Raises:
+        ValueError: as `SecondMomentRelease`.
+    """
+    if optimizer.second_moment is None:
+        return NoSecondMoment()
+    return SecondMomentRelease(plan, optimizer, keys, device)

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.moments import BlockEnergies, SecondMoment
+from fedmf.moments import SecondMoment
 from fedmf.training.blocks import sign
-from fedmf.training.clipping.energies import check_second_moment, fixed_point_energies
+from fedmf.training.clipping.features import FeatureSum
 from fedmf.training.clipping.gpu import add_clipped_on_gpu
 from fedmf.training.clipping.integers import (
     FRACTION_BITS,
@@ -89,29 +89,24 @@ class FixedPointSum:
     ) -> None:
         check_clip_norm(clip_norm)
         self.clip_norm, self.statistics = clip_norm, tuple(statistics)
-        self.second_moment = None if second_moment is None else check_second_moment(second_moment)
+        self.second_moment = second_moment
         self.users = 0
         rows = [each for each in self.statistics if isinstance(each, RowStatistic)]
         self._told = Told(
             [each for each in self.statistics if isinstance(each, Statistic)],
             {statistic: FixedPointSum(statistic.size, statistic.most) for statistic in rows},
         )
-        self._on_processor = torch.device(device).type == "cpu"
-        size = 0 if self.second_moment is None else self.second_moment.size
+        device = torch.device(device)
+        self._features, self._on_processor = FeatureSum(second_moment, device), device.type == "cpu"
         if self._on_processor:
             self._total = zero_vector(dimension, torch.int64)
-            self._second = zero_vector(size, torch.int64)
         else:
             self._total = torch.zeros(dimension, dtype=torch.int64, device=device)
-            self._second = torch.zeros(size, dtype=torch.int64, device=device)
 
     def _into(self, users: int) -> Into:
         """All that so many users move, for `merge`; on a processor."""
-        form, ends = self.second_moment, np.zeros(0, np.int64)
-        if isinstance(form, BlockEnergies):
-            ends = form.sizes.cumsum(0).numpy()
         noted = np.zeros(users, np.int64), np.zeros(users), np.zeros(1, np.int64)
-        return Into(self._total.numpy(), self._second.numpy(), ends, *noted)
+        return Into(self._total.numpy(), self._features.total.numpy(), self._features.ends, *noted)
 
     def _tell_of(self, into: Into) -> None:
         stayed = int(into.stayed[0])
@@ -149,7 +144,7 @@ class FixedPointSum:
         updates = updates.detach().to(self._total.device)
         start = None if origin is None else origin.detach().to(self._total.device)
         wide = updates.dtype == torch.float64
-        if wide or not (self._on_processor or self.second_moment is None):
+        if wide or (self._features and not self._on_processor):
             counted = self._add_wide(updates if start is None else updates - start)
         else:
             narrow = None if start is None else start.to(torch.float32)
@@ -191,8 +186,7 @@ class FixedPointSum:
             integers, bounded = bounded_integers(rows[part])
             counted[part] &= bounded
             self._total += integers.sum(dim=0)
-            if self.second_moment is not None:
-                self._second += fixed_point_energies(integers, self.second_moment).sum(dim=0)
+            self._features.add_rows(integers)
             stays = counted[part].cpu().numpy()
             squares = integers.to(torch.float64).square().sum(dim=1).cpu().numpy()
             self._told.note(signs[part][stays], squares[stays])
@@ -270,7 +264,7 @@ class FixedPointSum:
             raise TypeError(f"other (sum) must hold {list(self.lengths)}; got {list(other.lengths)}.")
         self._check_room(other.users)
         _add(self._total, other.fixed_point)
-        self._second.add_(other._second)
+        self._features.total.add_(other._features.total)
         self._told.merge(other._told)
         self.users += other.users
 
@@ -293,8 +287,7 @@ class FixedPointSum:
     @property
     def parts(self) -> dict[str, Tensor]:
         """Those arrays, int64."""
-        second = {} if self.second_moment is None else {"second": self._second}
-        return {"sum": self._total, **second, **self._told.parts}
+        return {"sum": self._total, **self._features.parts, **self._told.parts}
 
     def add_parts(self, parts: Mapping[str, Tensor], users: int) -> None:
         """Add the `parts` of another sum of ``users`` clipped updates.
@@ -304,26 +297,10 @@ class FixedPointSum:
                 that no clipped updates of so many users have. Nothing was added.
         """
         told = self._told.read(parts, users)
-        if self.second_moment is not None:
-            self._check_features(parts["second"], users)
+        features = self._features.read(parts, users)
         self.add_clipped_sum(parts["sum"], users)
-        if self.second_moment is not None:
-            self._second.add_(parts["second"].to(self._second.device))
+        self._features.total.add_(features)
         self._told.merge(told)
-
-    def _check_features(self, second: Tensor, users: int) -> None:
-        """Refuse features that no clipped updates have: negative ones, or more than users·ζ² in all."""
-        if second.dtype != torch.int64 or second.shape != self._second.shape:
-            raise ValueError(
-                f"slice second must be int64 of shape {tuple(self._second.shape)}; "
-                f"got {second.dtype}, {tuple(second.shape)}."
-            )
-        if bool((second < 0).any()):
-            raise ValueError(f"slice second must hold sums of squares; got {int(second.min())} units.")
-        # In float64: an integer sum of hostile entries could overflow. It is right to 2⁻⁵³ of each entry.
-        energy = float(second.to(torch.float64).sum()) * 2.0**-FRACTION_BITS
-        if energy > users:
-            raise ValueError(f"slice second must add up to at most {users} zeta^2; got {energy:.6g} zeta^2.")
 
     def check_bounds(self) -> None:
         """What a server checks of a worker's sum before it adds it.
@@ -348,7 +325,7 @@ class FixedPointSum:
 
     def second_total(self) -> Tensor:
         """Σ_u features(x_u), float64, shape (m,)."""
-        return self._second.to(torch.float64) * (self.clip_norm**2 * 2.0**-FRACTION_BITS)
+        return self._features.values(self.clip_norm)
 
 
 @dataclass(frozen=True)
