@@ -44,6 +44,16 @@ FURTHER: dict[str, dict[str, Any]] = {
     "budget": {"privacy.max-epsilon": 6.0},
 }
 
+#: Apps of Flower, wrapped, by what they have beside the plain one.
+WRAPPED: dict[str, list[str]] = {
+    "wrapper": [],
+    "wrapper, private evaluation": ["private evaluation"],
+    "wrapper, evaluation, not private": ["evaluation, not private"],
+    "wrapper, quantile clipping": ["quantile clipping"],
+    "wrapper, stopped": ["stopped", "private evaluation", "quantile clipping"],
+    "wrapper, budget": ["budget"],
+}
+
 #: A driver in the version's own process: random bits and the clock stand still, then each command in turn.
 _DRIVER = """
 import contextlib, io, json, os, random, runpy, secrets, sys, tempfile, traceback, warnings
@@ -64,19 +74,36 @@ def command(arguments):
             traceback.print_exc()
             code = "traceback"
     return {"code": code, "out": out.getvalue(), "err": err.getvalue() if code else ""}
-def wrapped(tests, folder):
+def wrapped(tests, folder, features):
     sys.path.insert(0, tests)
+    import support.evaluated_apps as evaluated_apps
     import support.wrapped_apps as apps
     from pathlib import Path
     from flwr.serverapp import ServerApp
     from flwr.serverapp.strategy import FedAdam
-    from fedmf.flower import run_app
-    server = ServerApp()
-    @server.main()
-    def main(grid, context):
-        strategy = apps.private(FedAdam(), Path(folder))
-        strategy.start(grid=grid, initial_arrays=apps.model(), num_rounds=6)
-    run_app(server, apps.adding(lambda user, context: apps.update_of(user)), num_supernodes=12)
+    from fedmf.flower import UsersSayWho, run_app
+    from fedmf.parts import QuantileClipping
+    keys = {
+        "quantile clipping": {"adaptive_clipping": QuantileClipping(quantile=0.3, rounds_per_update=1)},
+        "evaluation, not private": {"client_evaluation": "not-private"},
+        "budget": {"max_epsilon": 6.0},
+    }
+    def part(rounds):
+        server = ServerApp()
+        @server.main()
+        def main(grid, context):
+            chosen = dict(item for feature in features for item in keys.get(feature, {}).items())
+            if "stopped" in features:
+                chosen["identity"] = UsersSayWho(apps.ROSTER)
+            private = evaluated_apps.evaluated(Path(folder), inner=FedAdam(), **chosen) \
+                if "private evaluation" in features else apps.private(FedAdam(), Path(folder), **chosen)
+            private.start(grid=grid, initial_arrays=apps.model(), num_rounds=rounds)
+            private.close()
+        app = apps.saying if "stopped" in features else apps.adding
+        client = app(lambda user, context: apps.update_of(user), evaluated_apps.reported)
+        run_app(server, client, num_supernodes=12)
+    for rounds in ((2, 6) if "stopped" in features else (6,)):
+        part(rounds)
     return {"code": 0, "out": "", "err": ""}
 for line in sys.stdin:
     todo = json.loads(line)
@@ -137,9 +164,9 @@ class Version:
         facts |= self._command("export", "export", name, "--output", f"{name}.safetensors")
         return facts | _contents(self.folder / f"{name}.safetensors", "model")
 
-    def wrapped(self, name: str) -> dict[str, str]:
+    def wrapped(self, name: str, features: list[str]) -> dict[str, str]:
         """A wrapped Flower app."""
-        said = self.says(wrapped=[str(self.tree / "tests"), str(self.folder / name)])
+        said = self.says(wrapped=[str(self.tree / "tests"), str(self.folder / name), features])
         return {"wrapper/code": str(said["code"]), "wrapper/error": said["err"]} | self._read(name)
 
     def stream(self, name: str, options: list[str]) -> dict[str, str]:
@@ -221,14 +248,14 @@ def subjects() -> dict[str, tuple[str, Any]]:
     """What is carried out, by name: how, and with what."""
     runs = {name: ("run", {**SMALL, **keys}) for name, keys in {**RUNS, **FURTHER}.items()}
     streams = {name: ("stream", options) for name, options in STREAMS.items()}
-    return {**runs, **streams, "wrapper": ("wrapped", None)}
+    apps = {name: ("wrapped", features) for name, features in WRAPPED.items()}
+    return {**runs, **streams, **apps}
 
 
 def record(version: Version, name: str, how: str, what: Any) -> dict[str, str]:
     """The facts of a subject under a version."""
     place = name.replace(",", "").replace(" ", "-")
-    arguments = () if what is None else (what,)
-    return getattr(version, how)(place, *arguments)
+    return getattr(version, how)(place, what)
 
 
 def main() -> int:
