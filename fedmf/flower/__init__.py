@@ -17,8 +17,9 @@ for _name, _value in (
 from fedmf.flower.client_app import make_client_app, node_client_app  # noqa: E402
 from fedmf.flower.local_run import InProcessGrid, run_app  # noqa: E402
 from fedmf.flower.ray import run_on_ray  # noqa: E402
+from fedmf.flower.rounds import RoundReport  # noqa: E402
 from fedmf.flower.simulation import run_in_process, run_on_grid, worker_pool  # noqa: E402
-from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport  # noqa: E402
+from fedmf.flower.strategy import CorrelatedNoiseStrategy  # noqa: E402
 from fedmf.flower.traffic import SentMessage, watched_messages  # noqa: E402
 from fedmf.flower.wrapper import (  # noqa: E402
     CorrelatedNoise,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -13,6 +14,7 @@ from fedmf.data import OnNodes
 from fedmf.errors import ConfigError
 from fedmf.flower.federated_evaluation import evaluation_reply
 from fedmf.flower.messages import (
+    Request,
     asks_for_roster,
     hosted_users_reply,
     read_request,
@@ -20,9 +22,15 @@ from fedmf.flower.messages import (
     rows_reply,
     slice_reply,
 )
-from fedmf.flower.private_evaluation import private_reply
 from fedmf.runs import NamedTask, Run, Scalar, clipped_sums, local_trainer, run_of
-from fedmf.training import ClippedSums, Task, Trainer, checked_sum, evaluate_users
+from fedmf.training import (
+    ClippedSums,
+    FixedPointSum,
+    Task,
+    Trainer,
+    checked_sum,
+    evaluate_users,
+)
 
 
 def share_of(context: Context, users: Sequence[str]) -> Sequence[str]:
@@ -74,6 +82,17 @@ def make_client_app(
         return evaluation_reply(message, request.t, request.users, totals)
 
     return client_app
+
+
+def private_reply(message: Message, request: Request, trainer: Trainer) -> Message:
+    """A node's answer: the exact sum of its users' rows, or the rows."""
+    assert request.loss_bound is not None
+    rows, failures = trainer.judge(request.parameters, request.users, request.loss_bound)
+    if not request.as_slice:
+        return rows_reply(message, request.t, request.users, rows, failures)
+    total = FixedPointSum(rows.shape[1], math.sqrt(rows.shape[1]))
+    total.add_updates(rows)
+    return slice_reply(message, request.t, request.users, total.parts, failures)
 
 
 def node_client_app(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar, Final
+from typing import Final
 
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from torch import Tensor
+from flwr.serverapp import Grid
 
 from fedmf.flower.boundary import shown
+from fedmf.flower.dialogue import ByNode, ClientEvaluation, Judged
 from fedmf.flower.messages import RejectedReply, check_header, request_content
-from fedmf.runs import not_private
+from fedmf.runs import Session, not_private
 from fedmf.training import METRICS, ExampleTotals, Task, UserFailure
 
 _METRICS, _CONFIG, _EXAMPLES = "metrics", "config", "examples"
@@ -19,90 +20,69 @@ _METRICS, _CONFIG, _EXAMPLES = "metrics", "config", "examples"
 _ROUNDING: Final = 1e-9
 
 
-class CohortEvaluation:
+class CohortEvaluation(ClientEvaluation):
     """Mean loss and metrics of a released model over the users whose updates are in it.
 
     Both are computed without noise from users' own examples, so they protect nobody and no ε counts them.
     Nobody is asked who is not on record as a participant of the round.
 
     Args:
-        due: whether the model after so many rounds is evaluated.
-        examples_of: the public number of examples that users own together: the weight of their answer.
-        task: its metrics are computed beside the loss.
-
-    Attributes:
-        metrics: of the last round; empty if it was not due or nobody gave a valid answer.
-        failures: answers of the last round that were refused.
+        session: of the run: which models are evaluated, how many examples users own (public: the weight of
+            their answer), and the task, whose metrics are computed beside the loss.
     """
 
-    def __init__(
-        self,
-        due: Callable[[int], bool],
-        examples_of: Callable[[Sequence[str]], int],
-        task: Task,
-    ) -> None:
-        self._due, self._examples_of, self._task = due, examples_of, task
-        self._lengths = task.term_lengths
+    def __init__(self, session: Session) -> None:
+        self._session, self._task = session, session.task
         self._awaited: dict[int, list[str]] = {}
-        self.metrics: dict[str, float] = {}
-        self.failures: list[UserFailure] = []
 
-    #: Whether silence of everybody is asked again.
-    retried: ClassVar[bool] = False
+    def due(self, number: int) -> bool:
+        """See `ClientEvaluation.due`."""
+        return self._session.evaluation_due(number)
 
-    def is_left(self, rounds: int) -> bool:
-        """Whether the model after so many rounds should have been evaluated and was not: nothing depends on
-        it."""
-        del rounds
-        return False
+    def users(self, number: int, participants: Mapping[int, str]) -> Mapping[int, str]:
+        """Those who took part, if the model is due."""
+        return participants if self.due(number) else {}
 
-    def asked(self, t: int, participants: Mapping[int, str]) -> Mapping[int, str]:
-        """Whom to ask after round t (0-based): those who took part, if the model is due."""
-        return participants if self._due(t + 1) else {}
-
-    def ask(self, t: int, parameters: Tensor, by_node: Mapping[int, Sequence[str]]) -> list[Message]:
-        """One message for each node that serves users to ask about the model that round t (0-based) released.
-
-        Args:
-            t: the round.
-            parameters: θ_{t+1}, shape (d,).
-            by_node: whom `asked` named, by the node that serves them.
-        """
-        self.metrics, self.failures = {}, []
+    def ask(self, number: int, by_node: ByNode, config: ConfigRecord, grid: Grid) -> list[Message]:
+        """One message for each node that serves users to ask about the released model."""
         self._awaited = {node: list(users) for node, users in by_node.items()}
+        parameters = self._session.server.parameters
         return [
             Message(
-                request_content(parameters, t, users, as_slice=True),
+                request_content(parameters, number - 1, users, as_slice=True),
                 node,
                 MessageType.EVALUATE,
-                group_id=str(t + 1),
+                group_id=str(number),
             )
             for node, users in sorted(by_node.items())
         ]
 
-    def collect(self, t: int, replies: Iterable[Message]) -> dict[str, float]:
-        """The metrics of round t over all valid answers; empty if there is none.
+    def collect(self, number: int, replies: Iterable[Message]) -> Judged:
+        """The metrics over all valid answers; empty if there is none.
 
         An answer that is an error, of another round, for users not asked or asked before, or that is not
         made of possible numbers is left out.
         """
-        totals: list[ExampleTotals] = []
+        totals, failures = list[ExampleTotals](), list[UserFailure]()
         for reply in replies:
             node = reply.metadata.src_node_id
-            asked = self._awaited.get(node, [])
             try:
                 part = read_evaluation_reply(
-                    reply, t=t, asked=asked, examples_of=self._examples_of, lengths=self._lengths
+                    reply,
+                    t=number - 1,
+                    asked=self._awaited.get(node, []),
+                    examples_of=self._session.examples_of,
+                    lengths=self._task.term_lengths,
                 )
                 _check_possible(part, self._task)
             except Exception as reason:  # whatever a stranger's bytes may cause
-                self.failures.append(UserFailure("", "reply", f"evaluation, node {node}: {reason}"))
+                failures.append(UserFailure("", "reply", f"evaluation, node {node}: {reason}"))
                 continue
             totals.append(part)
             del self._awaited[node]
         self._awaited = {}
-        self.metrics = _values(totals, self._task)
-        return self.metrics
+        metrics = _values(totals, self._task)
+        return Judged(metrics, metrics, failures)
 
 
 def _values(totals: Sequence[ExampleTotals], task: Task) -> dict[str, float]:

@@ -13,11 +13,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedmf.errors import ConfigError
 from fedmf.flower.client_app import cached_trainer, make_client_app
-from fedmf.flower.simulation import Observer, run_on_grid, worker_pool
+from fedmf.flower.rounds import Observer, unseen
+from fedmf.flower.simulation import run_on_grid, worker_pool
 from fedmf.runs import Execution, Run, Scalar, Session, dotted_keys
 
 
-def run_on_ray(session: Session, observer: Observer = lambda _report, _row: None) -> None:
+def run_on_ray(session: Session, observer: Observer = unseen) -> None:
     """Run a session on Flower's simulation engine: a cohort is cut into ``workers`` slices, one an actor.
 
     Every worker process builds the task from the configuration, so the session's task must be the one

@@ -13,8 +13,8 @@ from flwr.serverapp import Grid, ServerApp
 from fedmf.accounting import at_least
 from fedmf.errors import ConfigError
 from fedmf.flower.asking import Timetable
+from fedmf.flower.rounds import RoundReport
 from fedmf.flower.simulation import run_on_grid
-from fedmf.flower.strategy import RoundReport
 from fedmf.runs import Execution, LocalCheck, Session, run_of
 
 app = ServerApp()

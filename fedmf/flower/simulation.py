@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedmf.errors import ConfigError, LedgerError
-from fedmf.flower.asking import MessageForm, Timetable
+from fedmf.errors import ConfigError
+from fedmf.flower.asking import Timetable
 from fedmf.flower.boundary import ServedUsers
 from fedmf.flower.client_app import make_client_app
-from fedmf.flower.federated_evaluation import CohortEvaluation
 from fedmf.flower.local_run import CallsHere, InProcessGrid
 from fedmf.flower.messages import ROSTER, RejectedReply, roster_digest, served_roster
 from fedmf.flower.population import handshakes
-from fedmf.flower.private_evaluation import PrivateCohortEvaluation
-from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport
+from fedmf.flower.rounds import Observer, unseen
+from fedmf.flower.strategy import CorrelatedNoiseStrategy
 from fedmf.flower.traffic import watch
-from fedmf.runs import NotPrivateEvaluation, Session, local_trainer
+from fedmf.runs import Session, local_trainer
 from fedmf.training import example_counts
 
 
@@ -127,14 +124,11 @@ class WorkerPool(ServedUsers):
 
 _log = logging.getLogger("fedmf")
 
-#: Called after each round with its report and, if the round was evaluated, its metrics.
-Observer = Callable[[RoundReport, Mapping[str, Any] | None], None]
-
 
 def run_on_grid(
     session: Session,
     grid: Grid,
-    observer: Observer = lambda _report, _row: None,
+    observer: Observer = unseen,
     assignment: ServedUsers | None = None,
     timetable: Timetable | None = None,
 ) -> None:
@@ -150,40 +144,8 @@ def run_on_grid(
     If the run stops early, by an error or by the user, the reports describe what was released.
     """
 
-    def on_round(report: RoundReport) -> None:
-        session.note_failures(report.t, report.failures)
-        observer(report, session.evaluate(report.federated))
-
-    execution = session.run.execution
-    evaluation: CohortEvaluation | PrivateCohortEvaluation | None = None
-    if session.evaluator is not None:
-        evaluation = PrivateCohortEvaluation(
-            session.evaluator, session.judges, MessageForm.of(execution, session.server.dimension)
-        )
-    elif isinstance(session.run.evaluation, NotPrivateEvaluation):
-        _log.warning(
-            "federated evaluation: metrics on users' own examples are computed without noise. They "
-            "are not private and no epsilon counts them: do not publish them."
-        )
-        evaluation = CohortEvaluation(session.evaluation_due, session.examples_of, session.task)
-    strategy = CorrelatedNoiseStrategy(
-        session.server,
-        session.cohort_schedule(),
-        session.task.dataset.user_ids,
-        execution=execution,
-        on_round=on_round,
-        admit=session.admit,
-        assignment=assignment,
-        evaluation=evaluation,
-        timetable=timetable or Timetable(),
-    )
-    try:
-        strategy.start(watch(grid), num_rounds=session.plan.allowed_rounds)
-    except BaseException:
-        with contextlib.suppress(ConfigError, LedgerError):  # what stopped the run is what should be seen
-            session.write_reports()
-        raise
-    session.write_reports()
+    strategy = CorrelatedNoiseStrategy(session, observer, assignment, timetable)
+    strategy.start(watch(grid))
 
 
 def worker_pool(session: Session) -> WorkerPool:
@@ -205,7 +167,7 @@ def worker_pool(session: Session) -> WorkerPool:
     return WorkerPool(dataset.user_ids, sizes, _log.warning, workers)
 
 
-def run_in_process(session: Session, observer: Observer = lambda _report, _row: None) -> None:
+def run_in_process(session: Session, observer: Observer = unseen) -> None:
     """Run a session with all client apps in this process: the fastest engine on one machine.
 
     Where only code of fedmf and torch trains, a round's commit is under way while the next trains

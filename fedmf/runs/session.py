@@ -27,7 +27,7 @@ from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.runs.budget import UserBudgets, check_names, read_budgets
 from fedmf.runs.directory import Planned, RunDirectory
-from fedmf.runs.evaluation import NotPrivateEvaluation, PrivateEvaluation
+from fedmf.runs.evaluation import NotPrivateEvaluation, PrivateEvaluation, private_columns
 from fedmf.runs.given import check_constants, data_digest, require_single_examples
 from fedmf.runs.named_tasks import NamedTask
 from fedmf.runs.outputs import (
@@ -96,14 +96,29 @@ class Session:
         """
         return self.run.task_source.build() if self._task is None else self._task
 
+    @property
+    def has_task(self) -> bool:
+        """Whether it is known here, so that released models can be tried here."""
+        return self._task is not None
+
+    @property
+    def columns(self) -> list[str]:
+        """Of the metrics table, in their order."""
+        if self._task is not None:
+            return metric_columns(self._task, self.run.evaluation, self.run.parts)
+        ranges = () if self.evaluator is None else self.evaluator.plan.ranges
+        of_clients = [column for name, _, _ in ranges for column in private_columns(name)]
+        return ["epsilon", *(column for part in self.run.parts for column in part.columns), *of_clients]
+
     def _keep_estimates(self) -> None:
         """Put released estimates into their rows of metrics; a process may have died in between."""
         if self.evaluator is None:
             return
         for e in range(self._estimates_kept, self.evaluator.released):
             t, estimate = self.evaluator.plan.after(e), self.evaluator.estimate(e)
-            if not estimate.keys() <= self.metrics[t].keys():
-                self._keep(t, {**self.metrics[t], **estimate})
+            known = self.metrics.get(t, {})  # apps of earlier versions kept no rows
+            if not estimate.keys() <= known.keys():
+                self._keep(t, {**known, **estimate})
         self._estimates_kept = self.evaluator.released
 
     def _keep(self, t: int, row: dict[str, Any]) -> None:
@@ -236,23 +251,32 @@ class Session:
         dataset = self.task.dataset
         return int(example_counts(dataset, dataset.indices(users)).sum())
 
-    def evaluate(self, federated: Mapping[str, float] | None = None) -> dict[str, Any] | None:
-        """Evaluate the released model if this round is due and not yet evaluated; returns its metrics.
+    def evaluate(self, by_clients: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        """Make the row of metrics of the released model, if this round is due and has none; returns the row.
+
+        It has what the central test part says, where the task is known here, ε so far, and what parts
+        released. A process that died before it was made is made up for by the next call.
 
         Args:
-            federated: what users' own examples say of the same model; it goes into the same row.
+            by_clients: what clients say of the same model; it goes into the same row.
         """
-        t, dataset = self.server.t, self.task.dataset
+        t = self.server.t
         if self.evaluation_due(t) and t not in self.metrics:
             with self.server.times.measure(t, "evaluation"):
-                epsilon, values = self._epsilon_after(t), self.task.evaluate(self.server.parameters)
-            row = {central(name, dataset): value for name, value in values.items()}
+                epsilon, values = self._epsilon_after(t), self._central_values()
             told = {"epsilon": epsilon if math.isfinite(epsilon) else None, **self.server.noted()}
-            self._keep(t, {**row, **told})
+            self._keep(t, {**values, **told})
         self._keep_estimates()
-        if federated and t in self.metrics and not federated.keys() <= self.metrics[t].keys():
-            self._keep(t, {**self.metrics[t], **federated})
+        if by_clients and t in self.metrics and not by_clients.keys() <= self.metrics[t].keys():
+            self._keep(t, {**self.metrics[t], **by_clients})
         return self.metrics.get(t)
+
+    def _central_values(self) -> dict[str, float]:
+        """What the central test part says of the released model, by column."""
+        if self._task is None:
+            return {}
+        values = self._task.evaluate(self.server.parameters)
+        return {central(name, self._task.dataset): value for name, value in values.items()}
 
     def _epsilon_after(self, t: int) -> float:
         """ε that the plan allows after t rounds, what was lost with a backup included."""
@@ -261,11 +285,6 @@ class Session:
             return plan.epsilon_after(t)
         own = plan.multiplier_after(t) if t else math.inf
         return gaussian_epsilon(plan.multiplier_with_losses(own, lost), plan.privacy.delta)
-
-    def note_parts(self) -> None:
-        """Keep what parts released last for the statement, also where nothing is evaluated."""
-        if noted := self.server.noted():
-            self._keep(self.server.t, noted)
 
     def note_failures(self, t: int, failures: Sequence[UserFailure]) -> None:
         """Keep for the operator which users failed in round t (0-based), in a secret file."""
@@ -289,9 +308,8 @@ class Session:
         """
         self._keep_estimates()
         self.server.times.write(self.directory.path)
-        columns = metric_columns(self.task, self.run.evaluation, self.run.parts)
         try:
-            write_metrics(self.directory.path, self.metrics, columns)
+            write_metrics(self.directory.path, self.metrics, self.columns)
             write_statement(self.directory.path, self.statement())
         except OSError as error:
             raise ConfigError(
@@ -300,10 +318,12 @@ class Session:
             ) from None
 
     def draw(self) -> None:
-        """Draw the learning curve into the run directory, if matplotlib is installed."""
+        """Draw the learning curve into the run directory, if matplotlib is installed and the task is here."""
+        if self._task is None:
+            return
         epsilon = self.run.privacy.requested_epsilon
         title = "no noise" if epsilon is None else f"{self.plan.mechanism.name}, ε = {at_least(epsilon)}"
-        draw_learning_curve(self.directory.path, self.metrics, title, self.task.metrics[:1])
+        draw_learning_curve(self.directory.path, self.metrics, title, self._task.metrics[:1])
 
 
 def new_directory(path: Path, run: Run, plan: Plan, roster: Sequence[str], **model: Any) -> RunDirectory:

@@ -30,7 +30,8 @@ from support.worlds import (
 
 from fedmf.cli.app import run as command
 from fedmf.data import Digits
-from fedmf.flower import strategy as strategy_module
+from fedmf.flower.rounds import Rounds
+from fedmf.runs import PrivateServer
 
 #: Behaviours after which nothing is left that a user could contribute, whatever the model is.
 SILENT = (
@@ -131,19 +132,18 @@ def test_a_barrier_that_takes_others_along_is_seen(
 def test_a_failed_user_who_is_not_counted_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that leaves a user out of the ledger whose worker said that it failed."""
     _benign(tmp_path)
-    true = strategy_module.CorrelatedNoiseStrategy.aggregate_train
-    release = strategy_module.PrivateServer.release
+    true, release = Rounds.release, PrivateServer.release
 
     def forgetful(self, server_round, replies):
         def without(server, total, users):
-            failed = {failure.user for failure in self._failures}
+            failed = {failure.user for failure in self._report.failures}
             total.users -= len(failed & set(users))
             return release(server, total, [user for user in users if user not in failed])
 
-        monkeypatch.setattr(strategy_module.PrivateServer, "release", without)
+        monkeypatch.setattr(PrivateServer, "release", without)
         return true(self, server_round, replies)
 
-    monkeypatch.setattr(strategy_module.CorrelatedNoiseStrategy, "aggregate_train", forgetful)
+    monkeypatch.setattr(Rounds, "release", forgetful)
     assert any(line.startswith("stdout: ") for line in _verdict(tmp_path, "raise").outside)
 
 

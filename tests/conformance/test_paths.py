@@ -49,7 +49,6 @@ REFUSED = {
     "clipping must be 'fixed' for an optimizer that needs a second moment": 1,
     "count (of canaries) must be 0 with an optimizer that needs a second moment": 1,
     "count (of canaries) must be 0 with check-in cohorts": 1,
-    "CorrelatedNoise has no argument for canaries": 1,
     "CorrelatedNoise has no argument for fedmf's evaluation without noise": 1,
 }
 TABLE = dict(planned())
@@ -190,8 +189,10 @@ def test_every_argument_of_the_wrapper_is_an_axis_or_no_path() -> None:
         "strategy", "epsilon", "delta", "clipping_norm", "num_users", "users_per_round", "num_rounds",
         "mechanism", "client_evaluation", "evaluation_metrics", "private_evaluation", "noise_seed", "run_dir",
         "adjacency", "cohorts", "amplified", "server_optimizer", "adaptive_clipping",
+        "canaries",
     }  # fmt: skip
     others = {"identity", "frozen", "max_epsilon", "user_budgets", "execution", "trusted_subclass"}
+    others |= {"observers", "stop"}  # who only looks on: tests/flower/wrapper/test_looked_on.py
     others |= {"beside"}  # every part, on every path: tests/runs/test_another_part.py
     assert inspect.signature(CorrelatedNoise).parameters.keys() == given | others
 

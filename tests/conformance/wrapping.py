@@ -34,8 +34,6 @@ def wrapped(run: Run, path: Path) -> CorrelatedNoise:
     """
     privacy, evaluation = run.privacy, run.evaluation
     assert isinstance(privacy, UserLevel)
-    if run.canaries.count:
-        raise ConfigError(NOT_OFFERED + "canaries.")
     if isinstance(evaluation, NotPrivateEvaluation):
         raise ConfigError(
             NOT_OFFERED + "fedmf's evaluation without noise, the inner strategy's own is asked."
@@ -51,7 +49,8 @@ def wrapped(run: Run, path: Path) -> CorrelatedNoise:
         adjacency=privacy.adjacency, noise_seed=privacy.noise_seed, amplified=privacy.amplified,
         num_users=run.task_source.users, users_per_round=run.cohorts.size, num_rounds=run.cohorts.rounds,
         cohorts=run.cohorts, mechanism=run.noise, run_dir=path, server_optimizer=run.optimizer,
-        adaptive_clipping=run.clipping if isinstance(run.clipping, QuantileClipping) else None, **asked,
+        adaptive_clipping=run.clipping if isinstance(run.clipping, QuantileClipping) else None,
+        canaries=run.canaries, **asked,
     )  # fmt: skip
 
 

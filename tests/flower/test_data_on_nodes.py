@@ -18,7 +18,7 @@ from fedmf.errors import ConfigError
 from fedmf.flower import node_client_app, run_on_grid
 from fedmf.flower.client_app import app
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.strategy import RoundReport
+from fedmf.flower.rounds import RoundReport
 from fedmf.models import FlatModel
 from fedmf.runs import Run, run_of
 from fedmf.training import Task, classification

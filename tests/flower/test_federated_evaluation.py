@@ -15,8 +15,9 @@ from support.small_runs import answering, client_for, run_small, schedule_of, sm
 
 import fedmf
 from fedmf.flower.local_run.grid import InProcessGrid
+from fedmf.flower.rounds import RoundReport
 from fedmf.flower.simulation import run_on_grid
-from fedmf.flower.strategy import CorrelatedNoiseStrategy, RoundReport
+from fedmf.flower.strategy import CorrelatedNoiseStrategy
 from fedmf.runs import Run, not_private
 from fedmf.runs.outputs import METRICS
 from fedmf.statements.words import NOT_PRIVATE
@@ -266,20 +267,12 @@ def test_statement_and_log_say_that_it_is_not_private(
 def test_flowers_own_loop_reports_it(tmp_path: Path) -> None:
     from flwr.serverapp.strategy import Strategy
 
-    from fedmf.flower.federated_evaluation import CohortEvaluation
     from fedmf.flower.population import Population
 
     run = run_with(rounds=5, evaluate_every=4)
     with fedmf.start(run, tmp_path / "run") as session:
-        users = session.task.dataset.user_ids
-        assignment = Population(users)
-        strategy = CorrelatedNoiseStrategy(
-            session.server,
-            schedule_of(run),
-            users,
-            assignment=assignment,
-            evaluation=CohortEvaluation(session.evaluation_due, session.examples_of, session.task),
-        )
+        assignment = Population(session.roster)
+        strategy = CorrelatedNoiseStrategy(session, assignment=assignment)
         grid = InProcessGrid(client_for(session))
         assignment.gather(grid, 5.0)
         result = Strategy.start(strategy, grid, strategy.initial_arrays(), num_rounds=run.cohorts.rounds)

@@ -17,8 +17,8 @@ from fedmf.cohorts import CheckInCohorts, CyclicCohorts
 from fedmf.errors import ConfigError
 from fedmf.flower.asking import Timetable
 from fedmf.flower.local_run.grid import InProcessGrid
+from fedmf.flower.rounds import RoundReport
 from fedmf.flower.simulation import run_on_grid
-from fedmf.flower.strategy import RoundReport
 from fedmf.runs import Execution, Run
 
 pytestmark = pytest.mark.usefixtures("own_time")

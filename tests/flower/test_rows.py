@@ -24,7 +24,7 @@ from support.small_runs import (
 from fedmf.flower.asking import Asked, MessageForm
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.messages import rows_reply
-from fedmf.flower.strategy import RoundReport
+from fedmf.flower.rounds import RoundReport
 from fedmf.runs import Execution
 from fedmf.training import FixedPointSum
 

@@ -21,8 +21,8 @@ from support.small_runs import (
 
 import fedmf
 from fedmf.flower.local_run.grid import InProcessGrid
+from fedmf.flower.rounds import RoundReport
 from fedmf.flower.simulation import run_on_grid
-from fedmf.flower.strategy import RoundReport
 from fedmf.records.ledger import Ledger
 
 pytestmark = pytest.mark.usefixtures("own_time")
@@ -274,7 +274,7 @@ def test_more_rounds_than_the_horizon_are_refused(tmp_path) -> None:
 
     run = small_run(TASK)
     with fedmf.start(run, tmp_path / "run") as session:
-        strategy = CorrelatedNoiseStrategy(session.server, schedule_of(run), TASK.dataset.user_ids)
+        strategy = CorrelatedNoiseStrategy(session)
         with pytest.raises(ValueError, match="at most the horizon n=12; got 13"):
             strategy.start(InProcessGrid(client_for(session)), num_rounds=13)
         run_on_grid(session, InProcessGrid(client_for(session)))
@@ -286,17 +286,13 @@ def test_the_standard_flower_loop_gives_the_same_model(tmp_path) -> None:
     """Strategy.start of Flower itself, driving our five methods, is a second implementation of the loop."""
     from flwr.serverapp.strategy import Strategy
 
-    from fedmf.flower.population import Population
     from fedmf.flower.strategy import CorrelatedNoiseStrategy
 
     run = small_run(TASK, messages="per-user")
     with fedmf.start(run, tmp_path / "flower") as session:
-        strategy = CorrelatedNoiseStrategy(
-            session.server, schedule_of(run), TASK.dataset.user_ids, run.execution
-        )
+        strategy = CorrelatedNoiseStrategy(session)
         grid = InProcessGrid(client_for(session))
-        strategy._assignment = Population(TASK.dataset.user_ids)
-        strategy._assignment.gather(grid, 5.0)
+        strategy.dialogue.served.gather(grid, 5.0)
         Strategy.start(strategy, grid, strategy.initial_arrays(), num_rounds=run.cohorts.rounds)
         model = session.server.parameters.numpy().copy()
     assert np.array_equal(model, run_small(tmp_path / "ours", run))

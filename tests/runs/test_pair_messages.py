@@ -17,8 +17,8 @@ from support.small_runs import client_for, linear_task, run_small, tampering
 import fedmf
 from fedmf.errors import ConfigError
 from fedmf.flower.local_run.grid import InProcessGrid
+from fedmf.flower.rounds import RoundReport
 from fedmf.flower.simulation import run_on_grid
-from fedmf.flower.strategy import RoundReport
 from fedmf.moments import BlockEnergies
 from fedmf.records import Ledger
 

@@ -10,8 +10,8 @@ import pytest
 from support.small_runs import client_for, run_small, small_run
 
 from fedmf.flower.local_run.grid import InProcessGrid
+from fedmf.flower.rounds import RoundReport
 from fedmf.flower.simulation import run_on_grid
-from fedmf.flower.strategy import RoundReport
 from fedmf.records.ledger import Ledger
 from fedmf.runs.session import Session
 

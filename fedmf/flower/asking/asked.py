@@ -6,7 +6,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal, Self
 
 import torch
@@ -18,7 +18,7 @@ from fedmf.errors import ConfigError
 from fedmf.flower.boundary import Quarantine
 from fedmf.flower.compat import arrived
 from fedmf.flower.messages import read_failures, read_rows_reply, read_slice_reply, request_content
-from fedmf.runs import Execution, PrivateServer
+from fedmf.runs import Execution
 from fedmf.training import FixedPointSum, UserFailure
 
 _DAY: Final = 86_400.0
@@ -75,68 +75,6 @@ class Timetable:
         begin = (clock() // self.seconds + 1) * self.seconds
         while 0 < (left := begin - clock()) <= self.seconds:
             sleep(left)
-
-
-@dataclass(frozen=True)
-class RoundReport:
-    """What the operator may know about a round. It tells who took part and failed: do not publish.
-
-    Args:
-        t: 0-based round, now released.
-        asked: users in the cohort.
-        present: users whose reply arrived, whatever it held.
-        failures: those of them whose contribution is the zero vector, and replies that nobody was asked for.
-        seconds: wall time of the round, without what callbacks take.
-        federated: what a federated evaluation found; empty without one.
-    """
-
-    t: int
-    asked: int
-    present: int
-    failures: tuple[UserFailure, ...]
-    seconds: float
-    federated: Mapping[str, float] = field(default_factory=dict)
-
-
-class Telling:
-    """The report of the newest round, until it may be told.
-
-    Args:
-        server: whose rounds they are.
-        on_round: called with each report.
-
-    Guarantees:
-        A report is told once, after the commit of its round, or never if that failed; one that was held when
-        the wait for the commit was interrupted is told by the next `tell`.
-    """
-
-    def __init__(self, server: PrivateServer, on_round: Callable[[RoundReport], None]) -> None:
-        self._server, self._on_round = server, on_round
-        self._untold: RoundReport | None = None
-        self._seconds = 0.0
-
-    def clock(self) -> float:
-        """Seconds that pass, but for those of the callback."""
-        return time.perf_counter() - self._seconds
-
-    def hold(self, report: RoundReport) -> None:
-        """Keep the report of a round until `tell`."""
-        self._untold = report
-
-    def tell(self) -> None:
-        """Wait until the last round is final and report it, if that was not done yet.
-
-        Raises:
-            Exception: as `PrivateServer.settle`, or of the callback.
-        """
-        self._server.settle()
-        report, self._untold = self._untold, None
-        if report is not None and report.t < self._server.t:
-            begun = time.perf_counter()
-            try:
-                self._on_round(report)
-            finally:
-                self._seconds += time.perf_counter() - begun
 
 
 #: Most bytes of the rows of a message with more than one user.
@@ -215,6 +153,11 @@ class Exchange(ABC):
     def part_of(self, reply: Message) -> Part | None:
         """Whom the message asked that is answered; None for a second answer, or one to nothing."""
         return self._unanswered.pop(reply.metadata.reply_to_message_id, None)
+
+    def bytes_of(self, message_id: str) -> int:
+        """What the arrays of the reply to a message may take beyond what every reply may."""
+        del message_id
+        return 0
 
     @abstractmethod
     def add(self, reply: Message, users: tuple[str, ...], total: FixedPointSum) -> dict[str, str]:
@@ -298,7 +241,7 @@ class Asked(Exchange):
         super().__init__(messages, parts)
 
     def bytes_of(self, message_id: str) -> int:
-        """Twice what the arrays of a reply may take; slices hold up to four int64 a parameter."""
+        """See `Exchange.bytes_of`: twice what they take; slices hold up to four int64 a parameter."""
         _, users = self._unanswered.get(message_id, (0, ()))
         return 64 * self._dimension if self._form.is_slice else 8 * self._dimension * len(users)
 

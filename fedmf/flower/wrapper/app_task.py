@@ -139,5 +139,6 @@ def session_of(path: Path, run: Run, task: FlowerAppTask, initial: Tensor, lasti
     with contextlib.ExitStack() as held:
         held.enter_context(directory)
         session = Session(run, directory, optimizer, initial, task.roster)
+        session.evaluate()  # a process may have died between a round and its row
         held.pop_all()
     return session

@@ -3,66 +3,37 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedmf.errors import ConfigError
-from fedmf.flower.boundary import Wait, pull_until
+from fedmf.flower.dialogue import (
+    ByNode,
+    ClientEvaluation,
+    Dialogue,
+    Judged,
+    NoEvaluation,
+    PrivateJudgement,
+)
 from fedmf.flower.wrapper.cohort_grid import CohortGrid, evaluation_messages_of
 from fedmf.flower.wrapper.identity import UserIdentity
-from fedmf.runs import CentralEvaluation, Evaluation, NotPrivateEvaluation, PrivateEvaluation, Ranges
+from fedmf.runs import (
+    CentralEvaluation,
+    Evaluation,
+    NotPrivateEvaluation,
+    PrivateEvaluation,
+    Ranges,
+    Session,
+)
 
 ClientEvaluationKind = Literal["off", "not-private", "private"]
 
 _log = logging.getLogger("fedmf")
-
-
-class ClientEvaluation(ABC):
-    """A way in which clients evaluate released models."""
-
-    @abstractmethod
-    def configure(self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
-        """Whom to ask about the model of round ``number``, and what."""
-
-    @abstractmethod
-    def aggregate(self, number: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """What is shown of the answers."""
-
-    def is_left(self, rounds: int) -> bool:
-        """Whether the model after so many rounds should have been evaluated and was not."""
-        del rounds
-        return False
-
-    def released(self) -> dict[int, MetricRecord]:
-        """What is on record of the run, by the round after which it was released."""
-        return {}
-
-    def evaluate(
-        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, wait: Wait
-    ) -> MetricRecord | None:
-        """Ask, wait, and say what is shown."""
-        messages = self.configure(number, arrays, config, grid)
-        if not messages:
-            return None
-        return self.aggregate(number, pull_until(grid, grid.push_messages(messages), wait))
-
-
-class NoEvaluation(ClientEvaluation):
-    """Nobody is asked."""
-
-    def configure(self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
-        """Nothing."""
-        return []
-
-    def aggregate(self, number: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing."""
-        return None
 
 
 class InnerEvaluation(ClientEvaluation):
@@ -71,26 +42,39 @@ class InnerEvaluation(ClientEvaluation):
     Args:
         inner: the strategy.
         identity: which nodes serve users; others are not asked.
+        dialogue: with the clients.
     """
 
-    def __init__(self, inner: FedAvg, identity: UserIdentity) -> None:
-        self._inner, self._identity = inner, identity
+    def __init__(self, inner: FedAvg, identity: UserIdentity, dialogue: Dialogue) -> None:
+        self._inner, self._identity, self._dialogue = inner, identity, dialogue
+        self._has_asked = False
 
-    def configure(self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
+    def due(self, number: int) -> bool:
+        """After every round."""
+        return True
+
+    def users(self, number: int, participants: Mapping[int, str]) -> Mapping[int, str]:
+        """Nobody by name: the inner strategy chooses among nodes."""
+        return {}
+
+    def ask(self, number: int, by_node: ByNode, config: ConfigRecord, grid: Grid) -> list[Message]:
         """The inner strategy's messages to nodes that serve users."""
         nodes = CohortGrid(grid, self._identity.nodes())
-        return evaluation_messages_of(self._inner, number, arrays, config, nodes)
+        messages = evaluation_messages_of(self._inner, number, self._dialogue.arrays, config, nodes)
+        self._has_asked = bool(messages)
+        return messages
 
-    def aggregate(self, number: int, replies: Iterable[Message]) -> MetricRecord | None:
+    def collect(self, number: int, replies: Iterable[Message]) -> Judged:
         """The inner strategy's; replies that it cannot take never end the run. Not private, by name."""
+        if not self._has_asked:
+            return Judged()
         try:
             metrics = self._inner.aggregate_evaluate(number, list(replies))
         except Exception as error:
             _log.warning("round %d: client evaluation failed: %s", number, type(error).__name__)
-            return None
-        if metrics is None:
-            return None
-        return MetricRecord({f"{name}_not_private": value for name, value in metrics.items()})
+            return Judged()
+        named = {f"{name}_not_private": value for name, value in (metrics or {}).items()}
+        return Judged(named, named)
 
 
 @dataclass(frozen=True)
@@ -141,3 +125,11 @@ class AskedEvaluation:
         """What a run records."""
         known = {"off": CentralEvaluation(), "not-private": NotPrivateEvaluation(), "private": self.private}
         return known[self.kind]
+
+    def of(
+        self, session: Session, dialogue: Dialogue, inner: FedAvg, identity: UserIdentity
+    ) -> ClientEvaluation:
+        """What judges the models of an open run."""
+        if session.evaluator is not None:
+            return PrivateJudgement(session, session.evaluator, dialogue)
+        return InnerEvaluation(inner, identity, dialogue) if self.kind == "not-private" else NoEvaluation()

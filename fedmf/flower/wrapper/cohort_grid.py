@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
 from fedmf.flower.asking import Exchange
-from fedmf.flower.boundary import Quarantine
+from fedmf.flower.boundary import ServedUsers, shown
+from fedmf.flower.dialogue import ByNode, Dialogue
 from fedmf.flower.traffic import ForwardedGrid
-from fedmf.flower.wrapper.identity import UserIdentity
 from fedmf.flower.wrapper.layout import ArrayLayout
-from fedmf.runs import Session
-from fedmf.training import FixedPointSum
+from fedmf.runs import PrivateEvaluator, Session
+from fedmf.training import FixedPointSum, centred
 
 
 class CohortGrid(ForwardedGrid):
@@ -115,56 +115,96 @@ def messages_of(
     return messages
 
 
-@dataclass(frozen=True, eq=False)
-class AppClients:
-    """The clients of an app: who serves whom, and what an inner strategy sends them.
+class AppClients(Dialogue):
+    """Dialogue with the clients of an app, by the messages of an inner strategy: one a user, a row of each.
 
-    Attributes:
-        opened: the run.
+    Args:
+        session: of the run.
         layout: of its model.
         inner: makes the messages.
         identity: which node serves whom.
-        quarantine: which nodes are asked no more.
-        retries: how often silence of everybody is asked again.
     """
 
-    opened: Session
-    layout: ArrayLayout
-    inner: FedAvg
-    identity: UserIdentity
-    quarantine: Quarantine
-    retries: int
+    def __init__(self, session: Session, layout: ArrayLayout, inner: FedAvg, identity: ServedUsers) -> None:
+        super().__init__(identity, session.run.execution.refusals, layout.most_bytes)
+        self._session, self._layout, self._inner = session, layout, inner
 
     @property
-    def model(self) -> ArrayRecord:
-        """The released one, whole."""
-        return self.layout.record(self.opened.server.parameters)
+    def arrays(self) -> ArrayRecord:
+        """See `Dialogue.arrays`: all arrays, those that stay too."""
+        return self._layout.record(self._session.server.parameters)
 
-    def asked(
-        self,
-        kind: Literal["train", "evaluate"],
-        number: int,
-        users: Mapping[int, str],
-        config: ConfigRecord,
-        grid: Grid,
-        row: Callable[[Message], Tensor],
-    ) -> tuple[UserMessages, bool]:
-        """The messages to users, given as ids by index, and whether it helps to wait for their replies.
-
-        It does not where nobody is asked, or somebody's node is left out as useless: another useless reply of
-        it would have ended the wait.
+    def training(self, number: int, by_node: ByNode, config: ConfigRecord, grid: Grid) -> UserMessages:
+        """See `Dialogue.training`: a row is what was received minus what was sent.
 
         Raises:
             RuntimeError: the inner strategy asks other nodes, or one twice.
         """
-        found = zip(
-            self.identity.nodes_of(np.array(list(users), dtype=np.int64)), users.values(), strict=True
-        )
-        served = {node: user for node, user in found if node is not None}
-        nodes = {node: user for node, user in served.items() if (node, user) not in self.quarantine}
-        cohort = CohortGrid(grid, sorted(nodes))
-        messages = messages_of(self.inner, kind, number, self.model, config, cohort)
-        return UserMessages(messages, nodes, row), bool(users) and len(nodes) == len(served)
+        arrays, layout = self.arrays, self._layout
+        base = layout.flat(arrays)
+        nodes, cohort = _cohort(by_node, grid)
+        messages = messages_of(self._inner, "train", number, arrays, config, cohort)
+        return UserMessages(messages, nodes, lambda reply: layout.read(_arrays_of(reply)) - base)
+
+    def judging(self, number: int, by_node: ByNode, config: ConfigRecord, grid: Grid) -> UserMessages:
+        """See `Dialogue.judging`: the declared metrics count and nothing else, each clamped to its range.
+
+        Every user counts once, whatever number of examples it reports. A reply that is wrong in any way is a
+        row of zeros, the middle of every range. See docs/evaluation.md.
+
+        Raises:
+            RuntimeError: the inner strategy asks other nodes, or one twice.
+        """
+        assert self._session.evaluator is not None
+        ranges = self._session.evaluator.plan.ranges
+        nodes, cohort = _cohort(by_node, grid)
+        messages = messages_of(self._inner, "evaluate", number, self.arrays, config, cohort)
+        return UserMessages(messages, nodes, lambda reply: _judgement(reply, ranges))
+
+    def named(self, evaluator: PrivateEvaluator, e: int) -> dict[str, float]:
+        """See `Dialogue.named`: by the metrics' own names, each with its error bar."""
+        return {
+            key: number
+            for name, (value, std) in evaluator.shown(e).items()
+            for key, number in ((name, value), (f"{name}_std", std))
+        }
+
+
+def _cohort(by_node: ByNode, grid: Grid) -> tuple[dict[int, str], CohortGrid]:
+    """The one user of each node, and the grid on which nobody else is."""
+    nodes = {node: user for node, (user,) in by_node.items()}
+    return nodes, CohortGrid(grid, sorted(nodes))
+
+
+def _arrays_of(reply: Message) -> ArrayRecord:
+    if reply.has_error():
+        raise ValueError(f"client error {reply.error.code}")
+    records = list(reply.content.array_records.values())
+    if len(records) != 1:
+        raise ValueError(f"reply must hold one array record; got {len(records)}")
+    return records[0]
+
+
+def _judgement(reply: Message, ranges: Sequence[tuple[str, float, float]]) -> Tensor:
+    """The user's row in [−1, 1]^q, float64.
+
+    Raises:
+        ValueError, OverflowError: a reply that does not hold every metric as a finite number.
+    """
+    if reply.has_error():
+        raise ValueError(f"client error {reply.error.code}")
+    records = list(reply.content.metric_records.values())
+    if len(records) != 1:
+        raise ValueError(f"reply must hold one metric record; got {len(records)}")
+    entries = [centred(_number(records[0], name), low, high) for name, low, high in ranges]
+    return torch.tensor(entries, dtype=torch.float64)
+
+
+def _number(record: MetricRecord, name: str) -> float:
+    value = record.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"metric {shown(name)} must be a finite number; got {shown(value)}")
+    return float(value)
 
 
 def evaluation_messages_of(

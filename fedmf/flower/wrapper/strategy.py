@@ -2,42 +2,50 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Result, Strategy
+from flwr.serverapp.strategy import FedAvg, Result
 
 from fedmf.accounting import UserLevel
 from fedmf.cohorts import CheckInCohorts, Cohorts, CyclicCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
-from fedmf.flower.boundary import Quarantine, Wait
+from fedmf.flower.rounds import Observer, Rounds, RoundStrategy
 from fedmf.flower.wrapper.app_task import FlowerAppTask, session_of
-from fedmf.flower.wrapper.client_evaluation import AskedEvaluation, ClientEvaluation, ClientEvaluationKind
+from fedmf.flower.wrapper.client_evaluation import AskedEvaluation, ClientEvaluationKind
 from fedmf.flower.wrapper.cohort_grid import AppClients
-from fedmf.flower.wrapper.cohort_training import CohortTraining
 from fedmf.flower.wrapper.execution import DEFAULT, performed
 from fedmf.flower.wrapper.identity import NodesAreUsers, UserIdentity
 from fedmf.flower.wrapper.inner_rule import InnerRule, check_inner, check_no_rule
 from fedmf.flower.wrapper.layout import ArrayLayout
-from fedmf.flower.wrapper.private_client_evaluation import evaluation_of
 from fedmf.optim import ChosenOptimizer, ServerOptimizer
 from fedmf.participation import Adjacency
-from fedmf.parts import FixedClipping, Part, QuantileClipping
-from fedmf.runs import Execution, NoiseMechanism, PrivateEvaluation, Run, Session, write_statement
+from fedmf.parts import Canaries, FixedClipping, Part, QuantileClipping
+from fedmf.runs import (
+    Execution,
+    LastingObserver,
+    NoiseMechanism,
+    PrivateEvaluation,
+    Run,
+    Session,
+    StopRule,
+    carried_out,
+)
+from fedmf.runs import Observer as RunObserver
 from fedmf.statements import PrivacyStatement
 
 _log = logging.getLogger("fedmf")
 _PRIVATE_EVALUATION: Final = PrivateEvaluation()
+_NO_CANARIES: Final = Canaries()
 
 
-class CorrelatedNoise(Strategy):
+class CorrelatedNoise(RoundStrategy):
     """User-level differential privacy for a Flower app, around the strategy it has.
 
     Each round a cohort of users is asked by the messages that the inner strategy makes. Their updates, reply
@@ -82,6 +90,10 @@ class CorrelatedNoise(Strategy):
         execution: with messages "per-user": ``min_replies`` and ``grace`` (how long replies are waited for
             after the first have come), ``silent_retries``, ``refusals`` (when useless nodes are not asked any
             more) and ``handshake_timeout``. Its other fields mean nothing for another's app: refused.
+        canaries: simulated users in the sums, so that the run audits itself.
+        observers: shown where the run stands (`fedmf.Standing`) when ``start`` opens it and after each round:
+            `TensorBoard`, `Checkpoints`, any function.
+        stop: when to end before ``num_rounds``, by public metrics: `NoProgress`, `TargetReached`.
         trusted_subclass: the strategy's class replaces parts of an admitted one, but only to look at results.
 
     Raises:
@@ -116,6 +128,9 @@ class CorrelatedNoise(Strategy):
         trusted_subclass: bool = False,
         adaptive_clipping: QuantileClipping | None = None,
         beside: Sequence[Part] = (),
+        canaries: Canaries = _NO_CANARIES,
+        observers: Sequence[RunObserver | LastingObserver] = (),
+        stop: StopRule | None = None,
     ) -> None:
         check_inner(strategy, trusted_subclass)
         if server_optimizer is not None:
@@ -150,11 +165,10 @@ class CorrelatedNoise(Strategy):
                 "those of fedmf's own server app."
             )
         self._mechanism, self._clipping = mechanism, adaptive_clipping or FixedClipping()
-        self._beside = tuple(beside)
+        self._beside, self._canaries = tuple(beside), canaries
         self._path = Path(run_dir).expanduser().resolve() if run_dir else _new_place()
+        self._observers, self._stop = tuple(observers), stop
         self._opened: Session | None = None
-        self._training: CohortTraining | None = None
-        self._evaluation: ClientEvaluation | None = None
 
     @property
     def run_dir(self) -> Path:
@@ -206,46 +220,20 @@ class CorrelatedNoise(Strategy):
                 execution=self._execution,
                 clipping=self._clipping,
                 beside=self._beside,
+                canaries=self._canaries,
             )
             initial = layout.flat(initial_arrays).float()
             opened = session_of(self._path, run, task, initial, self.identity.lasting)
-            quarantine, retries = Quarantine(self._execution.refusals), self._execution.silent_retries
-            clients = AppClients(opened, layout, self.inner, self.identity, quarantine, retries)
-            self._opened, self._training = opened, CohortTraining(clients)
-            self._evaluation = evaluation_of(self._asked, clients)
+            clients = AppClients(opened, layout, self.inner, self.identity)
+            evaluation = self._asked.of(opened, clients, self.inner, self.identity)
+            self._opened, self.rounds = opened, Rounds(opened, clients, evaluation)
         return self._opened
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """The inner strategy's messages to the nodes of the round's cohort.
-
-        Raises:
-            RuntimeError: the inner strategy asks other nodes, or one twice.
-        """
-        self.begin(arrays)
-        assert self._training is not None
-        return self._training.configure(server_round, config, grid)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Clip, sum, noise, step, commit. Whose reply arrived is present, whatever it holds."""
-        assert self._training is not None
-        return self._training.release(server_round, replies), None
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Messages to those who are asked about the model, if any are."""
-        self.begin(arrays)
-        assert self._evaluation is not None
-        return self._evaluation.configure(server_round, arrays, config, grid)
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """What is shown of clients' evaluation."""
-        assert self._evaluation is not None
-        return self._evaluation.aggregate(server_round, replies)
+    def begun(self, arrays: ArrayRecord | None) -> Rounds:
+        """See `RoundStrategy.begun`."""
+        if self.rounds is None and arrays is not None:
+            self.begin(arrays)
+        return super().begun(arrays)
 
     def start(
         self,
@@ -260,52 +248,22 @@ class CorrelatedNoise(Strategy):
         """Run up to ``num_rounds``, from the round after the last that was committed.
 
         Raises:
-            ConfigError: more rounds than were planned; nobody is asked.
+            ConfigError: more rounds than were planned; nobody is asked. The disk failed.
             RuntimeError: no node answers, or no reply to a round arrived however often it was asked for.
             LedgerError: a release failed, now or before. Close this strategy and make another one.
+            ObserverError: an observer raised; the same call goes on with the run.
         """
-        opened, training, evaluation = self.begin(initial_arrays), self._training, self._evaluation
-        assert training is not None
-        assert evaluation is not None
-        server = opened.server
-        server.require_right()
-        last = server.horizon if num_rounds is None else num_rounds
-        if last > server.horizon:
-            raise ConfigError(
-                f"num_rounds must be at most the {server.horizon} that the noise is calibrated for; "
-                f"got {last}."
-            )
-        last = min(last, opened.plan.allowed_rounds)
+        result, rounds = Result(), self.begun(initial_arrays)
         self.summary()
-        train = ConfigRecord() if train_config is None else train_config
-        evaluate = ConfigRecord() if evaluate_config is None else evaluate_config
-        execution, result = self._execution, Result()
-        wait = Wait(timeout, execution.min_replies, execution.grace, training.clients.layout.most_bytes)
-        result.arrays = training.clients.model
-        if evaluate_fn is not None and server.t == 0:
-            _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, result.arrays))
-        result.evaluate_metrics_clientapp.update(evaluation.released())
-        left = evaluation.is_left(server.t)
-        if left or server.t < last:
-            self.identity.gather(grid, timeout, execution.handshake_timeout)
-        try:
-            if left:
-                metrics = evaluation.evaluate(server.t, result.arrays, evaluate, grid, wait)
-                _keep(result.evaluate_metrics_clientapp, server.t, metrics)
-            while server.t < last:
-                number = server.t + 1
-                arrays = training.release(number, training.replies(number, train, grid, wait))
-                result.arrays = arrays
-                metrics = evaluation.evaluate(number, arrays, evaluate, grid, wait)
-                _keep(result.evaluate_metrics_clientapp, number, metrics)
-                if evaluate_fn is not None:
-                    _keep(result.evaluate_metrics_serverapp, number, evaluate_fn(number, arrays))
-                _log.info("round %d of %d: released", number, last)
-        except BaseException:
-            with contextlib.suppress(Exception):  # what stopped the run is what should be seen
-                write_statement(opened.directory.path, opened.statement())
-            raise
-        write_statement(opened.directory.path, opened.statement())
+
+        def engine(session: Session, observer: Observer) -> None:
+            rounds.observer = observer
+            rounds.carry_out(grid, result, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+
+        carried = carried_out(rounds.session, engine, self._observers, self._stop)
+        if carried.stopped:
+            _log.info("%s", carried.stopped)
+        result.arrays = rounds.dialogue.arrays
         return result
 
 
@@ -313,11 +271,6 @@ def _new_place() -> Path:
     """A directory that no run has."""
     name = f"flower-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}"
     return Path.home() / ".fedmf" / "runs" / name
-
-
-def _keep(history: dict[int, MetricRecord], number: int, metrics: MetricRecord | None) -> None:
-    if metrics is not None:
-        history[number] = metrics
 
 
 def _checked(make: Callable[[], Any]) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,6 @@ import torch
 from torch import Tensor
 
 from fedmf.errors import ConfigError
-from fedmf.models import FlatModel
 from fedmf.records import read_tensors, write_tensors
 from fedmf.values import check_whole
 
@@ -37,7 +37,7 @@ class Standing:
             ``_not_private`` come from users' own examples without noise, and no ε counts them.
         path: the run directory.
         released: the model, flat.
-        layout: of the flat model.
+        arrays: name and shape of each trained tensor, in the order of the flat model.
 
     Guarantees:
         Round t is committed before a `Standing` of it exists. Nothing in it is who took part or failed.
@@ -49,7 +49,7 @@ class Standing:
     metrics: Mapping[int, Mapping[str, Any]]
     path: Path
     released: Tensor
-    layout: FlatModel
+    arrays: Sequence[tuple[str, tuple[int, ...]]]
 
     @property
     def row(self) -> Mapping[str, Any] | None:
@@ -67,9 +67,11 @@ class Standing:
         return self.released.detach().clone()
 
     def model(self) -> dict[str, Tensor]:
-        """A copy of it by the names of the module's trained parameters, as `load_model` gives it."""
-        parts = self.layout.unflatten(self.released.detach().to("cpu", torch.float32))
-        return {name: parts[name].clone() for name, _ in self.layout.arrays}
+        """A copy of it by the names of the trained parameters, float32, as `load_model` gives them."""
+        flat = self.released.detach().to("cpu", torch.float32)
+        parts = flat.split([math.prod(shape) for _, shape in self.arrays])
+        named = zip(self.arrays, parts, strict=True)
+        return {name: part.reshape(shape).clone() for (name, shape), part in named}
 
 
 #: Called with every `Standing`.

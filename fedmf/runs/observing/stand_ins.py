@@ -146,14 +146,16 @@ class LocalCheck:
         session: just opened.
 
     Attributes:
-        outcome: of the last look; None where there is no public test part.
+        outcome: of the last look; None where there is no public test part, or only clients know the task.
     """
 
     def __init__(self, session: Session) -> None:
         run = session.run
         self.outcome: LocalOutcome | None = None
         self._session, self._said = session, False
-        self._stand_ins = StandIns.of(session.task, run.local, run.privacy.clip_norm)
+        self._stand_ins = (
+            StandIns.of(session.task, run.local, run.privacy.clip_norm) if session.has_task else None
+        )
         self._every = max(10, -(-session.server.horizon // 10))
 
     def look(self) -> str | None:

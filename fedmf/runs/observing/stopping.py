@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from fedmf.errors import ConfigError
 from fedmf.runs.observing.observer import is_public
-from fedmf.runs.outputs import metric_columns
 from fedmf.values import check_whole
 
 if TYPE_CHECKING:
@@ -18,6 +17,9 @@ if TYPE_CHECKING:
 
 class StopRule(Protocol):
     """Decides on the values of one column of the metrics table, and on nothing else.
+
+    A rule with an attribute ``higher_is_better`` that is not None says itself which values are better: it
+    must where only clients know the task, as those of a Flower app.
 
     Attributes:
         metric: the column.
@@ -40,6 +42,7 @@ class TargetReached:
     Args:
         metric: a column of the metrics table, such as "accuracy" or "loss_private".
         target: the value that is good enough.
+        higher_is_better: whether a larger value is a better model; None: as the run's task says.
 
     Raises:
         ValueError: a target that is not finite.
@@ -50,6 +53,7 @@ class TargetReached:
 
     metric: str
     target: float
+    higher_is_better: bool | None = None
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.target):
@@ -70,6 +74,7 @@ class NoProgress:
         metric: a column of the metrics table, such as "loss" or "accuracy_private".
         evaluations: how many, at least 1.
         gain: by how much a value must be better than the best before it, at least 0.
+        higher_is_better: whether a larger value is a better model; None: as the run's task says.
 
     Raises:
         ValueError: a value out of its range.
@@ -82,6 +87,7 @@ class NoProgress:
     metric: str = "loss"
     evaluations: int = 10
     gain: float = 0.0
+    higher_is_better: bool | None = None
 
     def __post_init__(self) -> None:
         check_whole("evaluations (without progress)", self.evaluations)
@@ -113,9 +119,14 @@ def check_rule(rule: StopRule, session: Session) -> None:
         ConfigError: the rule may not be used with this run.
     """
     run = session.run
-    columns = [name for name in metric_columns(session.task, run.evaluation, run.parts) if name != "epsilon"]
-    allowed = [name for name in columns if is_public(name) or not session.run.is_private]
+    columns = [name for name in session.columns if name != "epsilon"]
+    allowed = [name for name in columns if is_public(name) or not run.is_private]
     if rule.metric in allowed:
+        if higher_is_better(rule, session) is None:
+            raise ConfigError(
+                f"higher_is_better (of the early stop on {rule.metric}) must be True or False where only "
+                "clients know what a metric is; got None."
+            )
         return
     choices = ", ".join(allowed) or "none, for the run has no public metric"
     if {rule.metric, f"{rule.metric}_not_private"} & {*columns}:
@@ -130,6 +141,14 @@ def reason_to_stop(rule: StopRule, session: Session) -> str | None:
     """Why a run should end where it stands: a function of the recorded column alone, whoever computes it."""
     rows = [row for _, row in sorted(session.metrics.items())]
     values = [float(row[rule.metric]) for row in rows if row.get(rule.metric) is not None]
+    return rule.reason(values, bool(higher_is_better(rule, session)))
+
+
+def higher_is_better(rule: StopRule, session: Session) -> bool | None:
+    """Whether a larger value is a better model: as the rule says, else the task; None: neither does."""
+    said = getattr(rule, "higher_is_better", None)
+    if said is not None or not session.has_task:
+        return said
     base = rule.metric.removesuffix("_not_private").removesuffix("_private").removeprefix("federated_")
     higher = {metric.name: metric.higher_is_better for metric in session.task.metrics}
-    return rule.reason(values, higher.get(rule.metric, higher.get(base, False)))
+    return higher.get(rule.metric, higher.get(base, False))

@@ -100,7 +100,7 @@ def _standing(session: Session, opening: bool) -> Standing:
         MappingProxyType(session.metrics),
         session.directory.path,
         server.parameters,
-        session.task.model,
+        session.directory.header.arrays,
     )
 
 

@@ -26,7 +26,7 @@ import fedmf
 import fedmf.flower.asking.asked as asked
 import fedmf.flower.client_app as client_app
 import fedmf.flower.local_run.grid as grid
-import fedmf.flower.strategy as strategy
+import fedmf.flower.rounds as rounds
 import fedmf.noise.rows.noise_stream as noise_stream
 import fedmf.optim.server_pass as server_pass
 import fedmf.records.frames as frames
@@ -43,7 +43,7 @@ PARTS: list[tuple[str, Any, str]] = [
     ("training: compiled steps, clip, integers", low_rank, "train_and_sum"),
     ("training: the model laid out", low_rank.LowRankProgram, "received"),
     ("training: examples, groups, the rest", local.LocalTrainer, "add_updates"),
-    ("messages: cohort and requests", strategy.CorrelatedNoiseStrategy, "configure_train"),
+    ("messages: cohort and requests", rounds.Rounds, "ask"),
     ("messages: copies", grid, "copied_message"),
     ("messages: request read", client_app, "read_request"),
     ("messages: reply made", client_app, "slice_reply"),
@@ -58,7 +58,7 @@ PARTS: list[tuple[str, Any, str]] = [
     ("commit, aside: write", frames, "_write_all"),
     ("commit, aside: flush", frames, "_flush"),
     ("commit, aside: the rest", directory.RunDirectory, "commit"),
-    ("all else of a round", strategy.CorrelatedNoiseStrategy, "_run_round"),
+    ("all else of a round", rounds.Rounds, "_round"),
 ]
 
 

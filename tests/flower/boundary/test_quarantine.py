@@ -9,7 +9,7 @@ from flwr.app import Message
 from support.small_runs import client_for, linear_task, run_small, schedule_of, small_run, tampering
 
 from fedmf.flower.boundary import Quarantine
-from fedmf.flower.strategy import RoundReport
+from fedmf.flower.rounds import RoundReport
 
 pytestmark = pytest.mark.usefixtures("own_time")
 

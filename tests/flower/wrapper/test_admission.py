@@ -105,7 +105,7 @@ def test_impossible_models_are_refused_and_leave_nothing(
 
 def test_more_rounds_than_planned_are_refused_before_anybody_is_asked(tmp_path: Path) -> None:
     strategy = private(FedAdam(), run_dir=tmp_path / "run")
-    with pytest.raises(ConfigError, match="num_rounds must be at most the 4"):
+    with pytest.raises(ConfigError, match="num_rounds must be at most the horizon n=4; got 5"):
         strategy.start(grid=InProcessGrid(ClientApp(), nodes=4), initial_arrays=MODEL, num_rounds=5)
 
 

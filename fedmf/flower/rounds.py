@@ -1,0 +1,388 @@
+"""The rounds of a run: one loop, whoever the clients are and whoever drives it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fedmf.errors import ConfigError
+from fedmf.flower.asking import Exchange, Persistence, Timetable
+from fedmf.flower.boundary import Wait
+from fedmf.flower.dialogue import ClientEvaluation, Dialogue, NoEvaluation
+from fedmf.flower.local_run import InProcessGrid
+from fedmf.runs import Session
+from fedmf.training import UserFailure
+
+_AT_ONCE: Final = Timetable()
+#: A round that takes longer, in seconds, is told of before the next begins: its commit is little of it.
+_SHORT: Final = 0.5
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What the operator may know about a round. It tells who took part and failed: do not publish.
+
+    Args:
+        t: 0-based round, now released.
+        asked: users in the cohort.
+        present: users whose reply arrived, whatever it held.
+        failures: those of them whose contribution is the zero vector, and replies that nobody was asked for.
+        seconds: wall time of the round, without what callbacks take.
+        federated: what clients said of the model; empty if they were not asked.
+    """
+
+    t: int
+    asked: int
+    present: int
+    failures: tuple[UserFailure, ...]
+    seconds: float
+    federated: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: Called after each round with its report and, if the round was evaluated, its metrics.
+Observer = Callable[[RoundReport, Mapping[str, Any] | None], None]
+
+
+def unseen(_report: RoundReport, _row: Mapping[str, Any] | None) -> None:
+    """Nobody looks on."""
+
+
+class Rounds:
+    """A session's rounds, each in one order: asked, released, kept, judged, told.
+
+    1. *Asked*: the cohort, again while everybody is silent. Nothing was released.
+    2. *Released*: the sum of the replies, with noise. The report is held before that, so that nothing of it
+       is lost where the release is interrupted.
+    3. *Kept*, once the round is final: who failed, for the operator, and the round's row of metrics.
+    4. *Judged*: clients say what the released model is worth, where they are asked; with noise that is a
+       release of its own. Who failed and the figures are kept at once.
+    5. *Told*: the observer is called.
+
+    With fedmf's own clients in this process and nobody to be asked or shown anything in between, a commit is
+    under way while the next round is trained (decision 16): 3 and 5 then come before the next release.
+
+    Args:
+        session: whose rounds they are.
+        dialogue: with its clients.
+        evaluation: how clients judge released models.
+        observer: see `Observer`.
+        timetable: when rounds may begin.
+
+    Guarantees:
+        A report is told once, after the commit of its round, or never if that failed. Whatever stops the
+        loop, what is committed by then is kept, told, and in the reports of the run directory.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        dialogue: Dialogue,
+        evaluation: ClientEvaluation,
+        observer: Observer = unseen,
+        timetable: Timetable = _AT_ONCE,
+    ) -> None:
+        self.session, self.dialogue = session, dialogue
+        self.observer = observer
+        self._evaluation, self._timetable = evaluation, timetable
+        self._schedule, self._server = session.cohort_schedule(), session.server
+        self._cohort: dict[int, str] = {}
+        self._present: Sequence[str] = ()
+        self._exchange: Exchange | None = None
+        self._may_repeat = True
+        self._report: RoundReport | None = None
+        self._is_kept = False
+        self._runs_ahead, self._begun, self._elsewhere = False, 0.0, 0.0
+
+    def ask(self, number: int, config: ConfigRecord, grid: Grid) -> list[Message]:
+        """1. The messages of round ``number`` to its cohort."""
+        t = number - 1
+        planned = {self.session.roster[user]: user for user in map(int, self._schedule.cohort(t))}
+        self._cohort = {planned[user]: user for user in self.session.admit(t, list(planned))}
+        by_node = self._by_node(self._cohort)
+        self._may_repeat &= self._schedule.expects_replies
+        self._exchange = self.dialogue.training(number, by_node, config, grid)
+        return self._exchange.messages
+
+    def _by_node(self, users: Mapping[int, str]) -> dict[int, list[str]]:
+        """Users, given as ids by index, by the node to ask for them; without those that none serves well.
+
+        Silence is no reason to ask again where nobody is asked, nor where somebody's node is left out as
+        useless: another useless reply of it would have ended the wait.
+        """
+        quarantine, by_node = self.dialogue.quarantine, dict[int, list[str]]()
+        nodes = self.dialogue.served.nodes_of(np.array(list(users), dtype=np.int64))
+        self._may_repeat = bool(users)
+        for user, node in zip(users.values(), nodes, strict=True):
+            if (node, user) in quarantine:
+                self._may_repeat = False
+            elif node is not None:
+                by_node.setdefault(node, []).append(user)
+        return by_node
+
+    def release(self, number: int, replies: Iterable[Message]) -> None:
+        """2 and 3. Fold the replies into the sum as they come, release the round, keep what it leaves.
+
+        What a reply adds is said by `Exchange.fold`. The round consumes its row of noise in any case.
+        """
+        assert self._exchange is not None
+        total = self._server.new_sum()
+        with self._server.times.measure(number, "clients"):
+            present, failures = self._exchange.fold(replies, total, self.dialogue.quarantine)
+        self._tell()  # all of the last round, before anything of this one
+        self._present, self._is_kept = present, False
+        self._report = RoundReport(
+            number - 1, len(self._cohort), len(present), tuple(failures), self._clock() - self._begun
+        )
+        if self._runs_ahead:
+            self._server.begin_release(total, present)
+        else:
+            self._server.release(total, present)
+            self._keep()
+
+    def _keep(self) -> None:
+        """3. Wait until the round is final; then, once, what only the operator sees, and its metrics.
+
+        Raises:
+            Exception: as `PrivateServer.settle`.
+        """
+        self._server.settle()
+        report = self._report
+        if report is None or self._is_kept or not report.t < self._server.t:
+            return
+        self._is_kept = True
+        with self._not_counted():
+            self.session.note_failures(report.t, report.failures)
+            self.session.evaluate()
+
+    def ask_about(self, number: int, config: ConfigRecord, grid: Grid) -> list[Message]:
+        """4. The messages about the model after round ``number``."""
+        present = set(self._present)
+        participants = {index: user for index, user in self._cohort.items() if user in present}
+        users = self._evaluation.users(number, participants)
+        return self._evaluation.ask(number, self._by_node(users), config, grid)
+
+    def take(self, number: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """4. What the replies about the model after round ``number`` say; None if that is nothing."""
+        judged = self._evaluation.collect(number, replies)
+        with self._not_counted():
+            self.session.note_failures(number - 1, judged.failures)
+            self.session.evaluate(judged.columns)
+        if self._report is not None:
+            failures = (*self._report.failures, *judged.failures)
+            self._report = replace(self._report, failures=failures, federated=judged.columns)
+        return MetricRecord({**judged.named}) if judged.named else None
+
+    def _tell(self) -> None:
+        """5. The observer sees the round that is held, with its row of metrics.
+
+        Raises:
+            Exception: as `PrivateServer.settle`, or of the observer.
+        """
+        self._keep()
+        report, self._report = self._report, None
+        if report is not None and report.t < self._server.t:
+            with self._not_counted():
+                self.observer(report, self.session.evaluate())
+
+    def _clock(self) -> float:
+        """Seconds that pass, but for those of callbacks."""
+        return time.perf_counter() - self._elsewhere
+
+    @contextlib.contextmanager
+    def _not_counted(self) -> Iterator[None]:
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._elsewhere += time.perf_counter() - begun
+
+    def carry_out(
+        self,
+        grid: Grid,
+        result: Result,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> None:
+        """Go on from the session's committed round to ``num_rounds`` (default: the horizon); write reports.
+
+        Args:
+            grid: where the clients are.
+            result: is filled as Flower's ``start`` fills its own.
+            num_rounds: of the whole run, rounds of processes before included.
+            timeout: seconds to wait for the replies of a round; default: that of the execution.
+            train_config: for clients, where their messages have one.
+            evaluate_config: likewise.
+            evaluate_fn: called with the initial model, and with that of each round once it is told of.
+
+        Raises:
+            ConfigError: more rounds than the noise was calibrated for; nobody is asked. The disk failed.
+            RuntimeError: no node answers, or no reply to a round arrived however often it was asked for.
+            LedgerError: a release failed, now or before. Open the run again.
+        """
+        server, execution = self._server, self.session.run.execution
+        server.require_right()
+        last = server.horizon if num_rounds is None else num_rounds
+        if last > server.horizon:
+            raise ConfigError(
+                f"num_rounds must be at most the horizon n={server.horizon}; got {last}. "
+                "The noise of further rounds was not calibrated."
+            )
+        last = min(last, self.session.plan.allowed_rounds)
+        wait = Wait(
+            execution.round_timeout if timeout is None else timeout,
+            execution.min_replies,
+            execution.grace,
+            self.dialogue.most_bytes,
+            lambda message_id: 0 if self._exchange is None else self._exchange.bytes_of(message_id),
+        )
+        judging = _Judging(wait, evaluate_config or ConfigRecord(), result)
+        try:
+            if evaluate_fn is not None and server.t == 0:
+                _put(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, self.dialogue.arrays))
+            for number, named in self._evaluation.shown().items():
+                result.evaluate_metrics_clientapp[number] = MetricRecord({**named})
+            left = self._evaluation.is_left(server.t)
+            if left or server.t < last:
+                self.dialogue.served.gather(grid, wait.seconds, execution.handshake_timeout)
+            if left:
+                self._judge(server.t, grid, judging)
+            confined = isinstance(grid, InProcessGrid) and grid.confined
+            alone = confined and evaluate_fn is None and isinstance(self._evaluation, NoEvaluation)
+            self._runs_ahead = alone and self._timetable == _AT_ONCE
+            for number in range(server.t + 1, last + 1):
+                self._round(number, grid, wait, train_config or ConfigRecord())
+                with server.times.measure(number, "evaluation"):
+                    self._judge(number, grid, judging)
+                self._end(number)
+                if evaluate_fn is not None:
+                    arrays = self.dialogue.arrays
+                    _put(result.evaluate_metrics_serverapp, number, evaluate_fn(number, arrays))
+            self._tell()
+        except BaseException:
+            for then in (self._tell, self.session.write_reports):
+                with contextlib.suppress(Exception):  # what stopped the run is what should be seen
+                    then()
+            raise
+        finally:
+            self._runs_ahead = False
+        self.session.write_reports()
+
+    def _round(self, number: int, grid: Grid, wait: Wait, config: ConfigRecord) -> None:
+        """1 to 3."""
+        self._timetable.wait()
+        self._begun, retries = self._clock(), self.session.run.execution.silent_retries
+        if self.dialogue.patient:
+            wait = replace(wait, seconds=math.inf, min_replies=0)
+        with self._server.times.measure(number, "clients"):
+            replies = Persistence(wait, retries).replies(
+                f"round {number}",
+                grid,
+                self.dialogue.served,
+                lambda: self.ask(number, config, grid),
+                lambda: self._may_repeat,
+            )
+        if replies is None:
+            raise RuntimeError(
+                f"no reply to round {number} arrived in {retries + 1} attempts; stopped. Nothing of it "
+                "was released: go on with the run when nodes answer again."
+            )
+        self.release(number, replies)
+
+    def _judge(self, number: int, grid: Grid, how: _Judging) -> None:
+        """4."""
+        evaluation, wait = self._evaluation, how.wait
+        if not evaluation.due(number):
+            return
+        retries = self.session.run.execution.silent_retries * evaluation.retried
+        if self.dialogue.patient and evaluation.retried:
+            wait = replace(wait, seconds=math.inf, min_replies=0)
+        replies = Persistence(wait, retries).replies(
+            f"the evaluation after round {number}",
+            grid,
+            self.dialogue.served,
+            lambda: self.ask_about(number, how.config, grid),
+            lambda: self._may_repeat,
+        )
+        _put(how.result.evaluate_metrics_clientapp, number, self.take(number, replies or ()))
+
+    def _end(self, number: int) -> None:
+        """5, unless the commit is under way and may go on so."""
+        report = self._report
+        if report is None or report.t != number - 1:
+            return
+        report = self._report = replace(report, seconds=self._clock() - self._begun)
+        if not self._runs_ahead or report.failures or report.seconds > _SHORT:
+            self._tell()
+
+
+@dataclass(frozen=True, eq=False)
+class _Judging:
+    """How clients are asked about a model, and where Flower finds what they say."""
+
+    wait: Wait
+    config: ConfigRecord
+    result: Result
+
+
+def _put(history: dict[int, MetricRecord], number: int, metrics: MetricRecord | None) -> None:
+    if metrics is not None:
+        history[number] = metrics
+
+
+class RoundStrategy(Strategy):
+    """A server strategy whose four methods are steps of `Rounds`, so that Flower's loop drives them too.
+
+    Attributes:
+        rounds: of its run; None before it began.
+    """
+
+    rounds: Rounds | None = None
+
+    def begun(self, arrays: ArrayRecord | None) -> Rounds:
+        """The rounds, begun from this model if they are not yet."""
+        del arrays
+        assert self.rounds is not None
+        return self.rounds
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """The messages of a round to its cohort.
+
+        ``arrays`` is not read once the run has begun: the model of the private server is what is sent,
+        committed if it leaves the process.
+
+        Raises:
+            RuntimeError: an inner strategy asks other nodes, or one twice.
+        """
+        return self.begun(arrays).ask(server_round, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Clip, sum, noise, step, commit. Whose reply arrived is present, whatever it holds."""
+        rounds = self.begun(None)
+        rounds.release(server_round, replies)
+        return rounds.dialogue.arrays, None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Messages to those who are asked about the released model, if any are."""
+        return self.begun(arrays).ask_about(server_round, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """What clients say of the model; None if that is nothing."""
+        return self.begun(None).take(server_round, replies)
