@@ -15,7 +15,7 @@ from fedmf.errors import ConfigError
 from fedmf.flower.client_app import cached_trainer, make_client_app
 from fedmf.flower.rounds import Observer, unseen
 from fedmf.flower.simulation import run_on_grid, worker_pool
-from fedmf.runs import Execution, Run, Scalar, Session, dotted_keys
+from fedmf.runs import Run, Scalar, Session, Workers, dotted_keys
 
 
 def run_on_ray(session: Session, observer: Observer = unseen) -> None:
@@ -47,7 +47,7 @@ def run_on_ray(session: Session, observer: Observer = unseen) -> None:
     )
 
 
-def backend_config(execution: Execution) -> dict[str, dict[str, ConfigRecordValues]]:
+def backend_config(workers: Workers) -> dict[str, dict[str, ConfigRecordValues]]:
     """Where Ray runs and what each actor reserves there.
 
     A cluster brings its own resources. On this machine Ray is told that there are as many CPUs as the actors
@@ -55,15 +55,15 @@ def backend_config(execution: Execution) -> dict[str, dict[str, ConfigRecordValu
     lost is started again where there is room: Flower goes on giving it a slice in every round.
     """
     init: dict[str, ConfigRecordValues] = {"logging_level": "ERROR", "log_to_driver": False}
-    if execution.ray_address:
-        init["address"] = execution.ray_address
+    if workers.ray_address:
+        init["address"] = workers.ray_address
     else:
-        init["num_cpus"] = math.ceil(execution.workers * execution.worker_cpus)
+        init["num_cpus"] = math.ceil(workers.workers * workers.worker_cpus)
     return {
         "init_args": init,
         "client_resources": {
-            "num_cpus": execution.worker_cpus,
-            "num_gpus": execution.worker_gpus,
+            "num_cpus": workers.worker_cpus,
+            "num_gpus": workers.worker_gpus,
             "max_restarts": -1,
         },
     }

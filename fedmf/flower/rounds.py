@@ -19,7 +19,7 @@ from fedmf.flower.asking import Exchange, Persistence, Timetable
 from fedmf.flower.boundary import Wait
 from fedmf.flower.dialogue import ClientEvaluation, Dialogue, NoEvaluation
 from fedmf.flower.local_run import InProcessGrid
-from fedmf.runs import Session
+from fedmf.runs import Session, Waiting
 from fedmf.training import UserFailure
 
 _AT_ONCE: Final = Timetable()
@@ -94,6 +94,7 @@ class Rounds:
         self.observer = observer
         self._evaluation, self._timetable = evaluation, timetable
         self._schedule, self._server = session.cohort_schedule(), session.server
+        self._waiting: Waiting = session.run.execution
         self._cohort: dict[int, str] = {}
         self._present: Sequence[str] = ()
         self._exchange: Exchange | None = None
@@ -221,7 +222,7 @@ class Rounds:
             grid: where the clients are.
             result: is filled as Flower's ``start`` fills its own.
             num_rounds: of the whole run, rounds of processes before included.
-            timeout: seconds to wait for the replies of a round; default: that of the execution.
+            timeout: seconds to wait for the replies of a round; default: that of `Waiting`.
             train_config: for clients, where their messages have one.
             evaluate_config: likewise.
             evaluate_fn: called with the initial model, and with that of each round once it is told of.
@@ -231,7 +232,7 @@ class Rounds:
             RuntimeError: no node answers, or no reply to a round arrived however often it was asked for.
             LedgerError: a release failed, now or before. Open the run again.
         """
-        server, execution = self._server, self.session.run.execution
+        server, waiting = self._server, self._waiting
         server.require_right()
         last = server.horizon if num_rounds is None else num_rounds
         if last > server.horizon:
@@ -241,9 +242,9 @@ class Rounds:
             )
         last = min(last, self.session.plan.allowed_rounds)
         wait = Wait(
-            execution.round_timeout if timeout is None else timeout,
-            execution.min_replies,
-            execution.grace,
+            waiting.round_timeout if timeout is None else timeout,
+            waiting.min_replies,
+            waiting.grace,
             self.dialogue.most_bytes,
             lambda message_id: 0 if self._exchange is None else self._exchange.bytes_of(message_id),
         )
@@ -255,7 +256,7 @@ class Rounds:
                 result.evaluate_metrics_clientapp[number] = MetricRecord({**named})
             left = self._evaluation.is_left(server.t)
             if left or server.t < last:
-                self.dialogue.served.gather(grid, wait.seconds, execution.handshake_timeout)
+                self.dialogue.served.gather(grid, wait.seconds, waiting.handshake_timeout)
             if left:
                 self._judge(server.t, grid, judging)
             confined = isinstance(grid, InProcessGrid) and grid.confined
@@ -282,7 +283,7 @@ class Rounds:
     def _round(self, number: int, grid: Grid, wait: Wait, config: ConfigRecord) -> None:
         """1 to 3."""
         self._timetable.wait()
-        self._begun, retries = self._clock(), self.session.run.execution.silent_retries
+        self._begun, retries = self._clock(), self._waiting.silent_retries
         if self.dialogue.patient:
             wait = replace(wait, seconds=math.inf, min_replies=0)
         with self._server.times.measure(number, "clients"):
@@ -305,7 +306,7 @@ class Rounds:
         evaluation, wait = self._evaluation, how.wait
         if not evaluation.due(number):
             return
-        retries = self.session.run.execution.silent_retries * evaluation.retried
+        retries = self._waiting.silent_retries * evaluation.retried
         if self.dialogue.patient and evaluation.retried:
             wait = replace(wait, seconds=math.inf, min_replies=0)
         replies = Persistence(wait, retries).replies(

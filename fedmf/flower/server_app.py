@@ -15,7 +15,7 @@ from fedmf.errors import ConfigError
 from fedmf.flower.asking import Timetable
 from fedmf.flower.rounds import RoundReport
 from fedmf.flower.simulation import run_on_grid
-from fedmf.runs import Execution, LocalCheck, Session, run_of
+from fedmf.runs import LocalCheck, Place, Session, run_of
 
 app = ServerApp()
 
@@ -27,8 +27,8 @@ def main(grid: Grid, context: Context) -> None:
     """Start or resume the run that the run config describes."""
     run = run_of(context.run_config)
     timetable = Timetable.of(run.cohorts, run.execution)
-    path = run_directory(run.execution, context.run_id)
-    place = run.execution
+    place: Place = run.execution
+    path = run_directory(place, context.run_id)
     restored = place.restored_from_backup
     opened = Session.resume(path, run, restored=restored) if place.resume else Session.start(path, run)
     with opened as session:
@@ -47,19 +47,19 @@ def main(grid: Grid, context: Context) -> None:
             _log.info("%s", line)
 
 
-def run_directory(execution: Execution, run_id: int) -> Path:
+def run_directory(place: Place, run_id: int) -> Path:
     """Where the run lives: ``output_dir``, absolute because Flower chooses the working directory.
 
     Raises:
         ConfigError: ``output_dir`` is relative, or ``resume`` is set without it.
     """
-    if not execution.output_dir:
-        if execution.resume:
+    if not place.output_dir:
+        if place.resume:
             raise ConfigError("output_dir must name the run to resume; got an empty string.")
         return Path.home() / ".fedmf" / "runs" / f"flower-{run_id}"
-    path = Path(execution.output_dir).expanduser()
+    path = Path(place.output_dir).expanduser()
     if not path.is_absolute():
-        raise ConfigError(f"output_dir must be absolute under flwr run; got {execution.output_dir!r}.")
+        raise ConfigError(f"output_dir must be absolute under flwr run; got {place.output_dir!r}.")
     return path
 
 

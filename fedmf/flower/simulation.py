@@ -21,7 +21,7 @@ from fedmf.flower.population import handshakes
 from fedmf.flower.rounds import Observer, unseen
 from fedmf.flower.strategy import CorrelatedNoiseStrategy
 from fedmf.flower.traffic import watch
-from fedmf.runs import Session, local_trainer
+from fedmf.runs import Session, Waiting, Workers, local_trainer
 from fedmf.training import example_counts
 
 
@@ -155,7 +155,8 @@ def worker_pool(session: Session) -> WorkerPool:
         ConfigError: the run names keys, which only nodes of a deployment have, or users' examples are on
             such nodes.
     """
-    if session.run.execution.enrolment:
+    believed: Waiting = session.run.execution
+    if believed.enrolment:
         raise ConfigError("enrolment must be left out in a simulation, whose nodes have no keys.")
     dataset = session.task.dataset
     if not dataset.has_examples:
@@ -163,8 +164,8 @@ def worker_pool(session: Session) -> WorkerPool:
             "users' examples must be here to simulate a run; got a roster alone. Data on nodes are for "
             "flwr run on a deployment."
         )
-    sizes, workers = partial(example_counts, dataset), session.run.execution.workers
-    return WorkerPool(dataset.user_ids, sizes, _log.warning, workers)
+    crew: Workers = session.run.execution
+    return WorkerPool(dataset.user_ids, partial(example_counts, dataset), _log.warning, crew.workers)
 
 
 def run_in_process(session: Session, observer: Observer = unseen) -> None:

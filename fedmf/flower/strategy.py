@@ -17,7 +17,7 @@ from fedmf.flower.dialogue import ByNode, ClientEvaluation, Dialogue, NoEvaluati
 from fedmf.flower.federated_evaluation import CohortEvaluation
 from fedmf.flower.population import Population
 from fedmf.flower.rounds import Observer, Rounds, RoundStrategy, unseen
-from fedmf.runs import NotPrivateEvaluation, Session
+from fedmf.runs import NotPrivateEvaluation, Session, Waiting
 
 _log = logging.getLogger("fedmf")
 
@@ -34,11 +34,11 @@ class OwnClients(Dialogue):
     """
 
     def __init__(self, session: Session, served: ServedUsers) -> None:
-        execution = session.run.execution
+        waiting: Waiting = session.run.execution
         self._server = session.server
-        self._form = MessageForm.of(execution, session.server.dimension)
+        self._form = MessageForm.of(session.run.execution, session.server.dimension)
         self.patient = self._form.is_slice
-        super().__init__(served, 0 if self._form.is_slice else execution.refusals, _SLACK)
+        super().__init__(served, 0 if self._form.is_slice else waiting.refusals, _SLACK)
         self._evaluator = session.evaluator
 
     @property
@@ -97,8 +97,8 @@ class CorrelatedNoiseStrategy(RoundStrategy):
         assignment: ServedUsers | None = None,
         timetable: Timetable | None = None,
     ) -> None:
-        self.session, enrolment = session, session.run.execution.enrolment
-        keys = Enrolment.of(enrolment) if enrolment else None
+        waiting: Waiting = session.run.execution
+        self.session, keys = session, Enrolment.of(waiting.enrolment) if waiting.enrolment else None
         self.dialogue = OwnClients(session, assignment or Population(session.roster, _log.warning, keys))
         evaluation = _evaluation_of(session, self.dialogue)
         self.rounds = Rounds(session, self.dialogue, evaluation, observer, timetable or Timetable())

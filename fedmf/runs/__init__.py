@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         Ranges,
         private_columns,
     )
-    from fedmf.runs.execution import Execution
+    from fedmf.runs.execution import Execution, Messages, Place, Waiting, Workers
     from fedmf.runs.given import TaskSource
     from fedmf.runs.mechanism import NoiseMechanism
     from fedmf.runs.named_tasks import (
@@ -103,6 +103,7 @@ __all__ = [
     "Learning",
     "LocalCheck",
     "LocalOutcome",
+    "Messages",
     "MultiLabel",
     "NamedTask",
     "NextToken",
@@ -111,6 +112,7 @@ __all__ = [
     "NotPrivateEvaluation",
     "Observer",
     "ObserverError",
+    "Place",
     "PrivateEvaluation",
     "PrivateEvaluator",
     "PrivateServer",
@@ -131,7 +133,9 @@ __all__ = [
     "TensorBoard",
     "UserBudgets",
     "Verification",
+    "Waiting",
     "WholeModel",
+    "Workers",
     "account",
     "account_branches",
     "canary_finding",

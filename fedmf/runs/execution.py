@@ -1,7 +1,8 @@
-"""How a run is executed: messages, workers, limits, and what is kept."""
+"""How a run is executed, cut by who reads it: messages, workers, waiting, confinement, rhythm, place."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -11,18 +12,55 @@ from fedmf.values import Value
 
 
 @dataclass(frozen=True)
-class Execution(Value):
-    """How a run is executed, on any engine.
+class Messages:
+    """What a reply holds. Read by whoever makes messages.
 
     Args:
         messages: "slice": a worker's reply is one sum over its users, whom it clips. "per-user": a reply is
             one row a user; the server clips each again.
         users_per_message: with messages "per-user": most users that one message asks a node for; unset: as
             many as have rows of 2^28 bytes together. 1 is a message a user.
+    """
+
+    messages: Literal["slice", "per-user"] = "slice"
+    users_per_message: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.messages not in ("slice", "per-user"):
+            raise ValueError(f"messages must be 'slice' or 'per-user'; got {self.messages!r}.")
+        if self.users_per_message is not None and not 1 <= self.users_per_message < 2**31:
+            raise ValueError(
+                f"users_per_message must be unset or an integer in 1..2^31-1; got {self.users_per_message!r}."
+            )
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who trains in a simulation. Read by its engines.
+
+    Args:
         workers: how many slices a cohort is cut into; with Ray, actors.
         worker_cpus: CPUs that each Ray actor reserves.
         worker_gpus: GPUs that each Ray actor reserves; above 0 it trains on one.
         ray_address: of a Ray cluster; empty starts one on this machine.
+    """
+
+    workers: int = 1
+    worker_cpus: float = 1.0
+    worker_gpus: float = 0.0
+    ray_address: str = ""
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "workers")
+        _check_real(self, "worker_cpus")
+        _check_real(self, "worker_gpus", zero=True)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """For whom, and how long, a round waits. Read by the loop of rounds, and by who believes nodes.
+
+    Args:
         round_timeout: seconds to wait for the replies of a round with messages "per-user". Slices are waited
             for, so that one user's slow training cannot take others out of the sum.
         handshake_timeout: seconds before the first round in which nodes may say whom they serve; after that
@@ -41,30 +79,11 @@ class Execution(Value):
             (S) of docs/check-in.md needs a message a user (``users_per_message`` 1) or a node for each.
         silent_retries: how often a round is asked for again if no reply to it arrives at all, before the run
             stops.
-        user_examples: most examples of one user; a user beyond contributes the zero vector.
-        user_steps: most steps of one user's local training, likewise.
-        user_megabytes: most memory of one user's examples, of 10^6 bytes, likewise.
-        isolation: "process" trains every user in a process of its own: one that is ended by the system, or
-            takes too long, costs that user's contribution alone. Slower: users are trained one by one.
-        user_seconds: most time of one user's loading and training, with isolation "process".
-        evaluate_every: rounds between evaluations on the central test part.
-        checkpoint_every: rounds between checkpoints; the work of the rounds since the last is lost when a run
-            is interrupted, their privacy is spent.
-        output_dir: run directory; absolute under ``flwr run``.
-        resume: under ``flwr run``, go on with the run in ``output_dir``.
-        restored_from_backup: then go on also if ``output_dir`` is behind what this machine knows of the run.
 
     Raises:
         ValueError: a value out of its range.
     """
 
-    kind: ClassVar[str] = "flower"
-    messages: Literal["slice", "per-user"] = "slice"
-    users_per_message: int | None = None
-    workers: int = 1
-    worker_cpus: float = 1.0
-    worker_gpus: float = 0.0
-    ray_address: str = ""
     round_timeout: float = 600.0
     handshake_timeout: float = 60.0
     enrolment: str = ""
@@ -72,38 +91,35 @@ class Execution(Value):
     grace: float = 0.0
     refusals: int = 3
     silent_retries: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("silent_retries", "min_replies", "refusals"):
+            if not 0 <= getattr(self, name) < 2**31:
+                raise ValueError(f"{name} must be an integer in 0..2^31-1; got {getattr(self, name)!r}.")
+        _check_real(self, "round_timeout", "handshake_timeout")
+        _check_real(self, "grace", zero=True)
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """What one user's training may cost, and where it happens. Read by trainers.
+
+    Args:
+        user_examples: most examples of one user; a user beyond contributes the zero vector.
+        user_steps: most steps of one user's local training, likewise.
+        user_megabytes: most memory of one user's examples, of 10^6 bytes, likewise.
+        isolation: "process" trains every user in a process of its own: one that is ended by the system, or
+            takes too long, costs that user's contribution alone. Slower: users are trained one by one.
+        user_seconds: most time of one user's loading and training, with isolation "process".
+    """
+
     user_examples: int | None = None
     user_steps: int | None = None
     user_megabytes: float | None = None
     isolation: Literal["none", "process"] = "none"
     user_seconds: float | None = None
-    evaluate_every: int = 1
-    checkpoint_every: int = 1
-    output_dir: str = ""
-    resume: bool = False
-    restored_from_backup: bool = False
-
-    #: Fields in which two processes of one run may differ: they say where it is, not what it computes.
-    PLACE: ClassVar[frozenset[str]] = frozenset({"output_dir", "resume", "restored_from_backup"})
 
     def __post_init__(self) -> None:
-        if self.messages not in ("slice", "per-user"):
-            raise ValueError(f"messages must be 'slice' or 'per-user'; got {self.messages!r}.")
-        for name in ("workers", "evaluate_every", "checkpoint_every"):
-            if not 1 <= getattr(self, name) < 2**31:
-                raise ValueError(f"{name} must be an integer in 1..2^31-1; got {getattr(self, name)!r}.")
-        if self.users_per_message is not None and not 1 <= self.users_per_message < 2**31:
-            raise ValueError(
-                f"users_per_message must be unset or an integer in 1..2^31-1; got {self.users_per_message!r}."
-            )
-        for name in ("silent_retries", "min_replies", "refusals"):
-            if not 0 <= getattr(self, name) < 2**31:
-                raise ValueError(f"{name} must be an integer in 0..2^31-1; got {getattr(self, name)!r}.")
-        if self.min_replies and self.messages == "slice":
-            raise ValueError(
-                f"min_replies must be 0 with messages 'slice'; got {self.min_replies!r}. One user's slow "
-                "training would take others out of the sum."
-            )
         self.user_limits  # noqa: B018 - its constructor checks them
         if self.isolation not in ("none", "process"):
             raise ValueError(f"isolation must be 'none' or 'process'; got {self.isolation!r}.")
@@ -112,14 +128,82 @@ class Execution(Value):
                 f"user_seconds must be unset without isolation; got {self.user_seconds!r}. A clock would see "
                 "other users' work too: set isolation to 'process'."
             )
-        for name in ("worker_cpus", "round_timeout", "handshake_timeout"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be positive and finite; got {getattr(self, name)!r}.")
-        for name in ("worker_gpus", "grace"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be finite and at least 0; got {getattr(self, name)!r}.")
 
     @property
     def user_limits(self) -> UserLimits:
         """What one user may cost."""
         return UserLimits(self.user_examples, self.user_steps, self.user_megabytes, self.user_seconds)
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """What happens in some rounds only. Read by a session.
+
+    Args:
+        evaluate_every: rounds between evaluations on the central test part.
+        checkpoint_every: rounds between checkpoints; the work of the rounds since the last is lost when a run
+            is interrupted, their privacy is spent.
+    """
+
+    evaluate_every: int = 1
+    checkpoint_every: int = 1
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "evaluate_every", "checkpoint_every")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run lives, in which two processes of one run may differ. Read by the edge.
+
+    Args:
+        output_dir: run directory; absolute under ``flwr run``.
+        resume: under ``flwr run``, go on with the run in ``output_dir``.
+        restored_from_backup: then go on also if ``output_dir`` is behind what this machine knows of the run.
+    """
+
+    output_dir: str = ""
+    resume: bool = False
+    restored_from_backup: bool = False
+
+    def __post_init__(self) -> None:
+        """Every place will do; the edge looks whether it can be used."""
+
+
+@dataclass(frozen=True)
+class Execution(Place, Rhythm, Confinement, Waiting, Workers, Messages, Value):
+    """How a run is executed, on any engine.
+
+    One table, as it is written down. Who reads it takes the part that it reads: `Messages`, `Workers`,
+    `Waiting`, `Confinement`, `Rhythm` or `Place`.
+
+    Raises:
+        ValueError: a value out of its range.
+    """
+
+    kind: ClassVar[str] = "flower"
+    #: Fields in which two processes of one run may differ: they say where it is, not what it computes.
+    PLACE: ClassVar[frozenset[str]] = frozenset(field.name for field in dataclasses.fields(Place))
+
+    def __post_init__(self) -> None:
+        for part in (Messages, Workers, Waiting, Confinement, Rhythm, Place):
+            part.__post_init__(self)
+        if self.min_replies and self.messages == "slice":
+            raise ValueError(
+                f"min_replies must be 0 with messages 'slice'; got {self.min_replies!r}. One user's slow "
+                "training would take others out of the sum."
+            )
+
+
+def _check_counts(part: object, *names: str) -> None:
+    for name in names:
+        if not 1 <= getattr(part, name) < 2**31:
+            raise ValueError(f"{name} must be an integer in 1..2^31-1; got {getattr(part, name)!r}.")
+
+
+def _check_real(part: object, *names: str, zero: bool = False) -> None:
+    for name in names:
+        value = getattr(part, name)
+        if not (0 < value < math.inf or (zero and value == 0)):
+            within = "finite and at least 0" if zero else "positive and finite"
+            raise ValueError(f"{name} must be {within}; got {value!r}.")

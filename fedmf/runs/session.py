@@ -28,6 +28,7 @@ from fedmf.optim import ServerOptimizer
 from fedmf.runs.budget import UserBudgets, check_names, read_budgets
 from fedmf.runs.directory import Planned, RunDirectory
 from fedmf.runs.evaluation import NotPrivateEvaluation, PrivateEvaluation, private_columns
+from fedmf.runs.execution import Rhythm
 from fedmf.runs.given import check_constants, data_digest, require_single_examples
 from fedmf.runs.named_tasks import NamedTask
 from fedmf.runs.outputs import (
@@ -75,7 +76,8 @@ class Session:
         self.run, self.directory, self.roster = run, directory, roster
         self._task = None if task is None else task.to(device)
         self.plan: Plan = directory.header.plan
-        every = run.execution.checkpoint_every
+        self._rhythm: Rhythm = run.execution
+        every = self._rhythm.checkpoint_every
         self.server = PrivateServer(
             self.plan, directory, initial, optimizer, device, every, run.noise.storage
         )
@@ -241,7 +243,7 @@ class Session:
 
     def evaluation_due(self, t: int) -> bool:
         """Whether the model after t rounds is evaluated."""
-        every, evaluator = self.run.execution.evaluate_every, self.evaluator
+        every, evaluator = self._rhythm.evaluate_every, self.evaluator
         if evaluator is not None and evaluator.plan.due(t) is not None:
             return True
         return t % every == 0 or t in (self.plan.allowed_rounds, self.server.horizon)

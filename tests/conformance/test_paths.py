@@ -191,7 +191,7 @@ def test_every_argument_of_the_wrapper_is_an_axis_or_no_path() -> None:
         "adjacency", "cohorts", "amplified", "server_optimizer", "adaptive_clipping",
         "canaries",
     }  # fmt: skip
-    others = {"identity", "frozen", "max_epsilon", "user_budgets", "execution", "trusted_subclass"}
+    others = {"identity", "frozen", "max_epsilon", "user_budgets", "waiting", "trusted_subclass"}
     others |= {"observers", "stop"}  # who only looks on: tests/flower/wrapper/test_looked_on.py
     others |= {"beside"}  # every part, on every path: tests/runs/test_another_part.py
     assert inspect.signature(CorrelatedNoise).parameters.keys() == given | others

@@ -18,7 +18,7 @@ from fedmf.errors import ConfigError
 from fedmf.flower.boundary import Quarantine
 from fedmf.flower.compat import arrived
 from fedmf.flower.messages import read_failures, read_rows_reply, read_slice_reply, request_content
-from fedmf.runs import Execution
+from fedmf.runs import Execution, Messages
 from fedmf.training import FixedPointSum, UserFailure
 
 _DAY: Final = 86_400.0
@@ -89,7 +89,7 @@ class MessageForm:
     """What a message asks of a node's users: one exact sum over all of them, or one row of each.
 
     Args:
-        kind: "slice" or "per-user", as `Execution`.
+        kind: "slice" or "per-user", as `Messages`.
         most_users: r ≥ 1, in a message that asks for rows.
     """
 
@@ -97,10 +97,10 @@ class MessageForm:
     most_users: int
 
     @classmethod
-    def of(cls, execution: Execution, dimension: int) -> Self:
+    def of(cls, messages: Messages, dimension: int) -> Self:
         """That of a run with d parameters: rows of a message take at most 2²⁸ bytes, unless it is one row."""
         fit = max(1, _MOST_ROW_BYTES // (4 * max(1, dimension)))
-        return cls(execution.messages, min(fit, execution.users_per_message or fit))
+        return cls(messages.messages, min(fit, messages.users_per_message or fit))
 
     @property
     def is_slice(self) -> bool:

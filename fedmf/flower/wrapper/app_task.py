@@ -7,17 +7,17 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from torch import Tensor
 
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
 from fedmf.flower.messages import roster_digest
-from fedmf.flower.wrapper.execution import UNREAD, as_performed
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.runs import (
     LEDGER,
+    Execution,
     Ranges,
     Run,
     RunDirectory,
@@ -28,6 +28,12 @@ from fedmf.runs import (
     read_header,
 )
 from fedmf.training import LocalSGD, Task
+
+#: What of `Execution` changes what a wrapped app does; the rest is what it must be, and no table shows it.
+READ: Final = frozenset(
+    {"messages", "handshake_timeout", "min_replies", "grace", "refusals", "silent_retries"}
+)
+UNREAD: Final = frozenset(field.name for field in dataclasses.fields(Execution)) - READ
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +55,7 @@ class FlowerAppTask:
     #: Training is the clients' own.
     unread: ClassVar[Mapping[str, Collection[str]]] = {
         "local": {field.name for field in dataclasses.fields(LocalSGD)},
-        "execution": UNREAD.keys(),
+        "execution": UNREAD,
     }
 
     @property
@@ -117,7 +123,7 @@ def session_of(path: Path, run: Run, task: FlowerAppTask, initial: Tensor, lasti
     layout = task.layout
     optimizer = run.optimizer_source.build(layout.trained_shapes, run.cohorts.rounds)
     if (path / LEDGER).is_file():
-        other = difference(as_performed(read_header(path).run), run.to_dict())
+        other = difference(_as_performed(read_header(path).run), run.to_dict())
         if other is not None:
             raise ConfigError(f"{path} holds another run: {other}. Continue it with its own values.")
         if not lasting:
@@ -142,3 +148,9 @@ def session_of(path: Path, run: Run, task: FlowerAppTask, initial: Tensor, lasti
         session.evaluate()  # a process may have died between a round and its row
         held.pop_all()
     return session
+
+
+def _as_performed(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded run with what its execution did: earlier versions wrote down fields that nothing read."""
+    done = Execution(messages="per-user", users_per_message=1).to_dict()
+    return {**recorded, "execution": {**recorded["execution"], **{name: done[name] for name in UNREAD}}}

@@ -20,7 +20,6 @@ from fedmf.flower.rounds import Observer, Rounds, RoundStrategy
 from fedmf.flower.wrapper.app_task import FlowerAppTask, session_of
 from fedmf.flower.wrapper.client_evaluation import AskedEvaluation, ClientEvaluationKind
 from fedmf.flower.wrapper.cohort_grid import AppClients
-from fedmf.flower.wrapper.execution import DEFAULT, performed
 from fedmf.flower.wrapper.identity import NodesAreUsers, UserIdentity
 from fedmf.flower.wrapper.inner_rule import InnerRule, check_inner, check_no_rule
 from fedmf.flower.wrapper.layout import ArrayLayout
@@ -35,6 +34,7 @@ from fedmf.runs import (
     Run,
     Session,
     StopRule,
+    Waiting,
     carried_out,
 )
 from fedmf.runs import Observer as RunObserver
@@ -43,6 +43,7 @@ from fedmf.statements import PrivacyStatement
 _log = logging.getLogger("fedmf")
 _PRIVATE_EVALUATION: Final = PrivateEvaluation()
 _NO_CANARIES: Final = Canaries()
+_WAITING: Final = Waiting()
 
 
 class CorrelatedNoise(RoundStrategy):
@@ -87,9 +88,9 @@ class CorrelatedNoise(RoundStrategy):
         server_optimizer: a server rule of fedmf in place of the strategy's own, such as `Sgd`, `JmeAdam`
             with private second moments of its own noise, or any object with ``init`` and ``step``; the
             strategy must then be one without a rule, FedAvg or FedProx.
-        execution: with messages "per-user": ``min_replies`` and ``grace`` (how long replies are waited for
-            after the first have come), ``silent_retries``, ``refusals`` (when useless nodes are not asked any
-            more) and ``handshake_timeout``. Its other fields mean nothing for another's app: refused.
+        waiting: for whom a round waits: ``handshake_timeout``, ``min_replies``, ``grace``, ``refusals``
+            and ``silent_retries`` of `fedmf.runs.Waiting`. What its other two say ``timeout`` of ``start`` and
+            ``identity`` do here.
         canaries: simulated users in the sums, so that the run audits itself.
         observers: shown where the run stands (`fedmf.Standing`) when ``start`` opens it and after each round:
             `TensorBoard`, `Checkpoints`, any function.
@@ -124,7 +125,7 @@ class CorrelatedNoise(RoundStrategy):
         max_epsilon: float | None = None,
         user_budgets: str = "",
         server_optimizer: ChosenOptimizer | ServerOptimizer | None = None,
-        execution: Execution = DEFAULT,
+        waiting: Waiting = _WAITING,
         trusted_subclass: bool = False,
         adaptive_clipping: QuantileClipping | None = None,
         beside: Sequence[Part] = (),
@@ -143,7 +144,7 @@ class CorrelatedNoise(RoundStrategy):
                 f"num_users must be that of the identity, {self.identity.users}; got {num_users}."
             )
         self._frozen, self._optimizer = tuple(frozen), server_optimizer
-        self._execution = performed(execution)
+        self._execution = _execution_of(waiting)
         self._privacy = _checked(
             lambda: UserLevel(
                 clip_norm=clipping_norm,
@@ -271,6 +272,30 @@ def _new_place() -> Path:
     """A directory that no run has."""
     name = f"flower-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}"
     return Path.home() / ".fedmf" / "runs" / name
+
+
+def _execution_of(waiting: Waiting) -> Execution:
+    """What is carried out and recorded: one message a user, and nothing that nobody reads.
+
+    Raises:
+        ConfigError: another value than a `Waiting`, or one with fields that are said elsewhere.
+    """
+    if type(waiting) is not Waiting:
+        raise ConfigError(
+            f"waiting must be a fedmf.runs.Waiting; got {waiting!r:.80}. Messages are one a user; what "
+            "users' training may cost is decided in the client app, and who trains by Flower."
+        )
+    if waiting.round_timeout != Waiting.round_timeout:
+        raise ConfigError(
+            f"round_timeout (of waiting) must be left out; got {waiting.round_timeout!r}. Give start its "
+            "timeout."
+        )
+    if waiting.enrolment:
+        raise ConfigError(
+            f"enrolment (of waiting) must be left out; got {waiting.enrolment!r}. Give "
+            "identity=EnrolledUsers(file)."
+        )
+    return Execution(messages="per-user", users_per_message=1, **vars(waiting))
 
 
 def _checked(make: Callable[[], Any]) -> Any:

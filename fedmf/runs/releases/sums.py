@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fedmf.optim import ServerOptimizer
 from fedmf.parts import Part
+from fedmf.runs.execution import Confinement
 from fedmf.runs.run import Run
 from fedmf.training import ClippedSums, IsolatedTrainer, LocalTrainer, Task, Trainer
 
@@ -33,7 +34,8 @@ def local_trainer(run: Run, task: Task) -> Trainer:
         run: says how, and within which limits.
         task: built from it, on the device where users are trained.
     """
-    limits = run.execution.user_limits
-    if run.execution.isolation == "process":
+    confinement: Confinement = run.execution
+    limits = confinement.user_limits
+    if confinement.isolation == "process":
         return IsolatedTrainer(task, run.task_source.build, run.local, limits)
     return LocalTrainer(task, run.local, limits=limits)

@@ -21,7 +21,7 @@ from fedmf.flower.messages import (
     slice_reply,
 )
 from fedmf.flower.simulation import run_on_grid, worker_pool
-from fedmf.runs import Execution, run_of
+from fedmf.runs import Waiting, run_of
 from fedmf.training import FixedPointSum
 from hostile.judge import Judge
 from hostile.link import FIRST, NODES, OF_THE_LINK, Contributions, HostileLink
@@ -130,7 +130,7 @@ def wrapped_strategy(judge: Judge, path: Path, rounds: int, draw: Draw) -> None:
     strategy = CorrelatedNoise(
         FedAvg(), epsilon=50.0, delta=1e-5, clipping_norm=CLIP, num_users=NODES, users_per_round=50,
         num_rounds=rounds, mechanism="identity", noise_seed=1, run_dir=path, identity=UsersSayWho(roster),
-        execution=Execution(messages="per-user", refusals=0),
+        waiting=Waiting(refusals=0),
     )  # fmt: skip
     arrays = ArrayRecord({name: Array(np.zeros(shape, np.float32)) for name, shape in shapes.items()})
     opened = strategy.begin(arrays)

@@ -15,7 +15,7 @@ import fedmf
 from fedmf.flower import CorrelatedNoise, UsersSayWho, user_id_mod
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
-from fedmf.runs import Execution
+from fedmf.runs import Waiting
 
 pytestmark = pytest.mark.usefixtures("own_time")
 
@@ -97,7 +97,7 @@ def _around(path: Path) -> CorrelatedNoise:
     return CorrelatedNoise(
         FedAvg(), epsilon=8.0, delta=1e-5, clipping_norm=1.0, num_users=3, users_per_round=3, num_rounds=6,
         mechanism="bisr", noise_seed=1, run_dir=path, identity=UsersSayWho(ROSTER),
-        execution=Execution(messages="per-user", handshake_timeout=LIMIT),
+        waiting=Waiting(handshake_timeout=LIMIT),
     )  # fmt: skip
 
 

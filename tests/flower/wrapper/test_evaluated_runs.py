@@ -15,7 +15,7 @@ from support.wrapped_apps import COHORT, ROSTER, ROUNDS, USERS, Next, adding, fl
 from fedmf.errors import ConfigError
 from fedmf.flower import CorrelatedNoise, InProcessGrid, UsersSayWho
 from fedmf.flower.traffic import ForwardedGrid
-from fedmf.runs import Execution, PrivateEvaluation, PrivateEvaluator, account
+from fedmf.runs import PrivateEvaluation, PrivateEvaluator, Waiting, account
 
 pytestmark = pytest.mark.usefixtures("own_time")
 
@@ -126,9 +126,8 @@ class Deaf(ForwardedGrid):
 def test_silence_is_asked_again_and_then_spends_its_row(tmp_path: Path) -> None:
     """Noise alone is shown, nobody is on record, and the run goes on."""
     grid = Deaf(InProcessGrid(adding(lambda user, _: update_of(user), reported), nodes=USERS))
-    execution = Execution(messages="per-user", silent_retries=1)
     asked = PrivateEvaluation(every=3, share=SHARE)
-    strategy = evaluated(tmp_path / "run", asked, execution=execution)
+    strategy = evaluated(tmp_path / "run", asked, waiting=Waiting(silent_retries=1))
     result = strategy.start(grid=grid, initial_arrays=model(), timeout=0.3)
     assert grid.asked == 4
     assert sorted(result.evaluate_metrics_clientapp) == [3, 6]

@@ -121,6 +121,6 @@ def _enrol(keys: list[Path], app_dir: Path) -> None:
     file.write_text("".join(lines))
     server = app_dir / "digits_app" / "server_app.py"
     enrolled = f"""identity=EnrolledUsers({str(file)!r}), num_users=3,
-        execution=Execution(messages="per-user", handshake_timeout=5.0),"""
+        waiting=Waiting(handshake_timeout=5.0),"""
     plain = server.read_text().replace("import CorrelatedNoise", "import CorrelatedNoise, EnrolledUsers")
-    server.write_text("from fedmf import Execution\n" + plain.replace("num_users=3,", enrolled))
+    server.write_text("from fedmf.runs import Waiting\n" + plain.replace("num_users=3,", enrolled))

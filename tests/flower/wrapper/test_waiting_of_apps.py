@@ -1,4 +1,4 @@
-"""Every field of `Execution` changes what a wrapped app does, or is refused: none is recorded for nothing."""
+"""What a wrapped app is told of waiting changes what it does, or is refused: no record says more."""
 
 import dataclasses
 import tomllib
@@ -16,51 +16,41 @@ from fedmf.errors import ConfigError
 from fedmf.flower import InProcessGrid, NodesAreUsers, UsersSayWho
 from fedmf.flower.traffic import ForwardedGrid
 from fedmf.flower.wrapper import strategy as wrapper
-from fedmf.flower.wrapper.execution import READ, UNREAD
+from fedmf.flower.wrapper.app_task import READ, UNREAD
 from fedmf.records import Ledger
-from fedmf.runs import Execution, read_header
-
-FIELDS = {field.name for field in dataclasses.fields(Execution)}
-#: A value that asks for something else than what is done, of every field that is not read.
-OTHERWISE: dict[str, object] = {
-    "users_per_message": 6, "workers": 4, "worker_cpus": 2.0, "worker_gpus": 1.0, "ray_address": "auto",
-    "round_timeout": 5.0, "enrolment": "/etc/enrolled", "user_examples": 7, "user_steps": 7,
-    "user_megabytes": 7.0, "isolation": "process", "user_seconds": 1.0, "evaluate_every": 3,
-    "checkpoint_every": 5, "output_dir": "/tmp/elsewhere", "resume": True, "restored_from_backup": True,
-}  # fmt: skip
+from fedmf.runs import Execution, Waiting, read_header
 
 
-def execution(**fields: object) -> Execution:
-    return Execution(messages="per-user", **fields)  # type: ignore[arg-type]
-
-
-def test_every_field_is_read_or_refused() -> None:
-    """A new field of Execution must be put on one of the two lists, and on the one above if it is refused."""
-    assert READ | UNREAD.keys() == FIELDS
-    assert not READ & UNREAD.keys()
-    assert OTHERWISE.keys() == UNREAD.keys()
-
-
-@pytest.mark.parametrize("name", OTHERWISE)
-def test_what_is_not_read_is_refused_by_name_in_one_line(name: str, tmp_path: Path) -> None:
-    fields = {name: OTHERWISE[name]} | ({"isolation": "process"} if name == "user_seconds" else {})
-    named = "isolation, user_seconds" if name == "user_seconds" else name
-    with pytest.raises(ConfigError, match=f"leave out {named}, which CorrelatedNoise does not read") as error:
-        private(FedAvg(), tmp_path / "run", execution=execution(**fields))
-    assert "\n" not in str(error.value)
-    assert repr(OTHERWISE[name]) in str(error.value)
+def test_every_field_of_waiting_is_read_or_refused(tmp_path: Path) -> None:
+    """A new field of it must be tried below, or be refused here."""
+    tried = {"handshake_timeout", "min_replies", "grace", "refusals", "silent_retries"}
+    fields = {field.name for field in dataclasses.fields(Waiting)}
+    assert fields - tried == {"round_timeout", "enrolment"}
+    assert tried | {"messages"} == READ
+    assert {field.name for field in dataclasses.fields(Execution)} == READ | UNREAD
+    for waiting, said in (
+        (Waiting(round_timeout=5.0), r"round_timeout .* left out; got 5\.0\. Give start its timeout"),
+        (Waiting(enrolment="/etc/enrolled"), "enrolment .* got '/etc/enrolled'. Give identity=EnrolledUsers"),
+    ):
+        with pytest.raises(ConfigError, match=said) as error:
+            private(FedAvg(), tmp_path / "run", waiting=waiting)
+        assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
 
 
-def test_slices_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="must have messages 'per-user'; got 'slice'"):
-        private(FedAvg(), tmp_path / "run", execution=Execution())
+@pytest.mark.parametrize("given", [Execution(), Execution(messages="per-user", workers=4), None, 5.0])
+def test_what_is_no_waiting_is_refused(given: object, tmp_path: Path) -> None:
+    """An execution is a waiting and more, of which nothing would be done."""
+    with pytest.raises(ConfigError, match=r"waiting must be a fedmf\.runs\.Waiting; got") as error:
+        private(FedAvg(), tmp_path / "run", waiting=given)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 300
 
 
 def test_records_say_what_is_read_and_nothing_else(tmp_path: Path) -> None:
     """One message a user, whatever was left out; nothing about training, which is the clients'."""
     path = tmp_path / "run"
-    strategy = private(FedAvg(), path, execution=execution(grace=2.0, silent_retries=3))
+    strategy = private(FedAvg(), path, waiting=Waiting(grace=2.0, silent_retries=3))
     strategy.begin(model())
     assumptions = " ".join(strategy.statement().to_dict()["assumptions"])
     assert "no worker process is killed" not in assumptions
@@ -80,23 +70,24 @@ def test_a_run_that_recorded_what_nothing_read_goes_on(
     """Earlier versions wrote such fields down; what they did was the same."""
     path, app = tmp_path / "run", saying(lambda user, _: update_of(user))
 
-    def carried_out(rounds: int, asked: Execution) -> np.ndarray:
-        strategy = private(FedAvg(), path, identity=UsersSayWho(ROSTER), execution=asked)
+    def carried_out(rounds: int, asked: Waiting) -> np.ndarray:
+        strategy = private(FedAvg(), path, identity=UsersSayWho(ROSTER), waiting=asked)
         grid = InProcessGrid(app, nodes=USERS)
         result = strategy.start(grid=grid, initial_arrays=model(), num_rounds=rounds)
         strategy.close()
         assert result.arrays is not None
         return np.concatenate([array.numpy().reshape(-1) for array in result.arrays.values()])
 
+    written = Execution(messages="per-user", evaluate_every=5, workers=4, user_examples=7)
     with monkeypatch.context() as earlier:
-        earlier.setattr(wrapper, "performed", lambda asked: asked)
-        carried_out(2, execution(evaluate_every=5, workers=4, user_examples=7))
+        earlier.setattr(wrapper, "_execution_of", lambda _: written)
+        carried_out(2, Waiting())
     assert read_header(path).run["execution"]["evaluate_every"] == 5
-    stopped = carried_out(ROUNDS, execution())
+    stopped = carried_out(ROUNDS, Waiting())
     with pytest.raises(ConfigError, match=r"its execution\.grace is 0.0, not 2.0"):
-        carried_out(ROUNDS, execution(grace=2.0))
+        carried_out(ROUNDS, Waiting(grace=2.0))
     path = tmp_path / "whole"
-    assert np.array_equal(stopped, carried_out(ROUNDS, execution()))
+    assert np.array_equal(stopped, carried_out(ROUNDS, Waiting()))
 
 
 # What each field that is read does.
@@ -119,9 +110,9 @@ class LateReply(ForwardedGrid):
         return super().pull_messages(one for one in message_ids if one != self.late or self.looks > 3)
 
 
-def present(path: Path, grid: Grid, rounds: int, asked: Execution) -> list[tuple[int, str]]:
+def present(path: Path, grid: Grid, rounds: int, asked: Waiting) -> list[tuple[int, str]]:
     """(round, user) of everybody who took part."""
-    strategy = private(FedAvg(), path, execution=asked)
+    strategy = private(FedAvg(), path, waiting=asked)
     strategy.start(grid=grid, initial_arrays=model(), num_rounds=rounds, timeout=300.0)
     strategy.close()
     with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
@@ -131,14 +122,12 @@ def present(path: Path, grid: Grid, rounds: int, asked: Execution) -> list[tuple
 @pytest.mark.parametrize(
     ("asked", "replies"),
     [
-        (execution(), COHORT),
-        (execution(min_replies=COHORT - 1), COHORT - 1),
-        (execution(min_replies=COHORT - 1, grace=120.0), COHORT),
+        (Waiting(), COHORT),
+        (Waiting(min_replies=COHORT - 1), COHORT - 1),
+        (Waiting(min_replies=COHORT - 1, grace=120.0), COHORT),
     ],
 )
-def test_min_replies_and_grace_decide_who_is_waited_for(
-    asked: Execution, replies: int, tmp_path: Path
-) -> None:
+def test_min_replies_and_grace_decide_who_is_waited_for(asked: Waiting, replies: int, tmp_path: Path) -> None:
     grid = LateReply(InProcessGrid(adding(lambda user, _: update_of(user)), nodes=USERS))
     assert len(present(tmp_path / "run", grid, 1, asked)) == replies
 
@@ -149,7 +138,7 @@ def test_refusals_decide_when_a_useless_node_is_asked_no_more(
 ) -> None:
     """Every user has two rounds; all replies hold NaN."""
     grid = InProcessGrid(adding(lambda _user, _: np.full(21, np.nan)), nodes=USERS)
-    found = present(tmp_path / "run", grid, ROUNDS, execution(refusals=refusals))
+    found = present(tmp_path / "run", grid, ROUNDS, Waiting(refusals=refusals))
     assert len(found) == USERS * times
 
 
@@ -166,7 +155,7 @@ class Deaf(ForwardedGrid):
 @pytest.mark.parametrize("retries", [0, 2])
 def test_silent_retries_decide_how_often_silence_is_asked_again(retries: int, tmp_path: Path) -> None:
     grid = Deaf(InProcessGrid(adding(lambda user, _: update_of(user)), nodes=USERS))
-    strategy = private(FedAvg(), tmp_path / "run", execution=execution(silent_retries=retries))
+    strategy = private(FedAvg(), tmp_path / "run", waiting=Waiting(silent_retries=retries))
     with pytest.raises(RuntimeError, match=f"in {retries + 1} attempts"):
         strategy.start(grid=grid, initial_arrays=model(), num_rounds=1, timeout=0.05)
     assert grid.asked == retries + 1
@@ -181,8 +170,8 @@ def test_the_handshake_waits_as_long_as_is_said(seconds: float, tmp_path: Path) 
             waited.append(limit)
             super().gather(grid, timeout, limit)
 
-    asked = execution(handshake_timeout=seconds)
-    strategy = private(FedAvg(), tmp_path / "run", execution=asked, identity=Noting(USERS))
+    asked = Waiting(handshake_timeout=seconds)
+    strategy = private(FedAvg(), tmp_path / "run", waiting=asked, identity=Noting(USERS))
     grid = InProcessGrid(adding(lambda user, _: update_of(user)), nodes=USERS)
     strategy.start(grid=grid, initial_arrays=model(), num_rounds=1)
     assert waited == [seconds]
