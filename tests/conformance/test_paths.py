@@ -160,7 +160,8 @@ def test_every_kind_that_fedmf_has_is_in_the_table() -> None:
 
 def literals(value: type, field: str) -> set[str]:
     """The texts that an annotation admits."""
-    return set(re.findall(r"['\"]([^'\"]+)['\"]", str(inspect.get_annotations(value)[field])))
+    stated = next(found[field] for base in value.__mro__ if field in (found := inspect.get_annotations(base)))
+    return set(re.findall(r"['\"]([^'\"]+)['\"]", str(stated)))
 
 
 def test_every_value_of_a_run_is_an_axis() -> None:

@@ -12,12 +12,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message
+from flwr.serverapp.strategy import FedAvg
 from support.child_processes import in_child
 from support.evaluated_apps import evaluated, reported
 from support.judged_tasks import carry_out, judged_run, judged_task
 from support.small_runs import answering, client_for, reply_with
-from support.wrapped_apps import DIMENSION, ROSTER, USERS, Next, adding, model, saying, update_of
+from support.wrapped_apps import (
+    DIMENSION,
+    ROSTER,
+    USERS,
+    Next,
+    adding,
+    model,
+    private,
+    saying,
+    update_of,
+)
 
 import fedmf
 from fedmf.flower import CorrelatedNoise, CorrelatedNoiseStrategy, InProcessGrid, UsersSayWho
@@ -137,6 +148,28 @@ def test_a_process_killed_between_any_two_steps_loses_nothing(
     assert what_is_kept(path) == expected
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_row_that_a_killed_process_did_not_make_is_made_up_for_where_nobody_is_asked(
+    tmp_path: Path,
+) -> None:
+    """Without an evaluation to catch up on nothing else looks at the round again."""
+
+    def quiet(path: Path) -> None:
+        strategy = private(FedAvg(), path, identity=UsersSayWho(ROSTER), adaptive_clipping=CLIPPING)
+        grid = InProcessGrid(saying(lambda user, _: update_of(user)), nodes=USERS)
+        strategy.start(grid=grid, initial_arrays=model())
+        strategy.close()
+
+    def dying() -> None:
+        STEPS["released"]()
+        quiet(tmp_path / "run")
+
+    quiet(tmp_path / "whole")
+    assert in_child(dying) == -signal.SIGKILL
+    quiet(tmp_path / "run")
+    assert what_is_kept(tmp_path / "run") == what_is_kept(tmp_path / "whole")
+
+
 def _failures(path: Path) -> list[tuple[int, str, str]]:
     lines = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
     return [(line["round"], line["user"], line["stage"]) for line in lines]
@@ -232,3 +265,25 @@ def test_sessions_of_both_have_the_same_rounds() -> None:
             kind
         ).keys()
         assert not own
+
+
+def test_silence_is_asked_again_unless_a_useless_node_is_left_out(tmp_path: Path) -> None:
+    """Another useless reply of it would have ended the wait: in a round, and in a private evaluation."""
+    run = judged_run(judged_task(1, 30), messages="per-user", users_per_message=1, refusals=1)
+    with fedmf.start(run, tmp_path / "run") as session:
+        strategy, grid = CorrelatedNoiseStrategy(session), InProcessGrid(client_for(session))
+        rounds, dialogue = strategy.begun(None), strategy.dialogue
+        dialogue.served.gather(grid, 5.0)
+        for ask, number, users in (
+            (rounds.ask, 1, [session.roster[u] for u in session.cohort_schedule().cohort(0)]),
+            (rounds.ask_about, 2, list(session.judges(0).values())),
+        ):
+            everybody = len(ask(number, ConfigRecord(), grid))
+            assert rounds._may_repeat
+            user = users[0]
+            (node,) = dialogue.served.nodes_of(np.array([session.roster.index(user)]))
+            assert node is not None
+            dialogue.quarantine.refused(node, [user])
+            assert len(ask(number, ConfigRecord(), grid)) == everybody - 1
+            assert not rounds._may_repeat
+            dialogue.quarantine.accepted(node, [user])

@@ -89,8 +89,8 @@ class CorrelatedNoise(RoundStrategy):
             with private second moments of its own noise, or any object with ``init`` and ``step``; the
             strategy must then be one without a rule, FedAvg or FedProx.
         waiting: for whom a round waits: ``handshake_timeout``, ``min_replies``, ``grace``, ``refusals``
-            and ``silent_retries`` of `fedmf.runs.Waiting`. What its other two say ``timeout`` of ``start`` and
-            ``identity`` do here.
+            and ``silent_retries`` of `fedmf.runs.Waiting`. For its other two there are ``timeout`` of
+            ``start`` and ``identity``.
         canaries: simulated users in the sums, so that the run audits itself.
         observers: shown where the run stands (`fedmf.Standing`) when ``start`` opens it and after each round:
             `TensorBoard`, `Checkpoints`, any function.
