@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fedmf.moments import MomentStream
     from fedmf.optim import JmeAdam, Sgd
     from fedmf.participation import Participation
-    from fedmf.parts import Canaries, OwnStatistic, QuantileClipping
+    from fedmf.parts import Canaries, Health, OwnStatistic, QuantileClipping
     from fedmf.running import load, plan, resume, simulate, start
     from fedmf.runs import (
         Checkpoints,
@@ -73,6 +73,7 @@ __all__ = [
     "Digits",
     "ExampleLevel",
     "Execution",
+    "Health",
     "InMemoryDataset",
     "JmeAdam",
     "LocalSGD",

@@ -107,6 +107,7 @@ PUBLIC = [
     "Digits",
     "ExampleLevel",
     "Execution",
+    "Health",
     "InMemoryDataset",
     "JmeAdam",
     "LocalSGD",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -59,9 +60,12 @@ def test_without_a_terminal_lines_are_what_they_were(tmp_path: Path) -> None:
     text = shown(tmp_path / "run", small_run(**KEYS), terminal=False)
     lines = text.splitlines()
     assert lines[0].startswith("bisr ")
-    assert [line.split("  ")[0] for line in lines[1:]] == [f"round {t}/12" for t in range(1, 13)]
-    assert all("ε so far" in line for line in lines[4:])
-    assert all(line.split("  ")[-1] in VERDICTS for line in lines[4:])
+    assert re.match(
+        r"noise: norm [0-9.]+ times the clip norm in a round's mean update, [0-9.]+ times", lines[1]
+    )
+    assert [line.split("  ")[0] for line in lines[2:]] == [f"round {t}/12" for t in range(1, 13)]
+    assert all("ε so far" in line for line in lines[5:])
+    assert all(line.split("  ")[-1] in VERDICTS for line in lines[5:])
     assert "clipped" not in text
 
 

@@ -34,6 +34,7 @@ application = typer.Typer(
     epilog="Start with: fedmf simulate configs/digits.toml, or: fedmf init --list",
     no_args_is_help=True,
     add_completion=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     suggest_commands=False,  # click does
     pretty_exceptions_enable=False,
 )

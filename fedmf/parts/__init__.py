@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         evaluation_count,
         shared_multipliers,
     )
+    from fedmf.parts.health import Health
     from fedmf.parts.kinds import (
         NAMED,
         OWN_STREAMS,
@@ -61,6 +62,7 @@ __all__ = [
     "EvaluationPlan",
     "FileRow",
     "FixedClipping",
+    "Health",
     "LivePart",
     "NormCourse",
     "OwnStatistic",

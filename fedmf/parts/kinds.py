@@ -8,6 +8,7 @@ from typing import Any, Final
 from fedmf.parts.canaries import Canaries
 from fedmf.parts.clip_norm import CLIPPINGS
 from fedmf.parts.evaluation_plan import EvaluationPlan
+from fedmf.parts.health import Health
 from fedmf.parts.own_statistic import OwnStatistic
 from fedmf.parts.own_stream import OwnStream
 from fedmf.parts.part import Part
@@ -18,6 +19,7 @@ PARTS: Final[dict[str, Mapping[str, type[Part]]]] = {
     "clipping": CLIPPINGS,
     "canaries": by_kind(Canaries),
     "own": by_kind(OwnStatistic),
+    "health": by_kind(Health),
 }
 
 #: Sums with a record of their own, by the name that headers and statements give them.

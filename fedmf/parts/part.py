@@ -133,8 +133,8 @@ class Part(Value, ABC):
 
     @property
     def own_factor(self) -> float:
-        """1/b, rounded up: noise of a statistic of bound 1 per noise of x/ζ with all of μ²."""
-        return _UPWARDS / math.sqrt(self.mu_share)
+        """1/b: see `own_factor`."""
+        return own_factor(self.mu_share)
 
     def check(self, setting: Setting) -> None:
         """Refuse what no theorem covers together.
@@ -282,6 +282,21 @@ class LivePart(ABC):
     def noted(self) -> Mapping[str, float]:
         """What it has released last, by the part's `Part.columns`."""
         return {}
+
+    @property
+    def beforehand(self) -> str | None:
+        """What its releases will be able to tell, from the plan alone: a line for whoever begins the run."""
+        return None
+
+    @property
+    def alarm(self) -> str | None:
+        """What its releases say against the run: a line for everybody, from released figures alone."""
+        return None
+
+
+def own_factor(mu_share: float) -> float:
+    """1/b, rounded up: noise of a statistic of bound 1 and share b² per noise of x/ζ with all of μ²."""
+    return _UPWARDS / math.sqrt(mu_share)
 
 
 def update_factor(parts: Sequence[Part]) -> float:

@@ -10,7 +10,7 @@ from fedmf.lazy import lazily
 if TYPE_CHECKING:
     from fedmf.runs.budget import UserBudgets, within_total
     from fedmf.runs.canaries_found import CanaryFinding, canary_finding
-    from fedmf.runs.cost_estimate import dry_run, seconds_of_a_round
+    from fedmf.runs.cost_estimate import NoiseAndSignal, dry_run, seconds_of_a_round
     from fedmf.runs.directory import FAILURES, RunDirectory
     from fedmf.runs.evaluation import (
         CentralEvaluation,
@@ -108,6 +108,7 @@ __all__ = [
     "NamedTask",
     "NextToken",
     "NoProgress",
+    "NoiseAndSignal",
     "NoiseMechanism",
     "NotPrivateEvaluation",
     "Observer",

@@ -6,10 +6,10 @@ import csv
 import io
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -133,7 +133,23 @@ def within_total(run: Run, earlier: Sequence[UserCosts], total: float, file: Pat
     return replace(run, privacy=replace(privacy, user_budgets=str(file)))
 
 
-class UserBudgets:
+class NoBudgets:
+    """Nobody has a budget of their own: the contract alone limits users."""
+
+    #: Whether who is asked follows from the rounds before.
+    limit: ClassVar[bool] = False
+
+    def admit(self, t: int, users: Sequence[str]) -> list[str]:
+        """Those of ``users`` that can afford round t, in the same order."""
+        del t
+        return list(users)
+
+    def judges(self, users: Sequence[str]) -> list[str]:
+        """Those of ``users`` that can afford all private evaluations, in the same order."""
+        return list(users)
+
+
+class UserBudgets(NoBudgets):
     """Leaves out users whose next participation would cost more than their budget.
 
     A user who joined the rounds π, and would join t, moves C·G by at most a·‖Σ_{j∈π∪{t}} C_{:,j}‖ per unit
@@ -153,6 +169,8 @@ class UserBudgets:
     Guarantees:
         No recorded user's realised ε ever exceeds the user's budget.
     """
+
+    limit: ClassVar[bool] = True
 
     def __init__(self, plan: Plan, budgets: Mapping[str, float], ledger: Ledger) -> None:
         self._release, self._ledger = plan.release, ledger
@@ -194,3 +212,16 @@ class UserBudgets:
             if index < t and user in self._limits:
                 self._history[user].append(index)
         self._seen = max(self._seen, t)
+
+
+def budgets_of(plan: Plan, kept: Callable[[], Mapping[str, float]], ledger: Ledger) -> NoBudgets:
+    """What limits the users of a run beside its contract.
+
+    Args:
+        plan: of the run.
+        kept: the budgets that its directory keeps.
+        ledger: the record of participation.
+    """
+    if isinstance(plan.privacy, DifferentialPrivacy) and plan.privacy.user_budgets:
+        return UserBudgets(plan, kept(), ledger)
+    return NoBudgets()

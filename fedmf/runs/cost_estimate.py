@@ -2,20 +2,69 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
+from dataclasses import dataclass
+from typing import Self
 
+import numpy as np
 import torch
 
 from fedmf.accounting import at_least, at_most
-from fedmf.noise import BlockedNoise, Domain, GaussianSource, NoiseKey
+from fedmf.factorization import query_variances
+from fedmf.noise import BlockedNoise, Domain, GaussianSource, KeySchedule, NoiseKey
 from fedmf.runs.planning import plan_run
 from fedmf.runs.run import Run
 from fedmf.runs.session import check_device
 from fedmf.statements import Plan
 from fedmf.training import Task, preflight, seconds_of_training
+from fedmf.workload import prefix
 
 _ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class NoiseAndSignal:
+    """Norms of noise in mean updates, as multiples of the clip norm ζ, which no mean update exceeds.
+
+    Args:
+        of_a_round: √d·(root mean square of an entry of a round's noise)/(m·ζ).
+        of_all_rounds: the same of the mean over all n rounds, in which correlated noise cancels.
+    """
+
+    of_a_round: float
+    of_all_rounds: float
+
+    @classmethod
+    def of(cls, plan: Plan, dimension: int) -> Self:
+        """That of a planned run with d parameters."""
+        C, n = plan.mechanism.factorization, plan.participation.rounds
+        std = plan.inflation * plan.noise_std / plan.privacy.clip_norm
+        unit = math.sqrt(dimension) * std / plan.cohorts.size
+        whole = float(query_variances(C, prefix(n))[-1])
+        return cls(
+            unit * math.sqrt(float(np.mean(C.noise_row_variances()))), unit * math.sqrt(max(whole, 0.0)) / n
+        )
+
+    @property
+    def words(self) -> str:
+        """One line for whoever begins a run."""
+        return (
+            f"norm {self.of_a_round:.3g} times the clip norm in a round's mean update, "
+            f"{self.of_all_rounds:.3g} times in the mean over all rounds"
+        )
+
+    @property
+    def warning(self) -> str | None:
+        """Why a run cannot learn; None where it may."""
+        if self.of_all_rounds <= 1:
+            return None
+        return (
+            f"noise is {self.of_all_rounds:.3g} times what all updates together can say (in the mean over "
+            "all rounds): nothing can be learnt. Take more users a round, more rounds, a smaller model, or a "
+            "larger epsilon."
+        )
 
 
 def dry_run(run: Run, device: str = "cpu") -> dict[str, str]:
@@ -42,6 +91,10 @@ def dry_run(run: Run, device: str = "cpu") -> dict[str, str]:
     )
     if plan.amplification is not None:
         promised += f" while cohorts stay secret; {at_least(known)} against whoever knows them"
+    against = NoiseAndSignal.of(plan, model.dimension)
+    stage = plan.stage(KeySchedule(NoiseKey.from_os(), [], 0), model.dimension)
+    opened = {part.name: part.open(stage) for part in plan.parts}
+    told = {name: live.beforehand for name, live in opened.items() if live is not None and live.beforehand}
     contract, size = plan.participation, 4 if run.noise.storage.dtype == "float32" else 8
     return {
         "epsilon": promised if run.is_private else "infinite: no noise",
@@ -50,6 +103,9 @@ def dry_run(run: Run, device: str = "cpu") -> dict[str, str]:
         "mechanism": f"{plan.mechanism.name} {dict(plan.mechanism.params)}".replace("'", ""),
         "sensitivity": f"{at_least(plan.sensitivity.value)} ({plan.sensitivity.kind.replace('_', ' ')})",
         "noise": f"multiplier {at_most(plan.noise_multiplier)}, standard deviation {at_most(plan.noise_std)}",
+        "noise against updates": against.words,
+        **({} if against.warning is None else {"warning": against.warning}),
+        **told,
         "model": f"{model.dimension:,} parameters",
         "memory of noise": f"{size * inverse.memory_vectors * model.dimension / 2**20:,.1f} MiB: "
         f"{inverse.memory_vectors} stored vectors",

@@ -91,6 +91,7 @@ class PrivateServer:
         stage = plan.stage(self.keys, initial.numel())
         opened = [part.open(stage) for part in (*plan.parts, *beside_the_plan(directory.header.run))]
         self._parts: list[LivePart] = [part for part in opened if part is not None]
+        self._alarmed: set[str] = set()
         self._second = second_stream(plan, optimizer, self.keys, self.device)
         if restored is None:
             self.lost = range(0)
@@ -171,6 +172,18 @@ class PrivateServer:
     def noted(self) -> dict[str, float]:
         """What the parts of the run released last, by their columns of the metrics table."""
         return {name: value for part in self._parts for name, value in part.noted().items()}
+
+    @property
+    def beforehand(self) -> list[str]:
+        """What the parts will be able to tell, in lines, from the plan alone."""
+        return [part.beforehand for part in self._parts if part.beforehand is not None]
+
+    def new_alarms(self) -> list[str]:
+        """What released figures of parts say against the run, a line each, those not asked for before."""
+        alarms = {part.name: part.alarm for part in self._parts if part.name not in self._alarmed}
+        new = {name: alarm for name, alarm in alarms.items() if alarm is not None}
+        self._alarmed |= new.keys()
+        return list(new.values())
 
     def noted_when_stated(self) -> dict[str, float]:
         """What the parts say when the rounds released so far are stated."""

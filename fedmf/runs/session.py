@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +26,7 @@ from fedmf.cohorts import CheckInCohorts, CohortSchedule
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
-from fedmf.runs.budget import UserBudgets, check_names, read_budgets
+from fedmf.runs.budget import budgets_of, check_names, read_budgets
 from fedmf.runs.directory import Planned, RunDirectory
 from fedmf.runs.evaluation import NotPrivateEvaluation, PrivateEvaluation, private_columns
 from fedmf.runs.execution import Rhythm
@@ -45,6 +46,8 @@ from fedmf.runs.run import Run
 from fedmf.runs.server import PrivateServer
 from fedmf.statements import Plan, PrivacyStatement, build_statement
 from fedmf.training import Task, UserFailure, example_counts, preflight
+
+_log = logging.getLogger("fedmf")
 
 
 class Session:
@@ -82,9 +85,7 @@ class Session:
             self.plan, directory, initial, optimizer, device, every, run.noise.storage
         )
         self.sums = self.server.sums
-        self._budgets = None
-        if isinstance(run.privacy, DifferentialPrivacy) and run.privacy.user_budgets:
-            self._budgets = UserBudgets(self.plan, directory.budgets(), directory.ledger)
+        self._budgets = budgets_of(self.plan, directory.budgets, directory.ledger)
         self.evaluator = directory.evaluator(self.server.t)
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
         self._estimates_kept = 0
@@ -227,10 +228,10 @@ class Session:
         """Those of round t's cohort that may be asked, by contract, by their own wish and budget."""
         admission = self.directory.admission
         as_they_come = isinstance(self.run.cohorts, CheckInCohorts)
-        if as_they_come or self._budgets is not None:
+        if as_they_come or self._budgets.limit:
             self.server.wait()  # it follows from all rounds before; other kinds of cohorts keep the contract
         admitted = admission.admit(t, users) if as_they_come else admission.remaining(users)
-        return admitted if self._budgets is None else self._budgets.admit(t, admitted)
+        return self._budgets.admit(t, admitted)
 
     def judges(self, e: int) -> dict[int, str]:
         """Whom private evaluation e asks, ids by index: its cohort less those whose own budget forbids it."""
@@ -239,7 +240,7 @@ class Session:
         assert evaluator is not None
         users = {str(self.roster[index]): index for index in asked.judges(evaluator.plan, self.plan.users, e)}
         able = self.directory.admission.remaining(users)
-        return {users[user]: user for user in (self._budgets.judges(able) if self._budgets else able)}
+        return {users[user]: user for user in self._budgets.judges(able)}
 
     def evaluation_due(self, t: int) -> bool:
         """Whether the model after t rounds is evaluated."""
@@ -256,6 +257,8 @@ class Session:
     def evaluate(self, by_clients: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
         """Make the row of metrics of the released model, if this round is due and has none; returns the row.
 
+        What released figures of a part say against the run is logged once.
+
         It has what the central test part says, where the task is known here, ε so far, and what parts
         released. A process that died before it was made is made up for by the next call.
 
@@ -263,6 +266,8 @@ class Session:
             by_clients: what clients say of the same model; it goes into the same row.
         """
         t = self.server.t
+        for line in self.server.new_alarms():
+            _log.warning(line)
         if self.evaluation_due(t) and t not in self.metrics:
             with self.server.times.measure(t, "evaluation"):
                 epsilon, values = self._epsilon_after(t), self._central_values()

@@ -4,6 +4,7 @@ from fedmf.training.barrier import UserFailure, UserLimits, example_counts
 from fedmf.training.clipping import (
     FRACTION_BITS,
     PART,
+    PRESENT,
     SIGNS,
     ClippedSums,
     FixedPointSum,
@@ -36,6 +37,7 @@ __all__ = [
     "METRICS",
     "PART",
     "PERPLEXITY",
+    "PRESENT",
     "RMSE",
     "SIGNS",
     "TOKEN_ACCURACY",

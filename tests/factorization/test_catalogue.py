@@ -12,8 +12,10 @@ from fedmf.factorization.mechanisms.catalogue import (
     names,
     names_taking,
     optional_parameters,
+    own_name,
     parameters,
 )
+from fedmf.factorization.mechanisms.choice import NamedMechanism
 from fedmf.factorization.mechanisms.families import FAMILIES
 from fedmf.factorization.mechanisms.lti import quadratic_lti, quadratic_suboptimality
 from fedmf.factorization.mechanisms.robust import Scenarios, robust_toeplitz
@@ -21,6 +23,7 @@ from fedmf.factorization.mechanisms.strongly_convex import strongly_convex_lti
 from fedmf.factorization.objectives.error import errors
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.participation import Participation
+from fedmf.runs.tables.mechanism_table import MechanismTable
 from fedmf.workload.parse import parse_workload
 from fedmf.workload.toeplitz import prefix
 
@@ -42,6 +45,34 @@ def test_names_of_the_contract_are_there_and_each_has_its_normalized_form():
     assert set(names()) >= plain
     others = {name for name in names() if not name.startswith("normalized-")}
     assert set(names()) == others | {f"normalized-{name}" for name in others}
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("bandmf", "banded-toeplitz"),
+        ("BandMF", "banded-toeplitz"),
+        ("banded_toeplitz", "banded-toeplitz"),
+        ("dp-ftrl", "tree"),
+        ("DP-SGD", "identity"),
+        ("normalized_cgd", "normalized-cgd"),
+    ],
+)
+def test_names_that_people_type_are_understood_and_written_as_ours(said: str, meant: str) -> None:
+    contract = Participation(16, 2, 8)
+    made, wanted = build(said, contract), build(meant, contract)
+    assert (made.name, made.params) == (wanted.name, wanted.params)
+    assert made.factorization.to_dict() == wanted.factorization.to_dict()
+    assert NamedMechanism(said).to_dict() == {"kind": meant}
+    table = MechanismTable("mechanism")
+    assert table.render(table.parse({"kind": said}))["kind"] == meant
+
+
+def test_no_name_of_others_is_one_of_ours_or_of_two_mechanisms() -> None:
+    others = [name for family in FAMILIES.values() for name in family.also]
+    assert len(set(others)) == len(others) > 5
+    assert not set(others) & set(names())
+    assert all(own_name(name) == name for name in names())
 
 
 @pytest.mark.parametrize("name", names())

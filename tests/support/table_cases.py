@@ -114,6 +114,8 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "cohorts.impatient": ([0.0, 1.0], [-0.1, 1.1]),
     "cohorts.margin": ([0.0, 0.3], [0.5, -0.1]),
     "cohorts.probability": ([0.01, 1.0], [0.0, 1.1]),
+    "health.share": ([1e-6, 0.999], [0.0, 1.0]),
+    "health.rounds-per-release": ([1, 5, 10**6], [0, -2]),
     "own.bound": ([1e-9, 1e9], [0.0, -0.3]),
     "own.share": ([1e-6, 0.999], [0.0, 1.0]),
     "privacy.clip-norm": ([1e-9, 1e9], [0.0, -0.3]),

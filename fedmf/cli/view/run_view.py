@@ -21,6 +21,7 @@ from fedmf.runs import (
     STATEMENT_TEXT,
     Learning,
     LocalCheck,
+    NoiseAndSignal,
     NotPrivateEvaluation,
     central,
     judge_learning,
@@ -147,7 +148,14 @@ class RunView:
             f"run directory {self._session.directory.path}"
         )
         self._console.print(Text.assemble((plan.mechanism.name, "bold"), plain), highlight=False)
-        lost = self._session.server.lost
+        server = self._session.server
+        against = NoiseAndSignal.of(plan, server.dimension)
+        if plan.noise_std > 0:
+            self._console.print(f"noise: {against.words}", highlight=False)
+            self._warn(against.warning)
+        for line in server.beforehand:
+            self._console.print(line, highlight=False)
+        lost = server.lost
         if lost:
             self._console.print(
                 f"rounds {lost.start + 1} to {lost.stop} were released and their model was not kept: going "

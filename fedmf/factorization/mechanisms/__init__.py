@@ -13,6 +13,7 @@ from fedmf.factorization.mechanisms.catalogue import (
     names_taking,
     names_to_compare,
     optional_parameters,
+    own_name,
     parameters,
 )
 from fedmf.factorization.mechanisms.choice import (
@@ -54,6 +55,7 @@ __all__ = [
     "names_taking",
     "names_to_compare",
     "optional_parameters",
+    "own_name",
     "parameters",
     "quadratic_lti",
     "quadratic_suboptimality",

@@ -21,6 +21,8 @@ _FORMS = {
         *(family.normalized for family in FAMILIES.values()),
     )
 }
+#: What others call them.
+_ALSO = {other: family.name for family in FAMILIES.values() for other in family.also}
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +59,20 @@ def names_to_compare(rounds: int) -> list[str]:
     return [form.name for form in _FORMS.values() if rounds <= form.largest_compared]
 
 
+def own_name(name: str) -> str:
+    """The name under which a mechanism is listed and recorded, of any spelling and of what others call it.
+
+    >>> own_name("BandMF"), own_name("banded_toeplitz"), own_name("normalized-dp-ftrl"), own_name("unknown")
+    ('banded-toeplitz', 'banded-toeplitz', 'normalized-tree', 'unknown')
+    """
+    spelt = name.lower().replace("_", "-")
+    prefix, plain = ("normalized-", spelt[11:]) if spelt.startswith("normalized-") else ("", spelt)
+    known = prefix + _ALSO.get(plain, plain)
+    return known if known in _FORMS else name
+
+
 def form_of(name: str) -> Form:
-    """What a name stands for.
+    """What a name, or what others call it, stands for.
 
     Raises:
         ValueError: unknown name.
@@ -66,11 +80,12 @@ def form_of(name: str) -> Form:
     >>> form_of("normalized-bsr").family.meaning
     'the first p coefficients of the square root'
     """
-    if name not in _FORMS:
+    form = _FORMS.get(own_name(name))
+    if form is None:
         nearest = difflib.get_close_matches(name, names(), n=1, cutoff=0.5)
         fix = f"Did you mean {nearest[0]!r}?" if nearest else "fedmf design lists them."
         raise ValueError(f"mechanism (name) must be a known one; got {name!r}. {fix}")
-    return _FORMS[name]
+    return form
 
 
 def accepted_parameters(name: str) -> list[str]:
@@ -154,4 +169,4 @@ def build(
     if workload.rounds != n:
         raise ValueError(f"A (workload) must have n={n} rounds, those of C; got {workload.rounds}.")
     given = {**({} if bands is None else {"bands": bands}), **(params or {})}
-    return Mechanism(name, *form.build(DesignRequest(participation, workload, objective), given))
+    return Mechanism(form.name, *form.build(DesignRequest(participation, workload, objective), given))

@@ -85,7 +85,9 @@ class NamedMechanism:
     params: Mapping[str, float | int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "params", form_of(self.kind).checked(self.params, rounds=None))
+        form = form_of(self.kind)
+        object.__setattr__(self, "kind", form.name)
+        object.__setattr__(self, "params", form.checked(self.params, rounds=None))
 
     def __hash__(self) -> int:
         return hash((self.kind, frozenset(self.params.items())))

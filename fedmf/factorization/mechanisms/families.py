@@ -156,6 +156,7 @@ _ALL = (
         "independent noise of one size, as in DP-FedAvg",
         lambda ask, v: closed_form.identity(ask.rounds),
         largest_normalized_compared=0,
+        also=("dp-sgd", "dp-fedavg", "independent"),
     ),
     Family(
         "square-root",
@@ -199,6 +200,7 @@ _ALL = (
         "takes back a share of the last round's noise",
         lambda ask, v: closed_form.cgd(v["lambda"], ask.rounds),
         (FREE_LAMBDA,),
+        also=("lambda-cgd",),
     ),
     Family(
         "nu-ftrl", "the square root, damped", lambda ask, v: damped_root(ask.workload, v["nu"]), (FREE_NU,)
@@ -230,6 +232,7 @@ _ALL = (
         largest_compared=1_000_000,
         normalize=lambda make: lambda ask, v: _jointly(v["bands"], *ask.target),
         optimized=True,
+        also=("bandmf", "band-mf"),
     ),
     Family(
         "banded",
@@ -259,6 +262,7 @@ _ALL = (
         largest=LARGEST_DENSE,
         largest_compared=1024,
         optimized=True,
+        also=("dp-ftrl", "binary-tree"),
     ),
     Family(
         "kary-tree",
@@ -277,6 +281,7 @@ _ALL = (
         largest=1_000_000,
         largest_compared=1_000_000,
         optimized=True,
+        also=("bandinvmf", "band-inv-mf"),
     ),
     Family(
         "blt",

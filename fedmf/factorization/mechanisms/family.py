@@ -81,6 +81,7 @@ class Family:
         entrywise: whether the optimiser moves every entry of C, which takes longest.
         largest_normalized: the largest n for that form, if below `largest`.
         largest_normalized_compared: the same in a comparison, if below `largest_compared`.
+        also: what others call it; these names are understood wherever its own is, and written nowhere.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Family:
     entrywise: bool = False
     largest_normalized: int = _LARGEST_NORMALIZED
     largest_normalized_compared: int = _LARGEST_NORMALIZED_COMPARED
+    also: tuple[str, ...] = ()
 
     @property
     def plain(self) -> Form:

@@ -14,6 +14,7 @@ from fedmf.factorization import (
     accepted_parameters,
     names,
     optional_parameters,
+    own_name,
     parameters,
 )
 from fedmf.noise import NoiseStorage
@@ -69,7 +70,7 @@ class MechanismTable:
 
     def takes(self, kind: str | None, key: str) -> bool:
         """Whether a mechanism has a parameter."""
-        name = _DEFAULT if kind is None else kind
+        name = _DEFAULT if kind is None else own_name(kind)
         return name in names() and key in (*accepted_parameters(name), *optional_parameters(name))
 
     def keys(self) -> Iterator[Key]:
