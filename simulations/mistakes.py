@@ -30,6 +30,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from slips.attempt import ROUNDS, Mistake
 from slips.engineer import ENGINEER
@@ -43,7 +44,9 @@ OUTCOMES = ("understood", "refused", "named", "unnamed", "silent")
 #: The first line of a release, of a tenth of the rounds, or of what stands at the end.
 SPENT = re.compile(r'\{"t": |t,(mean|first|quantity|timestamp)|round \d+/\d+|Every |Simulation only')
 ROUND = re.compile(r"after round (\d+)")
-LONGEST = 600.0
+LONGEST = 300.0
+#: Of compiled code and designs, which all of them share.
+CACHES = Path(tempfile.gettempdir()) / "fedmf-mistakes"
 SHOWN = 150
 
 
@@ -90,7 +93,7 @@ def tried(mistake: Mistake, tree: Path) -> Outcome:
         folder = Path(name)
         arguments = mistake.prepare(folder)
         known = {**os.environ, "PYTHONPATH": str(tree), "PYTHONUNBUFFERED": "1", "COLUMNS": "400"}
-        known |= {"HOME": name, "XDG_STATE_HOME": name, "OMP_NUM_THREADS": "1"}
+        known |= {"HOME": name, "XDG_STATE_HOME": name, "XDG_CACHE_HOME": str(CACHES), "OMP_NUM_THREADS": "1"}
         outcome, answers = _once(mistake, arguments, folder, known), list(mistake.answers)
         while outcome.outcome == "unnamed" and answers:
             said, further = answers.pop(0)
@@ -101,17 +104,15 @@ def tried(mistake: Mistake, tree: Path) -> Outcome:
 
 
 def _once(mistake: Mistake, arguments: list[str], folder: Path, known: dict[str, str]) -> Outcome:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=known,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=LONGEST,
-        check=False,
-    )
-    lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
-    return judged(mistake, done.returncode, lines)
+    command = [sys.executable, *arguments]
+    where: dict[str, Any] = {"cwd": folder, "env": known, "stdout": subprocess.PIPE}
+    try:
+        done = subprocess.run(command, **where, stderr=subprocess.STDOUT, timeout=LONGEST, check=False)
+        said, code = done.stdout, done.returncode
+    except subprocess.TimeoutExpired as waiting:  # it goes on for ever
+        said, code = waiting.stdout or b"", 0
+    lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
+    return judged(mistake, code, lines)
 
 
 def table(outcomes: list[Outcome]) -> list[str]:

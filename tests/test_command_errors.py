@@ -103,6 +103,7 @@ def test_odd_numbers_and_places_are_one_line(
     Path("empty.csv").touch()
     huge = "9" * 25
     stream = ["stream", "--input", "rows.csv", "--norm-bound", "1", "--epsilon", "8", "--delta", "1e-5"]
+    stream += ["--each-row-a-user", "--columns", "a,b"]
     restate = [
         *["restate", "--rounds", "4", "--max-participations", "1", "--min-separation", "4"],
         *["--noise-multiplier", "1", "--delta", "1e-5"],

@@ -32,6 +32,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rows = [
         [user, *rng.normal(size=3).round(3), rng.choice(["no", "yes"])] for user in users for _ in range(2)
     ]
+    (tmp_path / "contract.toml").write_text(
+        '[columns.user]\nkind = "user"\n[columns.label]\nkind = "category"\nwords = ["no", "yes"]\n'
+        + "".join(
+            f'[columns.{name}]\nkind = "number"\nlower = -3\nupper = 3\nunit = 1\n'
+            for name in ("age", "height", "weight")
+        )
+    )
     for name, header, content in (
         ("rows.csv", ["user", "age", "height", "weight", "label"], rows),
         ("texts.csv", ["user", "text"], [[user, "one and one is two"] for user in users]),
@@ -74,6 +81,21 @@ def test_cases_on_ones_own_files_open_as_they_are(case: str, folder: Path) -> No
     with fedmf.start(load_run(f"{case}.toml", {"mechanism.kind": "identity"}), folder / "run") as session:
         assert session.task.dataset.users == session.plan.users == 80
         assert session.metrics[0]["loss"] > 0
+
+
+def test_a_contract_names_the_columns(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "mine.toml").write_text(
+        '[columns.person]\nkind = "user"\n[columns.x]\nkind = "number"\nlower = 0\nupper = 1\n'
+        '[columns.colour]\nkind = "category"\nwords = ["red", "blue"]\n'
+    )
+    assert run(["init", "table", "--contract", "mine.toml"]) == 0
+    data = load_run("table.toml").task_source.data  # type: ignore[attr-defined]
+    assert (data.contract, data.user_column, data.label_column) == ("mine.toml", "person", "colour")
+    assert run(["init", "digits", "--contract", "mine.toml"]) == 2
+    (folder / "mine.toml").write_text('[columns.x]\nkind = "number"\nlower = 0\nupper = 1\n')
+    capsys.readouterr()
+    assert run(["init", "table", "--contract", "mine.toml", "--output", "other.toml"]) == 2
+    assert "contract must declare a column of users and a category" in one_line(capsys)
 
 
 def test_the_smallest_case_trains(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ import typer
 
 from fedmf.cli.account import account
 from fedmf.cli.audit import audit
+from fedmf.cli.contract import contract
 from fedmf.cli.data import data
 from fedmf.cli.design import design
 from fedmf.cli.export import export
@@ -39,6 +40,7 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
 )
 application.command("simulate")(simulate)
+application.command("contract")(contract)
 application.command("data")(data)
 application.command("design")(design)
 application.command("account")(account)

@@ -13,17 +13,32 @@ if TYPE_CHECKING:
 
 
 def data(
-    config: Path = typer.Argument(..., metavar="CONFIG.toml", help="Run configuration."),
+    config: Path | None = typer.Argument(None, metavar="[CONFIG.toml]", help="Run configuration."),
     assignments: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Override a key."),
     output: Path | None = typer.Option(
         None, "--output", metavar="FILE.png", help="Draw sizes and labels of users."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    contract: Path | None = typer.Option(
+        None, "--contract", metavar="FILE", help="Data contract that --check holds rows against."
+    ),
+    check: Path | None = typer.Option(
+        None, "--check", metavar="FILE", help="Table whose rows are held against --contract. Not private."
+    ),
 ) -> None:
     """Show how the examples of a configuration are spread over its users. What it shows is not private.
 
+    With --contract and --check: how many rows of a table keep to its data contract, not private either.
+
     Example: fedmf data configs/digits.toml --set data.partition=dirichlet --output partition.png
     """
+    if contract is not None or check is not None:
+        if contract is None or check is None or config is not None:
+            raise typer.BadParameter("--contract FILE and --check FILE go together, without CONFIG.toml.")
+        _check(contract, check, as_json)
+        return
+    if config is None:
+        raise typer.BadParameter("data needs CONFIG.toml, or --contract FILE with --check FILE.")
     from fedmf.cli.plots import check_picture
     from fedmf.data import summarise
     from fedmf.runs import load_run, parse_assignments
@@ -51,6 +66,30 @@ def _table(row: dict[str, Any]) -> str:
         "model": f"{row['model_parameters']:,} parameters",
     }
     return "\n".join(f"{name:<18} {value}" for name, value in lines.items())
+
+
+def _check(contract: Path, file: Path, as_json: bool) -> None:
+    """Say how many rows keep to a contract."""
+    from dataclasses import asdict
+
+    from fedmf.data import cell_blocks, check_rows, read_contract
+
+    declared = read_contract(contract)
+    seen, rows, valid = check_rows(declared, cell_blocks(file, declared))
+    if as_json:
+        columns = {name: asdict(kept) for name, kept in seen.items()}
+        typer.echo(json.dumps({"private": False, "rows": rows, "valid": valid, "columns": columns}))
+        return
+    typer.echo("NOT PRIVATE: counted in the rows without noise, for whoever may see them.")
+    typer.echo(f"{valid:,} of {rows:,} rows are valid.")
+    for name, kept in seen.items():
+        faults = {
+            "missing" + (" and filled" if kept.filled else ""): kept.missing,
+            "unreadable": kept.unreadable,
+            "out of bounds": kept.clipped,
+        }
+        told = ", ".join(f"{count:,} {what}" for what, count in faults.items() if count)
+        typer.echo(f"{name:<18} {told or 'as declared'}")
 
 
 def _draw(summary: PartitionSummary, file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import typer
@@ -14,6 +15,9 @@ def init(
     case: str = typer.Argument("", metavar="CASE", help=f"One of: {', '.join(CASES)}."),
     output: Path | None = typer.Option(
         None, "--output", metavar="FILE", help="New file.", show_default="CASE.toml"
+    ),
+    contract: Path | None = typer.Option(
+        None, "--contract", metavar="FILE", help="For table: the data contract, whose columns it names."
     ),
     list_cases: bool = typer.Option(False, "--list", help="Say what each case is; write nothing."),
 ) -> None:
@@ -34,6 +38,32 @@ def init(
         raise ConfigError(f"CASE must be one of {', '.join(CASES)}; got {case!r}. See: fedmf init --list.")
     file = output or Path(f"{case}.toml")
     text = shipped_file(f"start/{case}.toml").read_text(encoding="utf-8").replace("FILE", str(file))
+    if contract is not None:
+        if case != "table":
+            raise ConfigError(f"--contract goes with CASE table; got {case!r}.")
+        text = _named(text, contract)
     with new_file(file, mode=0o644) as opened:
         opened.write(text.encode())
     typer.echo(f"{file} is written. Read it, change it, and train: fedmf simulate {file}")
+
+
+def _named(text: str, contract: Path) -> str:
+    """The configuration with the file and the columns of a contract in place of the example's."""
+    from fedmf.data import read_contract
+
+    declared = read_contract(contract)
+    categories = [name for name, column in declared.columns.items() if column.kind == "category"]
+    if declared.user is None or not categories:
+        raise ValueError(
+            "contract must declare a column of users and a category as the label for CASE table; "
+            f"{contract} does not."
+        )
+    label = next((name for name in categories if name.lower() in ("label", "class")), categories[-1])
+    named = {
+        'contract = "contract.toml"': f"contract = {json.dumps(str(contract), ensure_ascii=False)}",
+        'user-column = "user"': f"user-column = {json.dumps(declared.user, ensure_ascii=False)}",
+        'label-column = "label"': f"label-column = {json.dumps(label, ensure_ascii=False)}",
+    }
+    for example, mine in named.items():
+        text = text.replace(example, mine)
+    return text

@@ -15,6 +15,7 @@ from fedmf.cli.design import AdjacencyName, parse_parameters
 from fedmf.cli.interruption import going_on
 
 if TYPE_CHECKING:
+    from fedmf.data import DataContract
     from fedmf.moments import PrivateGaussian
     from fedmf.streaming import Settings
 
@@ -121,8 +122,12 @@ class OnLong(StrEnum):
 
 def stream(
     source: str = typer.Option(..., "--input", metavar="FILE", help="Rows; - for standard input."),
-    norm_bound: float = typer.Option(
-        ..., "--norm-bound", metavar="Z", help="ζ, the largest norm of a row; see --on-long for longer ones."
+    norm_bound: float | None = typer.Option(
+        None,
+        "--norm-bound",
+        metavar="Z",
+        help="ζ, the largest norm of a row; see --on-long for longer ones. Default with --contract: the "
+        "largest that its bounds allow.",
     ),
     epsilon: float = typer.Option(..., "--epsilon", metavar="E", help="Privacy budget ε."),
     delta: float = typer.Option(..., "--delta", metavar="D", help="Privacy budget δ."),
@@ -167,8 +172,18 @@ def stream(
         metavar="S",
         help="Second moment: full (d×d), diagonal, energy (one number), or sizes of blocks such as 2,3.",
     ),
+    contract: Path | None = typer.Option(
+        None,
+        "--contract",
+        metavar="FILE",
+        help="What the columns may hold (fedmf contract drafts it): numbers are scaled by it, categories "
+        "coded, releases said in the columns' own units.",
+    ),
     user_column: str | None = typer.Option(
-        None, "--user-column", metavar="NAME", help="Column of user ids. Default: every row is another user."
+        None, "--user-column", metavar="NAME", help="Column of user ids. Default: that of --contract."
+    ),
+    each_row_a_user: bool = typer.Option(
+        False, "--each-row-a-user", help="No column says whose a row is: every row is another user's."
     ),
     user_namespace: str = typer.Option(
         "", "--user-namespace", metavar="NAME", help="What user ids are ids of, to join this with others."
@@ -203,7 +218,10 @@ def stream(
         "with the least error of what is released.",
     ),
     columns: str | None = typer.Option(
-        None, "--columns", metavar="A,B", help="Columns of numbers. Default: all that no option names."
+        None,
+        "--columns",
+        metavar="A,B",
+        help="Columns of numbers. Default: those of --contract, else all that no option names.",
     ),
     timestamp: str | None = typer.Option(
         None,
@@ -275,9 +293,10 @@ def stream(
     was released stays, and later steps get fresh noise. The privacy statement is in that directory too. What
     depends on rows without noise, such as how many could not be read, is in its file operator.json alone.
 
-    Example: fedmf stream --input rows.csv --norm-bound 1 --epsilon 8 --delta 1e-5 --output moments.parquet
+    Example: fedmf stream --input rows.csv --contract contract.toml --epsilon 8 --delta 1e-5 --output m.csv
     """
-    from fedmf.streaming import Settings
+    from fedmf.data import read_contract
+    from fedmf.streaming import Settings, check_told
 
     if restored and state is None:
         raise typer.BadParameter("--restored-from-backup needs --state DIR, the directory that was restored.")
@@ -285,12 +304,15 @@ def stream(
         from fedmf.cli.plots import check_picture
 
         check_picture("--plot", plot)
+    names = None if columns is None else tuple(columns.split(","))
+    declared = None if contract is None else read_contract(contract)
     settings = Settings(
-        norm_bound=norm_bound,
+        norm_bound=_norm_bound(norm_bound, declared, names),
+        data_contract=declared,
         epsilon=epsilon,
         delta=delta,
         rounds=rounds,
-        user_column=user_column,
+        user_column=user_column or (None if declared is None else declared.user),
         user_namespace=user_namespace,
         max_participations=max_participations,
         min_separation=min_separation,
@@ -302,7 +324,7 @@ def stream(
         second=second,
         weight=_weight(weight),
         adjacency=adjacency.value,
-        columns=None if columns is None else tuple(columns.split(",")),
+        columns=names,
         timestamp=timestamp,
         key=key,
         every=every,
@@ -317,6 +339,7 @@ def stream(
         "density": density,
         "restored": restored,
         "remembered": state is not None,
+        "admit": lambda layout: check_told(settings, layout, each_row_a_user),
     }
     handling = {"clip": on_long is OnLong.clip, "stop_at_faulty": stop_at_bad_row}
     with going_on(lambda: how_to_go_on(state, rows)), state_directory(state) as directory:
@@ -324,6 +347,15 @@ def stream(
     typer.echo(conclusion(statement, last, names, state, full), nl=False, err=output is None)
     if asked_counts:
         show_counts(counts)
+
+
+def _norm_bound(given: float | None, contract: DataContract | None, columns: tuple[str, ...] | None) -> float:
+    if given is None and contract is None:
+        raise typer.BadParameter("--norm-bound Z must be given without --contract; got none.")
+    if given is None:
+        assert contract is not None
+        return contract.encoding(columns).norm_bound
+    return given
 
 
 def _weight(text: str | None) -> float | str | None:
@@ -345,7 +377,7 @@ def _run(
     plot: Path | None,
 ) -> tuple[dict[str, Any], dict[str, int], PrivateGaussian | None, tuple[str, ...]]:
     """Statement, counts for the operator, the density of the last release if asked for, names of numbers."""
-    from fedmf.streaming import Handling, open_run
+    from fedmf.streaming import Handling, first_lines, open_run
 
     with (
         progress_view(settings.unbounded) as show,
@@ -353,6 +385,8 @@ def _run(
             directory, settings, source, output, handling=Handling(**handling), progress=show, **options
         ) as (run, reader),
     ):
+        for line in first_lines(run.plan, reader.layout):
+            typer.echo(line, err=output is None)
         show(run.position.step, run.plan.rounds)
         run.feed(reader, count_late=source is not None)
         statement = run.conclude()

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from fedmf.data.contract import DataContract, Encoding, Kept, check_rows, draft_contract, read_contract
 from fedmf.data.dataset import FederatedDataset, NumberedUsers, TestOwner
 from fedmf.data.digit_images import Digits
 from fedmf.data.elsewhere import RosterDataset
@@ -31,6 +32,7 @@ from fedmf.data.rows import (
     TableRows,
     Text,
     TextOptions,
+    cell_blocks,
     read_table,
 )
 from fedmf.data.structure import (
@@ -57,9 +59,11 @@ __all__ = [
     "ByteVocabulary",
     "Cifar10",
     "CodeTokens",
+    "DataContract",
     "DatasetOptions",
     "DecodedRows",
     "Digits",
+    "Encoding",
     "ExampleStructure",
     "Features",
     "FederatedDataset",
@@ -68,6 +72,7 @@ __all__ = [
     "HubText",
     "ImageFolder",
     "InMemoryDataset",
+    "Kept",
     "Leaf",
     "NamedStructures",
     "NumberTable",
@@ -92,7 +97,10 @@ __all__ = [
     "TextOptions",
     "TokenRows",
     "Vocabulary",
+    "cell_blocks",
+    "check_rows",
     "device_of",
+    "draft_contract",
     "each",
     "joined",
     "named",
@@ -102,6 +110,7 @@ __all__ = [
     "partition_by_power_law",
     "partition_by_shards",
     "partition_evenly",
+    "read_contract",
     "read_table",
     "row_count",
     "split_rows",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Self
@@ -52,6 +52,11 @@ class InMemoryDataset(FederatedDataset):
     vocabulary: int = 0
 
     def __post_init__(self) -> None:
+        if isinstance(self.owned, Mapping):
+            raise ValueError(
+                "owned (rows of users) must be a sequence in the order of user_ids; got a dict. Give "
+                "[owned[name] for name in user_ids]."
+            )
         if len(self.owned) != len(self.user_ids) or len(self._index) != len(self.user_ids):
             raise ValueError(
                 f"user ids must be unique, one for each user; got {len(self.user_ids)} ids "

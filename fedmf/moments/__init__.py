@@ -8,6 +8,7 @@ from fedmf.moments.moment_stream import MomentBlock, MomentRelease, MomentStream
 from fedmf.moments.noisy_moments import NoisyMoments
 from fedmf.moments.pair_design import Goal, JointDesign, best_pair, joint_design
 from fedmf.moments.private_gaussian import PrivateGaussian, describe, shrunk_covariances
+from fedmf.moments.ratio import NoisyRatio, fieller
 from fedmf.moments.running import MatrixWorkload, RunningWorkload
 from fedmf.moments.second_moment import (
     SECOND_MOMENTS,
@@ -53,6 +54,7 @@ __all__ = [
     "MomentStream",
     "MomentWeight",
     "NoisyMoments",
+    "NoisyRatio",
     "PrivateGaussian",
     "Projected",
     "ReleaseErrors",
@@ -68,6 +70,7 @@ __all__ = [
     "cs",
     "default_weight",
     "describe",
+    "fieller",
     "gaussian_estimate",
     "ime",
     "jme",

@@ -11,6 +11,7 @@ from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StateError, StreamState
 from fedmf.streaming.statement_text import stream_document, summarise_stream
 from fedmf.streaming.statements import stream_statement
+from fedmf.streaming.told import check_told, first_lines
 
 __all__ = [
     "Handling",
@@ -27,6 +28,8 @@ __all__ = [
     "StreamRun",
     "StreamState",
     "account_stream",
+    "check_told",
+    "first_lines",
     "open_output",
     "open_reader",
     "open_run",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, final
@@ -30,6 +30,7 @@ class ParquetReader(RowReader):
         layout: of an earlier part of the same input; None takes it from the file.
         first_row: number of the first row in this file.
         labels: names of the columns of labels: text, numbers, dates or times, as Arrow writes them.
+        check: refuses the names of all columns, if they are not those that were declared.
 
     Raises:
         InputError: not a Parquet file, a column is missing or does not hold what it should, or no rows.
@@ -43,6 +44,7 @@ class ParquetReader(RowReader):
         layout: Layout | None = None,
         first_row: int = 1,
         labels: Sequence[str] = (),
+        check: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         self._path, self.first_row, self._seen, self._user = path, first_row, 0, user
         self._labels = tuple(labels)
@@ -50,6 +52,8 @@ class ParquetReader(RowReader):
             self._file = parquet.ParquetFile(path)
         self.rows = self._file.metadata.num_rows
         schema = self._file.schema_arrow
+        if check is not None:
+            check(schema.names)
         self._columns = wanted_columns(schema.names, columns, user, labels)
         self._batches = self._from(0)
         self._rest: Any = None
@@ -124,12 +128,13 @@ class ParquetReader(RowReader):
                 numbers = column.cast(arrow.float64(), safe=False).to_numpy(zero_copy_only=False)
                 columns.append(numbers)
                 _mark(faults, ~np.isfinite(numbers), f"column {name!r} must be finite")
-            values = np.stack(columns, axis=1).astype(np.float64)
+            empty = np.zeros((batch.num_rows, 0))
+            values = np.stack(columns, axis=1).astype(np.float64) if columns else empty
         users = None
         if layout.user is not None:
             users = [_user(cell) for cell in _cells(batch.column(layout.user))]
-            empty = np.array([user is None for user in users])
-            _mark(faults, empty, f"column {layout.user!r} must name a user")
+            nobody = np.array([user is None for user in users])
+            _mark(faults, nobody, f"column {layout.user!r} must name a user")
         if faults:
             values[list(faults)] = 0.0
         labels = (map(_label, _cells(batch.column(name))) for name in layout.labels)

@@ -162,7 +162,7 @@ def wanted_columns(
         if times[name] != 1:
             fault = "appears twice" if times[name] else "is missing"
             raise InputError(f"column {name!r} {fault}; the input has {_shown(names)}.")
-    if not wanted or len(set(asked)) != len(asked):
+    if not asked or len(set(asked)) != len(asked) or (not wanted and columns != ()):
         raise InputError(
             "columns must be at least one, all different, and not the user's or a label's; got "
             f"{_shown(asked)}."

@@ -237,7 +237,7 @@ class StreamRun:
 
     def _released_and_committed(self, block: RowBlock) -> tuple[dict[int, str], int]:
         """(what is wrong with which rows, how many were dealt with)."""
-        values, long = clip_rows(block.values, self.plan.settings.norm_bound)
+        values, long = self._bounded(block.values)
         faults = dict(block.faults)
         if not self.handling.clip:
             for i in np.flatnonzero(long).tolist():
@@ -266,6 +266,17 @@ class StreamRun:
                 self._changed(block, steps),
             )
         return faults, stop
+
+    def _bounded(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Rows of norm `Settings.vector_norm` at most, whatever the reader gave; which were longer than ζ.
+
+        A coordinate that counts rows is c or 0, and clipped numbers leave it as it is.
+        """
+        settings = self.plan.settings
+        if not settings.count_weight:
+            return clip_rows(values, settings.norm_bound)
+        clipped, long = clip_rows(values[:, :-1], settings.norm_bound)
+        return np.column_stack([clipped, np.where(values[:, -1] > 0, settings.count_weight, 0.0)]), long
 
     def _admit(self, block: RowBlock, faults: dict[int, str]) -> tuple[list[int], int, int, int]:
         """(rows that take a step, how many were refused for their user, how many came late, the end)."""

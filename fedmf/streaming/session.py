@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from fedmf.accounting import Fault, Verdict, gaussian_mu
 from fedmf.noise import NoiseKey
 from fedmf.records import Guard, Histories
 from fedmf.statements import UserCosts
+from fedmf.streaming.declared_rows import DeclaredRows, check_names, declared_cells, raw_layout
 from fedmf.streaming.lines import Lines
 from fedmf.streaming.outputs import Renderer, Returned, open_output, output_name, shape_of
 from fedmf.streaming.plans import StreamPlan, plan_stream
@@ -60,6 +62,10 @@ def open_reader(
         raise InputError(f"input format must be one of {', '.join(FORMATS)}; got {file_format!r}.")
     guess = file_format or (None if source is None else _SUFFIXES.get(source.suffix.lower()))
     columns, user, labels = settings.columns, settings.user_column, tuple(settings.labels.values())
+    check = None
+    if (declared := settings.data_contract) is not None:
+        columns, labels, layout = (), declared_cells(settings), raw_layout(settings)
+        check = partial(check_names, declared, str(source or "the input"))
     try:
         descriptor = 0 if source is None else os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -68,17 +74,17 @@ def open_reader(
         if source is not None and (guess == "parquet" or os.pread(descriptor, 4, 0) == b"PAR1"):
             from fedmf.streaming.parquet_rows import ParquetReader
 
-            reader: RowReader = ParquetReader(source, columns, user, layout, first_row, labels)
+            reader: RowReader = ParquetReader(source, columns, user, layout, first_row, labels, check)
         elif guess == "parquet":
             raise InputError("input must be a file for Parquet; standard input takes csv or jsonl.")
         else:
             lines = Lines(descriptor)
             if (guess or _guess(lines)) == "csv":
-                reader = CsvReader(lines, columns, user, first_row, labels)
+                reader = CsvReader(lines, columns, user, first_row, labels, check)
             else:
                 reader = JsonLinesReader(lines, columns, user, layout, first_row, labels)
         try:
-            yield reader
+            yield reader if declared is None else DeclaredRows(reader, settings)
         finally:
             reader.close()
     except IsADirectoryError:
@@ -102,6 +108,7 @@ def open_run(
     remembered: bool = True,
     shape: str | None = None,
     density: bool = False,
+    admit: Callable[[Layout], None] | None = None,
 ) -> Iterator[tuple[StreamRun, RowReader]]:
     """The run of a state directory, begun if there is none, with the reader of its input.
 
@@ -118,6 +125,7 @@ def open_run(
         remembered: whether this machine is to know how far the stream is, once its directory is gone.
         shape: of the output where it is lines: "json", "tidy" or "wide"; None by its ending (`shape_of`).
         density: whether each release says its Gaussian density, with intervals.
+        admit: may refuse the layout of the rows of a new stream, before anything is written.
 
     Raises:
         StateError: the directory belongs to other settings, to something else, is in use, or is behind what
@@ -138,6 +146,8 @@ def open_run(
                 )
             open_output(output, True, shape or shape_of(output, ""), density)
             rows = kept.enter_context(open_reader(source, settings, file_format))
+            if admit is not None:
+                admit(rows.layout)
             plan = plan_stream(settings, rows.layout, _horizon(settings, source, file_format))
             Renderer(plan, density)  # refuses what has none before anything is written
             state, guard = kept.enter_context(_begun(directory, plan, remembered))
@@ -280,6 +290,11 @@ def _horizon(settings: Settings, source: Path | None, file_format: str | None) -
 
 def _check_same(begun: Settings, asked: Settings, directory: Path) -> None:
     before, now = begun.to_dict(), asked.to_dict()
+    if before.pop("data_contract", None) != now.pop("data_contract", None):
+        raise StateError(
+            f"contract must say what it said when the stream in {directory} began; it does not. Give the "
+            "same one, or another --state directory for another stream."
+        )
     for name, value in before.items():
         if now[name] != value:
             raise StateError(

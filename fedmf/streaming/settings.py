@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Self
 
+from fedmf.data import DataContract, Encoding
 from fedmf.factorization import Factorization, factorization_from_dict
 from fedmf.moments import METHODS
 from fedmf.participation import LARGEST_HORIZON
@@ -16,6 +19,9 @@ from fedmf.values import check_whole
 BEST: Final = "best"
 
 DEFAULT_MECHANISM: Final = "banded-toeplitz"
+
+#: The coordinate that counts valid rows.
+COUNT: Final = "valid rows"
 
 #: Norm bounds whose squares, and noise in units of them, are far from overflow and underflow.
 _SHORTEST, _LONGEST = 1e-100, 1e100
@@ -47,7 +53,9 @@ class Settings:
         weight: how the method divides noise between the moments, λ of jme say; None for its default, "best"
             for the λ of jme with the least error of what is released (`asked_weight`).
         adjacency: "zero-out" or "replace-one".
-        columns: names of the numbers; None for all.
+        columns: names of the numbers, and with a contract of categories; None for all.
+        data_contract: what the columns may hold; rows are encoded by it, and releases said in its units. None
+            for numbers as they are.
         every: R; steps R, 2R, … and n are released.
         seed: for a public key; None for one from the operating system.
 
@@ -77,6 +85,7 @@ class Settings:
     user_namespace: str = ""
     timestamp: str | None = None
     key: str | None = None
+    data_contract: DataContract | None = None
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -97,8 +106,56 @@ class Settings:
         if self.unbounded:
             self._check_unbounded()
         self._check_labels()
+        if self.data_contract is not None:
+            self._check_contract(self.data_contract)
         if self.min_separation is not None and self.user_column is None and self.max_participations is None:
             raise ValueError("b (min_separation) needs k (max_participations) or a user column; got neither.")
+
+    def _check_contract(self, contract: DataContract) -> None:
+        if self.user_column != contract.user:
+            declared = "no column of users" if contract.user is None else f"column {contract.user!r}"
+            raise ValueError(
+                f"user_column must be that of the contract, which declares {declared}; got "
+                f"{self.user_column!r}."
+            )
+        for name, column in self.labels.items():
+            contract.check_label(column, f"{name} (column)")
+        names = self.coordinates or ()
+        if len(set(names)) < len(names):
+            raise ValueError(f"coordinates must have different names; got {', '.join(names)[:200]}.")
+        if contract.encoding(self.columns).counts and self.second not in ("full", "diagonal"):
+            raise ValueError(
+                "second moment must be full or diagonal where valid rows are counted (may-be-missing); got "
+                f"{self.second!r}."
+            )
+
+    @cached_property
+    def encoding(self) -> Encoding | None:
+        """How rows become vectors by the contract; None without one."""
+        return None if self.data_contract is None else self.data_contract.encoding(self.columns)
+
+    @cached_property
+    def count_weight(self) -> float:
+        """c = ζ·d^(−1/4), the last coordinate of a valid row where valid rows are counted; else 0.
+
+        It makes the worst error of the means least (`fedmf.moments.fieller`).
+        """
+        encoding = self.encoding
+        return (
+            self.norm_bound * encoding.dimension**-0.25 if encoding is not None and encoding.counts else 0.0
+        )
+
+    @property
+    def vector_norm(self) -> float:
+        """√(ζ² + c²), which no row exceeds with the coordinate that counts it."""
+        return math.hypot(self.norm_bound, self.count_weight) if self.count_weight else self.norm_bound
+
+    @cached_property
+    def coordinates(self) -> tuple[str, ...] | None:
+        """Names of the coordinates of a row, that which counts it last; None where the input tells them."""
+        if self.encoding is None:
+            return self.columns
+        return (*self.encoding.coordinates, *([COUNT] if self.count_weight else []))
 
     def _weight(self) -> float | None:
         """The weight that is a number."""
@@ -164,7 +221,9 @@ class Settings:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         lists = {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
         given = [choice if isinstance(choice, str) else choice.to_dict() for choice in self.mechanisms]
-        return {**fields, **lists, "mechanisms": given, "params": dict(self.params)}
+        declared = fields.pop("data_contract")  # not there without one, as in records of earlier versions
+        contract = {} if declared is None else {"data_contract": declared.to_dict()}
+        return {**fields, **lists, "mechanisms": given, "params": dict(self.params), **contract}
 
     @classmethod
     def from_dict(cls, description: Mapping[str, Any]) -> Self:
@@ -176,4 +235,6 @@ class Settings:
             choice if isinstance(choice, str) else factorization_from_dict(choice)
             for choice in description["mechanisms"]
         )
+        declared = description.get("data_contract")
+        fields["data_contract"] = None if declared is None else DataContract.from_dict(declared)
         return cls(**{**fields, "mechanisms": tuple(chosen)})

@@ -61,8 +61,7 @@ def plain_words(statement: Mapping[str, Any]) -> list[str]:
     """What a statement means, as paragraphs for readers who know no mathematics."""
     s = statement
     paragraphs = [
-        f"Protected is each user, with all rows the user gave in {_any_step(s)}, not a "
-        "single row. Two worlds are compared: the one that was, and one in which "
+        f"{_protected(s)} Two worlds are compared: the one that was, and one in which "
         f"{_OTHER_WORLD[s['adjacency']]}.",
         odds("releases", "user", s) + ". " + detection("user's rows", s) + ".",
         _whatever(s)
@@ -72,6 +71,15 @@ def plain_words(statement: Mapping[str, Any]) -> list[str]:
     if s["noise_key_public"]:
         paragraphs.insert(0, PUBLIC_NOISE.format(what="stream"))
     return paragraphs
+
+
+def _protected(s: Mapping[str, Any]) -> str:
+    if each_row_a_user(s):
+        return (
+            "Protected is each row, as if no two of them were of one person: of a person with several rows "
+            "the figures say less than they seem to."
+        )
+    return f"Protected is each user, with all rows the user gave in {_any_step(s)}, not a single row."
 
 
 def _whatever(s: Mapping[str, Any]) -> str:
@@ -89,10 +97,24 @@ def _whatever(s: Mapping[str, Any]) -> str:
 def headline(statement: Mapping[str, Any]) -> str:
     """The guarantee in one sentence."""
     s = statement
-    text = f"Every user has {promise(s['epsilon_planned'], s['delta'], s['adjacency'])}."
+    text = f"Every {unit_of(s)} has {promise(s['epsilon_planned'], s['delta'], s['adjacency'])}."
     if s["noise_key_public"]:
         return "Simulation only, no privacy (public noise seed). With a secret key: " + text
     return text
+
+
+def each_row_a_user(statement: Mapping[str, Any]) -> bool:
+    """Whether every row is another user's, as no column says whose it is."""
+    return statement["user_column"] is None and statement["max_participations"] == 1
+
+
+def unit_of(statement: Mapping[str, Any]) -> str:
+    """Who has what a statement promises: a row, or a user and how users are told apart."""
+    if each_row_a_user(statement):
+        return "row"
+    if statement["user_column"] is None:
+        return f"user (of at most {statement['max_participations']} rows, which nobody checks)"
+    return f"user (column `{statement['user_column']}`)"
 
 
 def facts(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -108,7 +130,7 @@ def facts(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"mu = {at_least(s['mu_planned'])} planned, {at_least(s['mu_realised'])} realised",
         ),
         ("as zCDP", f"rho = {at_least(s['rho_planned'])} planned, {at_least(s['rho_realised'])} realised"),
-        ("unit", f"{s['unit']}, {s['adjacency']} adjacency"),
+        ("unit", f"{unit_of(s)}, {s['adjacency']} adjacency"),
         ("method", f"{s['method']}, {_strategies(s)}"),
         ("released", f"{_workloads(s)}, second moment {s['second_moment']}, d = {s['dimension']}"),
         ("steps", f"{_steps(s)} ({s['rounds_source']}), {s['releases']} released"),

@@ -101,6 +101,7 @@ def stream_statement(
     planned = certified_epsilon(sigma, settings.delta, asked)
     return {
         "unit": "user",
+        "user_column": settings.user_column,
         "user_namespace": settings.user_namespace,
         "adjacency": made.users.adjacency,
         "method": made.name,

@@ -10,7 +10,7 @@ import csv
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -118,6 +118,7 @@ class CsvReader(_TextReader):
         user: name of the user's column.
         first_row: number of the first row in this input.
         labels: names of the columns of labels.
+        check: refuses the names of all columns, if they are not those that were declared.
 
     Raises:
         InputError: nothing to read, or a column is missing.
@@ -130,6 +131,7 @@ class CsvReader(_TextReader):
         user: str | None,
         first_row: int = 1,
         labels: Sequence[str] = (),
+        check: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         header = lines.peek()
         if header is None:
@@ -145,6 +147,8 @@ class CsvReader(_TextReader):
             names = [str(i) for i in range(1, len(names) + 1)]
         super().__init__(lines, first_row, int(headed))
         self._names = names
+        if check is not None:
+            check(names)
         wanted = wanted_columns(names, columns, user, labels)
         self.layout = Layout(tuple(wanted), False, len(wanted), user, tuple(labels))
         place = {name: i for i, name in enumerate(names)}
@@ -185,7 +189,7 @@ class CsvReader(_TextReader):
         except arrow.ArrowInvalid:
             return None
         columns = [table.column(name).to_numpy() for name in self.layout.columns]
-        values: NDArray[np.float64] = np.stack(columns, axis=1)
+        values: NDArray[np.float64] = np.stack(columns, axis=1) if columns else np.zeros((len(lines), 0))
         users = None if self.layout.user is None else table.column(self.layout.user).to_pylist()
         whole = len(values) == len(lines) and bool(np.isfinite(values).all())
         if not whole or (users is not None and not all(users)):

@@ -88,6 +88,7 @@ def main() -> None:
         folder = Path(name)
         paths = write_input(folder, options.rows, options.dimension)
         by_user = ("--user-column", "user")
+        columns = ",".join(f"x{i}" for i in range(options.dimension))
         jobs = {
             f"csv to parquet, every {options.every}": ("rows.csv", "a.parquet", thin),
             "csv to parquet, every 1": ("rows.csv", "b.parquet", ()),
@@ -106,7 +107,9 @@ def main() -> None:
             if options.only not in job:
                 continue
             state = folder / f"state-{output}"
-            seconds, memory = command(paths[source], folder / output, state, *more)
+            told = () if by_user[0] in more else ("--each-row-a-user",)
+            named = () if source == "rows.jsonl" else ("--columns", columns)
+            seconds, memory = command(paths[source], folder / output, state, *more, *told, *named)
             (folder / output).unlink()
             every = options.every if thin[0] in more else 1
             found = [

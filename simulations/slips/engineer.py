@@ -111,7 +111,10 @@ ENGINEER = (
         training("x[::3, 0] = float('nan')"),
     ),
     Mistake(
-        WHO, "labels 1 and 2 with two classes", ("label", "class|0\\.\\."), training("y += 1; answers += 1")
+        WHO,
+        "labels 1 and 2 with two classes",
+        ("label", "class|0\\.\\.|below 2"),
+        training("y += 1; answers += 1"),
     ),
     Mistake(WHO, "two users of one name", ("unique|different|twice", "id"), training("names[1] = names[0]")),
     Mistake(
@@ -163,7 +166,10 @@ ENGINEER = (
         WHO,
         "more users promised than nodes",
         ("40|users", "30|nodes"),
-        app("nodes = 30; keys = {'execution': __import__('fedmf').Execution(handshake_timeout=5.0)}"),
+        app(
+            "from fedmf import Execution\n"
+            "nodes, keys = 30, {'execution': Execution(messages='per-user', handshake_timeout=5.0)}"
+        ),
     ),
     Mistake(WHO, "FedMedian inside the wrapper", ("FedMedian", "mean"), app("inner = FedMedian()")),
     Mistake(
@@ -176,6 +182,9 @@ ENGINEER = (
         WHO,
         "a service pushes rows of a dictionary without columns",
         ("column|dimension",),
-        program(PUSHED + "s = fedmf.PrivateStream('s', dimension=2, **budget)\ns.push({'a': 0.1, 'b': 0.2})"),
+        program(
+            PUSHED
+            + "s = fedmf.PrivateStream('s', dimension=2, **budget)\ns.push({'a': 0.1, 'b': 0.2}, user='ann')"
+        ),
     ),
 )

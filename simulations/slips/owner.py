@@ -93,7 +93,7 @@ OWNER = (
     Mistake(
         WHO,
         "ids are written otherwise in the roster",
-        ("roster|user", "no row|own nothing|not on|nobody"),
+        ("roster", "got none|no row|own nothing|not on|nobody"),
         table(_capitals),
     ),
     Mistake(

@@ -102,7 +102,7 @@ STREAM = (
     Mistake(
         WHO,
         "raw °C, % and hPa with norm bound 1",
-        ("norm|bound|contract|declare", "scale|shorten|clip|unit|contract|declare"),
+        ("norm.bound", "scale"),
         stream(lambda: lines_of("temperature,humidity,pressure", weather())),
         answers=(UNIT, ("--columns", ("--columns", "temperature,humidity,pressure"))),
     ),

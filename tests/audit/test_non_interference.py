@@ -68,7 +68,11 @@ def test_nothing_but_noised_values_differs(data: str, form: str, tmp_path: Path)
     assert len(verdicts) >= 4
     assert {v.behaviour: v.outside for v in verdicts if v.outside} == {}
     norms = {v.behaviour: v.norm for v in verdicts}
-    assert {name for name in norms if name in SILENT and norms[name] > 1e-4} == set()
+    lines = data == "table"  # of which one that cannot be read leaves its user's others
+    assert {
+        name for name in norms if name in ({"empty"} if lines else SILENT) and norms[name] > 1e-4
+    } == set()
+    assert not lines or min(norms[name] for name in norms if name in SILENT - {"empty"}) > 1e-3
     assert max(norms.values()) > 0.5, "no hostile user contributes anything"
 
 

@@ -86,14 +86,14 @@ def csv_line(row: int) -> bytes:
 
 
 LINES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "not a number": (lambda line: line.replace(b".5", b"abc"), FAULTY),
-    "nan": (lambda line: line.replace(b",-", b",nan,-", 1).replace(b"nan,-", b"nan"), FAULTY),
-    "infinite": (lambda line: line.replace(b".5", b"e999"), FAULTY),
-    "too large for float32": (lambda line: line.replace(b".5", b"e39"), FAULTY),
-    "missing": (lambda line: line.replace(b",-", b",", 1).split(b",")[0] + b",,1,1\n", FAULTY),
-    "a field too many": (lambda line: line.replace(b"\n", b",4\n"), FAULTY),
+    "not a number": (lambda line: line.replace(b".5", b"abc"), GONE),
+    "nan": (lambda line: line.replace(b",-", b",nan,-", 1).replace(b"nan,-", b"nan"), GONE),
+    "infinite": (lambda line: line.replace(b".5", b"e999"), GONE),
+    "too large for float32": (lambda line: line.replace(b".5", b"e39"), GONE),
+    "missing": (lambda line: line.replace(b",-", b",", 1).split(b",")[0] + b",,1,1\n", GONE),
+    "a field too many": (lambda line: line.replace(b"\n", b",4\n"), GONE),
     "fields too few": (lambda line: line[: line.index(b",-")] + b"\n", GONE),
-    "not UTF-8": (lambda line: line.replace(b".5", b"\xff"), FAULTY),
+    "not UTF-8": (lambda line: line.replace(b".5", b"\xff"), GONE),
     "a user who is not UTF-8": (lambda line: b"\xff" + line, GONE),
     "a label that is not UTF-8": (lambda line: line.replace(b"\n", b"\xff\n"), GONE),
     "a quote that never ends": (lambda line: line.replace(b",-", b',"-', 1), GONE),
@@ -101,16 +101,16 @@ LINES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a quoted user that never ends": (lambda line: b'"' + line, GONE),
     "a quoted text": (
         lambda line: b",".join([*line.split(b",")[:2], b'"much, or ""more"""', line[-2:]]),
-        FAULTY,
+        GONE,
     ),
-    "a carriage return": (lambda line: line.replace(b".5", b"\r"), FAULTY),
-    "a zero byte": (lambda line: line.replace(b".5", b"\x00"), FAULTY),
+    "a carriage return": (lambda line: line.replace(b".5", b"\r"), GONE),
+    "a zero byte": (lambda line: line.replace(b".5", b"\x00"), GONE),
     "a rare label": (lambda line: line[:-2] + b"7\n", GONE),
     "a negative label": (lambda line: line[:-2] + b"-1\n", GONE),
     "no label": (lambda line: line[:-2] + b"\n", GONE),
     "no user": (lambda line: line[line.index(b",") :], GONE),
     "a stranger": (lambda line: b"x" + line, GONE),
-    "a long field": (lambda line: line.replace(b".5", b"x" * 300_000), FAULTY),
+    "a long field": (lambda line: line.replace(b".5", b"x" * 300_000), GONE),
 }
 
 
@@ -159,21 +159,21 @@ def test_a_line_is_read_the_same_in_any_company(tmp_path: Path, seed: int) -> No
 
 Columns = dict[str, list[Any]]
 VALUES: dict[str, tuple[str, Any, str]] = {
-    "null": ("a", None, FAULTY),
-    "nan": ("b", float("nan"), FAULTY),
-    "infinite": ("b", float("-inf"), FAULTY),
-    "too large for float32": ("a", 1e39, FAULTY),
+    "null": ("a", None, GONE),
+    "nan": ("b", float("nan"), GONE),
+    "infinite": ("b", float("-inf"), GONE),
+    "too large for float32": ("a", 1e39, GONE),
     "a rare label": ("y", 7, GONE),
     "a negative label": ("y", -100, GONE),
     "no label": ("y", None, GONE),
     "no user": ("who", None, GONE),
     "a stranger": ("who", b"stranger", GONE),
     "a user who is not UTF-8": ("who", b"\xff\xfe", GONE),
-    "a list of another length": ("x", [1.0], FAULTY),
-    "an empty list": ("x", [], FAULTY),
-    "no list": ("x", None, FAULTY),
-    "a list with a null": ("x", [1.0, None], FAULTY),
-    "a list with nan": ("x", [float("nan"), 2.0], FAULTY),
+    "a list of another length": ("x", [1.0], GONE),
+    "an empty list": ("x", [], GONE),
+    "no list": ("x", None, GONE),
+    "a list with a null": ("x", [1.0, None], GONE),
+    "a list with nan": ("x", [float("nan"), 2.0], GONE),
 }
 
 

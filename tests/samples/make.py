@@ -197,6 +197,7 @@ def make_stream(name: str, options: list[str], out: Path, scratch: Path) -> None
     input_file = scratch / f"{name}.csv"
     whole = [] if "--unbounded" in options else ["--rounds", "20"]
     base = ["--norm-bound", "1", "--epsilon", "8", "--delta", "1e-5", *whole, "--seed", "7", *options]
+    base += ["--columns", "speed,load", *([] if "--user-column" in options else ["--each-row-a-user"])]
     input_file.write_text("\n".join([header, *rows[:12]]) + "\n")
     first = fedmf("stream", "--input", str(input_file), "--state", str(folder), *base)
     (out / f"{name}.tar.xz").write_bytes(packed(folder))

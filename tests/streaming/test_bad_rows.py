@@ -27,7 +27,19 @@ def streamed(
     lines[1 + BAD] = line
     (folder / "rows.csv").write_text("\n".join(lines) + "\n")
     capfd.readouterr()
-    code = run(["stream", *BUDGET, "--input", str(folder / "rows.csv"), "--user-column", "user", *options])
+    code = run(
+        [
+            "stream",
+            *BUDGET,
+            "--input",
+            str(folder / "rows.csv"),
+            "--user-column",
+            "user",
+            "--columns",
+            "x,y",
+            *options,
+        ]
+    )
     shown = capfd.readouterr()
     out = shown.out.splitlines()
     if "--output" not in options:
@@ -90,6 +102,7 @@ def test_stopping_at_a_bad_row_is_said_for_ever(tmp_path: Path, capfd: pytest.Ca
         code, *_ = streamed(place, capfd, line, *command, "--stop-at-bad-row")
         assert code == (2 if name == "first" else 0)
         again = ["stream", *BUDGET, "--input", str(place / "rows.csv"), "--user-column", "user", *command]
+        again += ["--columns", "x,y"]
         assert run(again) == 0
         statement = json.loads((place / "state/statement.json").read_text())
         assert statement["stops_at_bad_rows"] is True

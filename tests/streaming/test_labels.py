@@ -237,7 +237,9 @@ def test_a_bad_number_does_not_show_in_labels(
         lines[5] = middle if name == "bad" or labels[0] else ",u5,0,,0"
         (tmp_path / f"{name}.csv").write_text("\n".join(["id,user,x,when,y", *lines]) + "\n")
         command = f"stream --input {tmp_path}/{name}.csv --norm-bound 1 --epsilon 8 --delta 1e-5 --seed 3"
-        options = "--user-column user --timestamp when --key id --on-long refuse --second diagonal"
+        options = (
+            "--user-column user --columns x,y --timestamp when --key id --on-long refuse --second diagonal"
+        )
         assert run_command([*command.split(), *options.split()]) == 0
         found[name] = capfd.readouterr()
     assert found["bad"] == found["zero"]

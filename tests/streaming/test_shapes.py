@@ -142,6 +142,7 @@ def test_the_picture_shows_every_column(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_command_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_rows(tmp_path / "rows.csv", 0.3 * sample(20, 2))
     command = f"stream --input {source} --norm-bound 1 --epsilon 8 --delta 1e-5 --format wide"
+    command += " --each-row-a-user --columns x0,x1"
     command += f" --output {tmp_path}/out.csv"
     assert run_command([*command.split(), "--plot", str(tmp_path / "means.png")]) == 0
     assert (tmp_path / "means.png").read_bytes().startswith(b"\x89PNG")

@@ -34,7 +34,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def stream(*arguments: str) -> int:
-    return run(["stream", *BUDGET, *arguments])
+    """The command, told whose rows they are and, of the table, which columns are numbers."""
+    told = [] if "--user-column" in arguments else ["--each-row-a-user"]
+    named = ["--columns", "x,y"] if "rows.csv" in arguments and "--columns" not in arguments else []
+    return run(["stream", *BUDGET, *told, *named, *arguments])
 
 
 def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,7 +45,10 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
     command = ["--input", "rows.csv", "--user-column", "user", "--output", "out.jsonl", "--state", "state"]
     assert stream(*command) == 0
     shown = capsys.readouterr()
-    assert shown.out.startswith("Every user has (8, 1e-05)-differential privacy under zero-out adjacency.")
+    assert shown.out.startswith("Unit: a user (column `user`); at most one row of each user takes a step, ")
+    assert "\nMissing cells: " in shown.out
+    promise = "Every user (column `user`) has (8, 1e-05)-differential privacy under zero-out adjacency.\n"
+    assert f"\n{promise}" in shown.out
     counts = json.loads((folder / "state/operator.json").read_text())
     assert counts["clipped"] > 0
     assert shown.err == ""
@@ -54,7 +60,11 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
     assert "operating system" in statement["noise_key"]
     assert (folder / "state/noise.key").stat().st_mode & 0o077 == 0
     assert (folder / "state/operator.json").stat().st_mode & 0o077 == 0
-    for text in (json.dumps(statement), shown.out, (folder / "out.jsonl").read_text()):
+    for text in (
+        json.dumps(statement),
+        shown.out[shown.out.index(promise) :],
+        (folder / "out.jsonl").read_text(),
+    ):
         assert "clipped" not in text
         assert "refused" not in text
     before = (folder / "out.jsonl").read_bytes()
@@ -86,7 +96,11 @@ def test_standard_output_and_a_public_seed(folder: Path, capfd: pytest.CaptureFi
         "mean_standard_error", "second_standard_error", "covariance_standard_error",
     }  # fmt: skip
     assert len(found[0]["second"]) == 2
-    assert first.err.startswith("Simulation only, no privacy (public noise seed).")
+    assert first.err.startswith("Unit: a row, each as another user's.")
+    assert (
+        "\nSimulation only, no privacy (public noise seed). With a secret key: Every row has (8, "
+        in first.err
+    )
     assert stream(*command) == 0
     assert capfd.readouterr().out == first.out
     assert sorted(path.name for path in folder.iterdir()) == ["rows.csv", "rows.jsonl"]
@@ -128,7 +142,6 @@ def test_a_pipe_that_is_given_in_two_parts(folder: Path, capfd: pytest.CaptureFi
     [
         (["--input", "absent.csv"], "absent.csv cannot be opened"),
         (["--input", "."], "must be a file"),
-        (["--input", "rows.csv", "--stop-at-bad-row"], r"row 1 (line 2) column 'user' must be a number"),
         (["--input", "rows.csv", "--columns", "x,z"], "'z' is missing"),
         (["--input", "rows.csv", "--user-column", "name"], "'name' is missing"),
         (["--input", "rows.csv", "--columns", "x", "--rounds", "0"], "n (rounds)"),
@@ -137,7 +150,11 @@ def test_a_pipe_that_is_given_in_two_parts(folder: Path, capfd: pytest.CaptureFi
         (["--input", "rows.csv", "--columns", "x", "--workload", "mean"], "A (workload)"),
         (["--input", "rows.csv", "--columns", "x", "--mechanism", "bisrr"], "Did you mean"),
         (["--input", "rows.csv", "--columns", "x", "--param", "nu"], "key=number"),
-        (["--input", "rows.csv", "--columns", "x", "--max-participations", "3"], "min_separation"),
+        (
+            ["--input", "rows.csv", "--columns", "x", "--max-participations", "3"],
+            "k (max_participations) must be 1",
+        ),
+        (["--input", "rows.csv", "--user-column", "user", "--max-participations", "3"], "min_separation"),
         (["--input", "rows.csv", "--columns", "x", "--output", "absent/out.jsonl"], "folder that exists"),
         (["--input", "rows.csv", "--columns", "x", "--output", "rows.csv"], "must not exist"),
         (["--input", "rows.csv", "--columns", "x", "--state", "."], "new or empty"),
@@ -168,9 +185,10 @@ def test_bad_requests_are_one_line(
 def test_empty_inputs(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for name, content in (("none.csv", ""), ("header.csv", "x,y\n"), ("blank.jsonl", "\n \n")):
         (folder / name).write_text(content)
-        assert stream("--input", name, "--rounds", "5", "--state", f"{name}.state") == 2
-        shown = capfd.readouterr().err
-        assert re.fullmatch(r"fedmf: input must have rows; got an empty one\.\n", shown), shown
+        named = ["--columns", "x,y"] if name == "header.csv" else []
+        assert stream("--input", name, *named, "--rounds", "5", "--state", f"{name}.state") == 2
+        shown = capfd.readouterr().err.splitlines()
+        assert shown[-1] == "fedmf: input must have rows; got an empty one."
 
 
 def test_a_bad_row_without_a_state_tells_what_is_needed(

@@ -35,7 +35,7 @@ folder, strides = sys.argv[1], json.loads(sys.argv[2])
 run_module._MOST_ROWS, plan_module.FIRST, plan_module.GROWTH = 6, 4, 2
 options = "--norm-bound 1 --epsilon 8 --delta 1e-5 --seed 3 --user-column user --max-participations 2 "
 options += "--min-separation 5 --every 2 --mechanism banded-toeplitz --bands 3 --workload average "
-options += "--timestamp time --key order"
+options += "--timestamp time --key order --columns x,y"
 command = ["stream", "--input", "../rows.csv", "--state", "state", *options.split()]
 os.mkdir(os.path.join(folder, "warm"))
 os.chdir(os.path.join(folder, "warm"))

@@ -90,6 +90,6 @@ def test_other_words_and_methods_are_refused(
     tmp_path: Path, more: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = write_rows(tmp_path / "rows.csv", sample(12, 3))
-    command = f"stream --input {source} --norm-bound 1 --epsilon 8 --delta 1e-5 {more}"
+    command = f"stream --input {source} --norm-bound 1 --epsilon 8 --delta 1e-5 --each-row-a-user {more}"
     assert run_command(command.split()) == 2
     assert text in one_line(capsys)

@@ -169,6 +169,7 @@ def test_the_command_has_no_horizon_on_a_pipe_or_if_asked(
     write_rows(tmp_path / "rows.csv", sample(9, D), USERS[:9])
     budget = "stream --norm-bound 1 --epsilon 8 --delta 1e-5 --seed 5 --bands 3 --user-column user"
     command = [*budget.split(), "--min-separation", "4", "--state", "state", "--output", "out.jsonl"]
+    command += ["--columns", ",".join(f"x{i}" for i in range(D))]
     assert run([*command, "--input", "rows.csv", "--unbounded"]) == 2
     assert "k (max_participations) must be given" in one_line(capsys)
     command += ["--max-participations", "3"]

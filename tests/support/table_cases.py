@@ -198,6 +198,7 @@ TEXTS: dict[str, list[str]] = {
     "own.meaning": ["how far users move", 'a "b" é'],
     "task.function": ["tasks:make", "a.b_1:C"],
     "task.options": ["x", 'a "b"\n\\c é'],
+    "data.contract": ["contract.toml", "größe.toml"],
     "data.input-shape": ["64", "1,8,8"],
     "data.path": ["rows.csv", 'a "b"/é'],
     "data.feature-columns": ["a,b", "none", "größe"],

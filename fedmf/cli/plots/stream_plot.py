@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from fedmf.typing import Array
+
 if TYPE_CHECKING:
     from fedmf.moments import PrivateGaussian
     from fedmf.streaming.outputs import MeanPoints
@@ -68,15 +70,17 @@ def _draw_means(axes: Any, means: MeanPoints, columns: Sequence[str]) -> None:
     for i in range(shown):
         axes.plot(times, mean[:, i], color=_COLOURS[i], linewidth=1.4)
         axes.fill_between(
-            times, mean[:, i] - 2 * error, mean[:, i] + 2 * error, color=_COLOURS[i], alpha=0.18, linewidth=0
+            times,
+            mean[:, i] - 2 * error[:, i],
+            mean[:, i] + 2 * error[:, i],
+            color=_COLOURS[i],
+            alpha=0.18,
+            linewidth=0,
         )
     late = slice(int(_EARLY * len(mean)), None)
-    low = float((mean[late, :shown].min(axis=1) - 2 * error[late]).min())
-    high = float((mean[late, :shown].max(axis=1) + 2 * error[late]).max())
-    room = 0.05 * (high - low) or 1.0
-    low, high = low - room, high + room
+    low, high = _ends(mean[late, :shown], error[late, :shown])
     axes.set_ylim(low, high)
-    places = _apart(((mean[-1, :shown] - low) / (high - low)).tolist())
+    places = _apart(np.nan_to_num((mean[-1, :shown] - low) / (high - low), nan=0.5).tolist())
     for i, place in enumerate(places):
         axes.text(
             1.01, place, columns[i], color=_COLOURS[i], transform=axes.transAxes, va="center", fontsize=9
@@ -91,6 +95,15 @@ def _draw_means(axes: Any, means: MeanPoints, columns: Sequence[str]) -> None:
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
+
+
+def _ends(mean: Array, error: Array) -> tuple[float, float]:
+    """Of the axis; means of too few rows to tell are not on it."""
+    below, above = mean - 2 * error, mean + 2 * error
+    told = np.isfinite(below)
+    low, high = (float(below[told].min()), float(above[told].max())) if told.any() else (0.0, 0.0)
+    room = 0.05 * (high - low) or 1.0
+    return low - room, high + room
 
 
 def _times(means: MeanPoints) -> tuple[Any, str]:

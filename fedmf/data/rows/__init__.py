@@ -1,6 +1,7 @@
 """Data sets of rows that somebody collected: declared, read row by row, and held out by user."""
 
 from fedmf.data.rows.csv_lines import csv_batches
+from fedmf.data.rows.declared_table import cell_blocks
 from fedmf.data.rows.hub import Hub, HubDataset, HubText
 from fedmf.data.rows.labelled_rows import LabelledRows
 from fedmf.data.rows.number_table import NumberTable
@@ -28,6 +29,7 @@ __all__ = [
     "TextColumn",
     "TextOptions",
     "bytes_of",
+    "cell_blocks",
     "csv_batches",
     "hold_out_examples",
     "hold_out_users",

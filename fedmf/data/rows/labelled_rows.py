@@ -20,8 +20,9 @@ _READ: Final = "read off the rows: not for private runs"
 class LabelledRows(RowOptions):
     """A data set of rows with columns of features and one of labels.
 
-    A row whose label is missing or none of the declared ones counts for nobody. A row whose features cannot
-    be read makes only its owner's update zero.
+    A row whose label is missing or none of the declared ones counts for nobody. So does a
+    row of a table whose features cannot be read; with images and data of the hub it makes only its owner's
+    update zero.
 
     Args:
         feature_columns: names of the feature columns.

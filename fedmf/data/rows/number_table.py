@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedmf.data.memory import InMemoryDataset
 from fedmf.data.public_input import PublicInput, in_words
@@ -23,7 +24,7 @@ _BY_CLASS = ("dirichlet", "shards")
 class NumberTable(RowOptions):
     """Rows of CSV or Parquet whose labels are numbers: for regression, or several labels of 0 or 1.
 
-    A row in which a feature or a label is no finite number makes only its owner's update zero.
+    A row in which a feature or a label is no finite number counts for nobody; its user's other rows are used.
 
     Args:
         feature_columns: names of the feature columns, one number each.
@@ -77,10 +78,12 @@ class NumberTable(RowOptions):
         )
         rows = read_table(Path(self.path).expanduser(), columns)
         dealt = self.dealt(rows.owner, rows.users, rows.labels, np.random.default_rng([self.seed, 0x7AB2]))
-        tests = np.flatnonzero(dealt.tests & np.isfinite(rows.features).all(axis=1))
+        valid: NDArray[np.bool_] = np.logical_and.reduce(np.isfinite(rows.features), axis=1)
+        tests = np.flatnonzero(dealt.tests & valid)
         if not tests.size:
             raise ValueError(
-                f"test_fraction must hold out at least one row that can be read; got none of {self.path}."
+                "test part must hold a row in which all features and labels are finite numbers; got none of "
+                f"{self.path}. Are they written with a decimal point?"
             )
         features, labels = np.split(rows.features, [len(self.feature_columns)], axis=1)
         if len(self.label_columns) == 1:
@@ -88,7 +91,7 @@ class NumberTable(RowOptions):
         dataset = InMemoryDataset(
             features=torch.from_numpy(features.copy()),
             labels=torch.from_numpy(labels.copy()),
-            owned=dealt.owned,
+            owned=dealt.owned.keeping(valid),
             user_ids=dealt.user_ids,
             test_features=torch.from_numpy(features[tests]),
             test_labels=torch.from_numpy(labels[tests]),

@@ -90,11 +90,12 @@ class RowsOfNode(_Declared):
         allowed = read_roster(Path(self.roster).expanduser(), self.user_column) if self.roster else ()
         rows = self.rows_of(self.path, self.user_column, allowed)
         here = np.unique(rows.owner[rows.owner >= 0])
+        valid = (rows.labels >= 0) & np.isfinite(rows.features).all(axis=1)
         features = torch.from_numpy(rows.features)
         return InMemoryDataset(
             features=features.reshape(len(features), *self.input_shape),
             labels=torch.from_numpy(rows.labels),
-            owned=partition_by_owner(rows.owner, here).keeping(rows.labels >= 0),
+            owned=partition_by_owner(rows.owner, here).keeping(valid),
             user_ids=tuple(rows.users[place] for place in here),
             test_features=torch.zeros(0, *self.input_shape),
             test_labels=torch.zeros(0, dtype=torch.int64),

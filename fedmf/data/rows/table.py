@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +11,26 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from fedmf.data.contract import read_contract
 from fedmf.data.memory import InMemoryDataset
+from fedmf.data.public_input import PublicInput, in_words
+from fedmf.data.rows.declared_table import DeclaredColumns, read_declared
 from fedmf.data.rows.labelled_rows import LabelledRows
 from fedmf.data.rows.table_file import TableColumns, TableRows, read_table
+
+_log = logging.getLogger("fedmf")
 
 
 @dataclass(frozen=True)
 class Table(LabelledRows):
     """Rows of a CSV or Parquet file, or of all such files of a folder (`read_table`), spread over users.
 
-    Without feature columns all but label and user are features.
+    Without feature columns all but label and user are features. A row of which a feature or the label is
+    missing or cannot be read counts for nobody; its user's other rows are used.
+
+    Args:
+        contract: file of the data contract (docs/data-contract.md), by which numbers are scaled and
+            categories coded; it declares the columns, classes and shape. Empty: numbers as they are.
 
     >>> Table(path="rows.csv", hold_out="users")
     Traceback (most recent call last):
@@ -27,10 +38,57 @@ class Table(LabelledRows):
     """
 
     kind: ClassVar[str] = "table"
+    contract: str = ""
+
+    def declared(self) -> dict[str, bool]:
+        """See `RowOptions.declared`."""
+        return {} if self.contract else super().declared()
+
+    def example_inputs(self) -> tuple[PublicInput, PublicInput, PublicInput]:
+        """See `DatasetOptions.example_inputs`."""
+        if not self.contract:
+            return super().example_inputs()
+        source = f"declared: contract {self.contract}"
+        return (
+            PublicInput("classes", f"words of column {self.label_column}", source),
+            PublicInput("shape of an example", in_words(self.input_shape) or "its coordinates", source),
+            PublicInput("normalisation", "(x − centre)/unit, clipped into bounds; categories coded", source),
+        )
+
+    def first_lines(self) -> list[str]:
+        """What is said before anything is read; the same whatever the rows hold."""
+        lines = [f"{self.path}: a row with a cell that is missing or cannot be read is left out."]
+        if not self.contract:
+            lines.append(
+                "Numbers are features as they are: columns of different size need a unit each, which a "
+                "contract says (data.contract, fedmf contract)."
+            )
+        if self.user_column and self.partition not in ("natural", "each-example"):
+            lines.append(
+                f"Users are made up (partition {self.partition!r}): rows of one person in column "
+                f"{self.user_column!r} are spread over several, and what is protected is no person. Persons "
+                "are users with partition 'natural'."
+            )
+        return lines
 
     def load(self) -> InMemoryDataset:
         """See `DatasetOptions.load`."""
+        _log.warning(" ".join(self.first_lines()))
         users = self.users_on_roster(self.holds_out_users)
+        if self.contract:
+            declared = DeclaredColumns(
+                read_contract(Path(self.contract).expanduser()),
+                self.label_column,
+                self.feature_columns,
+                self.user_column,
+                users,
+            )
+            if self.class_names and self.classes != declared.classes:
+                raise ValueError(
+                    "class_names must be left out, or the words of the label column in the contract, "
+                    f"{', '.join(declared.classes[:20])}; got {', '.join(self.class_names)[:200]}."
+                )
+            return self.dataset_of(read_declared(Path(self.path).expanduser(), declared))
         columns = TableColumns(
             label=self.label_column,
             features=self.feature_columns,
@@ -52,11 +110,13 @@ class Table(LabelledRows):
             raise ValueError(f"label_column must hold at least two labels; got {', '.join(rows.classes)}.")
         rng = np.random.default_rng([self.seed, 0x7AB1])
         dealt = self.dealt(rows.owner, rows.users, rows.labels, rng)
-        valid = rows.labels >= 0
-        tests = np.flatnonzero(dealt.tests & valid & np.isfinite(rows.features).all(axis=1))
+        valid = (rows.labels >= 0) & np.isfinite(rows.features).all(axis=1)
+        tests = np.flatnonzero(dealt.tests & valid)
         if not tests.size:
             raise ValueError(
-                f"test_fraction must hold out at least one row that can be read; got none of {self.path}."
+                "test part must hold a row whose user is on the roster, whose label is one of class_names "
+                f"({', '.join(rows.classes[:20])}) and whose features can be read; got none of {self.path}. "
+                "Are ids and labels written as they are declared, and numbers with a decimal point?"
             )
         dataset = InMemoryDataset(
             features=torch.from_numpy(rows.features),

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmf.streaming.outputs.counted import mean_errors
 from fedmf.streaming.outputs.renderer import Renderer
 from fedmf.streaming.position import Releases
 from fedmf.typing import Array
@@ -19,6 +20,7 @@ from fedmf.typing import Array
 #: In their order, as far as there are such.
 _QUANTITIES: Final = (
     "mean",
+    "valid_share",
     "covariance",
     "first",
     "second",
@@ -34,7 +36,7 @@ Shape = Callable[[Renderer, Releases], bytes]
 
 def _tidy(renderer: Renderer, releases: Releases) -> bytes:
     head = ["t", *renderer.label_names, "quantity", "column", "column_2", "value", "standard_error"]
-    head += ["low", "high"] if renderer.density else []
+    head += ["low", "high"] if renderer.intervals else []
     numbers = list(_numbers(renderer, releases))
     rows = (
         [*begin, number.quantity, *number.columns, *number.cells(i)]
@@ -96,10 +98,11 @@ def _numbers(renderer: Renderer, releases: Releases) -> Iterator[_Number]:
             continue
         values = fields[quantity]
         parts = [values, errors.get(quantity, None if quantity in _WITHOUT_ERROR else np.nan)]
-        if renderer.density:
+        if renderer.intervals:
             parts += [fields.get(f"{quantity}_{end}") for end in ("low", "high")]
         arrays = [None if part is None else np.broadcast_to(part, values.shape) for part in parts]
-        for place, columns in _places(values.shape[1:], renderer.names, renderer.block_names):
+        names = renderer.coordinates if quantity in ("first", "second") else renderer.names
+        for place, columns in _places(values.shape[1:], names, renderer.block_names):
             if quantity == "correlation" and columns[0] == columns[1]:
                 continue
             at = (slice(None), *place)
@@ -112,6 +115,9 @@ def _places(
     shape: tuple[int, ...], names: tuple[str, ...], blocks: tuple[str, ...]
 ) -> Iterator[tuple[tuple[int, ...], tuple[str, str]]]:
     """Where the different numbers of a release stand, and the columns they are of."""
+    if not shape:
+        yield (), ("", "")
+        return
     if len(shape) == 2:
         for i in range(shape[0]):
             for j in range(i, shape[1]):
@@ -148,7 +154,7 @@ class MeanPoints:
     Args:
         t: the steps.
         mean: shape (steps, d).
-        error: standard errors of a coordinate of the mean.
+        error: their standard errors, shape (steps, d).
         times: the public timestamps of the steps, as text; None for a stream without them.
     """
 
@@ -172,15 +178,16 @@ def mean_points(renderer: Renderer, releases: Callable[[int, int], Releases], re
     if not records:
         raise ValueError("releases (of the stream) must be at least one for a picture; got none.")
     wanted = np.unique(np.linspace(0, records - 1, min(records, _POINTS)).astype(np.int64))
-    parts: dict[str, list[NDArray[Any]]] = {"t": [], "mean": [], "mean_standard_error": [], "timestamp": []}
+    parts: dict[str, list[NDArray[Any]]] = {"t": [], "mean": [], "error": [], "timestamp": []}
     for start in range(0, records, _BLOCK):
         stop = min(records, start + _BLOCK)
         if not (chosen := wanted[(start <= wanted) & (wanted < stop)] - start).size:
             continue
         fields = renderer.fields(releases(start, stop))
+        fields["error"] = np.broadcast_to(mean_errors(fields), fields["mean"].shape)
         for name, values in parts.items():
             if name in fields:
                 values.append(fields[name][chosen])
-    t, mean, error = (np.concatenate(parts[name]) for name in ("t", "mean", "mean_standard_error"))
+    t, mean, error = (np.concatenate(parts[name]) for name in ("t", "mean", "error"))
     times = [str(text) for block in parts["timestamp"] for text in block]
     return MeanPoints(t, mean, error, times or None)

@@ -165,7 +165,7 @@ class BoundedPlan(StreamPlan):
             settings, self.second_moment, used_strategies(made), participation, sigma, made.weight
         )
         compare_mechanisms(settings, made, again)
-        compare("columns", settings.columns or self.layout.columns, self.layout.columns)
+        compare("columns", settings.coordinates or self.layout.columns, self.layout.columns)
 
 
 def _participation(settings: Settings, rounds: int) -> Participation:

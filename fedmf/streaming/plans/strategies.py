@@ -108,7 +108,7 @@ def asked_weight(
     """
     if settings.weight != BEST:
         return None
-    users, d, zeta = _users(settings, second_moment), second_moment.dimension, settings.norm_bound
+    users, d, zeta = _users(settings, second_moment), second_moment.dimension, settings.vector_norm
     first, second = strategies[0], strategies[-1]
     covariance = works[0] is works[1] and second_moment.gives_covariance
     weights = [float(work.row_sums()[-1]) if covariance else 1.0 for work in works]
@@ -127,7 +127,7 @@ def asked_weight(
 
 def _users(settings: Settings, second_moment: SecondMoment) -> UserRange:
     dimension = second_moment.sensitivity_dimension
-    return UserRange(settings.norm_bound, dimension, settings.adjacency)  # type: ignore[arg-type]
+    return UserRange(settings.vector_norm, dimension, settings.adjacency)  # type: ignore[arg-type]
 
 
 def compare_mechanisms(settings: Settings, made: MomentMechanism, again: MomentMechanism) -> None:

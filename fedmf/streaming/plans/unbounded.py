@@ -296,7 +296,7 @@ class UnboundedPlan(StreamPlan):
     def check(self) -> None:
         """See `StreamPlan.check`; mechanisms of later segments are checked when a state is loaded."""
         self._check_segment(0, self.first)
-        compare("columns", self.settings.columns or self.layout.columns, self.layout.columns)
+        compare("columns", self.settings.coordinates or self.layout.columns, self.layout.columns)
 
     def _design(self, segment: int) -> MomentMechanism:
         built = strategies_of_sums(self.settings, self.lifetime, self.segments.steps(segment))

@@ -1,0 +1,119 @@
+"""Rows of tables by a data contract: cells as text, encoded row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as arrow
+
+from fedmf.data.contract import Category, DataContract, User
+from fedmf.data.rows.table_file import TableRows, row_batches, row_files
+from fedmf.data.rows.text_column import TextColumn, bytes_of
+
+
+@dataclass(frozen=True)
+class DeclaredColumns:
+    """What is read from a table by its contract.
+
+    Args:
+        contract: of the table.
+        label: name of the label column, a category.
+        features: names of columns of numbers and categories; empty for all but the label.
+        user: name of the column of users; "" for none.
+        users: the users that there are, in order; empty to take them from the rows.
+
+    Raises:
+        ValueError: a column that is not declared, or of another kind.
+    """
+
+    contract: DataContract
+    label: str
+    features: tuple[str, ...] = ()
+    user: str = ""
+    users: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.contract.column(self.label, Category, "label_column")
+        if self.user:
+            self.contract.column(self.user, User, "user_column")
+        if self.label in self.features:
+            raise ValueError(f"label_column must be none of the feature columns; got {self.label!r}.")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The labels that there are."""
+        return self.contract.column(self.label, Category, "label_column").words
+
+
+def read_declared(path: Path, columns: DeclaredColumns) -> TableRows:
+    """Read a CSV or Parquet file, or all such files of a folder, by a contract.
+
+    Args:
+        path: of the file or folder.
+        columns: what to read.
+
+    Raises:
+        ValueError: nothing readable there, or columns that are not those of the contract. No value of a row
+            raises.
+
+    Guarantees: a row's features, label and owner depend on that row alone, but for the users' order where
+    they are not declared.
+    """
+    contract = columns.contract
+    wanted = columns.features or tuple(name for name in contract.encoding().names if name != columns.label)
+    encoding = contract.encoding(wanted)
+    label = contract.column(columns.label, Category, "label_column")
+    text = [name for name in (columns.label, columns.user) if name]
+    features, labels, owners = [], [], []
+    for batch in _batches(path, contract, [*wanted, *text], text):
+        z, valid = encoding.encode([cells_of(batch.column(name)) for name in wanted])
+        features.append(np.where(valid[:, None], z, np.nan).astype(np.float32))
+        labels.append(label.places(cells_of(batch.column(columns.label))))
+        if columns.user:
+            owners.append(bytes_of(_whole(batch.column(columns.user)), f"column {columns.user!r} of {path}"))
+    if not sum(map(len, features)):
+        raise ValueError(f"path must hold at least one row; got none in {path}.")
+    users, owner = ("",), np.zeros(sum(map(len, features)), dtype=np.int64)
+    if columns.user:
+        user = TextColumn.of(owners)
+        users = columns.users or user.ordered(as_numbers=False)
+        owner = user.among(users)
+    return TableRows(np.concatenate(features), np.concatenate(labels), label.words, owner, users)
+
+
+def cell_blocks(path: Path, contract: DataContract) -> Iterator[dict[str, list[str]]]:
+    """All cells of tables as text by column, some rows at a time.
+
+    Raises:
+        ValueError: as `read_declared`.
+    """
+    names = list(contract.columns)
+    for batch in _batches(path, contract, names, ()):
+        yield {name: cells_of(batch.column(name)) for name in names}
+
+
+def cells_of(column: Any) -> list[str]:
+    """Cells as text; "" for a missing one. What is not UTF-8 has signs that stand for that."""
+    column = _whole(column)
+    if not (arrow.types.is_binary(column.type) or arrow.types.is_large_binary(column.type)):
+        column = column.cast(arrow.string()).cast(arrow.binary())
+    return [(cell or b"").decode(errors="replace") for cell in column.to_pylist()]
+
+
+def _batches(path: Path, contract: DataContract, names: Sequence[str], text: Sequence[str]) -> Iterator[Any]:
+    for file in row_files(path):
+        yield from row_batches(file, partial(_checked, contract, file, names), text)
+
+
+def _checked(contract: DataContract, file: Path, names: Sequence[str], present: list[str]) -> list[str]:
+    contract.check_header(present, str(file))
+    return list(names)
+
+
+def _whole(column: Any) -> Any:
+    return column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column

@@ -1,0 +1,192 @@
+"""The data contract: what it refuses, what a row becomes, what is drafted from a header."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as arrow
+import pytest
+from pyarrow import parquet
+from support.command_line import one_line
+
+from fedmf.cli.app import run
+from fedmf.data import DataContract, draft_contract, read_contract
+
+DECLARED = {
+    "user": {"kind": "user"},
+    "age": {"kind": "number", "lower": 0, "upper": 100, "centre": 40, "unit": 20},
+    "size": {"kind": "number", "lower": 100.0, "upper": 200.0, "fill": 170.0},
+    "city": {"kind": "category", "words": ["Graz", "Linz"]},
+    "when": {"kind": "time", "start": "2026-01-01", "end": "2026-02-01", "step": "1 h"},
+    "note": {"kind": "text"},
+    "row": {"kind": "ignore"},
+}
+
+
+def contract(**changes: dict) -> DataContract:
+    return DataContract.from_dict({**DECLARED, **changes})
+
+
+def test_a_contract_is_what_its_record_says() -> None:
+    declared = contract()
+    assert DataContract.from_dict(json.loads(json.dumps(declared.to_dict()))) == declared
+    assert declared.user == "user"
+    assert declared.encoding().coordinates == ("age", "size", "city=Graz", "city=Linz")
+
+
+def test_rows_become_bounded_coordinates_and_nothing_else_decides_them() -> None:
+    encoding = contract().encoding()
+    cells = [
+        ["40", "60", "1e300", "", "old", "nan", "1_0"],
+        ["170", "", "100", "150", "150", "150", "150"],
+        ["Graz", "Linz", "Graz", "Graz", "Graz", "Graz", "Graz"],
+    ]
+    z, valid = encoding.encode(cells)
+    assert valid.tolist() == [True, True, True, False, False, False, False]
+    np.testing.assert_allclose(z[0], [0.0, 0.4, 1.0, 0.0])
+    np.testing.assert_allclose(z[1], [1.0, 0.4, 0.0, 1.0])
+    np.testing.assert_allclose(z[2], [3.0, -1.0, 1.0, 0.0])
+    assert not z[3:].any()
+    assert (np.linalg.norm(z, axis=1) <= encoding.norm_bound * (1 + 1e-12)).all()
+    assert encoding.norm_bound == pytest.approx(math.sqrt(9 + 1 + 1))
+    for i in range(len(cells[0])):  # alone as together
+        one, readable = encoding.encode([[column[i]] for column in cells])
+        assert (one[0] == z[i]).all()
+        assert readable[0] == valid[i]
+
+
+def test_a_time_chooses_only_its_own_step() -> None:
+    declared = contract()
+    cells = ["2026-01-01T05:59", "2025-12-31T23:00", "2026-02-01", "soon", "", "2026-01-01T05:59+00:00"]
+    assert declared.label_of("when", cells) == ["2026-01-01T05:00:00", *5 * [""]]
+    assert declared.columns["when"].steps == 31 * 24  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"age": {"kind": "number", "upper": 3}}, "columns.age of kind 'number' must say lower"),
+        ({"age": {"kind": "number", "lower": 3, "upper": 3}}, "columns.age: lower (bound) must be less"),
+        (
+            {"age": {"kind": "number", "lower": "0", "upper": 3}},
+            "columns.age: lower must be a number; got '0'",
+        ),
+        ({"age": {"kind": "number", "lower": 0, "upper": 3, "unit": 0}}, "unit must be positive"),
+        ({"age": {"kind": "number", "lower": 0, "upper": 3, "fill": 4}}, "fill must lie within 0..3"),
+        (
+            {"age": {"kind": "number", "lower": 0, "upper": 3, "fill": 1, "may-be-missing": True}},
+            "fill must be left out with may-be-missing",
+        ),
+        ({"age": {"kind": "number", "lower": 0, "upper": 3, "mean": 1}}, "got 'mean'"),
+        ({"age": {"kind": "real"}}, "columns.age (kind) must be one of number, category"),
+        ({"age": 7}, "columns.age must be a table with a kind"),
+        ({"city": {"kind": "category", "words": ["a", "a"]}}, "words must be 2 to 10000 different texts"),
+        ({"city": {"kind": "category", "words": ["a", "b"], "fill": "c"}}, "fill must be one of the words"),
+        ({"when": {"kind": "time", "start": "soon", "end": "later", "step": "1 h"}}, "start must be a time"),
+        (
+            {"when": {"kind": "time", "start": "2026-01-02", "end": "2026-01-01", "step": "1 h"}},
+            "start must lie before end",
+        ),
+        (
+            {"when": {"kind": "time", "start": "2026-01-01", "end": "2026-01-02", "step": "often"}},
+            "step must be a number and s, min, h or d",
+        ),
+        ({"note": {"kind": "user"}}, "at most one of users; got 'user', 'note'"),
+    ],
+)
+def test_what_is_no_contract_is_refused_by_name(changes: dict, message: str) -> None:
+    with pytest.raises(ValueError, match="must") as found:
+        contract(**changes)
+    assert message in str(found.value)
+
+
+def test_headers_are_held_against_it() -> None:
+    declared, names = contract(), list(DECLARED)
+    declared.check_header(names, "rows.csv")
+    for wrong, message in (
+        ([*names, "weight"], "columns must all be declared in the contract; got 'weight' in rows.csv"),
+        (names[1:], "no such column for 'user'"),
+        ([*names, "age"], "twice or more for 'age'"),
+        (["user;age"], "got 'user;age'"),
+    ):
+        with pytest.raises(ValueError, match="columns must") as found:
+            declared.check_header(wrong, "rows.csv")
+        assert message in str(found.value)
+
+
+def test_a_draft_asks_for_what_a_header_does_not_tell(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("user,temperature,time,label,a b\nann,7.25,2026-01-03,yes,secret\n")
+    draft = draft_contract(file)
+    assert "7.25" not in draft
+    assert "secret" not in draft
+    (tmp_path / "contract.toml").write_text(draft)
+    with pytest.raises(ValueError, match=r"columns\.temperature of kind 'number' must say lower and upper"):
+        read_contract(tmp_path / "contract.toml")
+    filled = draft.replace("# lower =  ", "lower = -30").replace("# upper =  ", "upper = 45")
+    filled = filled.replace('# words = ["", ""]', 'words = ["no", "yes"]').replace(
+        '# step = ""', 'step = "1 h"'
+    )
+    filled = filled.replace("# start =  ", "start = 2026-01-01").replace(
+        "# end =  ", "end = 2027-01-01T00:00:00"
+    )
+    (tmp_path / "contract.toml").write_text(filled)
+    declared = read_contract(tmp_path / "contract.toml")
+    assert [column.kind for column in declared.columns.values()] == [
+        "user",
+        "number",
+        "time",
+        "category",
+        "number",
+    ]
+
+
+def test_a_draft_is_the_same_whatever_the_rows_hold(tmp_path: Path) -> None:
+    """CSV and Parquet, whose footer knows the least and largest value of each column."""
+    drafts = set()
+    for i, value in enumerate((1.0, 1e9)):
+        (tmp_path / str(i)).mkdir()
+        file = tmp_path / str(i) / "rows.parquet"
+        parquet.write_table(
+            arrow.table({"user": ["a"], "x": [value], "at": arrow.array([i], arrow.date32())}), file
+        )
+        drafts.add(draft_contract(file))
+    assert len(drafts) == 1
+    assert 'kind = "time"' in drafts.pop()
+
+
+@pytest.mark.parametrize("content", ["1,2\n3,4\n", '{"x": 1}\n', "a;b\n1;2\n", ""])
+def test_what_has_no_header_has_no_draft(
+    tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.csv").write_text(content)
+    assert run(["contract", str(tmp_path / "rows.csv"), "--output", str(tmp_path / "contract.toml")]) == 2
+    assert one_line(capsys).startswith("fedmf: FILE must ")
+    assert not (tmp_path / "contract.toml").exists()
+
+
+def test_rows_are_held_against_it_and_that_is_called_not_private(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "contract.toml").write_text(
+        '[columns.user]\nkind = "user"\n[columns.x]\nkind = "number"\nlower = 0\nupper = 1\n'
+        '[columns.y]\nkind = "number"\nlower = 0\nupper = 1\nfill = 0.5\n'
+    )
+    (tmp_path / "rows.csv").write_text(
+        "user,x,y\nann,0.5,\nbob,7,0.2\n,0.1,0.1\neve,many,0.1\nada,,0.1\nshort\n"
+    )
+    given = ["--contract", str(tmp_path / "contract.toml"), "--check", str(tmp_path / "rows.csv")]
+    assert run(["data", *given]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("NOT PRIVATE")
+    assert said[1] == "2 of 6 rows are valid."
+    assert run(["data", *given, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["private"] is False
+    assert found["columns"]["x"] == {"missing": 1, "unreadable": 2, "clipped": 1, "filled": False}
+    assert found["columns"]["y"] == {"missing": 1, "unreadable": 1, "clipped": 0, "filled": True}
+    assert run(["data", *given[:2]]) == 2
+    assert "go together" in one_line(capsys)

@@ -1,0 +1,122 @@
+"""Data contracts that are nearly right, and rows that nearly keep to one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as arrow
+import pyarrow.parquet as parquet
+import pytest
+import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
+from support.fuzzing import ODD_SCALARS, altered, damaged, fuzzed, judged
+
+from fedmf.data import DataContract, Table, draft_contract, read_contract
+from fedmf.streaming.rows import InputError
+from fedmf.streaming.session import open_reader
+from fedmf.streaming.settings import Settings
+
+DECLARED: dict[str, Any] = {
+    "columns": {
+        "who": {"kind": "user"},
+        "a": {"kind": "number", "lower": -5, "upper": 5.5, "may-be-missing": True},
+        "b": {"kind": "number", "lower": 0, "upper": 9, "centre": 2, "unit": 3, "fill": 1.5},
+        "y": {"kind": "category", "words": ["no", "yes"]},
+        "at": {"kind": "time", "start": "2026-01-01", "end": "2026-02-01", "step": "1 h"},
+        "note": {"kind": "text"},
+        "row": {"kind": "ignore"},
+    }
+}
+TEXT = tomli_w.dumps(DECLARED).encode()
+HEADER = b"who,a,b,y,at,note,row\n"
+ROWS = HEADER + b"".join(b"u%d,%d.5,,yes,2026-01-0%dT07:00,x,%d\n" % (i, i, 1 + i, i) for i in range(8))
+
+
+@fuzzed(300)
+@given(st.one_of(damaged(TEXT), altered(DECLARED, ODD_SCALARS.filter(lambda v: v is not None))))
+def test_contracts(tmp_path_factory: pytest.TempPathFactory, given_as: bytes | dict[str, Any]) -> None:
+    path = tmp_path_factory.getbasetemp() / "contract.toml"
+    try:
+        content = given_as if isinstance(given_as, bytes) else tomli_w.dumps(given_as).encode()
+    except UnicodeEncodeError:
+        return
+    path.write_bytes(content)
+    declared = judged(lambda: read_contract(path), ValueError)
+    if declared is not None:
+        assert DataContract.from_dict(declared.to_dict()) == declared
+
+
+@fuzzed(300)
+@given(damaged(ROWS))
+def test_drafts(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "drafted.csv"
+    path.write_bytes(content)
+    judged(lambda: draft_contract(path), ValueError)
+
+
+@pytest.mark.parametrize(("suffix", "examples"), [("csv", 300), ("jsonl", 200), ("parquet", 100)])
+def test_rows_by_a_contract(suffix: str, examples: int, tmp_path: Path) -> None:
+    (tmp_path / "contract.toml").write_bytes(TEXT)
+    declared = read_contract(tmp_path / "contract.toml")
+    path, names = tmp_path / f"rows.{suffix}", list(DECLARED["columns"])
+    rows = [dict(zip(names, line.decode().split(","), strict=True)) for line in ROWS.splitlines()[1:]]
+    if suffix == "csv":
+        path.write_bytes(ROWS)
+    elif suffix == "jsonl":
+        path.write_bytes(b"".join(json_line(row) for row in rows))
+    else:
+        parquet.write_table(arrow.Table.from_pylist(rows), path)
+    clean = path.read_bytes()
+    settings = Settings(
+        declared.encoding().norm_bound, 1.0, 1e-5, user_column="who", timestamp="at", data_contract=declared
+    )
+
+    @fuzzed(examples)
+    @given(damaged(clean))
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+
+        def whole() -> int:
+            total = 0
+            with open_reader(path, settings) as reader:
+                while (block := reader.read(3)) is not None:
+                    total += len(block)
+                    assert block.values.shape == (len(block), 5)
+                    norms = np.linalg.norm(block.values[:, :-1], axis=1)
+                    assert (norms <= settings.norm_bound * (1 + 1e-12)).all()
+                    assert set(block.values[:, -1]) <= {0.0, settings.count_weight}
+                    assert all(not block.values[i].any() for i in block.faults)
+                    assert all(text == "" or text.startswith("2026-01-") for (text,) in block.labels)
+            return total
+
+        total = judged(whole, InputError)
+        if suffix == "csv" and content.startswith(HEADER) and content[len(HEADER) :].strip():
+            assert total is not None  # no value of a row refuses a stream
+
+    read()
+
+
+def json_line(row: dict[str, str]) -> bytes:
+    return json.dumps(row).encode() + b"\n"
+
+
+def test_tables_by_a_contract(tmp_path: Path) -> None:
+    (tmp_path / "contract.toml").write_bytes(TEXT)
+    path = tmp_path / "rows.csv"
+    table = Table(path=str(path), contract=str(tmp_path / "contract.toml"), label_column="y", users=2)
+
+    @fuzzed(200)
+    @given(damaged(ROWS))
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        dataset = judged(table.load, ValueError)
+        if dataset is not None:
+            features, labels = dataset.examples(np.arange(2))
+            assert np.isfinite(features.numpy()).all()
+            assert ((labels >= 0) & (labels < 2)).all()
+
+    read()

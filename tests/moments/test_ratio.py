@@ -1,0 +1,67 @@
+"""A mean as a noisy sum over a noisy count: exact intervals, the price, and what too few rows give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedmf.moments import fieller
+
+#: Chance that a fair interval fails a test of its coverage.
+FALSE_ALARM = 1e-6
+
+
+def covered(mean: float, count: float, std: float, weight: float, said: float, runs: int = 40_000) -> float:
+    """Share of runs whose interval, made for noise of standard deviation `said`, holds the mean."""
+    rng = np.random.default_rng([round(1000 * count), round(1000 * weight)])
+    noise = rng.normal(scale=std, size=(runs, 2))
+    found = fieller(
+        (mean * count + noise[:, :1]), weight * count + noise[:, 1], np.full(runs, said**2), weight
+    )
+    return float(((found.low[:, 0] <= mean) & (mean <= found.high[:, 0])).mean())
+
+
+@pytest.mark.parametrize("count", [0.0, 0.5, 2.0, 4.0, 30.0, 1000.0])
+@pytest.mark.parametrize("weight", [0.3, 1.0])
+@pytest.mark.parametrize("mean", [0.0, 0.7])
+def test_intervals_hold_the_mean_whatever_the_count(count: float, weight: float, mean: float) -> None:
+    """At least 95 % for every count, and for a large one 95 % and no more; noise 10 % larger is noticed."""
+    runs = 40_000
+    low = stats.binom.ppf(FALSE_ALARM, runs, 0.95) / runs
+    high = stats.binom.isf(FALSE_ALARM, runs, 0.95) / runs
+    assert covered(mean, count, 1.0, weight, 1.0) >= low
+    if count >= 30:
+        assert covered(mean, count, 1.0, weight, 1.0) <= high
+        assert covered(mean, count, 1.0, weight, 1 / 1.1) < low
+
+
+def test_too_few_rows_leave_everything_open() -> None:
+    found = fieller(np.array([[0.3], [0.3]]), np.array([1.9, 2.1]), np.ones(2), 1.0)
+    assert found.few.tolist() == [True, False]
+    assert np.isnan(found.mean[0])
+    assert (found.low[0, 0], found.high[0, 0]) == (-np.inf, np.inf)
+    assert np.isfinite([found.low[1, 0], found.high[1, 0]]).all()
+
+
+def test_ends_are_where_the_test_of_a_value_turns() -> None:
+    """The ends solve (Y − θR/c)² = z²v(1 + θ²/c²), which is how Fieller's set is defined."""
+    Y, R, v, c = np.array([[0.8, -0.2]]), np.array([2.0]), np.array([0.04]), 0.5
+    found = fieller(Y, R, v, c)
+    z = stats.norm.ppf(0.975)
+    for end in (found.low, found.high):
+        np.testing.assert_allclose((Y - end * R / c) ** 2, z**2 * v * (1 + end**2 / c**2), rtol=1e-9)
+    assert (found.low < found.mean).all()
+    assert (found.mean < found.high).all()
+
+
+@pytest.mark.parametrize("d", [1, 2, 5, 30])
+def test_the_weight_has_the_least_worst_error_and_its_price(d: int) -> None:
+    """(ζ² + c²)(d + ‖m‖²/c²) at its worst ‖m‖ = ζ, over a grid of c; the definition of the price."""
+    zeta = 1.7
+    c = zeta * d**-0.25
+    grid = np.geomspace(0.05, 20, 2001) * zeta
+    worst = (zeta**2 + grid**2) * (d + zeta**2 / grid**2)
+    mine = (zeta**2 + c**2) * (d + zeta**2 / c**2)
+    assert mine <= worst.min() * (1 + 1e-12)
+    assert mine == pytest.approx(d * zeta**2 * (1 + 1 / np.sqrt(d)) ** 2)
