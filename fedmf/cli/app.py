@@ -19,6 +19,7 @@ from fedmf.cli.design import design
 from fedmf.cli.export import export
 from fedmf.cli.init import init
 from fedmf.cli.interruption import Interruption
+from fedmf.cli.keys import keys
 from fedmf.cli.report import report
 from fedmf.cli.reproduce import reproduce
 from fedmf.cli.restate import restate
@@ -47,6 +48,7 @@ application.command("account")(account)
 application.command("audit")(audit)
 application.command("export")(export)
 application.command("init")(init)
+application.command("keys")(keys)
 application.command("report")(report)
 application.command("restate")(restate)
 application.command("stream")(stream)

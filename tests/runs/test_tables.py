@@ -67,6 +67,18 @@ def test_every_key_is_tested() -> None:
     assert sorted(numbers + texts + OF_TYPE[bool]) == sorted(KEYS)
 
 
+def test_a_list_of_toml_is_the_text_with_commas_that_it_stands_for(tmp_path: Path) -> None:
+    text = '[data]\nkind = "digits"\n[model]\nkind = "mlp"\nhidden-units = {}\n'
+    runs = []
+    for written in ("[16, 8]", '"16,8"'):
+        (tmp_path / "run.toml").write_text(text.format(written))
+        runs.append(load_run(tmp_path / "run.toml"))
+    assert same(*runs)
+    for wrong in ([], ["16,8"], [[16]]):
+        assert refusal({"model.hidden-units": wrong}).startswith("[model] hidden-units must ")
+    assert "whole numbers" in refusal({"model.hidden-units": ["a"]})
+
+
 @pytest.mark.parametrize("name", [name for name in names() if not name.startswith("normalized-")])
 def test_a_mechanism_made_in_python_is_read_back_with_its_parameters(name: str, tmp_path: Path) -> None:
     """What a run writes as its configuration, `fedmf simulate` takes."""

@@ -124,7 +124,9 @@ def run_of(values: Mapping[str, Any]) -> Run:
     known = _known()
     _refuse_given(dotted(values))
     _refuse_unknown(dotted(values), known)
-    given = {name: value for name, value in dotted(values).items() if known[name].is_set(value)}
+    given = {
+        name: _joined(name, value) for name, value in dotted(values).items() if known[name].is_set(value)
+    }
     for name, value in given.items():
         if not isinstance(value, Scalar):
             table, _, key = name.partition(".")
@@ -153,6 +155,19 @@ def run_of(values: Mapping[str, Any]) -> Run:
     others = [name for name in TABLES if name not in ("task", "data", "model", *chosen)]
     beside = tuple(TABLES[name].parse(by_table[name]) for name in chosen if by_table[name])
     return Run(task, **{name: TABLES[name].parse(by_table[name]) for name in others}, beside=beside)
+
+
+def _joined(name: str, value: Any) -> Any:
+    """A list as the text with commas that it stands for; anything else as it is."""
+    if not isinstance(value, list | tuple) or not all(isinstance(part, Scalar) for part in value):
+        return value
+    parts = [str(part) for part in value]
+    if not parts or any("," in part for part in parts):
+        table, _, key = name.partition(".")
+        raise ConfigError(
+            f"[{table}] {key} must list one or more values without commas; got {list(value)!r}."
+        )
+    return ",".join(parts)
 
 
 def takes_key(values: Mapping[str, Any], name: str) -> bool:
