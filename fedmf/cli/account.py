@@ -44,6 +44,12 @@ def account(
         metavar="DIR",
         help="Also make a new directory with what of the statement may be public: planned figures alone.",
     ),
+    operator: bool = typer.Option(
+        False,
+        "--operator",
+        help="Print exact counts instead: contributions that arrived, those that count as zeros, and why. "
+        "Not private.",
+    ),
     sign_with: Path | None = typer.Option(
         None,
         "--sign-with",
@@ -75,6 +81,14 @@ def account(
 
     Example: fedmf account runs/a --publish public --sign-with operator.key
     """
+    if operator:
+        others = (page, users, publish, sign_with, delta)
+        if len(run_dirs) > 1 or as_json or full or namespace or any(one is not None for one in others):
+            raise ConfigError(
+                "--operator takes one directory and no other option: its counts are not private."
+            )
+        _show_counts(run_dirs[0])
+        return
     if len(run_dirs) == 1 and _is_stream(run_dirs[0]):
         if users is not None or publish is not None or sign_with is not None:
             raise ConfigError("--users and --publish take the directory of a run; got one of a stream.")
@@ -156,6 +170,20 @@ def _is_stream(directory: Path) -> bool:
     from fedmf.streaming import StreamState
 
     return StreamState.exists(directory)
+
+
+def _show_counts(directory: Path) -> None:
+    """Exact counts, on the screen alone."""
+    from fedmf.cli.operator_counts import operator_lines, stream_lines
+    from fedmf.runs import opened_evidence
+
+    if _is_stream(directory):
+        lines = stream_lines(directory)
+    else:
+        with opened_evidence(directory) as evidence:
+            header, ledger, _ = evidence.records
+            lines = operator_lines(directory, header, ledger)
+    typer.echo("\n".join(lines))
 
 
 def _account_stream(directory: Path, as_json: bool, full: bool, page: Path | None) -> None:
