@@ -12,7 +12,7 @@ from support.command_line import one_line
 
 import fedmf
 from fedmf.cli.app import run
-from fedmf.cli.init import CASES
+from fedmf.cli.configuration import CASES
 from fedmf.errors import ConfigError
 from fedmf.runs import Session, load_run
 from fedmf.runs.tables import found_or_shipped

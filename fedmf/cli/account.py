@@ -174,7 +174,7 @@ def _is_stream(directory: Path) -> bool:
 
 def _show_counts(directory: Path) -> None:
     """Exact counts, on the screen alone."""
-    from fedmf.cli.operator_counts import operator_lines, stream_lines
+    from fedmf.cli.statements import operator_lines, stream_lines
     from fedmf.runs import opened_evidence
 
     if _is_stream(directory):

@@ -13,13 +13,12 @@ import typer
 
 from fedmf.cli.account import account
 from fedmf.cli.audit import audit
+from fedmf.cli.configuration import init, keys
 from fedmf.cli.contract import contract
 from fedmf.cli.data import data
 from fedmf.cli.design import design
 from fedmf.cli.export import export
-from fedmf.cli.init import init
 from fedmf.cli.interruption import Interruption
-from fedmf.cli.keys import keys
 from fedmf.cli.report import report
 from fedmf.cli.reproduce import reproduce
 from fedmf.cli.restate import restate

@@ -288,10 +288,10 @@ def test_an_override_of_a_kind_leaves_out_what_only_the_kind_of_the_file_has(tmp
             "unknown configuration key 'epsilon'; did you mean 'privacy.epsilon' or 'op",
         ),
         (b"privacy.epsilon = 1" + b"0" * 5000, "is not TOML: "),
-        (b"data.path = [1, 2]", "[data] path must be text, a number or a truth value; got [1, 2]."),
+        (b"data.path = [[1, 2]]", "[data] path must be text, a number or a truth value; got [[1, 2]]."),
         (
-            b"data.seed = 1\nmodel.kind = ['mlp']",
-            "[model] kind must be text, a number or a truth value; got ['mlp'].",
+            b"data.seed = 1\nmodel.kind = [['mlp']]",
+            "[model] kind must be text, a number or a truth value; got [['mlp']].",
         ),
         (b"data.seed = 2020-01-01", "[data] seed must be text, a number or a truth value; got "),
     ],
