@@ -33,6 +33,9 @@ NO_ITEMS = {
     "lora",
     "jme-adam",
     "optimizers",
+    "mistakes",
+    "missing-cells",
+    "raw-data",
 }
 
 

@@ -48,7 +48,7 @@ def tries(output: str) -> int:
     return sum(int(line.split()[-5]) for line in ROW.findall(output))
 
 
-@pytest.mark.parametrize(("only", "jobs", "every"), [("run", 2, 60), ("stream", 1, 60), ("caches", 1, 6)])
+@pytest.mark.parametrize(("only", "jobs", "every"), [("run", 3, 60), ("stream", 1, 60), ("caches", 1, 6)])
 def test_power_losses(only: str, jobs: int, every: int):
     status, output = script("power_loss", "", "--subsets", "4", "--every", str(every), "--only", only)
     assert status == 0, output
