@@ -167,8 +167,11 @@ ENGINEER = (
         "more users promised than nodes",
         ("40|users", "30|nodes"),
         app(
-            "from fedmf import Execution\n"
-            "nodes, keys = 30, {'execution': Execution(messages='per-user', handshake_timeout=5.0)}"
+            "import fedmf.runs\n"
+            "new = hasattr(fedmf.runs, 'Waiting')\n"
+            "waiting = fedmf.runs.Waiting(handshake_timeout=5.0) if new else "
+            "fedmf.Execution(messages='per-user', handshake_timeout=5.0)\n"
+            "nodes, keys = 30, {'waiting' if new else 'execution': waiting}"
         ),
     ),
     Mistake(WHO, "FedMedian inside the wrapper", ("FedMedian", "mean"), app("inner = FedMedian()")),
