@@ -35,7 +35,7 @@ epsilon = 4.0
 kind = "cgd"
 lambda = 0.5
 """
-STREAM = "stream --norm-bound 1 --epsilon 8 --delta 1e-5 --rounds 30 --seed 5"
+STREAM = "stream --each-row-a-user --norm-bound 1 --epsilon 8 --delta 1e-5 --rounds 30 --seed 5"
 SIGNALS = pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
 )
@@ -160,10 +160,9 @@ def test_a_stream_without_state_says_that_it_cannot_go_on(tmp_path: Path) -> Non
     process.stdin.flush()
     assert process.stdout is not None
     assert process.stdout.readline().startswith("{")
-    assert stop(process, signal.SIGINT) == (
-        130,
-        [
-            "fedmf: stopped by SIGINT; without --state a stream cannot go on: its key is gone, and what it "
-            "released stays released."
-        ],
+    got, lines = stop(process, signal.SIGINT)
+    assert got == 130
+    assert lines[-1] == (
+        "fedmf: stopped by SIGINT; without --state a stream cannot go on: its key is gone, and what it "
+        "released stays released."
     )
