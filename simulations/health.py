@@ -43,8 +43,8 @@ def power(run: Run, part: Health, runs: int) -> None:
             row = torch.zeros(1, dtype=torch.float64)
             noise.add_(row, std)
             total += float(row)
-            called["dead"][seed, t] = told.is_dead(t + 1, total)
-            called["live"][seed, t] = told.is_dead(t + 1, total + size * (t + 1))
+            called["dead"][seed, t] = told.is_dead(0, t + 1, total)
+            called["live"][seed, t] = told.is_dead(0, t + 1, total + size * (t + 1))
     print(f"\n{'run':6} {f'called in round {first}':>22} {'ever called':>12} {'not called at the end':>22}")
     for name, calls in called.items():
         at, ever, end = calls[:, first - 1].mean(), calls.any(axis=1).mean(), (~calls[:, -1]).mean()

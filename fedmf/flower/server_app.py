@@ -33,6 +33,8 @@ def main(grid: Grid, context: Context) -> None:
     opened = Session.resume(path, run, restored=restored) if place.resume else Session.start(path, run)
     with opened as session:
         _log.info("fedmf: run directory %s", path)
+        for line in session.server.beforehand:
+            _log.info("fedmf: %s", line)
         check = LocalCheck(session)
 
         def after_round(report: RoundReport, row: Mapping[str, Any] | None) -> None:

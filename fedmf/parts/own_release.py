@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from torch import Tensor
@@ -27,7 +28,13 @@ class UsersOwn(RowStatistic):
 
     def of(self, update: Tensor) -> Tensor:
         """See `RowStatistic.of`."""
-        return function_of("the own statistic", self.function)(update)
+        return _found(self.function)(update)
+
+
+@cache
+def _found(name: str) -> Callable[..., Tensor]:
+    """The function of a name, searched once in a process."""
+    return function_of("the own statistic", name)
 
 
 class OwnRelease(LivePart):
@@ -60,6 +67,11 @@ class OwnRelease(LivePart):
         """See `LivePart.load_state`."""
         self._sum.load_state(saved["noise"])
         self.state = {"means": list(saved["means"])}
+
+    @property
+    def beforehand(self) -> str:
+        """See `LivePart.beforehand`."""
+        return "own statistic: users are trained without compiled programs, which give no update of one user"
 
     def noted(self) -> Mapping[str, float]:
         """See `LivePart.noted`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from fedmf.errors import ConfigError
 from fedmf.functions import check_function_name, function_of
-from fedmf.parts.part import LivePart, Part, Setting, Stage
+from fedmf.parts.part import LivePart, Part, Setting, Stage, check_share, refuse_beside
 
 if TYPE_CHECKING:
     from fedmf.training import RowStatistic
@@ -56,6 +56,8 @@ class OwnStatistic(Part):
 
     def __post_init__(self) -> None:
         check_function_name(_OF, self.function)
+        if not isinstance(self.entries, tuple):
+            raise ValueError(f"entries (of {_OF}) must be a tuple of names; got {self.entries!r}.")
         names = [name for name in self.entries if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name)]
         if not 0 < len(set(names)) == len(self.entries) <= _MOST_ENTRIES:
             raise ValueError(
@@ -64,8 +66,7 @@ class OwnStatistic(Part):
             )
         if not 0 < self.bound < math.inf:
             raise ValueError(f"c (bound of {_OF}) must be positive and finite; got {self.bound!r}.")
-        if not 0 < self.share < 1:
-            raise ValueError(f"b² (share) must lie strictly between 0 and 1; got {self.share!r}.")
+        check_share(self.share)
         if len(self.meaning) > _LONGEST or not self.meaning.isprintable():
             raise ValueError(
                 f"meaning (of {_OF}) must be one line of at most {_LONGEST} characters; "
@@ -89,9 +90,7 @@ class OwnStatistic(Part):
             "an optimizer that needs a second moment": setting.paired,
             "noise that is stored rounded": setting.stored_as != "float64",
         }
-        for what, present in against.items():
-            if present:
-                raise ValueError(f"own (statistic) must be left out with {what}: no theorem covers the two.")
+        refuse_beside("own (statistic)", against)
         if setting.dimension is not None:
             _try(self, setting.dimension)
 

@@ -294,6 +294,31 @@ class LivePart(ABC):
         return None
 
 
+def check_share(share: float) -> None:
+    """Refuse a share of μ² that is none.
+
+    Raises:
+        ValueError: it does not lie strictly between 0 and 1.
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"b² (share) must lie strictly between 0 and 1; got {share!r}.")
+
+
+def refuse_beside(what: str, against: Mapping[str, bool]) -> None:
+    """Refuse a part beside what no theorem covers with it.
+
+    Args:
+        what: the part.
+        against: of each thing, by its words, whether it is there.
+
+    Raises:
+        ValueError: one of them is.
+    """
+    for other, present in against.items():
+        if present:
+            raise ValueError(f"{what} must be left out with {other}: no theorem covers the two.")
+
+
 def own_factor(mu_share: float) -> float:
     """1/b, rounded up: noise of a statistic of bound 1 and share b² per noise of x/ζ with all of μ²."""
     return _UPWARDS / math.sqrt(mu_share)

@@ -14,10 +14,13 @@ import pytest
 import torch
 from support.amplified_runs import ACCOUNTANTS, keys
 from support.moving_norms import RULE, moving_run, uneven_task, updates_of, watch
-from support.small_runs import small_run
+from support.small_runs import client_for, small_run
 
 import fedmf
 from fedmf.factorization import Toeplitz
+from fedmf.flower.local_run.grid import InProcessGrid
+from fedmf.flower.rounds import RoundReport
+from fedmf.flower.simulation import run_on_grid
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.parts import Health, update_factor
 from fedmf.parts.health import Power
@@ -91,9 +94,12 @@ def test_power_is_that_of_the_prefix_sums_of_the_noise() -> None:
     for t, enough in ((first, True), (first - 1, False)):
         missed = NormalDist(0, float(power.stds[t - 1])).cdf(-10 * t / 2)
         assert (missed <= 0.01) == enough
-    assert power.is_dead(first, 4.9 * first)
-    assert not power.is_dead(first, 5.1 * first)
-    assert not power.is_dead(first - 1, -100.0)
+    assert power.is_dead(0, first, 4.9 * first)
+    assert not power.is_dead(0, first, 5.1 * first)
+    assert not power.is_dead(0, first - 1, -100.0)
+    assert power.std(3, 9) == power.stds[8] + power.stds[2]
+    assert not power.is_dead(3, 3 + first, 0.0)  # noise of two totals: it can be told later
+    assert power.is_dead(3, 30, 0.0)
     assert power.words() == f"can tell 0 from 10 contributions a round after {first} rounds, with 99 %"
     assert "cannot tell 0 from 10 contributions a round within 40 rounds" in Power.of(C, 10, 7000.0).words()
 
@@ -137,6 +143,30 @@ def test_a_run_whose_contributions_are_all_zero_is_called_once(
             assert re.match(
                 r"health: about -?[0-9.]+ of \d+ planned contributions a round were not zero", said[0]
             )
+
+
+def test_rounds_whose_work_was_lost_are_in_no_total(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A run whose users all contribute is not called dead because counts of some rounds are gone."""
+    part = Health(share=0.5, rounds_per_release=2)
+    run = small_run(uneven_task(5), epsilon=200.0, mechanism="bisr", checkpoint_every=5)
+    run = dataclasses.replace(run, beside=(part,))
+
+    class Killed(Exception):
+        """The process ends."""
+
+    def kill(report: RoundReport, _row: object) -> None:
+        if report.t == 3:
+            raise Killed
+
+    with fedmf.start(run, tmp_path / "run") as session, pytest.raises(Killed):
+        run_on_grid(session, InProcessGrid(client_for(session)), kill)
+    with fedmf.resume(run, tmp_path / "run") as session:
+        assert session.server.lost == range(4)
+    caplog.clear()
+    fedmf.simulate(run, tmp_path / "run")
+    assert not [record for record in caplog.records if "health: about" in record.message]
+    found = noted(tmp_path / "run")
+    assert found[6]["health_contributions"] == pytest.approx(small_run().cohorts.size, abs=1)
 
 
 def test_noise_against_updates_is_that_of_the_matrices() -> None:

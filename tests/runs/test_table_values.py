@@ -54,6 +54,8 @@ def check_values_of_another_type_are_refused(name: str) -> None:
     for value in WRONG[KEYS[name].type]:
         if name in (*LISTS, "cohorts.zones") and type(value) is int:
             continue
+        if KEYS[name].is_list and value == ["a"]:
+            continue  # what `test_a_list_may_be_an_array` reads
         message = refusal({**needed(name), name: value})
         assert message.startswith(f"[{name.partition('.')[0]}] ")
         assert repr(value) in message

@@ -149,8 +149,8 @@ class RunView:
         )
         self._console.print(Text.assemble((plan.mechanism.name, "bold"), plain), highlight=False)
         server = self._session.server
-        against = NoiseAndSignal.of(plan, server.dimension)
         if plan.noise_std > 0:
+            against = NoiseAndSignal.of(plan, server.dimension)
             self._console.print(f"noise: {against.words}", highlight=False)
             self._warn(against.warning)
         for line in server.beforehand:

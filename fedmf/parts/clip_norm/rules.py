@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from fedmf.accounting import at_least
-from fedmf.parts.part import Claim, LivePart, Part, Setting, Stage
+from fedmf.parts.part import Claim, LivePart, Part, Setting, Stage, check_share
 from fedmf.values import by_kind, check_whole
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ class QuantileClipping(Clipping):
     unit_steps: bool = False
 
     def __post_init__(self) -> None:
-        for symbol, value in (("γ (quantile)", self.quantile), ("b² (share)", self.share)):
-            if not 0 < value < 1:
-                raise ValueError(f"{symbol} must lie strictly between 0 and 1; got {value!r}.")
+        if not 0 < self.quantile < 1:
+            raise ValueError(f"γ (quantile) must lie strictly between 0 and 1; got {self.quantile!r}.")
+        check_share(self.share)
         if not 0 < self.learning_rate < math.inf:
             raise ValueError(
                 f"η (learning_rate of the clip norm) must be positive and finite; got {self.learning_rate!r}."

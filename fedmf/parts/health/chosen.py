@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from fedmf.parts.part import LivePart, Part, Setting, Stage, own_factor
+from fedmf.parts.part import LivePart, Part, Setting, Stage, check_share, own_factor, refuse_beside
 from fedmf.values import check_whole
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ class Health(Part):
     rounds_per_release: int = 5
 
     def __post_init__(self) -> None:
-        if not 0 < self.share < 1:
-            raise ValueError(f"b² (share) must lie strictly between 0 and 1; got {self.share!r}.")
+        check_share(self.share)
         check_whole("B (rounds_per_release)", self.rounds_per_release)
 
     @property
@@ -65,9 +64,7 @@ class Health(Part):
             "an optimizer that needs a second moment": setting.paired,
             "noise that is stored rounded": setting.stored_as != "float64",
         }
-        for what, present in against.items():
-            if present:
-                raise ValueError(f"health must be left out with {what}: no theorem covers the two.")
+        refuse_beside("health", against)
 
     def statistics(self) -> tuple[Statistic, ...]:
         """See `Part.statistics`."""

@@ -48,18 +48,22 @@ class Power:
         (enough,) = np.nonzero(self.size * rounds >= 2 * _QUANTILE * self.stds)
         return int(enough[0]) + 1 if enough.size else None
 
-    def is_dead(self, rounds: int, total: float) -> bool:
-        """Whether a noisy total of the first rounds is below half of what was planned, when that can be told.
+    def is_dead(self, begun: int, rounds: int, total: float) -> bool:
+        """Whether a noisy total of rounds begun + 1, …, rounds is below half of what was planned, where that
+        can be told.
 
         Of a run in which all contributions count it is so with probability at most 1 %, at any one t.
         """
-        first = self.rounds
-        return first is not None and rounds >= first and total < self.size * rounds / 2
+        half = self.size * (rounds - begun) / 2
+        return rounds > begun and total < half and half >= _QUANTILE * self.std(begun, rounds)
+
+    def std(self, begun: int, rounds: int) -> float:
+        """At most the standard deviation of the total over rounds begun + 1, …, rounds."""
+        return float(self.stds[rounds - 1]) + (float(self.stds[begun - 1]) if begun else 0.0)
 
     def error(self, begun: int, rounds: int) -> float:
-        """At most the standard deviation of the mean a round over rounds begun + 1, …, rounds."""
-        before = float(self.stds[begun - 1]) if begun else 0.0
-        return (float(self.stds[rounds - 1]) + before) / (rounds - begun)
+        """At most that of the mean a round over the same rounds."""
+        return self.std(begun, rounds) / (rounds - begun)
 
     def words(self) -> str:
         """One line for whoever begins a run."""

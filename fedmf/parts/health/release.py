@@ -11,7 +11,16 @@ from fedmf.parts.noised_sum import NoisedSum
 from fedmf.parts.part import LivePart, Stage
 from fedmf.training import PRESENT, SIGNS, FixedPointSum
 
-_START = {"rounds": 0, "contributions": 0.0, "signs": 0.0, "begun": 0, "before": [0.0, 0.0], "shown": None}
+#: ``since``: rounds before it are in no total; ``begun``: that of the block, ``before``: totals up to it.
+_START = {
+    "since": 0,
+    "rounds": 0,
+    "contributions": 0.0,
+    "signs": 0.0,
+    "begun": 0,
+    "before": [0.0, 0.0],
+    "shown": None,
+}
 
 
 class HealthRelease(LivePart):
@@ -19,7 +28,8 @@ class HealthRelease(LivePart):
 
     Round t releases N_t + (τ₀/b₁)·[C⁻¹z']_t and S_t + (τ₀/b₂)·[C⁻¹z'']_t, with N_t the number of users whose
     contribution is not zero, S_t the sum of their signs (+1 within ζ_t, −1 above), z' and z'' independent of
-    each other and of all other noise. Totals and means of blocks are functions of what was released.
+    each other and of all other noise. Totals and means of blocks are functions of what was released. Rounds
+    whose work was lost, since no checkpoint holds it, are in neither: both begin anew behind them.
 
     Args:
         name: of the part.
@@ -46,6 +56,8 @@ class HealthRelease(LivePart):
         """See `LivePart.after`."""
         (present,), (signs,) = self._present.released(t, total), self._signs.released(t, total)
         state = dict(self.state)
+        if t != state["rounds"]:
+            state |= {**_START, "since": t, "begun": t, "shown": state["shown"]}
         state["rounds"] = rounds = t + 1
         state["contributions"] += present
         state["signs"] += signs
@@ -82,11 +94,12 @@ class HealthRelease(LivePart):
     @property
     def alarm(self) -> str | None:
         """See `LivePart.alarm`."""
-        rounds, total, power = self.state["rounds"], self.state["contributions"], self.power
-        if not power.is_dead(rounds, total):
+        since, rounds, total = self.state["since"], self.state["rounds"], self.state["contributions"]
+        if not self.power.is_dead(since, rounds, total):
             return None
+        mean, error = max(0.0, total / (rounds - since)), self.power.error(since, rounds)
         return (
-            f"health: about {max(0.0, total / rounds):.1f} of {power.size} planned contributions a round "
-            f"were not zero in rounds 1 to {rounds} (noise: {power.error(0, rounds):.1f}): most clients "
+            f"health: about {mean:.1f} of {self.power.size} planned contributions a round "
+            f"were not zero in rounds {since + 1} to {rounds} (noise: {error:.1f}): most clients "
             "fail, own nothing, or do not answer"
         )

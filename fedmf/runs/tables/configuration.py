@@ -125,7 +125,9 @@ def run_of(values: Mapping[str, Any]) -> Run:
     _refuse_given(dotted(values))
     _refuse_unknown(dotted(values), known)
     given = {
-        name: _joined(name, value) for name, value in dotted(values).items() if known[name].is_set(value)
+        name: _joined(name, value) if known[name].is_list else value
+        for name, value in dotted(values).items()
+        if known[name].is_set(value)
     }
     for name, value in given.items():
         if not isinstance(value, Scalar):

@@ -32,6 +32,7 @@ class Key:
         type: of its value: str, int, float or bool.
         defaults: kind ↦ what it is where it is not set; None for nothing.
         meaning: one sentence or two.
+        is_list: whether it is text of several values with commas between.
     """
 
     table: str
@@ -39,6 +40,7 @@ class Key:
     type: type
     defaults: Mapping[str, Scalar | None]
     meaning: str
+    is_list: bool = False
 
     @property
     def dotted(self) -> str:
@@ -119,12 +121,13 @@ class ValueTable:
             yield Key(self.name, "kind", str, {"": self.default}, "one of " + ", ".join(self.kinds))
         merged: dict[str, Key] = {}
         for kind, cls in self.kinds.items():
-            for name, (_, scalar, default, meaning) in self._fields(cls).items():
+            for name, (_, scalar, default, meaning, is_list) in self._fields(cls).items():
                 before = merged.get(name)
                 if before is not None and before.type is not scalar:
                     raise TypeError(f"[{self.name}] {name} must have one type in all kinds.")
                 defaults = {**(before.defaults if before else {}), kind: default}
-                merged[name] = Key(self.name, name, scalar, defaults, before.meaning if before else meaning)
+                said = before.meaning if before else meaning
+                merged[name] = Key(self.name, name, scalar, defaults, said, is_list)
         yield from merged.values()
 
     def parse(self, given: Mapping[str, Any]) -> Any:
@@ -183,12 +186,13 @@ class ValueTable:
 
 
 class _Field(NamedTuple):
-    """A value's field as a key: its name in Python, the key's type, its default and meaning."""
+    """A value's field as a key: its name in Python, the key's type, default and meaning, whether a list."""
 
     name: str
     type: type
     default: Scalar | None
     meaning: str
+    is_list: bool
 
 
 @cache
@@ -203,6 +207,7 @@ def fields_of(cls: type[Value]) -> dict[str, _Field]:
             _scalar_type(hints[field.name]),
             _written(field.default),
             meanings.get(field.name, ""),
+            get_origin(hints[field.name]) is tuple,
         )
         for field in dataclasses.fields(cls)
     }
