@@ -1,6 +1,6 @@
 """Neighbouring worlds of the whole command: hostile behaviours × data sets × engines × message modes.
 
-    python simulations/accounting/non_interference.py [--engine inprocess ray] [--data digits table] [--json]
+    python simulations/accounting/non_interference.py [--engine inprocess] [--data digits table] [--health]
 
 In each cell `fedmf simulate` and `fedmf account --publish` run in two worlds that differ in one user's raw
 data, and everything that leaves is compared (docs/audit.md). A cell shows the number of differences outside
@@ -33,6 +33,8 @@ from fedmf.runs import session
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from support.worlds import STAGES, Stage, Verdict, compare, differences, observe  # pyright: ignore[reportMissingImports]
 
+#: Counts of contributions and of clipped ones, after every second round.
+HEALTH = {"health.share": 0.5, "health.rounds-per-release": 2}
 ENGINES = ("inprocess", "isolated", "ray")
 MODES = ("slice", "per-user")
 
@@ -92,12 +94,17 @@ def stages(
 
 
 def verdicts(
-    name: str, engine: str, mode: str, behaviours: Sequence[str], done: Callable[[], None]
+    name: str,
+    engine: str,
+    mode: str,
+    beside: dict[str, Any],
+    behaviours: Sequence[str],
+    done: Callable[[], None],
 ) -> Iterator[Verdict]:
     arguments = ["--engine", "ray"] if engine == "ray" else []
     with tempfile.TemporaryDirectory() as folder:
         names = ["benign", "again", *behaviours]
-        worlds = stages(Path(folder), name, settings(engine, mode), names)
+        worlds = stages(Path(folder), name, settings(engine, mode) | beside, names)
         seen = []
         for _, stage in itertools.islice(worlds, 2):
             stage.act(None)
@@ -120,6 +127,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", choices=tuple(STAGES), default=list(STAGES))
     parser.add_argument("--messages", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--behaviour", nargs="+", help="default: all of each data set")
+    parser.add_argument("--health", action="store_true", help="release noisy counts of contributions too")
     parser.add_argument("--json", action="store_true", help="one JSON object per cell")
     options = parser.parse_args()
     wanted = [
@@ -142,7 +150,8 @@ def main() -> None:
     ):
         bar = progress.add_task("worlds", total=sum(len(names[name]) for name, _, _ in wanted))
         for name, engine, mode in wanted:
-            for verdict in verdicts(name, engine, mode, names[name], lambda: progress.advance(bar)):
+            beside = HEALTH if options.health else {}
+            for verdict in verdicts(name, engine, mode, beside, names[name], lambda: progress.advance(bar)):
                 found.setdefault((name, verdict.behaviour), {})[engine, mode] = verdict
     everything = [
         (engine, mode, verdict) for row in found.values() for (engine, mode), verdict in row.items()

@@ -62,6 +62,17 @@ def write_table(path: Path, users: int, hostile: tuple[int, str] | None = None) 
     path.write_bytes(b"\n".join(lines) + b"\n")
 
 
+def write_contract(path: Path) -> None:
+    """Write what the columns of the table may hold; a cell of the third may be missing."""
+    numbers = "".join(
+        f'[columns.{name}]\nkind = "number"\nlower = -4\nupper = 8\n'
+        + ("may-be-missing = true\n" if name == "c" else "")
+        for name in _NAMES
+    )
+    label = '[columns.y]\nkind = "category"\nwords = ["0", "1", "2"]\n'
+    path.write_text(f'[columns.who]\nkind = "user"\n{numbers}{label}', encoding="utf-8")
+
+
 def _list(value: float) -> Broken:
     return lambda numbers: [numbers[0], value, *numbers[2:]]
 

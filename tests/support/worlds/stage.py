@@ -14,7 +14,14 @@ from torch import Tensor
 
 from fedmf.runs import Run, clipped_sums, run_of
 from fedmf.training import LocalTrainer
-from support.worlds.files import HUB_BEHAVIOURS, TABLE_BEHAVIOURS, write_hub, write_roster, write_table
+from support.worlds.files import (
+    HUB_BEHAVIOURS,
+    TABLE_BEHAVIOURS,
+    write_contract,
+    write_hub,
+    write_roster,
+    write_table,
+)
 from support.worlds.hostile import BEHAVIOURS, write_script
 from support.worlds.tasks import FUNCTION, TASKS
 
@@ -63,6 +70,18 @@ def _write_table(place: Path, users: int, hostile: Hostile | None) -> None:
     write_table(place / "rows.csv", users + 2, hostile)
 
 
+def _contract_keys(place: Path, users: int) -> Mapping[str, Any]:
+    keys = _table_keys(place, users)
+    declared = {"data.contract": str(place / "contract.toml"), "data.label-column": "y"}
+    said = ("data.class-names", "data.input-shape", "data.feature-columns")
+    return {name: value for name, value in keys.items() if name not in said} | declared
+
+
+def _write_contract(place: Path, users: int, hostile: Hostile | None) -> None:
+    _write_table(place, users, hostile)
+    write_contract(place / "contract.toml")
+
+
 def _hub_keys(place: Path, users: int) -> Mapping[str, Any]:
     keys = {"kind": "hub", "label-column": "label", "users": users, "feature-columns": "x"}
     return {**_rows(place, "rows"), **{f"data.{key}": value for key, value in keys.items()}}
@@ -73,10 +92,11 @@ def _write_hub(place: Path, users: int, hostile: Hostile | None) -> None:
     write_hub(place / "rows", users, hostile)
 
 
-#: By name: five data sets, and users whose update does not depend on the model.
+#: By name: six data sets, and users whose update does not depend on the model.
 STAGES: Final[dict[str, _Kind]] = {
     **{name: _function(name) for name in TASKS},
     "table": _Kind(_table_keys, _write_table, tuple(TABLE_BEHAVIOURS)),
+    "contract": _Kind(_contract_keys, _write_contract, tuple(TABLE_BEHAVIOURS)),
     "hub": _Kind(_hub_keys, _write_hub, tuple(HUB_BEHAVIOURS)),
 }
 
@@ -130,7 +150,7 @@ class Stage:
 
     def act(self, hostile: Hostile | None) -> None:
         """Write the data of a world: one where the user misbehaves, or one where nobody does."""
-        if hostile is not None and self.data in ("table", "hub"):
+        if hostile is not None and self.data in ("table", "contract", "hub"):
             # In files users go by the roster's names; of a table some of them are held out.
             self.act(None)
             name = self.run().task_source.build().dataset.user_ids[hostile[0]]
