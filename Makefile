@@ -15,13 +15,14 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: help run test test-long quick seconds lint types unit format docs notebooks papers dist tables pins clean
+.PHONY: help run test test-long quick seconds lint types unit format docs notebooks papers versions dist tables pins clean
 
 help:
 	@echo "make run    train the private digits model (configs/digits.toml)"
 	@echo "make test   lint, types and the tests that promises rest on: minutes"
 	@echo "make test-long / make quick ROOM=streaming   all other tests / seconds of a room and of what imports it"
 	@echo "make papers every table and figure of the papers, in their quick form"
+	@echo "make versions   what touches Flower, under each version of it that serves"
 	@echo "make docs   the documentation as a site, build/site/index.html"
 	@echo "make notebooks / dist / tables / pins / format / lint / types / unit / clean"
 
@@ -95,6 +96,9 @@ tables: $(STAMP)
 # Every table and figure of the papers and of ours, in minutes: a verdict each; 1 if one is stale.
 papers: $(STAMP)
 	$(BIN)/fedmf reproduce all --quick
+
+versions: $(STAMP)
+	$(BIN)/python simulations/flower/versions.py
 
 # constraints.txt, with digests, and the list of licences; versions stay unless uv is told --upgrade.
 PINS := --extra ray --extra data --extra report --extra lm --extra docs --extra tensorboard --extra dev --universal --python-version 3.11 --generate-hashes \

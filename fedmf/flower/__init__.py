@@ -1,7 +1,8 @@
 """The only room that imports Flower: server strategy, client app, grids and engines.
 
 Importing it turns off Flower's and Ray's telemetry and update checks, unless the environment already
-says otherwise: training on private data should tell nobody that it happens.
+says otherwise: training on private data should tell nobody that it happens. Under a version of Flower that
+does not serve, the import says which do.
 """
 
 import os
@@ -13,6 +14,10 @@ for _name, _value in (
     ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"),
 ):
     os.environ.setdefault(_name, _value)
+
+from fedmf.flower.version import look_at_flower  # noqa: E402
+
+look_at_flower()
 
 from fedmf.flower.client_app import make_client_app, node_client_app  # noqa: E402
 from fedmf.flower.local_run import InProcessGrid, run_app  # noqa: E402

@@ -1,4 +1,4 @@
-"""Every touch of a private corner of Flower, tested on the versions that are admitted, 1.41 and 1.42."""
+"""Every touch of a private corner of Flower, tested on each version that serves (see `version`)."""
 
 from __future__ import annotations
 

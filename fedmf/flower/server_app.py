@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,14 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedmf.accounting import at_least
 from fedmf.errors import ConfigError
 from fedmf.flower.asking import Timetable
 from fedmf.flower.rounds import RoundReport
+from fedmf.flower.screen import say, say_plan, say_round, warn
 from fedmf.flower.simulation import run_on_grid
 from fedmf.runs import LocalCheck, Place, Session, run_of
 
 app = ServerApp()
-
-_log = logging.getLogger("flwr")
 
 
 @app.main()
@@ -32,21 +29,19 @@ def main(grid: Grid, context: Context) -> None:
     restored = place.restored_from_backup
     opened = Session.resume(path, run, restored=restored) if place.resume else Session.start(path, run)
     with opened as session:
-        _log.info("fedmf: run directory %s", path)
-        for line in session.server.beforehand:
-            _log.info("fedmf: %s", line)
+        say_plan(session)
         check = LocalCheck(session)
 
         def after_round(report: RoundReport, row: Mapping[str, Any] | None) -> None:
-            _log_round(report, row)
-            _warn(check.look())
+            say_round(report.t + 1, session.server.horizon, row, {})
+            _look(check.look())
 
-        _warn(check.look())
+        _look(check.look())
         run_on_grid(session, grid, after_round, timetable=timetable)
-        _warn(check.verdict())
+        _look(check.verdict())
         session.draw()
         for line in session.statement().render_text().splitlines():
-            _log.info("%s", line)
+            say(line)
 
 
 def run_directory(place: Place, run_id: int) -> Path:
@@ -65,15 +60,7 @@ def run_directory(place: Place, run_id: int) -> Path:
     return path
 
 
-def _log_round(report: RoundReport, row: Mapping[str, Any] | None) -> None:
-    if row is not None:
-        shown = {name: f"{value:.4g}" for name, value in row.items() if value is not None}
-        if row.get("epsilon") is not None:
-            shown["epsilon"] = at_least(row["epsilon"], 4)
-        numbers = ", ".join(f"{name} {text}" for name, text in shown.items())
-        _log.info("fedmf: round %d, %s", report.t + 1, numbers)
-
-
-def _warn(line: str | None) -> None:
+def _look(line: str | None) -> None:
+    """Say what a check found."""
     if line is not None:
-        _log.warning("fedmf: %s", line)
+        warn(line)

@@ -7,7 +7,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -35,25 +35,29 @@ class WholeModel:
         shapes: of each.
         dtypes: of each, as NumPy calls them.
         kept: the values of those that are not trained, by name.
+        tied: of an array that is another one under a second name, that other one's.
     """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
     kept: Mapping[str, NDArray[Any]]
+    tied: Mapping[str, str] = field(default_factory=dict)
 
     def fingerprint(self) -> str:
         """SHA-256 of names, shapes, types and the arrays that stay."""
-        digest = hashlib.sha256(
-            json.dumps([self.names, self.shapes, self.dtypes, sorted(self.kept)]).encode()
-        )
+        digest = hashlib.sha256(json.dumps(self._described(sorted(self.kept))).encode())
         for name in sorted(self.kept):
             digest.update(np.ascontiguousarray(self.kept[name]).tobytes())
         return digest.hexdigest()
 
+    def _described(self, kept: list[str]) -> list[Any]:
+        """All but the values; ties where there are any, which earlier records do not mention."""
+        return [self.names, self.shapes, self.dtypes, kept, *([dict(self.tied)] if self.tied else [])]
+
     def save(self, path: Path) -> None:
         """As a NumPy archive without pickled objects: what stays, and a description of all."""
-        described = json.dumps([self.names, self.shapes, self.dtypes, list(self.kept)]).encode()
+        described = json.dumps(self._described(list(self.kept))).encode()
         arrays = {f"kept-{place}": array for place, array in enumerate(self.kept.values())}
         content: dict[str, Any] = {"model": np.frombuffer(described, np.uint8), **arrays}
         replace_durably(path, lambda file: np.savez(file, **content))
@@ -67,9 +71,9 @@ class WholeModel:
         """
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                names, shapes, dtypes, kept = json.loads(archive["model"].tobytes())
+                names, shapes, dtypes, kept, *tied = json.loads(archive["model"].tobytes())
                 values = {name: archive[f"kept-{place}"] for place, name in enumerate(kept)}
-            model = cls(tuple(names), tuple(map(tuple, shapes)), tuple(dtypes), values)
+            model = cls(tuple(names), tuple(map(tuple, shapes)), tuple(dtypes), values, *tied)
             same = model.fingerprint() == fingerprint
         except Exception as error:  # whatever a damaged file may cause
             raise ConfigError(
@@ -83,7 +87,9 @@ class WholeModel:
         """All of them, each of its own type, for ``load_state_dict``."""
         return {
             name: torch.from_numpy(
-                (self.kept[name] if name in self.kept else trained[name].numpy()).astype(dtype)
+                (self.kept[name] if name in self.kept else trained[self.tied.get(name, name)].numpy()).astype(
+                    dtype
+                )
             )
             for name, dtype in zip(self.names, self.dtypes, strict=True)
         }

@@ -1,14 +1,28 @@
 """The private corners of Flower that we touch behave on the admitted versions as we believe."""
 
 import flwr
+import pytest
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedmf.flower.local_run.grid import InProcessGrid
+from fedmf.flower.version import check_version
 
 
 def test_the_installed_version_is_one_that_was_tried() -> None:
-    assert flwr.__version__.rpartition(".")[0] in ("1.41", "1.42")
+    assert check_version(flwr.__version__) is None
+
+
+def test_an_older_version_is_refused_by_name_and_a_newer_one_is_told() -> None:
+    with pytest.raises(ImportError, match=r"flwr 1\.38 or newer; flwr 1\.37\.0 is installed: pip install"):
+        check_version("1.37.0")
+    with pytest.raises(ImportError, match="which is not installed: pip install"):
+        check_version(None)
+    assert [check_version(f"1.{minor}.0") for minor in range(38, 43)] == [None] * 5
+    assert check_version("1.43.0.dev20261122") == (
+        "flwr 1.43.0.dev20261122 is newer than those that fedmf was tried with, 1.38 to 1.42; it may work"
+    )
+    assert "newer than those" in str(check_version("2.0.0"))
 
 
 def test_messages_carry_ids_and_errors_like_flowers() -> None:

@@ -12,6 +12,8 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 _PAUSE: Final = 0.2
+#: Seconds between lines of `ServedUsers.gather`.
+_TELL: Final = 10.0
 
 
 class ServedUsers(ABC):
@@ -76,7 +78,7 @@ class ServedUsers(ABC):
         Raises:
             RuntimeError: no user of the roster was found in time.
         """
-        begun = time.monotonic()
+        begun, told = time.monotonic(), 0
         limit = timeout if limit is None else min(limit, timeout)
         while True:
             self.listen(grid)
@@ -86,8 +88,18 @@ class ServedUsers(ABC):
                 last = limit if self.missing < self.users else timeout
                 if not (self.silent or self.missing) or spent >= last:
                     break
+            if spent // _TELL > told:
+                told = spent // _TELL
+                self.tell(f"waiting for users: {self._there(grid)}")
             time.sleep(min(_PAUSE, max(0.0, (limit if spent < limit else timeout) - spent)))
         if self.missing:
             self.tell(f"{self.missing} of {self.users} users are served by no node that answered in time")
         if self.missing == self.users:
-            raise RuntimeError(f"no node that serves a known user answered within {timeout:g} s.")
+            raise RuntimeError(
+                f"no node that serves a known user answered within {timeout:g} s: {self._there(grid)}."
+            )
+
+    def _there(self, grid: Grid) -> str:
+        """Both numbers, for whoever waits."""
+        nodes, served = len(list(grid.get_node_ids())), self.users - self.missing
+        return f"{nodes} nodes are there, and {served} of {self.users} users are served"

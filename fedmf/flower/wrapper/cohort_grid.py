@@ -16,6 +16,7 @@ from torch import Tensor
 from fedmf.flower.asking import Exchange
 from fedmf.flower.boundary import ServedUsers, shown
 from fedmf.flower.dialogue import ByNode, Dialogue
+from fedmf.flower.screen import hushed
 from fedmf.flower.traffic import ForwardedGrid
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.runs import PrivateEvaluator, Session
@@ -104,7 +105,7 @@ def messages_of(
     if not nodes:
         return []
     configure = inner.configure_train if kind == "train" else inner.configure_evaluate
-    with _everybody(inner, len(nodes)):
+    with _everybody(inner, len(nodes)), hushed():
         messages = list(configure(server_round, arrays, config, cohort))
     asked = [message.metadata.dst_node_id for message in messages]
     if sorted(asked) != sorted(nodes):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedmf.errors import ConfigError
 from fedmf.flower.boundary import Claims, Enrolment
+from fedmf.flower.screen import say
 from fedmf.flower.wrapper.identity import UserIdentity
 
 _MOST_LINES: Final = 20
@@ -42,9 +43,7 @@ class EnrolledUsers(UserIdentity):
     )
     lasting = True
 
-    def __init__(
-        self, source: str | Path | Mapping[str, str], report: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, source: str | Path | Mapping[str, str], report: Callable[[str], None] = say) -> None:
         self._enrolment = Enrolment.of(source)
         super().__init__(list(self._enrolment.users), report)
         for users in self._enrolment.by_key.values():

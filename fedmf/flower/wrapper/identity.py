@@ -16,6 +16,7 @@ from fedmf.errors import ConfigError
 from fedmf.flower.boundary import Handshakes, ServedUsers, shown
 from fedmf.flower.messages import RejectedReply
 from fedmf.flower.population import Claimants
+from fedmf.flower.screen import say
 
 #: Marks a train message that only asks who the user is: mods see no query that an app has not registered.
 _QUESTION: Final = "fedmf.who"
@@ -48,7 +49,7 @@ class NodesAreUsers(UserIdentity):
 
     def __init__(self, users: int) -> None:
         width = len(str(users - 1))
-        super().__init__([f"user-{u:0{width}d}" for u in range(users)])
+        super().__init__([f"user-{u:0{width}d}" for u in range(users)], say)
         self._nodes: list[int] = []
 
     @property
@@ -103,7 +104,7 @@ class UsersSayWho(Claimants, UserIdentity):
     words = "as nodes say (user_id_mod)"
     lasting = True
 
-    def __init__(self, roster: Sequence[str], report: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, roster: Sequence[str], report: Callable[[str], None] = say) -> None:
         if len(set(roster)) < len(roster):
             raise ConfigError("roster must name each user once.")
         content = RecordDict({"config": ConfigRecord({_QUESTION: True})})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from fedmf.accounting import SecondForm
 from fedmf.errors import ConfigError
 from fedmf.flower.compat import claim_task_identity
+from fedmf.flower.screen import hushed
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.moments import SecondMoment
 from fedmf.optim import RoundRelease
@@ -78,6 +80,17 @@ def check_no_rule(inner: FedAvg) -> None:
         )
 
 
+@contextmanager
+def _no_metrics(inner: FedAvg) -> Iterator[None]:
+    """A strategy that combines no metrics of training: the one reply that it is handed has none."""
+    before = inner.train_metrics_aggr_fn
+    inner.train_metrics_aggr_fn = lambda _replies, _weight: MetricRecord()
+    try:
+        yield
+    finally:
+        inner.train_metrics_aggr_fn = before
+
+
 class InnerRule:
     """θ_{t+1} from θ_t and the noisy mean update, by what an inner strategy makes of one reply.
 
@@ -112,7 +125,8 @@ class InnerRule:
             if hasattr(inner, memory):
                 setattr(inner, memory, self._arrays(memory, state.get(memory)))
         moved = layout.flat(current) + release.mean.to(torch.float64).cpu()
-        arrays, _ = inner.aggregate_train(t + 1, [self._reply(layout.trained_record(moved))])
+        with hushed(), _no_metrics(inner):
+            arrays, _ = inner.aggregate_train(t + 1, [self._reply(layout.trained_record(moved))])
         if arrays is None:
             name = type(inner).__name__
             raise RuntimeError(f"{name} made no model of round {t + 1}; nothing was released.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final, Self
 
@@ -16,10 +16,9 @@ from torch import Tensor
 
 from fedmf.errors import ConfigError
 from fedmf.flower.boundary import checked_array
+from fedmf.flower.wrapper.array_checks import EXACT, FLOATS, ask_about_ties, ties, unnamed_statistics
 from fedmf.runs import WholeModel
 
-_FLOATS: Final = ("float16", "float32", "float64")
-_EXACT: Final = (*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "bool")
 #: Names under which torch's normalisation layers keep statistics of the data they saw.
 _STATISTICS: Final = re.compile(r"(^|\.)running_(mean|var)$")
 
@@ -38,10 +37,13 @@ class ArrayLayout:
         dtypes: of each, as NumPy calls them.
         frozen: names of arrays that stay.
         kept: the values of those, by name.
+        tied: of an array that is another one under a second name, that other one's: it is trained, clipped
+            and noised once and handed out under both; what clients send under the second is not looked at.
 
     Raises:
-        ConfigError: nothing to train, another type, a name that is frozen and not there, or statistics of
-            normalisation layers that are not frozen: they are no gradients, and noise may make them negative.
+        ConfigError: nothing to train, another type, a name that is frozen and not there, arrays that may be
+            one under two names, or statistics of normalisation layers that are not frozen: they are no
+            gradients, and noise may make them negative.
     """
 
     names: tuple[str, ...]
@@ -49,19 +51,26 @@ class ArrayLayout:
     dtypes: tuple[str, ...]
     frozen: tuple[str, ...]
     kept: Mapping[str, NDArray[Any]]
+    tied: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, arrays: ArrayRecord, frozen: Sequence[str] = ()) -> Self:
+    def of(
+        cls,
+        arrays: ArrayRecord,
+        frozen: Sequence[str] = (),
+        tied: Sequence[Sequence[str]] | None = None,
+    ) -> Self:
         """That of a record.
 
         Args:
             arrays: the record.
             frozen: names of arrays that stay, or patterns of names.
+            tied: groups of names that are one array each; None where nobody said whether there are any.
         """
         names = tuple(arrays)
         frozen = _matching(names, frozen)
         for name, array in arrays.items():
-            if array.dtype not in (*_FLOATS, *_EXACT):
+            if array.dtype not in (*FLOATS, *EXACT):
                 raise ConfigError(
                     f"array {name!r} must be of a floating type up to 64 bits or whole numbers; got "
                     f"{array.dtype}."
@@ -71,7 +80,16 @@ class ArrayLayout:
                     f"array {name!r} holds statistics of a normalisation layer, which mix users' examples "
                     "and are no gradient: use GroupNorm or LayerNorm, or name it in frozen."
                 )
-        stays = [n for n, a in arrays.items() if n in frozen or a.dtype in _EXACT]
+        unnamed = unnamed_statistics(arrays, frozen)
+        if unnamed:
+            raise ConfigError(
+                f"arrays {', '.join(map(repr, unnamed))} look like statistics of a normalisation layer in a "
+                "list, which mix users' examples and are no gradient: use GroupNorm or LayerNorm, or name "
+                "them in frozen."
+            )
+        stays = [n for n, a in arrays.items() if n in frozen or a.dtype in EXACT]
+        if tied is None:
+            ask_about_ties(arrays, stays)
         if len(stays) == len(names):
             raise ConfigError(
                 "arrays must hold at least one of a floating type that is not frozen; got none."
@@ -82,13 +100,14 @@ class ArrayLayout:
             tuple(array.dtype for array in arrays.values()),
             frozen,
             {name: arrays[name].numpy() for name in stays},
+            ties(arrays, stays, tied or ()),
         )
 
     @property
     def trained(self) -> list[tuple[str, tuple[int, ...], str]]:
         """Name, shape and type of each array that is trained."""
         rows = zip(self.names, self.shapes, self.dtypes, strict=True)
-        return [row for row in rows if row[0] not in self.kept]
+        return [row for row in rows if row[0] not in self.kept and row[0] not in self.tied]
 
     @property
     def trained_shapes(self) -> list[tuple[int, ...]]:
@@ -109,7 +128,10 @@ class ArrayLayout:
         """A model's arrays, all of them, each of its own type."""
         trained = self.trained_record(flat)
         return ArrayRecord(
-            {name: Array(self.kept[name]) if name in self.kept else trained[name] for name in self.names}
+            {
+                name: Array(self.kept[name]) if name in self.kept else trained[self.tied.get(name, name)]
+                for name in self.names
+            }
         )
 
     def trained_record(self, flat: Tensor) -> ArrayRecord:
@@ -143,7 +165,7 @@ class ArrayLayout:
     @property
     def whole(self) -> WholeModel:
         """What a run keeps of it."""
-        return WholeModel(self.names, self.shapes, self.dtypes, self.kept)
+        return WholeModel(self.names, self.shapes, self.dtypes, self.kept, self.tied)
 
 
 def _matching(names: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,10 +15,12 @@ from fedmf.accounting import UserLevel
 from fedmf.cohorts import CheckInCohorts, Cohorts, CyclicCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
-from fedmf.flower.rounds import Observer, Rounds, RoundStrategy
+from fedmf.flower.rounds import Observer, RoundReport, Rounds, RoundStrategy
+from fedmf.flower.screen import say, say_plan, say_round, warn
 from fedmf.flower.wrapper.app_task import FlowerAppTask, session_of
 from fedmf.flower.wrapper.client_evaluation import AskedEvaluation, ClientEvaluationKind
 from fedmf.flower.wrapper.cohort_grid import AppClients
+from fedmf.flower.wrapper.first_look import findings
 from fedmf.flower.wrapper.identity import NodesAreUsers, UserIdentity
 from fedmf.flower.wrapper.inner_rule import InnerRule, check_inner, check_no_rule
 from fedmf.flower.wrapper.layout import ArrayLayout
@@ -40,7 +41,6 @@ from fedmf.runs import (
 from fedmf.runs import Observer as RunObserver
 from fedmf.statements import PrivacyStatement
 
-_log = logging.getLogger("fedmf")
 _PRIVATE_EVALUATION: Final = PrivateEvaluation()
 _NO_CANARIES: Final = Canaries()
 _WAITING: Final = Waiting()
@@ -83,6 +83,8 @@ class CorrelatedNoise(RoundStrategy):
             `CyclicPoissonCohorts`): less noise for the same ε against those who do not know who took part.
         frozen: arrays that are neither trained nor noised: names, or patterns such as ``"features.*"``, in
             which ``*`` stands for any characters, dots too.
+        tied: groups of names under which one array stands, such as an embedding that is also the head: it is
+            trained, clipped and noised once. Empty where equal arrays are several; None asks if there are.
         max_epsilon: stop before any allowed user spends more than this.
         user_budgets: CSV or Parquet file with the columns user, epsilon.
         server_optimizer: a server rule of fedmf in place of the strategy's own, such as `Sgd`, `JmeAdam`
@@ -122,6 +124,7 @@ class CorrelatedNoise(RoundStrategy):
         identity: UserIdentity | None = None,
         amplified: bool = False,
         frozen: Sequence[str] = (),
+        tied: Sequence[Sequence[str]] | None = None,
         max_epsilon: float | None = None,
         user_budgets: str = "",
         server_optimizer: ChosenOptimizer | ServerOptimizer | None = None,
@@ -143,7 +146,7 @@ class CorrelatedNoise(RoundStrategy):
             raise ConfigError(
                 f"num_users must be that of the identity, {self.identity.users}; got {num_users}."
             )
-        self._frozen, self._optimizer = tuple(frozen), server_optimizer
+        self._frozen, self._tied, self._optimizer = tuple(frozen), tied, server_optimizer
         self._execution = _execution_of(waiting)
         self._privacy = _checked(
             lambda: UserLevel(
@@ -192,24 +195,18 @@ class CorrelatedNoise(RoundStrategy):
             self._opened.directory.close()
 
     def summary(self) -> None:
-        """Log what will run."""
-        if self._opened is not None:
-            plan = self._opened.plan
-            _log.info(
-                "%s around %s: mechanism %s, noise multiplier %.4g; client evaluation %s; run directory %s",
-                type(self).__name__,
-                type(self.inner).__name__,
-                plan.mechanism.name,
-                plan.noise_multiplier,
-                self._asked.kind,
-                self._path,
-            )
+        """Say what will run, and what of the app will not do what its author expects."""
         self.inner.summary()
+        if self._opened is not None:
+            say(f"{type(self.inner).__name__} made private; client evaluation {self._asked.kind}")
+            say_plan(self._opened)
+            for line in findings(self._opened, self.inner, self._asked.kind):
+                warn(line)
 
     def begin(self, initial_arrays: ArrayRecord) -> Session:
         """Plan the run and make its directory, or open the one that is there. `start` does it."""
         if self._opened is None:
-            layout = ArrayLayout.of(initial_arrays, self._frozen)
+            layout = ArrayLayout.of(initial_arrays, self._frozen, self._tied)
             task = FlowerAppTask(layout, self.identity.roster, self.identity.words, self._asked.metrics)
             run = Run(
                 task=task,
@@ -257,13 +254,29 @@ class CorrelatedNoise(RoundStrategy):
         result, rounds = Result(), self.begun(initial_arrays)
         self.summary()
 
+        horizon = rounds.session.server.horizon
+
+        def said(number: int, metrics: MetricRecord | None) -> None:
+            say_round(number, horizon, rounds.session.metrics.get(number), metrics or {})
+
+        def judge(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+            assert evaluate_fn is not None
+            metrics = evaluate_fn(number, arrays)
+            said(number, metrics)
+            return metrics
+
         def engine(session: Session, observer: Observer) -> None:
-            rounds.observer = observer
-            rounds.carry_out(grid, result, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+            def told(report: RoundReport, row: Mapping[str, Any] | None) -> None:
+                observer(report, row)
+                if evaluate_fn is None:
+                    said(report.t + 1, None)
+
+            rounds.observer, judged = told, None if evaluate_fn is None else judge
+            rounds.carry_out(grid, result, num_rounds, timeout, train_config, evaluate_config, judged)
 
         carried = carried_out(rounds.session, engine, self._observers, self._stop)
         if carried.stopped:
-            _log.info("%s", carried.stopped)
+            say(carried.stopped)
         result.arrays = rounds.dialogue.arrays
         return result
 

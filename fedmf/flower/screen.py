@@ -1,0 +1,70 @@
+"""What a server app says through Flower's own logger: the plan, and one line a round."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from fedmf.accounting import at_least
+from fedmf.runs import NoiseAndSignal, Session
+
+_log: Final = logging.getLogger("flwr")
+
+
+def say(line: str) -> None:
+    """A line for whoever looks on."""
+    _log.info("fedmf: %s", line)
+
+
+def warn(line: str) -> None:
+    """A line that asks for something."""
+    _log.warning("fedmf: %s", line)
+
+
+def say_plan(session: Session) -> None:
+    """Mechanism, noise, what cannot be told later, and where records are."""
+    plan, server = session.plan, session.server
+    epsilon = plan.epsilon_after(server.horizon)
+    budget = f"epsilon {at_least(epsilon, 4)}" if math.isfinite(epsilon) else "no privacy"
+    say(
+        f"{plan.mechanism.name}, {budget} after {server.horizon} rounds, noise multiplier "
+        f"{plan.noise_multiplier:.4g}; run directory {session.directory.path}"
+    )
+    if plan.noise_std > 0:
+        say(f"noise: {NoiseAndSignal.of(plan, server.dimension).words}")
+    for line in server.beforehand:
+        say(line)
+
+
+def say_round(number: int, horizon: int, row: Mapping[str, Any] | None, more: Mapping[str, Any]) -> None:
+    """One line about a released round: figures that are public or were released with noise.
+
+    Args:
+        number: of the round, from 1 on.
+        horizon: n.
+        row: of the table of metrics, if the round has one.
+        more: what the app's own function says of the released model.
+    """
+    shown = dict(row or {})
+    epsilon = shown.pop("epsilon", None)
+    figures = [f"epsilon {at_least(epsilon, 4)}"] if epsilon is not None else []
+    figures += [f"{name} {value:.4g}" for name, value in {**shown, **more}.items() if _is_number(value)]
+    say(", ".join([f"round {number}/{horizon}", *figures]))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Without the lines of an inner strategy that is handed one reply, whatever came."""
+    before = _log.level
+    _log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        _log.setLevel(before)

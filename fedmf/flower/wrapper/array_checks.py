@@ -1,0 +1,84 @@
+"""What a model's arrays may be without saying so: statistics of layers, one array under two names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
+from fedmf.errors import ConfigError
+
+FLOATS: Final = ("float16", "float32", "float64")
+EXACT: Final = (*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "bool")
+
+
+def unnamed_statistics(arrays: ArrayRecord, frozen: Sequence[str]) -> list[str]:
+    """Arrays that only their shapes and first values show to be running means and variances.
+
+    Where arrays come as a list they have numbers for names. Torch's layers keep weight, bias, mean, variance
+    and a whole number, the count of batches; Keras' keep gamma, beta, mean and variance, which begin as ones,
+    zeros, zeros, ones.
+    """
+    rows = [(name, array) for name, array in arrays.items() if name.isdecimal()]
+    found = list[str]()
+    for place in range(2, len(rows)):
+        (mean, a), (variance, b) = rows[place - 1 : place + 1]
+        if len(a.shape) != 1 or tuple(a.shape) != tuple(b.shape) or a.dtype not in FLOATS:
+            continue
+        following = rows[place + 1][1] if place + 1 < len(rows) else None
+        counted = following is not None and not tuple(following.shape) and following.dtype in EXACT
+        four = [array for _, array in rows[max(0, place - 3) : place + 1]]
+        fresh = len(four) == 4 and all(tuple(array.shape) == tuple(a.shape) for array in four)
+        fresh = fresh and [_constant(array) for array in four] == [1.0, 0.0, 0.0, 1.0]
+        if counted or fresh:
+            found += [name for name in (mean, variance) if name not in frozen]
+    return found
+
+
+def _constant(array: Array) -> float | None:
+    """The one number that all entries are; None if they differ."""
+    values = array.numpy()
+    return float(values.flat[0]) if values.size and bool((values == values.flat[0]).all()) else None
+
+
+def ask_about_ties(arrays: ArrayRecord, stays: Sequence[str]) -> None:
+    """Refuse equal arrays that are not constant: whether they are one, only who made the model knows.
+
+    Raises:
+        ConfigError: there are such.
+    """
+    first = dict[tuple[Any, ...], str]()
+    for name, array in arrays.items():
+        if name in stays or _constant(array) is not None:
+            continue
+        other = first.setdefault((array.dtype, tuple(array.shape), array.numpy().tobytes()), name)
+        if other != name:
+            raise ConfigError(
+                f"arrays {other!r} and {name!r} hold the same numbers: are they one array, tied? Say "
+                f"tied=[({other!r}, {name!r})] if so, and tied=[] if they are two."
+            )
+
+
+def ties(arrays: ArrayRecord, stays: Sequence[str], tied: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Of each further name of an array, the first.
+
+    Raises:
+        ConfigError: names that are not there, stay, stand twice, or whose arrays are not equal.
+    """
+    others = dict[str, str]()
+    for group in tied:
+        if isinstance(group, str) or len(group) < 2:
+            raise ConfigError(f"tied must be groups of two or more names of arrays; got {group!r}.")
+        first, *rest = sorted(group, key=lambda name: list(arrays).index(name) if name in arrays else -1)
+        for name in (first, *rest):
+            if name not in arrays or name in stays or name in others or name in others.values():
+                raise ConfigError(
+                    f"tied must name arrays of the model that are trained, each once; got {name!r}."
+                )
+        for name in rest:
+            if not np.array_equal(arrays[name].numpy(), arrays[first].numpy()):
+                raise ConfigError(f"tied arrays must be equal; {first!r} and {name!r} differ.")
+        others |= dict.fromkeys(rest, first)
+    return others
