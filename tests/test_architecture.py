@@ -120,6 +120,7 @@ PUBLIC = [
     "OwnStatistic",
     "Participation",
     "PrivacyStatement",
+    "PrivateAggregator",
     "PrivateEvaluation",
     "PrivateStream",
     "QuantileClipping",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from fedmf.flower.arrays import array_record, checked_tensor, tensor_of
 from fedmf.flower.boundary import shown
+from fedmf.runs import roster_digest
 from fedmf.training import UserFailure, copied_vector
 
 _ARRAYS, _CONFIG = "arrays", "config"
@@ -156,18 +156,6 @@ def asks_for_roster(request: Message) -> bool:
     """Whether a handshake asks for the roster's digest; otherwise it asks for the node's own users."""
     config = request.content.config_records.get(_CONFIG)
     return config is not None and config.get(_QUESTION) == ROSTER
-
-
-def roster_digest(roster: Sequence[str]) -> str:
-    """SHA-256 of all user ids in order, each ended by a NUL.
-
-    >>> roster_digest(["ab", "c"]) == roster_digest(["a", "bc"])
-    False
-    """
-    digest = hashlib.sha256()
-    for start in range(0, len(roster), 65536):
-        digest.update("".join(f"{user}\0" for user in roster[start : start + 65536]).encode())
-    return digest.hexdigest()
 
 
 def roster_reply(request: Message, roster: Sequence[str]) -> Message:

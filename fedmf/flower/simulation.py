@@ -16,12 +16,12 @@ from fedmf.flower.asking import Timetable
 from fedmf.flower.boundary import ServedUsers
 from fedmf.flower.client_app import make_client_app
 from fedmf.flower.local_run import CallsHere, InProcessGrid
-from fedmf.flower.messages import ROSTER, RejectedReply, roster_digest, served_roster
+from fedmf.flower.messages import ROSTER, RejectedReply, served_roster
 from fedmf.flower.population import handshakes
 from fedmf.flower.rounds import Observer, unseen
 from fedmf.flower.strategy import CorrelatedNoiseStrategy
 from fedmf.flower.traffic import watch
-from fedmf.runs import Session, Waiting, Workers, local_trainer
+from fedmf.runs import Session, Waiting, Workers, local_trainer, roster_digest
 from fedmf.training import example_counts
 
 

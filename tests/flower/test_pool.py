@@ -8,8 +8,9 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.messages import roster_digest, roster_reply
+from fedmf.flower.messages import roster_reply
 from fedmf.flower.simulation import WorkerPool, longest_first
+from fedmf.runs import roster_digest
 
 pytestmark = pytest.mark.usefixtures("own_time")
 

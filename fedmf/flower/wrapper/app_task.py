@@ -1,156 +1,19 @@
-"""What a run of somebody's own Flower app learns, as far as records go, and a session of it."""
+"""What a run of somebody's own Flower app learns, as far as records go."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import ClassVar
 
-from torch import Tensor
-
-from fedmf.data import PublicInput
-from fedmf.errors import ConfigError
-from fedmf.flower.messages import roster_digest
-from fedmf.flower.wrapper.layout import ArrayLayout
-from fedmf.runs import (
-    LEDGER,
-    Execution,
-    Ranges,
-    Run,
-    RunDirectory,
-    Session,
-    difference,
-    new_directory,
-    plan_run,
-    read_header,
-)
-from fedmf.training import LocalSGD, Task
-
-#: What of `Execution` changes what a wrapped app does; the rest is what it must be, and no table shows it.
-READ: Final = frozenset(
-    {"messages", "handshake_timeout", "min_replies", "grace", "refusals", "silent_retries"}
-)
-UNREAD: Final = frozenset(field.name for field in dataclasses.fields(Execution)) - READ
+from fedmf.runs import TaskElsewhere
 
 
 @dataclass(frozen=True, eq=False)
-class FlowerAppTask:
-    """The task of a Flower app, which its clients know and the server does not.
+class FlowerAppTask(TaskElsewhere):
+    """The task of a Flower app, which its clients know and the server does not."""
 
-    Args:
-        layout: of the model's arrays.
-        roster: ids of all users in their order.
-        identity: how users are told apart, in words.
-        ranges: of the metrics that clients report and private evaluation releases, by name.
-    """
-
-    layout: ArrayLayout
-    roster: Sequence[str]
-    identity: str
-    ranges: Ranges
     kind: ClassVar[str] = "flower-app"
-    #: Training is the clients' own.
-    unread: ClassVar[Mapping[str, Collection[str]]] = {
-        "local": {field.name for field in dataclasses.fields(LocalSGD)},
-        "execution": UNREAD,
-    }
-
-    @property
-    def users(self) -> int:
-        """N."""
-        return len(self.roster)
-
-    def build(self) -> Task:
-        """There is none on the server.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError("the task of a Flower app is its clients' own; continue it with CorrelatedNoise.")
-
-    @property
-    def unit(self) -> str:
-        """Clients are users."""
-        return "user"
-
-    def public_inputs(self) -> tuple[PublicInput, ...]:
-        """See `TaskSource.public_inputs`."""
-        arrays = f"{len(self.layout.names)} arrays, {self.layout.dimension} numbers trained"
-        ranges = ", ".join(f"{name} in [{low:g}, {high:g}]" for name, (low, high) in self.ranges.items())
-        frozen = ", ".join(sorted(self.layout.kept)) or "none"
-        return (
-            PublicInput("users", str(self.users), "argument num_users"),
-            PublicInput("user ids", self.identity, "the app"),
-            PublicInput("model", arrays, "argument initial_arrays"),
-            PublicInput("arrays that stay", frozen, "named frozen, or of whole numbers"),
-            *([PublicInput("ranges of metrics", ranges, "argument evaluation_metrics")] if ranges else []),
-        )
-
-    def undeclared(self) -> tuple[str, ...]:
-        """Nothing is read off anybody's examples."""
-        return ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """What a record keeps."""
-        return {
-            "kind": self.kind,
-            "name": "clients of a Flower app",
-            "users": self.users,
-            "roster": roster_digest(self.roster),
-            "identity": self.identity,
-            "arrays": self.layout.whole.fingerprint(),
-            "ranges": [[name, float(low), float(high)] for name, (low, high) in self.ranges.items()],
-        }
-
-
-def session_of(path: Path, run: Run, task: FlowerAppTask, initial: Tensor, lasting: bool) -> Session:
-    """Begin a run whose task only its clients know, or go on with the one that is there.
-
-    Args:
-        path: its directory.
-        run: what to run.
-        task: of the run.
-        initial: θ_0.
-        lasting: whether users are recognised when nodes come back.
-
-    Raises:
-        ConfigError: the place holds another run, or one that cannot be continued.
-        LedgerError: a damaged ledger, or another process is running it.
-    """
-    layout = task.layout
-    optimizer = run.optimizer_source.build(layout.trained_shapes, run.cohorts.rounds)
-    if (path / LEDGER).is_file():
-        other = difference(_as_performed(read_header(path).run), run.to_dict())
-        if other is not None:
-            raise ConfigError(f"{path} holds another run: {other}. Continue it with its own values.")
-        if not lasting:
-            raise ConfigError(
-                f"{path} holds a run whose users are virtual nodes, which are others after a restart: it "
-                "cannot go on. Use EnrolledUsers, or user_id_mod in the client app and UsersSayWho."
-            )
-        directory = RunDirectory.open(path)
-    else:
-        directory = new_directory(
-            path,
-            run,
-            plan_run(run, optimizer, initial.numel(), task.ranges),
-            task.roster,
-            dimension=initial.numel(),
-            arrays=tuple((name, shape) for name, shape, _ in layout.trained),
-            save_whole=layout.whole.save,
-        )
-    with contextlib.ExitStack() as held:
-        held.enter_context(directory)
-        session = Session(run, directory, optimizer, initial, task.roster)
-        session.evaluate()  # a process may have died between a round and its row
-        held.pop_all()
-    return session
-
-
-def _as_performed(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded run with what its execution did: earlier versions wrote down fields that nothing read."""
-    done = Execution(messages="per-user", users_per_message=1).to_dict()
-    return {**recorded, "execution": {**recorded["execution"], **{name: done[name] for name in UNREAD}}}
+    called: ClassVar[str] = "clients of a Flower app"
+    users_from: ClassVar[str] = "argument num_users"
+    model_from: ClassVar[str] = "argument initial_arrays"
+    unknown: ClassVar[str] = "the task of a Flower app is its clients' own; continue it with CorrelatedNoise."

@@ -11,13 +11,12 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from fedmf.accounting import UserLevel
-from fedmf.cohorts import CheckInCohorts, Cohorts, CyclicCohorts
+from fedmf.cohorts import Cohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
 from fedmf.flower.rounds import Observer, RoundReport, Rounds, RoundStrategy
 from fedmf.flower.screen import say, say_plan, say_round, warn
-from fedmf.flower.wrapper.app_task import FlowerAppTask, session_of
+from fedmf.flower.wrapper.app_task import FlowerAppTask
 from fedmf.flower.wrapper.client_evaluation import AskedEvaluation, ClientEvaluationKind
 from fedmf.flower.wrapper.cohort_grid import AppClients
 from fedmf.flower.wrapper.first_look import findings
@@ -36,7 +35,10 @@ from fedmf.runs import (
     Session,
     StopRule,
     Waiting,
+    asked_cohorts,
+    asked_privacy,
     carried_out,
+    session_of,
 )
 from fedmf.runs import Observer as RunObserver
 from fedmf.statements import PrivacyStatement
@@ -148,26 +150,17 @@ class CorrelatedNoise(RoundStrategy):
             )
         self._frozen, self._tied, self._optimizer = tuple(frozen), tied, server_optimizer
         self._execution = _execution_of(waiting)
-        self._privacy = _checked(
-            lambda: UserLevel(
-                clip_norm=clipping_norm,
-                delta=delta,
-                adjacency=adjacency,
-                noise_seed=noise_seed,
-                epsilon=epsilon,
-                amplified=amplified,
-                max_epsilon=max_epsilon,
-                user_budgets=user_budgets,
-            )
+        self._privacy = asked_privacy(
+            clip_norm=clipping_norm,
+            delta=delta,
+            adjacency=adjacency,
+            noise_seed=noise_seed,
+            epsilon=epsilon,
+            amplified=amplified,
+            max_epsilon=max_epsilon,
+            user_budgets=user_budgets,
         )
-        self._cohorts = cohorts or _checked(lambda: CyclicCohorts(rounds=num_rounds, size=users_per_round))
-        if (self._cohorts.rounds, self._cohorts.size) != (num_rounds, users_per_round):
-            raise ConfigError("cohorts must have the rounds and users_per_round that are given beside them.")
-        if isinstance(self._cohorts, CheckInCohorts) and self._cohorts.live:
-            raise ConfigError(
-                "cohorts must not be live around another strategy; got live = true. Rounds by the clock are "
-                "those of fedmf's own server app."
-            )
+        self._cohorts = asked_cohorts(cohorts, num_rounds, users_per_round)
         self._mechanism, self._clipping = mechanism, adaptive_clipping or FixedClipping()
         self._beside, self._canaries = tuple(beside), canaries
         self._path = Path(run_dir).expanduser().resolve() if run_dir else _new_place()
@@ -309,10 +302,3 @@ def _execution_of(waiting: Waiting) -> Execution:
             "identity=EnrolledUsers(file)."
         )
     return Execution(messages="per-user", users_per_message=1, **vars(waiting))
-
-
-def _checked(make: Callable[[], Any]) -> Any:
-    try:
-        return make()
-    except ValueError as error:
-        raise ConfigError(str(error)) from None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
 
 from fedmf.errors import ConfigError
 
@@ -14,7 +15,44 @@ FLOATS: Final = ("float16", "float32", "float64")
 EXACT: Final = (*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "bool")
 
 
-def unnamed_statistics(arrays: ArrayRecord, frozen: Sequence[str]) -> list[str]:
+#: Names under which torch's normalisation layers keep statistics of the data they saw.
+_STATISTICS: Final = re.compile(r"(^|\.)running_(mean|var)$")
+
+
+def check_type(name: str, dtype: str) -> None:
+    """Refuse an array that is neither trained nor kept.
+
+    Raises:
+        ConfigError: another type than floats up to 64 bits, whole numbers and truth values.
+    """
+    if dtype not in (*FLOATS, *EXACT):
+        raise ConfigError(
+            f"array {name!r} must be of a floating type up to 64 bits or whole numbers; got {dtype}."
+        )
+
+
+def refuse_statistics(arrays: Mapping[str, NDArray[Any]], frozen: Sequence[str]) -> None:
+    """Refuse statistics of normalisation layers that are not frozen.
+
+    Raises:
+        ConfigError: there are such, by their names or in a list of arrays without names.
+    """
+    for name in arrays:
+        if _STATISTICS.search(name) and name not in frozen:
+            raise ConfigError(
+                f"array {name!r} holds statistics of a normalisation layer, which mix users' examples "
+                "and are no gradient: use GroupNorm or LayerNorm, or name it in frozen."
+            )
+    unnamed = _unnamed_statistics(arrays, frozen)
+    if unnamed:
+        raise ConfigError(
+            f"arrays {', '.join(map(repr, unnamed))} look like statistics of a normalisation layer in a "
+            "list, which mix users' examples and are no gradient: use GroupNorm or LayerNorm, or name "
+            "them in frozen."
+        )
+
+
+def _unnamed_statistics(arrays: Mapping[str, NDArray[Any]], frozen: Sequence[str]) -> list[str]:
     """Arrays that only their shapes and first values show to be running means and variances.
 
     Where arrays come as a list they have numbers for names. Torch's layers keep weight, bias, mean, variance
@@ -25,25 +63,24 @@ def unnamed_statistics(arrays: ArrayRecord, frozen: Sequence[str]) -> list[str]:
     found = list[str]()
     for place in range(2, len(rows)):
         (mean, a), (variance, b) = rows[place - 1 : place + 1]
-        if len(a.shape) != 1 or tuple(a.shape) != tuple(b.shape) or a.dtype not in FLOATS:
+        if a.ndim != 1 or a.shape != b.shape or a.dtype.name not in FLOATS:
             continue
         following = rows[place + 1][1] if place + 1 < len(rows) else None
-        counted = following is not None and not tuple(following.shape) and following.dtype in EXACT
+        counted = following is not None and not following.shape and following.dtype.name in EXACT
         four = [array for _, array in rows[max(0, place - 3) : place + 1]]
-        fresh = len(four) == 4 and all(tuple(array.shape) == tuple(a.shape) for array in four)
+        fresh = len(four) == 4 and all(array.shape == a.shape for array in four)
         fresh = fresh and [_constant(array) for array in four] == [1.0, 0.0, 0.0, 1.0]
         if counted or fresh:
             found += [name for name in (mean, variance) if name not in frozen]
     return found
 
 
-def _constant(array: Array) -> float | None:
+def _constant(values: NDArray[Any]) -> float | None:
     """The one number that all entries are; None if they differ."""
-    values = array.numpy()
     return float(values.flat[0]) if values.size and bool((values == values.flat[0]).all()) else None
 
 
-def ask_about_ties(arrays: ArrayRecord, stays: Sequence[str]) -> None:
+def ask_about_ties(arrays: Mapping[str, NDArray[Any]], stays: Sequence[str]) -> None:
     """Refuse equal arrays that are not constant: whether they are one, only who made the model knows.
 
     Raises:
@@ -53,7 +90,7 @@ def ask_about_ties(arrays: ArrayRecord, stays: Sequence[str]) -> None:
     for name, array in arrays.items():
         if name in stays or _constant(array) is not None:
             continue
-        other = first.setdefault((array.dtype, tuple(array.shape), array.numpy().tobytes()), name)
+        other = first.setdefault((array.dtype.name, array.shape, array.tobytes()), name)
         if other != name:
             raise ConfigError(
                 f"arrays {other!r} and {name!r} hold the same numbers: are they one array, tied? Say "
@@ -61,7 +98,9 @@ def ask_about_ties(arrays: ArrayRecord, stays: Sequence[str]) -> None:
             )
 
 
-def ties(arrays: ArrayRecord, stays: Sequence[str], tied: Sequence[Sequence[str]]) -> dict[str, str]:
+def ties(
+    arrays: Mapping[str, NDArray[Any]], stays: Sequence[str], tied: Sequence[Sequence[str]]
+) -> dict[str, str]:
     """Of each further name of an array, the first.
 
     Raises:
@@ -78,7 +117,7 @@ def ties(arrays: ArrayRecord, stays: Sequence[str], tied: Sequence[Sequence[str]
                     f"tied must name arrays of the model that are trained, each once; got {name!r}."
                 )
         for name in rest:
-            if not np.array_equal(arrays[name].numpy(), arrays[first].numpy()):
+            if not np.array_equal(arrays[name], arrays[first]):
                 raise ConfigError(f"tied arrays must be equal; {first!r} and {name!r} differ.")
         others |= dict.fromkeys(rest, first)
     return others

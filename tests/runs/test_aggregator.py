@@ -1,0 +1,267 @@
+"""`PrivateAggregator`: the mechanism without a host gives what it gives around a Flower strategy."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.serverapp.strategy import FedAvg
+from numpy.typing import NDArray
+from support.wrapped_apps import CLIP, COHORT, ROUNDS, SEED, SHAPES, USERS, adding, model, private, update_of
+
+import fedmf
+from fedmf.cohorts import BallsInBinsCohorts
+from fedmf.errors import ConfigError, HorizonExceededError, LedgerError
+from fedmf.flower import InProcessGrid
+from fedmf.optim import Adam, JmeAdam, Sgd
+from fedmf.parts import Health, QuantileClipping
+
+EXAMPLE = Path(__file__).parents[2] / "docs/examples/aggregator.py"
+IDS = [f"user-{user:02d}" for user in range(USERS)]
+START = {name: array.numpy() for name, array in model().items()}
+
+
+def named(update: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    """A vector as arrays of the model's shapes."""
+    ends = np.cumsum([int(np.prod(shape)) for shape in SHAPES.values()])[:-1]
+    return {
+        name: part.reshape(SHAPES[name]) for name, part in zip(SHAPES, np.split(update, ends), strict=True)
+    }
+
+
+def received(user: int, current: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float64]]:
+    """What a client of `adding` changes: it sends a model in float32."""
+    sent = {name: (current[name] + part).astype(np.float32) for name, part in named(update_of(user)).items()}
+    return {name: array.astype(np.float64) - current[name] for name, array in sent.items()}
+
+
+def aggregator(place: Path, **keys: Any) -> fedmf.PrivateAggregator:
+    asked: dict[str, Any] = {
+        "epsilon": 8.0,
+        "delta": 1e-5,
+        "clipping_norm": CLIP,
+        "users": IDS,
+        "users_per_round": COHORT,
+        "num_rounds": ROUNDS,
+        "mechanism": "bisr",
+        "noise_seed": SEED,
+        "run_dir": place,
+        **keys,
+    }
+    return fedmf.PrivateAggregator(**asked)
+
+
+def carried_on(opened: fedmf.PrivateAggregator, rounds: int = ROUNDS) -> dict[str, NDArray[Any]]:
+    for t in range(opened.t, rounds):
+        current = opened.model
+        for user in opened.cohort(t):
+            assert opened.add(user, received(IDS.index(user), current)) is None
+        opened.release()
+    return opened.model
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "steps along the mean": {"server_optimizer": Sgd(learning_rate=1.0, momentum=0.0)},
+    "Adam": {"server_optimizer": Adam(learning_rate=0.05)},
+    "a second moment": {"server_optimizer": JmeAdam(learning_rate=0.05)},
+    "a moving clip norm, counts": {
+        "server_optimizer": Sgd(),
+        "adaptive_clipping": QuantileClipping(rounds_per_update=1),
+        "beside": [Health(share=0.1, rounds_per_release=2)],
+    },
+    "sampled cohorts": {
+        "server_optimizer": Sgd(),
+        "cohorts": BallsInBinsCohorts(rounds=ROUNDS, size=COHORT, min_separation=3),
+        "amplified": True,
+    },
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_models_are_those_of_the_wrapper_bit_for_bit(name: str, tmp_path: Path) -> None:
+    options = OPTIONS[name]
+    strategy = private(FedAvg(), tmp_path / "app", **options)
+    grid = InProcessGrid(adding(lambda user, _: update_of(user)), nodes=USERS)
+    theirs = strategy.start(grid=grid, initial_arrays=model(), num_rounds=ROUNDS).arrays
+    strategy.close()
+    with aggregator(tmp_path / "run", **options).begin(START) as opened:
+        mine = carried_on(opened)
+        said = opened.statement().to_dict()
+    assert theirs is not None
+    for key, array in theirs.items():
+        np.testing.assert_array_equal(mine[key], array.numpy())
+    other = fedmf.account(tmp_path / "app").to_dict()
+    for key in ("noise_std", "sensitivity", "epsilon_realised", "users", "mechanism"):
+        assert said[key] == other[key], key
+
+
+def test_the_default_rule_adds_the_mean(tmp_path: Path) -> None:
+    with aggregator(tmp_path / "one").begin(START) as opened:
+        default = carried_on(opened)
+    with aggregator(tmp_path / "two", server_optimizer=Sgd(learning_rate=1.0, momentum=0.0)).begin(
+        START
+    ) as opened:
+        assert all(np.array_equal(default[name], array) for name, array in carried_on(opened).items())
+
+
+def test_a_stopped_run_goes_on_in_the_middle_of_a_round(tmp_path: Path) -> None:
+    with aggregator(tmp_path / "whole").begin(START) as opened:
+        whole = carried_on(opened)
+    with aggregator(tmp_path / "run").begin(START) as opened:
+        carried_on(opened, 3)
+        opened.add(opened.cohort(3)[0], named(np.ones(21)))  # of a round that is never released
+    with aggregator(tmp_path / "run").begin(START) as opened:
+        assert (opened.t, opened.rounds_left) == (3, ROUNDS - 3)
+        resumed = carried_on(opened)
+        assert opened.rounds_left == 0
+        with pytest.raises(HorizonExceededError):
+            opened.release()
+        with pytest.raises(ConfigError, match=f"t must be below {ROUNDS}, all rounds"):
+            opened.cohort(ROUNDS)
+    assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
+    with pytest.raises(ConfigError, match="holds another run"):
+        aggregator(tmp_path / "run", epsilon=4.0).begin(START)
+
+
+HOSTILE: dict[str, Any] = {
+    "has no array 'head'": {name: np.zeros(shape) for name, shape in SHAPES.items() if name != "head"},
+    "must be numbers of shape": {**named(np.zeros(21)), "head": np.zeros((5, 1))},
+    "got <U1": {**named(np.zeros(21)), "head": np.array(list("abcde"))},
+    "got object": {**named(np.zeros(21)), "head": np.array([None] * 5)},
+    "got complex": {**named(np.zeros(21)), "head": np.zeros(5, complex)},
+    "NaN or infinity": {**named(np.zeros(21)), "head": np.array([0, 0, np.nan, 0, 0])},
+    "not iterable": None,
+}
+
+
+def test_an_update_that_is_wrong_in_any_way_is_zero_for_its_user_alone(tmp_path: Path) -> None:
+    zero = named(np.zeros(21))
+    for reason, update in HOSTILE.items():
+        released = []
+        for what in (update, zero):
+            place = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+            with aggregator(place).begin(START) as opened:
+                first, *others = opened.cohort(0)
+                told = opened.add(first, what)
+                assert (told is None) == (what is zero)
+                assert what is zero or reason in str(told)
+                for user in others:
+                    opened.add(user, named(update_of(IDS.index(user))))
+                released.append(opened.release())
+            failures = (place / "failures.jsonl").read_text() if (place / "failures.jsonl").exists() else ""
+            assert (first in failures) == (what is not zero)
+        assert all(np.array_equal(released[0][name], released[1][name]) for name in SHAPES)
+
+
+def test_a_huge_update_moves_the_sum_by_the_clip_norm(tmp_path: Path) -> None:
+    released = []
+    for size in (0.0, 1e300):
+        with aggregator(tmp_path / f"{size}", epsilon=1e6).begin(START) as opened:
+            for user in opened.cohort(0):
+                opened.add(user, named(np.full(21, size if user == opened.cohort(0)[0] else 0.0)))
+            released.append(np.concatenate([array.reshape(-1) for array in opened.release().values()]))
+    assert np.linalg.norm(released[1].astype(np.float64) - released[0]) == pytest.approx(
+        CLIP / COHORT, rel=1e-5
+    )
+
+
+def test_slips_of_programs_are_refused_and_add_nothing(tmp_path: Path) -> None:
+    run = aggregator(tmp_path / "run")
+    with pytest.raises(ConfigError, match="begin must be called first"):
+        run.cohort(0)
+    for keys, message in (
+        ({"users": "abc"}, "users must be a sequence of ids"),
+        ({"users": ["a", "a"]}, "users must name each user once"),
+        ({"users": [1, 2]}, "users must be a sequence of ids"),
+        ({"epsilon": -1.0}, r"ε \(epsilon\) must be positive"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            aggregator(tmp_path / "other", **keys)
+    with run.begin(START) as opened:
+        with pytest.raises(ConfigError, match="begin must be called once"):
+            opened.begin(START)
+        with pytest.raises(ConfigError, match="t must be the coming round, 0; got 1"):
+            opened.cohort(1)
+        first = opened.cohort(0)[0]
+        stranger = next(user for user in IDS if user not in opened.cohort(0))
+        opened.add(first, named(update_of(0)))
+        for user in (first, stranger, "nobody"):
+            with pytest.raises(ConfigError, match=re.escape(f"not added yet; got {user!r}")):
+                opened.add(user, named(update_of(0)))
+        with pytest.raises(LedgerError, match="process"):
+            aggregator(tmp_path / "run").begin(START)
+        opened.release()
+    said = fedmf.account(tmp_path / "run").to_dict()
+    assert (said["rounds_released"], said["users_participated"]) == (1, 1)
+
+
+def test_updates_may_be_tensors_and_come_from_threads(tmp_path: Path) -> None:
+    with aggregator(tmp_path / "one").begin(START) as opened:
+        for user in opened.cohort(0):
+            opened.add(user, named(update_of(IDS.index(user))))
+        expected = opened.release()
+    with aggregator(tmp_path / "two").begin(
+        {name: torch.from_numpy(a.copy()) for name, a in START.items()}
+    ) as opened:
+        threads = [
+            threading.Thread(
+                target=opened.add,
+                args=(
+                    user,
+                    {name: torch.from_numpy(a) for name, a in named(update_of(IDS.index(user))).items()},
+                ),
+            )
+            for user in opened.cohort(0)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        released = opened.release()
+    assert all(np.array_equal(expected[name], released[name]) for name in SHAPES)
+
+
+WITHOUT_FLOWER = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("flwr", "ray"):
+            raise ModuleNotFoundError(f"No module named {name!r}")
+sys.meta_path.insert(0, Absent())
+sys.argv = ["aggregator.py", sys.argv[1]]
+exec(compile(open(%r).read(), "aggregator.py", "exec"), {"__name__": "__main__"})
+print("modules of flwr:", sum(name.partition(".")[0] == "flwr" for name in sys.modules))
+"""
+
+KILLED = """
+import os, fedmf
+made = fedmf.PrivateAggregator.release
+def release(self):
+    if self.t == 7:
+        os._exit(9)
+    return made(self)
+fedmf.PrivateAggregator.release = release
+"""
+
+
+def test_the_example_runs_where_flower_is_not_installed(tmp_path: Path) -> None:
+    """Killed in a round, it goes on; by callbacks of another host it learns the same model."""
+    script = WITHOUT_FLOWER % str(EXAMPLE)
+    killed = script.replace("sys.argv =", f"{KILLED}sys.argv =", 1)
+    command = [sys.executable, "-c", killed, str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, timeout=300).returncode == 9
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert "the same by callbacks: True" in done.stdout
+    assert "modules of flwr: 0" in done.stdout
+    slope, offset = map(float, re.findall(r"slope ([-\d.]+), offset ([-\d.]+)", done.stdout)[0])
+    assert abs(slope - 3) < 0.5
+    assert abs(offset + 1) < 0.5
