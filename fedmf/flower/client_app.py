@@ -132,7 +132,7 @@ def all_of(context: Context, users: Sequence[str]) -> Sequence[str]:
 
 @lru_cache(maxsize=2)
 def cached_trainer(
-    items: tuple[tuple[str, Scalar], ...], path: str = "", roster: str = ""
+    items: tuple[tuple[str, Scalar], ...], path: str = "", roster: str = "", contract: str = ""
 ) -> tuple[Trainer, ClippedSums]:
     """The trainer and sums of a configuration's sorted items, built once in each worker process.
 
@@ -140,16 +140,17 @@ def cached_trainer(
         items: of the run config.
         path: where data are that stay on this node, see `OnNodes.here`.
         roster: who of them may be served from here.
+        contract: where the data contract is on this node.
     """
     run = run_of(dict(items))
     source = run.task_source
     if isinstance(source, NamedTask) and isinstance(source.data, OnNodes):
-        here = dataclasses.replace(source, data=source.data.here(path, roster))
+        here = dataclasses.replace(source, data=source.data.here(path, roster, contract))
         run = dataclasses.replace(run, task=here)
-    elif path or roster:
+    elif path or roster or contract:
         raise ConfigError(
-            f"data-path and data-roster (of the node config) must be left out unless [data] kind is "
-            f"{OnNodes.kind!r}; got {path or roster!r}."
+            "data-path, data-roster and data-contract (of the node config) must be left out unless [data] "
+            f"kind is {OnNodes.kind!r}; got {path or roster or contract!r}."
         )
     # Ray shows an actor only the GPU it reserved, which is then the first.
     task = run.task_source.build().to("cuda" if run.execution.worker_gpus > 0 else "cpu")
@@ -157,8 +158,8 @@ def cached_trainer(
 
 
 def _trainer_from_configs(context: Context) -> tuple[Trainer, ClippedSums]:
-    path, roster = (str(context.node_config.get(name, "")) for name in ("data-path", "data-roster"))
-    return cached_trainer(tuple(sorted(context.run_config.items())), path, roster)
+    places = (str(context.node_config.get(f"data-{name}", "")) for name in ("path", "roster", "contract"))
+    return cached_trainer(tuple(sorted(context.run_config.items())), *places)
 
 
 def _hosted_by_config(context: Context, users: Sequence[str]) -> Sequence[str]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 from torch import nn
 
-from fedmf.data import DATASETS, DatasetOptions, Digits, FederatedDataset, PublicInput
+from fedmf.data import DATASETS, DatasetOptions, Digits, FederatedDataset, NumberTable, PublicInput
 from fedmf.errors import ConfigError
 from fedmf.functions import check_function_name, function_of
 from fedmf.models import MODELS, Architecture, Mlp
@@ -166,6 +166,8 @@ class MultiLabel(NamedTask):
 
     def build(self) -> Task:
         """See `NamedTask.build`."""
+        if isinstance(self.data, NumberTable):
+            self.data.check_labels_of_0_or_1()
         dataset = self.data.load()
         labels = _numbers(dataset) if dataset.test_labels.ndim == 2 else 0
         if labels and not bool(((dataset.test_labels == 0) | (dataset.test_labels == 1)).all()):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as arrow
 import pytest
 import torch
+from pyarrow import parquet
 
 from fedmf.data import NumberTable, Table
 
@@ -168,6 +171,163 @@ def test_a_row_of_numbers_is_left_out_too(tmp_path: Path) -> None:
     assert torch.isfinite(after.examples(np.arange(6))[0]).all()
     lost = len(before.examples(np.arange(6))[0]) + len(before.test_labels)
     assert lost - len(after.examples(np.arange(6))[0]) - len(after.test_labels) == 1
+
+
+NUMBERS = """
+[columns.who]
+kind = "user"
+[columns.age]
+kind = "number"
+lower = 0
+upper = 100
+centre = 40
+unit = 20
+[columns.city]
+kind = "category"
+words = ["Graz", "Linz"]
+[columns.weight]
+kind = "number"
+lower = 40
+upper = 140
+[columns.ill]
+kind = "category"
+words = ["no", "yes"]
+"""
+
+
+def numbers(folder: Path, rows: list[list[str]], header: str = "who,age,city,weight,ill", **more: Any) -> Any:
+    """A number table of such rows, each user's tests its own."""
+    folder.mkdir(exist_ok=True)
+    (folder / "contract.toml").write_text(NUMBERS)
+    (folder / "users.txt").write_text("".join(f"u{u}\n" for u in range(USERS)))
+    (folder / "rows.csv").write_text("\n".join([header, *(",".join(row) for row in rows)]) + "\n")
+    options: dict[str, Any] = {
+        "path": str(folder / "rows.csv"),
+        "contract": str(folder / "contract.toml"),
+        "label_columns": ("weight", "ill"),
+        "partition": "natural",
+        "hold_out": "examples",
+        "user_column": "who",
+        "roster": str(folder / "users.txt"),
+        "users": USERS,
+        **more,
+    }
+    return NumberTable(**options)
+
+
+def raw() -> list[list[str]]:
+    rng = np.random.default_rng(1)
+    return [
+        [who, f"{rng.uniform(-10, 110):.1f}", city, f"{rng.uniform(30, 150):.2f}", label]
+        for who, _, city, label, _ in lines()
+    ]
+
+
+def same(a: Any, b: Any) -> None:
+    """Whether two data sets are equal to the bit."""
+    assert a.user_ids == b.user_ids
+    assert torch.equal(a.test_features, b.test_features)
+    assert torch.equal(a.test_labels.float(), b.test_labels.float())
+    for user in range(a.users):
+        for x, y in zip(a.examples(np.array([user])), b.examples(np.array([user])), strict=True):
+            assert torch.equal(x.float(), y.float())
+
+
+def test_numbers_as_labels_are_scaled_by_the_contract(tmp_path: Path) -> None:
+    """By definition, and equal to the bit to rows that somebody scaled by hand; bad rows are nobody's."""
+    rows = raw()
+    bad = {3: (1, "old"), 14: (2, "Wien"), 25: (3, ""), 36: (4, "perhaps"), 47: (1, "inf")}
+    for i, (place, cell) in bad.items():
+        rows[i][place] = cell
+    dataset = numbers(tmp_path / "raw", rows).load()
+    scaled = [
+        [
+            who,
+            "nan" if i in bad else repr((min(max(float(age), 0.0), 100.0) - 40) / 20),
+            str(int(city == "Graz")),
+            str(int(city == "Linz")),
+            "nan" if i in bad else repr((min(max(float(weight), 40.0), 140.0) - 90) / 50),
+            str(int(ill == "yes")),
+        ]
+        for i, (who, age, city, weight, ill) in enumerate(rows)
+    ]
+    by_hand = numbers(
+        tmp_path / "scaled",
+        scaled,
+        "who,age,graz,linz,weight,ill",
+        contract="",
+        feature_columns=("age", "graz", "linz"),
+    ).load()
+    same(dataset, by_hand)
+    assert len(dataset.examples(np.arange(USERS))[0]) + len(dataset.test_labels) == len(rows) - len(bad)
+
+
+def test_a_category_as_a_number_is_the_label_that_a_table_has(tmp_path: Path) -> None:
+    rows = raw()
+    rows[8][1] = "old"
+    mine = numbers(tmp_path / "numbers", rows, label_columns=("ill",))
+    table = Table(
+        **{
+            name: getattr(mine, name)
+            for name in ("path", "contract", "partition", "hold_out", "user_column", "roster", "users")
+        },
+        label_column="ill",
+    )
+    same(mine.load(), table.load())
+    assert [entry.source for entry in mine.example_inputs()] == 3 * [f"declared: contract {mine.contract}"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_one_contract_trains_one_model_from_either_kind_of_file(tmp_path: Path, kind: str) -> None:
+    rows = raw()
+    options = numbers(tmp_path / "rows", rows)
+    columns = dict(zip(("who", "age", "city", "weight", "ill"), zip(*rows, strict=True), strict=True))
+    typed = {
+        name: list(map(float, cells)) if name in ("age", "weight") else cells
+        for name, cells in columns.items()
+    }
+    parquet.write_table(arrow.table(typed), tmp_path / "rows" / "rows.parquet")
+    same(options.load(), dataclasses.replace(options, path=str(tmp_path / "rows" / f"rows.{kind}")).load())
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"label_columns": ("who",)}, "label_columns must be a column that the contract declares as number"),
+        ({"feature_columns": ("age", "ill")}, "label_columns must be none of the feature columns; got 'ill'"),
+        ({"user_column": "age", "hold_out": "auto"}, "user_column must be a column that the contract"),
+    ],
+)
+def test_refusals_of_number_tables_hold_whatever_the_rows(
+    tmp_path: Path, more: dict[str, Any], message: str
+) -> None:
+    said = set()
+    for name, rows in (("good", raw()), ("bad", [["u0", "old", "Wien", "", "?"]])):
+        if "user_column" in more:
+            more = {**more, "roster": "", "partition": "iid", "hold_out": "users"}
+        with pytest.raises(ValueError, match="must") as found:
+            numbers(tmp_path / name, rows, **more).load()
+        said.add(str(found.value).replace(name, ""))
+    assert len(said) == 1
+    assert message in said.pop()
+
+
+def test_labels_of_0_or_1_are_so_by_the_contract_and_not_by_the_rows(tmp_path: Path) -> None:
+    """Else a single number in the test part would decide whether there is a run."""
+    from fedmf.models import Mlp
+    from fedmf.runs.named_tasks import MultiLabel
+
+    for rows in (raw(), [[*row[:3], "140", row[4]] for row in raw()]):
+        with pytest.raises(ValueError, match=r"categories of two words for labels .*; got 'weight'"):
+            MultiLabel(numbers(tmp_path / "rows", rows), Mlp()).build()
+    rows = [[*row[:3], ("no", "yes")[i % 3 == 0], row[4]] for i, row in enumerate(raw())]
+    two = NUMBERS.replace(
+        'kind = "number"\nlower = 40\nupper = 140', 'kind = "category"\nwords = ["no", "yes"]'
+    )
+    options = numbers(tmp_path / "two", rows)
+    (tmp_path / "two" / "contract.toml").write_text(two)
+    labels = MultiLabel(options, Mlp()).build().dataset.test_labels
+    assert set(labels.unique().tolist()) == {0.0, 1.0}
 
 
 def test_owners_as_a_dict_are_refused() -> None:

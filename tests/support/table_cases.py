@@ -199,6 +199,7 @@ TEXTS: dict[str, list[str]] = {
     "task.function": ["tasks:make", "a.b_1:C"],
     "task.options": ["x", 'a "b"\n\\c é'],
     "data.contract": ["contract.toml", "größe.toml"],
+    "data.contract-digest": ["0123456789abcdef"],
     "data.input-shape": ["64", "1,8,8"],
     "data.path": ["rows.csv", 'a "b"/é'],
     "data.feature-columns": ["a,b", "none", "größe"],

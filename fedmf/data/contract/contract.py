@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -72,12 +74,13 @@ class DataContract:
             )
         return column
 
-    def check_header(self, names: Sequence[str], source: str) -> None:
+    def check_header(self, names: Sequence[str], source: str, optional: Sequence[str] = ()) -> None:
         """Whether a table has the columns that are declared, each once, and no others.
 
         Args:
             names: of its columns; of one without a header none.
             source: what it is called in messages.
+            optional: names of declared columns that need not be there.
 
         Raises:
             ValueError: a column is not declared, or a declared one is not there.
@@ -90,7 +93,7 @@ class DataContract:
             )
         times = Counter(names)
         for name in self.columns:
-            if times[name] != 1:
+            if times[name] > 1 or (not times[name] and name not in optional):
                 fault = "twice or more" if times[name] else "no such column"
                 raise ValueError(f"columns must each be there once; got {fault} for {name!r} in {source}.")
 
@@ -125,6 +128,12 @@ class DataContract:
             if isinstance(column, Time)
             else cells
         )
+
+    @cached_property
+    def digest(self) -> str:
+        """32 hexadecimal digits: of what is said, however a file is laid out."""
+        said = json.dumps(self.to_dict(), ensure_ascii=False).encode(errors="surrogatepass")
+        return hashlib.sha256(said).hexdigest()[:32]
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict, columns in their order."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as arrow
 
-from fedmf.data.contract import Category, DataContract, User
+from fedmf.data.contract import Category, DataContract, Encoding, User
 from fedmf.data.rows.table_file import TableRows, row_batches, row_files
 from fedmf.data.rows.text_column import TextColumn, bytes_of
 
@@ -22,32 +22,40 @@ class DeclaredColumns:
 
     Args:
         contract: of the table.
-        label: name of the label column, a category.
-        features: names of columns of numbers and categories; empty for all but the label.
+        features: names of columns of numbers and categories.
+        label: name of the label column, a category; "" for none.
         user: name of the column of users; "" for none.
         users: the users that there are, in order; empty to take them from the rows.
+        optional: names of columns that need not be there.
 
     Raises:
         ValueError: a column that is not declared, or of another kind.
     """
 
     contract: DataContract
-    label: str
-    features: tuple[str, ...] = ()
+    features: tuple[str, ...]
+    label: str = ""
     user: str = ""
     users: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self.contract.column(self.label, Category, "label_column")
+        if self.label:
+            self.contract.column(self.label, Category, "label_column")
         if self.user:
             self.contract.column(self.user, User, "user_column")
         if self.label in self.features:
             raise ValueError(f"label_column must be none of the feature columns; got {self.label!r}.")
 
+    @cached_property
+    def encoding(self) -> Encoding:
+        """How features become coordinates."""
+        return self.contract.encoding(self.features)
+
     @property
     def classes(self) -> tuple[str, ...]:
-        """The labels that there are."""
-        return self.contract.column(self.label, Category, "label_column").words
+        """The labels that there are; without a label column one without a name."""
+        return self.contract.column(self.label, Category, "label_column").words if self.label else ("",)
 
 
 def read_declared(path: Path, columns: DeclaredColumns) -> TableRows:
@@ -64,16 +72,18 @@ def read_declared(path: Path, columns: DeclaredColumns) -> TableRows:
     Guarantees: a row's features, label and owner depend on that row alone, but for the users' order where
     they are not declared.
     """
-    contract = columns.contract
-    wanted = columns.features or tuple(name for name in contract.encoding().names if name != columns.label)
-    encoding = contract.encoding(wanted)
-    label = contract.column(columns.label, Category, "label_column")
+    encoding = columns.encoding
     text = [name for name in (columns.label, columns.user) if name]
     features, labels, owners = [], [], []
-    for batch in _batches(path, contract, [*wanted, *text], text):
-        z, valid = encoding.encode([cells_of(batch.column(name)) for name in wanted])
-        features.append(np.where(valid[:, None], z, np.nan).astype(np.float32))
-        labels.append(label.places(cells_of(batch.column(columns.label))))
+    for batch in _batches(path, columns.contract, [*encoding.names, *text], text, columns.optional):
+        z, valid = encoding.encode([cells_of(batch.column(name)) for name in encoding.names])
+        with np.errstate(over="ignore"):  # units so small that float32 holds infinity: no finite number
+            features.append(np.where(valid[:, None], z, np.nan).astype(np.float32))
+        if columns.label:
+            label = columns.contract.column(columns.label, Category, "label_column")
+            labels.append(label.places(cells_of(batch.column(columns.label))))
+        else:
+            labels.append(np.zeros(len(z), dtype=np.int64))
         if columns.user:
             owners.append(bytes_of(_whole(batch.column(columns.user)), f"column {columns.user!r} of {path}"))
     if not sum(map(len, features)):
@@ -83,7 +93,7 @@ def read_declared(path: Path, columns: DeclaredColumns) -> TableRows:
         user = TextColumn.of(owners)
         users = columns.users or user.ordered(as_numbers=False)
         owner = user.among(users)
-    return TableRows(np.concatenate(features), np.concatenate(labels), label.words, owner, users)
+    return TableRows(np.concatenate(features), np.concatenate(labels), columns.classes, owner, users)
 
 
 def cell_blocks(path: Path, contract: DataContract) -> Iterator[dict[str, list[str]]]:
@@ -105,13 +115,21 @@ def cells_of(column: Any) -> list[str]:
     return [(cell or b"").decode(errors="replace") for cell in column.to_pylist()]
 
 
-def _batches(path: Path, contract: DataContract, names: Sequence[str], text: Sequence[str]) -> Iterator[Any]:
+def _batches(
+    path: Path,
+    contract: DataContract,
+    names: Sequence[str],
+    text: Sequence[str],
+    optional: Sequence[str] = (),
+) -> Iterator[Any]:
     for file in row_files(path):
-        yield from row_batches(file, partial(_checked, contract, file, names), text)
+        yield from row_batches(file, partial(_checked, contract, file, names, optional), text)
 
 
-def _checked(contract: DataContract, file: Path, names: Sequence[str], present: list[str]) -> list[str]:
-    contract.check_header(present, str(file))
+def _checked(
+    contract: DataContract, file: Path, names: Sequence[str], optional: Sequence[str], present: list[str]
+) -> list[str]:
+    contract.check_header(present, str(file), optional)
     return list(names)
 
 

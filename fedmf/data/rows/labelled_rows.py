@@ -50,6 +50,18 @@ class LabelledRows(RowOptions):
         """The declared labels, ranges written out."""
         return classes_of(self.class_names)
 
+    def check_words(self, words: tuple[str, ...]) -> None:
+        """Whether the labels that a data contract declares are those that are named, if any are.
+
+        Raises:
+            ValueError: they are not.
+        """
+        if self.class_names and self.classes != words:
+            raise ValueError(
+                "class_names must be left out, or the words of the label column in the contract, "
+                f"{', '.join(words[:20])}; got {', '.join(self.class_names)[:200]}."
+            )
+
     def declared(self) -> dict[str, bool]:
         """See `RowOptions.declared`."""
         names = ("class_names", "input_shape", "feature_columns")

@@ -11,9 +11,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from fedmf.data.contract import read_contract
 from fedmf.data.memory import InMemoryDataset
-from fedmf.data.public_input import PublicInput, in_words
+from fedmf.data.public_input import PublicInput
+from fedmf.data.rows.contract_options import ContractOptions
 from fedmf.data.rows.declared_table import DeclaredColumns, read_declared
 from fedmf.data.rows.labelled_rows import LabelledRows
 from fedmf.data.rows.table_file import TableColumns, TableRows, read_table
@@ -22,15 +22,11 @@ _log = logging.getLogger("fedmf")
 
 
 @dataclass(frozen=True)
-class Table(LabelledRows):
+class Table(ContractOptions, LabelledRows):
     """Rows of a CSV or Parquet file, or of all such files of a folder (`read_table`), spread over users.
 
     Without feature columns all but label and user are features. A row of which a feature or the label is
     missing or cannot be read counts for nobody; its user's other rows are used.
-
-    Args:
-        contract: file of the data contract (docs/data-contract.md), by which numbers are scaled and
-            categories coded; it declares the columns, classes and shape. Empty: numbers as they are.
 
     >>> Table(path="rows.csv", hold_out="users")
     Traceback (most recent call last):
@@ -38,7 +34,6 @@ class Table(LabelledRows):
     """
 
     kind: ClassVar[str] = "table"
-    contract: str = ""
 
     def declared(self) -> dict[str, bool]:
         """See `RowOptions.declared`."""
@@ -48,12 +43,7 @@ class Table(LabelledRows):
         """See `DatasetOptions.example_inputs`."""
         if not self.contract:
             return super().example_inputs()
-        source = f"declared: contract {self.contract}"
-        return (
-            PublicInput("classes", f"words of column {self.label_column}", source),
-            PublicInput("shape of an example", in_words(self.input_shape) or "its coordinates", source),
-            PublicInput("normalisation", "(x − centre)/unit, clipped into bounds; categories coded", source),
-        )
+        return self.contract_inputs("classes", f"words of column {self.label_column}")
 
     def first_lines(self) -> list[str]:
         """What is said before anything is read; the same whatever the rows hold."""
@@ -76,18 +66,10 @@ class Table(LabelledRows):
         _log.warning(" ".join(self.first_lines()))
         users = self.users_on_roster(self.holds_out_users)
         if self.contract:
-            declared = DeclaredColumns(
-                read_contract(Path(self.contract).expanduser()),
-                self.label_column,
-                self.feature_columns,
-                self.user_column,
-                users,
-            )
-            if self.class_names and self.classes != declared.classes:
-                raise ValueError(
-                    "class_names must be left out, or the words of the label column in the contract, "
-                    f"{', '.join(declared.classes[:20])}; got {', '.join(self.class_names)[:200]}."
-                )
+            contract = self.data_contract()
+            features = self.features_of(contract, (self.label_column,))
+            declared = DeclaredColumns(contract, features, self.label_column, self.user_column, users)
+            self.check_words(declared.classes)
             return self.dataset_of(read_declared(Path(self.path).expanduser(), declared))
         columns = TableColumns(
             label=self.label_column,

@@ -1,0 +1,134 @@
+"""Data that stay on their nodes by a data contract: each node reads its own file, all by the same one."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.clinics import USERS, Clinics, carried_out, clinics, configuration, rows, written_places
+
+import fedmf
+from fedmf.data import read_contract
+from fedmf.errors import ConfigError
+from fedmf.flower.client_app import app
+from fedmf.runs import run_of
+
+pytestmark = pytest.mark.usefixtures("own_time")
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Path:
+    return written_places(tmp_path)
+
+
+CONTRACT = """
+[columns.age]
+kind = "number"
+lower = -1
+upper = 2
+unit = 0.7
+[columns.dose]
+kind = "number"
+lower = -3
+upper = 3
+fill = 0.25
+[columns.who]
+kind = "user"
+[columns.outcome]
+kind = "category"
+words = ["ill", "well"]
+"""
+
+
+def by_contract(places: Path, text: str = CONTRACT, **keys: object) -> dict[str, object]:
+    """A configuration in which the contract alone says classes, shape and columns."""
+    (places / "contract.toml").write_text(text)
+    left_out = ("data.feature-columns", "data.class-names", "data.input-shape")
+    config = {key: value for key, value in configuration(places).items() if key not in left_out}
+    digest = read_contract(places / "contract.toml").digest
+    contract = {"data.contract": str(places / "contract.toml"), "data.contract-digest": digest}
+    return {**config, **contract, **keys}
+
+
+def test_every_node_reads_its_own_file_by_the_contract(places: Path) -> None:
+    """The model is that of one table with all rows and the same contract, bad rows included."""
+    everybody = [*USERS, *(f"volunteer-{i:02d}" for i in range(3))]
+    text = rows(everybody)
+    for user, bad in ((USERS[1], "x,1"), (USERS[6], "0.5,"), (USERS[9], "1e999,1"), (USERS[10], "nan,nan")):
+        line = next(line for line in text.splitlines() if f",{user}," in line)
+        text = text.replace(line, f"{bad},{line.split(',', 2)[2]}")
+    (places / "all.csv").write_text(text)
+    (places / "all.txt").write_text("\n".join(everybody))
+    config = by_contract(places)
+    table = {
+        **{key: value for key, value in config.items() if key != "data.contract-digest"},
+        "data.kind": "table",
+        "data.path": str(places / "all.csv"),
+        "data.roster": str(places / "all.txt"),
+        "data.partition": "natural",
+    }
+    whole = run_of(table)
+    trained = whole.task_source.data.load().user_ids  # type: ignore[union-attr]
+    (places / "server" / "roster.txt").write_text("\n".join(trained))
+    head, *lines = text.splitlines()
+    for clinic, users in (("a", trained[:5]), ("b", trained[5:9]), ("c", trained[9:])):
+        mine = [line for line in lines if line.split(",")[2] in users]
+        (places / clinic / "rows.csv").write_text("\n".join([head, *mine]) + "\n")
+    model, reports, path = carried_out(run_of(config), places / "run", clinics(places, config, "a", "b", "c"))
+    assert [report.present for report in reports] == 6 * [4]
+    assert np.array_equal(model, fedmf.simulate(whole, places / "whole").parameters.numpy())
+    inputs = {
+        entry["name"]: entry["source"]
+        for entry in json.loads((path / "statement.json").read_text())["public_inputs"]
+    }
+    assert inputs["classes"] == inputs["normalisation"] == f"declared: contract {places / 'contract.toml'}"
+
+
+def test_a_node_with_another_contract_serves_nobody(places: Path) -> None:
+    """Where its scaling is another one, and where it has the same contract in another place and layout."""
+    config = by_contract(places)
+    (places / "own.toml").write_text("# the same\n" + CONTRACT.replace("0.7", "0.70"))
+    (places / "other.toml").write_text(CONTRACT.replace("0.7", "0.8"))
+    nodes = [{"data-path": str(places / name / "rows.csv")} for name in "abc"]
+    nodes[0]["data-contract"] = str(places / "own.toml")
+    nodes[1]["data-contract"] = str(places / "other.toml")
+    _, reports, _ = carried_out(run_of(config), places / "run", Clinics(app, config, nodes))
+    assert sum(report.present for report in reports) == 6 * 4 - 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("keys", "what"),
+    [
+        (
+            {"data.contract-digest": ""},
+            r"contract_digest must be that of .*, [0-9a-f]{32}; got none",
+        ),
+        ({"data.class-names": "well,ill"}, "class_names must be left out, or the words of the label column"),
+        ({"data.input-shape": "3"}, "input-shape must multiply to the 2 coordinates of the contract"),
+        (
+            {"data.label-column": "age"},
+            "must be a column that the contract declares as category",
+        ),
+        ({"data.user-column": "age"}, "user_column must be a column that the contract declares as user"),
+    ],
+)
+def test_the_server_refuses_by_contract_and_configuration_alone(
+    places: Path, keys: dict[str, object], what: str
+) -> None:
+    with pytest.raises((ConfigError, ValueError), match=what):
+        fedmf.start(run_of(by_contract(places, **keys)), places / "run")
+
+
+@pytest.mark.parametrize("column", [True, False])
+def test_central_test_data_are_read_by_the_same_contract(places: Path, column: bool) -> None:
+    """With the column of users or without it, as they are nobody's."""
+    file = places / "server" / "test.csv"
+    if not column:
+        cells = [line.split(",") for line in file.read_text().splitlines()]
+        file.write_text("\n".join(",".join([*row[:2], row[3]]) for row in cells) + "\n")
+    config = by_contract(places, **{"data.test-path": str(file)})
+    with fedmf.start(run_of(config), places / "run") as session:
+        features = session.task.dataset.test_features.numpy()
+    cells = [line.split(",") for line in rows(["volunteer", "nobody-77"]).splitlines()[1:]]
+    expected = [[(np.clip(float(a), -1, 2) - 0.5) / 0.7, float(b) / 3] for a, b, *_ in cells]
+    np.testing.assert_allclose(features, expected, rtol=1e-6)
