@@ -34,6 +34,7 @@ from fedmf.data.rows import (
     TextOptions,
     cell_blocks,
     read_table,
+    written,
 )
 from fedmf.data.structure import (
     ExampleStructure,
@@ -116,6 +117,7 @@ __all__ = [
     "split_rows",
     "structure_of",
     "summarise",
+    "written",
 ]
 
 #: What `[data]` may be, by kind.

@@ -35,12 +35,44 @@ def check_names(contract: DataContract, source: str, names: Sequence[str]) -> No
         raise InputError(str(error)) from None
 
 
-@final
-class DeclaredRows(RowReader):
-    """The vectors of a contract's rows: z, and where valid rows are counted a last coordinate c.
+def declared_layout(settings: Settings) -> Layout:
+    """Of the vectors of a contract's rows: z, and where valid rows are counted a last coordinate c."""
+    names = settings.coordinates
+    assert names is not None
+    return Layout(names, False, len(names), settings.user_column, tuple(settings.labels.values()))
+
+
+def encoded(block: RowBlock, settings: Settings) -> RowBlock:
+    """Rows as vectors of `declared_layout`.
 
     A row in which a cell in use is missing or cannot be read has a fault like any other that cannot be read:
     it takes its step as a zero vector. No cell decides anything else.
+
+    Args:
+        block: with the cells of `declared_cells` as labels.
+        settings: with a contract.
+
+    Guarantees: a row depends on its own cells alone.
+    """
+    contract, encoding = settings.data_contract, settings.encoding
+    assert contract is not None
+    assert encoding is not None
+    names = declared_cells(settings)
+    told = dict(zip(names, map(list, zip(*block.labels, strict=True)), strict=False))
+    cells = {name: told.get(name, []) for name in names}
+    z, valid = encoding.encode([cells[name] for name in encoding.names])
+    valid[list(block.faults)] = False
+    z[~valid] = 0.0
+    faults = dict.fromkeys(np.flatnonzero(~valid).tolist(), "has a cell that is missing or cannot be read")
+    if weight := settings.count_weight:
+        z = np.concatenate([z, weight * valid[:, None].astype(np.float64)], axis=1)
+    given = [contract.label_of(name, cells[name]) for name in settings.labels.values()]
+    return RowBlock(block.first, z, block.users, {**faults, **block.faults}, list(zip(*given, strict=True)))
+
+
+@final
+class DeclaredRows(RowReader):
+    """The vectors of a contract's rows (`encoded`).
 
     Args:
         cells: gives the cells of `declared_cells` as labels.
@@ -48,34 +80,13 @@ class DeclaredRows(RowReader):
     """
 
     def __init__(self, cells: RowReader, settings: Settings) -> None:
-        assert settings.data_contract is not None
-        assert settings.encoding is not None
-        assert settings.coordinates is not None
         self._cells, self.first_row, self._settings = cells, cells.first_row, settings
-        self._contract, self._encoding = settings.data_contract, settings.encoding
-        names, labels = settings.coordinates, tuple(settings.labels.values())
-        self.layout = Layout(names, False, len(names), settings.user_column, labels)
+        self.layout = declared_layout(settings)
 
     def read(self, most: int) -> RowBlock | None:
         """See `RowReader.read`."""
         block = self._cells.read(most)
-        if block is None:
-            return None
-        names = declared_cells(self._settings)
-        told = dict(zip(names, map(list, zip(*block.labels, strict=True)), strict=False))
-        cells = {name: told.get(name, []) for name in names}
-        z, valid = self._encoding.encode([cells[name] for name in self._encoding.names])
-        valid[list(block.faults)] = False
-        z[~valid] = 0.0
-        faults = dict.fromkeys(
-            np.flatnonzero(~valid).tolist(), "has a cell that is missing or cannot be read"
-        )
-        if weight := self._settings.count_weight:
-            z = np.concatenate([z, weight * valid[:, None].astype(np.float64)], axis=1)
-        given = [self._contract.label_of(name, cells[name]) for name in self.layout.labels]
-        return RowBlock(
-            block.first, z, block.users, {**faults, **block.faults}, list(zip(*given, strict=True))
-        )
+        return None if block is None else encoded(block, self._settings)
 
     def skip(self, rows: int) -> int:
         """See `RowReader.skip`."""

@@ -13,10 +13,10 @@ import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
+from fedmf.data import written
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader, label_of, wanted_columns
 
 _BATCH: Final = 4096
-_BYTES: Final = arrow.types.is_binary, arrow.types.is_large_binary, arrow.types.is_fixed_size_binary
 
 
 @final
@@ -63,7 +63,7 @@ class ParquetReader(RowReader):
             if not (arrow.types.is_integer(kind) or arrow.types.is_floating(kind)):
                 raise InputError(f"column {name!r} must hold numbers; got {kind}.")
         for name in [*([] if user is None else [user]), *labels]:
-            if not _is_written_as_text(kind := schema.field(name).type):
+            if not is_written_as_text(kind := schema.field(name).type):
                 raise InputError(f"column {name!r} must hold text, numbers or times; got {kind}.")
         self.layout = layout or Layout(
             tuple(self._columns),
@@ -132,12 +132,12 @@ class ParquetReader(RowReader):
             values = np.stack(columns, axis=1).astype(np.float64) if columns else empty
         users = None
         if layout.user is not None:
-            users = [_user(cell) for cell in _cells(batch.column(layout.user))]
+            users = [user_of(cell) for cell in written(batch.column(layout.user)).to_pylist()]
             nobody = np.array([user is None for user in users])
             _mark(faults, nobody, f"column {layout.user!r} must name a user")
         if faults:
             values[list(faults)] = 0.0
-        labels = (map(_label, _cells(batch.column(name))) for name in layout.labels)
+        labels = (map(text_of, written(batch.column(name)).to_pylist()) for name in layout.labels)
         return RowBlock(first, values, users, faults, list(zip(*labels, strict=True)))
 
     def _lists(self, column: Any, faults: dict[int, str]) -> NDArray[np.float64]:
@@ -186,7 +186,8 @@ def _is_list(kind: Any) -> bool:
     return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
-def _is_written_as_text(kind: Any) -> bool:
+def is_written_as_text(kind: Any) -> bool:
+    """Whether cells of a type can be written as text."""
     try:
         arrow.nulls(1, kind).cast(arrow.string())
     except (arrow.ArrowNotImplementedError, arrow.ArrowInvalid):  # nested; a time zone that is not known
@@ -194,20 +195,16 @@ def _is_written_as_text(kind: Any) -> bool:
     return True
 
 
-def _cells(column: Any) -> list[bytes | None]:
-    """The bytes of each cell as text; Arrow does not look whether they are UTF-8."""
-    texts = column if any(is_a(column.type) for is_a in _BYTES) else column.cast(arrow.string())
-    return texts.cast(arrow.binary()).to_pylist()
-
-
-def _user(cell: bytes | None) -> str | None:
+def user_of(cell: bytes | None) -> str | None:
+    """The id in a cell; None where there is none that can be read."""
     try:
         return (cell or b"").decode() or None
     except UnicodeDecodeError:
         return None
 
 
-def _label(cell: bytes | None) -> str:
+def text_of(cell: bytes | None) -> str:
+    """The text of a cell, "" for a missing one."""
     return label_of((cell or b"").decode(errors="replace"))
 
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Self, final
 
+from fedmf.data import DataContract
 from fedmf.errors import HorizonExceededError
 from fedmf.factorization import Factorization
 from fedmf.participation import Adjacency
@@ -17,9 +18,9 @@ from fedmf.streaming.outputs import PrivateRelease, Renderer, wide_columns
 from fedmf.streaming.pushed_rows import (
     PushedRows,
     TableRows,
-    pushed_entries,
-    pushed_layout,
+    pushed_user,
     require_name,
+    row_form,
     table_rows,
 )
 from fedmf.streaming.run import Handling, StreamRun
@@ -41,10 +42,14 @@ class PrivateStream:
         path: of the state directory; absent or empty for a new stream.
         epsilon: ε.
         delta: δ.
-        norm_bound: ζ, the largest norm of a row; longer ones are scaled to it.
-        dimension: d, numbers of a row; public. May be left out where columns are named.
+        norm_bound: ζ, the largest norm of a row; longer ones are scaled to it. May be left out with a data
+            contract, which has one.
+        dimension: d, numbers of a row; public. May be left out where columns are named, and with a contract.
         columns: names of the d numbers, for rows by name; those of tables are all but the users' and keys'
-            without them.
+            without them. With a data contract the columns to use, all numbers and categories without them.
+        data_contract: what the columns may hold (`fedmf.data.read_contract`); it must declare one of users.
+            Rows are then mappings or tables of raw cells, and means and covariances in the columns' own
+            units, as those of ``fedmf stream --contract``.
         rounds: n, the most rows there will be; None for a stream without a horizon.
         max_participations: k, the most rows of one user; 1 by default, and to be given without a horizon,
             where it is what one user gives in all time.
@@ -82,9 +87,10 @@ class PrivateStream:
         *,
         epsilon: float,
         delta: float,
-        norm_bound: float,
+        norm_bound: float | None = None,
         dimension: int | None = None,
         columns: Sequence[str] | None = None,
+        data_contract: DataContract | None = None,
         rounds: int | None = None,
         max_participations: int | None = None,
         min_separation: int | None = None,
@@ -100,14 +106,16 @@ class PrivateStream:
         handling: Handling | None = None,
         restored: bool = False,
     ) -> None:
-        layout = pushed_layout(dimension, columns)
+        named = None if columns is None else tuple(columns)
+        user_column = pushed_user(data_contract)
         settings = Settings(
-            columns=None if columns is None else tuple(columns),
-            norm_bound=norm_bound,
+            columns=named,
+            data_contract=data_contract,
+            norm_bound=_norm_bound(norm_bound, data_contract, named),
             epsilon=epsilon,
             delta=delta,
             rounds=rounds,
-            user_column=layout.user,
+            user_column=user_column,
             max_participations=max_participations,
             min_separation=min_separation,
             workloads=workloads if isinstance(workloads, tuple) else (workloads,),
@@ -121,12 +129,13 @@ class PrivateStream:
             seed=seed,
             unbounded=rounds is None,
         )
+        self._form = row_form(settings, dimension)
         self._path, self._lock, self._process = Path(path), threading.Lock(), os.getpid()
         #: Why nothing more can be pushed.
         self._ended: str | None = None
         with ExitStack() as kept:
             self._run = run = kept.enter_context(
-                open_pushed(self._path, settings, layout, handling, restored)
+                open_pushed(self._path, settings, self._form.layout, handling, restored)
             )
             pushes = PushFile(self._path / _PUSHES, run.position.step, run.state.digest_key)
             self._pushes = kept.enter_context(pushes)
@@ -157,14 +166,17 @@ class PrivateStream:
         """Steps taken: rows whose release is durable."""
         return self._run.position.step
 
-    def push(self, row: Iterable[float], user: str, key: str | None = None) -> PrivateRelease:
+    def push(
+        self, row: Iterable[float] | Mapping[str, Any], user: str, key: str | None = None
+    ) -> PrivateRelease:
         """Let a row take the next step.
 
         Args:
-            row: d numbers, or a mapping by the names of the columns. What is no row of d entries is refused:
-                its shape is the program's. A number that cannot be read (NaN, text, nothing) makes the row
-                take its step as a zero vector, as a refusal would tell what it held;
-                `Handling.stop_at_faulty` refuses it.
+            row: d numbers, or a mapping by the names of the columns; with a data contract a mapping, whose
+                text or numbers are read as cells of JSON lines are. What is no row of this form is refused:
+                its shape is the program's. A cell that cannot be read (NaN, text, nothing) makes the row take
+                its step as a zero vector, as a refusal would tell what it held; `Handling.stop_at_faulty`
+                refuses it.
             user: whose it is.
             key: names the row among all of the stream, so that it may be pushed again when it is not known
                 whether it took its step: then its release is told again, and nothing is spent. Rows without
@@ -179,7 +191,8 @@ class PrivateStream:
         """
         with self._lock:
             run = self._open_run()
-            return self._push(run, TableRows([pushed_entries(row, run.plan.layout)], [user], [key]))[0]
+            require_name("user", user)
+            return self._push(run, TableRows([self._form.entries(row)], [user], [key]))[0]
 
     def push_many(
         self, rows: Any, users: str | Sequence[str], keys: str | Sequence[str] | None = None
@@ -198,23 +211,24 @@ class PrivateStream:
         Raises:
             ParticipationViolation, HorizonExceededError, ValueError, StateError: as for `push`, for any of
                 the rows. None has taken a step then, but for an unreadable row that is refused: those before
-                it have, and `t` tells how many.
+                it have, and `t` tells how many. With a data contract a table must have the contract's
+                columns, that of users (``users`` is its name) read as in a file: a row without one is
+                nobody's.
         """
         with self._lock:
             run = self._open_run()
-            return self._push(run, table_rows(rows, users, keys, run.plan.layout))
+            return self._push(run, table_rows(rows, users, keys, self._form))
 
-    def learn_one(self, x: Mapping[str, float], user: str, key: str | None = None) -> PrivateRelease:
+    def learn_one(self, x: Mapping[str, Any], user: str, key: str | None = None) -> PrivateRelease:
         """`push` of a row by the names of its columns, as River's models learn."""
-        return self.push(x, user, key)  # type: ignore[arg-type]
+        return self.push(x, user, key)
 
     def _push(self, run: StreamRun, given: TableRows) -> list[PrivateRelease]:
         """See that all rows may take their steps, then let them."""
-        for user, key in zip(given.users, given.keys, strict=True):
-            require_name("user", user)
+        for key in given.keys:
             if key is not None:
                 require_name("key (of the row)", key)
-        rows = PushedRows(run.plan.layout, run.position.row + 1, given.entries, given.users)
+        rows = PushedRows(run.plan.layout, self._form.block(run.position.row + 1, given))
         contents = [rows.content(i) for i in range(len(given.users))]
         steps, fresh = self._pushes.place(run.position.step, given.keys, contents)
         self._check_steps(run, [given.users[i] for i in fresh])
@@ -227,7 +241,7 @@ class PrivateStream:
             self._take(run, rows.part(start, stop), records[start:stop])
         return [self._release(step) for step in steps]
 
-    def _check_steps(self, run: StreamRun, users: Sequence[str]) -> None:
+    def _check_steps(self, run: StreamRun, users: Sequence[str | None]) -> None:
         """Whether these users may take the next steps, one after the other."""
         step, most = run.position.step, run.plan.rounds
         if step + len(users) > most:
@@ -235,8 +249,9 @@ class PrivateStream:
                 "all steps were taken" if step == most else f"{most - step} are left, for {len(users)} rows"
             )
             raise HorizonExceededError(f"t (step) must be at most n (rounds) = {most}; {left}.")
-        tried = run.users.of(users)
-        for i, user in enumerate(users, start=step + 1):
+        named = [(i, user) for i, user in enumerate(users, start=step + 1) if user is not None]
+        tried = run.users.of(user for _, user in named)
+        for i, user in named:
             tried.check(i, tried.keys([user])[0])
             tried.record(user, i)
 
@@ -316,6 +331,14 @@ class PrivateStream:
 
 
 _CLOSED: Final = "is closed"
+
+
+def _norm_bound(given: float | None, contract: DataContract | None, columns: Sequence[str] | None) -> float:
+    if given is not None:
+        return given
+    if contract is None:
+        raise ValueError("zeta (norm_bound) must be given without a data contract; got none.")
+    return contract.encoding(columns).norm_bound
 
 
 def _let_go(kept: ExitStack, process: int) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import numpy as np
 
-from fedmf.streaming.rows import Layout, RowBlock, RowReader, numbers_of, wanted_columns
+from fedmf.data import DataContract, written
+from fedmf.streaming.declared_rows import declared_cells, declared_layout, encoded
+from fedmf.streaming.parquet_rows import is_written_as_text, text_of, user_of
+from fedmf.streaming.rows import Layout, RowBlock, RowReader, label_of, numbers_of, wanted_columns
+from fedmf.streaming.settings import Settings
 
 #: As of JSON lines {"x": [0.1, 0.2], "user": "ann"}.
 _ROW, _USER = "x", "user"
@@ -24,51 +30,39 @@ class PushedRows(RowReader):
 
     Args:
         layout: of the stream.
-        number: which row of the stream the first is.
-        rows: the entries of each, d of them (`pushed_entries`).
-        users: whose they are.
+        block: the rows, with users.
     """
 
     advice = "It took no step and spent nothing: correct it and push it again."
 
-    def __init__(
-        self, layout: Layout, number: int, rows: Sequence[Sequence[object]], users: Sequence[str]
-    ) -> None:
-        self.layout, self.first_row, self._users = layout, number, users
-        names = [str(i) for i in range(1, layout.dimension + 1)] if layout.vector else layout.columns
-        self._values, self._faults = np.zeros((len(rows), layout.dimension)), dict[int, str]()
-        for i, row in enumerate(rows):
-            found = numbers_of(row, names)
-            if isinstance(found, str):
-                self._faults[i] = found
-            else:
-                self._values[i] = found
-        self._taken = False
+    def __init__(self, layout: Layout, block: RowBlock) -> None:
+        self.layout, self.first_row, self._block, self._taken = layout, block.first, block, False
 
     def content(self, i: int) -> bytes:
         """Bytes that another user or other values of a row would change."""
-        values = b"" if i in self._faults else self._values[i].astype("<f8").tobytes()
-        return len(values).to_bytes(8, "little") + values + self._users[i].encode()
+        assert self._block.users is not None
+        values = b"" if i in self._block.faults else self._block.values[i].astype("<f8").tobytes()
+        return len(values).to_bytes(8, "little") + values + (self._block.users[i] or "").encode()
 
     def chosen(self, indices: Sequence[int]) -> PushedRows:
         """Some of the rows, one after the other and not read yet."""
-        chosen = PushedRows(self.layout, self.first_row, (), [self._users[i] for i in indices])
-        chosen._values = self._values[indices]
-        chosen._faults = {at: self._faults[i] for at, i in enumerate(indices) if i in self._faults}
-        return chosen
+        block = self._block
+        assert block.users is not None
+        users = [block.users[i] for i in indices]
+        faults = {at: block.faults[i] for at, i in enumerate(indices) if i in block.faults}
+        return PushedRows(self.layout, RowBlock(block.first, block.values[indices], users, faults))
 
     def part(self, start: int, stop: int) -> PushedRows:
         """The rows from start to stop − 1, which are so many further on in the stream."""
-        part = self.chosen(range(start, stop))
-        part.first_row = self.first_row + start
-        return part
+        part = self.chosen(range(start, stop))._block
+        return PushedRows(self.layout, replace(part, first=self.first_row + start))
 
     def read(self, most: int) -> RowBlock | None:
         """See `RowReader.read`; all of them."""
         if self._taken:
             return None
         self._taken = True
-        return RowBlock(self.first_row, self._values, self._users, self._faults)
+        return self._block
 
     def skip(self, rows: int) -> int:
         """See `RowReader.skip`."""
@@ -82,53 +76,190 @@ class PushedRows(RowReader):
         """See `RowReader.close`."""
 
 
-def pushed_entries(row: object, layout: Layout) -> list[object]:
-    """The d entries of a row that a program hands over; what they hold is not looked at.
+class RowForm(ABC):
+    """What rows that are handed over must be, and the vectors that they become; abstract.
+
+    Shapes and names are the program's and public: what does not fit is refused. What a row holds is a user's,
+    and refuses nothing.
+    """
+
+    layout: Layout
+
+    @abstractmethod
+    def entries(self, row: object) -> list[Any]:
+        """What is kept of a row, which is not looked at.
+
+        Raises:
+            ValueError: it is no row of this form.
+        """
+
+    @abstractmethod
+    def columns(self, table: Any, users: Any, keys: Any) -> tuple[list[list[Any]], Any]:
+        """(what is kept of the rows of a table, column by column; their users).
+
+        Args:
+            table: of Arrow.
+            users: the id of each row's user, or the name of a column.
+            keys: the key of each row, or the name of a column, or None.
+
+        Raises:
+            ValueError: its columns are not of this form.
+        """
+
+    @abstractmethod
+    def block(self, first: int, rows: TableRows) -> RowBlock:
+        """The vectors of rows, of which the first has this number in the stream."""
+
+
+@final
+class NumberForm(RowForm):
+    """Rows of d numbers.
 
     Args:
-        row: d numbers in a list, an array, a tensor; by name where the columns have names: a name that is
-            missing is a number that cannot be read, others are passed over.
-        layout: of the stream.
-
-    Raises:
-        ValueError: no row of d entries. Its shape is the program's and public; its numbers are a user's.
-    """
-    d, columns = layout.dimension, () if layout.vector else layout.columns
-    if isinstance(row, Mapping):
-        if not columns:
-            raise ValueError(_UNFIT.format(d=d, got="a mapping", fix="Open the stream with columns=."))
-        if not any(name in row for name in columns):
-            raise ValueError(_UNFIT.format(d=d, got="a mapping without any of its columns", fix=_FREE))
-        entries: list[object] = [row.get(name) for name in columns]
-    elif isinstance(row, str | bytes | AbstractSet) or not isinstance(row, Iterable):
-        raise ValueError(_UNFIT.format(d=d, got=f"{type(row).__name__}", fix=_FREE))
-    else:
-        try:
-            entries = list(row)
-        except (TypeError, RuntimeError):  # arrays and tensors without an axis
-            raise ValueError(_UNFIT.format(d=d, got="a number", fix=_FREE)) from None
-    entries = [_item(entry) for entry in entries]
-    if len(entries) != d:
-        raise ValueError(_UNFIT.format(d=d, got=f"{len(entries)}", fix=_FREE))
-    if any(isinstance(entry, Iterable) and not isinstance(entry, str | bytes) for entry in entries):
-        raise ValueError(_UNFIT.format(d=d, got="arrays in an array", fix=_FREE))
-    return entries
-
-
-def pushed_layout(dimension: int | None, columns: Sequence[str] | None) -> Layout:
-    """Of rows that are pushed, by their number of entries or the names of those.
+        dimension: d; None for as many as there are names.
+        columns: names of the numbers; None for rows without names.
 
     Raises:
         ValueError: neither is given, they disagree, or a name is missing or there twice.
     """
-    if columns is None:
-        if dimension is None:
-            raise ValueError("d (dimension) must be given, or the names of the columns; got neither.")
-        return Layout((_ROW,), True, dimension, _USER)
-    named = wanted_columns(columns, columns, None)
-    if dimension not in (None, len(named)):
-        raise ValueError(f"d (dimension) must be {len(named)}, as there are columns; got {dimension}.")
-    return Layout(tuple(named), False, len(named), _USER)
+
+    def __init__(self, dimension: int | None, columns: Sequence[str] | None) -> None:
+        if columns is None:
+            if dimension is None:
+                raise ValueError("d (dimension) must be given, or the names of the columns; got neither.")
+            self.layout = Layout((_ROW,), True, dimension, _USER)
+            return
+        named = wanted_columns(columns, columns, None)
+        if dimension not in (None, len(named)):
+            raise ValueError(f"d (dimension) must be {len(named)}, as there are columns; got {dimension}.")
+        self.layout = Layout(tuple(named), False, len(named), _USER)
+
+    def entries(self, row: object) -> list[Any]:
+        """The d entries of a row.
+
+        Args:
+            row: d numbers in a list, an array, a tensor; by name where the columns have names: a name that is
+                missing is a number that cannot be read, others are passed over.
+        """
+        d, columns = self.layout.dimension, () if self.layout.vector else self.layout.columns
+        if isinstance(row, Mapping):
+            if not columns:
+                raise ValueError(_UNFIT.format(d=d, got="a mapping", fix="Open the stream with columns=."))
+            if not any(name in row for name in columns):
+                raise ValueError(_UNFIT.format(d=d, got="a mapping without any of its columns", fix=_FREE))
+            entries: list[object] = [row.get(name) for name in columns]
+        elif isinstance(row, str | bytes | AbstractSet) or not isinstance(row, Iterable):
+            raise ValueError(_UNFIT.format(d=d, got=f"{type(row).__name__}", fix=_FREE))
+        else:
+            try:
+                entries = list(row)
+            except (TypeError, RuntimeError):  # arrays and tensors without an axis
+                raise ValueError(_UNFIT.format(d=d, got="a number", fix=_FREE)) from None
+        entries = [_item(entry) for entry in entries]
+        if len(entries) != d:
+            raise ValueError(_UNFIT.format(d=d, got=f"{len(entries)}", fix=_FREE))
+        if any(isinstance(entry, Iterable) and not isinstance(entry, str | bytes) for entry in entries):
+            raise ValueError(_UNFIT.format(d=d, got="arrays in an array", fix=_FREE))
+        return entries
+
+    def columns(self, table: Any, users: Any, keys: Any) -> tuple[list[list[Any]], Any]:
+        """See `RowForm.columns`; without names a table's numbers are all columns but those two."""
+        others = [name for name in (users, keys) if isinstance(name, str)]
+        layout = self.layout
+        names = wanted_columns(table.column_names, None if layout.vector else layout.columns, None, others)
+        if len(names) != layout.dimension:
+            raise ValueError(f"rows must have {layout.dimension} columns of numbers; got {len(names)}.")
+        ids = _require_names("user", list(_texts(table, users)))
+        return [_numbers(table, name) for name in names], ids
+
+    def block(self, first: int, rows: TableRows) -> RowBlock:
+        """See `RowForm.block`; a row with an entry that is no number has zeros and a fault."""
+        layout, faults = self.layout, dict[int, str]()
+        names = [str(i) for i in range(1, layout.dimension + 1)] if layout.vector else layout.columns
+        values = np.zeros((len(rows.entries), layout.dimension))
+        for i, row in enumerate(rows.entries):
+            found = numbers_of(row, names)
+            if isinstance(found, str):
+                faults[i] = found
+            else:
+                values[i] = found
+        return RowBlock(first, values, rows.users, faults)
+
+
+@final
+class DeclaredForm(RowForm):
+    """Rows of raw cells by name, which a data contract declares.
+
+    Args:
+        settings: with a contract.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        assert settings.data_contract is not None
+        self._settings, self._contract = settings, settings.data_contract
+        self._names, self.layout = declared_cells(settings), declared_layout(settings)
+
+    def entries(self, row: object) -> list[Any]:
+        """The cells in use, as text; a name that is missing is a missing cell, others are passed over."""
+        if not isinstance(row, Mapping):
+            raise ValueError(
+                "x (row) must be a mapping by the names of the contract's columns; got "
+                f"{type(row).__name__}. {_FREE}"
+            )
+        return [label_of(_item(row.get(name))) for name in self._names]
+
+    def columns(self, table: Any, users: Any, keys: Any) -> tuple[list[list[Any]], Any]:
+        """See `RowForm.columns`: those of the contract, as the head of a file; a column of users is read as
+        that of a file is, and a row without one is nobody's."""
+        user, declared = self._settings.user_column, self._contract.columns
+        if isinstance(users, str) and users != user:
+            raise ValueError(f"users (column) must be that of the contract, {user!r}; got {users!r}. {_FREE}")
+        present = [name for name in table.column_names if name != keys or name in declared]
+        self._contract.check_header(present, "the table", () if isinstance(users, str) else (str(user),))
+        for name in [*self._names, *([users] if isinstance(users, str) else [])]:
+            if not is_written_as_text(kind := table.schema.field(name).type):
+                raise ValueError(f"column {name!r} must hold text, numbers or times; got {kind}. {_FREE}")
+        cells = [list(map(text_of, written(table.column(name)).to_pylist())) for name in self._names]
+        if not isinstance(users, str):
+            return cells, _require_names("user", list(users))
+        return cells, [user_of(cell) for cell in written(table.column(users)).to_pylist()]
+
+    def block(self, first: int, rows: TableRows) -> RowBlock:
+        """See `RowForm.block`."""
+        nobody = (i for i, user in enumerate(rows.users) if user is None)
+        faults = dict.fromkeys(nobody, f"column {self._settings.user_column!r} must name a user")
+        cells = [tuple(row) for row in rows.entries]
+        return encoded(RowBlock(first, np.zeros((len(cells), 0)), rows.users, faults, cells), self._settings)
+
+
+def pushed_user(contract: object) -> str:
+    """The name of the column of users of rows that are pushed.
+
+    Raises:
+        ValueError: a contract that is none, or has no such column.
+    """
+    if contract is None:
+        return _USER
+    if not isinstance(contract, DataContract):
+        raise ValueError(
+            f"data_contract must be what fedmf.data.read_contract gives; got {type(contract).__name__}."
+        )
+    if contract.user is None:
+        raise ValueError("data_contract must declare a column of users for rows that are pushed; got none.")
+    return contract.user
+
+
+def row_form(settings: Settings, dimension: int | None) -> RowForm:
+    """The form of rows that are pushed.
+
+    Raises:
+        ValueError: columns and dimension disagree, or there is a dimension beside a contract.
+    """
+    if settings.data_contract is None:
+        return NumberForm(dimension, settings.columns)
+    if dimension is not None:
+        raise ValueError(f"d (dimension) must be left out with a data contract; got {dimension}.")
+    return DeclaredForm(settings)
 
 
 def require_name(what: str, name: object) -> None:
@@ -139,6 +270,12 @@ def require_name(what: str, name: object) -> None:
         name.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{what} must be text that UTF-8 can hold; got {name!r}.") from None
+
+
+def _require_names(what: str, names: list[Any]) -> list[Any]:
+    for name in names:
+        require_name(what, name)
+    return names
 
 
 def _item(entry: Any) -> object:
@@ -154,46 +291,38 @@ class TableRows:
     """Rows that were handed over together.
 
     Args:
-        entries: d of each row.
-        users: whose each is.
+        entries: of each row, as its form keeps them.
+        users: whose each is; None where a contract's column of users has none that can be read.
         keys: of each, None for a row without one.
     """
 
-    entries: list[list[object]]
-    users: list[str]
+    entries: list[list[Any]]
+    users: list[str | None]
     keys: list[str | None]
 
 
-def table_rows(
-    rows: Any, users: str | Sequence[str], keys: str | Sequence[str] | None, layout: Layout
-) -> TableRows:
+def table_rows(rows: Any, users: Any, keys: Any, form: RowForm) -> TableRows:
     """The rows of a table or of a sequence of rows.
 
     Args:
         rows: a data frame or table (with ``__arrow_c_stream__`` or ``__dataframe__``), or rows one by one.
         users: the id of each row's user, or the name of the column of a table that has them.
         keys: the key of each row, or the name of such a column; None for rows without keys.
-        layout: of the stream. Without names of columns a table's numbers are all columns but those two.
+        form: of the stream.
 
     Raises:
-        ValueError: something has no row's shape, a column is missing or holds no numbers, or there are not as
-            many users or keys as rows.
+        ValueError: something has no row's shape, a column is missing or holds no numbers, an id or key is
+            none, or there are not as many users or keys as rows.
     """
     table = _table(rows)
     if table is None:
         named = [what for what in (users, keys) if isinstance(what, str)]
         if named:
             raise ValueError(f"rows must be a table for a column {named[0]!r}; got {type(rows).__name__}.")
-        entries = [pushed_entries(row, layout) for row in rows]
+        entries, told = [form.entries(row) for row in rows], _require_names("user", list(users))
     else:
-        others = [name for name in (users, keys) if isinstance(name, str)]
-        columns = None if layout.vector else layout.columns
-        names = wanted_columns(table.column_names, columns, None, others)
-        if len(names) != layout.dimension:
-            raise ValueError(f"rows must have {layout.dimension} columns of numbers; got {len(names)}.")
-        entries = list(map(list, zip(*(_numbers(table, name) for name in names), strict=True)))
-        users, keys = _texts(table, users), _texts(table, keys)
-    told = list(users)
+        columns, told = form.columns(table, users, keys)
+        entries, keys = list(map(list, zip(*columns, strict=True))), _texts(table, keys)
     keyed: list[str | None] = [None] * len(entries) if keys is None else list(keys)
     for what, given in (("users", told), ("keys", keyed)):
         if len(given) != len(entries):
@@ -206,12 +335,36 @@ def _table(rows: Any) -> Any:
     import pyarrow as arrow
 
     if hasattr(rows, "__arrow_c_stream__"):
-        return arrow.table(rows)
+        try:
+            return arrow.table(rows)
+        except (arrow.ArrowInvalid, arrow.ArrowTypeError):
+            if not hasattr(rows, "items"):
+                raise
+            return arrow.table({str(name): _mixed(cells) for name, cells in rows.items()})
     if hasattr(rows, "__dataframe__"):
         from pyarrow import interchange
 
         return interchange.from_dataframe(rows)
     return None
+
+
+def _mixed(cells: Any) -> Any:
+    """A column of pandas that may hold objects of several types, which are then text, cell by cell."""
+    import pyarrow as arrow
+
+    try:
+        return arrow.Array.from_pandas(cells)
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError):
+        return arrow.array([_text_of_object(cell) for cell in cells], arrow.string())
+
+
+def _text_of_object(cell: Any) -> str | None:
+    """As Arrow writes it where it is text or a number."""
+    cell = _item(cell)
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    missing = cell is None or (isinstance(cell, float) and math.isnan(cell))
+    return None if missing else label_of(cell)
 
 
 def _numbers(table: Any, name: str) -> list[object]:

@@ -124,7 +124,10 @@ def label_of(value: object) -> str:
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
-    text = str(value)
+    try:
+        text = str(value)
+    except ValueError:  # a whole number of thousands of digits
+        return "…"
     if len(text) > LONGEST_LABEL:
         text = text[: LONGEST_LABEL - 1] + "…"
     return _UNFIT.sub("\ufffd", text)

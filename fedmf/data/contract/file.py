@@ -53,14 +53,14 @@ _GUESSES: Final = (
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def read_contract(file: Path) -> DataContract:
+def read_contract(file: str | Path) -> DataContract:
     """The contract in a file: TOML with a table ``columns``, which has a table for each column.
 
     Raises:
         ValueError: it cannot be read, or does not say what it must.
     """
     try:
-        given = tomllib.loads(file.read_text(encoding="utf-8"))
+        given = tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"contract must be a readable TOML file; got {file}: {error}.") from None
     if set(given) != {"columns"} or not isinstance(given["columns"], dict):

@@ -10,7 +10,7 @@ from fedmf.data.rows.ownership import hold_out_examples, hold_out_users, partiti
 from fedmf.data.rows.row_options import RowOptions
 from fedmf.data.rows.table import Table
 from fedmf.data.rows.table_file import TableColumns, TableRows, read_table
-from fedmf.data.rows.text_column import TextColumn, bytes_of
+from fedmf.data.rows.text_column import TextColumn, bytes_of, written
 from fedmf.data.rows.text_options import Text, TextOptions
 
 __all__ = [
@@ -35,4 +35,5 @@ __all__ = [
     "hold_out_users",
     "partition_by_owner",
     "read_table",
+    "written",
 ]

@@ -13,7 +13,7 @@ import pyarrow as arrow
 
 from fedmf.data.contract import Category, DataContract, Encoding, User
 from fedmf.data.rows.table_file import TableRows, row_batches, row_files
-from fedmf.data.rows.text_column import TextColumn, bytes_of
+from fedmf.data.rows.text_column import TextColumn, bytes_of, written
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,7 @@ def cell_blocks(path: Path, contract: DataContract) -> Iterator[dict[str, list[s
 
 def cells_of(column: Any) -> list[str]:
     """Cells as text; "" for a missing one. What is not UTF-8 has signs that stand for that."""
-    column = _whole(column)
-    if not (arrow.types.is_binary(column.type) or arrow.types.is_large_binary(column.type)):
-        column = column.cast(arrow.string()).cast(arrow.binary())
-    return [(cell or b"").decode(errors="replace") for cell in column.to_pylist()]
+    return [(cell or b"").decode(errors="replace") for cell in written(column).to_pylist()]
 
 
 def _batches(

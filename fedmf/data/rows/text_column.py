@@ -58,9 +58,24 @@ def bytes_of(column: Any, place: str) -> Any:
     kind = column.type
     if arrow.types.is_floating(kind) or arrow.types.is_nested(kind):
         raise ValueError(f"{place} must hold text or whole numbers; got {kind}.")
-    text = arrow.types.is_string(kind) or arrow.types.is_large_string(kind)
-    binary = arrow.types.is_binary(kind) or arrow.types.is_large_binary(kind)
-    return (column if text or binary else column.cast(arrow.string())).cast(arrow.large_binary())
+    return written(column)
+
+
+def written(column: Any) -> Any:
+    """The cells of a column as bytes: text as it is, UTF-8 or not, other types as Arrow writes them.
+
+    Args:
+        column: an array, whole or in chunks, of any type that is not nested.
+
+    Guarantees: no cell raises, and none decides how another is written.
+    """
+    types = arrow.types
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
+    as_it_is = binary or types.is_fixed_size_binary(kind)
+    return (column if as_it_is else column.cast(arrow.large_string())).cast(arrow.large_binary())
 
 
 def _decoded(value: bytes) -> str:

@@ -17,7 +17,7 @@ from fedmf.streaming.position import Releases
 
 #: Fields that are null where there is too much noise to say them.
 _MAY_LACK: Final = ("correlation", "mean", "mean_standard_error", "covariance")
-_DECLARED: Final = (
+DECLARED: Final = (
     "density (of a release) must be left out with a data contract, whose releases are in the columns' own "
     "units; got one."
 )
@@ -51,7 +51,7 @@ class Renderer:
         #: Whether means have intervals.
         self.intervals = density or self._weight > 0
         if density and self._encoding is not None:
-            raise ValueError(_DECLARED)
+            raise ValueError(DECLARED)
         if density and not (self._covariance and plan.mechanism.method.second_noise):
             raise ValueError(NO_DENSITY)
 
@@ -108,7 +108,7 @@ class Renderer:
             ValueError: it has no covariance with known noise.
         """
         if self._encoding is not None:
-            raise ValueError(_DECLARED)
+            raise ValueError(DECLARED)
         noisy = self.noisy(self.fields(releases))
         if noisy is None:
             raise ValueError(NO_DENSITY)
@@ -191,7 +191,7 @@ class Renderer:
         """JSON lines of the releases."""
         fields = self.fields(releases)
         columns = [
-            _nullable(values).tolist() if name in _MAY_LACK else values.tolist()
+            nullable(values).tolist() if name in _MAY_LACK else values.tolist()
             for name, values in fields.items()
         ]
         dump = json.JSONEncoder(allow_nan=False, check_circular=False).encode
@@ -199,7 +199,7 @@ class Renderer:
         return "".join(row + "\n" for row in rows).encode()
 
 
-def _nullable(values: NDArray[np.float64]) -> NDArray[np.object_]:
+def nullable(values: NDArray[np.float64]) -> NDArray[np.object_]:
     """With None for NaN: what is too noisy to say."""
     nullable = values.astype(object)
     nullable[np.isnan(values)] = None
