@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from abc import ABC, abstractmethod
@@ -248,5 +249,12 @@ def task_of(recorded: Mapping[str, Any], task: Task | None) -> TaskSource | Task
     if kind == GIVEN:
         return same_task(recorded, task)
     if kind in NAMED_TASKS:
-        return NAMED_TASKS[kind](value_of(DATASETS, recorded["data"]), value_of(MODELS, recorded["model"]))
+        data = {**_unsaid(recorded["data"]), **recorded["data"]}
+        return NAMED_TASKS[kind](value_of(DATASETS, data), value_of(MODELS, recorded["model"]))
     return value_of(by_kind(FunctionTask), recorded)
+
+
+def _unsaid(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What records of earlier versions do not say of a data set: that it has no contract."""
+    known = dataclasses.fields(DATASETS[data["kind"]]) if data.get("kind") in DATASETS else ()
+    return {field.name: "" for field in known if field.name in ("contract", "contract_digest")}

@@ -16,9 +16,9 @@ import fedmf
 from fedmf.accounting import UserLevel
 from fedmf.cli.app import run as command
 from fedmf.cohorts import CyclicCohorts
-from fedmf.data import Text
+from fedmf.data import DATASETS, Text
 from fedmf.errors import ConfigError
-from fedmf.models import Architecture, MeanPosition
+from fedmf.models import Architecture, MeanPosition, Mlp
 from fedmf.runs import (
     NAMED_TASKS,
     Classification,
@@ -30,6 +30,7 @@ from fedmf.runs import (
     render_toml,
     run_of,
 )
+from fedmf.runs.named_tasks import task_of
 from fedmf.training import LocalSGD
 
 USERS = 12
@@ -217,3 +218,21 @@ def test_texts_are_learnt_and_judged(name: str, tmp_path: Path) -> None:
     assert task.build().dataset.vocabulary == 4
     listed = {entry["name"]: entry for entry in result.statement.to_dict()["public_inputs"]}
     assert "SHA-256" in listed["vocabulary"]["value"]
+
+
+@pytest.mark.parametrize("kind", ["table", "number-table", "on-nodes"])
+def test_records_that_know_no_contract_are_of_runs_without_one(kind: str) -> None:
+    """As earlier versions wrote them; a field of another name stays refused."""
+    declared = {"class_names": ("no", "yes"), "input_shape": (1,), "roster": "users.txt"}
+    options: dict[str, dict[str, Any]] = {
+        "table": {},
+        "number-table": {"feature_columns": ("a",), "label_columns": ("y",)},
+        "on-nodes": {"feature_columns": ("a",), "user_column": "who", **declared},
+    }
+    task = Classification(DATASETS[kind](path="rows.csv", **options[kind]), Mlp())
+    recorded = task.to_dict()
+    said = {name: value for name, value in recorded["data"].items() if not name.startswith("contract")}
+    assert len(said) < len(recorded["data"])
+    assert task_of({**recorded, "data": said}, None) == task
+    with pytest.raises(ValueError, match="differing: seed"):
+        task_of({**recorded, "data": {name: value for name, value in said.items() if name != "seed"}}, None)
