@@ -32,9 +32,9 @@ from fedmf.version import __version__
 application = typer.Typer(
     name="fedmf",
     help="User-level differentially private federated learning with correlated noise.",
-    epilog="Start with: fedmf simulate configs/digits.toml, or: fedmf init --list",
+    epilog="Start with: fedmf simulate configs/digits.toml, or: fedmf init --list\n\n"
+    "Completion by Tab in bash, zsh, fish: fedmf --install-completion",
     no_args_is_help=True,
-    add_completion=False,
     context_settings={"help_option_names": ["--help", "-h"]},
     suggest_commands=False,  # click does
     pretty_exceptions_enable=False,
@@ -118,8 +118,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _program() -> click.Command:
-    """The commands, with the help of their arguments, which click 8.5 takes from typer 0.20."""
+    """The commands, with the help of their arguments, which click 8.5 takes from typer 0.20.
+
+    The options that install the completion of a shell are hidden, as the last line of the help names one.
+    """
     program = typer.main.get_command(application)
+    for option in program.params:
+        if isinstance(option, click.Option) and option.name in ("install_completion", "show_completion"):
+            option.hidden = True
     for name, command in getattr(program, "commands", {}).items():
         declared = inspect.signature(_callbacks()[name]).parameters
         for parameter in command.params:
