@@ -55,7 +55,8 @@ USER: Final = Unit(
     each="Every user",
     meaning="Protected is each user, with everything the user contributed to any of the {rounds} rounds: "
     "not a single example, and not a single round.",
-    distinct="every user id belongs to one person who takes part under no other id",
+    distinct="every user id belongs to one person, who takes part under no other id: a person with two ids "
+    "is protected less, each id by itself alone",
     broken="a user whose examples cannot be loaded or trained on",
 )
 EXAMPLE: Final = Unit(
@@ -64,12 +65,12 @@ EXAMPLE: Final = Unit(
     each="Every example (not: every person)",
     meaning="Protected is each single training example, in all of the {rounds} rounds that used it: not a "
     "person. Whoever gave several examples is protected less, the more of them there are.",
-    distinct="every example is one contributor of the record of participation, and is the data of one "
-    "person: a copy of it under another id counts as another example",
+    distinct="every example counts once in the record of who took part, and is the data of one person: a "
+    "copy of it under another id counts as another example",
     broken="an example that cannot be loaded or trained on",
     not_covered=(
-        "a person with several examples: epsilon is that of one example, and what all examples of one person "
-        "lose together grows with their number",
+        "a person with several examples: epsilon protects one example, and what all examples of one person "
+        "give away together grows with their number",
     ),
 )
 #: By the name that a statement gives them.

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
         run_costs,
     )
     from fedmf.statements.document import Document, in_short, mechanism, promise, sensitivity, up
+    from fedmf.statements.earlier_words import in_todays_words
     from fedmf.statements.evidence import adjacencies, allowed_patterns, evidence_of
     from fedmf.statements.header import RunHeader
     from fedmf.statements.joint_statement import Branch, JointStatement, build_joint_statement
     from fedmf.statements.per_user import user_privacy
-    from fedmf.statements.plain import PUBLIC_NOISE, detection, detection_limit, odds
+    from fedmf.statements.plain import AGAINST, PUBLIC_NOISE, detection, detection_limit, odds
     from fedmf.statements.plan import Plan
     from fedmf.statements.privacy_statement import (
         PrivacyStatement,
@@ -34,6 +35,7 @@ else:
     __getattr__ = lazily(__name__)
 
 __all__ = [
+    "AGAINST",
     "OPERATING_SYSTEM_KEY",
     "PUBLIC_KEY",
     "PUBLIC_NOISE",
@@ -57,6 +59,7 @@ __all__ = [
     "detection_limit",
     "evidence_of",
     "in_short",
+    "in_todays_words",
     "joined_mu",
     "mechanism",
     "odds",

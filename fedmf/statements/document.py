@@ -115,7 +115,7 @@ _WIDTH: Final = 16
 #: Lines of a short form.
 _MOST: Final = 12
 _LISTS: Final = (
-    ("Assumes", "assumptions"),
+    ("Holds only if", "assumptions"),
     ("Does not cover", "not_covered"),
     ("Must stay secret", "secret"),
 )
@@ -231,7 +231,8 @@ class Document:
     def text(self) -> str:
         """For a terminal."""
         lines = [*self.first, self.headline, "", *self._numbers()]
-        for heading, sentences in self.lists:
+        meaning = [("What this means", self.plain)] if self.plain else []
+        for heading, sentences in [*meaning, *self.lists]:
             lines += ["", f"{heading}:", *(f"  - {sentence}" for sentence in sentences)]
         return "\n".join(lines) + "\n"
 

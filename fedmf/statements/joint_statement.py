@@ -27,8 +27,9 @@ from fedmf.statements.privacy_statement import PrivacyStatement, build_statement
 from fedmf.statements.words import REALISED_ASSUMPTION
 
 _ASSUMPTIONS: Final = (
-    "these directories are all continuations of the run that released anything",
-    "no process of the run was copied while it ran: every branch drew its noise from openings of its own",
+    "nothing else was released: these directories are all continuations of the run that released anything",
+    "no process of the run was copied while it ran: every branch drew noise of its own (from openings of its "
+    "own)",
     REALISED_ASSUMPTION,
 )
 
@@ -105,7 +106,8 @@ class JointStatement:
         rounds += "branches and counted once"
         return Document(
             f"{len(self.names)} branches of one run together: the worst {unit.name} has "
-            f"{promise(s['epsilon_realised'], s['delta'], s['adjacency'])} (not private).",
+            f"{promise(s['epsilon_realised'], s['delta'], s['adjacency'])} against anyone who sees all that "
+            "they released (not private).",
             [
                 ("epsilon realised", f"{up(s['epsilon_realised'])} (worst {unit.name} of all branches)"),
                 (f"over {unit.plural}", f"half at most {up(s['epsilon_realised_median'])}"),

@@ -17,6 +17,11 @@ PUBLIC_NOISE: Final = (
     "The noise of this {what} follows from a public seed: anyone can compute and subtract it, so it protects "
     "nobody. What follows is what the same {what} with a secret key would give."
 )
+AGAINST: Final = (
+    "The promise is against whoever sees everything that was released, with whatever knowledge of all others "
+    "and whatever computers; not against whoever has the noise key, or sees data or updates before the "
+    "noise, as the operator does."
+)
 _OTHER_WORLD: Final = {
     "zero-out": "all of that {one}'s updates had been zero",
     "replace-one": "that {one} had sent any other updates within the clip norm",
@@ -59,8 +64,9 @@ def plain_words(statement: Mapping[str, Any]) -> list[str]:
         return ["This run added no noise. It protects nobody."]
     unit = UNITS[s["unit"]]
     paragraphs = [
-        f"{unit.meaning.format(rounds=s['rounds'])} Two worlds are compared: the one that was, and one in "
-        f"which {unit.say(_OTHER_WORLD[s['adjacency']])}.",
+        f"{unit.meaning.format(rounds=s['rounds'])} {AGAINST}",
+        f"Two worlds are compared: the one that was, and one in which "
+        f"{unit.say(_OTHER_WORLD[s['adjacency']])}.",
         _odds(s),
         unit.say(
             "The planned figures hold whatever the {many}' data are, also where they cannot be read or "
@@ -70,9 +76,9 @@ def plain_words(statement: Mapping[str, Any]) -> list[str]:
     if "epsilon_realised" in s:
         paragraphs.append(
             unit.say(
-                "The realised figures say what the recorded participation cost. They are not private: they "
-                "come from the record of participation, without noise, and they hold only if neither {a}'s "
-                "participation nor the end of the run depended on data."
+                "The realised figures say what it cost {many} to take part as often as they did. They are "
+                "not private: they come from the record of who took part, without noise, and they hold only "
+                "if the data decided neither that nor the end of the run."
             )
         )
     if s["noise_key_public"]:

@@ -66,9 +66,10 @@ def headline(statement: Mapping[str, Any]) -> str:
     if s["epsilon_planned"] is None:
         return "No privacy: this run added no noise."
     text = f"{UNITS[s['unit']].each} has {promise(s['epsilon_planned'], s['delta'], s['adjacency'])}"
+    text += ", against anyone who sees all that was released"
     if s["amplification"] is not None:
         known = up(s["epsilon_planned_known_cohorts"])
-        text += f" while the cohorts stay secret, and epsilon {known} against whoever knows them"
+        text += f" but not who took part in which round; epsilon {known} against whoever sees that too"
     if s["noise_key_public"]:
         return f"Simulation only, no privacy (public noise seed). With a secret key: {text}."
     return f"{text}."

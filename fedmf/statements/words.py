@@ -10,8 +10,8 @@ from typing import Final
 OPERATING_SYSTEM_KEY: Final = "operating system randomness"
 PUBLIC_KEY: Final = "public seed: simulation only, gives no privacy"
 TRUST: Final = {
-    "server": "server re-clips every {one}'s update",
-    "workers": "workers clip; the server trusts the slice sums",
+    "server": "the server itself clips every {one}'s update, whoever sent it",
+    "workers": "workers clip updates; the server relies on the sums that they send",
 }
 #: What the record of participation tells without noise: keys of the operator's statement alone.
 REALISED: Final = (
@@ -31,71 +31,83 @@ REALISED: Final = (
 #: What a run may show that is not private, by the name that its header gives it.
 NOT_PRIVATE: Final = {
     "central test part": (
-        "central test part: its examples belong to users that are trained on; the metrics whose names end in "
-        "not_private were computed on them without noise, no epsilon counts them, and publishing them is "
-        "outside the guarantee"
+        "central test part: its examples belong to users whose data also train the model. The metrics whose "
+        "names end in not_private were computed on them without noise: no epsilon counts them, and "
+        "publishing them is outside of the promise"
     ),
     "federated evaluation": (
-        "federated evaluation: this run computed metrics on the very examples that it trains on without "
-        "noise; no epsilon counts them, they depend on who took part in which round, and publishing them is "
-        "outside the guarantee"
+        "federated evaluation: this run measured its model on the very examples that it trains on, and added "
+        "no noise to the result. No epsilon counts these metrics, they depend on who took part in which "
+        "round, and publishing them is outside of the promise"
     ),
 }
 NOT_COVERED: Final = (
-    "evaluation metrics on held-out data are computed without noise: test {many} have no protection",
-    "hyper-parameter search: each further run on the same {many} adds to what they lose",
-    "the number and identity of participants and the ledger itself are not released by the mechanism; "
-    "publishing them is outside the guarantee",
-    "what the times at which messages arrive and the durations of rounds tell",
-    "compromise of the noise key: whoever learns it can subtract the noise",
-    "floating point: the analysis is for real numbers, the noise is added in finite precision",
+    "{many} whose data only test the model: metrics on held-out data are computed without noise, so these "
+    "{many} have no protection",
+    "further runs on the same {many}, such as trying other settings (hyper-parameter search): each releases "
+    "more about them than this epsilon counts",
+    "who took part: the number and identity of participants, and the ledger that records who took part in "
+    "which round, are not hidden by the noise; publishing them is outside of the promise",
+    "timing: what is given away by the times at which messages arrive, and by how long rounds take",
+    "whoever has the noise key, such as the operator of the server or a thief: with it the noise can be "
+    "subtracted, and nothing protects any more",
+    "rounding inside the computer: epsilon is proved for exact numbers, and noise is added in finite "
+    "precision (floating point)",
 )
 REALISED_NOT_COVERED: Final = (
-    "realised figures in this statement are computed from the record of participation without noise: they "
-    "are for the operator, and what may be published is what fedmf account --publish writes"
+    "publication of realised figures: those in this statement were computed without noise from the record "
+    "of who took part, and are for the operator alone; what may be published is what fedmf account "
+    "--publish writes"
 )
 ASSUMPTIONS: Final = (
-    "every {one}'s update was clipped to the clip norm before it was summed",
-    "one {one}'s data change that {one}'s own contribution and nothing else: not which other {many}' updates "
-    "are in a sum, not which rounds there are, not when the run ends. epsilon_planned then holds whatever "
-    "the examples are; {broken} enters as a zero vector",
-    "epsilon_planned_so_far holds if the round at which the run stopped does not depend on the data",
+    "every {one}'s update was clipped, that is cut to the clip norm at most, before it was added to those of "
+    "others: what one {one} can change is then no more than the noise was made for",
+    "one {one}'s data change nothing but that {one}'s own contribution: not which other {many}' updates are "
+    "in a sum, not which rounds there are, not when the run ends. epsilon_planned then holds whatever the "
+    "data are; {broken} counts as a contribution of zeros",
+    "the data did not decide in which round the run stopped: epsilon_planned_so_far, which counts the rounds "
+    "released until then, rests on that",
 )
 SHARED_WORKERS: Final = (
-    "no worker process is killed by the system because of {a}'s data: such a worker's reply would count "
-    "as zero for all its {many} (isolation 'process' trains each {one} in a process of its own)"
+    "no worker process is killed by the system because of {a}'s data, say for the memory they take: its "
+    "reply would count as zeros for all {many} that it serves, which shows in the sum (isolation 'process' "
+    "trains each {one} in a process of its own)"
 )
 SHARED_TIME: Final = (
     "no {one}'s data hold up the reply of the node beyond the time limit of a round: all {many} of the "
-    "message would be absent (isolation 'process' with user_seconds limits each {one}'s time)"
+    "message would be left out, which shows in the sum (isolation 'process' with user_seconds limits each "
+    "{one}'s time)"
 )
 INEXACT_GROUPS: Final = (
-    "the rounding of other {many}' updates, which depends on how many examples {a} has where {many} are "
-    "computed together on a GPU or with engine 'vectorised', tells nothing"
+    "differences in the last digits give nothing away: where {many} are computed together, on a GPU or with "
+    "engine 'vectorised', the rounding of other {many}' updates depends on how many examples {a} has"
 )
 REALISED_ASSUMPTION: Final = (
-    "epsilon_realised holds if neither {a}'s participation nor the round at which the run stopped "
-    "depends on the data"
+    "the data decided neither who took part when nor in which round the run stopped: epsilon_realised, which "
+    "is computed from the record of that, rests on it"
 )
 LOST_ROUNDS: Final = (
-    "this run went on from a backup: rounds released after it are counted as spent, by every {one} that was "
-    "planned for them, and no others were released"
+    "this run went on from a backup: the rounds that were released after the backup was made are counted as "
+    "spent, by every {one} that was planned for them, and nothing else was released"
 )
 ROUNDED_STORAGE: Final = (
-    "noise that is kept is rounded, which a larger noise makes up for but with probability 1e-20: delta is "
-    "larger by as much"
+    "noise that is kept for later rounds is rounded, and a larger noise makes up for that except with "
+    "probability 1e-20: delta is larger by as much"
 )
 SECRECY: Final = (
-    "epsilon_planned and epsilon_planned_so_far hold while the cohorts, drawn as the sampling says, stay "
-    "secret: whoever knows who took part when has epsilon_planned_known_cohorts at most"
+    "the cohorts stay secret: nobody whom epsilon_planned and epsilon_planned_so_far are to protect against "
+    "knows who took part in which round, which was drawn at random as the sampling says. Against whoever "
+    "knows it, epsilon_planned_known_cohorts is promised"
 )
 SECRETS: Final = (
-    "the noise key (noise.key) and every backup of it: for ever, also after the run",
-    "the sums and updates before noise, wherever they were logged or kept",
-    "the record of participation (ledger.sqlite, evaluation.sqlite), files of single {many}' budgets and "
-    "exports of it",
-    "which {many} failed and why (failures.jsonl): it tells about their data",
+    "the noise key (noise.key) and every backup of it, for ever, also after the run: whoever has it can "
+    "subtract the noise",
+    "the sums and updates before noise, wherever they were logged or kept: nothing protects those",
+    "the record of who took part (ledger.sqlite, evaluation.sqlite), files of single {many}' budgets, and "
+    "whatever was exported of them",
+    "which {many} failed and why (failures.jsonl): it tells something about their data",
 )
 SECRET_COHORTS: Final = (
-    "who took part in which round: the amplified epsilon_planned holds only against those who do not know it"
+    "who took part in which round: epsilon_planned, which is smaller for this secrecy (amplification), holds "
+    "only against those who do not know it"
 )

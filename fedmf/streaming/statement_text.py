@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from fedmf.accounting import at_least, at_most
 from fedmf.statements import (
+    AGAINST,
     PUBLIC_NOISE,
     Document,
     detection,
@@ -61,8 +62,8 @@ def plain_words(statement: Mapping[str, Any]) -> list[str]:
     """What a statement means, as paragraphs for readers who know no mathematics."""
     s = statement
     paragraphs = [
-        f"{_protected(s)} Two worlds are compared: the one that was, and one in which "
-        f"{_OTHER_WORLD[s['adjacency']]}.",
+        f"{_protected(s)} {AGAINST}",
+        f"Two worlds are compared: the one that was, and one in which {_OTHER_WORLD[s['adjacency']]}.",
         odds("releases", "user", s) + ". " + detection("user's rows", s) + ".",
         _whatever(s)
         + " The realised ones say what the recorded participation allows at most; they hold only "
@@ -97,7 +98,10 @@ def _whatever(s: Mapping[str, Any]) -> str:
 def headline(statement: Mapping[str, Any]) -> str:
     """The guarantee in one sentence."""
     s = statement
-    text = f"Every {unit_of(s)} has {promise(s['epsilon_planned'], s['delta'], s['adjacency'])}."
+    text = (
+        f"Every {unit_of(s)} has {promise(s['epsilon_planned'], s['delta'], s['adjacency'])}, "
+        "against anyone who sees all that was released."
+    )
     if s["noise_key_public"]:
         return "Simulation only, no privacy (public noise seed). With a secret key: " + text
     return text

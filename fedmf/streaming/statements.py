@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fedmf.accounting import certified_epsilon, gaussian_mu, gaussian_rho
+from fedmf.accounting import UNITS, certified_epsilon, gaussian_mu, gaussian_rho
 from fedmf.noise import NoiseKey
 from fedmf.parts import joint_multiplier
 from fedmf.records import Histories
@@ -16,54 +16,62 @@ from fedmf.streaming.position import Position
 from fedmf.version import SOFTWARE
 
 NOT_COVERED: Final = (
-    "the number and order of the rows, who the users are and in which steps they took part are not "
-    "protected; publishing user ids or the state directory is outside the guarantee",
-    "choices made after looking at the data: norm bound, columns, scaling, and each further run on the same "
-    "users adds to what they lose",
-    "when the stream was stopped, if that depends on values; an input that breaks off; counts for the "
-    "operator",
-    "what the times at which releases come tell",
-    "compromise of the noise key; what a copy of the state directory released that was continued as well; a "
-    "snapshot of the running process that was continued",
-    "floating point: the analysis is for real numbers, the noise is added in finite precision",
+    "who took part: the number and order of the rows, who the users are and in which steps they took part "
+    "are not hidden by the noise; publishing user ids or the state directory is outside of the promise",
+    "choices made after looking at the data, such as norm bound, columns, scaling; and further runs on the "
+    "same users: each releases more about them than this epsilon counts",
+    "the moment at which the stream was stopped, if what rows hold decided it; an input that breaks off; the "
+    "counts for the operator (operator.json)",
+    "timing: what is given away by the times at which releases come",
+    "whoever has the noise key, such as the operator or a thief: with it the noise can be subtracted, and "
+    "nothing protects any more; and two copies that both went on, of the state directory or of the running "
+    "process: what they released together",
+    "rounding inside the computer: epsilon is proved for exact numbers, and noise is added in finite "
+    "precision (floating point)",
 )
 SECRETS: Final = (
-    "the noise key (noise.key) and every backup of it: for ever, also after the stream",
-    "the rest of the state directory (state.sqlite, releases.bin, pushes.bin, operator.json): past noise, who"
-    " took part in which step, counts that depend on data",
-    "the input, and its rows wherever they were logged or kept",
+    "the noise key (noise.key) and every backup of it, for ever, also after the stream: whoever has it can "
+    "subtract the noise",
+    "the rest of the state directory (state.sqlite, releases.bin, pushes.bin, operator.json): it holds past "
+    "noise, who took part in which step, and exact counts",
+    "the input, and its rows wherever they were logged or kept: nothing protects those",
 )
-_EACH_ANOTHER: Final = "every row belongs to another user, as no user column was named"
+_EACH_ANOTHER: Final = (
+    "every row belongs to another person: no user column was named, and a person with several rows is "
+    "protected less, each row by itself alone"
+)
 _UNCHECKED: Final = (
-    "no user gives more than {k} rows, nor two less than {b} steps apart: asserted by the operator, not "
-    "checked, as no user column was named"
+    "no user gives more than {k} rows, nor two less than {b} steps apart: the operator says so and nothing "
+    "checks it, as no user column was named"
 )
-_IDS: Final = "every user id belongs to one person who takes part under no other id"
+_IDS: Final = UNITS["user"].distinct
 _READABLE_IDS: Final = (
-    "the user of every row can be read: a row whose user cannot takes its step as a zero vector and counts "
-    "for nobody"
+    "the user of every row can be read: a row whose user cannot be read counts for nobody, and as zeros in "
+    "its step"
 )
 _PUBLIC_LAYOUT: Final = (
-    "columns and dimension, which the head of the input tells, or the program that pushes rows by their "
-    "shape, are public"
+    "names and number of the columns are public: the head of the input tells them, or the program that "
+    "pushes rows"
 )
 _STOPPING: Final = (
-    "this stream was run so that it stops at a row that cannot be read (--stop-at-bad-row): where it "
-    "stopped, and that it did not, is a function of rows without noise, and epsilon covers neither"
+    "where the stream stopped: it was run so that it stops at a row that cannot be read (--stop-at-bad-row), "
+    "so that it stopped, or did not, tells something about rows without noise, which epsilon does not count"
 )
 _LOST: Final = (
-    "this stream went on from a backup: each time the steps released after it are counted as a whole stream, "
-    "and no others were released"
+    "this stream went on from a backup: each time, the steps that were released after the backup was made "
+    "are counted as a whole stream of their own, and nothing else was released"
 )
 _PUBLIC_LABELS: Final = (
-    "{labels} of every row, and whether it can be read, is public, as was declared: no function of what is "
-    "to be protected"
+    "{labels} of every row, and whether it can be read, is public, as was declared: it does not depend on "
+    "what is to be protected"
 )
 _LABELS: Final = (
-    "what {labels} of a row tells, which was declared public and stands beside its release without noise; of "
-    "a row that cannot be told apart into columns there is none, which tells that"
+    "what {labels} of a row tells: it was declared public and stands beside the row's release without noise. "
+    "A row that cannot be split into columns has none, which tells that"
 )
-_PUBLIC_ROWS: Final = "the horizon was counted from the input: the number of its rows is public"
+_PUBLIC_ROWS: Final = (
+    "the horizon (how many steps there are) was counted from the input: the number of its rows is public"
+)
 
 
 def stream_statement(
@@ -176,7 +184,8 @@ def _assumptions(plan: StreamPlan) -> list[str]:
         assumed = [
             _IDS,
             _READABLE_IDS,
-            "epsilon_realised holds if who takes part when does not depend on the data",
+            "the data did not decide who took part when: epsilon_realised, which is computed from the record "
+            "of that, rests on it",
         ]
     else:
         assumed = [_EACH_ANOTHER if k == 1 else _UNCHECKED.format(k=k, b=b)]

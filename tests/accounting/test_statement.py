@@ -24,6 +24,7 @@ from fedmf.records import Ledger
 from fedmf.records import durable as durable_module
 from fedmf.runs.outputs import write_statement
 from fedmf.statements import RunHeader, build_statement
+from fedmf.statements.plain import plain_words
 from fedmf.version import __version__
 
 REQUIRED = """unit user_namespace adjacency mechanism params rounds rounds_released max_participations
@@ -69,7 +70,7 @@ def test_whole_run(path, adjacency):
     assert (found["realised_max_participations"], found["realised_min_separation"]) == (2, 3)
     assert (found["users"], found["users_participated"]) == (5, 3)
     assert (found["unit"], found["adjacency"]) == ("user", adjacency)
-    assert found["trust"] == "server re-clips every user's update"
+    assert found["trust"] == "the server itself clips every user's update, whoever sent it"
     assert found["noise_key"] == "ab12 (operating system randomness)"
     assert found["noise_key_public"] is False
     assert not any("which round" in secret for secret in found["secret"])
@@ -83,7 +84,7 @@ def test_run_that_stopped_early(path):
     assert found["epsilon_planned_so_far"] == pytest.approx(allowed, rel=1e-9)
     assert found["epsilon_realised"] == pytest.approx(epsilon_of([0, 3], 4, header), rel=1e-9)
     assert found["epsilon_realised"] < found["epsilon_planned"]
-    assert found["trust"] == "workers clip; the server trusts the slice sums"
+    assert found["trust"] == "workers clip updates; the server relies on the sums that they send"
     assert found["noise_key"] == "ab12 (public seed: simulation only, gives no privacy)"
     assert "Simulation only, no privacy" in read(path).render_text().splitlines()[0]
 
@@ -183,6 +184,9 @@ def test_text_says_what_matters(path):
         f"{at_least(found['mu_realised'])}, {at_least(found['mu_realised'] ** 2 / 2)} (not private)",
         "none: fixed schedule, no amplification claimed",
         "3 of 5 users (not private)",
+        "against anyone who sees all that was released",
+        "What this means:",
+        *plain_words(found),
         *found["not_covered"],
         *found["assumptions"],
         *found["secret"],

@@ -134,7 +134,8 @@ def test_the_statement_gives_both_guarantees_and_what_they_need(finished: Path) 
     assert verdict == "Record: whole as far as this copy knows."
     known = at_least(found["epsilon_planned_known_cohorts"])
     assert guarantee.endswith(
-        f"while the cohorts stay secret, and epsilon {known} against whoever knows them."
+        "against anyone who sees all that was released but not who took part in which round; "
+        f"epsilon {known} against whoever sees that too."
     )
     assert any("stay secret" in assumption for assumption in found["assumptions"])
     assert any("who took part in which round" in secret for secret in found["secret"])

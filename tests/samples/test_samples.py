@@ -15,10 +15,15 @@ from typing import Any
 import pytest
 
 from fedmf.cli.app import run as command
+from fedmf.runs import StatementRefused
+from fedmf.runs.publication.verification import recompute
+from fedmf.statements import in_todays_words
 
 HERE = Path(__file__).parent
 SAMPLES = sorted(HERE.glob("*/*.tar.xz"))
 RUNS = [path for path in SAMPLES if not path.name.startswith(("stream-", "sweep", "wrapper"))]
+#: Signed statements as fedmf account --publish wrote them, with sentences that are written otherwise today.
+PUBLISHED = sorted(HERE.glob("published/*.json"))
 STREAMS = [path for path in SAMPLES if path.name.startswith("stream-")]
 WRAPPED = [path for path in SAMPLES if path.name.startswith("wrapper")]
 SWEEPS = [path for path in SAMPLES if path.name.startswith("sweep")]
@@ -26,6 +31,9 @@ SWEEPS = [path for path in SAMPLES if path.name.startswith("sweep")]
 CLOSE = 1e-6
 #: Released models: processors differ in the last bits of float32 training, which noise of fixed size hides.
 MODEL = 1e-4
+
+#: What of a statement is sentences.
+_SENTENCES = ("assumptions", "not_covered", "secret")
 
 
 def name_of(path: Path) -> str:
@@ -69,7 +77,17 @@ def differences(noted: object, now: object, place: str = "") -> Iterator[str]:
 
 
 #: Sentences, and what the machine measured: their words may improve.
-_FREE = ("not_covered", "assumptions", "stated_by", "seconds", "software", "notes", "caveats")
+_FREE = (
+    "not_covered",
+    "assumptions",
+    "secret",
+    "trust",
+    "stated_by",
+    "seconds",
+    "software",
+    "notes",
+    "caveats",
+)
 
 
 def figures(statement: dict[str, Any]) -> dict[str, Any]:
@@ -132,3 +150,34 @@ def test_a_finished_sweep_goes_on_without_a_run(
     table = (folder / noted["table"]).read_text()
     output(capsys, "sweep", "sweep.toml", "--out", str(folder))
     assert (folder / noted["table"]).read_text() == table
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_a_published_statement_is_verified_with_the_words_it_has(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = output(capsys, "verify", str(path), "--signed-by", str(path.with_name("operator.pub")))
+    assert "signed with the operator's key" in printed
+    assert "every figure and sentence" in printed
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_a_sentence_that_no_version_wrote_is_refused(path: Path) -> None:
+    document = json.loads(path.read_text())
+    for name in ("assumptions", "not_covered", "secret"):
+        for place, sentence in enumerate(document[name]):
+            changed = [*document[name][:place], f"{sentence} at all", *document[name][place + 1 :]]
+            with pytest.raises(StatementRefused, match="contradicts itself"):
+                recompute({**document, name: changed})
+
+
+def test_every_kind_of_sentence_was_published() -> None:
+    """But for those of a run that goes on from a backup or shows what is not private."""
+    documents = [json.loads(path.read_text()) for path in PUBLISHED]
+    assert len(documents) == 4
+    written = {text for document in documents for name in _SENTENCES for text in document[name]}
+    today = {
+        text for document in documents for name in _SENTENCES for text in in_todays_words(document)[name]
+    }
+    assert len(written - today) >= 15
+    assert len(written) == len(today)

@@ -47,7 +47,10 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr()
     assert shown.out.startswith("Unit: a user (column `user`); at most one row of each user takes a step, ")
     assert "\nMissing cells: " in shown.out
-    promise = "Every user (column `user`) has (8, 1e-05)-differential privacy under zero-out adjacency.\n"
+    promise = (
+        "Every user (column `user`) has (8, 1e-05)-differential privacy under zero-out adjacency, "
+        "against anyone who sees all that was released.\n"
+    )
     assert f"\n{promise}" in shown.out
     counts = json.loads((folder / "state/operator.json").read_text())
     assert counts["clipped"] > 0

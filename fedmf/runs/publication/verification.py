@@ -24,6 +24,7 @@ from fedmf.statements import (
     allowed_patterns,
     as_json,
     evidence_of,
+    in_todays_words,
     planned_statement,
 )
 
@@ -266,7 +267,8 @@ def recompute(statement: Mapping[str, Any]) -> tuple[RunHeader, dict[str, Any]]:
         released = {name: called[own.plural] or 0 for name, own in OWN_STREAMS.items()}
         made = planned_statement(header, rounds, released, lost)
     recomputed = _stated_by(made, statement).public()
-    given = {name: value for name, value in statement.items() if name not in _BESIDE}
+    told = in_todays_words(statement)
+    given = {name: value for name, value in told.items() if name not in _BESIDE}
     if (wrong := _difference(json.loads(as_json(recomputed)), given)) is not None:
         raise StatementRefused(f"the statement contradicts itself: {wrong}.")
     return header, recomputed

@@ -54,20 +54,23 @@ def _part(part: Mapping[str, Any], one: str) -> str:
 
 QUANTILES: Final = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 _ASSUMPTIONS: Final = (
-    "these directories hold all that was released about these users; what is not among them costs more",
+    "nothing else was released about these {many}: what is not in these directories costs them more",
     "one person has the same id in all of them, and no other id in any",
-    "noise multipliers, strategies, contracts and budgets were fixed before the first release of any; "
-    "epsilon_odometer holds without this",
+    "how each hides what it releases (noise multiplier, strategy, contract, budgets) was fixed before the "
+    "first release of any; epsilon_odometer holds without this",
     REALISED_ASSUMPTION,
 )
-_NAMED: Final = "ids of directories that name no namespace are of {namespace!r}: asserted, not recorded"
+_NAMED: Final = (
+    "user ids of directories that do not say what they are ids of are taken as ids of {namespace!r}: "
+    "asserted, not recorded"
+)
 _SECRET: Final = (
-    "the cohorts of amplified runs stay secret, and no amplified run went on while another run that saw its "
-    "releases, or whose releases it saw, did"
+    "who took part in which round of an amplified run stays secret, and no amplified run went on while "
+    "another run that saw its releases, or whose releases it saw, did"
 )
 _INEXACT: Final = (
-    "a stream's record tells how often each user took part, not when: its users are counted with the worst "
-    "steps, so far apart as recorded"
+    "a stream's record tells how often each user took part, not when: its users are counted as if at the "
+    "worst steps that lie as far apart as recorded"
 )
 
 
@@ -207,7 +210,8 @@ class ComposedStatement:
         simulated = ["Simulation only, no privacy (public noise seed). With secret keys:"]
         return Document(
             f"{len(s['composed'])} runs and streams together: the worst {unit.name} has "
-            f"{promise(s['epsilon_realised'], s['delta'], s['adjacency'])} (not private).",
+            f"{promise(s['epsilon_realised'], s['delta'], s['adjacency'])} against anyone who sees all that "
+            "they released (not private).",
             _facts(s),
             lists_of(s),
             f"Stated by {s['stated_by']}.",
