@@ -22,6 +22,7 @@ from fedmf.parts import OWN_STREAMS, OwnStream
 from fedmf.statements.document import Document, joint_fault_lines, lists_of, promise, up
 from fedmf.statements.header import RunHeader
 from fedmf.statements.own_stream_part import OwnRecords
+from fedmf.statements.plain import together
 from fedmf.statements.plan import Plan
 from fedmf.statements.privacy_statement import PrivacyStatement, build_statement
 from fedmf.statements.words import REALISED_ASSUMPTION
@@ -119,6 +120,7 @@ class JointStatement:
             lists_of(s),
             f"Stated by {s['stated_by']}.",
             protects=True,
+            plain=together(unit.name),
             first=faults,
             whole=not faults,
             members=[

@@ -86,6 +86,15 @@ def plain_words(statement: Mapping[str, Any]) -> list[str]:
     return paragraphs
 
 
+def together(one: str) -> list[str]:
+    """What a statement on several directories means, with what its unit is called."""
+    counted = UNITS[one].say(
+        "Counted is what each {one} gave away in all of these together, by the record of who took part: the "
+        "figures are for the operator alone."
+    )
+    return [f"{counted} {AGAINST}"]
+
+
 def _odds(s: Mapping[str, Any]) -> str:
     """What an observer of all released models can conclude."""
     text = odds("released models", s["unit"], s)
@@ -103,7 +112,7 @@ def odds(seen: str, one: str, s: Mapping[str, Any]) -> str:
     return (
         f"Whatever an observer of all {seen} concludes, however much else is known about that {one} and all "
         "others, the probability of that conclusion differs between the two worlds at most by the factor "
-        f"{odds_factor(s['epsilon_planned'])}, plus {at_least(s['delta'])}"
+        f"e^epsilon = {odds_factor(s['epsilon_planned'])}, plus delta = {at_least(s['delta'])}"
     )
 
 

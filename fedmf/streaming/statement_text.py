@@ -90,8 +90,8 @@ def _whatever(s: Mapping[str, Any]) -> str:
             "that cannot, which tells something about that row without noise."
         )
     return (
-        "The planned figures hold whatever numbers the rows hold; a row that cannot be read takes its step "
-        "as a zero vector."
+        "The planned figures hold whatever numbers the rows hold; a row that cannot be read counts as zeros "
+        "in its step."
     )
 
 

@@ -144,6 +144,7 @@ def test_figures_of_the_statement_are_those_of_the_users() -> None:
     assert told["epsilon_realised"] < told["epsilon_odometer"] < told["epsilon_sum"]
     said = made.document()
     assert "what summing would say" in said.text()
+    assert "The promise is against whoever sees everything that was released" in said.text()
     page = re.sub("<[^>]*>", "", html.unescape(said.page()))
     for part in (said.headline, *(value for _, value in said.facts), *said.members, *told["assumptions"]):
         assert part in page

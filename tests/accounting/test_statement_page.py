@@ -204,7 +204,7 @@ def test_the_detection_limit_is_the_power_of_the_best_test() -> None:
 def test_plain_words_give_the_factor_and_the_power(tmp_path: Path) -> None:
     s = statement(tmp_path / "run")
     words = " ".join(plain_words(s))
-    assert f"{odds_factor(s['epsilon_planned'])}, plus 1e-05." in words
+    assert f"e^epsilon = {odds_factor(s['epsilon_planned'])}, plus delta = 1e-05." in words
     power = 100 * stats.norm.sf(stats.norm.isf(0.05) - 1 / 0.7)
     (shown,) = re.findall(r"in at most ([0-9.]+) % of cases", words)
     assert 0 <= float(shown) - power < 0.1
@@ -225,7 +225,8 @@ def test_an_amplified_statement_gives_both_factors(tmp_path: Path) -> None:
         "epsilon_planned": 2.0,
     }
     text = Page(run_document(amplified).page()).text
-    assert "e^2 = 7.39, plus 1e-05, unless the observer knows who took part in which round" in text
+    factor = "e^epsilon = e^2 = 7.39, plus delta = 1e-05"
+    assert f"{factor}, unless the observer knows who took part in which round" in text
     known = s["epsilon_planned_known_cohorts"]
     assert f"then the factor is at most {odds_factor(known)}." in text
     assert "planned, cohorts secret" in text

@@ -122,7 +122,9 @@ def test_the_command_says_it_in_words_and_json(
     assert len(text.splitlines()) <= 12
     assert text.endswith("--full\n")
     assert command(["account", *map(str, branches), "--full"]) == 0
-    assert capsys.readouterr().out == joint.document().text() + "\n"
+    whole = capsys.readouterr().out
+    assert whole == joint.document().text() + "\n"
+    assert "The promise is against whoever sees everything that was released" in whole
 
 
 def refused(paths: list[Path], capsys: pytest.CaptureFixture[str]) -> str:

@@ -16,6 +16,7 @@ from fedmf.errors import LedgerError
 from fedmf.statements.composed.costs import UserCosts, joined_mu, planned_mu
 from fedmf.statements.composed.loss_distribution import ComposedLosses, epsilon_of
 from fedmf.statements.document import Document, joint_fault_lines, lists_of, promise, up
+from fedmf.statements.plain import together
 from fedmf.statements.words import REALISED_ASSUMPTION
 from fedmf.typing import Vector
 from fedmf.version import SOFTWARE
@@ -216,6 +217,7 @@ class ComposedStatement:
             lists_of(s),
             f"Stated by {s['stated_by']}.",
             protects=not self.public_noise,
+            plain=[] if self.public_noise else together(unit.name),
             first=[*faults, *simulated * self.public_noise],
             whole=not faults,
             members=[_part(part, unit.name) for part in s["composed"]],
