@@ -145,7 +145,7 @@ def test_make_an_app_private(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.deployment
 def test_flwr_run_of_a_private_app(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The page's own command, with the helper's isolated Flower home."""
+    """The page's own command, in a Flower home of its own."""
     page = (DOCS / "trails" / "make-an-app-private.md").read_text()
     (command,) = re.findall(r"^\$ flwr (.*)$", page, re.MULTILINE)
     words = shlex.split(command.replace("$PWD", str(tmp_path)))
