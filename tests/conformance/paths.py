@@ -13,6 +13,8 @@ BOUND: Final = 32.0
 #: The same where products are rounded to bfloat16, whose last place is 2^16 of float32's.
 BFLOAT16_BOUND: Final = 32.0 * 2**16
 
+HOSTS: Final = {"wrapper": "CorrelatedNoise", "aggregator": "PrivateAggregator"}
+
 
 @dataclass(frozen=True)
 class Path:
@@ -24,7 +26,8 @@ class Path:
         users_per_message: with rows, most of a message.
         workers: slices of a cohort.
         isolation: whether users are trained in processes of their own.
-        wrapped: as a Flower app around which `CorrelatedNoise` stands, a node a user.
+        host: who drives the rounds: fedmf; a Flower app around which `CorrelatedNoise` stands, a node a user;
+            or a plain loop that brings updates to a `PrivateAggregator`.
     """
 
     engine: LocalEngine = "loop"
@@ -32,11 +35,11 @@ class Path:
     users_per_message: int | None = None
     workers: int = 1
     isolation: Literal["none", "process"] = "none"
-    wrapped: bool = False
+    host: Literal["fedmf", "wrapper", "aggregator"] = "fedmf"
 
     def __str__(self) -> str:
-        if self.wrapped:
-            return f"{self.engine}, CorrelatedNoise"
+        if self.host != "fedmf":
+            return f"{self.engine}, {HOSTS[self.host]}"
         several = "" if self.users_per_message is None else f" of {self.users_per_message}"
         words = [self.engine, "slices" if self.messages == "slice" else f"rows{several}"]
         words += [f"{self.workers} workers"] if self.workers > 1 else []
@@ -48,9 +51,10 @@ class Path:
 
         With engines "auto" and "loop" a user's update is a function of that user alone, and sums are of
         integers: neither grouping, nor workers, nor rows of other users in a message, nor a process of its
-        own changes a bit. Processes train no compiled programs, which slices of engine "auto" take.
+        own changes a bit. Processes train no compiled programs, which slices of engine "auto" take. Clients
+        of an app send models, and updates that are brought or sent are clipped in float64.
         """
-        if self.wrapped or self.engine == "vectorised":
+        if self.host != "fedmf" or self.engine == "vectorised":
             return None
         compiled = self.messages == "slice" and self.engine == "auto"
         isolation = self.isolation if compiled else "none"
@@ -77,4 +81,5 @@ PATHS: Final = (
 FEW: Final = (REFERENCE, DEFAULT)
 #: Those that start processes, for a few subjects.
 PROCESSES: Final = (Path("auto", isolation="process"), Path("auto", "per-user", isolation="process"))
-WRAPPED: Final = Path("loop", "per-user", 1, wrapped=True)
+WRAPPED: Final = Path("loop", "per-user", 1, host="wrapper")
+AGGREGATED: Final = Path("loop", "per-user", 1, host="aggregator")

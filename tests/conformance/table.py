@@ -17,7 +17,8 @@ import fedmf
 from fedmf.errors import ConfigError
 from fedmf.flower import run_in_process
 
-from .paths import BFLOAT16_BOUND, BOUND, FEW, PATHS, PROCESSES, REFERENCE, WRAPPED, Path
+from .aggregating import carried_out_aggregated
+from .paths import AGGREGATED, BFLOAT16_BOUND, BOUND, FEW, PATHS, PROCESSES, REFERENCE, WRAPPED, Path
 from .subjects import PLAIN, Subject, pairs, singles
 from .wrapping import carried_out_wrapped
 
@@ -67,8 +68,9 @@ def carried_out(subject: Subject, path: Path) -> Released:
     """
     run = subject.run(path)
     with tempfile.TemporaryDirectory(dir=_SHARED) as folder:
-        if path.wrapped:
-            return Released(*carried_out_wrapped(run, Folder(folder) / "run", _PROMISED))
+        if path.host != "fedmf":
+            carried = carried_out_wrapped if path.host == "wrapper" else carried_out_aggregated
+            return Released(*carried(run, Folder(folder) / "run", _PROMISED))
         with fedmf.start(run, Folder(folder) / "run") as session:
             run_in_process(session)
             numbers = {"model": session.server.parameters.numpy().copy()}
@@ -150,5 +152,5 @@ def cells(subject: Subject, paths: Sequence[Path]) -> list[Cell]:
 def planned() -> list[tuple[Subject, tuple[Path, ...]]]:
     """The whole table: every subject with the paths it is carried out on."""
     processes = {PLAIN: PROCESSES, Subject(optimizer="jme-adam"): PROCESSES}
-    table = [(one, (*PATHS, WRAPPED, *processes.get(one, ()))) for one in singles()]
+    table = [(one, (*PATHS, WRAPPED, AGGREGATED, *processes.get(one, ()))) for one in singles()]
     return table + [(both, FEW) for both in pairs()]

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from conformance.paths import FEW, PATHS, PROCESSES, REFERENCE, WRAPPED, Path
+from conformance.paths import AGGREGATED, FEW, PATHS, PROCESSES, REFERENCE, WRAPPED, Path
 from conformance.subjects import (
     AXES,
     COHORTS,
@@ -53,6 +53,7 @@ REFUSED = {
     "health must be left out with cohorts that come as they can": 1,
     "own (statistic) must be left out with an optimizer that needs a second moment": 1,
     "CorrelatedNoise has no argument for fedmf's evaluation without noise": 1,
+    "PrivateAggregator has no argument for evaluations": 2,
 }
 TABLE = dict(planned())
 #: Combinations in which sums are of two moments and something else, or users hostile.
@@ -68,13 +69,13 @@ def by_turns() -> dict[Subject, tuple[Path, ...]]:
     """Each value by itself with every engine: how sums travel, and the wrapper, by turns."""
     auto, found = [path for path in PATHS if path.engine == "auto"], dict[Subject, tuple[Path, ...]]()
     vectorised = [path for path in PATHS if path.engine == "vectorised"]
-    looped = [path for path in (*PATHS, WRAPPED) if path.engine == "loop" and path != REFERENCE]
+    looped = [path for path in (*PATHS, WRAPPED, AGGREGATED) if path.engine == "loop" and path != REFERENCE]
     place = dict.fromkeys(AXES, 0)
     for subject in (subject for subject in TABLE if TABLE[subject] != FEW):
         axis = next((axis for axis in AXES if getattr(subject, axis) != getattr(PLAIN, axis)), None)
         turn = place[axis] = place[axis] + 1 if axis else 0
         mine = (paths[turn % len(paths)] for paths in (auto, vectorised, looped))
-        found[subject] = (REFERENCE, *mine) if axis else (*PATHS, WRAPPED, PROCESSES[0])
+        found[subject] = (REFERENCE, *mine) if axis else (*PATHS, WRAPPED, AGGREGATED, PROCESSES[0])
     return found | {subject: TABLE[subject] for subject in COMBINED}
 
 
@@ -100,7 +101,7 @@ def test_every_path_has_one_result(subject: Subject) -> None:
 
 def test_every_kind_of_path_takes_its_turn() -> None:
     """The table by turns leaves out no value, and of paths one of those with processes."""
-    assert {path for paths in TURNS.values() for path in paths} == {*PATHS, PROCESSES[0], WRAPPED}
+    assert {path for paths in TURNS.values() for path in paths} == {*PATHS, PROCESSES[0], WRAPPED, AGGREGATED}
     assert TURNS.keys() >= set(singles())
     for paths in TURNS.values():
         assert {path.engine for path in paths} == (
@@ -123,7 +124,9 @@ def test_what_is_refused_is_listed_and_nothing_else() -> None:
     """The combinations that are refused, found again without training: a reason nobody meets is taken off."""
     met = Counter[str]()
     for subject, paths in TABLE.items():
-        alone = [path for path in paths if path.wrapped or path.engine == "vectorised" or path == REFERENCE]
+        alone = [
+            path for path in paths if path.host != "fedmf" or path.engine == "vectorised" or path == REFERENCE
+        ]
         parts = {subject.part, subject.optimizer, subject.model}
         if not parts & {
             "clip norm",
@@ -180,7 +183,7 @@ def test_every_value_of_a_run_is_an_axis() -> None:
     }  # fmt: skip
     varied = set().union(*LOCAL.values()) | {"batch_size", "engine"}
     assert {field.name for field in dataclasses.fields(LocalSGD)} - varied == {"learning_rate", "seed"}
-    paths = {field.name for field in dataclasses.fields(Path)} - {"engine", "wrapped"}
+    paths = {field.name for field in dataclasses.fields(Path)} - {"engine", "host"}
     waiting = {"round_timeout", "handshake_timeout", "min_replies", "grace", "refusals", "silent_retries"}
     limits = {"user_examples", "user_steps", "user_megabytes", "user_seconds"}
     kept = {"evaluate_every", "checkpoint_every", "output_dir", "resume", "restored_from_backup"}
@@ -197,7 +200,7 @@ def test_every_argument_of_the_wrapper_is_an_axis_or_no_path() -> None:
         "adjacency", "cohorts", "amplified", "server_optimizer", "adaptive_clipping",
         "canaries",
     }  # fmt: skip
-    others = {"identity", "frozen", "max_epsilon", "user_budgets", "waiting", "trusted_subclass"}
+    others = {"identity", "frozen", "tied", "max_epsilon", "user_budgets", "waiting", "trusted_subclass"}
     others |= {"observers", "stop"}  # who only looks on: tests/flower/wrapper/test_looked_on.py
     others |= {"beside"}  # every part, on every path: tests/runs/test_another_part.py
     assert inspect.signature(CorrelatedNoise).parameters.keys() == given | others

@@ -100,6 +100,8 @@ def test_power_is_that_of_the_prefix_sums_of_the_noise() -> None:
     assert power.std(3, 9) == power.stds[8] + power.stds[2]
     assert not power.is_dead(3, 3 + first, 0.0)  # noise of two totals: it can be told later
     assert power.is_dead(3, 30, 0.0)
+    assert not power.tells(3, 3)
+    assert not power.tells(0, 0)
     assert power.words() == f"can tell 0 from 10 contributions a round after {first} rounds, with 99 %"
     assert "cannot tell 0 from 10 contributions a round within 40 rounds" in Power.of(C, 10, 7000.0).words()
 

@@ -54,8 +54,12 @@ class Power:
 
         Of a run in which all contributions count it is so with probability at most 1 %, at any one t.
         """
+        return self.tells(begun, rounds) and total < self.size * (rounds - begun) / 2
+
+    def tells(self, begun: int, rounds: int) -> bool:
+        """Whether the total over rounds begun + 1, …, rounds tells 0 from m a round, each way with 99 %."""
         half = self.size * (rounds - begun) / 2
-        return rounds > begun and total < half and half >= _QUANTILE * self.std(begun, rounds)
+        return rounds > begun and half >= _QUANTILE * self.std(begun, rounds)
 
     def std(self, begun: int, rounds: int) -> float:
         """At most the standard deviation of the total over rounds begun + 1, …, rounds."""

@@ -93,9 +93,11 @@ class HealthRelease(LivePart):
 
     @property
     def alarm(self) -> str | None:
-        """See `LivePart.alarm`."""
+        """See `LivePart.alarm`; looked for as soon as it can be told and then at the end of each block, since
+        every look may be wrong by itself."""
         since, rounds, total = self.state["since"], self.state["rounds"], self.state["contributions"]
-        if not self.power.is_dead(since, rounds, total):
+        looks = self.state["begun"] == rounds or not self.power.tells(since, rounds - 1)
+        if not (looks and self.power.is_dead(since, rounds, total)):
             return None
         mean, error = max(0.0, total / (rounds - since)), self.power.error(since, rounds)
         return (

@@ -1,0 +1,56 @@
+"""The same run as a plain loop that brings updates to a `PrivateAggregator`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from support.pair_runs import RecordedPair
+
+import fedmf
+from fedmf.accounting import UserLevel
+from fedmf.errors import ConfigError
+from fedmf.parts import QuantileClipping
+from fedmf.runs import CentralEvaluation, Run, local_trainer
+
+
+def carried_out_aggregated(
+    run: Run, path: Path, promised: Sequence[str]
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Numbers released by the loop, and facts that it shares with the run.
+
+    Raises:
+        ConfigError: the aggregator has no argument for a value of the run.
+    """
+    if not isinstance(run.evaluation, CentralEvaluation):
+        raise ConfigError("PrivateAggregator has no argument for evaluations, which its program makes.")
+    privacy, task = run.privacy, run.task_source.build()
+    assert isinstance(privacy, UserLevel)
+    trainer, initial = local_trainer(run, task), task.model.unflatten(task.model.initial())
+    opened = fedmf.PrivateAggregator(
+        epsilon=privacy.epsilon or 0.0, delta=privacy.delta, clipping_norm=privacy.clip_norm,
+        adjacency=privacy.adjacency, noise_seed=privacy.noise_seed, amplified=privacy.amplified,
+        users=list(task.dataset.user_ids), users_per_round=run.cohorts.size, num_rounds=run.cohorts.rounds,
+        cohorts=run.cohorts, mechanism=run.noise, run_dir=path, server_optimizer=run.optimizer,
+        adaptive_clipping=run.clipping if isinstance(run.clipping, QuantileClipping) else None,
+        canaries=run.canaries, beside=run.beside,
+    ).begin(initial)  # fmt: skip
+    with opened:
+        for t in range(run.cohorts.rounds):
+            flat = task.model.flatten({name: torch.from_numpy(a) for name, a in opened.model.items()})
+            for user in opened.cohort(t):
+                update = trainer.updates(flat, [user], t)[0]  # type: ignore[attr-defined]
+                opened.add(user, task.model.unflatten(update))
+            opened.release()
+        released = {name: torch.from_numpy(array) for name, array in opened.model.items()}
+        numbers: dict[str, NDArray[Any]] = {"model": task.model.flatten(released).numpy()}
+        if run.clipping.moves_clip_norm:
+            numbers["clip norm"] = np.array([opened.metrics[run.cohorts.rounds]["clip_norm"]])
+        statement = opened.statement().to_dict()
+    if isinstance(run.optimizer, RecordedPair):
+        numbers["second moments"] = run.optimizer.seconds()
+    return numbers, {name: statement.get(name) for name in promised}
