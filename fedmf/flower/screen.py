@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from fedmf.accounting import at_least
+from fedmf.accounting import at_least, at_most
 from fedmf.runs import NoiseAndSignal, Session
 
 _log: Final = logging.getLogger("flwr")
@@ -31,7 +31,7 @@ def say_plan(session: Session) -> None:
     budget = f"epsilon {at_least(epsilon, 4)}" if math.isfinite(epsilon) else "no privacy"
     say(
         f"{plan.mechanism.name}, {budget} after {server.horizon} rounds, noise multiplier "
-        f"{plan.noise_multiplier:.4g}; run directory {session.directory.path}"
+        f"{at_most(plan.noise_multiplier, 4)}; run directory {session.directory.path}"
     )
     if plan.noise_std > 0:
         say(f"noise: {NoiseAndSignal.of(plan, server.dimension).words}")

@@ -74,6 +74,34 @@ def test_updates_that_are_not_finite_are_seen() -> None:
     assert "\n" not in found.warning(1e30)
 
 
+def first_look(task: Task, place: Path, **privacy: float) -> str:
+    run = small_run(task, mechanism="bisr")
+    run = dataclasses.replace(run, privacy=dataclasses.replace(run.privacy, **privacy))
+    with fedmf.start(run, place) as session:
+        return LocalCheck(session).look() or ""
+
+
+def test_features_and_clip_norms_of_another_size_are_named(tmp_path: Path) -> None:
+    """255 in place of 1, 10⁻⁶ in place of 0.3: from the public test part alone."""
+    task = task_with_tests()
+    assert not first_look(task, tmp_path / "one")
+    assert "times as long as the clip norm 1e-06" in first_look(task, tmp_path / "two", clip_norm=1e-6)
+    for features, named in (
+        (task.dataset.test_features * 80 + 100, "reach "),
+        (torch.full((40, 3), 255.0), "features of the public test part reach 255: "),
+        (torch.full((40, 3), float("nan")), ""),
+        (torch.full((40, 3), 3.0), ""),
+    ):
+        changed = dataclasses.replace(task.dataset, test_features=features)  # type: ignore[type-var]
+        found = StandIns(dataclasses.replace(task, dataset=changed), LocalSGD(), 1.0).far_from_one()
+        assert (named or "reach") in str(found) if named else found is None
+    outcomes = LocalOutcome(0, 4, 4, 0, 1.0, 0.5, 30.0)
+    assert outcomes.beyond_the_clip(0.301) is None
+    assert "1e+02 times as long as the clip norm 0.3" in str(outcomes.beyond_the_clip(0.3))
+    for norm in (float("nan"), float("inf")):
+        assert dataclasses.replace(outcomes, norm=norm).beyond_the_clip(1.0) is None
+
+
 def test_real_users_are_not_looked_at() -> None:
     """Whatever they own, the same is found; without a public test part nothing is."""
     task = task_with_tests()

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.data import InMemoryDataset, each
+from fedmf.data import InMemoryDataset, each, named
 from fedmf.training import LocalSGD, LocalTrainer, Task
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _STAND_INS: Final = 4
 #: Most examples that a stand-in owns, whatever real users own: that is theirs alone to know.
 _EXAMPLES: Final = 16
+#: Features beyond are no numbers of size about 1.
+_LARGE: Final = 30.0
+#: An update so many times as long as the clip norm is next to nothing after the clip.
+_KEPT: Final = 100.0
 #: A loss has to rise by this at least to be called higher, whatever it was.
 _LEAST_RISE: Final = 1e-3
 
@@ -37,6 +41,7 @@ class LocalOutcome:
             what it was before and what the untrained model's is by that much again.
         before: median of their losses before local training.
         after: and after; not finite if most are not.
+        norm: median norm of their updates; not finite if most are not.
     """
 
     rounds: int
@@ -45,6 +50,18 @@ class LocalOutcome:
     diverged: int
     before: float
     after: float
+    norm: float
+
+    def beyond_the_clip(self, clip_norm: float) -> str | None:
+        """One line where next to nothing of an update is left by the clip."""
+        ratio = self.norm / clip_norm
+        if not _KEPT <= ratio < math.inf:
+            return None
+        return (
+            f"updates of stand-in users, made of the public test part, are {ratio:.2g} times as long as the "
+            f"clip norm {clip_norm:g}, which keeps next to nothing of them. A clip norm near their length, "
+            f"{self.norm:.2g}, lets the model move."
+        )
 
     @property
     def diverges(self) -> bool:
@@ -124,18 +141,33 @@ class StandIns:
             parameters: θ, shape (d,).
             rounds: released so far; it selects the shuffling.
         """
-        theta, before, after, clipped, diverged = parameters.to(self._task.device), [], [], 0, 0
+        theta, before, after, norms = parameters.to(self._task.device), [], [], list[float]()
+        diverged = 0
         for user, name in enumerate(self._names):
             with torch.random.fork_rng(devices=[]):  # a module of a user's own may draw from it
                 update = self._trainer.updates(theta, [name], rounds)[0]
-            clipped += float(torch.linalg.vector_norm(update.double())) > self._clip_norm
+            norms.append(float(torch.linalg.vector_norm(update.double())))
             before.append(self._loss(theta, user))
             after.append(self._loss(theta + update, user))
             worst = max(before[-1], self._untrained[user])
             rise = after[-1] - worst
             diverged += math.isfinite(worst) and not rise <= max(abs(worst), _LEAST_RISE)
-        return LocalOutcome(
-            rounds, len(self._names), clipped, diverged, float(np.median(before)), float(np.median(after))
+        clipped = sum(norm > self._clip_norm for norm in norms)
+        medians = (float(np.median(values)) for values in (before, after, norms))
+        return LocalOutcome(rounds, len(self._names), clipped, diverged, *medians)
+
+    def far_from_one(self) -> str | None:
+        """One line where features of the public test part are so large that models learn badly from them."""
+        largest = 0.0
+        for values in named(self._task.dataset.test_features).values():
+            if values.is_floating_point() and values.numel():
+                largest = max(largest, float(values.abs().nan_to_num(0.0, 0.0, 0.0).max()))
+        if largest <= _LARGE:
+            return None
+        return (
+            f"features of the public test part reach {largest:.4g}: models learn badly from numbers that are "
+            "not of size about 1. Scale them by public constants, training and test part alike; a data "
+            "contract does it for tables (docs/data-contract.md)."
         )
 
 
@@ -159,7 +191,7 @@ class LocalCheck:
         self._every = max(10, -(-session.server.horizon // 10))
 
     def look(self) -> str | None:
-        """Look if it is time to; the warning, the first time that there is one.
+        """Look if it is time to: the warning, when there is one first, and what the first look finds.
 
         It is time when the run is opened, after about each tenth of its rounds, and not more often than every
         ten.
@@ -168,11 +200,14 @@ class LocalCheck:
         due = self.outcome is None or (t % self._every == 0 and t != self.outcome.rounds)
         if self._stand_ins is None or not due:
             return None
+        first = self.outcome is None
         self.outcome = self._stand_ins.outcome(self._session.server.parameters, t)
-        if self._said:
-            return None
-        self._said = self.outcome.diverges
-        return self.verdict()
+        lines = [] if self._said else [self.verdict()]
+        self._said |= self.outcome.diverges
+        if first:
+            clip_norm = self._session.run.privacy.clip_norm
+            lines += [self._stand_ins.far_from_one(), self.outcome.beyond_the_clip(clip_norm)]
+        return " ".join(line for line in lines if line is not None) or None
 
     def verdict(self) -> str | None:
         """The warning, if the last look found that local training diverges."""

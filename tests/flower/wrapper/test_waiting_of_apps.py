@@ -16,9 +16,9 @@ from fedmf.errors import ConfigError
 from fedmf.flower import InProcessGrid, NodesAreUsers, UsersSayWho
 from fedmf.flower.traffic import ForwardedGrid
 from fedmf.flower.wrapper import strategy as wrapper
-from fedmf.flower.wrapper.app_task import READ, UNREAD
 from fedmf.records import Ledger
 from fedmf.runs import Execution, Waiting, read_header
+from fedmf.runs.elsewhere.task import READ, UNREAD
 
 
 def test_every_field_of_waiting_is_read_or_refused(tmp_path: Path) -> None:
