@@ -52,7 +52,7 @@ class Path:
         With engines "auto" and "loop" a user's update is a function of that user alone, and sums are of
         integers: neither grouping, nor workers, nor rows of other users in a message, nor a process of its
         own changes a bit. Processes train no compiled programs, which slices of engine "auto" take. Clients
-        of an app send models, and updates that are brought or sent are clipped in float64.
+        of an app send models, in float32, and so are updates rounded that are brought.
         """
         if self.host != "fedmf" or self.engine == "vectorised":
             return None

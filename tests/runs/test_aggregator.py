@@ -36,10 +36,10 @@ def named(update: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     }
 
 
-def received(user: int, current: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float64]]:
-    """What a client of `adding` changes: it sends a model in float32."""
+def received(user: int, current: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    """What a client of `adding` changes, in float32: it sends a model, and a server takes the difference."""
     sent = {name: (current[name] + part).astype(np.float32) for name, part in named(update_of(user)).items()}
-    return {name: array.astype(np.float64) - current[name] for name, array in sent.items()}
+    return {name: array - current[name] for name, array in sent.items()}
 
 
 def aggregator(place: Path, **keys: Any) -> fedmf.PrivateAggregator:

@@ -50,20 +50,25 @@ class UserMessages(Exchange):
     Args:
         messages: to be sent.
         nodes: the user of each node.
-        row: of a reply, float64; it raises for one that holds none.
+        row: of a reply; it raises for one that holds none.
+        origin: of which rows differ by what counts; None for zero.
     """
 
     def __init__(
-        self, messages: list[Message], nodes: Mapping[int, str], row: Callable[[Message], Tensor]
+        self,
+        messages: list[Message],
+        nodes: Mapping[int, str],
+        row: Callable[[Message], Tensor],
+        origin: Tensor | None = None,
     ) -> None:
         asked = [message.metadata.dst_node_id for message in messages]
         super().__init__(messages, [(node, (nodes[node],)) for node in asked])
-        self._row = row
+        self._row, self._origin = row, origin
 
     def add(self, reply: Message, users: tuple[str, ...], total: FixedPointSum) -> dict[str, str]:
         """See `Exchange.add`."""
         try:
-            finite = bool(total.add_updates(self._row(reply)[None]).all())
+            finite = bool(total.add_updates(self._row(reply)[None], self._origin).all())
         except Exception as error:  # whatever a stranger's bytes may cause
             total.add_nothing(1)
             return dict.fromkeys(users, str(error) or type(error).__name__)
@@ -142,10 +147,10 @@ class AppClients(Dialogue):
             RuntimeError: the inner strategy asks other nodes, or one twice.
         """
         arrays, layout = self.arrays, self._layout
-        base = layout.flat(arrays)
+        base = layout.flat(arrays, layout.number)
         nodes, cohort = _cohort(by_node, grid)
         messages = messages_of(self._inner, "train", number, arrays, config, cohort)
-        return UserMessages(messages, nodes, lambda reply: layout.read(_arrays_of(reply)) - base)
+        return UserMessages(messages, nodes, lambda reply: layout.read(_arrays_of(reply)), base)
 
     def judging(self, number: int, by_node: ByNode, config: ConfigRecord, grid: Grid) -> UserMessages:
         """See `Dialogue.judging`: the declared metrics count and nothing else, each clamped to its range.

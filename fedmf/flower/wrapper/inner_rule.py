@@ -96,6 +96,8 @@ class InnerRule:
 
     The inner strategy is handed a single reply with θ_t + u_t, so its mean is that, whatever its weights.
     What it keeps between rounds is set before each step and taken out after it: it is part of the commit.
+    Flower's own FedAvg and FedProx make that model itself of one reply, so for arrays of float32 they are not
+    called: the model is θ_t + u_t.
 
     Args:
         inner: the strategy.
@@ -107,6 +109,7 @@ class InnerRule:
 
     def __init__(self, inner: FedAvg, layout: ArrayLayout) -> None:
         self._inner, self._layout = inner, layout
+        self._adds = type(inner) in (FedAvg, FedProx) and layout.number == np.float32
 
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
         """Nothing is kept before the first round."""
@@ -117,6 +120,9 @@ class InnerRule:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """See `ServerOptimizer.step`."""
         inner, layout = self._inner, self._layout
+        if self._adds:
+            moved = parameters.to("cpu", torch.float64).add_(release.mean.to("cpu", torch.float64))
+            return moved.to(parameters), {}
         current = layout.trained_record(parameters)
         if hasattr(inner, "current_arrays"):
             by_name = {name: array.numpy() for name, array in current.items()}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
-import torch
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 from torch import Tensor
@@ -30,9 +29,9 @@ class ArrayLayout(ModelLayout):
             check_type(name, array.dtype)  # before it is decoded
         return cls.of_arrays({name: array.numpy() for name, array in arrays.items()}, frozen, tied)
 
-    def flat(self, arrays: Mapping[str, Array]) -> Tensor:
-        """The trained numbers one array after the other, float64, shape (d,)."""
-        return self.flat_of({name: arrays[name].numpy() for name, _, _ in self.trained})
+    def flat(self, arrays: Mapping[str, Array], number: Any = np.float64) -> Tensor:
+        """See `ModelLayout.flat_of`."""
+        return self.flat_of({name: arrays[name].numpy() for name, _, _ in self.trained}, number)
 
     def record(self, flat: Tensor) -> ArrayRecord:
         """A model's arrays, all of them, each of its own type."""
@@ -43,17 +42,18 @@ class ArrayLayout(ModelLayout):
         return ArrayRecord({name: Array(array) for name, array in self.trained_arrays(flat).items()})
 
     def read(self, arrays: Mapping[str, Array]) -> Tensor:
-        """The trained numbers of a reply, as `flat`; types, shapes and sizes are checked before any decoding.
+        """The trained numbers of a reply, of type `number`; types, shapes and sizes are checked before any
+        decoding.
 
         Raises:
             ValueError: an array is missing, or of another type, shape or size.
         """
-        parts = list[NDArray[np.float64]]()
+        read = dict[str, NDArray[Any]]()
         for name, shape, dtype in self.trained:
             if name not in arrays:
                 raise ValueError(f"reply has no array {name[:100]!r}")
-            parts.append(checked_array(arrays[name], name, (dtype,), shape).astype(np.float64).reshape(-1))
-        return torch.from_numpy(np.concatenate(parts))
+            read[name] = checked_array(arrays[name], name, (dtype,), shape)
+        return self.flat_of(read, self.number)
 
     @property
     def most_bytes(self) -> int:

@@ -298,7 +298,7 @@ class _Opened:
         return reason
 
     def _row(self, update: Arrays) -> Tensor:
-        """The update as one vector, shape (d,), float64.
+        """The update as one vector, shape (d,): float32 where model and update are.
 
         Raises:
             ValueError: an array is missing, or of another shape or kind.
@@ -313,7 +313,8 @@ class _Opened:
                     f"array {name[:100]!r} must be numbers of shape {shape}; got "
                     f"{arrays[name].dtype} of shape {arrays[name].shape}"
                 )
-        return self.layout.flat_of(arrays)
+        narrow = all(array.dtype == np.float32 for array in arrays.values())
+        return self.layout.flat_of(arrays, self.layout.number if narrow else np.float64)
 
     def release(self) -> None:
         t, server = self.session.server.t, self.session.server

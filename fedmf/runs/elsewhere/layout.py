@@ -99,10 +99,16 @@ class ModelLayout:
         """d, how many numbers are trained."""
         return sum(int(np.prod(shape, dtype=np.int64)) for _, shape, _ in self.trained)
 
-    def flat_of(self, arrays: Mapping[str, NDArray[Any]]) -> Tensor:
-        """The trained numbers one array after the other, float64, shape (d,)."""
-        parts = [arrays[name].astype(np.float64).reshape(-1) for name, _, _ in self.trained]
-        return torch.from_numpy(np.concatenate(parts))
+    @cached_property
+    def number(self) -> np.dtype[Any]:
+        """In what users' numbers are clipped: float32 where all of the model are, else float64."""
+        narrow = all(dtype == "float32" for _, _, dtype in self.trained)
+        return np.dtype(np.float32 if narrow else np.float64)
+
+    def flat_of(self, arrays: Mapping[str, NDArray[Any]], number: Any = np.float64) -> Tensor:
+        """The trained numbers one array after the other, shape (d,), of this type."""
+        parts = [arrays[name].reshape(-1) for name, _, _ in self.trained]
+        return torch.from_numpy(np.concatenate(parts, dtype=number, casting="unsafe"))
 
     def trained_arrays(self, flat: Tensor) -> dict[str, NDArray[Any]]:
         """The trained arrays alone, each of its own type."""

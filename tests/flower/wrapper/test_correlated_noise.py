@@ -71,6 +71,21 @@ def test_released_models_are_the_inner_rule_of_dense_noisy_means(kind: str, tmp_
     assert result.arrays.to_torch_state_dict().keys() == state.keys()
 
 
+@pytest.mark.parametrize("kind", ["FedAvg", "FedProx"])
+def test_strategies_without_a_rule_are_not_called_and_would_change_nothing(kind: str, tmp_path: Path) -> None:
+    class Called(type(INNER[kind]())):  # type: ignore[misc]
+        """Of another type, so that it is."""
+
+    released = []
+    for number, inner in enumerate((INNER[kind](), Called())):
+        strategy = private(inner, tmp_path / f"{number}")
+        grid = InProcessGrid(adding(lambda user, _: update_of(user)), nodes=USERS)
+        result = strategy.start(grid=grid, initial_arrays=model(), num_rounds=ROUNDS)
+        assert result.arrays is not None
+        released.append(flat(result.arrays))
+    np.testing.assert_array_equal(*released)
+
+
 def test_the_noise_of_clients_that_return_what_they_got_is_the_statements(tmp_path: Path) -> None:
     """Σ over tensors and rounds of the whitened increments is χ²; a noise of ×1.1 is rejected."""
     size = 20_000
