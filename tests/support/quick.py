@@ -14,8 +14,8 @@ import sys
 from tests.support.importers import ROOT, nearest_tests
 from tests.support.seconds import kept
 
-#: Processor seconds for the room's own tests, and in all: with the start a minute on two cores.
-OWN, ALL = 30.0, 40.0
+#: Processor seconds for the room's own tests, and in all: with the start half a minute to a minute on two cores.
+OWN, ALL = 15.0, 20.0
 #: What a file of tests costs by itself: imports, and functions too quick to be listed.
 EACH_FILE = 0.4
 #: Tests further from the room than so many imports are of other rooms.

@@ -161,7 +161,7 @@ class Category(Encoded):
         words = self.words
         good = isinstance(words, tuple) and all(isinstance(word, str) and word for word in words)
         if not good or not 2 <= len(words) <= _MOST_WORDS or len(set(words)) < len(words):
-            raise ValueError(f"words must be 2 to {_MOST_WORDS} different texts; got {list(words)!r}.")
+            raise ValueError(f"words must be 2 to {_MOST_WORDS} different texts; got {list(words)!r:.300}.")
         long = [word for word in words if len(word) > _LONGEST_WORD or word != word.strip()]
         if long:
             raise ValueError(
@@ -169,7 +169,7 @@ class Category(Encoded):
                 f"{long[0][:40]!r}."
             )
         if self.fill is not None and self.fill not in words:
-            raise ValueError(f"fill must be one of the words; got {self.fill!r}.")
+            raise ValueError(f"fill must be one of the words; got {self.fill!r:.100}.")
         _check_rule(self.fill, self.may_be_missing)
 
     @property
@@ -240,7 +240,7 @@ class Time(Column):
         for name in ("start", "end"):
             given = getattr(self, name)
             if (at := _time(given)) is None:
-                raise ValueError(f"{name} must be a time such as 2026-01-31T12:00; got {given!r}.")
+                raise ValueError(f"{name} must be a time such as 2026-01-31T12:00; got {given!r:.100}.")
             ends.append(at)
         return ends[0], ends[1]
 
@@ -250,7 +250,7 @@ class Time(Column):
         seconds = int(parts[1]) * _SECONDS[parts[2]] if parts else 0
         if not 0 < seconds <= 10**9:
             raise ValueError(
-                f"step must be a number and s, min, h or d, such as '15 min'; got {self.step!r}."
+                f"step must be a number and s, min, h or d, such as '15 min'; got {self.step!r:.100}."
             )
         return timedelta(seconds=seconds)
 
@@ -329,11 +329,13 @@ def _check_real(name: str, value: object, needed: bool) -> None:
     if value is None and not needed:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
-        raise ValueError(f"{name} must be a number; got {value!r}.")
+        raise ValueError(f"{name} must be a number; got {value!r:.100}.")
 
 
 def _check_rule(fill: object, may_be_missing: object) -> None:
     if not isinstance(may_be_missing, bool):
-        raise ValueError(f"may-be-missing must be true or false; got {may_be_missing!r}.")
+        raise ValueError(f"may-be-missing must be true or false; got {may_be_missing!r:.100}.")
     if may_be_missing and fill is not None:
-        raise ValueError(f"fill must be left out with may-be-missing: no cell is missing then; got {fill!r}.")
+        raise ValueError(
+            f"fill must be left out with may-be-missing: no cell is missing then; got {fill!r:.100}."
+        )

@@ -70,7 +70,7 @@ class DataContract:
             wanted = " or ".join(name for name, one in KINDS.items() if issubclass(one, kind))
             got = "none of its columns" if column is None else f"a column of kind {column.kind!r}"
             raise ValueError(
-                f"{what} must be a column that the contract declares as {wanted}; got {name!r}, {got}."
+                f"{what} must be a column that the contract declares as {wanted}; got {name!r:.100}, {got}."
             )
         return column
 
@@ -95,7 +95,9 @@ class DataContract:
         for name in self.columns:
             if times[name] > 1 or (not times[name] and name not in optional):
                 fault = "twice or more" if times[name] else "no such column"
-                raise ValueError(f"columns must each be there once; got {fault} for {name!r} in {source}.")
+                raise ValueError(
+                    f"columns must each be there once; got {fault} for {name!r:.100} in {source}."
+                )
 
     def encoding(self, names: Sequence[str] | None = None) -> Encoding:
         """How rows become vectors.
@@ -217,20 +219,22 @@ class Encoding:
 def _column(name: str, given: object) -> Column:
     """A column from what a file or record says of it."""
     if not isinstance(given, Mapping):
-        raise ValueError(f"columns.{name} must be a table with a kind; got {given!r}.")
+        raise ValueError(f"columns.{name:.100} must be a table with a kind; got {given!r:.100}.")
     said = {str(key).replace("-", "_"): value for key, value in given.items()}
     kind = said.pop("kind", None)
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"columns.{name} (kind) must be one of {', '.join(KINDS)}; got {kind!r}.")
+        raise ValueError(f"columns.{name:.100} (kind) must be one of {', '.join(KINDS)}; got {kind!r:.100}.")
     known = {one: field for one, field in KINDS[kind].__dataclass_fields__.items() if field.init}
     unknown = [key for key in said if key not in known]
     if unknown:
         allowed = ", ".join(known).replace("_", "-") or "no keys"
-        raise ValueError(f"columns.{name} of kind {kind!r} must have {allowed}; got {unknown[0]!r}.")
+        raise ValueError(
+            f"columns.{name:.100} of kind {kind!r} must have {allowed}; got {unknown[0]!r:.100}."
+        )
     needed = [key for key in known if key not in said and not _has_default(known[key])]
     if needed:
         raise ValueError(
-            f"columns.{name} of kind {kind!r} must say {' and '.join(needed)}; it does not. What is "
+            f"columns.{name:.100} of kind {kind!r} must say {' and '.join(needed)}; it does not. What is "
             "public is declared, never read off the rows."
         )
     said = {

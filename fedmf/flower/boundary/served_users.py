@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 _PAUSE: Final = 0.2
-#: Seconds between lines of `ServedUsers.gather`.
-_TELL: Final = 10.0
 
 
 class ServedUsers(ABC):
@@ -28,7 +26,10 @@ class ServedUsers(ABC):
 
     Attributes:
         users: N, how many users there are.
+        tell_every: seconds between lines of `gather` about who is waited for.
     """
+
+    tell_every: ClassVar[float] = 10.0
 
     def __init__(self, roster: Sequence[str], report: Callable[[str], None] = lambda _: None) -> None:
         self.roster, self.users, self.tell = roster, len(roster), report
@@ -88,8 +89,8 @@ class ServedUsers(ABC):
                 last = limit if self.missing < self.users else timeout
                 if not (self.silent or self.missing) or spent >= last:
                     break
-            if spent // _TELL > told:
-                told = spent // _TELL
+            if spent // self.tell_every > told:
+                told = spent // self.tell_every
                 self.tell(f"waiting for users: {self._there(grid)}")
             time.sleep(min(_PAUSE, max(0.0, (limit if spent < limit else timeout) - spent)))
         if self.missing:

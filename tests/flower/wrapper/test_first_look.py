@@ -181,7 +181,7 @@ def test_one_line_a_round_has_what_is_public(said: pytest.LogCaptureFixture, tmp
 
 
 def test_who_waits_sees_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedmf.flower.boundary.served_users._TELL", 0.1)
+    monkeypatch.setattr(NodesAreUsers, "tell_every", 0.1)
     identity, lines = NodesAreUsers(USERS + 1), list[str]()
     monkeypatch.setattr(identity, "tell", lines.append)
     grid = InProcessGrid(adding(lambda user, _: update_of(user)), nodes=USERS)
