@@ -14,7 +14,7 @@ import sys
 from tests.support.importers import ROOT, nearest_tests
 from tests.support.seconds import kept
 
-#: Processor seconds for the room's own tests, and in all: with the start half a minute to a minute on two cores.
+#: Processor seconds for the room's own tests, and in all: half a minute to a minute with the start.
 OWN, ALL = 15.0, 20.0
 #: What a file of tests costs by itself: imports, and functions too quick to be listed.
 EACH_FILE = 0.4
