@@ -122,7 +122,7 @@ def wrapped_strategy(judge: Judge, path: Path, rounds: int, draw: Draw) -> None:
 
     def contributions(message: Message, reply: Message) -> Contributions:
         def flat(arrays: ArrayRecord) -> np.ndarray:
-            return np.concatenate([array.numpy().astype(np.float64).reshape(-1) for array in arrays.values()])
+            return np.concatenate([array.numpy().reshape(-1) for array in arrays.values()])
 
         sent, came = (flat(one.content.array_records["arrays"]) for one in (message, reply))
         return {roster[message.metadata.dst_node_id - FIRST]: fixed(came - sent)}

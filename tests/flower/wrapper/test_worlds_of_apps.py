@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Iterable
-from contextlib import redirect_stderr, redirect_stdout
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -67,6 +68,20 @@ class Listening(InProcessGrid):
         return super().push_messages(sent)
 
 
+@contextmanager
+def _audible() -> Iterator[None]:
+    """Flower's logger as a server app finds it, whatever other tests made of it."""
+    logger = logging.getLogger("flwr")
+    before, disabled = logger.level, logger.disabled
+    logger.setLevel(logging.INFO)
+    logger.disabled = False
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        logger.disabled = disabled
+
+
 def world(place: Path, change: Change | None) -> World:
     """Run the app in which the victim's replies are changed, and publish."""
 
@@ -91,7 +106,7 @@ def world(place: Path, change: Change | None) -> World:
 
     grid = Listening(adding(lambda user, _: update_of(user), mods=[tamper]), nodes=USERS)
     grid.traffic, out, err, end = [], io.StringIO(), io.StringIO(), "the horizon"
-    with unguarded(), redirect_stdout(out), redirect_stderr(err), _logged() as log:
+    with unguarded(), redirect_stdout(out), redirect_stderr(err), _audible(), _logged() as log:
         try:
             strategy.start(grid=grid, initial_arrays=model(), evaluate_fn=judge)
         except BaseException as error:
