@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,6 @@ from fedmf.flower.local_run import InProcessGrid
 from fedmf.runs import Session, Waiting
 from fedmf.training import UserFailure
 
-_log = logging.getLogger("fedmf")
 _AT_ONCE: Final = Timetable()
 #: A round that takes longer, in seconds, is told of before the next begins: its commit is little of it.
 _SHORT: Final = 0.5
@@ -236,8 +234,6 @@ class Rounds:
         """
         server, waiting = self._server, self._waiting
         server.require_right()
-        for line in server.beforehand:
-            _log.info(line)
         last = server.horizon if num_rounds is None else num_rounds
         if last > server.horizon:
             raise ConfigError(

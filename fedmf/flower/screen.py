@@ -29,6 +29,8 @@ def say_plan(session: Session) -> None:
     plan, server = session.plan, session.server
     epsilon = plan.epsilon_after(server.horizon)
     budget = f"epsilon {at_least(epsilon, 4)}" if math.isfinite(epsilon) else "no privacy"
+    if plan.privacy.noise_seed is not None:
+        budget = f"simulation only, no privacy (public noise seed); with a secret key {budget}"
     say(
         f"{plan.mechanism.name}, {budget} after {server.horizon} rounds, noise multiplier "
         f"{at_most(plan.noise_multiplier, 4)}; run directory {session.directory.path}"
@@ -63,7 +65,7 @@ def _is_number(value: object) -> bool:
 def hushed() -> Iterator[None]:
     """Without the lines of an inner strategy that is handed one reply, whatever came."""
     before = _log.level
-    _log.setLevel(logging.WARNING)
+    _log.setLevel(max(before, logging.WARNING))
     try:
         yield
     finally:

@@ -179,6 +179,8 @@ def run_in_process(session: Session, observer: Observer = unseen) -> None:
     Where only code of fedmf and torch trains, a round's commit is under way while the next trains
     (decision 16); the observer is called once it is durable.
     """
+    for line in session.server.beforehand:
+        _log.info(line)
     pool, trainer = worker_pool(session), local_trainer(session.run, session.task)
     client_app = make_client_app(lambda _: (trainer, session.sums))
     grid = InProcessGrid(CallsHere(client_app, trainer.confined), nodes=session.run.execution.workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -86,12 +87,12 @@ def ask_about_ties(arrays: Mapping[str, NDArray[Any]], stays: Sequence[str]) -> 
     Raises:
         ConfigError: there are such.
     """
-    first = dict[tuple[Any, ...], str]()
+    first = dict[bytes, str]()
     for name, array in arrays.items():
         if name in stays or _constant(array) is not None:
             continue
-        other = first.setdefault((array.dtype.name, array.shape, array.tobytes()), name)
-        if other != name:
+        other = first.setdefault(hashlib.sha256(np.ascontiguousarray(array)).digest(), name)
+        if other != name and np.array_equal(array, arrays[other]):
             raise ConfigError(
                 f"arrays {other!r} and {name!r} hold the same numbers: are they one array, tied? Say "
                 f"tied=[({other!r}, {name!r})] if so, and tied=[] if they are two."
