@@ -101,7 +101,7 @@ versions: $(STAMP)
 	$(BIN)/python simulations/flower/versions.py
 
 # constraints.txt, with digests, and the list of licences; versions stay unless uv is told --upgrade.
-PINS := --extra ray --extra data --extra report --extra lm --extra docs --extra tensorboard --extra dev --universal --python-version 3.11 --generate-hashes \
+PINS := --extra flower --extra ray --extra data --extra report --extra lm --extra docs --extra tensorboard --extra dev --universal --python-version 3.11 --generate-hashes \
   --no-header --no-annotate $(foreach name,triton cuda-bindings cuda-pathfinder cuda-toolkit \
   $(addprefix nvidia-,cublas cuda-cupti cuda-nvrtc cuda-runtime cudnn-cu13 cufft cufile curand cusolver cusparse \
   cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx),--no-emit-package $(name))

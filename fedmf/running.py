@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedmf.optim import ServerOptimizer
+from fedmf.rounds import run_in_process
 from fedmf.runs import (
     LEDGER,
     LastingObserver,
@@ -78,8 +79,6 @@ def simulate(
         ConfigError: the run cannot be executed, or the place holds something else.
         ObserverError: an observer raised; go on with the same call.
     """
-    from fedmf.flower import run_in_process  # seconds to load, which the others need not wait for
-
     opened = resume if (Path(path) / LEDGER).is_file() else start
     with opened(run, path, device) as session:
         return carried_out(session, run_in_process, observers, stop)

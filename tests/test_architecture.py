@@ -38,6 +38,7 @@ FLOORS = (
     {"records"},
     {"streaming"},
     {"runs"},
+    {"rounds"},
     {"flower"},
     {"running"},
     {"audit", "sweeps"},

@@ -15,7 +15,7 @@ from support.small_runs import linear_regression, small_run
 import fedmf
 from fedmf.cli.view import RunView
 from fedmf.cli.view.run_view import Column, LiveTable
-from fedmf.flower import run_in_process
+from fedmf.rounds import run_in_process
 from fedmf.runs import VERDICTS, Run
 from fedmf.training import Task
 

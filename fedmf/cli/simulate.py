@@ -14,7 +14,7 @@ import typer
 from fedmf.cli.interruption import going_on
 
 if TYPE_CHECKING:
-    from fedmf.flower import RoundReport
+    from fedmf.rounds import RoundReport
     from fedmf.runs import Run, Session, TensorBoard
 
 
@@ -128,6 +128,8 @@ def simulate(
     if dry_run:
         _show_plan(run, device.value)
         return
+    if engine is Engine.ray:
+        _check_ray()
     observers = [] if tensorboard is None else [TensorBoard(tensorboard)]
     place = resume or out or _place(run.execution.output_dir, config)
     with going_on(lambda: _how(place)):
@@ -142,6 +144,21 @@ def simulate(
             typer.echo(f"{place} is ready: fedmf simulate --resume {shlex.quote(str(place))}")
             return
         _carry_out(session, engine, observers, full)
+
+
+def _check_ray() -> None:
+    """Refuse an engine that is not installed before anything is made.
+
+    Raises:
+        ConfigError: Flower or Ray is not there.
+    """
+    from fedmf.errors import ConfigError
+
+    try:
+        from fedmf.flower import check_ray
+    except ImportError as error:
+        raise ConfigError(f"--engine ray: {error}") from None
+    check_ray()
 
 
 def _within(run: Run, earlier: Sequence[Path], total: float, place: Path, device: str) -> Session:
@@ -207,7 +224,7 @@ def _run(
 
         run_on_ray(session, after_round)
     else:
-        from fedmf.flower import run_in_process
+        from fedmf.rounds import run_in_process
 
         run_in_process(session, after_round)
     session.draw()

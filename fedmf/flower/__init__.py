@@ -21,11 +21,9 @@ look_at_flower()
 
 from fedmf.flower.client_app import make_client_app, node_client_app  # noqa: E402
 from fedmf.flower.local_run import InProcessGrid, run_app  # noqa: E402
-from fedmf.flower.ray import run_on_ray  # noqa: E402
-from fedmf.flower.rounds import RoundReport  # noqa: E402
-from fedmf.flower.simulation import run_in_process, run_on_grid, worker_pool  # noqa: E402
+from fedmf.flower.ray import check_ray, run_on_ray  # noqa: E402
+from fedmf.flower.simulation import run_on_grid, worker_pool  # noqa: E402
 from fedmf.flower.strategy import CorrelatedNoiseStrategy  # noqa: E402
-from fedmf.flower.traffic import SentMessage, watched_messages  # noqa: E402
 from fedmf.flower.wrapper import (  # noqa: E402
     CorrelatedNoise,
     EnrolledUsers,
@@ -40,16 +38,13 @@ __all__ = [
     "EnrolledUsers",
     "InProcessGrid",
     "NodesAreUsers",
-    "RoundReport",
-    "SentMessage",
     "UsersSayWho",
+    "check_ray",
     "make_client_app",
     "node_client_app",
     "run_app",
-    "run_in_process",
     "run_on_grid",
     "run_on_ray",
     "user_id_mod",
-    "watched_messages",
     "worker_pool",
 ]

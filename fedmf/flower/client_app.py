@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -14,23 +13,15 @@ from fedmf.data import OnNodes
 from fedmf.errors import ConfigError
 from fedmf.flower.federated_evaluation import evaluation_reply
 from fedmf.flower.messages import (
-    Request,
+    answer_reply,
     asks_for_roster,
     hosted_users_reply,
     read_request,
     roster_reply,
-    rows_reply,
-    slice_reply,
 )
+from fedmf.rounds import judged, trained
 from fedmf.runs import NamedTask, Run, Scalar, clipped_sums, local_trainer, run_of
-from fedmf.training import (
-    ClippedSums,
-    FixedPointSum,
-    Task,
-    Trainer,
-    checked_sum,
-    evaluate_users,
-)
+from fedmf.training import ClippedSums, Task, Trainer, evaluate_users
 
 
 def share_of(context: Context, users: Sequence[str]) -> Sequence[str]:
@@ -65,34 +56,18 @@ def make_client_app(
     def train(message: Message, context: Context) -> Message:
         trainer, sums = trainer_of(context)
         request = read_request(message)
-        sums = sums.at(request.clip_norm)
-        if request.as_slice:
-            total, failures = checked_sum(trainer, sums, request.parameters, request.users, request.t)
-            return slice_reply(message, request.t, request.users, total.parts, failures)
-        rows, failures = trainer.clipped_rows(request.parameters, request.users, request.t, sums.clip_norm)
-        return rows_reply(message, request.t, request.users, rows, failures)
+        return answer_reply(message, request, trained(request, trainer, sums))
 
     @client_app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         trainer, _ = trainer_of(context)
         request = read_request(message)
         if request.loss_bound is not None:
-            return private_reply(message, request, trainer)
+            return answer_reply(message, request, judged(request, trainer))
         totals = evaluate_users(trainer.task, request.parameters, request.users)
         return evaluation_reply(message, request.t, request.users, totals)
 
     return client_app
-
-
-def private_reply(message: Message, request: Request, trainer: Trainer) -> Message:
-    """A node's answer: the exact sum of its users' rows, or the rows."""
-    assert request.loss_bound is not None
-    rows, failures = trainer.judge(request.parameters, request.users, request.loss_bound)
-    if not request.as_slice:
-        return rows_reply(message, request.t, request.users, rows, failures)
-    total = FixedPointSum(rows.shape[1], math.sqrt(rows.shape[1]))
-    total.add_updates(rows)
-    return slice_reply(message, request.t, request.users, total.parts, failures)
 
 
 def node_client_app(

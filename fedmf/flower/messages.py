@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
 from fedmf.flower.arrays import array_record, checked_tensor, tensor_of
 from fedmf.flower.boundary import shown
+from fedmf.rounds import Answer, Request
 from fedmf.runs import roster_digest
 from fedmf.training import UserFailure, copied_vector
 
@@ -26,42 +26,14 @@ class RejectedReply(ValueError):
     """A reply that must not enter the sum; the message says why, for the operator only."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """What a client is asked: train or evaluate ``users`` from ``parameters`` in round ``t`` (0-based).
-
-    Args:
-        parameters: of the model.
-        t: the round.
-        users: whom.
-        as_slice: whether their contributions are summed; otherwise they are sent as one row each.
-        loss_bound: L, where private evaluation is asked for.
-        clip_norm: ζ_t of the round, where training is asked for; None for that of the run.
-    """
-
-    parameters: Tensor
-    t: int
-    users: tuple[str, ...]
-    as_slice: bool
-    loss_bound: float | None = None
-    clip_norm: float | None = None
-
-
-def request_content(
-    parameters: Tensor,
-    t: int,
-    users: Sequence[str],
-    as_slice: bool,
-    loss_bound: float | None = None,
-    clip_norm: float | None = None,
-) -> RecordDict:
+def request_content(request: Request) -> RecordDict:
     """The content of a train or evaluate message. One flat array: encoding cost is per tensor."""
-    config = ConfigRecord({"round": t, "users": list(users), "slice": as_slice})
-    if loss_bound is not None:
-        config[_LOSS_BOUND] = loss_bound
-    if clip_norm is not None:
-        config[_CLIP_NORM] = clip_norm
-    return RecordDict({_ARRAYS: array_record({_PARAMETERS: parameters}), _CONFIG: config})
+    config = ConfigRecord({"round": request.t, "users": list(request.users), "slice": request.as_slice})
+    if request.loss_bound is not None:
+        config[_LOSS_BOUND] = request.loss_bound
+    if request.clip_norm is not None:
+        config[_CLIP_NORM] = request.clip_norm
+    return RecordDict({_ARRAYS: array_record({_PARAMETERS: request.parameters}), _CONFIG: config})
 
 
 def read_request(message: Message) -> Request:
@@ -82,27 +54,13 @@ def read_request(message: Message) -> Request:
     )
 
 
-def rows_reply(
-    request: Message, t: int, users: Sequence[str], rows: Tensor, failures: Sequence[UserFailure] = ()
-) -> Message:
-    """One clipped row a user, shape (r, d), in the order in which the request names them."""
-    return slice_reply(request, t, users, {_ROWS: rows}, failures)
-
-
-def slice_reply(
-    request: Message,
-    t: int,
-    users: Sequence[str],
-    parts: Mapping[str, Tensor],
-    failures: Sequence[UserFailure] = (),
-) -> Message:
-    """The exact sums over a slice's clipped updates, int64, by name, who is in them and who failed."""
-    config = ConfigRecord({"round": t, "users": list(users), _FAILURES: _packed(failures)})
-    return Message(RecordDict({_ARRAYS: array_record(parts), _CONFIG: config}), reply_to=request)
-
-
-def _packed(failures: Sequence[UserFailure]) -> list[str]:
-    return [json.dumps(failure.to_dict()) for failure in failures]
+def answer_reply(message: Message, request: Request, answer: Answer) -> Message:
+    """A node's answer: one row a user, in the order of the request, or exact sums by name, int64; who is in
+    them and who failed."""
+    held = {_ROWS: answer.held} if isinstance(answer.held, Tensor) else answer.held
+    failures = [json.dumps(failure.to_dict()) for failure in answer.failures]
+    config = ConfigRecord({"round": request.t, "users": list(request.users), _FAILURES: failures})
+    return Message(RecordDict({_ARRAYS: array_record(held), _CONFIG: config}), reply_to=message)
 
 
 def read_failures(reply: Message, asked: Collection[str]) -> list[UserFailure]:

@@ -13,8 +13,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedmf.errors import ConfigError
 from fedmf.flower.client_app import cached_trainer, make_client_app
-from fedmf.flower.rounds import Observer, unseen
 from fedmf.flower.simulation import run_on_grid, worker_pool
+from fedmf.rounds import Observer, unseen
 from fedmf.runs import Run, Scalar, Session, Workers, dotted_keys
 
 
@@ -28,8 +28,7 @@ def run_on_ray(session: Session, observer: Observer = unseen) -> None:
     Raises:
         ConfigError: the extra ``ray`` is not installed.
     """
-    if importlib.util.find_spec("ray") is None:
-        raise ConfigError("--engine ray needs the extra: pip install 'fedmf[ray]'.")
+    check_ray()
     from flwr.simulation import run_simulation
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -45,6 +44,16 @@ def run_on_ray(session: Session, observer: Observer = unseen) -> None:
         num_supernodes=session.run.execution.workers,
         backend_config=backend_config(session.run.execution),
     )
+
+
+def check_ray() -> None:
+    """Refuse to run on Ray where it is not installed.
+
+    Raises:
+        ConfigError: the extra ``ray`` is missing.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError("--engine ray needs the extra: pip install 'fedmf[ray]'.")
 
 
 def backend_config(workers: Workers) -> dict[str, dict[str, ConfigRecordValues]]:

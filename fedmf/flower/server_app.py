@@ -10,10 +10,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedmf.errors import ConfigError
-from fedmf.flower.asking import Timetable
-from fedmf.flower.rounds import RoundReport
 from fedmf.flower.screen import say, say_plan, say_round, warn
 from fedmf.flower.simulation import run_on_grid
+from fedmf.rounds import RoundReport, Timetable
 from fedmf.runs import LocalCheck, Place, Session, run_of
 
 app = ServerApp()

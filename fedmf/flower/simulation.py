@@ -1,4 +1,4 @@
-"""Runs of a session on an engine."""
+"""Runs of a session on a grid, and the workers of a simulation."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedmf.errors import ConfigError
-from fedmf.flower.asking import Timetable
 from fedmf.flower.boundary import ServedUsers
-from fedmf.flower.client_app import make_client_app
-from fedmf.flower.local_run import CallsHere, InProcessGrid
 from fedmf.flower.messages import ROSTER, RejectedReply, served_roster
 from fedmf.flower.population import handshakes
-from fedmf.flower.rounds import Observer, unseen
 from fedmf.flower.strategy import CorrelatedNoiseStrategy
 from fedmf.flower.traffic import watch
-from fedmf.runs import Session, Waiting, Workers, local_trainer, roster_digest
+from fedmf.rounds import Observer, Timetable, check_users_here, unseen
+from fedmf.runs import Session, Workers, roster_digest
 from fedmf.training import example_counts
 
 
@@ -157,31 +153,9 @@ def worker_pool(session: Session) -> WorkerPool:
     """The workers of a simulation of this session: each can train any of its users.
 
     Raises:
-        ConfigError: the run names keys, which only nodes of a deployment have, or users' examples are on
-            such nodes.
+        ConfigError: as `check_users_here`.
     """
-    believed: Waiting = session.run.execution
-    if believed.enrolment:
-        raise ConfigError("enrolment must be left out in a simulation, whose nodes have no keys.")
-    dataset = session.task.dataset
-    if not dataset.has_examples:
-        raise ConfigError(
-            "users' examples must be here to simulate a run; got a roster alone. Data on nodes are for "
-            "flwr run on a deployment."
-        )
+    check_users_here(session)
     crew: Workers = session.run.execution
+    dataset = session.task.dataset
     return WorkerPool(dataset.user_ids, partial(example_counts, dataset), _log.warning, crew.workers)
-
-
-def run_in_process(session: Session, observer: Observer = unseen) -> None:
-    """Run a session with all client apps in this process: the fastest engine on one machine.
-
-    Where only code of fedmf and torch trains, a round's commit is under way while the next trains
-    (decision 16); the observer is called once it is durable.
-    """
-    for line in session.server.beforehand:
-        _log.info(line)
-    pool, trainer = worker_pool(session), local_trainer(session.run, session.task)
-    client_app = make_client_app(lambda _: (trainer, session.sums))
-    grid = InProcessGrid(CallsHere(client_app, trainer.confined), nodes=session.run.execution.workers)
-    run_on_grid(session, grid, observer, pool)

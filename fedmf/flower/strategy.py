@@ -11,12 +11,24 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedmf.flower.arrays import array_record
-from fedmf.flower.asking import Asked, MessageForm, Timetable
+from fedmf.flower.asking import Asked, GridLink
 from fedmf.flower.boundary import Enrolment, ServedUsers
-from fedmf.flower.dialogue import ByNode, ClientEvaluation, Dialogue, NoEvaluation, PrivateJudgement
-from fedmf.flower.federated_evaluation import CohortEvaluation
+from fedmf.flower.dialogue import MessageDialogue
+from fedmf.flower.federated_evaluation import MessageEvaluation
 from fedmf.flower.population import Population
-from fedmf.flower.rounds import Observer, Rounds, RoundStrategy, unseen
+from fedmf.flower.round_strategy import RoundStrategy
+from fedmf.rounds import (
+    ByNode,
+    ClientEvaluation,
+    MessageForm,
+    NoEvaluation,
+    Observer,
+    PrivateJudgement,
+    Rounds,
+    Timetable,
+    unseen,
+    warn_not_private,
+)
 from fedmf.runs import NotPrivateEvaluation, Session, Waiting
 
 _log = logging.getLogger("fedmf")
@@ -25,7 +37,7 @@ _log = logging.getLogger("fedmf")
 _SLACK: Final = 2**26
 
 
-class OwnClients(Dialogue):
+class OwnClients(MessageDialogue):
     """Dialogue with fedmf's own client app: rows of users, or exact sums over them.
 
     Args:
@@ -46,7 +58,7 @@ class OwnClients(Dialogue):
         """See `Dialogue.arrays`."""
         return array_record({"parameters": self._server.parameters})
 
-    def training(self, number: int, by_node: ByNode, config: ConfigRecord, grid: Grid) -> Asked:
+    def training(self, number: int, by_node: ByNode, link: GridLink) -> Asked:
         """One message for each node that serves users of the cohort; several where their rows are too large.
 
         Its model may be that of a commit under way: it leaves the process committed.
@@ -54,7 +66,7 @@ class OwnClients(Dialogue):
         parts = self._form.parts(by_node, self.quarantine.is_suspect)
         return Asked(self._form, parts, self._server.coming, number - 1, clip_norm=self._server.clip_norm)
 
-    def judging(self, number: int, by_node: ByNode, config: ConfigRecord, grid: Grid) -> Asked:
+    def judging(self, number: int, by_node: ByNode, link: GridLink) -> Asked:
         """The same about the released model; a row is clipped again here."""
         assert self._evaluator is not None
         (_, _, bound), parts = self._evaluator.plan.ranges[0], self._form.parts(by_node)  # of the loss
@@ -65,11 +77,8 @@ def _evaluation_of(session: Session, dialogue: OwnClients) -> ClientEvaluation:
     if session.evaluator is not None:
         return PrivateJudgement(session, session.evaluator, dialogue)
     if isinstance(session.run.evaluation, NotPrivateEvaluation):
-        _log.warning(
-            "federated evaluation: metrics on users' own examples are computed without noise. They "
-            "are not private and no epsilon counts them: do not publish them."
-        )
-        return CohortEvaluation(session)
+        warn_not_private()
+        return MessageEvaluation(session)
     return NoEvaluation()
 
 
@@ -99,9 +108,14 @@ class CorrelatedNoiseStrategy(RoundStrategy):
     ) -> None:
         waiting: Waiting = session.run.execution
         self.session, keys = session, Enrolment.of(waiting.enrolment) if waiting.enrolment else None
-        self.dialogue = OwnClients(session, assignment or Population(session.roster, _log.warning, keys))
-        evaluation = _evaluation_of(session, self.dialogue)
-        self.rounds = Rounds(session, self.dialogue, evaluation, observer, timetable or Timetable())
+        self._dialogue = OwnClients(session, assignment or Population(session.roster, _log.warning, keys))
+        evaluation = _evaluation_of(session, self._dialogue)
+        self.rounds = Rounds(session, self._dialogue, evaluation, observer, timetable or Timetable())
+
+    @property
+    def dialogue(self) -> OwnClients:
+        """See `RoundStrategy.dialogue`."""
+        return self._dialogue
 
     def initial_arrays(self) -> ArrayRecord:
         """The model the next round starts from, as Flower's ``start`` wants it."""
@@ -139,7 +153,8 @@ class CorrelatedNoiseStrategy(RoundStrategy):
             Exception: as `Rounds.carry_out`.
         """
         self.summary()
-        result, rounds = Result(), self.begun(None)
-        rounds.carry_out(grid, result, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        result = Result()
+        link = self.link(grid, timeout, train_config, evaluate_config)
+        self.carry_out(link, result, num_rounds, evaluate_fn)
         result.arrays = self.initial_arrays()
         return result

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
-from torch import Tensor
 
 from fedmf.flower.arrays import tensor_of
+from fedmf.rounds import WATCHERS, SentMessage, Watcher
 
 
 class ForwardedGrid(Grid):
@@ -68,57 +66,24 @@ class ForwardedGrid(Grid):
         return self._grid.send_and_receive(messages, timeout=timeout)
 
 
-@dataclass(frozen=True, eq=False)
-class SentMessage:
-    """A message of the server.
-
-    Args:
-        kind: "train", "evaluate" or "query".
-        group: Flower's group id: the number of the round.
-        users: whom it names.
-        size: bytes of its arrays, and of the rest as text.
-        parameters: the model it carries, None without one.
-    """
-
-    kind: str
-    group: str
-    users: tuple[str, ...]
-    size: tuple[int, int]
-    parameters: Tensor | None
-
-    @classmethod
-    def of(cls, message: Message) -> SentMessage:
-        """Read it."""
-        content = message.content
-        arrays = [array for record in content.array_records.values() for array in record.values()]
-        config = {name: dict(record) for name, record in content.config_records.items()}
-        named = [users for record in config.values() if isinstance(users := record.get("users"), list)]
-        return cls(
-            message.metadata.message_type,
-            message.metadata.group_id,
-            tuple(str(user) for users in named for user in users),
-            (sum(len(array.data) for array in arrays), len(repr(config))),
-            tensor_of(arrays[0]).clone() if len(arrays) == 1 else None,
-        )
-
-
-Watcher = Callable[[SentMessage], None]
-_watchers: list[Watcher] = []
-
-
-@contextmanager
-def watched_messages(note: Watcher) -> Iterator[None]:
-    """While open, ``note`` is called with every message that a run of this process sends."""
-    _watchers.append(note)
-    try:
-        yield
-    finally:
-        _watchers.remove(note)
+def sent_message(message: Message) -> SentMessage:
+    """Read a message of the server."""
+    content = message.content
+    arrays = [array for record in content.array_records.values() for array in record.values()]
+    config = {name: dict(record) for name, record in content.config_records.items()}
+    named = [users for record in config.values() if isinstance(users := record.get("users"), list)]
+    return SentMessage(
+        message.metadata.message_type,
+        message.metadata.group_id,
+        tuple(str(user) for users in named for user in users),
+        (sum(len(array.data) for array in arrays), len(repr(config))),
+        tensor_of(arrays[0]).clone() if len(arrays) == 1 else None,
+    )
 
 
 def watch(grid: Grid) -> Grid:
     """The grid itself, or one that shows what it sends, if anybody watches."""
-    return WatchedGrid(grid, tuple(_watchers)) if _watchers else grid
+    return WatchedGrid(grid, tuple(WATCHERS)) if WATCHERS else grid
 
 
 class WatchedGrid(ForwardedGrid):
@@ -149,5 +114,5 @@ class WatchedGrid(ForwardedGrid):
         sent = list(messages)
         for message in sent:
             for note in self._watchers:
-                note(SentMessage.of(message))
+                note(sent_message(message))
         return sent

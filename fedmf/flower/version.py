@@ -26,7 +26,9 @@ def check_version(installed: str | None) -> str | None:
         ImportError: Flower is not there, or older than what serves.
     """
     if installed is None:
-        raise ImportError(f"fedmf.flower needs {_SERVE}, which is not installed: pip install 'flwr>=1.38'.")
+        raise ImportError(
+            f"fedmf.flower needs {_SERVE}, which is not installed: pip install 'fedmf[flower]'."
+        )
     major, minor = (int(part) for part in installed.split(".")[:2])
     if (major, minor) < OLDEST:
         raise ImportError(

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedmf.flower import run_in_process
 from fedmf.records import write_durably
+from fedmf.rounds import run_in_process
 from fedmf.running import resume, start
 from fedmf.runs import (
     LEDGER,

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 import fedmf
 from fedmf.factorization.mechanisms import banded_toeplitz
-from fedmf.flower import run_in_process
 from fedmf.participation import Participation
 from fedmf.parts import QuantileClipping
+from fedmf.rounds import run_in_process
 from fedmf.runs import Run
 from fedmf.sweeps import load_sweep
 

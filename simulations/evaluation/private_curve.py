@@ -24,9 +24,9 @@ import fedmf
 from fedmf.accounting import UserLevel, gaussian_epsilon
 from fedmf.cohorts import CyclicCohorts
 from fedmf.data import Digits
-from fedmf.flower import run_in_process
 from fedmf.participation import Adjacency
 from fedmf.parts import EvaluationPlan
+from fedmf.rounds import run_in_process
 from fedmf.runs import (
     CentralEvaluation,
     Classification,

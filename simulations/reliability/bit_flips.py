@@ -36,7 +36,7 @@ import numpy as np
 from forged_records import ledgers_forged, streams_forged
 
 import fedmf
-from fedmf.flower import RoundReport, run_in_process
+from fedmf.rounds import RoundReport, run_in_process
 from fedmf.runs import Session, account, run_of
 from fedmf.runs.directory import RunDirectory
 from fedmf.streaming import Settings, open_run, stream_statement

@@ -25,9 +25,8 @@ from typing import Any
 from without_faults import Lost, in_one_process, records
 
 import fedmf
-from fedmf.flower import RoundReport
 from fedmf.flower.ray import run_on_ray
-from fedmf.flower.traffic import SentMessage, watched_messages
+from fedmf.rounds import RoundReport, SentMessage, watched_messages
 
 WORKERS = 3
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * 2**20}

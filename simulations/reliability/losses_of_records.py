@@ -12,9 +12,9 @@ from pathlib import Path
 
 import fedmf
 from fedmf.cli.app import run as command
-from fedmf.flower import run_in_process
 from fedmf.records import SCHEMA, SigningKey
 from fedmf.records.frames import read_frames
+from fedmf.rounds import run_in_process
 from fedmf.runs import Session, run_of
 from fedmf.streaming import Settings, open_run
 

@@ -27,11 +27,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 
 import fedmf
-from fedmf.flower import RoundReport
 from fedmf.flower.client_app import make_client_app
 from fedmf.flower.local_run import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.traffic import ForwardedGrid
+from fedmf.rounds import RoundReport
 from fedmf.runs import Session, local_trainer, run_of
 
 USERS, COHORT, NODES, FAILING = 200, 10, 20, 0.2

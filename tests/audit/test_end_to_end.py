@@ -18,8 +18,8 @@ from support.worlds.hostile_worlds import shift_interval
 
 from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError
-from fedmf.flower.asking import asked as asked_module
 from fedmf.noise import BlockedNoise
+from fedmf.rounds import here
 from fedmf.runs import Run, run_of
 from fedmf.runs import server as server_module
 from fedmf.training.barrier import loading as loading_module
@@ -99,15 +99,15 @@ def test_a_user_who_takes_others_along_is_caught(
 
 def test_what_else_leaves_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """A warning that names who failed."""
-    refuse = asked_module.read_failures
+    train = here.trained
 
-    def telling(reply, users):
-        failures = refuse(reply, users)
-        for failure in failures:
+    def telling(request, trainer, sums):
+        answer = train(request, trainer, sums)
+        for failure in answer.failures:
             logging.getLogger("fedmf").warning("user %s failed", failure.user)
-        return failures
+        return answer
 
-    monkeypatch.setattr(asked_module, "read_failures", telling)
+    monkeypatch.setattr(here, "trained", telling)
     found = short(behaviours=("raise", "slow"))
     assert [len(world.outside) for world in found.worlds] == [1, 0]
     assert found.contradictions[0].startswith("raise: log: ")

@@ -30,7 +30,7 @@ from support.worlds import (
 
 from fedmf.cli.app import run as command
 from fedmf.data import Digits
-from fedmf.flower.rounds import Rounds
+from fedmf.rounds import Rounds
 from fedmf.runs import PrivateServer
 
 #: Behaviours after which nothing is left that a user could contribute, whatever the model is.

@@ -24,10 +24,11 @@ class Path:
         engine: of local training.
         messages: a sum for a worker's users, or a row a user.
         users_per_message: with rows, most of a message.
-        workers: slices of a cohort.
+        workers: nodes that a cohort is spread over.
         isolation: whether users are trained in processes of their own.
-        host: who drives the rounds: fedmf; a Flower app around which `CorrelatedNoise` stands, a node a user;
-            or a plain loop that brings updates to a `PrivateAggregator`.
+        host: who drives the rounds: fedmf with users in its process; fedmf's strategy by Flower's messages; a
+            Flower app around which `CorrelatedNoise` stands, a node a user; or a plain loop that brings
+            updates to a `PrivateAggregator`.
     """
 
     engine: LocalEngine = "loop"
@@ -35,14 +36,14 @@ class Path:
     users_per_message: int | None = None
     workers: int = 1
     isolation: Literal["none", "process"] = "none"
-    host: Literal["fedmf", "wrapper", "aggregator"] = "fedmf"
+    host: Literal["fedmf", "messages", "wrapper", "aggregator"] = "fedmf"
 
     def __str__(self) -> str:
-        if self.host != "fedmf":
+        if self.host in HOSTS:
             return f"{self.engine}, {HOSTS[self.host]}"
         several = "" if self.users_per_message is None else f" of {self.users_per_message}"
         words = [self.engine, "slices" if self.messages == "slice" else f"rows{several}"]
-        words += [f"{self.workers} workers"] if self.workers > 1 else []
+        words += [f"messages to {self.workers}"] if self.host == "messages" else []
         return ", ".join(words + (["processes"] if self.isolation == "process" else []))
 
     @property
@@ -54,11 +55,11 @@ class Path:
         own changes a bit. Processes train no compiled programs, which slices of engine "auto" take. Clients
         of an app send models, in float32, and so are updates rounded that are brought.
         """
-        if self.host != "fedmf" or self.engine == "vectorised":
+        if self.host in HOSTS or self.engine == "vectorised":
             return None
         compiled = self.messages == "slice" and self.engine == "auto"
         isolation = self.isolation if compiled else "none"
-        plain = replace(self, users_per_message=None, workers=1, isolation=isolation)
+        plain = replace(self, users_per_message=None, workers=1, isolation=isolation, host="fedmf")
         return None if plain == self else plain
 
 
@@ -69,11 +70,11 @@ DEFAULT: Final = Path("auto")
 PATHS: Final = (
     REFERENCE,
     DEFAULT,
-    Path("auto", workers=2),
+    Path("auto", workers=2, host="messages"),
     Path("vectorised"),
     Path("auto", "per-user"),
     Path("auto", "per-user", 1),
-    Path("auto", "per-user", 2, workers=2),
+    Path("auto", "per-user", 2, workers=2, host="messages"),
     Path("vectorised", "per-user"),
     Path("loop", "per-user"),
 )

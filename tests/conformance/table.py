@@ -12,13 +12,16 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 from support.pair_runs import RecordedPair
+from support.small_runs import client_for
 
 import fedmf
 from fedmf.errors import ConfigError
-from fedmf.flower import run_in_process
+from fedmf.flower import InProcessGrid, run_on_grid, worker_pool
+from fedmf.rounds import run_in_process
+from fedmf.runs import Session
 
 from .aggregating import carried_out_aggregated
-from .paths import AGGREGATED, BFLOAT16_BOUND, BOUND, FEW, PATHS, PROCESSES, REFERENCE, WRAPPED, Path
+from .paths import AGGREGATED, BFLOAT16_BOUND, BOUND, FEW, HOSTS, PATHS, PROCESSES, REFERENCE, WRAPPED, Path
 from .subjects import PLAIN, Subject, pairs, singles
 from .wrapping import carried_out_wrapped
 
@@ -68,11 +71,11 @@ def carried_out(subject: Subject, path: Path) -> Released:
     """
     run = subject.run(path)
     with tempfile.TemporaryDirectory(dir=_SHARED) as folder:
-        if path.host != "fedmf":
+        if path.host in HOSTS:
             carried = carried_out_wrapped if path.host == "wrapper" else carried_out_aggregated
             return Released(*carried(run, Folder(folder) / "run", _PROMISED))
         with fedmf.start(run, Folder(folder) / "run") as session:
-            run_in_process(session)
+            (_by_messages if path.host == "messages" else run_in_process)(session)
             numbers = {"model": session.server.parameters.numpy().copy()}
             if session.evaluator is not None:
                 numbers["private evaluations"] = session.evaluator._released.copy()
@@ -87,6 +90,11 @@ def carried_out(subject: Subject, path: Path) -> Released:
     if isinstance(run.optimizer, RecordedPair):
         numbers["second moments"] = run.optimizer.seconds()
     return Released(numbers, {**facts, **{name: statement.get(name) for name in _PROMISED}})
+
+
+def _by_messages(session: Session) -> None:
+    grid = InProcessGrid(client_for(session), nodes=session.run.execution.workers)
+    run_on_grid(session, grid, assignment=worker_pool(session))
 
 
 def _failed(path: Folder) -> Iterator[tuple[int, str]]:

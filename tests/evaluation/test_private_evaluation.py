@@ -19,8 +19,8 @@ from fedmf.accounting import UserLevel, gaussian_epsilon
 from fedmf.cli.view import RunView
 from fedmf.cohorts import BallsInBinsCohorts
 from fedmf.errors import ConfigError
-from fedmf.flower import run_in_process
 from fedmf.noise import NoiseStream
+from fedmf.rounds import run_in_process
 from fedmf.runs import PrivateEvaluation, Run, Session, account
 from fedmf.runs.evaluation import private_columns
 from fedmf.runs.outputs import METRICS

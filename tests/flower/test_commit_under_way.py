@@ -23,9 +23,9 @@ from support.small_runs import small_run
 
 import fedmf
 from fedmf.errors import LedgerError
-from fedmf.flower import RoundReport, rounds, run_in_process
 from fedmf.optim.sgd import Sgd
 from fedmf.records import Underway, frames
+from fedmf.rounds import RoundReport, loop, run_in_process
 from fedmf.runs import PrivateServer, Run, Session
 from fedmf.runs.releases import RoundUnderWay
 from fedmf.training import LocalTrainer, UserFailure
@@ -38,7 +38,7 @@ PATIENCE = 600.0
 @pytest.fixture(autouse=True)
 def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine too the next round trains meanwhile."""
-    monkeypatch.setattr(rounds, "_SHORT", math.inf)
+    monkeypatch.setattr(loop, "_SHORT", math.inf)
 
 
 def _run(noise_seed: int = 7) -> Run:

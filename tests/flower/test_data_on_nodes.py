@@ -23,8 +23,8 @@ from fedmf.data import (
 from fedmf.errors import ConfigError
 from fedmf.flower import node_client_app, run_on_grid
 from fedmf.flower.client_app import app
-from fedmf.flower.rounds import RoundReport
 from fedmf.models import FlatModel
+from fedmf.rounds import RoundReport
 from fedmf.runs import run_of
 from fedmf.training import Task, classification
 

@@ -15,9 +15,9 @@ from support.small_runs import answering, client_for, run_small, schedule_of, sm
 
 import fedmf
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.rounds import RoundReport
 from fedmf.flower.simulation import run_on_grid
 from fedmf.flower.strategy import CorrelatedNoiseStrategy
+from fedmf.rounds import RoundReport
 from fedmf.runs import Run, not_private
 from fedmf.runs.outputs import METRICS
 from fedmf.statements.words import NOT_PRIVATE

@@ -13,8 +13,8 @@ from support.small_runs import answering, client_for, linear_regression, run_sma
 
 import fedmf
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.rounds import RoundReport
 from fedmf.flower.simulation import run_on_grid
+from fedmf.rounds import RoundReport
 from fedmf.runs import not_private
 from fedmf.runs.outputs import METRICS
 

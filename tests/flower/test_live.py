@@ -15,10 +15,9 @@ from support.small_runs import client_for, linear_task, small_run
 import fedmf
 from fedmf.cohorts import CheckInCohorts, CyclicCohorts
 from fedmf.errors import ConfigError
-from fedmf.flower.asking import Timetable
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.rounds import RoundReport
 from fedmf.flower.simulation import run_on_grid
+from fedmf.rounds import RoundReport, Timetable
 from fedmf.runs import Execution, Run
 
 pytestmark = pytest.mark.usefixtures("own_time")

@@ -32,10 +32,10 @@ from support.wrapped_apps import (
 
 import fedmf
 from fedmf.flower import CorrelatedNoise, CorrelatedNoiseStrategy, InProcessGrid, UsersSayWho
-from fedmf.flower.rounds import Rounds
 from fedmf.flower.simulation import run_on_grid
 from fedmf.parts import QuantileClipping
 from fedmf.records import Ledger
+from fedmf.rounds import Rounds
 from fedmf.runs import PrivateEvaluator, Run, account
 from fedmf.training import UserFailure
 

@@ -21,10 +21,10 @@ from support.small_runs import (
     tampering,
 )
 
-from fedmf.flower.asking import Asked, MessageForm
+from fedmf.flower.asking import Asked
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.messages import rows_reply
-from fedmf.flower.rounds import RoundReport
+from fedmf.rounds import MessageForm, RoundReport
 from fedmf.runs import Execution
 from fedmf.training import FixedPointSum
 

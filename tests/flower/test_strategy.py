@@ -21,9 +21,9 @@ from support.small_runs import (
 
 import fedmf
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.rounds import RoundReport
 from fedmf.flower.simulation import run_on_grid
 from fedmf.records.ledger import Ledger
+from fedmf.rounds import RoundReport
 
 pytestmark = pytest.mark.usefixtures("own_time")
 

@@ -19,11 +19,11 @@ from fedmf.cli.app import run as command
 from fedmf.cohorts import BallsInBinsCohorts
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.rounds import RoundReport
 from fedmf.flower.simulation import run_on_grid
 from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStorage
 from fedmf.optim import JmeAdam
 from fedmf.parts import FixedClipping, QuantileClipping, update_factor
+from fedmf.rounds import RoundReport
 from fedmf.runs import (
     NoiseMechanism,
     Run,

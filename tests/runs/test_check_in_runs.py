@@ -19,9 +19,9 @@ from fedmf.cli.app import run as command
 from fedmf.cohorts import CheckInCohorts
 from fedmf.errors import ConfigError, ParticipationViolation
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.rounds import RoundReport
-from fedmf.flower.simulation import run_in_process, run_on_grid
+from fedmf.flower.simulation import run_on_grid
 from fedmf.records import Admission, Ledger, Underway
+from fedmf.rounds import RoundReport, run_in_process
 from fedmf.runs import Run, Session, verify_statement
 
 USERS, ROUNDS = 24, 12

@@ -19,12 +19,12 @@ from support.small_runs import client_for, small_run
 import fedmf
 from fedmf.factorization import Toeplitz
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.rounds import RoundReport
 from fedmf.flower.simulation import run_on_grid
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.parts import Health, update_factor
 from fedmf.parts.health import Power
 from fedmf.records import Ledger
+from fedmf.rounds import RoundReport
 from fedmf.runs import NoiseAndSignal
 
 HEALTH = Health(share=0.2, rounds_per_release=3)

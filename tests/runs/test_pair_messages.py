@@ -17,10 +17,10 @@ from support.small_runs import client_for, linear_task, run_small, tampering
 import fedmf
 from fedmf.errors import ConfigError
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.rounds import RoundReport
 from fedmf.flower.simulation import run_on_grid
 from fedmf.moments import BlockEnergies
 from fedmf.records import Ledger
+from fedmf.rounds import RoundReport
 
 FORMS = ("per-user", "squared-mean")
 DIMENSION = 30

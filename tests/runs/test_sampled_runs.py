@@ -10,9 +10,9 @@ import pytest
 from support.small_runs import client_for, run_small, small_run
 
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.rounds import RoundReport
 from fedmf.flower.simulation import run_on_grid
 from fedmf.records.ledger import Ledger
+from fedmf.rounds import RoundReport
 from fedmf.runs.session import Session
 
 SAMPLED = ("cyclic-poisson", "balls-in-bins", "b-min-sep")

@@ -74,7 +74,7 @@ _RUN = """
 import json, os, sys
 import fedmf
 from fedmf.runs import run_of
-from fedmf.flower import run_in_process
+from fedmf.rounds import run_in_process
 keys, path, rounds = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 run = run_of(keys)
 def stop(report, row):

@@ -9,7 +9,7 @@ import fedmf
 from fedmf.flower import run_on_grid
 from fedmf.flower.client_app import app
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.rounds import RoundReport
+from fedmf.rounds import RoundReport
 from fedmf.runs import Run
 from support.small_runs import SMALL, dotted
 

@@ -15,8 +15,8 @@ from fedmf.cohorts import CohortSchedule
 from fedmf.data.memory import InMemoryDataset
 from fedmf.flower.client_app import make_client_app
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.rounds import RoundReport
 from fedmf.flower.simulation import run_on_grid
+from fedmf.rounds import RoundReport
 from fedmf.runs import Run, Session, local_trainer, run_of
 from fedmf.runs.tables import render_toml
 from fedmf.training import Task, classification, regression

@@ -31,7 +31,7 @@ from fedmf.runs import (
 from fedmf.statements import summarise
 
 if TYPE_CHECKING:
-    from fedmf.flower import RoundReport
+    from fedmf.rounds import RoundReport
     from fedmf.runs import Session
     from fedmf.training import Metric, UserFailure
 

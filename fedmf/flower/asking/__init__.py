@@ -1,6 +1,6 @@
-"""Whom messages ask, what replies add to a sum, and asking again."""
+"""Messages to nodes, what replies add to a sum, and asking again."""
 
-from fedmf.flower.asking.asked import Asked, Exchange, MessageForm, Timetable
-from fedmf.flower.asking.persistence import Persistence
+from fedmf.flower.asking.asked import Asked, MessageExchange
+from fedmf.flower.asking.grid_link import GridLink
 
-__all__ = ["Asked", "Exchange", "MessageForm", "Persistence", "Timetable"]
+__all__ = ["Asked", "GridLink", "MessageExchange"]

@@ -1,6 +1,6 @@
 """Where what nodes send enters: pulled one by one, checked before it is decoded, refused node by node."""
 
-from fedmf.flower.boundary.checks import Quarantine, checked_array, shown
+from fedmf.flower.boundary.checks import checked_array, shown
 from fedmf.flower.boundary.claims import Claims
 from fedmf.flower.boundary.enrolment import Enrolment
 from fedmf.flower.boundary.handshakes import Handshakes
@@ -11,7 +11,6 @@ __all__ = [
     "Claims",
     "Enrolment",
     "Handshakes",
-    "Quarantine",
     "ServedUsers",
     "Wait",
     "checked_array",

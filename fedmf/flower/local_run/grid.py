@@ -104,11 +104,9 @@ class ClientCalls(ABC):
 
     Attributes:
         workers: how many calls may be under way at the same time, at least 1.
-        confined: whether clients are called in this process and keep to themselves what they are sent.
     """
 
     workers: int = 1
-    confined: bool = False
 
     @abstractmethod
     def call(self, request: Message, context: Context, number: int) -> tuple[Message, Context]:
@@ -129,11 +127,10 @@ class CallsHere(ClientCalls):
 
     Args:
         client_app: the app to call.
-        confined: see `ClientCalls`.
     """
 
-    def __init__(self, client_app: ClientApp, confined: bool = False) -> None:
-        self._client_app, self.confined = client_app, confined
+    def __init__(self, client_app: ClientApp) -> None:
+        self._client_app = client_app
 
     def call(self, request: Message, context: Context, number: int) -> tuple[Message, Context]:
         """See `ClientCalls.call`."""
@@ -183,11 +180,6 @@ class InProcessGrid(Grid):
         self._mailbox = Mailbox(self._answer, self._calls.workers)
         self._failures: set[str] = set()
         self._ids = itertools.count(1)
-
-    @property
-    def confined(self) -> bool:
-        """Whether nobody outside this process learns what messages hold."""
-        return self._calls.confined
 
     def close(self) -> None:
         """Call no client any more."""

@@ -7,21 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from flwr.app import ConfigRecord, Message
-from flwr.serverapp import Grid
+from flwr.app import Message
 from flwr.serverapp.strategy import FedAvg
 
 from fedmf.errors import ConfigError
-from fedmf.flower.dialogue import (
-    ByNode,
-    ClientEvaluation,
-    Dialogue,
-    Judged,
-    NoEvaluation,
-    PrivateJudgement,
-)
+from fedmf.flower.asking import GridLink
+from fedmf.flower.dialogue import MessageDialogue
 from fedmf.flower.wrapper.cohort_grid import CohortGrid, evaluation_messages_of
 from fedmf.flower.wrapper.identity import UserIdentity
+from fedmf.rounds import ByNode, ClientEvaluation, Judged, NoEvaluation, PrivateJudgement
 from fedmf.runs import (
     CentralEvaluation,
     Evaluation,
@@ -45,7 +39,7 @@ class InnerEvaluation(ClientEvaluation):
         dialogue: with the clients.
     """
 
-    def __init__(self, inner: FedAvg, identity: UserIdentity, dialogue: Dialogue) -> None:
+    def __init__(self, inner: FedAvg, identity: UserIdentity, dialogue: MessageDialogue) -> None:
         self._inner, self._identity, self._dialogue = inner, identity, dialogue
         self._has_asked = False
 
@@ -57,10 +51,11 @@ class InnerEvaluation(ClientEvaluation):
         """Nobody by name: the inner strategy chooses among nodes."""
         return {}
 
-    def ask(self, number: int, by_node: ByNode, config: ConfigRecord, grid: Grid) -> list[Message]:
+    def ask(self, number: int, by_node: ByNode, link: GridLink) -> list[Message]:
         """The inner strategy's messages to nodes that serve users."""
-        nodes = CohortGrid(grid, self._identity.nodes())
-        messages = evaluation_messages_of(self._inner, number, self._dialogue.arrays, config, nodes)
+        nodes = CohortGrid(link.grid, self._identity.nodes())
+        arrays, config = self._dialogue.arrays, link.evaluate_config
+        messages = evaluation_messages_of(self._inner, number, arrays, config, nodes)
         self._has_asked = bool(messages)
         return messages
 
@@ -127,7 +122,7 @@ class AskedEvaluation:
         return known[self.kind]
 
     def of(
-        self, session: Session, dialogue: Dialogue, inner: FedAvg, identity: UserIdentity
+        self, session: Session, dialogue: MessageDialogue, inner: FedAvg, identity: UserIdentity
     ) -> ClientEvaluation:
         """What judges the models of an open run."""
         if session.evaluator is not None:

@@ -13,12 +13,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
-from fedmf.flower.asking import Exchange
+from fedmf.flower.asking import GridLink, MessageExchange
 from fedmf.flower.boundary import ServedUsers, shown
-from fedmf.flower.dialogue import ByNode, Dialogue
+from fedmf.flower.dialogue import MessageDialogue
 from fedmf.flower.screen import hushed
 from fedmf.flower.traffic import ForwardedGrid
 from fedmf.flower.wrapper.layout import ArrayLayout
+from fedmf.rounds import ByNode
 from fedmf.runs import PrivateEvaluator, Session
 from fedmf.training import FixedPointSum, centred
 
@@ -44,7 +45,7 @@ class CohortGrid(ForwardedGrid):
         return [node for node in super().get_nodes() if node.node_id in set(self._nodes)]
 
 
-class UserMessages(Exchange):
+class UserMessages(MessageExchange):
     """The messages of an inner strategy, one a user, of whose replies each is one row of numbers.
 
     Args:
@@ -121,7 +122,7 @@ def messages_of(
     return messages
 
 
-class AppClients(Dialogue):
+class AppClients(MessageDialogue):
     """Dialogue with the clients of an app, by the messages of an inner strategy: one a user, a row of each.
 
     Args:
@@ -137,10 +138,10 @@ class AppClients(Dialogue):
 
     @property
     def arrays(self) -> ArrayRecord:
-        """See `Dialogue.arrays`: all arrays, those that stay too."""
+        """See `MessageDialogue.arrays`: all arrays, those that stay too."""
         return self._layout.record(self._session.server.parameters)
 
-    def training(self, number: int, by_node: ByNode, config: ConfigRecord, grid: Grid) -> UserMessages:
+    def training(self, number: int, by_node: ByNode, link: GridLink) -> UserMessages:
         """See `Dialogue.training`: a row is what was received minus what was sent.
 
         Raises:
@@ -148,11 +149,11 @@ class AppClients(Dialogue):
         """
         arrays, layout = self.arrays, self._layout
         base = layout.flat(arrays, layout.number)
-        nodes, cohort = _cohort(by_node, grid)
-        messages = messages_of(self._inner, "train", number, arrays, config, cohort)
+        nodes, cohort = _cohort(by_node, link.grid)
+        messages = messages_of(self._inner, "train", number, arrays, link.train_config, cohort)
         return UserMessages(messages, nodes, lambda reply: layout.read(_arrays_of(reply)), base)
 
-    def judging(self, number: int, by_node: ByNode, config: ConfigRecord, grid: Grid) -> UserMessages:
+    def judging(self, number: int, by_node: ByNode, link: GridLink) -> UserMessages:
         """See `Dialogue.judging`: the declared metrics count and nothing else, each clamped to its range.
 
         Every user counts once, whatever number of examples it reports. A reply that is wrong in any way is a
@@ -163,7 +164,8 @@ class AppClients(Dialogue):
         """
         assert self._session.evaluator is not None
         ranges = self._session.evaluator.plan.ranges
-        nodes, cohort = _cohort(by_node, grid)
+        nodes, cohort = _cohort(by_node, link.grid)
+        config = link.evaluate_config
         messages = messages_of(self._inner, "evaluate", number, self.arrays, config, cohort)
         return UserMessages(messages, nodes, lambda reply: _judgement(reply, ranges))
 

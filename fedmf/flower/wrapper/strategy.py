@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from fedmf.cohorts import Cohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
-from fedmf.flower.rounds import Observer, RoundReport, Rounds, RoundStrategy
+from fedmf.flower.round_strategy import RoundStrategy
 from fedmf.flower.screen import say, say_plan, say_round, warn
 from fedmf.flower.wrapper.app_task import FlowerAppTask
 from fedmf.flower.wrapper.client_evaluation import AskedEvaluation, ClientEvaluationKind
@@ -26,6 +26,7 @@ from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.optim import ChosenOptimizer, ServerOptimizer
 from fedmf.participation import Adjacency
 from fedmf.parts import Canaries, FixedClipping, Part, QuantileClipping
+from fedmf.rounds import Observer, RoundReport, Rounds
 from fedmf.runs import (
     Execution,
     LastingObserver,
@@ -166,6 +167,7 @@ class CorrelatedNoise(RoundStrategy):
         self._path = Path(run_dir).expanduser().resolve() if run_dir else _new_place()
         self._observers, self._stop = tuple(observers), stop
         self._opened: Session | None = None
+        self._clients: AppClients | None = None
 
     @property
     def run_dir(self) -> Path:
@@ -217,8 +219,15 @@ class CorrelatedNoise(RoundStrategy):
             opened = session_of(self._path, run, task, initial, self.identity.lasting)
             clients = AppClients(opened, layout, self.inner, self.identity)
             evaluation = self._asked.of(opened, clients, self.inner, self.identity)
-            self._opened, self.rounds = opened, Rounds(opened, clients, evaluation)
+            self._opened, self._clients = opened, clients
+            self.rounds = Rounds(opened, clients, evaluation)
         return self._opened
+
+    @property
+    def dialogue(self) -> AppClients:
+        """See `RoundStrategy.dialogue`."""
+        assert self._clients is not None
+        return self._clients
 
     def begun(self, arrays: ArrayRecord | None) -> Rounds:
         """See `RoundStrategy.begun`."""
@@ -246,7 +255,7 @@ class CorrelatedNoise(RoundStrategy):
         """
         result, rounds = Result(), self.begun(initial_arrays)
         self.summary()
-
+        link = self.link(grid, timeout, train_config, evaluate_config)
         horizon = rounds.session.server.horizon
 
         def said(number: int, metrics: MetricRecord | None) -> None:
@@ -265,12 +274,12 @@ class CorrelatedNoise(RoundStrategy):
                     said(report.t + 1, None)
 
             rounds.observer, judged = told, None if evaluate_fn is None else judge
-            rounds.carry_out(grid, result, num_rounds, timeout, train_config, evaluate_config, judged)
+            self.carry_out(link, result, num_rounds, judged)
 
         carried = carried_out(rounds.session, engine, self._observers, self._stop)
         if carried.stopped:
             say(carried.stopped)
-        result.arrays = rounds.dialogue.arrays
+        result.arrays = self.dialogue.arrays
         return result
 
 

@@ -91,7 +91,7 @@ def ask_about_ties(arrays: Mapping[str, NDArray[Any]], stays: Sequence[str]) -> 
     for name, array in arrays.items():
         if name in stays or _constant(array) is not None:
             continue
-        other = first.setdefault(hashlib.sha256(np.ascontiguousarray(array)).digest(), name)
+        other = first.setdefault(hashlib.sha256(np.ascontiguousarray(array).data).digest(), name)
         if other != name and np.array_equal(array, arrays[other]):
             raise ConfigError(
                 f"arrays {other!r} and {name!r} hold the same numbers: are they one array, tied? Say "

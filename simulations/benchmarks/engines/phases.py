@@ -23,19 +23,17 @@ import workload
 from numpy.typing import NDArray
 
 import fedmf
-import fedmf.flower.asking.asked as asked
-import fedmf.flower.client_app as client_app
-import fedmf.flower.local_run.grid as grid
-import fedmf.flower.rounds as rounds
 import fedmf.noise.rows.noise_stream as noise_stream
 import fedmf.optim.server_pass as server_pass
 import fedmf.records.frames as frames
 import fedmf.records.ledger.ledger as ledger
+import fedmf.rounds.here as here
+import fedmf.rounds.requests as requests
 import fedmf.runs.directory as directory
 import fedmf.training.clipping.fixed_point as fixed_point
 import fedmf.training.local as local
 import fedmf.training.low_rank.program as low_rank
-from fedmf.flower import run_in_process
+from fedmf.rounds import Rounds, run_in_process
 from fedmf.runs.releases import RoundUnderWay
 
 #: What is shown: (part, owner, function).
@@ -43,12 +41,10 @@ PARTS: list[tuple[str, Any, str]] = [
     ("training: compiled steps, clip, integers", low_rank, "train_and_sum"),
     ("training: the model laid out", low_rank.LowRankProgram, "received"),
     ("training: examples, groups, the rest", local.LocalTrainer, "add_updates"),
-    ("messages: cohort and requests", rounds.Rounds, "ask"),
-    ("messages: copies", grid, "copied_message"),
-    ("messages: request read", client_app, "read_request"),
-    ("messages: reply made", client_app, "slice_reply"),
-    ("messages: call of the client", grid.InProcessGrid, "_answer"),
-    ("messages: reply checked", asked.Asked, "add"),
+    ("requests: cohort", Rounds, "ask"),
+    ("requests: the model copied", here, "copied_vector"),
+    ("requests: answered", here, "trained"),
+    ("requests: answer checked", requests.Answer, "add_to"),
     ("server: sum added", fixed_point.FixedPointSum, "add_clipped_sum"),
     ("server: noise", noise_stream.NoiseStream, "add_"),
     ("server: sum to float64, mean, step", server_pass.ServerPass, "step"),
@@ -58,7 +54,7 @@ PARTS: list[tuple[str, Any, str]] = [
     ("commit, aside: write", frames, "_write_all"),
     ("commit, aside: flush", frames, "_flush"),
     ("commit, aside: the rest", directory.RunDirectory, "commit"),
-    ("all else of a round", rounds.Rounds, "_round"),
+    ("all else of a round", Rounds, "_round"),
 ]
 
 

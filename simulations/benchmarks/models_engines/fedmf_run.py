@@ -21,7 +21,7 @@ import workload
 import fedmf
 from fedmf.accounting.gaussian.calibration import gaussian_epsilon
 from fedmf.data.memory import InMemoryDataset
-from fedmf.flower import RoundReport, run_in_process
+from fedmf.rounds import RoundReport, run_in_process
 from fedmf.runs.run import Run
 from fedmf.runs.tables.configuration import run_of
 from fedmf.training.batches import groups_of

@@ -8,8 +8,7 @@ import pytest
 from flwr.app import Message
 from support.small_runs import client_for, linear_task, run_small, schedule_of, small_run, tampering
 
-from fedmf.flower.boundary import Quarantine
-from fedmf.flower.rounds import RoundReport
+from fedmf.rounds import Quarantine, RoundReport
 
 pytestmark = pytest.mark.usefixtures("own_time")
 

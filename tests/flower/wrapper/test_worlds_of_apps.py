@@ -167,7 +167,7 @@ def test_nothing_but_noised_values_differs(kind: str, tmp_path: Path) -> None:
 def test_a_difference_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken on purpose: a loop that tells how many contributions of a round failed."""
     from fedmf.flower import screen
-    from fedmf.flower.rounds import Rounds
+    from fedmf.rounds import Rounds
 
     tell = Rounds._tell
 

@@ -16,8 +16,8 @@ import fedmf
 from fedmf.accounting import LeakageBound, leakage_bound
 from fedmf.audit.canaries import SummedReleases
 from fedmf.data import NumberedUsers
-from fedmf.flower import SentMessage, watched_messages
 from fedmf.records import unguarded
+from fedmf.rounds import SentMessage, watched_messages
 from fedmf.runs import FunctionTask, Run
 from fedmf.statements import Plan
 from support.worlds.hostile import write_script

@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.flower import SentMessage, watched_messages
 from fedmf.records import Ledger, load_state, unguarded
+from fedmf.rounds import SentMessage, watched_messages
 from fedmf.runs import LEDGER, VERDICTS, render_toml
 from fedmf.training import METRICS
 from support.worlds.stage import Hostile, Stage

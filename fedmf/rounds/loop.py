@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
 
 from fedmf.errors import ConfigError
-from fedmf.flower.asking import Exchange, Persistence, Timetable
-from fedmf.flower.boundary import Wait
-from fedmf.flower.dialogue import ClientEvaluation, Dialogue, NoEvaluation
-from fedmf.flower.local_run import InProcessGrid
+from fedmf.rounds.clients import Dialogue, Exchange, Link, Question
+from fedmf.rounds.judging import ClientEvaluation, NoEvaluation
+from fedmf.rounds.timetable import Timetable
 from fedmf.runs import Session, Waiting
 from fedmf.training import UserFailure
 
@@ -94,7 +89,7 @@ class Rounds:
         self.observer = observer
         self._evaluation, self._timetable = evaluation, timetable
         self._schedule, self._server = session.cohort_schedule(), session.server
-        self._waiting: Waiting = session.run.execution
+        self.waiting: Waiting = session.run.execution
         self._cohort: dict[int, str] = {}
         self._present: Sequence[str] = ()
         self._exchange: Exchange | None = None
@@ -103,14 +98,14 @@ class Rounds:
         self._is_kept = False
         self._runs_ahead, self._begun, self._elsewhere = False, 0.0, 0.0
 
-    def ask(self, number: int, config: ConfigRecord, grid: Grid) -> list[Message]:
+    def ask(self, number: int, link: Link) -> list[Any]:
         """1. The messages of round ``number`` to its cohort."""
         t = number - 1
         planned = {self.session.roster[user]: user for user in map(int, self._schedule.cohort(t))}
         self._cohort = {planned[user]: user for user in self.session.admit(t, list(planned))}
         by_node = self._by_node(self._cohort)
         self._may_repeat &= self._schedule.expects_replies
-        self._exchange = self.dialogue.training(number, by_node, config, grid)
+        self._exchange = self.dialogue.training(number, by_node, link)
         return self._exchange.messages
 
     def _by_node(self, users: Mapping[int, str]) -> dict[int, list[str]]:
@@ -129,7 +124,7 @@ class Rounds:
                 by_node.setdefault(node, []).append(user)
         return by_node
 
-    def release(self, number: int, replies: Iterable[Message]) -> None:
+    def release(self, number: int, replies: Iterable[Any]) -> None:
         """2 and 3. Fold the replies into the sum as they come, release the round, keep what it leaves.
 
         What a reply adds is said by `Exchange.fold`. The round consumes its row of noise in any case.
@@ -164,15 +159,15 @@ class Rounds:
             self.session.note_failures(report.t, report.failures)
             self.session.evaluate()
 
-    def ask_about(self, number: int, config: ConfigRecord, grid: Grid) -> list[Message]:
+    def ask_about(self, number: int, link: Link) -> list[Any]:
         """4. The messages about the model after round ``number``."""
         present = set(self._present)
         participants = {index: user for index, user in self._cohort.items() if user in present}
         users = self._evaluation.users(number, participants)
-        return self._evaluation.ask(number, self._by_node(users), config, grid)
+        return self._evaluation.ask(number, self._by_node(users), link)
 
-    def take(self, number: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """4. What the replies about the model after round ``number`` say; None if that is nothing."""
+    def take(self, number: int, replies: Iterable[Any]) -> Mapping[str, Any]:
+        """4. What the replies about the model after round ``number`` say, as the host's result names it."""
         judged = self._evaluation.collect(number, replies)
         with self._not_counted():
             self.session.note_failures(number - 1, judged.failures)
@@ -180,7 +175,7 @@ class Rounds:
         if self._report is not None:
             failures = (*self._report.failures, *judged.failures)
             self._report = replace(self._report, failures=failures, federated=judged.columns)
-        return MetricRecord({**judged.named}) if judged.named else None
+        return judged.named
 
     def _tell(self) -> None:
         """5. The observer sees the round that is held, with its row of metrics.
@@ -208,68 +203,53 @@ class Rounds:
 
     def carry_out(
         self,
-        grid: Grid,
-        result: Result,
-        num_rounds: int | None = None,
-        timeout: float | None = None,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        link: Link,
+        last: int | None = None,
+        evaluate: Callable[[int], None] | None = None,
+        judged: Callable[[int, Mapping[str, Any]], None] = lambda _number, _named: None,
     ) -> None:
-        """Go on from the session's committed round to ``num_rounds`` (default: the horizon); write reports.
+        """Go on from the session's committed round to round ``last`` (default: the horizon); write reports.
 
         Args:
-            grid: where the clients are.
-            result: is filled as Flower's ``start`` fills its own.
-            num_rounds: of the whole run, rounds of processes before included.
-            timeout: seconds to wait for the replies of a round; default: that of `Waiting`.
-            train_config: for clients, where their messages have one.
-            evaluate_config: likewise.
-            evaluate_fn: called with the initial model, and with that of each round once it is told of.
+            link: to the clients.
+            last: number of rounds of the whole run, those of processes before included.
+            evaluate: called with 0 before anything was released, and with the number of each round once it is
+                told of.
+            judged: called with what clients said of the model after a round, where that is anything.
 
         Raises:
             ConfigError: more rounds than the noise was calibrated for; nobody is asked. The disk failed.
             RuntimeError: no node answers, or no reply to a round arrived however often it was asked for.
             LedgerError: a release failed, now or before. Open the run again.
         """
-        server, waiting = self._server, self._waiting
+        server = self._server
         server.require_right()
-        last = server.horizon if num_rounds is None else num_rounds
+        last = server.horizon if last is None else last
         if last > server.horizon:
             raise ConfigError(
                 f"num_rounds must be at most the horizon n={server.horizon}; got {last}. "
                 "The noise of further rounds was not calibrated."
             )
         last = min(last, self.session.plan.allowed_rounds)
-        wait = Wait(
-            waiting.round_timeout if timeout is None else timeout,
-            waiting.min_replies,
-            waiting.grace,
-            self.dialogue.most_bytes,
-            lambda message_id: 0 if self._exchange is None else self._exchange.bytes_of(message_id),
-        )
-        judging = _Judging(wait, evaluate_config or ConfigRecord(), result)
         try:
-            if evaluate_fn is not None and server.t == 0:
-                _put(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, self.dialogue.arrays))
+            if evaluate is not None and server.t == 0:
+                evaluate(0)
             for number, named in self._evaluation.shown().items():
-                result.evaluate_metrics_clientapp[number] = MetricRecord({**named})
+                judged(number, named)
             left = self._evaluation.is_left(server.t)
             if left or server.t < last:
-                self.dialogue.served.gather(grid, wait.seconds, waiting.handshake_timeout)
+                link.gather()
             if left:
-                self._judge(server.t, grid, judging)
-            confined = isinstance(grid, InProcessGrid) and grid.confined
-            alone = confined and evaluate_fn is None and isinstance(self._evaluation, NoEvaluation)
+                self._judge(server.t, link, judged)
+            alone = link.confined and evaluate is None and isinstance(self._evaluation, NoEvaluation)
             self._runs_ahead = alone and self._timetable == _AT_ONCE
             for number in range(server.t + 1, last + 1):
-                self._round(number, grid, wait, train_config or ConfigRecord())
+                self._round(number, link)
                 with server.times.measure(number, "evaluation"):
-                    self._judge(number, grid, judging)
+                    self._judge(number, link, judged)
                 self._end(number)
-                if evaluate_fn is not None:
-                    arrays = self.dialogue.arrays
-                    _put(result.evaluate_metrics_serverapp, number, evaluate_fn(number, arrays))
+                if evaluate is not None:
+                    evaluate(number)
             self._tell()
         except BaseException:
             for then in (self._tell, self.session.write_reports):
@@ -280,20 +260,13 @@ class Rounds:
             self._runs_ahead = False
         self.session.write_reports()
 
-    def _round(self, number: int, grid: Grid, wait: Wait, config: ConfigRecord) -> None:
+    def _round(self, number: int, link: Link) -> None:
         """1 to 3."""
         self._timetable.wait()
-        self._begun, retries = self._clock(), self._waiting.silent_retries
-        if self.dialogue.patient:
-            wait = replace(wait, seconds=math.inf, min_replies=0)
+        self._begun, retries = self._clock(), self.waiting.silent_retries
+        question = self._question(f"round {number}", lambda: self.ask(number, link), retries)
         with self._server.times.measure(number, "clients"):
-            replies = Persistence(wait, retries).replies(
-                f"round {number}",
-                grid,
-                self.dialogue.served,
-                lambda: self.ask(number, config, grid),
-                lambda: self._may_repeat,
-            )
+            replies = link.replies(question)
         if replies is None:
             raise RuntimeError(
                 f"no reply to round {number} arrived in {retries + 1} attempts; stopped. Nothing of it "
@@ -301,22 +274,37 @@ class Rounds:
             )
         self.release(number, replies)
 
-    def _judge(self, number: int, grid: Grid, how: _Judging) -> None:
+    def _judge(self, number: int, link: Link, judged: Callable[[int, Mapping[str, Any]], None]) -> None:
         """4."""
-        evaluation, wait = self._evaluation, how.wait
-        if not evaluation.due(number):
+        if not self._evaluation.due(number):
             return
-        retries = self._waiting.silent_retries * evaluation.retried
-        if self.dialogue.patient and evaluation.retried:
-            wait = replace(wait, seconds=math.inf, min_replies=0)
-        replies = Persistence(wait, retries).replies(
+        retried = self._evaluation.retried
+        question = self._question(
             f"the evaluation after round {number}",
-            grid,
-            self.dialogue.served,
-            lambda: self.ask_about(number, how.config, grid),
-            lambda: self._may_repeat,
+            lambda: self.ask_about(number, link),
+            self.waiting.silent_retries * retried,
+            retried,
         )
-        _put(how.result.evaluate_metrics_clientapp, number, self.take(number, replies or ()))
+        if named := self.take(number, link.replies(question) or ()):
+            judged(number, named)
+
+    def _question(
+        self, what: str, ask: Callable[[], list[Any]], retries: int, patient: bool = True
+    ) -> Question:
+        """See `Question`.
+
+        Args:
+            what: see there.
+            ask: see there.
+            retries: see there.
+            patient: whether it is, where the dialogue is.
+        """
+
+        def bytes_of(message_id: str) -> int:
+            return 0 if self._exchange is None else self._exchange.bytes_of(message_id)
+
+        patient = patient and self.dialogue.patient
+        return Question(what, ask, lambda: self._may_repeat, retries, patient, bytes_of)
 
     def _end(self, number: int) -> None:
         """5, unless the commit is under way and may go on so."""
@@ -326,64 +314,3 @@ class Rounds:
         report = self._report = replace(report, seconds=self._clock() - self._begun)
         if not self._runs_ahead or report.failures or report.seconds > _SHORT:
             self._tell()
-
-
-@dataclass(frozen=True, eq=False)
-class _Judging:
-    """How clients are asked about a model, and where Flower finds what they say."""
-
-    wait: Wait
-    config: ConfigRecord
-    result: Result
-
-
-def _put(history: dict[int, MetricRecord], number: int, metrics: MetricRecord | None) -> None:
-    if metrics is not None:
-        history[number] = metrics
-
-
-class RoundStrategy(Strategy):
-    """A server strategy whose four methods are steps of `Rounds`, so that Flower's loop drives them too.
-
-    Attributes:
-        rounds: of its run; None before it began.
-    """
-
-    rounds: Rounds | None = None
-
-    def begun(self, arrays: ArrayRecord | None) -> Rounds:
-        """The rounds, begun from this model if they are not yet."""
-        del arrays
-        assert self.rounds is not None
-        return self.rounds
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """The messages of a round to its cohort.
-
-        ``arrays`` is not read once the run has begun: the model of the private server is what is sent,
-        committed if it leaves the process.
-
-        Raises:
-            RuntimeError: an inner strategy asks other nodes, or one twice.
-        """
-        return self.begun(arrays).ask(server_round, config, grid)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Clip, sum, noise, step, commit. Whose reply arrived is present, whatever it holds."""
-        rounds = self.begun(None)
-        rounds.release(server_round, replies)
-        return rounds.dialogue.arrays, None
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Messages to those who are asked about the released model, if any are."""
-        return self.begun(arrays).ask_about(server_round, config, grid)
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """What clients say of the model; None if that is nothing."""
-        return self.begun(None).take(server_round, replies)

@@ -1,0 +1,54 @@
+"""The rounds of a run: one loop, and what it asks of clients, wherever they are; clients of this process.
+
+Nothing here knows Flower. `fedmf.flower` has the clients that answer messages.
+"""
+
+from fedmf.rounds.clients import ByNode, Dialogue, Exchange, Link, Part, Question, Served
+from fedmf.rounds.here import check_users_here, run_in_process, warn_not_private
+from fedmf.rounds.judging import (
+    ClientEvaluation,
+    CohortEvaluation,
+    Judged,
+    NoEvaluation,
+    PrivateJudgement,
+    check_possible,
+)
+from fedmf.rounds.loop import Observer, RoundReport, Rounds, unseen
+from fedmf.rounds.quarantine import Quarantine
+from fedmf.rounds.requests import Answer, MessageForm, Request, judged, trained
+from fedmf.rounds.timetable import Timetable
+from fedmf.rounds.traffic import WATCHERS, SentMessage, Watcher, watched_messages
+
+__all__ = [
+    "WATCHERS",
+    "Answer",
+    "ByNode",
+    "ClientEvaluation",
+    "CohortEvaluation",
+    "Dialogue",
+    "Exchange",
+    "Judged",
+    "Link",
+    "MessageForm",
+    "NoEvaluation",
+    "Observer",
+    "Part",
+    "PrivateJudgement",
+    "Quarantine",
+    "Question",
+    "Request",
+    "RoundReport",
+    "Rounds",
+    "SentMessage",
+    "Served",
+    "Timetable",
+    "Watcher",
+    "check_possible",
+    "check_users_here",
+    "judged",
+    "run_in_process",
+    "trained",
+    "unseen",
+    "warn_not_private",
+    "watched_messages",
+]

@@ -1,0 +1,266 @@
+"""Clients in this process: users are trained where the server is, and nothing is sent."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.errors import ConfigError, UnsoundSumError
+from fedmf.rounds.clients import ByNode, Dialogue, Exchange, Link, Part, Question
+from fedmf.rounds.judging import (
+    ClientEvaluation,
+    CohortEvaluation,
+    NoEvaluation,
+    PrivateJudgement,
+    check_possible,
+)
+from fedmf.rounds.loop import Observer, Rounds, unseen
+from fedmf.rounds.requests import Answer, MessageForm, Request, judged, trained
+from fedmf.rounds.traffic import WATCHERS, SentMessage
+from fedmf.runs import NotPrivateEvaluation, Session, Waiting, local_trainer
+from fedmf.training import (
+    ExampleTotals,
+    FixedPointSum,
+    Trainer,
+    UserFailure,
+    copied_vector,
+    evaluate_users,
+)
+
+_log = logging.getLogger("fedmf")
+#: What serves everybody.
+_HERE: Final = 0
+
+
+class _Everybody:
+    """All users are here."""
+
+    def nodes_of(self, users: NDArray[np.int64]) -> list[int | None]:
+        """See `Served.nodes_of`."""
+        return [_HERE] * users.size
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """An answer about some users, or why there is none."""
+
+    users: tuple[str, ...]
+    answer: Answer | None
+    reason: str = ""
+
+
+class _Asked(Exchange):
+    """Requests, each answered when it is called: one answer is in memory at a time.
+
+    Args:
+        kind: "train" or "evaluate".
+        requests: to answer.
+        answer: gives the answer.
+        bound: entries of rows are clamped to ± this.
+    """
+
+    def __init__(
+        self, kind: str, requests: Iterable[Request], answer: Callable[[Request], Answer], bound: float
+    ) -> None:
+        super().__init__([partial(self._given, request) for request in requests])
+        self._kind, self._answer, self._bound = kind, answer, bound
+
+    def _given(self, request: Request) -> _Given:
+        show(self._kind, request)
+        own = replace(request, parameters=copied_vector(request.parameters))  # training writes into them
+        try:
+            return _Given(request.users, self._answer(own))
+        except UnsoundSumError:  # a mistake of fedmf: nothing may be released
+            raise
+        except Exception as error:  # whatever a stranger's task may do
+            return _Given(request.users, None, _logged(error))
+
+    def part_of(self, reply: _Given) -> Part:
+        """See `Exchange.part_of`."""
+        return _HERE, reply.users
+
+    def sender(self, reply: _Given) -> int:
+        """See `Exchange.sender`."""
+        return _HERE
+
+    def arrived(self, reply: _Given) -> bool:
+        """Always."""
+        return True
+
+    def add(self, reply: _Given, users: tuple[str, ...], total: FixedPointSum) -> dict[str, str]:
+        """See `Exchange.add`."""
+        reason = reply.reason
+        if reply.answer is not None:
+            try:
+                return reply.answer.add_to(total, users, self._bound)
+            except ValueError as error:
+                reason = str(error)
+        total.add_nothing(len(users))
+        return dict.fromkeys(users, reason)
+
+    def told(self, reply: _Given, users: tuple[str, ...]) -> list[UserFailure]:
+        """See `Exchange.told`."""
+        return [] if reply.answer is None else list(reply.answer.failures)
+
+
+class _Here(Dialogue):
+    """With users whose examples are here.
+
+    Args:
+        session: of the run.
+        trainer: of its users.
+    """
+
+    def __init__(self, session: Session, trainer: Trainer) -> None:
+        waiting: Waiting = session.run.execution
+        self._server, self._sums, self._trainer = session.server, session.sums, trainer
+        self._evaluator = session.evaluator
+        self._form = MessageForm.of(session.run.execution, session.server.dimension)
+        super().__init__(_Everybody(), 0 if self._form.is_slice else waiting.refusals)
+
+    def training(self, number: int, by_node: ByNode, link: Link) -> _Asked:
+        """See `Dialogue.training`. The model may be that of a commit under way: it stays in this process."""
+        parameters, clip_norm = self._server.coming, self._server.clip_norm
+        requests = (
+            Request(parameters, number - 1, users, self._form.is_slice, clip_norm=clip_norm)
+            for _, users in self._form.parts(by_node, self.quarantine.is_suspect)
+        )
+        return _Asked("train", requests, lambda one: trained(one, self._trainer, self._sums), math.inf)
+
+    def judging(self, number: int, by_node: ByNode, link: Link) -> _Asked:
+        """See `Dialogue.judging`; a row is clipped again here."""
+        assert self._evaluator is not None
+        parameters, (_, _, bound) = self._server.parameters, self._evaluator.plan.ranges[0]  # of the loss
+        requests = (
+            Request(parameters, number - 1, users, self._form.is_slice, bound)
+            for _, users in self._form.parts(by_node)
+        )
+        return _Asked("evaluate", requests, lambda one: judged(one, self._trainer), 1.0)
+
+
+class _EvaluationHere(CohortEvaluation):
+    """See `CohortEvaluation`; users' examples are here."""
+
+    def ask(self, number: int, by_node: ByNode, link: Link) -> list[Callable[[], ExampleTotals]]:
+        """One call for all users."""
+        parameters = self.session.server.parameters
+        requests = [
+            Request(parameters, number - 1, tuple(users), True) for users in by_node.values() if users
+        ]
+        return [partial(self._totals, request) for request in requests]
+
+    def _totals(self, request: Request) -> ExampleTotals:
+        show("evaluate", request)
+        return evaluate_users(self.session.task, copied_vector(request.parameters), request.users)
+
+    def totals(
+        self, number: int, replies: Iterable[ExampleTotals]
+    ) -> tuple[list[ExampleTotals], list[UserFailure]]:
+        """See `CohortEvaluation.totals`."""
+        totals, failures = list[ExampleTotals](), list[UserFailure]()
+        try:
+            for part in replies:
+                check_possible(part, self.session.task)
+                totals.append(part)
+        except Exception as error:  # whatever a stranger's task may do
+            failures.append(UserFailure("", "reply", f"evaluation: {_logged(error)}"))
+        return totals, failures
+
+
+class LinkHere(Link):
+    """Calls in this process, one after another.
+
+    Args:
+        confined: see `Link.confined`.
+    """
+
+    def __init__(self, confined: bool) -> None:
+        self.confined = confined
+
+    def gather(self) -> None:
+        """Nobody is waited for."""
+
+    def replies(self, question: Question) -> Iterator[object]:
+        """See `Link.replies`; everybody answers."""
+        return (answer() for answer in question.ask())
+
+
+def show(kind: str, request: Request) -> None:
+    """Show a request to whoever watches what a server sends."""
+    if WATCHERS:
+        text = repr((request.t, request.users, request.as_slice, request.loss_bound, request.clip_norm))
+        size = (request.parameters.nbytes, len(text))
+        parameters = request.parameters.detach().cpu().clone()
+        for note in WATCHERS:
+            note(SentMessage(kind, str(request.t + 1), request.users, size, parameters))
+
+
+def _logged(error: Exception) -> str:
+    """A line about an error of a user's code, which the operator's log has in full."""
+    line = f"{type(error).__name__}: {error}"
+    _log.error("local code failed: %s", line, exc_info=error)
+    return line
+
+
+def check_users_here(session: Session) -> None:
+    """Refuse to simulate a run whose users cannot be trained here.
+
+    Raises:
+        ConfigError: the run names keys, which only nodes of a deployment have, or users' examples are on
+            such nodes.
+    """
+    waiting: Waiting = session.run.execution
+    if waiting.enrolment:
+        raise ConfigError("enrolment must be left out in a simulation, whose nodes have no keys.")
+    if not session.task.dataset.has_examples:
+        raise ConfigError(
+            "users' examples must be here to simulate a run; got a roster alone. Data on nodes are for "
+            "flwr run on a deployment."
+        )
+
+
+def run_in_process(session: Session, observer: Observer = unseen) -> None:
+    """Carry a session out to its horizon in this process and write its reports: no Flower, no messages.
+
+    Where only code of fedmf and torch trains, a round's commit is under way while the next trains
+    (decision 16); the observer is called once it is durable. If the run stops early, by an error or by the
+    user, the reports describe what was released.
+
+    Args:
+        session: what to run.
+        observer: called after each round with its report and metrics.
+
+    Raises:
+        Exception: as `Rounds.carry_out`.
+    """
+    check_users_here(session)
+    for line in session.server.beforehand:
+        _log.info(line)
+    trainer = local_trainer(session.run, session.task)
+    dialogue = _Here(session, trainer)
+    rounds = Rounds(session, dialogue, _evaluation_of(session, dialogue), observer)
+    rounds.carry_out(LinkHere(trainer.confined))
+
+
+def _evaluation_of(session: Session, dialogue: Dialogue) -> ClientEvaluation:
+    if session.evaluator is not None:
+        return PrivateJudgement(session, session.evaluator, dialogue)
+    if isinstance(session.run.evaluation, NotPrivateEvaluation):
+        warn_not_private()
+        return _EvaluationHere(session)
+    return NoEvaluation()
+
+
+def warn_not_private() -> None:
+    """Say what metrics of users' own examples are."""
+    _log.warning(
+        "federated evaluation: metrics on users' own examples are computed without noise. They "
+        "are not private and no epsilon counts them: do not publish them."
+    )

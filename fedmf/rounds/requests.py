@@ -1,0 +1,147 @@
+"""What a node is asked about some users, and its answer: rows of theirs, or one exact sum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Self
+
+import torch
+from torch import Tensor
+
+from fedmf.rounds.clients import Part
+from fedmf.runs import Messages
+from fedmf.training import ClippedSums, FixedPointSum, Trainer, UserFailure, checked_sum
+
+#: Most bytes of the rows of a message with more than one user.
+_MOST_ROW_BYTES: Final = 2**28
+
+
+@dataclass(frozen=True)
+class MessageForm:
+    """What a message asks of a node's users: one exact sum over all of them, or one row of each.
+
+    Args:
+        kind: "slice" or "per-user", as `Messages`.
+        most_users: r ≥ 1, in a message that asks for rows.
+    """
+
+    kind: Literal["slice", "per-user"]
+    most_users: int
+
+    @classmethod
+    def of(cls, messages: Messages, dimension: int) -> Self:
+        """That of a run with d parameters: rows of a message take at most 2²⁸ bytes, unless it is one row."""
+        fit = max(1, _MOST_ROW_BYTES // (4 * max(1, dimension)))
+        return cls(messages.messages, min(fit, messages.users_per_message or fit))
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether contributions come summed."""
+        return self.kind == "slice"
+
+    def parts(
+        self,
+        by_node: Mapping[int, Sequence[str]],
+        is_alone: Callable[[int, str], bool] = lambda _node, _user: False,
+    ) -> list[Part]:
+        """Cut the users of each node into messages, in their order.
+
+        Args:
+            by_node: users by the node that serves them.
+            is_alone: who gets a message of its own, unless contributions come summed.
+        """
+        parts: list[Part] = []
+        for node, users in sorted(by_node.items()):
+            if self.is_slice:
+                parts.append((node, tuple(users)))
+                continue
+            parts += [(node, (user,)) for user in users if is_alone(node, user)]
+            others = [user for user in users if not is_alone(node, user)]
+            starts = range(0, len(others), self.most_users)
+            parts += [(node, tuple(others[start : start + self.most_users])) for start in starts]
+        return parts
+
+
+@dataclass(frozen=True)
+class Request:
+    """Train or judge ``users`` from ``parameters`` in round ``t`` (0-based).
+
+    Args:
+        parameters: of the model, shape (d,); who answers may write into them.
+        t: the round.
+        users: whom.
+        as_slice: whether their contributions are summed; otherwise there is one row of each.
+        loss_bound: L, where private evaluation is asked for.
+        clip_norm: ζ_t of the round, where training is asked for; None for that of the run.
+    """
+
+    parameters: Tensor
+    t: int
+    users: tuple[str, ...]
+    as_slice: bool
+    loss_bound: float | None = None
+    clip_norm: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What a request gave.
+
+    Args:
+        held: the rows, shape (r, d), in the order of the request, or the exact sums by name, int64.
+        failures: who failed, and why: what they count for is zero.
+    """
+
+    held: Tensor | Mapping[str, Tensor]
+    failures: Sequence[UserFailure]
+
+    def add_to(self, total: FixedPointSum, users: Sequence[str], bound: float = math.inf) -> dict[str, str]:
+        """Add it to a sum, in which each of the users is counted; every row is clipped again.
+
+        Args:
+            total: of the round.
+            users: whom the request named.
+            bound: entries of rows are clamped to ± this.
+
+        Returns:
+            Those whose row is not finite, and so is zero.
+
+        Raises:
+            ValueError: exact sums that no clipped contributions have.
+        """
+        if not isinstance(self.held, Tensor):
+            total.add_parts(self.held, len(users))
+            return {}
+        rows = self.held
+        if bound < math.inf:
+            rows = torch.where(torch.isfinite(rows), rows.clamp(-bound, bound), torch.nan)
+        finite = total.add_updates(rows).tolist()
+        return {
+            user: "row holds NaN or infinity" for user, good in zip(users, finite, strict=True) if not good
+        }
+
+
+def trained(request: Request, trainer: Trainer, sums: ClippedSums) -> Answer:
+    """Train the users, clip what they changed.
+
+    Raises:
+        UnsoundSumError: a contribution above the clip norm, a mistake of fedmf.
+    """
+    sums = sums.at(request.clip_norm)
+    if request.as_slice:
+        total, failures = checked_sum(trainer, sums, request.parameters, request.users, request.t)
+        return Answer(total.parts, failures)
+    return Answer(*trainer.clipped_rows(request.parameters, request.users, request.t, sums.clip_norm))
+
+
+def judged(request: Request, trainer: Trainer) -> Answer:
+    """What the users say of the model, for private evaluation."""
+    assert request.loss_bound is not None
+    rows, failures = trainer.judge(request.parameters, request.users, request.loss_bound)
+    if not request.as_slice:
+        return Answer(rows, failures)
+    total = FixedPointSum(rows.shape[1], math.sqrt(rows.shape[1]))
+    total.add_updates(rows)
+    return Answer(total.parts, failures)
