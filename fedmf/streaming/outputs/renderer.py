@@ -199,8 +199,11 @@ class Renderer:
         return "".join(row + "\n" for row in rows).encode()
 
 
-def nullable(values: NDArray[np.float64]) -> NDArray[np.object_]:
+def nullable(values: NDArray[np.float64]) -> NDArray[Any]:
     """With None for NaN: what is too noisy to say."""
+    lacking = np.isnan(values)
+    if not lacking.any():
+        return values
     nullable = values.astype(object)
-    nullable[np.isnan(values)] = None
+    nullable[lacking] = None
     return nullable
