@@ -56,14 +56,14 @@ def make_client_app(
     def train(message: Message, context: Context) -> Message:
         trainer, sums = trainer_of(context)
         request = read_request(message)
-        return answer_reply(message, request, trained(request, trainer, sums))
+        return answer_reply(message, request.t, request.users, trained(request, trainer, sums))
 
     @client_app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         trainer, _ = trainer_of(context)
         request = read_request(message)
         if request.loss_bound is not None:
-            return answer_reply(message, request, judged(request, trainer))
+            return answer_reply(message, request.t, request.users, judged(request, trainer))
         totals = evaluate_users(trainer.task, request.parameters, request.users)
         return evaluation_reply(message, request.t, request.users, totals)
 

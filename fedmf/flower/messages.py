@@ -54,12 +54,12 @@ def read_request(message: Message) -> Request:
     )
 
 
-def answer_reply(message: Message, request: Request, answer: Answer) -> Message:
+def answer_reply(message: Message, t: int, users: Sequence[str], answer: Answer) -> Message:
     """A node's answer: one row a user, in the order of the request, or exact sums by name, int64; who is in
     them and who failed."""
     held = {_ROWS: answer.held} if isinstance(answer.held, Tensor) else answer.held
     failures = [json.dumps(failure.to_dict()) for failure in answer.failures]
-    config = ConfigRecord({"round": request.t, "users": list(request.users), _FAILURES: failures})
+    config = ConfigRecord({"round": t, "users": list(users), _FAILURES: failures})
     return Message(RecordDict({_ARRAYS: array_record(held), _CONFIG: config}), reply_to=message)
 
 

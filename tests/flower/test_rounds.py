@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import Context, Message
 from flwr.serverapp.strategy import FedAvg
 from support.child_processes import in_child
 from support.evaluated_apps import evaluated, reported
@@ -273,17 +273,18 @@ def test_silence_is_asked_again_unless_a_useless_node_is_left_out(tmp_path: Path
     with fedmf.start(run, tmp_path / "run") as session:
         strategy, grid = CorrelatedNoiseStrategy(session), InProcessGrid(client_for(session))
         rounds, dialogue = strategy.begun(None), strategy.dialogue
-        dialogue.served.gather(grid, 5.0)
+        dialogue.nodes.gather(grid, 5.0)
+        link = strategy.link(grid)
         for ask, number, users in (
             (rounds.ask, 1, [session.roster[u] for u in session.cohort_schedule().cohort(0)]),
             (rounds.ask_about, 2, list(session.judges(0).values())),
         ):
-            everybody = len(ask(number, ConfigRecord(), grid))
+            everybody = len(ask(number, link))
             assert rounds._may_repeat
             user = users[0]
             (node,) = dialogue.served.nodes_of(np.array([session.roster.index(user)]))
             assert node is not None
             dialogue.quarantine.refused(node, [user])
-            assert len(ask(number, ConfigRecord(), grid)) == everybody - 1
+            assert len(ask(number, link)) == everybody - 1
             assert not rounds._may_repeat
             dialogue.quarantine.accepted(node, [user])

@@ -23,8 +23,8 @@ from support.small_runs import (
 
 from fedmf.flower.asking import Asked
 from fedmf.flower.compat import claim_task_identity
-from fedmf.flower.messages import rows_reply
-from fedmf.rounds import MessageForm, RoundReport
+from fedmf.flower.messages import answer_reply
+from fedmf.rounds import Answer, MessageForm, RoundReport
 from fedmf.runs import Execution
 from fedmf.training import FixedPointSum
 
@@ -68,7 +68,7 @@ def test_a_row_that_is_not_finite_is_its_users_zero_vector(value: float | None, 
     if value is not None:
         rows[bad, 11] = value
     one, message = asked()
-    reply = rows_reply(message, 3, USERS, rows)
+    reply = answer_reply(message, 3, USERS, Answer(rows, ()))
     total = FixedPointSum(D, CLIP)
     zeros = one.add(in_bytes(reply) if as_bytes else reply, USERS, total)
     counted = [place for place in range(len(USERS)) if value is None or place != bad]
@@ -81,7 +81,7 @@ def test_every_row_is_clipped_again() -> None:
     one, message = asked()
     rows = torch.full((len(USERS), D), 1e30)
     total = FixedPointSum(D, CLIP)
-    assert not one.add(rows_reply(message, 3, USERS, rows), USERS, total)
+    assert not one.add(answer_reply(message, 3, USERS, Answer(rows, ())), USERS, total)
     norm = float(torch.linalg.vector_norm(total.total()))
     assert len(USERS) * CLIP * (1 - 1e-9) <= norm <= len(USERS) * CLIP
 
@@ -107,7 +107,7 @@ WHOLE: dict[str, Any] = {
 def test_a_malformed_reply_is_zeros_for_all_its_users(kind: str, as_bytes: bool) -> None:
     users, rows = WHOLE[kind](block())
     one, message = asked()
-    reply = rows_reply(message, 3, users, rows)
+    reply = answer_reply(message, 3, users, Answer(rows, ()))
     total = FixedPointSum(D, CLIP)
     assert tuple(one.add(in_bytes(reply) if as_bytes else reply, USERS, total)) == USERS
     assert not total.fixed_point.any()
@@ -116,7 +116,7 @@ def test_a_malformed_reply_is_zeros_for_all_its_users(kind: str, as_bytes: bool)
 
 def test_a_reply_counts_once_and_for_the_users_its_message_asked() -> None:
     one, message = asked()
-    reply = rows_reply(message, 3, USERS, block())
+    reply = answer_reply(message, 3, USERS, Answer(block(), ()))
     assert one.part_of(reply) == (5, USERS)
     assert one.part_of(reply) is None
 

@@ -16,13 +16,14 @@ from support.fuzzing import damaged, fuzzed, judged
 from fedmf.flower.compat import LinkPull, _Announced, claim_task_identity, set_message_id
 from fedmf.flower.messages import (
     RejectedReply,
+    answer_reply,
     hosted_users,
     read_failures,
     read_rows_reply,
     read_slice_reply,
-    rows_reply,
     served_roster,
 )
+from fedmf.rounds import Answer
 from fedmf.training import UserFailure
 
 ASKED, D, T = ("ann", "bob"), 3, 4
@@ -114,7 +115,7 @@ def honest() -> tuple[Message, dict[str, bytes]]:
     request = Message(RecordDict(), 7, MessageType.TRAIN)
     set_message_id(request, "asked")
     failure = UserFailure("ann", "training", "no reason")
-    reply = rows_reply(request, T, ["ann"], torch.tensor([[1.0, 2.0, 3.0]]), [failure])
+    reply = answer_reply(request, T, ["ann"], Answer(torch.tensor([[1.0, 2.0, 3.0]]), [failure]))
     return reply, {name: item.deflate() for name, item in get_all_nested_objects(reply).items()}
 
 

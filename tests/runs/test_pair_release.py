@@ -23,10 +23,11 @@ from fedmf.errors import ConfigError, LedgerError
 from fedmf.factorization.matrices.toeplitz import Toeplitz
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.flower.compat import claim_task_identity
-from fedmf.flower.messages import read_slice_reply, request_content, slice_reply
+from fedmf.flower.messages import answer_reply, read_slice_reply, request_content
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, SecondMoment
 from fedmf.noise.key import NoiseKey
 from fedmf.records.lock import ReleaseRight
+from fedmf.rounds import Answer, Request
 from fedmf.runs.planning import plan_run
 from fedmf.runs.releases import second_release as second_moment_module
 from fedmf.runs.server import PrivateServer
@@ -75,8 +76,10 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
         names = [f"u{i}" for i in range(len(rows))]
         worker, total = server.sums.empty(), server.new_sum()
         worker.add_updates(torch.from_numpy(rows))
-        request = Message(request_content(torch.zeros(d), t, names, True), 1, MessageType.TRAIN)
-        reply = slice_reply(request, t, names, worker.parts)
+        request = Message(
+            request_content(Request(torch.zeros(d), t, tuple(names), True)), 1, MessageType.TRAIN
+        )
+        reply = answer_reply(request, t, names, Answer(worker.parts, ()))
         parts = read_slice_reply(reply, t=t, asked=names, lengths=total.lengths)
         total.add_parts(parts, len(names))
         server.release(total, names)

@@ -13,14 +13,14 @@ from flwr.serverapp.strategy import FedAvg
 import fedmf
 from fedmf.flower import CorrelatedNoise, UsersSayWho
 from fedmf.flower.messages import (
+    answer_reply,
     asks_for_roster,
     hosted_users_reply,
     read_request,
     roster_reply,
-    rows_reply,
-    slice_reply,
 )
 from fedmf.flower.simulation import run_on_grid, worker_pool
+from fedmf.rounds import Answer
 from fedmf.runs import Waiting, run_of
 from fedmf.training import FixedPointSum
 from hostile.judge import Judge
@@ -77,10 +77,10 @@ def own_strategy(judge: Judge, path: Path, rounds: int, draw: Draw) -> None:
             request = read_request(message)
             updates = torch.from_numpy(np.stack([update_of(place_of[user], d) for user in request.users]))
             if not request.as_slice:
-                return in_bytes(rows_reply(message, request.t, request.users, updates))
+                return in_bytes(answer_reply(message, request.t, request.users, Answer(updates, ())))
             total = FixedPointSum(d, CLIP)
             total.add_updates(updates)
-            return in_bytes(slice_reply(message, request.t, request.users, total.parts))
+            return in_bytes(answer_reply(message, request.t, request.users, Answer(total.parts, ())))
 
         def contributions(message: Message, _: Message) -> Contributions:
             return {user: fixed(update_of(place_of[user], d)) for user in named(message)}
