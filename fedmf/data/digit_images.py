@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedmf.data.dataset import NumberedUsers
 from fedmf.data.memory import InMemoryDataset
@@ -49,9 +52,8 @@ class Digits(SpreadOptions):
 
     def load(self) -> InMemoryDataset:
         """See `DatasetOptions.load`."""
-        from sklearn.datasets import load_digits
-
-        images, targets = (np.asarray(part) for part in load_digits(return_X_y=True))
+        table = _table()
+        images, targets = table[:, :-1], table[:, -1]
         rng = np.random.default_rng([self.seed, 0xD161])
         order = rng.permutation(targets.size)
         held_out = round(self.test_fraction * targets.size)
@@ -74,3 +76,18 @@ class Digits(SpreadOptions):
             classes=10,
         )
         return dataset.reshaped(self.input_shape) if self.input_shape else dataset
+
+
+def _table() -> NDArray[np.float64]:
+    """Pixels and the digit of each image, shape (1797, 65): a file of scikit-learn, which is slow to import.
+
+    Raises:
+        ValueError: scikit-learn is not installed, or has no such file.
+    """
+    spec: Any = importlib.util.find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        raise ValueError("dataset 'digits' needs the extra: pip install 'fedmf[data]'.")
+    place = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if not place.is_file():
+        raise ValueError("dataset 'digits' needs digits.csv.gz of scikit-learn, which lacks it.")
+    return np.loadtxt(place, delimiter=",")

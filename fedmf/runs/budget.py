@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import pandas as pd
 
 from fedmf.accounting import DifferentialPrivacy, adjacency_factor, gaussian_sigma, remaining_epsilons
 from fedmf.errors import ConfigError
@@ -31,6 +30,8 @@ def read_budgets(path: Path) -> dict[str, float]:
         ConfigError: unreadable, other columns, a user named twice, or a budget that is not a number of at
         least 0.
     """
+    import pandas as pd  # most of a second, which runs without budgets need not wait for
+
     try:
         content = path.read_bytes()
         if content[:4] == b"PAR1":

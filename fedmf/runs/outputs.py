@@ -14,7 +14,7 @@ from fedmf.errors import ConfigError
 from fedmf.parts import Part
 from fedmf.records import write_durably
 from fedmf.runs.evaluation import Evaluation, NotPrivateEvaluation, PrivateEvaluation, private_columns
-from fedmf.runs.recorded import opened_evidence
+from fedmf.runs.recorded import opened_evidence, table_of_rounds
 from fedmf.statements import (
     Branch,
     JointStatement,
@@ -82,18 +82,7 @@ def write_metrics(path: Path, rows: Mapping[int, Mapping[str, Any]], columns: Se
     user has spent by then (`Plan.epsilon_after`); it is missing in a run without privacy, as is whatever a
     row does not have.
     """
-    import pandas as pd
-
-    table = pd.DataFrame(
-        [
-            {"round": t, **{name: row.get(name, math.nan) for name in columns}}
-            for t, row in sorted(rows.items())
-        ],
-        columns=["round", *columns],
-    ).astype({"round": "int64", **dict.fromkeys(columns, "float64")})
-    buffer = io.BytesIO()
-    table.to_parquet(buffer, index=False)
-    write_durably(path / METRICS, buffer.getvalue())
+    write_durably(path / METRICS, table_of_rounds(rows, columns))
 
 
 def draw_learning_curve(

@@ -6,6 +6,7 @@ import itertools
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import dp_accounting
 import mpmath
@@ -165,6 +166,7 @@ def test_adjacency():
 
 
 def test_certification_refuses_when_accountants_disagree(monkeypatch):
+    monkeypatch.setenv("FEDMF_CACHE", "off")  # what was said before is kept
     monkeypatch.setattr(dp_accounting, "get_epsilon_gaussian", lambda sigma, delta: 8.0 * (1 + 1e-5))
     monkeypatch.setattr(dp_accounting, "get_sigma_gaussian", lambda epsilon, delta: math.nan)
     with pytest.raises(RuntimeError, match="accountants disagree"):
@@ -195,3 +197,28 @@ def test_small_mu_does_not_lose_digits():
 def test_a_very_large_epsilon_is_certified_without_a_warning() -> None:
     """Warnings are errors here; a header with such an ε is read by every command."""
     assert certified_sigma(1e9, 1e-5) == pytest.approx(1 / math.sqrt(2e9), rel=1e-3)
+
+
+def test_what_the_other_accountant_said_is_kept_and_can_only_raise_a_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kept number is compared like one that is computed, and is none of another question or version."""
+    monkeypatch.setenv("FEDMF_CACHE", str(tmp_path))
+    asked = list[tuple[float, ...]]()
+
+    def said(epsilon: float, delta: float) -> float:
+        asked.append((epsilon, delta))
+        return factor * gaussian_sigma(epsilon, delta)
+
+    monkeypatch.setattr(dp_accounting, "get_sigma_gaussian", said)
+    for factor in (1 + 1e-7, 1 - 1e-7):
+        first = certified_sigma(8.0 * factor, 1e-5)
+        assert first == max(1.0, factor) * gaussian_sigma(8.0 * factor, 1e-5)
+        assert certified_sigma(8.0 * factor, 1e-5) == first
+    assert len(asked) == 2
+    factor = 1.1
+    with pytest.raises(RuntimeError, match="accountants disagree"):
+        certified_sigma(7.0, 1e-5)
+    with pytest.raises(RuntimeError, match="accountants disagree"):
+        certified_sigma(7.0, 1e-5)  # from what is kept
+    assert len(asked) == 3

@@ -199,3 +199,12 @@ def test_cross_entropy_is_per_example() -> None:
     outputs = torch.tensor([[0.0, 0.0], [2.0, 0.0]])
     expected = torch.tensor([np.log(2), np.log(1 + np.exp(2))], dtype=torch.float32)
     torch.testing.assert_close(cross_entropy(outputs, torch.tensor([1, 1])), expected)
+
+
+def test_the_file_that_is_read_is_what_scikit_learn_loads() -> None:
+    images, targets = load_digits(return_X_y=True)
+    dataset = Digits(users=1797 - 359, seed=3).load()
+    order = np.random.default_rng([3, 0xD161]).permutation(1797)
+    assert np.array_equal(dataset.test_features.numpy(), (images / 16.0).astype(np.float32)[order[:359]])
+    assert np.array_equal(dataset.test_labels.numpy(), targets[order[:359]])
+    assert np.array_equal(dataset.features.numpy(), (images / 16.0).astype(np.float32)[order[359:]])

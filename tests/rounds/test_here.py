@@ -32,6 +32,7 @@ try:
     sys.exit(main(sys.argv[1:]))
 finally:
     print("modules of flwr:", sum(name.partition(".")[0] == "flwr" for name in sys.modules))
+    print("slow to import:", [name for name in ("sklearn", "pandas", "sympy") if name in sys.modules])
 """
 
 
@@ -46,6 +47,7 @@ def test_a_run_is_simulated_accounted_and_resumed_where_flower_is_not_installed(
     done = without_flower("simulate", str(config), "--out", str(run))
     assert done.returncode == 0, done.stderr
     assert "modules of flwr: 0" in done.stdout
+    assert "slow to import: []" in done.stdout
     with Session.resume(run) as session:
         assert session.server.t == session.server.horizon
     assert without_flower("account", str(run)).returncode == 0

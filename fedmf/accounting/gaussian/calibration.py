@@ -7,16 +7,20 @@ post-processing.
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable
 from fractions import Fraction
+from hashlib import sha256
+from importlib.metadata import version
 from typing import Final
 
 import numpy as np
 from scipy.special import erfcx, log_ndtr
 
 from fedmf.accounting.rounding import double_at_least
+from fedmf.kept_files import KeptFiles, cache_directory
 
 _ULP: Final = 2.0**-52
 _LOG_SQRT_2PI: Final = 0.5 * math.log(2.0 * math.pi)
@@ -251,9 +255,7 @@ def certified_epsilon(sigma: float, delta: float, asked: float | None = None) ->
     8.0
     """
     epsilon = gaussian_epsilon(sigma, delta)
-    from dp_accounting import get_epsilon_gaussian
-
-    agreed = _agreed("ε", epsilon, float(get_epsilon_gaussian(sigma, delta)))
+    agreed = _agreed("ε", epsilon, _by_dp_accounting("get_epsilon_gaussian", sigma, delta))
     if asked is not None and asked < agreed and log_delta_upper(gaussian_mu(sigma), asked) <= math.log(delta):
         return asked
     return agreed
@@ -278,11 +280,29 @@ def certified_sigma(epsilon: float, delta: float) -> float:
             f"ε (privacy loss) must be at most {_LARGEST_EPSILON}; got {epsilon!r}. Such a budget "
             "protects nobody."
         )
-    from dp_accounting import get_sigma_gaussian
+    return _agreed("σ", sigma, _by_dp_accounting("get_sigma_gaussian", epsilon, delta))
+
+
+def _by_dp_accounting(function: str, *numbers: float) -> float:
+    """What the library says, kept on disk: it takes most of a second to import.
+
+    A number that is kept is compared like one that is computed, so it can raise what is reported, never
+    lower it.
+    """
+    root = cache_directory()
+    files = None if root is None else KeptFiles(root, "accountants", 64, 2**20)
+    asked = [function, version("dp-accounting"), *(float(number).hex() for number in numbers)]
+    name = sha256(json.dumps(asked).encode()).hexdigest()
+    content = None if files is None else files.read(name)
+    if content is not None:
+        return float.fromhex(content.decode())
+    import dp_accounting
 
     with np.errstate(divide="ignore"):  # log δ is −∞ for a σ that it tries at a very large ε
-        other = float(get_sigma_gaussian(epsilon, delta))
-    return _agreed("σ", sigma, other)
+        said = float(getattr(dp_accounting, function)(*numbers))
+    if files is not None:
+        files.write(name, said.hex().encode())
+    return said
 
 
 def _agreed(symbol: str, fedmf_value: float, other: float) -> float:

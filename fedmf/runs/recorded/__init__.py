@@ -15,6 +15,7 @@ from fedmf.runs.recorded.reading import (
     verdict_of,
 )
 from fedmf.runs.recorded.recomputed import check_header
+from fedmf.runs.recorded.round_table import table_of_rounds
 
 __all__ = [
     "KEY",
@@ -35,5 +36,6 @@ __all__ = [
     "read_phases",
     "recorded_header",
     "require_run",
+    "table_of_rounds",
     "verdict_of",
 ]

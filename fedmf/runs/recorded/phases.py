@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from fedmf.records import write_durably
+from fedmf.runs.recorded.round_table import table_of_rounds
 
 #: File in a run directory.
 FILE: Final = "phases.parquet"
@@ -50,16 +50,11 @@ class PhaseTimes:
 
         A disk that fails loses them, which must not stop the run.
         """
-        import pandas as pd
-
         if not self.rounds:
             return
         with contextlib.suppress(OSError):
             rounds = {**read_phases(path), **self.rounds}
-            rows = [{"round": t, **phases} for t, phases in sorted(rounds.items())]
-            buffer = io.BytesIO()
-            pd.DataFrame(rows, columns=["round", *PHASES]).to_parquet(buffer, index=False)
-            write_durably(path / FILE, buffer.getvalue())
+            write_durably(path / FILE, table_of_rounds(rounds, PHASES))
 
 
 def read_phases(path: Path) -> dict[int, dict[str, float]]:

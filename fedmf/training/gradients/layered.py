@@ -228,7 +228,8 @@ class LayeredGradient(Gradient):
         with torch.enable_grad():
             flat = outputs.flatten(0, 1).detach().requires_grad_()
             losses = self._loss(flat, batch.labels.flatten(0, 1))
-            (gradient,) = torch.autograd.grad(losses, flat, batch.weights.flatten())
+            # One number: with weights beside it torch.autograd would load its symbolic shapes, and sympy.
+            (gradient,) = torch.autograd.grad((losses * batch.weights.flatten()).sum(), flat)
         return gradient.unflatten(0, outputs.shape[:2])
 
 
