@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import torch
 from flwr.app import Context, Message
@@ -29,6 +29,9 @@ from fedmf.flower.local_run.client_calls import (
     seeded_generators,
 )
 from fedmf.flower.local_run.grid import ClientCalls, InProcessGrid
+
+#: Libraries that compute on threads of their own: a copy of a process has none of them, and waits for ever.
+_THREADED: Final = frozenset({"jax"})
 
 
 class WatchedCalls(ClientCalls):
@@ -167,7 +170,7 @@ def run_app(
         workers: W ≥ 1 clients at the same time. With 1 they are called in this process, one after another,
             where a debugger sees them; otherwise in W copies of it (Linux), and what a client changes
             outside of its context stays in its copy. Default: one for each core and at most N; 1 where
-            there is a GPU, which copies of a process cannot use.
+            there is a GPU, which copies of a process cannot use, or JAX, which waits in a copy for ever.
         seed: if given, the global generators of Python, NumPy and PyTorch are seeded: the server's by the
             seed, those of a client's call by (seed, node, number of the message to the node). Afterwards they
             are as they were.
@@ -225,7 +228,8 @@ def _calls(client: SeededClient, workers: int) -> Iterator[ClientCalls]:
 def _workers(given: int | None, nodes: int) -> int:
     copies = sys.platform == "linux"
     if given is None:
-        return min(nodes, len(os.sched_getaffinity(0))) if copies and not torch.cuda.device_count() else 1
+        usable = copies and not torch.cuda.device_count() and not _THREADED & sys.modules.keys()
+        return min(nodes, len(os.sched_getaffinity(0))) if usable else 1
     if not copies and given != 1:
         raise ConfigError(
             f"workers must be 1 on {sys.platform}; got {given}. Copies of a process need Linux."

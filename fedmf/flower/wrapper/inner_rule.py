@@ -27,6 +27,8 @@ _HELPERS: Final = ("aggregate_train", "_check_and_log_replies", "_compute_deltat
 #: What they keep between rounds: arrays by name, or a list of arrays.
 _MEMORY: Final = ("m_t", "v_t", "momentum_vector")
 _NODE: Final = 1
+#: Where the strategies of Flower's older interface are, several of the same names.
+_OLDER: Final = "flwr.server.strategy"
 
 
 def check_inner(inner: FedAvg, trusted: bool = False) -> None:
@@ -45,6 +47,11 @@ def check_inner(inner: FedAvg, trusted: bool = False) -> None:
     """
     name = type(inner).__name__
     base = next((base for base in MEANS if isinstance(inner, base)), None)
+    if base is None and any(ancestor.__module__.startswith(_OLDER) for ancestor in type(inner).__mro__):
+        raise ConfigError(
+            f"strategy (to be made private) must be one of flwr.serverapp.strategy; got {name} of Flower's "
+            f"older interface, {_OLDER}, whose rounds have other messages."
+        )
     if base is None:
         allowed = ", ".join(sorted(strategy.__name__ for strategy in MEANS))
         raise ConfigError(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.clientapp import ClientApp
+from flwr.server import strategy as older
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 
@@ -42,6 +43,19 @@ def test_aggregations_that_are_no_means_are_refused(name: str) -> None:
 def test_what_is_no_federated_average_is_refused() -> None:
     with pytest.raises(ConfigError, match="must be one whose aggregation is a mean"):
         private(flower.DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 2))
+
+
+def test_a_strategy_of_the_older_interface_is_told_from_the_one_of_its_name() -> None:
+    """Also one of an app's own, and one that is private already."""
+
+    class Own(older.FedAvg):
+        pass
+
+    private_one = older.DifferentialPrivacyClientSideFixedClipping(older.FedAvg(), 1.0, 1.0, 2)
+    for inner in (older.FedAvg(), Own(), private_one):
+        said = f"got {type(inner).__name__} of Flower's older interface, flwr.server.strategy"
+        with pytest.raises(ConfigError, match=said):
+            private(inner)
 
 
 class Saving(FedAvg):
