@@ -15,7 +15,7 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: help run test test-long quick seconds lint types unit format docs notebooks papers versions dist tables pins clean
+.PHONY: help run test test-long quick seconds lint types unit format docs notebooks papers versions apps dist tables pins clean
 
 help:
 	@echo "make run    train the private digits model (configs/digits.toml)"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-long / make quick ROOM=streaming   all other tests / seconds of a room and of what imports it"
 	@echo "make papers every table and figure of the papers, in their quick form"
 	@echo "make versions   what touches Flower, under each version of it that serves"
+	@echo "make apps   apps of Flower's repository, made private by three lines: downloads, half an hour"
 	@echo "make docs   the documentation as a site, build/site/index.html"
 	@echo "make notebooks / dist / tables / pins / format / lint / types / unit / clean"
 
@@ -99,6 +100,11 @@ papers: $(STAMP)
 
 versions: $(STAMP)
 	$(BIN)/python simulations/flower/versions.py
+
+# Where Flower's repository is, and where environments are kept: make apps APPS="--repository /path --environments /path".
+APPS ?=
+apps: $(STAMP)
+	$(BIN)/python simulations/apps/gallery.py $(APPS)
 
 # constraints.txt, with digests, and the list of licences; versions stay unless uv is told --upgrade.
 PINS := --extra flower --extra ray --extra data --extra report --extra lm --extra docs --extra tensorboard --extra dev --universal --python-version 3.11 --generate-hashes \
