@@ -19,17 +19,14 @@ from fedmf.flower.population import Population
 from fedmf.flower.round_strategy import RoundStrategy
 from fedmf.rounds import (
     ByNode,
-    ClientEvaluation,
     MessageForm,
-    NoEvaluation,
     Observer,
-    PrivateJudgement,
     Rounds,
     Timetable,
+    evaluation_of,
     unseen,
-    warn_not_private,
 )
-from fedmf.runs import NotPrivateEvaluation, Session, Waiting
+from fedmf.runs import Session, Waiting
 
 _log = logging.getLogger("fedmf")
 
@@ -73,15 +70,6 @@ class OwnClients(MessageDialogue):
         return Asked(self._form, parts, self._server.parameters, number - 1, MessageType.EVALUATE, bound)
 
 
-def _evaluation_of(session: Session, dialogue: OwnClients) -> ClientEvaluation:
-    if session.evaluator is not None:
-        return PrivateJudgement(session, session.evaluator, dialogue)
-    if isinstance(session.run.evaluation, NotPrivateEvaluation):
-        warn_not_private()
-        return MessageEvaluation(session)
-    return NoEvaluation()
-
-
 class CorrelatedNoiseStrategy(RoundStrategy):
     """Federated averaging of clipped updates with matrix-factorization noise.
 
@@ -109,7 +97,7 @@ class CorrelatedNoiseStrategy(RoundStrategy):
         waiting: Waiting = session.run.execution
         self.session, keys = session, Enrolment.of(waiting.enrolment) if waiting.enrolment else None
         self._dialogue = OwnClients(session, assignment or Population(session.roster, _log.warning, keys))
-        evaluation = _evaluation_of(session, self._dialogue)
+        evaluation = evaluation_of(session, self._dialogue, MessageEvaluation)
         self.rounds = Rounds(session, self._dialogue, evaluation, observer, timetable or Timetable())
 
     @property

@@ -4,7 +4,7 @@ Nothing here knows Flower. `fedmf.flower` has the clients that answer messages.
 """
 
 from fedmf.rounds.clients import ByNode, Dialogue, Exchange, Link, Part, Question, Served
-from fedmf.rounds.here import check_users_here, run_in_process, warn_not_private
+from fedmf.rounds.here import check_users_here, run_in_process
 from fedmf.rounds.judging import (
     ClientEvaluation,
     CohortEvaluation,
@@ -12,6 +12,7 @@ from fedmf.rounds.judging import (
     NoEvaluation,
     PrivateJudgement,
     check_possible,
+    evaluation_of,
 )
 from fedmf.rounds.loop import Observer, RoundReport, Rounds, unseen
 from fedmf.rounds.quarantine import Quarantine
@@ -45,10 +46,10 @@ __all__ = [
     "Watcher",
     "check_possible",
     "check_users_here",
+    "evaluation_of",
     "judged",
     "run_in_process",
     "trained",
     "unseen",
-    "warn_not_private",
     "watched_messages",
 ]

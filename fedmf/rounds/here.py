@@ -14,17 +14,11 @@ from numpy.typing import NDArray
 
 from fedmf.errors import ConfigError, UnsoundSumError
 from fedmf.rounds.clients import ByNode, Dialogue, Exchange, Link, Part, Question
-from fedmf.rounds.judging import (
-    ClientEvaluation,
-    CohortEvaluation,
-    NoEvaluation,
-    PrivateJudgement,
-    check_possible,
-)
+from fedmf.rounds.judging import CohortEvaluation, check_possible, evaluation_of
 from fedmf.rounds.loop import Observer, Rounds, unseen
 from fedmf.rounds.requests import Answer, MessageForm, Request, judged, trained
 from fedmf.rounds.traffic import WATCHERS, SentMessage
-from fedmf.runs import NotPrivateEvaluation, Session, Waiting, local_trainer
+from fedmf.runs import Session, Waiting, local_trainer
 from fedmf.training import (
     ExampleTotals,
     FixedPointSum,
@@ -245,22 +239,5 @@ def run_in_process(session: Session, observer: Observer = unseen) -> None:
         _log.info(line)
     trainer = local_trainer(session.run, session.task)
     dialogue = _Here(session, trainer)
-    rounds = Rounds(session, dialogue, _evaluation_of(session, dialogue), observer)
+    rounds = Rounds(session, dialogue, evaluation_of(session, dialogue, _EvaluationHere), observer)
     rounds.carry_out(LinkHere(trainer.confined))
-
-
-def _evaluation_of(session: Session, dialogue: Dialogue) -> ClientEvaluation:
-    if session.evaluator is not None:
-        return PrivateJudgement(session, session.evaluator, dialogue)
-    if isinstance(session.run.evaluation, NotPrivateEvaluation):
-        warn_not_private()
-        return _EvaluationHere(session)
-    return NoEvaluation()
-
-
-def warn_not_private() -> None:
-    """Say what metrics of users' own examples are."""
-    _log.warning(
-        "federated evaluation: metrics on users' own examples are computed without noise. They "
-        "are not private and no epsilon counts them: do not publish them."
-    )

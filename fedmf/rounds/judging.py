@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from fedmf.rounds.clients import ByNode, Dialogue, Exchange
 from fedmf.rounds.quarantine import Quarantine
-from fedmf.runs import PrivateEvaluator, Session, not_private
+from fedmf.runs import NotPrivateEvaluation, PrivateEvaluator, Session, not_private
 from fedmf.training import METRICS, ExampleTotals, Task, UserFailure
 
+_log = logging.getLogger("fedmf")
 #: What sums of shares may be off by.
 _ROUNDING: Final = 1e-9
 _SHOWN: Final = 80
@@ -172,6 +174,27 @@ class CohortEvaluation(ClientEvaluation):
         totals, failures = self.totals(number, replies)
         metrics = _values(totals, self.session.task)
         return Judged(metrics, metrics, failures)
+
+
+def evaluation_of(
+    session: Session, dialogue: Dialogue, cohort: Callable[[Session], CohortEvaluation]
+) -> ClientEvaluation:
+    """How the clients of a run judge its models.
+
+    Args:
+        session: of the run.
+        dialogue: with its clients.
+        cohort: how those of a round are asked without noise, which is said once.
+    """
+    if session.evaluator is not None:
+        return PrivateJudgement(session, session.evaluator, dialogue)
+    if isinstance(session.run.evaluation, NotPrivateEvaluation):
+        _log.warning(
+            "federated evaluation: metrics on users' own examples are computed without noise. They "
+            "are not private and no epsilon counts them: do not publish them."
+        )
+        return cohort(session)
+    return NoEvaluation()
 
 
 def check_possible(totals: ExampleTotals, task: Task) -> None:
