@@ -152,19 +152,28 @@ def fused_multiply_add() -> Any:
     return intrinsic(fused)
 
 
+@cache
 def _contents(module: str) -> str:
     """A digest of a module's file and of those of its package that it imports, directly or not."""
+    package = module.partition(".")[0]
     found: dict[Path, bytes] = {}
     waiting = [module]
     while waiting:
         path = _file(waiting.pop())
         if path is not None and path not in found:
-            found[path] = path.read_bytes()
-            waiting.extend(_imported(found[path].decode(), module.partition(".")[0]))
+            found[path], imported = _read(path, package)
+            waiting.extend(imported)
     digest = sha256()
     for path in sorted(found):
-        digest.update(sha256(found[path]).digest())
+        digest.update(found[path])
     return digest.hexdigest()[:16]
+
+
+@cache
+def _read(path: Path, package: str) -> tuple[bytes, tuple[str, ...]]:
+    """A file's digest, and the names in it that may be modules of the package."""
+    content = path.read_bytes()
+    return sha256(content).digest(), tuple(_imported(content.decode(), package))
 
 
 def _imported(source: str, package: str) -> Iterator[str]:
