@@ -25,6 +25,7 @@ sys.path.remove(str(FOLDER))
 CATALOGUE = all_items.CATALOGUE
 #: Pages that are no results of one script: times of a machine, and sweeps by `fedmf sweep`.
 NO_ITEMS = {
+    "apps",
     "engine",
     "scale",
     "design",

@@ -53,7 +53,7 @@ class Digits(SpreadOptions):
     def load(self) -> InMemoryDataset:
         """See `DatasetOptions.load`."""
         table = _table()
-        images, targets = table[:, :-1], table[:, -1]
+        images, targets = table[:, :-1], table[:, -1].astype(np.int64)
         rng = np.random.default_rng([self.seed, 0xD161])
         order = rng.permutation(targets.size)
         held_out = round(self.test_fraction * targets.size)
