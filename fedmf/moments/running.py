@@ -177,16 +177,11 @@ class RunningWorkload:
         past = len(self._outputs)
         if not past:
             return
-        lags = [(int(lag), float(self._den[lag])) for lag in np.flatnonzero(self._den[1:]) + 1]
+        from fedmf.moments.passes import feed_back
+
+        lags = np.flatnonzero(self._den[1:]) + 1
         rows, outputs = out.cpu().numpy(), self._outputs.cpu().numpy()
-        for t, row in enumerate(rows, start=self._t):
-            for lag, weight in lags:
-                earlier = outputs[(t - lag) % past]
-                if weight == -1.0:
-                    row += earlier
-                else:
-                    row -= earlier * weight
-            outputs[t % past] = row
+        feed_back(rows, outputs, self._t, lags, self._den[lags])
         if out.device.type != "cpu":
             out.copy_(torch.from_numpy(rows))
             self._outputs.copy_(torch.from_numpy(outputs))

@@ -57,9 +57,13 @@ def clip_rows(
     return clipped, norms > norm_bound * (1 + _MARGIN)
 
 
+#: Rows of a commit; and numbers of its rows, of what is computed at once, and of what a commit releases.
 _MOST_ROWS: Final = 4096
 _MOST_NUMBERS: Final = 1 << 20
 _LARGEST_EMISSION: Final = 1 << 21
+#: Rows of noise, and their numbers, that a process that goes on may have to draw again: about a second.
+_MOST_DRAWN_ROWS: Final = 1 << 14
+_MOST_DRAWN_AGAIN: Final = 1 << 26
 #: A label counts like so many numbers.
 _LABEL: Final = 32
 
@@ -110,6 +114,7 @@ class StreamRun:
         self._guard = guard or Guard.open(None)
         self._renderer = Renderer(self.plan, output.density)
         self._keys, self._stream = state.moments()
+        self._kept_at = self._stream.t
         self.users, position = state.histories(), state.position
         same = output.name == position.output
         if not (output.begin(position.written if same else 0) and same):
@@ -170,8 +175,10 @@ class StreamRun:
 
     @property
     def most_rows(self) -> int:
-        """Rows of a commit."""
-        return max(1, min(_MOST_ROWS, _MOST_NUMBERS // self.plan.width))
+        """Rows of a commit: few that are long, and few where each is released."""
+        plan = self.plan
+        released = plan.settings.every * (_LARGEST_EMISSION // plan.width)
+        return max(1, min(_MOST_ROWS, _MOST_NUMBERS // plan.layout.dimension, released))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -300,14 +307,18 @@ class StreamRun:
 
     def _released(self, rows: NDArray[np.float64], labels: Sequence[tuple[str, ...]]) -> Releases:
         """The releases of these steps that are due; a release has the labels of its own step's row."""
-        records = self.position.records
+        records, width = self.position.records, self.plan.width
         if not len(rows):
-            return Releases(records, np.empty((0, self.plan.width)))
+            return Releases(records, np.empty((0, width)))
         self._keys.open_in(self.state)
-        block = self._stream.extend(torch.from_numpy(rows))
-        steps = np.arange(block.t, block.t + len(rows))
+        steps = np.arange(1, len(rows) + 1) + self._stream.t
         due = (steps % self.plan.settings.every == 0) | (steps == self.plan.rounds)
-        numbers = torch.cat([block.first, block.second], dim=1).numpy()[due]
+        numbers, room, at = np.empty((int(due.sum()), width)), max(1, _MOST_NUMBERS // width), 0
+        for low in range(0, len(rows), room):
+            block = self._stream.extend(torch.from_numpy(rows[low : low + room]))
+            first, second = (part.numpy()[due[low : low + room]] for part in (block.first, block.second))
+            np.concatenate([first, second], axis=1, out=numbers[at : at + len(first)])
+            at += len(first)
         return Releases(records, numbers, list(compress(labels, due.tolist())))
 
     def _changed(self, block: RowBlock, steps: list[int]) -> list[UserRow]:
@@ -334,12 +345,19 @@ class StreamRun:
         )
         if releases is None:
             releases = Releases(position.records, np.empty((0, self.plan.width)))
-        state = self._stream.state_dict(kept_vectors=True)
-        self.state.commit(position, releases, state, changed)
+        self.state.commit(position, releases, self._stream.state_dict(), changed)
+        self._keep_vectors()
         if position.step:
             self._guard.note(self.state.openings(), position.step, None)
         self._catch_up(releases)
         self._progress(position.step, self.plan.rounds)
+
+    def _keep_vectors(self) -> None:
+        """Now and then, so that a process that goes on draws little noise again."""
+        drawn = self._stream.t - self._kept_at
+        if drawn >= _MOST_DRAWN_ROWS or drawn * self.plan.width >= _MOST_DRAWN_AGAIN:
+            self.state.keep_vectors(self._stream.state_dict(kept_vectors=True))
+            self._kept_at = self._stream.t
 
     def _catch_up(self, fresh: Releases | None = None) -> None:
         """Write the committed releases that the output lacks; `fresh` are the last of them, if at hand."""

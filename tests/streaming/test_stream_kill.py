@@ -32,7 +32,7 @@ from fedmf.cli.app import run
 from pyarrow import parquet
 
 folder, strides = sys.argv[1], json.loads(sys.argv[2])
-run_module._MOST_ROWS, plan_module.FIRST, plan_module.GROWTH = 6, 4, 2
+run_module._MOST_DRAWN_ROWS, run_module._MOST_ROWS, plan_module.FIRST, plan_module.GROWTH = 7, 6, 4, 2
 options = "--norm-bound 1 --epsilon 8 --delta 1e-5 --seed 3 --user-column user --max-participations 2 "
 options += "--min-separation 5 --every 2 --mechanism banded-toeplitz --bands 3 --workload average "
 options += "--timestamp time --key order --columns x,y"

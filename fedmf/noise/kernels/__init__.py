@@ -11,7 +11,7 @@ from fedmf.noise.kernels.protocol import NoiseKernels
 from fedmf.noise.kernels.row_pass import STORED_DTYPES, RowPass, check_vector
 
 if TYPE_CHECKING:
-    from fedmf.noise.kernels.cpu import TILE, CpuKernels, Worker
+    from fedmf.noise.kernels.cpu import FEWEST_PER_THREAD, TILE, CpuKernels, Worker, side_by_side
     from fedmf.noise.kernels.gpu import TritonKernels
     from fedmf.noise.kernels.passes import each_round
     from fedmf.noise.kernels.transform import fma, scratch
@@ -19,6 +19,7 @@ else:
     __getattr__ = lazily(__name__)
 
 __all__ = [
+    "FEWEST_PER_THREAD",
     "MAX_DIMENSION",
     "NORMALS_PER_BLOCK",
     "STORED_DTYPES",
@@ -32,4 +33,5 @@ __all__ = [
     "each_round",
     "fma",
     "scratch",
+    "side_by_side",
 ]

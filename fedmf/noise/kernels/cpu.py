@@ -97,22 +97,7 @@ class CpuKernels:
             self._work(work, row, eras, start, 0, count)
             return
         edges = [*(count * n // threads // TILE * TILE for n in range(threads)), count]
-        failures: list[BaseException] = []
-
-        def run(low: int, high: int) -> None:
-            try:
-                self._work(work, row, eras, start, low, high)
-            except BaseException as failure:
-                failures.append(failure)
-
-        others = [threading.Thread(target=run, args=edge) for edge in pairwise(edges[1:])]
-        for thread in others:
-            thread.start()
-        run(edges[0], edges[1])
-        for thread in others:
-            thread.join()
-        if failures:
-            raise failures[0]
+        side_by_side(lambda low, high: self._work(work, row, eras, start, low, high), edges)
 
     def _work(self, work: _Pass, row: RowPass, eras: list[int], start: int, low: int, high: int) -> None:
         """One thread's share, elements low … high − 1 of `out`, tile by tile."""
@@ -132,6 +117,26 @@ class CpuKernels:
 
     def __repr__(self) -> str:
         return f"CpuKernels({self.keys.root!r}, {self.domain.name})"
+
+
+def side_by_side(run: Callable[[int, int], None], edges: Sequence[int]) -> None:
+    """run(low, high) for neighbouring edges, each in a thread of its own, the first in this one."""
+    failures: list[BaseException] = []
+
+    def tried(low: int, high: int) -> None:
+        try:
+            run(low, high)
+        except BaseException as failure:
+            failures.append(failure)
+
+    others = [threading.Thread(target=tried, args=edge) for edge in pairwise(edges[1:])]
+    for thread in others:
+        thread.start()
+    tried(edges[0], edges[1])
+    for thread in others:
+        thread.join()
+    if failures:
+        raise failures[0]
 
 
 def _tiles(start: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:

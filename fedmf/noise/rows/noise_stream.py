@@ -230,7 +230,8 @@ class NoiseStream:
         """Go to a saved position after checking that it belongs to this very noise.
 
         Any shard may load the state of any other, on any device. Stored vectors are used if the saved shard
-        contains this one, and made again otherwise.
+        contains this one, and made again otherwise. They may be those of an earlier row, `kept_t`, of which
+        the state has the digest of keys, `kept_eras`; then the rows since are made again.
 
         Raises:
             ValueError: an entry is missing, or key, domain, dimension, recurrence or the keys of rows handed
@@ -256,11 +257,13 @@ class NoiseStream:
                 f"eras (keys of the saved noise) must be {eras}, as the openings on record say; "
                 f"got {state['eras']!r}. Restore all records from the same copy."
             )
-        stored = state.get("kept")
-        if stored is not None and state["start"] <= self.start < self.stop <= state["stop"]:
-            self._load_stored(stored, state["start"], state["stop"])
+        stored, at, eras = state.get("kept"), state.get("kept_t", self._t), state.get("kept_eras", eras)
+        if stored is None or not state["start"] <= self.start < self.stop <= state["stop"]:
+            return
+        if at <= self._t and eras == self.source.keys.digest(at):
+            self._load_stored(stored, state["start"], state["stop"], at)
 
-    def _load_stored(self, stored: torch.Tensor, start: int, stop: int) -> None:
+    def _load_stored(self, stored: torch.Tensor, start: int, stop: int, at: int) -> None:
         shape = (self._rule.vectors, stop - start)
         if stored.shape != shape or stored.dtype != self._dtype:
             raise ValueError(
@@ -269,7 +272,7 @@ class NoiseStream:
             )
         part = stored[:, self.start - start : self.stop - start]
         self._stored = part.to(self._device, copy=True).contiguous()
-        self._stored_t = self._t
+        self._stored_t = at
 
     def _identity(self) -> dict[str, Any]:
         source = self.source

@@ -3,6 +3,7 @@
     noise.key        the key, mode 0600
     state.sqlite     the plan, openings, the position after the last commit, the users' histories
     releases.bin     every release as float64 numbers, one after the other; their labels are in state.sqlite
+    noise.bin        vectors of noise as of some step, from which later ones are drawn again; may be missing
     statement.*      the privacy statement: .json for programs, .txt and .html for people
     operator.json    counts for the operator, not to be published
 
@@ -14,16 +15,12 @@ docs/decisions/0008-what-a-stream-commits.md.
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
-
-import numpy as np
-import torch
 
 from fedmf.accounting import RESTORED, Fault, Verdict
 from fedmf.errors import rebuilding
@@ -46,6 +43,7 @@ from fedmf.records import (
 from fedmf.streaming.plans import StreamPlan, plan_from_dict
 from fedmf.streaming.position import Position, Releases
 from fedmf.streaming.state.files import ReleaseFile
+from fedmf.streaming.state.packed import VectorFile, pack_state, unpack_state, with_vectors
 from fedmf.streaming.state.schema import (
     STREAM_STATE,
     PositionRow,
@@ -58,40 +56,7 @@ from fedmf.streaming.state.schema import (
 )
 from fedmf.streaming.statement_text import stream_document
 
-
-def pack_state(state: Mapping[str, Any]) -> bytes:
-    """A nested dict of numbers, strings and float64 tensors as a NumPy archive without pickled objects."""
-    arrays: dict[str, Any] = {}
-
-    def plain(prefix: str, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {name: plain(f"{prefix}{name}.", inner) for name, inner in value.items()}
-        if hasattr(value, "numpy"):
-            arrays[prefix] = value.numpy()
-            return {"array": prefix}
-        return value
-
-    text = json.dumps(plain("", state))
-    buffer = io.BytesIO()
-    np.savez(buffer, json=np.frombuffer(text.encode(), np.uint8), **arrays)
-    return buffer.getvalue()
-
-
-def unpack_state(content: bytes) -> dict[str, Any]:
-    """What `pack_state` packed."""
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-
-        def whole(value: Any) -> Any:
-            if not isinstance(value, dict):
-                return value
-            if set(value) == {"array"}:
-                return torch.from_numpy(arrays[value["array"]].copy())
-            return {name: whole(inner) for name, inner in value.items()}
-
-        return whole(json.loads(arrays["json"].tobytes()))
-
-
-KEY, DATABASE, RELEASES = "noise.key", "state.sqlite", "releases.bin"
+KEY, DATABASE, RELEASES, VECTORS = "noise.key", "state.sqlite", "releases.bin", "noise.bin"
 STATEMENT, OPERATOR = "statement", "operator.json"
 
 
@@ -132,6 +97,7 @@ class StreamState(Record):
         self._releases = ReleaseFile(
             self.directory / RELEASES, self.plan.width, connection, self._seal, self._plan_chain
         )
+        self._vectors = VectorFile(self.directory / VECTORS, self._seal, self._plan_chain)
 
     @classmethod
     def create(cls, path: Path, plan: StreamPlan, key: NoiseKey) -> Self:
@@ -231,7 +197,7 @@ class StreamState(Record):
         keys = KeySchedule.of_record(self.key, self, self.released)
         stream = self.plan.stream(keys)
         if (saved := self.stream_state()) is not None:
-            stream.load_state_dict(saved)
+            stream.load_state_dict(with_vectors(saved, self._vectors.read()))
         return keys, stream
 
     def commit(
@@ -269,6 +235,15 @@ class StreamState(Record):
             )
             self._connection.executemany("INSERT OR REPLACE INTO users VALUES (?, ?, ?)", users)
         self.position, self._row, self._head, self._users = position, row, sealed[0], changed
+
+    def keep_vectors(self, stream: Mapping[str, Any]) -> None:
+        """Put down the state of the `MomentStream` with the vectors of its noise, as of the last commit.
+
+        Raises:
+            StateError: the disk failed; what is committed stands.
+        """
+        with STREAM_STATE.one_line_errors(self._vectors.path):
+            self._vectors.write(stream)
 
     def releases(self, start: int, stop: int) -> Releases:
         """Committed releases start … stop − 1.

@@ -1,0 +1,103 @@
+"""The state of a `MomentStream` as bytes, and the file of the vectors that its noise keeps.
+
+A commit has all that cannot be drawn again from the key. Vectors of noise can: they are put down now and
+then, so that a process that goes on draws the rows since and not all. A file that is missing, of another
+stream or not whole costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import hmac
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedmf.records import Seal, replace_durably
+
+
+def pack_state(state: Mapping[str, Any]) -> bytes:
+    """A nested dict of numbers, strings and float64 tensors as a NumPy archive without pickled objects."""
+    arrays: dict[str, Any] = {}
+
+    def plain(prefix: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: plain(f"{prefix}{name}.", inner) for name, inner in value.items()}
+        if hasattr(value, "numpy"):
+            arrays[prefix] = value.numpy()
+            return {"array": prefix}
+        return value
+
+    text = json.dumps(plain("", state))
+    buffer = io.BytesIO()
+    np.savez(buffer, json=np.frombuffer(text.encode(), np.uint8), **arrays)
+    return buffer.getvalue()
+
+
+def unpack_state(content: bytes) -> dict[str, Any]:
+    """What `pack_state` packed."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+
+        def whole(value: Any) -> Any:
+            if not isinstance(value, dict):
+                return value
+            if set(value) == {"array"}:
+                return torch.from_numpy(arrays[value["array"]].copy())
+            return {name: whole(inner) for name, inner in value.items()}
+
+        return whole(json.loads(arrays["json"].tobytes()))
+
+
+class VectorFile:
+    """A state with its vectors, behind the chain value and code that a row of the stream would have.
+
+    Args:
+        path: of the file.
+        seal: of the stream's state.
+        plan: the plan's chain value.
+    """
+
+    def __init__(self, path: Path, seal: Seal, plan: bytes) -> None:
+        self.path, self._seal, self._plan = path, seal, plan
+
+    def write(self, stream: Mapping[str, Any]) -> None:
+        """Replace the file durably, unless no noise keeps vectors.
+
+        Raises:
+            OSError: the disk failed; the file is as it was.
+        """
+        if _keeps_vectors(stream):
+            content = pack_state(stream)
+            code = b"".join(self._seal.sealed(b"vectors", self._plan, content))
+            replace_durably(self.path, lambda file: file.write(code + content), mode=0o600)
+
+    def read(self) -> dict[str, Any]:
+        """What was written last, empty where that cannot be told."""
+        try:
+            read = self.path.read_bytes()
+        except OSError:
+            return {}
+        code, content = read[:64], read[64:]
+        whole = hmac.compare_digest(code, b"".join(self._seal.sealed(b"vectors", self._plan, content)))
+        return unpack_state(content) if whole else {}
+
+
+def with_vectors(state: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """A saved state with the vectors that its noises had at an earlier step, where it has none itself."""
+    if state.get("segment") != earlier.get("segment"):
+        return dict(state)
+    parts = {name: part for name, part in state.items() if isinstance(part, Mapping) and name in earlier}
+    result = {**state, **{name: with_vectors(part, earlier[name]) for name, part in parts.items()}}
+    if "kept" in earlier and "kept" not in state:
+        vectors = {name: earlier[name] for name in ("kept", "start", "stop")}
+        result |= {**vectors, "kept_t": earlier["t"], "kept_eras": earlier["eras"]}
+    return result
+
+
+def _keeps_vectors(state: Mapping[str, Any]) -> bool:
+    parts = [part for part in state.values() if isinstance(part, Mapping)]
+    return "kept" in state or any(map(_keeps_vectors, parts))
