@@ -32,8 +32,8 @@ NOT_COVERED: Final = (
 SECRETS: Final = (
     "the noise key (noise.key) and every backup of it, for ever, also after the stream: whoever has it can "
     "subtract the noise",
-    "the rest of the state directory (state.sqlite, releases.bin, pushes.bin, operator.json): it holds past "
-    "noise, who took part in which step, and exact counts",
+    "the rest of the state directory (state.sqlite, releases.bin, noise.bin, pushes.bin, operator.json): it "
+    "holds past noise, who took part in which step, and exact counts",
     "the input, and its rows wherever they were logged or kept: nothing protects those",
 )
 _EACH_ANOTHER: Final = (

@@ -149,6 +149,7 @@ APPS: Final = (
         environment="jax",
         nodes=4,
         config=_ROUNDS,
+        ways=(*_LOCAL, "supernodes"),
     ),
     App(
         name="quickstart-numpy",
