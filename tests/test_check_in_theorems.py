@@ -1,4 +1,4 @@
-"""docs/check-in.md by brute force: every world of one user, every rule of staying away."""
+"""docs/theory/check-in.md by brute force: every world of one user, every rule of staying away."""
 
 from __future__ import annotations
 

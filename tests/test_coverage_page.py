@@ -1,4 +1,4 @@
-"""docs/coverage.md: what it names exists, every row says how far it goes, and nothing on offer is missing."""
+"""docs/project/coverage.md: what it names exists, every row says how far it goes, nothing is missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedmf.optim import OPTIMIZERS
 from fedmf.runs.tables import keys
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "project" / "coverage.md").read_text(encoding="utf-8")
 FOLDERS = ("tests", "simulations", "configs", "docs")
 
 

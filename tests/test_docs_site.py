@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -13,6 +14,13 @@ import pytest
 import fedmf
 
 ROOT = Path(__file__).parents[1]
+#: Pages of the reference, and the name with which each begins.
+LED = {
+    "fedmf": "fedmf.Run",
+    "fedmf.flower": "fedmf.flower.CorrelatedNoise",
+    "fedmf.streaming": "fedmf.streaming.PrivateStream",
+    "fedmf.accounting": "fedmf.accounting.design",
+}
 
 
 class Loads(HTMLParser):
@@ -82,7 +90,7 @@ def test_subscripts_are_not_taken_for_emphasis(site: Path) -> None:
 
 
 def test_formulas_are_laid_out_without_a_script(site: Path) -> None:
-    theory = (site / "theory.html").read_text("utf-8")
+    theory = (site / "theory/index.html").read_text("utf-8")
     assert theory.count("<math") >= 10
     assert 'display="block"' in theory
     assert "arithmatex" not in theory.partition("<article")[2]
@@ -97,5 +105,51 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
 
 def test_the_search_knows_pages_notebooks_and_reference(site: Path) -> None:
     index = (site / "search/search_index.json").read_text("utf-8")
-    for place in ("start.html", "notebooks/first-federation.html", "api/fedmf.flower.html", "errata.html"):
+    for place in (
+        "start.html",
+        "notebooks/first-federation.html",
+        "api/fedmf.flower.html",
+        "project/errata.html",
+    ):
         assert f'"location":"{place}' in index
+
+
+@pytest.mark.parametrize(
+    ("asked", "place"),
+    [
+        ("clip norm", "choose.html"),
+        ("W&B", "python.html"),
+        ("pandas", "python.html"),
+        ("bandmf", "glossary.html"),
+        ("GPU", "simulation.html"),
+    ],
+)
+def test_what_people_ask_for_is_found_where_it_helps(site: Path, asked: str, place: str) -> None:
+    """Every word of it, as it is typed, in one section of the page."""
+    sections = json.loads((site / "search/search_index.json").read_text("utf-8"))["docs"]
+    found = [
+        section["location"].partition("#")[0]
+        for section in sections
+        if all(
+            re.search(rf"\b{word}\b", section["title"] + " " + section["text"], re.IGNORECASE)
+            for word in asked.split()
+        )
+    ]
+    assert place in found
+
+
+def test_every_page_says_for_whom_it_is(site: Path) -> None:
+    """In what stands before its first section; the start page does by its table of trails."""
+    sections = json.loads((site / "search/search_index.json").read_text("utf-8"))["docs"]
+    tops = {section["location"]: section["text"] for section in sections if "#" not in section["location"]}
+    assert len(tops) > 120
+    silent = [place for place, text in tops.items() if not re.search(r"\b[Ff]or \w", text[:400])]
+    assert silent in ([], ["index.html"])
+
+
+def test_the_reference_is_led_by_what_people_come_for(site: Path) -> None:
+    order = [
+        re.findall(r'<h3 id="([^"]+)"', (site / f"api/{page}.html").read_text("utf-8"))[0] for page in LED
+    ]
+    assert order == list(LED.values())
+    assert all(name in (site / "api/index.html").read_text("utf-8") for name in LED.values())

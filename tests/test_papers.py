@@ -120,7 +120,9 @@ def test_finished_runs_are_not_made_again(tmp_path: Path) -> None:
 
 def test_the_index_has_a_row_for_each_figure_and_no_other() -> None:
     """Which figure, how it is run at full size, and what came of it here; results that it names exist."""
-    rows = [line for line in (ROOT / "docs/papers.md").read_text().splitlines() if line.startswith("| ")]
+    rows = [
+        line for line in (ROOT / "docs/project/papers.md").read_text().splitlines() if line.startswith("| ")
+    ]
     named = {}
     for row in rows:
         if found := re.search(r"`simulations/papers/run\.py (\S+) --full`", row):
@@ -130,5 +132,5 @@ def test_the_index_has_a_row_for_each_figure_and_no_other() -> None:
         assert FIGURES[name].paper in row
         assert FIGURES[name].item in row
         result = ROOT / "docs" / "results" / "papers" / f"{name}.md"
-        assert (f"](results/papers/{name}.md)" in row) == result.exists(), name
+        assert (f"](../results/papers/{name}.md)" in row) == result.exists(), name
         assert result.exists() or "not run" in row

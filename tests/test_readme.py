@@ -68,7 +68,9 @@ def test_the_commands_run(
         assert run([*arguments, *short]) == 0, (command, capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in (PROJECT / "docs").glob("*.md"))])
+@pytest.mark.parametrize(
+    "page", ["README.md", *(str(p.relative_to(PROJECT)) for p in sorted((PROJECT / "docs").rglob("*.md")))]
+)
 def test_links_lead_somewhere(page: str) -> None:
     text = (PROJECT / page).read_text()
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", text):
@@ -78,13 +80,13 @@ def test_links_lead_somewhere(page: str) -> None:
 
 @pytest.mark.parametrize("page", ["coverage", "reliability"])
 def test_tests_and_scripts_named_in_tables_exist(page: str) -> None:
-    text = (PROJECT / f"docs/{page}.md").read_text()
+    text = (PROJECT / f"docs/project/{page}.md").read_text()
     for name in re.findall(r"`((?:tests|simulations)/[^` ]+)`", text):
         assert (PROJECT / name).exists(), name
 
 
 def test_every_fault_of_the_reliability_page_names_its_test_or_script() -> None:
-    text = (PROJECT / "docs/reliability.md").read_text()
+    text = (PROJECT / "docs/project/reliability.md").read_text()
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
     faults = [row for row in rows if row[0] != "| fault"]
     assert len(faults) >= 70

@@ -180,7 +180,7 @@ class SecondStream:
 @final
 @dataclass(frozen=True, eq=False)
 class PairRelease(RunRelease):
-    """Two streams under one guarantee: the clipped updates and their second moment, docs/pair-release.md.
+    """Two streams under one guarantee: clipped updates and their second moment, docs/theory/pair-release.md.
 
     Args:
         first: C₁.
@@ -294,8 +294,8 @@ class RoundedRelease(RunRelease):
 
         s̃_π = s_π/F + (1 − 1/F)·s,
 
-    which is s for the worst pattern: see docs/noise-streams.md. Before the first participation nothing of the
-    user can move any rounding. Of a pair, both noises are F times as large and the sums' is rounded:
+    which is s for the worst pattern: docs/theory/noise-streams.md. Before the first participation nothing of
+    the user can move any rounding. Of a pair, both noises are F times as large and the sums' is rounded:
     √((A/F + W)² + (B/F)²) ≤ √(A² + B²)/F + W. Rounding moves m continuations of one run by √m·W at most.
 
     Args:

@@ -30,7 +30,7 @@ class CheckInCohorts(Cohorts):
     """Whoever checks in takes part, if its own timer and coin allow; the server refuses what breaks (k, b).
 
     b, k and the coins' probability are forecast where they are not set. Nobody displaces anybody, so the
-    guarantee covers when users are available, too: docs/check-in.md.
+    guarantee covers when users are available, too: docs/theory/check-in.md.
 
     Args:
         trace: CSV file of check-ins with the columns user, time, taken as public; empty for the public model.

@@ -39,8 +39,8 @@ class ServerAdam(AdaptiveRule):
             by zero.
 
     References:
-        Kingma and Ba (2015); Kalinin, Upadhyay and Lampert (2025), Algorithm 2, corrected as docs/errata.md
-        tells.
+        Kingma and Ba (2015); Kalinin, Upadhyay and Lampert (2025), Algorithm 2, corrected as
+        docs/project/errata.md tells.
     """
 
     beta2: float = 0.99

@@ -21,7 +21,7 @@ class Timetable:
 
     If a round began when the one before it had ended, a device that is slow would put others, who check in
     later, into another round. What one user does must not decide in which round another takes part
-    (docs/check-in.md, condition S).
+    (docs/theory/check-in.md, condition S).
 
     Args:
         seconds: the period; 0 for a run that waits for nothing.

@@ -246,7 +246,8 @@ class Plan:
     def epsilon_after(self, rounds: int) -> float:
         """The same while cohorts stay secret: at most ε where amplification is claimed.
 
-        At most ``max_epsilon`` too for rounds that are allowed; docs/amplification.md, "The first rounds".
+        At most ``max_epsilon`` too for rounds that are allowed: "The first rounds" of
+        docs/theory/amplification.md.
         """
         known, asked = self.known_epsilon_after(rounds), self.privacy.requested_epsilon
         if self.amplification is None or asked is None:

@@ -30,7 +30,7 @@ class TrialSweep:
 
     A trial draws one value of each list and carries out that run, with noise from a secret key of its own.
     How many trials there are is drawn too, and nobody is told: what is released is the best run by its score,
-    at the price that docs/composition.md proves.
+    at the price that docs/theory/composition.md proves.
 
     Args:
         base: the configuration: tables, dotted keys, or a run that keys can describe.

@@ -59,7 +59,8 @@ def table(cells: Cells) -> str:
         "# Noise by theorem beside noise by Monte Carlo",
         "",
         "Balls-in-Bins, zero-out adjacency, δ = 10⁻⁵. Each cell: deterministic noise over the Monte Carlo",
-        "estimate (bold within 3 %), the [theorem](../deterministic.md) used (E: equal bins, C: conditional",
+        "estimate (bold within 3 %), the [theorem](../theory/deterministic.md) used (E: equal bins, "
+        "C: conditional",
         "moments, –: no amplification), CPU seconds of the two; parameters from the search for the amplified",
         "error. The estimate's standard error is 3 % of δ, about 0.2 % of the noise.",
         "Written by `simulations/accounting/deterministic_bounds.py`; what was not computed is left empty.",

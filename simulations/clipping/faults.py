@@ -51,7 +51,7 @@ def finite_entries(row: Any, origin: Any, partial: Any) -> Any:
 
 
 def training_with_gram_norms() -> Any:
-    """Local training without weights whose norm is √q + γ_R·S of November 2026: see docs/low-rank.md."""
+    """Training without weights whose norm is √q + γ_R·S of November 2026: docs/theory/low-rank.md."""
     merge, set_row = kernel.merge, program._set_row
 
     @njit(error_model="numpy")

@@ -30,7 +30,7 @@ TRAINING: Final[tuple[Item, ...]] = tuple(
         (f"papers/{name}.md", f"papers/{name}.png"),
         ("papers/run.py", name, "--tables"), ("papers/run.py", name, "--reduced"),
         kept=("papers/cells.jsonl",),
-        unrun="runs are kept ones, hours of training; page and picture are made anew (see docs/papers.md)",
+        unrun="runs are kept ones, hours of training; page and picture are made anew: docs/project/papers.md",
     )
     for paper, name, item, setting in _FIGURES
 )  # fmt: skip

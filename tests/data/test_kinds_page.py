@@ -1,4 +1,4 @@
-"""The table of data kinds in docs/simulation.md: every kind, each with an example that a run takes."""
+"""The table of data kinds in docs/data.md: every kind, each with an example that a run takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from fedmf.data import DATASETS
 from fedmf.runs import parse_assignments, run_of
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/simulation.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs/data.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `([a-z0-9-]+)` \|.*\| `kind=([^`]+)` \|$", PAGE, flags=re.MULTILINE)
 #: A model and a task for what is no image and no class.
 TEXTS = ("text", "hub-text", "token-rows", "code-tokens")

@@ -182,7 +182,7 @@ def test_the_largest_error_of_a_toeplitz_matrix_is_the_last():
 
 
 def test_the_earliest_pattern_is_the_worst_of_falling_columns():
-    """The theorem of docs/mechanisms.md, by enumeration; wider than the separation too."""
+    """The theorem of docs/theory/mechanisms.md, by enumeration; wider than the separation too."""
     rng = np.random.default_rng(0)
     for _ in range(40):
         n, k, b = 9, int(rng.integers(1, 5)), int(rng.integers(1, 5))

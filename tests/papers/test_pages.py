@@ -133,18 +133,18 @@ def test_every_item_has_an_answer_that_exists(name: str) -> None:
 
 def test_every_page_is_of_a_paper_and_the_index_names_it() -> None:
     assert {path.stem for path in PAGES.glob("*.md")} == set(LABELS)
-    index = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    index = (ROOT / "docs" / "project" / "papers.md").read_text(encoding="utf-8")
     total: list[Row] = []
     for name in LABELS:
         _, found = page(name)
-        assert f"(papers/{name}.md)" in index
+        assert f"(../papers/{name}.md)" in index
         assert count_line(found) in index
         total.extend(found)
     counts = Counter(row.verdict for row in total)
     together = (
         f"{len(total)} items, {counts['real']} real, {counts['part']} part, {counts['not run']} not run"
     )
-    assert together in (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8")
+    assert together in (ROOT / "docs" / "project" / "coverage.md").read_text(encoding="utf-8")
 
 
 def test_labels_are_of_numbered_kinds() -> None:

@@ -1,4 +1,4 @@
-"""docs/licences.md: what fedmf is installed with, and under which licence each package comes.
+"""docs/project/licences.md: what fedmf is installed with, and under which licence each package comes.
 
 python -m tests.support.licences
 """
@@ -10,8 +10,10 @@ from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PINNED, PAGE = ROOT / "constraints.txt", ROOT / "docs" / "licences.md"
+PINNED, PAGE = ROOT / "constraints.txt", ROOT / "docs" / "project" / "licences.md"
 HEAD = """# Licences of dependencies
+
+*For whoever passes fedmf and its dependencies on.*
 
 fedmf itself is under Apache-2.0. `make pins` writes this page from the metadata of the packages that
 `constraints.txt` pins; versions and digests of their files are there. They are installed beside fedmf, and

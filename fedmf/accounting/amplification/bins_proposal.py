@@ -8,8 +8,8 @@ bins a little. Three proposals cover them and are mixed:
 * the same with as many bins as it takes (`grown`), drawn one after the other, each attracted by those before.
 
 The last is not a density in y but one in y and the sequence J of bins, against the reference N(0, I)·κ(J|y)
-where κ draws bins independently from the softmax of the summands of L. docs/amplification.md proves the
-identity dR/d(Nκ) = e^{|J|·L}/Ω(J).
+where κ draws bins independently from the softmax of the summands of L. docs/theory/amplification.md proves
+the identity dR/d(Nκ) = e^{|J|·L}/Ω(J).
 """
 
 from __future__ import annotations

@@ -126,9 +126,9 @@ class RunAmplification:
         accountant: name of the sampling.
         probability: q, with which a user joins when it may.
         method: how δ was bounded. "numerical bound", "equal bins", "conditional moments": a theorem, no
-            chance is involved (docs/deterministic.md for the last two). "certified": a limit from draws
-            that holds for every number of them. "none needed": the noise is that without amplification,
-            which was no more.
+            chance is involved (docs/theory/deterministic.md for the last two). "certified": a limit from
+            draws that holds for every number of them. "none needed": the noise is that without
+            amplification, which was no more.
         failure: β, the probability that the limit is wrong; δ includes it.
         delta_limit: the upper limit of δ(noise, ε) that the noise passed with; at most δ − β. Under
             replace-one it is for the accountant's own zero-out budget, (ε/2, δ/(1 + e^{ε/2})).

@@ -1,6 +1,6 @@
 """Privacy of releases whose parameters were chosen in sight of earlier ones: a filter and an odometer.
 
-docs/composition.md proves both for Gaussian releases with sums that may depend on everything before.
+docs/theory/composition.md proves both for Gaussian releases with sums that may depend on everything before.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def odometer_epsilon(mu: Vector, delta: float) -> Vector:
 
     References:
         Robbins (1970), normal mixture; Whitehouse, Ramdas, Rogers, Wu (2023), "Fully Adaptive Composition in
-        Differential Privacy", whose odometers are made so; docs/composition.md has the proof.
+        Differential Privacy", whose odometers are made so; docs/theory/composition.md has the proof.
 
     >>> odometer_epsilon(np.array([0.0, 1.0]), 1e-5).round(3)
     array([0.   , 5.728])
@@ -67,7 +67,7 @@ def remaining_epsilons(mu: Vector, epsilon: float, delta: float) -> Vector:
     References:
         Smith, Thakurta (2022), "Fully Adaptive Composition for Gaussian Differential Privacy";
         Koskela, Tobaben, Honkela (2023), "Individual Privacy Accounting with Gaussian Differential Privacy",
-        for each user's own; docs/composition.md has the proof.
+        for each user's own; docs/theory/composition.md has the proof.
 
     >>> remaining_epsilons(np.array([0.0, 0.5]), 8.0, 1e-5).round(2)
     array([8.  , 7.55])

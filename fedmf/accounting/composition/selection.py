@@ -1,4 +1,4 @@
-"""Privacy of releasing the best of randomly many trials; docs/composition.md has the theorems."""
+"""Privacy of releasing the best of randomly many trials; docs/theory/composition.md has the theorems."""
 
 from __future__ import annotations
 

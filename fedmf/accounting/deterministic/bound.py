@@ -28,7 +28,7 @@ class DeterministicNoise:
     Args:
         value: s, standard deviation per unit clip norm.
         delta: an upper bound on δ(s, ε), both sides; at most the δ asked for.
-        theorem: "equal bins", "conditional moments" or "no amplification" (see docs/deterministic.md).
+        theorem: "equal bins", "conditional moments" or "no amplification" (see docs/theory/deterministic.md).
     """
 
     value: float

@@ -19,8 +19,9 @@ _ROUNDING = 1e-11
 class BinOverlaps:
     """Bounds g_d on ⟨μ_i, μ_j⟩ for bins at circular distance d, where μ_i = Σ_l |C_{:,i+lb}|.
 
-    By the theorem of docs/deterministic.md any mechanism with these overlaps is at least as private under
-    Balls-in-Bins as b jointly Gaussian log-likelihoods with covariance g_{|i−j|}/s², whatever the signs of C.
+    By the theorem of docs/theory/deterministic.md any mechanism with these overlaps is at least as private
+    under Balls-in-Bins as b jointly Gaussian log-likelihoods with covariance g_{|i−j|}/s², whatever the signs
+    of C.
 
     Args:
         circular: g_0 … g_{b−1} with g_d = g_{b−d}, per unit clip norm. The circulant matrix of g must be

@@ -21,7 +21,7 @@ class DeviceRule:
 
     It takes part if its last turn is at least b rounds ago, it had fewer than k turns, and its coin says so;
     before its first turn it waits for a random number of rounds below b, so that not all come at once.
-    Nothing is decided between devices, so that nobody takes the place of another: docs/check-in.md.
+    Nothing is decided between devices, so that nobody takes the place of another: docs/theory/check-in.md.
 
     Args:
         contract: (n, k, b).

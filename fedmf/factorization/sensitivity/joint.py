@@ -154,7 +154,7 @@ def joint_sensitivity(
         SensitivityNotExact: n > 10,240 and these matrices have no monotone envelope.
 
     References:
-        Kalinin, Upadhyay and Lampert (2025), Lemma 3.5, for k = 1; the rest is proved in docs/moments.md.
+        Kalinin, Upadhyay and Lampert (2025), Lemma 3.5, for k = 1; docs/theory/moments.md proves the rest.
 
     >>> from fedmf.factorization import identity
     >>> C = identity(4)

@@ -51,7 +51,7 @@ def rounding_inflation(
     Guarantees:
         With scale F·ζ·σ·sens(C) and any adaptive choice of updates, the n releases satisfy
         (ε, δ(ε) + β)-differential privacy for every ε, with δ(ε) that of the Gaussian mechanism with noise
-        multiplier σ. No amplification by sampling is claimed. Proof: docs/noise-streams.md.
+        multiplier σ. No amplification by sampling is claimed. Proof: docs/theory/noise-streams.md.
 
     >>> from fedmf.factorization import Toeplitz
     >>> inverse, contract = Toeplitz([1.0, 0.5], 100).recurrence(), Participation(100, 4, 25)

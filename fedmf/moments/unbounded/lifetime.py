@@ -1,6 +1,6 @@
 """What a user may do and lose in the whole life of a stream, and noise for a part of it.
 
-docs/unbounded-streams.md proves what stands here.
+docs/theory/unbounded-streams.md proves what stands here.
 """
 
 from __future__ import annotations

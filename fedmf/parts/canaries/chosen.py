@@ -52,7 +52,8 @@ def canary_bound(guessed: int, judged: int, delta: float, confidence: float = CO
 
     Guarantees:
         If the noise of a run is Gaussian, independent of the coins, and its canaries are orthogonal, of at
-        most μ, the bound is above μ with probability at most 1 − confidence (docs/canaries.md, Theorem 2).
+        most μ, the bound is above μ with probability at most 1 − confidence: Theorem 2 of
+        docs/theory/canaries.md.
 
     >>> found = canary_bound(guessed=90, judged=100, delta=1e-5)
     >>> round(found.mu, 3), round(found.epsilon, 2)

@@ -75,7 +75,8 @@ class MechanismTable:
 
     def keys(self) -> Iterator[Key]:
         """Kind, the parameters of all mechanisms, and how the matrices are used and stored."""
-        yield Key(self.name, "kind", str, {"": _DEFAULT}, "a mechanism's name; docs/mechanisms.md lists them")
+        meaning = "a mechanism's name; docs/theory/mechanisms.md lists them"
+        yield Key(self.name, "kind", str, {"": _DEFAULT}, meaning)
         for symbol, parameter in parameters().items():
             takers = {name: None for name in names() if self.takes(name, symbol)}
             yield Key(self.name, symbol, int if parameter.integer else float, takers, parameter.meaning)

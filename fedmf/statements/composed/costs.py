@@ -197,7 +197,7 @@ def _amplified(plan: Plan) -> AmplifiedCost | None:
     claim, epsilon = plan.amplification, plan.privacy.requested_epsilon
     if claim is None or claim.method == "none needed" or epsilon is None:
         return None
-    # Under replace-one adjacency a claim follows from that of zero-out (docs/amplification.md#replace-one).
+    # Under replace-one a claim follows from that of zero-out (docs/theory/amplification.md#replace-one).
     if claim.accountant == "cyclic-poisson" and plan.privacy.adjacency == "zero-out":
         longest, steps = plan.law().steps(plan.mechanism.factorization)
         noise = plan.relative_noise_std / longest * (1 - 2.0**-50)

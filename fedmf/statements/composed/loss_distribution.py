@@ -15,7 +15,7 @@ class ComposedLosses:
     """Amplified runs together, to be composed with a Gaussian release of any μ.
 
     Each run is dominated by a pair that was fixed before any of them began, so together they are dominated by
-    the product of the pairs, whose loss is the sum of independent losses: docs/composition.md.
+    the product of the pairs, whose loss is the sum of independent losses: docs/theory/composition.md.
 
     Args:
         runs: of secret cohorts, each drawn with a key of its own; at least one.

@@ -1,4 +1,4 @@
-"""The plan of a stream without a horizon; docs/unbounded-streams.md has the mathematics."""
+"""The plan of a stream without a horizon; docs/theory/unbounded-streams.md has the mathematics."""
 
 from __future__ import annotations
 

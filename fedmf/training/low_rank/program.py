@@ -159,7 +159,7 @@ class LowRankProgram:
         without examples, and where the factors of its update are larger than the weights.
 
         Products of rows with rows, E²·(inputs + outputs) a layer and epoch, count five times: they go over
-        short vectors (measured beside `FusedProgram.cost`, docs/low-rank.md).
+        short vectors (measured beside `FusedProgram.cost`, docs/theory/low-rank.md).
         """
         epochs, sides = (
             self._local.epochs,

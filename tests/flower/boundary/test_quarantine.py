@@ -33,7 +33,7 @@ def test_refusals_in_a_row_are_counted_for_each_user_of_a_node() -> None:
 
 
 def test_one_refusal_of_a_reply_of_several_users_ends_none_of_them() -> None:
-    """Else one user's reply decides whether others take part: condition (S) of docs/check-in.md."""
+    """Else one user's reply decides whether others take part: condition (S) of docs/theory/check-in.md."""
     quarantine = Quarantine(1)
     assert not quarantine.refused(7, ["ann", "bob"])
     assert not any((7, user) in quarantine for user in ("ann", "bob"))
