@@ -120,7 +120,8 @@ def panels(name: str, cases: dict[str, tuple[ToeplitzWorkload, Factorization, in
         curves = against_squaring(workload, C, d)
         shown[title] = (curves, "σ", "RMS error of the second moment")
         for rival in (label for label in curves if label.startswith("PP")):
-            say(f"* {name}, {title}: {crossing(curves, 'JME', rival)}.")
+            for own in (label for label in curves if label.startswith("JME")):
+                say(f"* {name}, {title}: {crossing(curves, own, rival)}.")
     draw(f"moments-{name}", shown, logy=True)
 
 

@@ -187,6 +187,10 @@ _ITEMS = (
         ("stream-anomalies.md",), ("moments/stream_anomalies.py",), ("moments/stream_anomalies.py",),
     ),
     Item(
+        "joint-design", _OURS, "both matrices of a pair together", "50 settings, n = 32, 48, 128",
+        ("joint-design.md",), (), ("moments/joint_design.py",), unrun="it is minutes of designs",
+    ),
+    Item(
         "stream-weights", _OURS, "weight of the second moment", "five workloads, d = 2, 10, 100",
         ("stream-weights.md",), ("moments/stream_weights.py",), ("moments/stream_weights.py",),
     ),

@@ -187,14 +187,14 @@ def certified_dense_bound(
     >>> round(certified_dense_bound(Participation(2, 1, 2)), 3)
     1.144
     """
-    n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+    n = participation.rounds
     if n > _LARGEST:
         raise ValueError(
             f"n (rounds) must be at most {_LARGEST} for a certificate; got {n}. Use fewer rounds."
         )
     queries = prefix(n) if workload is None else workload
     A, rng = queries.materialize(), np.random.default_rng(0)
-    users, weights = _first_users(participation)
+    users, weights = first_users(participation)
     best, best_value = (users, weights), -np.inf
     for step in range(steps):
         mixture = (users * weights) @ users.T * (1 - _REGULAR) + _REGULAR / n * np.eye(n)
@@ -210,15 +210,22 @@ def certified_dense_bound(
         if step % _STEPS_PER_CUT == _STEPS_PER_CUT - 1:
             heavy = weights > _LEAST_WEIGHT / weights.size
             users, weights = users[:, heavy], weights[heavy]
-            starts = [
-                _shifted(np.sort(rng.integers(0, n - _reach(n, k, b), size)), size, b, n)
-                for size in [_most(n, k, b)] * 40
-            ]
-            starts += list(users[:, rng.choice(weights.size, 40, p=weights / weights.sum())].T)
+            starts = later_users(users, weights, participation, rng)
             candidates = heavier_users(gram, participation, starts)
             candidates = candidates[:, np.einsum("ij,ij->j", candidates, gram @ candidates) > roots.sum()]
-            users, weights = _joined(users, weights, candidates)
+            users, weights = joined_users(users, weights, candidates)
     return dense_bound(*best, queries)
+
+
+def later_users(
+    users: Array, weights: Vector, participation: Participation, rng: np.random.Generator
+) -> list[Array]:
+    """Where the search for heavier users begins: 40 patterns drawn at random and 40 by the weights."""
+    n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+    size = _most(n, k, b)
+    drawn = [np.sort(rng.integers(0, n - _reach(n, k, b), size)) for _ in range(40)]
+    chosen = rng.choice(weights.size, 40, p=weights / weights.sum())
+    return [_shifted(offsets, size, b, n) for offsets in drawn] + list(users[:, chosen].T)
 
 
 def _most(n: int, k: int, b: int) -> int:
@@ -237,7 +244,7 @@ def _shifted(offsets: NDArray[np.int64], size: int, b: int, n: int) -> Vector:
     return user
 
 
-def _first_users(participation: Participation) -> tuple[Array, Vector]:
+def first_users(participation: Participation) -> tuple[Array, Vector]:
     """The patterns {i, i + b, …} with all signs equal and with signs that make rounds uncorrelated."""
     from scipy.linalg import hadamard
 
@@ -256,7 +263,7 @@ def _first_users(participation: Participation) -> tuple[Array, Vector]:
     return np.column_stack(columns), np.array(weights) / np.sum(weights)
 
 
-def _joined(users: Array, weights: Vector, candidates: Array) -> tuple[Array, Vector]:
+def joined_users(users: Array, weights: Vector, candidates: Array) -> tuple[Array, Vector]:
     """The users and those candidates that are not among them, which share 3 % of the weight."""
     fresh = np.unique(candidates, axis=1)
     known = {column.tobytes() for column in np.ascontiguousarray(users.T)}

@@ -15,6 +15,7 @@ from fedmf.factorization.sensitivity.pattern import (
     pattern_sensitivities,
     pattern_sensitivity,
 )
+from fedmf.factorization.sensitivity.pattern_search import row_weights
 from fedmf.factorization.sensitivity.separated import (
     comb_sum,
     comb_sum_adjoint,
@@ -55,5 +56,6 @@ __all__ = [
     "pattern_sensitivities",
     "pattern_sensitivity",
     "quick_upper_bound",
+    "row_weights",
     "stated_sensitivity",
 ]

@@ -129,6 +129,30 @@ class UserRange:
             return first + weight * second
         return first * joint_diameter_square(weight * second / first, self.dimension)
 
+    def worst(self, first: Vector, second: Vector) -> tuple[Vector, Vector]:
+        """‖x − y‖² and ‖x⊗x − y⊗y‖² of who reaches φ(p, q), the sum of p and q times these, for ν = 1, ζ = 1.
+
+        >>> UserRange(1.0, 2, "replace-one").worst(np.array([1.0]), np.array([1.0]))
+        (array([3.]), array([1.5]))
+        """
+        if self.adjacency == "zero-out":
+            return np.ones_like(first), np.ones_like(second)
+        ratio = second / first
+        energy = _diameter_slope(ratio, self.dimension)
+        return joint_diameter_square(ratio, self.dimension) - ratio * energy, energy
+
+
+def _diameter_slope(ratio: Vector, dimension: int) -> Vector:
+    """r_d′(ν), from the right where it jumps."""
+    if dimension == 1:
+        nu = np.maximum(ratio, FREE_LINE)
+        tau = np.sqrt(1 - 2 / nu)
+        bend = 1 / (nu * nu * tau)
+        rest = nu * tau + 1 + nu
+        slope = (3 - tau) * ((3 - tau) * (tau + nu * bend + 1) - 2 * bend * rest) / 8
+        return np.where(ratio >= FREE_LINE, slope, 0.0)
+    return np.where(ratio > FREE_PLANE, 2 - 1 / (2 * np.maximum(ratio, FREE_PLANE) ** 2), 0.0)
+
 
 def joint_sensitivity(
     first: Factorization,
