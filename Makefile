@@ -15,7 +15,7 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: help run test test-long quick seconds lint types unit format docs notebooks papers versions apps dist tables pins clean
+.PHONY: help run test test-long quick seconds lint types unit format docs notebooks papers versions apps newest dist man publish announce workflows tables pins clean
 
 help:
 	@echo "make run    train the private digits model (configs/digits.toml)"
@@ -25,7 +25,7 @@ help:
 	@echo "make versions   what touches Flower, under each version of it that serves"
 	@echo "make apps   apps of Flower's repository, made private by three lines: downloads, half an hour"
 	@echo "make docs   the documentation as a site, build/site/index.html"
-	@echo "make notebooks / dist / tables / pins / format / lint / types / unit / clean"
+	@echo "make notebooks / dist / man / newest / workflows / tables / pins / format / lint / types / unit / clean"
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -84,11 +84,33 @@ docs: $(STAMP)
 notebooks: $(STAMP)
 	$(BIN)/python -m tests.support.notebooks
 
-# Wheel and sdist in dist/, tried in clean environments: make dist PYTHONS="3.11 3.12 3.13".
+# Wheel and sdist in dist/ with digests, bill of materials and manual page, tried in clean environments with the newest
+# and the oldest dependencies: make dist PYTHONS="3.11 3.12 3.13 3.14".
 PYTHONS ?= 3.11
 dist: export UV_TORCH_BACKEND ?= cpu
 dist: $(STAMP)
-	$(BIN)/python -m tests.support.distribution $(PYTHONS)
+	$(BIN)/python -m tests.support.release.distribution $(PYTHONS)
+
+# What dist/ holds goes to the index, in the name of a workflow that the index knows; then beside the tag.
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+UV_PIN := $(shell sed -n 's/^uv==\([^ ;]*\).*/\1/p' constraints.txt)
+publish:
+	cd dist && sha256sum --check --strict SHA256SUMS
+	pipx run --spec 'uv==$(UV_PIN)' uv publish --trusted-publishing always dist/*.whl dist/*.tar.gz
+
+announce:
+	gh release create 'v$(VERSION)' dist/* --verify-tag --title 'fedmf $(VERSION)' --notes-file 'docs/release-notes/$(VERSION).md'
+
+# Workflows, templates and the rest of .github, by their schemas and for what they would let others do.
+workflows: $(STAMP)
+	$(BIN)/uv tool run zizmor --offline --pedantic .github
+	$(BIN)/uv tool run check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/uv tool run check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/idea.yml
+	$(BIN)/uv tool run check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+
+man: $(STAMP)
+	@mkdir -p build
+	$(BIN)/python -m tests.support.release.manual >build/fedmf.1
 
 # The keys in pyproject.toml and docs/configuration.md, from the values themselves.
 tables: $(STAMP)
@@ -98,8 +120,16 @@ tables: $(STAMP)
 papers: $(STAMP)
 	$(BIN)/fedmf reproduce all --quick
 
+# make versions VERSIONS="1.41.0 nightly"
+VERSIONS ?=
 versions: $(STAMP)
-	$(BIN)/python simulations/flower/versions.py
+	$(BIN)/python simulations/flower/versions.py $(VERSIONS)
+
+# The tests of a promise with the newest dependencies that pyproject.toml allows, in an environment of their own.
+newest: $(STAMP)
+	$(BIN)/uv venv --quiet --clear build/newest
+	$(BIN)/uv pip install --quiet --python build/newest --torch-backend cpu --upgrade --editable '.[flower,ray,data,report,lm,docs,tensorboard,dev]'
+	build/newest/bin/python -m pytest -n 3 --no-loadscope-reorder -m "not long"
 
 # Where Flower's repository is, and where environments are kept: make apps APPS="--repository /path --environments /path".
 APPS ?=

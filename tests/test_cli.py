@@ -16,6 +16,7 @@ from typer.models import CommandInfo
 
 import fedmf
 from fedmf.accounting import at_least, at_most
+from fedmf.addresses import linked
 from fedmf.cli.app import application, run
 from fedmf.runs import load_run
 from fedmf.runs.tables import render_toml
@@ -174,9 +175,9 @@ def test_a_terminal_that_cannot_show_epsilon_ends_nothing() -> None:
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("fedmf 0.1.0\n", "")
+    assert (captured.out, captured.err) == (f"fedmf {fedmf.__version__}\n", "")
     done = subprocess.run([sys.executable, "-m", "fedmf", "--version"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "fedmf 0.1.0\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"fedmf {fedmf.__version__}\n", "")
 
 
 def test_a_dry_run_says_what_a_run_promises_and_costs_and_writes_nothing(
@@ -219,10 +220,10 @@ def test_help_shows_the_docstring_whole_an_example_and_what_every_argument_is(
     monkeypatch.setenv("COLUMNS", "600")
     assert run([str(command.name), "--help"]) == 0
     shown = words(capsys.readouterr().out)
-    for line in str(inspect.getdoc(command.callback)).splitlines():
+    for line in linked(str(inspect.getdoc(command.callback))).splitlines():
         assert words(line) in shown  # `[trials]` would be swallowed as markup
     for parameter in inspect.signature(command.callback).parameters.values():
-        assert words(parameter.default.help) in shown
+        assert words(linked(parameter.default.help)) in shown
     assert f"Example: fedmf {command.name} " in shown
 
 

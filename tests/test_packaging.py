@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -10,8 +12,14 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from support.distribution import FIRST_STEP, build, outside, problems
 from support.licences import PAGE, PINNED, ROOT, licence_of, pins, rows_of
+from support.release.distribution import build, digest, outside, problems
+from support.release.environments import FIRST_STEP
+from support.release.manual import manual
+from support.release.materials import bill
+
+from fedmf.cli.app import program
+from fedmf.version import __version__
 
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -68,6 +76,8 @@ def test_wheel_and_source_hold_what_they_should_and_work_outside_the_checkout(tm
     """Unpacked into an environment of its own, beside the dependencies of this one."""
     wheel, source = build(tmp_path)
     assert problems(wheel, source) == []
+    again = build(tmp_path / "again", TZ="Asia/Tokyo")
+    assert [digest(path) for path in again] == [digest(wheel), digest(source)]
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "env"], cwd=tmp_path, check=True)
     (packages,) = (tmp_path / "env/lib").glob("python*/site-packages")
     with zipfile.ZipFile(wheel) as archive:
@@ -86,3 +96,48 @@ def test_wheel_and_source_hold_what_they_should_and_work_outside_the_checkout(tm
     place, kind = done.stdout.split()
     assert Path(place).is_relative_to(packages)
     assert kind == "exact"
+
+
+def test_every_file_of_a_release_names_the_same_version() -> None:
+    assert DECLARED["version"] == __version__
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\n## {__version__} (" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert (ROOT / "docs" / "release-notes" / f"{__version__}.md").is_file()
+
+
+def test_the_bill_of_materials_has_every_pin_with_its_licence() -> None:
+    made = json.loads(bill("0" * 64))
+    listed = {entry["name"]: entry for entry in made["components"]}
+    assert {name: entry["version"] for name, entry in listed.items()} == pins()
+    assert all(entry["licenses"] for entry in listed.values())
+    assert {"torch", "numpy", "typing-extensions"} <= {
+        name for name, entry in listed.items() if entry["scope"] == "required"
+    }
+    assert listed["pytest"]["scope"] == "optional"
+    known = {entry["bom-ref"] for entry in made["components"]}
+    assert all(set(entry["dependsOn"]) <= known for entry in made["dependencies"])
+    assert made["metadata"]["component"]["version"] == __version__
+    assert bill("0" * 64) == json.dumps(made, indent=1) + "\n"
+    assert json.loads(bill("1" * 64))["serialNumber"] != made["serialNumber"]
+
+
+def test_the_manual_page_has_every_command_and_option() -> None:
+    page = manual()
+    for name, command in program().commands.items():  # type: ignore[attr-defined]
+        assert f".SS fedmf {name}" in page
+        for option in command.params:
+            assert all(long.replace("-", r"\-") in page for long in option.opts if long.startswith("--"))
+    assert [line for line in page.splitlines() if re.match(r"[.'](?!TH|SH|SS|TP|PP|nh|ad)", line)] == []
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="needs groff")
+def test_the_manual_page_is_laid_out_without_a_warning() -> None:
+    done = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww", "-Kutf8"],
+        input=manual(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "or 143 a signal" in done.stdout

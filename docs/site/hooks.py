@@ -20,6 +20,8 @@ from mkdocs.structure.pages import Page
 
 import fedmf
 
+from fedmf.addresses import SITE
+
 ROOT = Path(__file__).parents[2]
 #: Pages that a checkout has at its top, and their place in the site.
 TOP = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
@@ -105,6 +107,7 @@ class PlainUnderscores(Extension):
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """List folders' pages and the reference in the navigation, and leave underscores alone."""
     config.markdown_extensions.append(PlainUnderscores())
+    config.site_url = f"{SITE}/" if SITE else None
     for section in config.nav or []:
         for name, entries in section.items():
             section[name] = [page for entry in entries for page in _expanded(entry)]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import click
 import typer
 
+from fedmf.addresses import linked
 from fedmf.cli.account import account
 from fedmf.cli.audit import audit
 from fedmf.cli.configuration import init, keys
@@ -33,7 +34,8 @@ application = typer.Typer(
     name="fedmf",
     help="User-level differentially private federated learning with correlated noise.",
     epilog="Start with: fedmf simulate configs/digits.toml, or: fedmf init --list\n\n"
-    "Completion by Tab in bash, zsh, fish: fedmf --install-completion",
+    "Completion by Tab in bash, zsh, fish: fedmf --install-completion\n\n"
+    "What it is and how it is used: " + linked("docs/start.md"),
     no_args_is_help=True,
     context_settings={"help_option_names": ["--help", "-h"]},
     suggest_commands=False,  # click does
@@ -89,7 +91,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(PlatformError()), 2)
     interruption = Interruption("nothing is to be gone on with: give the command again.")
     try:
-        command = _program()
+        command = program()
         with interruption.watching():
             code = command.main(
                 args=list(arguments) if arguments is not None else None,
@@ -117,20 +119,24 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), 1)
 
 
-def _program() -> click.Command:
+def program() -> click.Command:
     """The commands, with the help of their arguments, which click 8.5 takes from typer 0.20.
 
-    The options that install the completion of a shell are hidden, as the last line of the help names one.
+    Pages that it names are linked. The options that install the completion of a shell are hidden, as a line
+    of the help names one.
     """
     program = typer.main.get_command(application)
     for option in program.params:
         if isinstance(option, click.Option) and option.name in ("install_completion", "show_completion"):
             option.hidden = True
     for name, command in getattr(program, "commands", {}).items():
+        command.help = linked(command.help or "")
         declared = inspect.signature(_callbacks()[name]).parameters
         for parameter in command.params:
             if isinstance(parameter, click.Argument) and parameter.name is not None:
                 parameter.help = declared[parameter.name].default.help
+            if isinstance(parameter, click.Argument | click.Option):
+                parameter.help = linked(parameter.help or "")
     return program
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from fedmf.addresses import linked
 from fedmf.cli.interruption import going_on
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _show_trials(sweep: TrialSweep) -> None:
     typer.echo(
         f"The best of {sweep.trials.mean:g} trials on average costs ({at_least(sweep.privacy.epsilon)}, "
         f"{at_least(sweep.privacy.delta)}); one alone costs epsilon "
-        f"{at_least(max(promise.epsilon for promise in sweep.promises))}. By {sweep.privacy.theorem}."
+        f"{at_least(max(promise.epsilon for promise in sweep.promises))}. By {linked(sweep.privacy.theorem)}."
     )
 
 

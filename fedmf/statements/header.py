@@ -17,6 +17,10 @@ from fedmf.version import SOFTWARE
 
 #: Raised when a field changes its meaning; see docs/decisions/0011-record-formats.md.
 _FORMAT: Final = 7
+#: That of 0.1.0.
+_BEFORE: Final = 6
+#: What 0.1.0 could not choose.
+_ONCE: Final = {"clipping": {"kind": "fixed"}}
 _DIGITS: Final = frozenset("0123456789abcdef")
 
 
@@ -37,7 +41,8 @@ class RunHeader:
             vector without parts.
         budgets: SHA-256 of the file of users' budgets as it was when the run began; empty without one.
         software: name and version of what the run was started with.
-        key_commitment: `NoiseKey.commitment`, of which the fingerprint is the beginning; None without a key.
+        key_commitment: `NoiseKey.commitment`, of which the fingerprint is the beginning; None without a key,
+            empty in records of 0.1.0, which made none.
 
     Raises:
         ValueError: a field out of its range, or a plan for other privacy or cohorts than those of the run.
@@ -72,7 +77,7 @@ class RunHeader:
                     f"public_inputs must hold strings under name, value and source; got {dict(entry)!r}."
                 )
         digest = self.key_commitment
-        if digest is not None and not (len(digest) == 64 and set(digest) <= _DIGITS):
+        if digest and not (len(digest) == 64 and set(digest) <= _DIGITS):
             raise ValueError(f"key_commitment must be 64 hexadecimal digits; got {digest!r}.")
         length = sum(math.prod(shape) for _, shape in self.arrays)
         if self.arrays and length != self.dimension:
@@ -129,11 +134,13 @@ class RunHeader:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` wrote.
+        """Read what `to_dict` wrote, or 0.1.0.
 
         Raises:
             ValueError: another format, or a field is missing, unknown or out of its range.
         """
+        if values.get("format") == _BEFORE:
+            values = _today(values)
         if values.get("format") != _FORMAT:
             raise ValueError(
                 f"header (run description) must have format {_FORMAT}; got {values.get('format')!r}. "
@@ -153,6 +160,28 @@ class RunHeader:
             tuples = {name: tuple(given[name]) for name in ("not_private", "public_inputs")}
             tuples["arrays"] = tuple((name, tuple(shape)) for name, shape in given["arrays"])
             return cls(**{**given, **tuples, "plan": plan})
+
+
+def todays_plan(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What 0.1.0 wrote of a plan as a plan of today; one of today is as it was."""
+    return {**_ONCE, **values}
+
+
+def _today(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A header of 0.1.0 as one of today: what it could not say has the one meaning that it had then.
+
+    Clip norms were fixed, strategy matrices had the least mean error, and the key had a fingerprint alone.
+    """
+    with rebuilding("header (run description)"):
+        run = values["run"]
+        mechanism = run["mechanism"] and {"objective": "rmse", **run["mechanism"]}
+        return {
+            **values,
+            "format": _FORMAT,
+            "run": {**_ONCE, **run, "mechanism": mechanism},
+            "plan": todays_plan(values["plan"]),
+            "key_commitment": None if values["key_fingerprint"] is None else "",
+        }
 
 
 def _is_text(value: object) -> bool:

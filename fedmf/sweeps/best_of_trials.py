@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from fedmf.addresses import linked
 from fedmf.errors import ConfigError, rebuilding
 from fedmf.records import create_directory, write_durably, write_tensors
 from fedmf.runs import ReleasedModel, run_of
@@ -237,7 +238,7 @@ def best_document(statement: Mapping[str, Any]) -> Document:
             ("score", "none" if s["score"] is None else f"{s['metric']} {s['score']:.6g}"),
             ("one trial alone", f"epsilon {up(s['epsilon_of_one_trial'])}"),
             ("trials", f"{law['kind']}: {drawn}; their number is secret"),
-            ("by", s["theorem"]),
+            ("by", linked(s["theorem"])),
             ("drawn from", lists),
         ],
         [("Assumptions", s["assumptions"]), ("Not covered", s["not_covered"]), ("Secret", s["secret"])],

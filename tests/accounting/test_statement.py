@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from importlib.metadata import version
 from pathlib import Path
 
 import dp_accounting
@@ -25,7 +24,7 @@ from fedmf.records import durable as durable_module
 from fedmf.runs.outputs import write_statement
 from fedmf.statements import RunHeader, build_statement
 from fedmf.statements.plain import plain_words
-from fedmf.version import __version__
+from fedmf.version import SOFTWARE, __version__
 
 REQUIRED = """unit user_namespace adjacency mechanism params rounds rounds_released max_participations
 min_separation realised_max_participations realised_min_separation sampling users cohort_size clip_norm
@@ -190,7 +189,7 @@ def test_text_says_what_matters(path):
         *found["not_covered"],
         *found["assumptions"],
         *found["secret"],
-        "fedmf 0.1.0",
+        SOFTWARE,
     ):
         assert part in text
 
@@ -199,7 +198,7 @@ def test_the_statement_names_the_software_of_the_run_and_its_own(path):
     record(path, make_header(software="fedmf 0.0.9"), [["a"]])
     found = read(path).to_dict()
     assert found["software"] == "fedmf 0.0.9"
-    assert found["stated_by"] == f"fedmf {version('fedmf')}"
+    assert found["stated_by"] == SOFTWARE
     project = Path(__file__).parents[2] / "pyproject.toml"
     assert tomllib.loads(project.read_text())["project"]["version"] == __version__
 

@@ -18,6 +18,7 @@ from fedmf.accounting import NoPrivacy, at_least, at_most
 from fedmf.factorization import Mechanism
 from fedmf.statements import run_document
 from fedmf.statements.plain import detection_limit, odds_factor, plain_words
+from fedmf.version import SOFTWARE
 
 COHORTS = [["ann-7f3", "bob-7f3"], ["eve-7f3"], [], ["ann-7f3"], ["eve-7f3"], []]
 HOSTILE = (
@@ -91,7 +92,7 @@ def test_the_page_says_everything_that_the_statement_must(tmp_path: Path) -> Non
         f"standard deviation {at_most(s['noise_std'])} on the sum",
         "noise key ab12 (operating system randomness)",
         "trust the server itself clips every user's update, whoever sent it",
-        "fedmf 0.1.0",
+        SOFTWARE,
         *s["assumptions"],
         *s["not_covered"],
         *s["secret"],

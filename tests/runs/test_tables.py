@@ -189,7 +189,7 @@ def test_unknown_keys() -> None:
         "users": "'task.users' or 'data.users'",
     }.items():
         assert refusal({key: 1}) == f"unknown configuration key {key!r}; did you mean {meant}?"
-    assert refusal({"zzz": 1}) == "unknown configuration key 'zzz'; see docs/configuration.md for all keys"
+    assert refusal({"zzz": 1}) == "unknown configuration key 'zzz'; fedmf keys lists all"
     assert "unknown configuration key 'privacy.epsilon.x'" in refusal({"privacy": {"epsilon": {"x": 1}}})
     assert refusal({"privacy": 3}).startswith("unknown configuration key 'privacy'; did you mean 'privacy.")
 

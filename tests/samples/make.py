@@ -3,6 +3,7 @@
 
     python tests/samples/make.py tests/samples/header-7
 
+(`header-6` is of 0.1.0, in which `fedmf.start(run, path)` was `run.start(path)` and `run_in_process` in `fedmf.flower`.)
 Each sample is a directory as a killed process left it (`NAME.tar.xz`), what its statement says there, and, if
 the run can go on, what it says and which model it has at its end. `test_samples.py` reads them with every
 later version.

@@ -123,6 +123,24 @@ def test_a_sample_goes_on_to_the_end_it_had(
         assert flat == pytest.approx(noted["model"], abs=MODEL)
 
 
+@pytest.mark.parametrize("name", ["secret-key", "b-min-sep", "private-evaluation"])
+def test_records_of_0_1_are_published_verified_and_exported(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hold no commitment to the noise key; all else is checked as in a run of today."""
+    monkeypatch.setenv(
+        "XDG_STATE_HOME", str(tmp_path / "state")
+    )  # another machine: it knows of no later round
+    folder, noted = unpacked(HERE / "header-6" / f"{name}.tar.xz", tmp_path)
+    assert noted["stopped"]["software"] == "fedmf 0.1.0"
+    output(capsys, "account", str(folder), "--publish", str(tmp_path / "public"))
+    printed = output(capsys, "verify", str(tmp_path / "public" / "statement.json"), "--run", str(folder))
+    assert "every figure and sentence" in printed
+    assert "parameters in" in output(
+        capsys, "export", str(folder), "--output", str(tmp_path / "m.safetensors")
+    )
+
+
 @pytest.mark.parametrize("sample", STREAMS, ids=name_of)
 def test_a_stream_goes_on_to_the_end_it_had(
     sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

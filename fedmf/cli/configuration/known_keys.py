@@ -18,6 +18,7 @@ def keys(
 
     Example: fedmf keys clip norm
     """
+    from fedmf.addresses import linked
     from fedmf.errors import ConfigError
     from fedmf.runs.tables import keys as all_keys
 
@@ -31,4 +32,4 @@ def keys(
         defaults = {value for value in key.defaults.values() if value not in (None, "")}
         said = f"default {defaults.pop()}" if len(defaults) == 1 else "default depends on the kind"
         typer.echo(f"{key.dotted}  ({key.type.__name__}{', ' + said if key.defaults else ''})")
-        typer.echo(textwrap.indent(textwrap.fill(key.meaning, 100), "    "))
+        typer.echo(textwrap.indent(textwrap.fill(linked(key.meaning), 100), "    "))

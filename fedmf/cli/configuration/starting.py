@@ -25,6 +25,7 @@ def init(
 
     Example: fedmf init digits && fedmf simulate digits.toml
     """
+    from fedmf.addresses import linked
     from fedmf.errors import ConfigError
     from fedmf.records import new_file
     from fedmf.runs.tables import shipped_file
@@ -38,6 +39,7 @@ def init(
         raise ConfigError(f"CASE must be one of {', '.join(CASES)}; got {case!r}. See: fedmf init --list.")
     file = output or Path(f"{case}.toml")
     text = shipped_file(f"start/{case}.toml").read_text(encoding="utf-8").replace("FILE", str(file))
+    text += f"\n# Pages: {linked('docs/NAME.md')}\n"
     if contract is not None:
         if case != "table":
             raise ConfigError(f"--contract goes with CASE table; got {case!r}.")

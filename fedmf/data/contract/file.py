@@ -13,13 +13,14 @@ from typing import Any, Final
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 
+from fedmf.addresses import linked
 from fedmf.data.contract.contract import DataContract
 from fedmf.lines import LONGEST_LINE
 
 _HEAD: Final = """\
 # What the columns of {source} may hold: public, decided without looking at the rows. Drafted from the header
 # alone; correct the kinds and fill in what is marked. Kinds: number, category, text, time, user, ignore.
-# docs/data-contract.md
+# {page}
 
 """
 _NUMBER: Final = """\
@@ -82,7 +83,7 @@ def draft_contract(file: Path) -> str:
         f"[columns.{_key(name)}]\nkind = {json.dumps(kind)}\n{_ASKED.get(kind, '')}"
         for name, kind in _guessed(file)
     ]
-    return _HEAD.format(source=file.name) + "\n".join(tables)
+    return _HEAD.format(source=file.name, page=linked("docs/data-contract.md")) + "\n".join(tables)
 
 
 def _guessed(file: Path) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmf.addresses import linked
 from fedmf.data import InMemoryDataset, each, named
 from fedmf.training import LocalSGD, LocalTrainer, Task
 
@@ -167,7 +168,7 @@ class StandIns:
         return (
             f"features of the public test part reach {largest:.4g}: models learn badly from numbers that are "
             "not of size about 1. Scale them by public constants, training and test part alike; a data "
-            "contract does it for tables (docs/data-contract.md)."
+            f"contract does it for tables: {linked('docs/data-contract.md')}."
         )
 
 

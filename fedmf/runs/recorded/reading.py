@@ -16,7 +16,7 @@ from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
 from fedmf.records import Guard, Ledger, load_key
 from fedmf.runs.recorded.header import own_stream_header, recorded_header
-from fedmf.statements import PrivacyStatement, RunHeader, build_statement
+from fedmf.statements import PrivacyStatement, RunHeader, build_statement, todays_plan
 
 KEY, LEDGER = "noise.key", "ledger.sqlite"
 #: How often records are looked at that seem to lack something while a process writes them.
@@ -56,6 +56,14 @@ class Evidence:
         return replace(build_statement(*self.records), verdict=self.verdict)
 
 
+def _bound_to(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What the header of such a ledger names, with a plan of 0.1.0 as one of today."""
+    return {
+        of: {**run, "plan": todays_plan(run["plan"])} if isinstance(run, dict) and "plan" in run else run
+        for of, run in said.items()
+    }
+
+
 def opened_own_records(
     path: Path, header: RunHeader, key: NoiseKey | None, opened: contextlib.ExitStack, read_only: bool
 ) -> dict[str, Ledger]:
@@ -67,7 +75,7 @@ def opened_own_records(
     found = {}
     for own in header.plan.own_streams:
         ledger = opened.enter_context(Ledger.open(path / own.ledger, key, read_only))
-        if ledger.header != json.loads(json.dumps(own_stream_header(header, own))):
+        if _bound_to(ledger.header) != json.loads(json.dumps(own_stream_header(header, own))):
             raise LedgerError(f"{path / own.ledger} is not the ledger of this run's {own.plural}.")
         found[own.name] = ledger
     return found

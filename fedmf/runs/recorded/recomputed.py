@@ -75,11 +75,16 @@ def _figures(header: RunHeader) -> Iterator[Figure]:
     yield "clipped_by", header.clipped_by, "server" if messages == "per-user" else "workers"
     yield "key_fingerprint (whether there is one)", header.key_fingerprint is None, plan.noise_multiplier == 0
     committed = header.key_commitment
-    yield "beginning of key_commitment", committed and committed[:16], header.key_fingerprint
+    if committed != "":
+        yield "beginning of key_commitment", committed and committed[:16], header.key_fingerprint
     if plan.noise_multiplier > 0 and plan.privacy.noise_seed is not None:
         yield "key_public", header.key_public, True
     elif plan.noise_multiplier > 0 and not header.key_public:
-        yield "whether a small public seed makes the noise key", committed in _guessed_keys(), False
+        yield (
+            "whether a small public seed makes the noise key",
+            header.key_fingerprint in _guessed_keys(),
+            False,
+        )
     shown = "federated evaluation" in header.not_private
     yield "not_private (federated evaluation)", shown, isinstance(asked, NotPrivateEvaluation)
     strange = set(header.not_private) - {"federated evaluation", "central test part"}
@@ -88,8 +93,8 @@ def _figures(header: RunHeader) -> Iterator[Figure]:
 
 @cache
 def _guessed_keys() -> frozenset[str]:
-    """What runs with a small public seed commit to."""
-    return frozenset(NoiseKey.from_seed(seed).commitment for seed in range(_SEEDS))
+    """How keys from a small public seed are named."""
+    return frozenset(NoiseKey.from_seed(seed).fingerprint for seed in range(_SEEDS))
 
 
 def _evaluation(

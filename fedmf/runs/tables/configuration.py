@@ -343,5 +343,5 @@ def _refuse_unknown(given: Mapping[str, Any], known: Mapping[str, Key]) -> None:
         near = near or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
         near = near or [last[other] for other in difflib.get_close_matches(key, last, n=1)]
         meant = " or ".join(map(repr, near))
-        hint = f"; did you mean {meant}?" if near else "; see docs/configuration.md for all keys"
+        hint = f"; did you mean {meant}?" if near else "; fedmf keys lists all"
         raise ConfigError(f"unknown configuration key {name[:100]!r}{hint}")
