@@ -19,7 +19,6 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import fedmf
-
 from fedmf.addresses import SITE
 
 ROOT = Path(__file__).parents[2]
