@@ -110,7 +110,8 @@ def weighted_sum(last: Any, sums: Any, start: int, stop: int, memory: Any) -> An
     y, rest = memory
     y = y[: stop - start]
     if sums.size:
-        y[:] = sums[start:stop]
+        for i in range(y.size):
+            y[i] = sums[start + i]
     else:
         y[:] = 0.0
     words, positions, refinements, weights = last

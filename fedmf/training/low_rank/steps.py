@@ -11,6 +11,20 @@ from fedmf.training.blocks import add_product, products_with
 from fedmf.training.losses import PADDING
 
 
+# Arrays are copied and added number by number: with slices numba compiles the text of an error about their
+# shapes, a tenth of all that the first round of a fresh machine waits for.
+@compiled
+def _set(numbers, at, others, begin, count):
+    for i in range(count):
+        numbers[at + i] = others[begin + i]
+
+
+@compiled
+def _add(numbers, at, others, count):
+    for i in range(count):
+        numbers[at + i] += others[i]
+
+
 @compiled
 def begin_user(chain, examples, work, u):
     """Copy a user's examples; x·W_1ᵀ + b_1 and x·xᵀ serve all of its steps."""
@@ -19,8 +33,9 @@ def begin_user(chain, examples, work, u):
     inputs, outputs = chain.wide[0], chain.wide[1]
     near = work.close.size // work.gram.shape[0]
     for e in range(count):
-        work.x[e * inputs : e * inputs + chain.sizes[0]] = examples.features[lowest + e]
-        work.base[e * outputs : (e + 1) * outputs] = chain.biases[:outputs]
+        for i in range(chain.sizes[0]):
+            work.x[e * inputs + i] = examples.features[lowest + e, i]
+        _set(work.base, e * outputs, chain.biases, zero, outputs)
     add_product(
         work.x,
         zero,
@@ -86,7 +101,7 @@ def step(chain, rule, examples, work, u, s, lowest, count, done):
         _activate(work.inputs, start, wide, rows, chain.sizes[layer], chain.activations[layer - 1])
         _forward(chain, work, layer, rows, done)
     last, wide = work.begin[layers] + done * chain.wide[layers], chain.wide[layers]
-    work.gradients[last : last + rows * wide] = work.inputs[last : last + rows * wide]
+    _set(work.gradients, last, work.inputs, last, rows * wide)
     if not _cross_entropy(work.gradients, last, wide, chain.sizes[layers], work.labels, work.shares, rows):
         return -1
     for layer in range(layers - 1, 0, -1):
@@ -107,7 +122,7 @@ def _forward_first(chain, work, rows, count, done):
     _sum_rows(work.shift, work.first, zero, outputs, count)
     for r in range(rows):
         e, here = work.example[done + r], work.begin[1] + (done + r) * outputs
-        work.inputs[here : here + outputs] = work.base[e * outputs : (e + 1) * outputs]
+        _set(work.inputs, here, work.base, e * outputs, outputs)
         if done > 0:
             add_product(
                 work.close,
@@ -125,7 +140,7 @@ def _forward_first(chain, work, rows, count, done):
                 outputs,
             )
             if chain.flat_biases[0] >= 0:
-                work.inputs[here : here + outputs] += work.shift[:outputs]
+                _add(work.inputs, here, work.shift, outputs)
 
 
 @compiled
@@ -134,9 +149,8 @@ def _forward(chain, work, layer, rows, done):
     zero, one = np.int64(0), np.int64(1)
     inputs, outputs, long = chain.wide[layer], chain.wide[layer + 1], work.mixed.size // work.labels.size
     start, here = work.begin[layer] + done * inputs, work.begin[layer + 1] + done * outputs
-    bias = chain.biases[chain.biases_at[layer] : chain.biases_at[layer] + outputs]
     for r in range(rows):
-        work.inputs[here + r * outputs : here + (r + 1) * outputs] = bias
+        _set(work.inputs, here + r * outputs, chain.biases, chain.biases_at[layer], outputs)
     add_product(
         work.inputs, start, inputs, one, rows, chain.sizes[layer],
         chain.transposed, chain.transposed_at[layer], outputs, work.inputs, here, outputs, outputs,
@@ -167,7 +181,7 @@ def _forward(chain, work, layer, rows, done):
     if chain.flat_biases[layer] >= 0:
         _sum_rows(work.shift, work.changes, work.begin[layer + 1], outputs, done)
         for r in range(rows):
-            work.inputs[here + r * outputs : here + (r + 1) * outputs] += work.shift[:outputs]
+            _add(work.inputs, here + r * outputs, work.shift, outputs)
 
 
 @compiled
