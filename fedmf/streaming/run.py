@@ -346,10 +346,10 @@ class StreamRun:
         if releases is None:
             releases = Releases(position.records, np.empty((0, self.plan.width)))
         self.state.commit(position, releases, self._stream.state_dict(), changed)
-        self._keep_vectors()
         if position.step:
             self._guard.note(self.state.openings(), position.step, None)
         self._catch_up(releases)
+        self._keep_vectors()
         self._progress(position.step, self.plan.rounds)
 
     def _keep_vectors(self) -> None:

@@ -19,6 +19,7 @@ from fedmf.noise.rows.row_rules import FeedbackRows, RowRule, StateRows
 from fedmf.records import unguarded
 from fedmf.streaming import Settings, open_run
 from fedmf.streaming.plans import unbounded
+from fedmf.streaming.state import packed
 from fedmf.streaming.state import state as state_module
 
 N, STOP, D = 24, 17, 3
@@ -119,6 +120,22 @@ def test_few_rows_are_drawn_again(
     assert (tmp_path / "out.jsonl").read_bytes() == expected
     # Vectors of step 12 (commits end at 2, 4, …): of the 17 steps before, 12 are not made again.
     assert min(made) == 12, sorted(set(made))
+
+
+def test_a_disk_that_has_no_room_for_the_file_costs_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, *_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    settings = asked("bounded")
+    with monkeypatch.context() as patch:
+        patch.setattr(packed, "replace_durably", full)
+        source, expected = begun(tmp_path, settings)
+    assert not (tmp_path / "state" / NAME).exists()
+    run_once(tmp_path, settings, source)
+    assert (tmp_path / "out.jsonl").read_bytes() == expected
+    assert (tmp_path / "state" / NAME).exists()
 
 
 def test_vectors_of_rows_under_other_keys_are_not_taken(tmp_path: Path) -> None:

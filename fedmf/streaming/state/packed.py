@@ -11,6 +11,7 @@ import hmac
 import io
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +66,13 @@ class VectorFile:
         self.path, self._seal, self._plan = path, seal, plan
 
     def write(self, stream: Mapping[str, Any]) -> None:
-        """Replace the file durably, unless no noise keeps vectors.
-
-        Raises:
-            OSError: the disk failed; the file is as it was.
-        """
-        if _keeps_vectors(stream):
-            content = pack_state(stream)
-            code = b"".join(self._seal.sealed(b"vectors", self._plan, content))
-            replace_durably(self.path, lambda file: file.write(code + content), mode=0o600)
+        """Replace the file, unless no noise keeps vectors; a disk that fails leaves it as it was."""
+        if not _keeps_vectors(stream):
+            return
+        content = pack_state(stream)
+        code = b"".join(self._seal.sealed(b"vectors", self._plan, content))
+        with suppress(OSError):
+            replace_durably(self.path, lambda file: file.writelines((code, content)), mode=0o600)
 
     def read(self) -> dict[str, Any]:
         """What was written last, empty where that cannot be told."""

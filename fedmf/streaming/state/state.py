@@ -237,13 +237,8 @@ class StreamState(Record):
         self.position, self._row, self._head, self._users = position, row, sealed[0], changed
 
     def keep_vectors(self, stream: Mapping[str, Any]) -> None:
-        """Put down the state of the `MomentStream` with the vectors of its noise, as of the last commit.
-
-        Raises:
-            StateError: the disk failed; what is committed stands.
-        """
-        with STREAM_STATE.one_line_errors(self._vectors.path):
-            self._vectors.write(stream)
+        """Put down the state of the `MomentStream` with the vectors of its noise, as of the last commit."""
+        self._vectors.write(stream)
 
     def releases(self, start: int, stop: int) -> Releases:
         """Committed releases start … stop − 1.
