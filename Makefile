@@ -15,7 +15,7 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: help run test test-long quick seconds lint types unit format docs notebooks papers versions apps newest dist man publish announce workflows tables pins clean
+.PHONY: help run test test-long quick seconds lint types unit format docs notebooks papers versions apps newest dist trails man publish announce workflows tables pins clean
 
 help:
 	@echo "make run    train the private digits model (configs/digits.toml)"
@@ -25,7 +25,7 @@ help:
 	@echo "make versions   what touches Flower, under each version of it that serves"
 	@echo "make apps   apps of Flower's repository, made private by three lines: downloads, half an hour"
 	@echo "make docs   the documentation as a site, build/site/index.html"
-	@echo "make notebooks / dist / man / newest / workflows / tables / pins / format / lint / types / unit / clean"
+	@echo "make notebooks / dist / trails / man / newest / workflows / tables / pins / format / lint / types / unit / clean"
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -90,6 +90,11 @@ PYTHONS ?= 3.11
 dist: export UV_TORCH_BACKEND ?= cpu
 dist: $(STAMP)
 	$(BIN)/python -m tests.support.release.distribution $(PYTHONS)
+
+# The trails of docs/trails as a reader walks them: from the wheel, in fresh environments, on other rows; with ROOT=DIRECTORY
+# in a tree that has Python alone: debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates bookworm DIRECTORY
+trails: $(STAMP)
+	$(BIN)/python -m tests.support.release.trails $(if $(ROOT),--root $(ROOT))
 
 # What dist/ holds goes to the index, in the name of a workflow that the index knows; then beside the tag.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)

@@ -12,7 +12,7 @@ from support.command_line import one_line
 
 import fedmf
 from fedmf.cli.app import run
-from fedmf.cli.configuration import CASES
+from fedmf.cli.configuration import APP, CASES
 from fedmf.errors import ConfigError
 from fedmf.runs import Session, load_run
 from fedmf.runs.tables import found_or_shipped
@@ -57,7 +57,7 @@ def test_the_shipped_jme_adam_learns_and_releases_both_moments(tmp_path: Path) -
 
 
 def test_each_case_is_written_once_and_valid(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert {file.stem for file in (ROOT / "configs/start").iterdir()} == {*CASES}
+    assert {file.stem for file in (ROOT / "configs/start").iterdir()} == {*CASES, APP}
     for case in CASES:
         assert run(["init", case]) == 0
         file = folder / f"{case}.toml"
@@ -109,10 +109,22 @@ def test_the_smallest_case_trains(folder: Path, capsys: pytest.CaptureFixture[st
         assert session.server.t == 2
 
 
+def test_the_app_is_a_folder_without_privacy(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", APP, "--output", "mine"]) == 0
+    assert "run_app('mine', num_supernodes=40)" in capsys.readouterr().out
+    written = {file.relative_to(folder / "mine").as_posix() for file in (folder / "mine").rglob("*.py")}
+    assert written == {f"digits_app/{name}.py" for name in ("__init__", "task", "client_app", "server_app")}
+    assert "CorrelatedNoise" not in (folder / "mine/digits_app/server_app.py").read_text()
+    assert run(["init", APP, "--output", "mine"]) == 2
+    assert "folder of the app mine must be new or empty" in one_line(capsys)
+    assert run(["init", APP, "--output", "other", "--contract", "contract.toml"]) == 2
+    assert "--contract goes with CASE table" in one_line(capsys)
+
+
 def test_the_list_and_a_wrong_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["init", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [*CASES]
+    assert [line.split()[0] for line in lines] == [*CASES, APP]
     assert all(len(line) > 40 for line in lines)
     for arguments in (["init"], ["init", "nonsense"]):
         assert run(arguments) == 2

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.flower_network import flower_environment, flwr_run_simulation
+from support.release.trails import BLOCK, READERS, commands, edit, steps, write
 
 from fedmf.cli.app import run
 
@@ -18,30 +19,6 @@ TRAILS = sorted((DOCS / "trails").glob("*.md"))
 README = (DOCS.parent / "README.md").read_text()
 #: A page of print has some 500 words; ten of them with tables and code are fewer.
 _MOST_WORDS = 1_500
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-def commands(block: str) -> list[str]:
-    return re.findall(r"^\$ (.*)$", block, re.MULTILINE)
-
-
-def write(block: str) -> None:
-    """A file whose name its first line says."""
-    head, _, content = block.partition("\n")
-    Path(head.removeprefix("# ")).write_text(content)
-
-
-def edit(block: str) -> None:
-    """Lines that are added to files, and taken away, each edit around lines that stay."""
-    for part in block.split("--- ")[1:]:
-        name, _, lines = part.partition("\n")
-        before, after = (
-            "".join(f"{line[1:]}\n" for line in lines.splitlines() if line[:1] in kept)
-            for kept in ((" ", "-", ""), (" ", "+", ""))
-        )
-        text = Path(name).read_text()
-        assert text.count(before) == 1, before
-        Path(name).write_text(text.replace(before, after))
 
 
 def carry_out(command: str, output: pytest.CaptureFixture[str]) -> str:
@@ -59,7 +36,7 @@ def carry_out(command: str, output: pytest.CaptureFixture[str]) -> str:
 def walk(page: str, output: pytest.CaptureFixture[str]) -> dict[str, str]:
     """What each command of a page prints, in a folder of its own; ``flwr`` is left to its own test."""
     printed = {}
-    for language, block in _BLOCK.findall((DOCS / "trails" / f"{page}.md").read_text()):
+    for language, block in BLOCK.findall((DOCS / "trails" / f"{page}.md").read_text()):
         if language == "diff":
             edit(block)
         elif language == "console":
@@ -96,14 +73,26 @@ def test_every_block_of_a_trail_is_carried_out() -> None:
     """Code that is neither written to a file nor run would be passed over in silence."""
     for path in TRAILS:
         page = path.read_text()
-        assert page.count("\n```") == 2 * len(_BLOCK.findall(page))
-        for language, block in _BLOCK.findall(page):
+        assert page.count("\n```") == 2 * len(BLOCK.findall(page))
+        for language, block in BLOCK.findall(page):
             if language == "console":
                 assert len(commands(block)) == len(block.splitlines()), block
             elif language == "diff":
                 assert block.startswith("--- "), block
             else:
                 assert re.match(r"# \S+\.\w+\n", block), block
+
+
+def test_a_readers_own_rows_fit_the_page() -> None:
+    """What `make trails` puts in place of the page's rows has its place there still."""
+    assert {path.stem for path in TRAILS} == {*READERS}
+    for path in TRAILS:
+        page = path.read_text()
+        files, words = READERS[path.stem]
+        assert all(said in page for said in words)
+        done = [text for _, text in steps(path.stem, page, "fedmf.whl")]
+        assert all(any(content in text for text in done) for content in files.values())
+        assert sum("fedmf.whl[" in text for text in done) == page.count("    pip install '.[")
 
 
 def test_compare_mechanisms(pictures: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,7 +139,7 @@ def test_flwr_run_of_a_private_app(tmp_path: Path, capsys: pytest.CaptureFixture
     (command,) = re.findall(r"^\$ flwr (.*)$", page, re.MULTILINE)
     words = shlex.split(command.replace("$PWD", str(tmp_path)))
     assert words[:3] == ["run", "my-app", "--stream"]
-    blocks = _BLOCK.findall(page)
+    blocks = BLOCK.findall(page)
     for line in commands(blocks[0][1])[:2]:
         carry_out(line, capsys)
     edit(next(block for language, block in blocks if language == "diff"))

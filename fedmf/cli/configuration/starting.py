@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import typer
 
 #: What one may start from: files of ``configs/start``, and what the first line of each says.
 CASES = ("digits", "text", "amplified", "private-evaluation", "table")
+#: A Flower app without any privacy, to make private: a folder there.
+APP = "flower-app"
 
 
 def init(
-    case: str = typer.Argument("", metavar="CASE", help=f"One of: {', '.join(CASES)}."),
+    case: str = typer.Argument("", metavar="CASE", help=f"One of: {', '.join((*CASES, APP))}."),
     output: Path | None = typer.Option(
-        None, "--output", metavar="FILE", help="New file.", show_default="CASE.toml"
+        None, "--output", metavar="FILE", help="New file, or folder of the app.", show_default="CASE.toml"
     ),
     contract: Path | None = typer.Option(
         None, "--contract", metavar="FILE", help="For table: the data contract, whose columns it names."
@@ -34,19 +37,40 @@ def init(
         for name in CASES:
             first = shipped_file(f"start/{name}.toml").read_text(encoding="utf-8").partition("\n")[0]
             typer.echo(f"{name:<20} {first.removeprefix('# ')}")
+        typer.echo(f"{APP:<20} A Flower app without any privacy, to make private: a folder.")
+        return
+    if contract is not None and case != "table":
+        raise ConfigError(f"--contract goes with CASE table; got {case!r}.")
+    if case == APP:
+        _write_app(shipped_file(f"start/{APP}"), output or Path(APP))
         return
     if case not in CASES:
-        raise ConfigError(f"CASE must be one of {', '.join(CASES)}; got {case!r}. See: fedmf init --list.")
+        raise ConfigError(
+            f"CASE must be one of {', '.join((*CASES, APP))}; got {case!r}. See: fedmf init --list."
+        )
     file = output or Path(f"{case}.toml")
     text = shipped_file(f"start/{case}.toml").read_text(encoding="utf-8").replace("FILE", str(file))
     text += f"\n# Pages: {linked('docs/NAME.md')}\n"
     if contract is not None:
-        if case != "table":
-            raise ConfigError(f"--contract goes with CASE table; got {case!r}.")
         text = _named(text, contract)
     with new_file(file, mode=0o644) as opened:
         opened.write(text.encode())
     typer.echo(f"{file} is written. Read it, change it, and train: fedmf simulate {file}")
+
+
+def _write_app(shipped: Path, folder: Path) -> None:
+    """The app with its plain server, where nothing is."""
+    from fedmf.records import create_directory
+
+    def fill(made: Path) -> None:
+        shutil.copytree(shipped, made, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+        package = made / "digits_app"
+        (package / "plain_server_app.py").replace(package / "server_app.py")
+
+    create_directory(folder, "folder of the app", fill, mode=0o755)
+    typer.echo(
+        f"{folder} is written. Run it as it is: fedmf.flower.run_app({str(folder)!r}, num_supernodes=40)"
+    )
 
 
 def _named(text: str, contract: Path) -> str:
