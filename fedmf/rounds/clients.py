@@ -129,8 +129,8 @@ class Link(ABC):
         """
 
     @abstractmethod
-    def replies(self, question: Question) -> Iterator[Any] | None:
-        """The replies as they arrive; None if none ever does, however often was asked."""
+    def replies(self, question: Question) -> Iterator[Any]:
+        """The replies as they arrive; none if everybody is silent, however often was asked."""
 
 
 class Served(Protocol):

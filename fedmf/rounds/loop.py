@@ -54,7 +54,8 @@ def unseen(_report: RoundReport, _row: Mapping[str, Any] | None) -> None:
 class Rounds:
     """A session's rounds, each in one order: asked, released, kept, judged, told.
 
-    1. *Asked*: the cohort, again while everybody is silent. Nothing was released.
+    1. *Asked*: the cohort, again while everybody is silent, as often as was said beforehand; then the round
+       goes on as one of nobody, so that the number of rounds tells nothing of who was there.
     2. *Released*: the sum of the replies, with noise. The report is held before that, so that nothing of it
        is lost where the release is interrupted.
     3. *Kept*, once the round is final: who failed, for the operator, and the round's row of metrics.
@@ -219,7 +220,7 @@ class Rounds:
 
         Raises:
             ConfigError: more rounds than the noise was calibrated for; nobody is asked. The disk failed.
-            RuntimeError: no node answers, or no reply to a round arrived however often it was asked for.
+            RuntimeError: no node answers before the first of these rounds.
             LedgerError: a release failed, now or before. Open the run again.
         """
         server = self._server
@@ -263,15 +264,12 @@ class Rounds:
     def _round(self, number: int, link: Link) -> None:
         """1 to 3."""
         self._timetable.wait()
-        self._begun, retries = self._clock(), self.waiting.silent_retries
-        question = self._question(f"round {number}", lambda: self.ask(number, link), retries)
+        self._begun = self._clock()
+        question = self._question(
+            f"round {number}", lambda: self.ask(number, link), self.waiting.silent_retries
+        )
         with self._server.times.measure(number, "clients"):
             replies = link.replies(question)
-        if replies is None:
-            raise RuntimeError(
-                f"no reply to round {number} arrived in {retries + 1} attempts; stopped. Nothing of it "
-                "was released: go on with the run when nodes answer again."
-            )
         self.release(number, replies)
 
     def _judge(self, number: int, link: Link, judged: Callable[[int, Mapping[str, Any]], None]) -> None:
@@ -285,7 +283,7 @@ class Rounds:
             self.waiting.silent_retries * retried,
             retried,
         )
-        if named := self.take(number, link.replies(question) or ()):
+        if named := self.take(number, link.replies(question)):
             judged(number, named)
 
     def _question(

@@ -77,8 +77,8 @@ class Waiting:
             message, a reply refused whole counts for each of them, and they are asked alone until a reply
             about them is used: no user is put out by another's row. But that round lacks them all; condition
             (S) of docs/theory/check-in.md needs a message a user (``users_per_message`` 1) or a node each.
-        silent_retries: how often a round is asked for again if no reply to it arrives at all, before the run
-            stops.
+        silent_retries: how often a round is asked for again if no reply to it arrives at all, before it is
+            released as one of nobody: noise alone, and the run goes on.
 
     Raises:
         ValueError: a value out of its range.

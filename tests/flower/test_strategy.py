@@ -231,19 +231,32 @@ class SilentGrid(InProcessGrid):
 
 
 @pytest.mark.usefixtures("own_time")
-def test_a_run_to_which_nobody_replies_any_more_stops_and_can_be_resumed(tmp_path) -> None:
+def test_a_run_to_which_nobody_replies_any_more_goes_on_to_its_horizon(
+    tmp_path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Stopping would tell, by the number of rounds and without noise, that nobody was there."""
     run = small_run(TASK, messages="per-user", round_timeout=0.05, silent_retries=2)
-    with (
-        fedmf.start(run, tmp_path / "run") as session,
-        pytest.raises(RuntimeError, match="no reply to round 4 arrived in 3 attempts"),
-    ):
-        run_on_grid(session, SilentGrid(client_for(session), 4))
-    with fedmf.resume(run, tmp_path / "run") as session:
-        assert session.server.t == 3
-        run_on_grid(session, InProcessGrid(client_for(session)))
-        resumed = session.server.parameters.numpy().copy()
-        assert session.statement().to_dict()["rounds_empty"] == 0
-    assert np.array_equal(resumed, run_small(tmp_path / "plain", run))
+    reports: list[RoundReport] = []
+    with fedmf.start(run, tmp_path / "run") as session:
+        run_on_grid(session, SilentGrid(client_for(session), 4), lambda report, _row: reports.append(report))
+        assert session.server.t == 12
+        assert session.statement().to_dict()["rounds_empty"] == 9
+    assert [report.present for report in reports] == [6] * 3 + [0] * 9
+    assert not any(report.failures for report in reports)
+    for number in range(1, 13):
+        said = f"round {number}: no reply arrived in 3 attempts; it goes on without any"
+        assert (said in caplog.text) == (number >= 4)
+
+
+def test_a_round_of_nobody_is_that_of_users_who_add_nothing(tmp_path) -> None:
+    """The sum is the same as if the zero vector had come from each, so the same theorem covers it."""
+    run = small_run(TASK, messages="per-user", round_timeout=0.05, silent_retries=0, refusals=0)
+
+    with fedmf.start(run, tmp_path / "silent") as session:
+        run_on_grid(session, SilentGrid(client_for(session), 1))
+        silent = session.server.parameters.numpy().copy()
+    raising = run_small(tmp_path / "raising", run, lambda s: tampering(client_for(s), _raise))
+    assert np.array_equal(silent, raising)
 
 
 @pytest.mark.parametrize("messages", ["per-user", "slice"])

@@ -46,7 +46,7 @@ class GridLink(Link):
         """See `Link.gather`."""
         self.nodes.gather(self.grid, self._wait.seconds, self.waiting.handshake_timeout)
 
-    def replies(self, question: Question) -> Iterator[Message] | None:
+    def replies(self, question: Question) -> Iterator[Message]:
         """See `Link.replies`."""
         wait = replace(self._wait, more_bytes=question.bytes_of)
         if question.patient:

@@ -27,8 +27,8 @@ _BETWEEN_LOOKS: Final = 1.0
 class Persistence:
     """How long replies are waited for, and how often silence of everybody is asked again.
 
-    Nothing was released yet, so asking again costs nothing. That is no stop on what users' data are: only
-    silence of everybody who was asked counts, and how often is fixed in advance.
+    Nothing was released yet, so asking again costs nothing; how often is fixed in advance, and then the run
+    goes on without replies: who is there ends nothing.
 
     Args:
         wait: for replies.
@@ -45,8 +45,8 @@ class Persistence:
         assignment: ServedUsers,
         configure: Callable[[], list[Message]],
         wanted: Callable[[], bool],
-    ) -> Iterator[Message] | None:
-        """The replies to messages as they arrive; None if none ever does.
+    ) -> Iterator[Message]:
+        """The replies to messages as they arrive; none if everybody is silent in every attempt.
 
         Args:
             what: is asked for, for people.
@@ -68,7 +68,13 @@ class Persistence:
             if attempt < self.retries:
                 _log.warning("%s: no reply arrived; asking again (%d)", what, attempt + 1)
                 time.sleep(min(self.wait.seconds, _LONGEST_PAUSE, 0.1 * 2**attempt))
-        return None
+        _log.warning(
+            "%s: no reply arrived in %d attempts; it goes on without any, and a release is noise alone. "
+            "Are the nodes gone? Stop the run, and go on with it when they are back.",
+            what,
+            self.retries + 1,
+        )
+        return iter(())
 
 
 def _looks_for_nodes(grid: Grid, assignment: ServedUsers) -> Callable[[], None]:

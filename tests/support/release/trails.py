@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -246,7 +247,7 @@ def walk(folder: Path, todo: list[tuple[str, str]]) -> int:
             continue
         tries = [text, text.replace(_CPU_INDEX, "")] if _CPU_INDEX in text else [text]
         for command in tries:
-            before = time.monotonic()
+            before, worked = time.monotonic(), _processor()
             done = subprocess.run(
                 command,
                 shell=True,
@@ -256,7 +257,8 @@ def walk(folder: Path, todo: list[tuple[str, str]]) -> int:
                 stdin=subprocess.DEVNULL,
                 timeout=1800,
             )
-            print(f"  {time.monotonic() - before:6.1f} s  $ {command}", flush=True)
+            seconds = f"{time.monotonic() - before:6.1f} s, {_processor() - worked:6.1f} of work"
+            print(f"  {seconds}  $ {command}", flush=True)
             if done.returncode == 0:
                 break
             print("            failed: " + " ".join(done.stderr.split())[-600:], flush=True)
@@ -266,9 +268,15 @@ def walk(folder: Path, todo: list[tuple[str, str]]) -> int:
         print("".join(f"            {line[:150]}\n" for line in shown), end="", flush=True)
         if command.startswith("pip"):
             installed = time.monotonic() - begun
-    whole = time.monotonic() - begun
-    print(f"  {whole / 60:.1f} minutes, {installed / 60:.1f} of them to install", flush=True)
+    whole, worked = (time.monotonic() - begun) / 60, _processor() / 60
+    print(f"  {whole:.1f} minutes, {installed / 60:.1f} of them to install; {worked:.1f} of work", flush=True)
     return 0
+
+
+def _processor() -> float:
+    """Processor seconds of all commands so far: what a busy machine does not stretch."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _inside(root: Path, command: list[str]) -> list[str]:
