@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         gaussian_rho,
         gaussian_sigma,
     )
+    from fedmf.accounting.pair_release import NoSecondStream, PairRelease, SecondForm, SecondStream
     from fedmf.accounting.patterns import PatternTable, distinct_patterns
     from fedmf.accounting.privacy import (
         PRIVACY,
@@ -56,12 +57,11 @@ if TYPE_CHECKING:
     from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_privacy
     from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary
     from fedmf.accounting.release import (
-        PairRelease,
+        ROUNDED_STORAGE,
         RoundedRelease,
         RunRelease,
-        SecondForm,
-        SecondStream,
         SumRelease,
+        stored_release,
     )
     from fedmf.accounting.restatement import Restatement, restate, zcdp_epsilon
     from fedmf.accounting.rounding import at_least, at_most
@@ -80,6 +80,7 @@ else:
 __all__ = [
     "PRIVACY",
     "RESTORED",
+    "ROUNDED_STORAGE",
     "TRIALS",
     "UNITS",
     "WHOLE",
@@ -94,6 +95,7 @@ __all__ = [
     "LostRounds",
     "NegativeBinomialTrials",
     "NoPrivacy",
+    "NoSecondStream",
     "PairRelease",
     "ParticipationRecord",
     "ParticipationSummary",
@@ -141,6 +143,7 @@ __all__ = [
     "restate",
     "selection_epsilon",
     "spread_patterns",
+    "stored_release",
     "worst_from",
     "zcdp_epsilon",
     "zero_out_budget",

@@ -1,6 +1,6 @@
-"""What a run releases, as far as its privacy is concerned: one stream of sums, or a pair of streams.
+"""What a run releases, as far as its privacy is concerned: one stream of sums (a pair is in `pair_release`).
 
-Every question that accounting asks about sensitivity goes through one of these two values. Sensitivities are
+Every question that accounting asks about sensitivity goes through one of these values. Sensitivities are
 given per unit clip norm and per unit of `adjacency_factor`, so that for either kind of run the z that enter
 the sum of clipped updates have standard deviation ζ·σ·sensitivity·(adjacency factor).
 """
@@ -10,35 +10,27 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self, final
+from typing import Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.factorization import (
     Branches,
     Factorization,
     Sensitivity,
-    UserRange,
-    equal_length_joint_sensitivities,
     equal_length_sensitivities,
-    factorization_from_dict,
-    joint_sensitivity,
     stated_sensitivity,
 )
-from fedmf.participation import Adjacency, Participation
+from fedmf.participation import Participation
 
-#: How the second moment of a round is formed before noise is added:
-#: "per-user", (1/m)·Σ_u L(x_u⊗x_u) of the clipped updates x_u;
-#: "squared-mean", L(x̄⊗x̄) of x̄ = (1/m)·Σ_u x_u;
-#: "joint-clip", (1/m)·Σ_u c_u L(g_u⊗g_u) beside x̄ = (1/m)·Σ_u c_u g_u, where c_u clips the concatenation
-#: (g_u, √τ·L(g_u⊗g_u)) of the unclipped update to the norm ζ.
-SecondForm = Literal["per-user", "squared-mean", "joint-clip"]
-#: One unit of the grid of clipped coordinates and of features, relative to ζ and ζ².
-_UNIT: Final = 2.0**-40
+#: Under what a statement about rounded storage holds.
+ROUNDED_STORAGE: Final = (
+    "noise that is kept for later rounds is rounded, and a larger noise makes up for that except with "
+    "probability 1e-20: delta is larger by as much"
+)
 
 
 class RunRelease(ABC):
@@ -56,6 +48,44 @@ class RunRelease(ABC):
         Raises:
             ValueError: the horizons differ.
         """
+
+    @property
+    def paired(self) -> bool:
+        """Whether a second moment is released beside the sums."""
+        return False
+
+    @property
+    def stored_as(self) -> str:
+        """How noise is kept between rounds; "float64" is exact."""
+        return "float64"
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the sensitivity under replace-one is exactly that under zero-out, in adjacency factors."""
+        return True
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What its figures rest on beside what those of every release do."""
+        return ()
+
+    def check_secret_cohorts(self) -> None:  # noqa: B027
+        """Refuse amplification by sampling where no theorem covers it.
+
+        Raises:
+            ValueError: such a release.
+        """
+
+    def multipliers(self, known: float, planned: float, lost: Sequence[float]) -> list[float]:
+        """σ of independent mechanisms that are together as private as it is with rounds that were lost.
+
+        Args:
+            known: σ of what is on record.
+            planned: that of the whole run.
+            lost: one for each loss.
+        """
+        del planned
+        return [known, *lost]
 
     @abstractmethod
     def leading(self, rounds: int) -> RunRelease:
@@ -125,165 +155,6 @@ class SumRelease(RunRelease):
         return equal_length_sensitivities(self.factorization, rows, released_rounds)
 
 
-@dataclass(frozen=True, eq=False)
-class SecondStream:
-    """The second stream of a pair: features of the clipped updates, sums of squares over blocks.
-
-    Args:
-        form: "per-user", Σ_u features(x_u); "squared-mean", features of the mean of the x_u, projected onto
-            the ball of radius ζ; "joint-clip", Σ_u features(x_u) with (x_u, √λ·features(x_u)) clipped to ζ.
-        moment: which features, for people: "diagonal", "block energies".
-        features: m ≥ 1, how many numbers they are.
-        dimension: d ≥ m, the length of an update.
-        weight: λ > 0, in units of one over the square of the clip norm's.
-        mechanism: name of the strategy C₂.
-        params: its free parameters.
-        factorization: C₂.
-
-    Raises:
-        ValueError: a value is out of range.
-    """
-
-    form: SecondForm
-    moment: str
-    features: int
-    dimension: int
-    weight: float
-    mechanism: str
-    params: Mapping[str, float | int]
-    factorization: Factorization
-
-    def __post_init__(self) -> None:
-        if self.form not in ("per-user", "squared-mean", "joint-clip"):
-            raise ValueError(
-                f"form (of the second moment) must be 'per-user', 'squared-mean' or 'joint-clip'; got "
-                f"{self.form!r}."
-            )
-        if not 1 <= self.features <= self.dimension:
-            raise ValueError(f"m (features) must lie in 1..d={self.dimension}; got {self.features}.")
-        if not 0 < self.weight < math.inf:
-            raise ValueError(
-                f"lambda (weight of the second moment) must be positive and finite; got {self.weight}."
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON-able dict; floats survive JSON bit for bit."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**plain, "params": dict(self.params), "factorization": self.factorization.to_dict()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` wrote."""
-        return cls(**{**values, "factorization": factorization_from_dict(dict(values["factorization"]))})
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class PairRelease(RunRelease):
-    """Two streams under one guarantee: clipped updates and their second moment, docs/theory/pair-release.md.
-
-    Args:
-        first: C₁.
-        second: the other stream.
-        clip_norm: ζ.
-        adjacency: "zero-out" or "replace-one".
-        cohort_size: m, the denominator of the mean.
-
-    Raises:
-        ValueError: the horizons differ, or "joint-clip" with C₂ other than C₁.
-
-    >>> from fedmf.factorization import identity
-    >>> C = identity(4)
-    >>> second = SecondStream("per-user", "diagonal", 3, 3, 0.5, "identity", {}, C)
-    >>> round(PairRelease(C, second, 1.0, "zero-out", 8).stated(Participation(4, 1, 4)).value ** 2, 12)
-    1.5
-    """
-
-    first: Factorization
-    second: SecondStream
-    clip_norm: float
-    adjacency: Adjacency
-    cohort_size: int
-
-    def __post_init__(self) -> None:
-        C_2 = self.second.factorization
-        if C_2.rounds != self.first.rounds:
-            raise ValueError(
-                f"n (rounds) must be the same for C_1 and C_2; got {self.first.rounds}, {C_2.rounds}."
-            )
-        if self.second.form == "joint-clip" and C_2.to_dict() != self.first.to_dict():
-            raise ValueError("C_2 must be C_1 with form 'joint-clip': one clip bounds the concatenation.")
-
-    @property
-    def rounds(self) -> int:
-        """n."""
-        return self.first.rounds
-
-    def leading(self, rounds: int) -> PairRelease:
-        """See `RunRelease.leading`."""
-        values = {name: getattr(self.second, name) for name in self.second.__dataclass_fields__}
-        second = SecondStream(**{**values, "factorization": self.second.factorization.leading(rounds)})
-        first = self.first.leading(rounds)
-        return PairRelease(first, second, self.clip_norm, self.adjacency, self.cohort_size)
-
-    def stated(self, participation: Participation) -> Sensitivity:
-        """See `RunRelease.stated`."""
-        if self.second.form == "joint-clip":
-            return stated_sensitivity(self.first, participation)
-        second, weight, users = self.second.factorization, *self._reach
-        sensitivity = joint_sensitivity(self.first, second, participation, weight, users)
-        slack = self._rounding
-        if not slack:
-            return Sensitivity(sensitivity.value / self._factor, sensitivity.kind, sensitivity.case)
-        value = sensitivity.value / self._factor + slack * stated_sensitivity(second, participation).value
-        return Sensitivity(value, "upper_bound", f"{sensitivity.case}; rounding of features added")
-
-    def of_equal_length(
-        self, rows: NDArray[np.integer], released_rounds: int | Branches | None = None
-    ) -> NDArray[np.float64]:
-        """See `RunRelease.of_equal_length`."""
-        if self.second.form == "joint-clip":
-            return equal_length_sensitivities(self.first, rows, released_rounds)
-        second, weight, users = self.second.factorization, *self._reach
-        sensitivities = equal_length_joint_sensitivities(
-            self.first, second, rows, weight, users, released_rounds
-        )
-        sensitivities /= self._factor
-        if slack := self._rounding:
-            sensitivities += slack * equal_length_sensitivities(second, rows, released_rounds)
-        return sensitivities
-
-    @property
-    def _reach(self) -> tuple[float, UserRange]:
-        """(weight, range) for ζ = 1 of the theorem that covers the form."""
-        nu = self.second.weight * self.clip_norm**2
-        if self.second.form == "squared-mean":
-            # ‖E‖ ≤ 2ζ‖D‖ makes φ(p, q) = p + 4νq, in units of ‖D‖, whatever the adjacency.
-            return 4 * nu, UserRange(1.0, 1, "zero-out")
-        return nu, UserRange(1.0, self.second.features, self.adjacency)
-
-    @property
-    def _factor(self) -> float:
-        """What turns the sensitivity of `_reach` into one per unit of the adjacency factor."""
-        return 1.0 if self.second.form == "squared-mean" else float(adjacency_factor(self.adjacency))
-
-    @property
-    def _rounding(self) -> float:
-        """√λ times how far rounding moves one row of features, in the units of the sensitivity.
-
-        Features are rounded towards zero to multiples of ζ²·2⁻⁴⁰, which under zero-out shortens one user's
-        vector, and under replace-one may lengthen a difference of two by √m units. The square of the mean is
-        taken of its coordinates on the grid of ζ·2⁻⁴⁰, clipped in float64.
-        """
-        units, second = math.sqrt(self.second.features) * _UNIT, self.second
-        root, factor = math.sqrt(second.weight) * self.clip_norm, adjacency_factor(self.adjacency)
-        if second.form == "squared-mean":
-            d = second.dimension
-            point = math.sqrt(d) * _UNIT + (d + 64) * 2.0**-52
-            return root * (2 * (2 * point + units)) * self.cohort_size / factor
-        return root * units / factor if self.adjacency == "replace-one" else 0.0
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class RoundedRelease(RunRelease):
@@ -313,6 +184,38 @@ class RoundedRelease(RunRelease):
         """n."""
         return self.exact.rounds
 
+    @property
+    def paired(self) -> bool:
+        """See `RunRelease.paired`."""
+        return self.exact.paired
+
+    @property
+    def stored_as(self) -> str:
+        """See `RunRelease.stored_as`."""
+        return "rounded"
+
+    @property
+    def is_linear(self) -> bool:
+        """See `RunRelease.is_linear`: W does not depend on the adjacency."""
+        return False
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """See `RunRelease.assumptions`."""
+        return (ROUNDED_STORAGE,)
+
+    def check_secret_cohorts(self) -> None:
+        """See `RunRelease.check_secret_cohorts`."""
+        raise ValueError(
+            f"F (inflation) must be 1 with amplification; got {self.inflation!r}. No theorem covers "
+            "rounded noise: store it in float64."
+        )
+
+    def multipliers(self, known: float, planned: float, lost: Sequence[float]) -> list[float]:
+        """See `RunRelease.multipliers`: rounding does not add up as independent noise does."""
+        del known
+        return [planned] * (len(lost) + 1)
+
     def stated(self, participation: Participation) -> Sensitivity:
         """See `RunRelease.stated`."""
         exact = self.exact.stated(participation)
@@ -337,3 +240,14 @@ class RoundedRelease(RunRelease):
         rounding = math.sqrt(continuations) * (1 - 1 / self.inflation) * self.planned
         moved = values / self.inflation + rounding
         return np.where(values > 0, moved, 0.0)
+
+
+def stored_release(exact: RunRelease, inflation: float, planned: float) -> RunRelease:
+    """A release with the factor F by which rounding what is stored makes its noise larger; 1 for none.
+
+    Args:
+        exact: the release without rounding.
+        inflation: F.
+        planned: s, the sensitivity that σ is for.
+    """
+    return exact if inflation == 1 else RoundedRelease(exact, inflation, planned)

@@ -26,7 +26,7 @@ from fedmf.rounds import (
     evaluation_of,
     unseen,
 )
-from fedmf.runs import Session, Waiting
+from fedmf.runs import PrivateEvaluator, Session, Waiting
 
 _log = logging.getLogger("fedmf")
 
@@ -48,7 +48,6 @@ class OwnClients(MessageDialogue):
         self._form = MessageForm.of(session.run.execution, session.server.dimension)
         self.patient = self._form.is_slice
         super().__init__(served, 0 if self._form.is_slice else waiting.refusals, _SLACK)
-        self._evaluator = session.evaluator
 
     @property
     def arrays(self) -> ArrayRecord:
@@ -63,10 +62,9 @@ class OwnClients(MessageDialogue):
         parts = self._form.parts(by_node, self.quarantine.is_suspect)
         return Asked(self._form, parts, self._server.coming, number - 1, clip_norm=self._server.clip_norm)
 
-    def judging(self, number: int, by_node: ByNode, link: GridLink) -> Asked:
+    def judging(self, number: int, by_node: ByNode, link: GridLink, evaluator: PrivateEvaluator) -> Asked:
         """The same about the released model; a row is clipped again here."""
-        assert self._evaluator is not None
-        (_, _, bound), parts = self._evaluator.plan.ranges[0], self._form.parts(by_node)  # of the loss
+        (_, _, bound), parts = evaluator.plan.ranges[0], self._form.parts(by_node)  # of the loss
         return Asked(self._form, parts, self._server.parameters, number - 1, MessageType.EVALUATE, bound)
 
 

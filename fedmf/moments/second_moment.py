@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 import torch
 
@@ -24,6 +24,8 @@ class SecondMoment(ABC):
     dimension: int
     #: How many numbers are released.
     size: int
+    #: For people.
+    described: ClassVar[str] = "second moment"
     #: Whether running averages of it and of x give a covariance, or its diagonal.
     gives_covariance = False
 
@@ -123,6 +125,7 @@ class DiagonalMoment(SecondMoment):
     tensor([1., 4.])
     """
 
+    described: ClassVar[str] = "squares of coordinates"
     gives_covariance = True
 
     def __init__(self, dimension: int) -> None:
@@ -155,6 +158,8 @@ class BlockEnergies(SecondMoment):
     >>> BlockEnergies([1, 2]).features(torch.tensor([[1.0, 2.0, 2.0]]))
     tensor([1., 8.])
     """
+
+    described: ClassVar[str] = "energies of blocks"
 
     def __init__(self, sizes: Sequence[int]) -> None:
         if not sizes or min(sizes) < 1:

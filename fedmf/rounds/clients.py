@@ -171,7 +171,7 @@ class Dialogue(ABC):
         """
 
     @abstractmethod
-    def judging(self, number: int, by_node: ByNode, link: Any) -> Exchange:
+    def judging(self, number: int, by_node: ByNode, link: Any, evaluator: PrivateEvaluator) -> Exchange:
         """The messages of the private evaluation after round ``number``, by the rows that it sums."""
 
     def named(self, evaluator: PrivateEvaluator, e: int) -> dict[str, float]:

@@ -18,7 +18,7 @@ from fedmf.rounds.judging import CohortEvaluation, check_possible, evaluation_of
 from fedmf.rounds.loop import Observer, Rounds, unseen
 from fedmf.rounds.requests import Answer, MessageForm, Request, judged, trained
 from fedmf.rounds.traffic import WATCHERS, SentMessage
-from fedmf.runs import Session, Waiting, local_trainer
+from fedmf.runs import PrivateEvaluator, Session, Waiting, local_trainer
 from fedmf.training import (
     ExampleTotals,
     FixedPointSum,
@@ -115,7 +115,6 @@ class _Here(Dialogue):
     def __init__(self, session: Session, trainer: Trainer) -> None:
         waiting: Waiting = session.run.execution
         self._server, self._sums, self._trainer = session.server, session.sums, trainer
-        self._evaluator = session.evaluator
         self._form = MessageForm.of(session.run.execution, session.server.dimension)
         super().__init__(_Everybody(), 0 if self._form.is_slice else waiting.refusals)
 
@@ -128,10 +127,9 @@ class _Here(Dialogue):
         )
         return _Asked("train", requests, lambda one: trained(one, self._trainer, self._sums), math.inf)
 
-    def judging(self, number: int, by_node: ByNode, link: Link) -> _Asked:
+    def judging(self, number: int, by_node: ByNode, link: Link, evaluator: PrivateEvaluator) -> _Asked:
         """See `Dialogue.judging`; a row is clipped again here."""
-        assert self._evaluator is not None
-        parameters, (_, _, bound) = self._server.parameters, self._evaluator.plan.ranges[0]  # of the loss
+        parameters, (_, _, bound) = self._server.parameters, evaluator.plan.ranges[0]  # of the loss
         requests = (
             Request(parameters, number - 1, users, self._form.is_slice, bound)
             for _, users in self._form.parts(by_node)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 from fedmf.rounds.clients import ByNode, Dialogue, Exchange
 from fedmf.rounds.quarantine import Quarantine
-from fedmf.runs import NotPrivateEvaluation, PrivateEvaluator, Session, not_private
+from fedmf.runs import PrivateEvaluator, Session, not_private
 from fedmf.training import METRICS, ExampleTotals, Task, UserFailure
 
 _log = logging.getLogger("fedmf")
@@ -129,7 +129,7 @@ class PrivateJudgement(ClientEvaluation):
 
     def ask(self, number: int, by_node: ByNode, link: Any) -> list[Any]:
         """See `ClientEvaluation.ask`; what is sent is the committed model."""
-        self._exchange = self._dialogue.judging(number, by_node, link)
+        self._exchange = self._dialogue.judging(number, by_node, link, self._evaluator)
         return self._exchange.messages
 
     def collect(self, number: int, replies: Iterable[Any]) -> Judged:
@@ -152,10 +152,16 @@ class CohortEvaluation(ClientEvaluation):
     Args:
         session: of the run: which models are evaluated, how many examples users own (public: the weight of
             their answer), and the task, whose metrics are computed beside the loss.
+
+    Logs once that what is shown is not private.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        _log.warning(
+            "federated evaluation: metrics on users' own examples are computed without noise. They "
+            "are not private and no epsilon counts them: do not publish them."
+        )
 
     def due(self, number: int) -> bool:
         """See `ClientEvaluation.due`."""
@@ -177,24 +183,19 @@ class CohortEvaluation(ClientEvaluation):
 
 
 def evaluation_of(
-    session: Session, dialogue: Dialogue, cohort: Callable[[Session], CohortEvaluation]
+    session: Session, dialogue: Dialogue, cohort: Callable[[Session], ClientEvaluation]
 ) -> ClientEvaluation:
     """How the clients of a run judge its models.
 
     Args:
         session: of the run.
         dialogue: with its clients.
-        cohort: how those of a round are asked without noise, which is said once.
+        cohort: how those of a round are asked without noise.
     """
-    if session.evaluator is not None:
-        return PrivateJudgement(session, session.evaluator, dialogue)
-    if isinstance(session.run.evaluation, NotPrivateEvaluation):
-        _log.warning(
-            "federated evaluation: metrics on users' own examples are computed without noise. They "
-            "are not private and no epsilon counts them: do not publish them."
-        )
-        return cohort(session)
-    return NoEvaluation()
+    return session.evaluator.judge(
+        lambda evaluator: PrivateJudgement(session, evaluator, dialogue),
+        lambda: cohort(session) if session.run.evaluation.without_noise else NoEvaluation(),
+    )
 
 
 def check_possible(totals: ExampleTotals, task: Task) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         PrivateEvaluation,
         PrivateEvaluator,
         Ranges,
+        not_private,
         private_columns,
     )
     from fedmf.runs.execution import Execution, Messages, Place, Waiting, Workers
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
         central,
         costs_of_run,
         metric_columns,
-        not_private,
         write_statement,
     )
     from fedmf.runs.planning import plan_run

@@ -35,7 +35,7 @@ from fedmf.records import (
     write_durably,
 )
 from fedmf.runs.budget import read_budgets
-from fedmf.runs.evaluation import PrivateEvaluator
+from fedmf.runs.evaluation import NoEvaluator, PrivateEvaluator
 from fedmf.runs.recorded import (
     KEY,
     LEDGER,
@@ -203,7 +203,7 @@ class RunDirectory:
             )
         return found
 
-    def evaluator(self, released: int) -> PrivateEvaluator | None:
+    def evaluator(self, released: int) -> NoEvaluator:
         """What releases private evaluations, if the run has any, checked against so many rounds released.
 
         Raises:
@@ -212,7 +212,7 @@ class RunDirectory:
         plan = self.header.plan
         judged = EvaluationPlan.among(plan.own_streams)
         if judged is None:
-            return None
+            return NoEvaluator()
         record = self.own_records[judged.name]
         evaluator = PrivateEvaluator(judged, plan.privacy.adjacency, self.key, record)
         evaluator.check_reached(released)

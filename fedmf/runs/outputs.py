@@ -13,7 +13,7 @@ from fedmf.accounting import Fault
 from fedmf.errors import ConfigError
 from fedmf.parts import Part
 from fedmf.records import write_durably
-from fedmf.runs.evaluation import Evaluation, NotPrivateEvaluation, PrivateEvaluation, private_columns
+from fedmf.runs.evaluation import Evaluation, private_columns
 from fedmf.runs.recorded import opened_evidence, table_of_rounds
 from fedmf.statements import (
     Branch,
@@ -35,15 +35,6 @@ METRICS, PICTURE = "metrics.parquet", "learning-curve.png"
 STATEMENT, STATEMENT_TEXT, STATEMENT_PAGE = "statement.json", "statement.txt", "statement.html"
 
 
-def not_private(metric: str) -> str:
-    """The column that says what it is: a metric of users' own examples, without noise.
-
-    >>> not_private("accuracy")
-    'federated_accuracy_not_private'
-    """
-    return f"federated_{metric}_not_private"
-
-
 def central(metric: str, dataset: FederatedDataset) -> str:
     """The column of a metric of the central test part, which says so where users of the run own it."""
     return f"{metric}_not_private" if dataset.test_owner == "training users" else metric
@@ -54,11 +45,7 @@ def metric_columns(task: Task, evaluation: Evaluation, parts: Sequence[Part] = (
     names = ["loss", *(metric.name for metric in task.metrics)]
     columns = [*(central(name, task.dataset) for name in names), "epsilon"]
     columns += [column for part in parts for column in part.columns]
-    if isinstance(evaluation, NotPrivateEvaluation):
-        columns += map(not_private, names)
-    if isinstance(evaluation, PrivateEvaluation):
-        columns += [column for name in names for column in private_columns(name)]
-    return columns
+    return columns + [column for name in names for column in evaluation.columns(name)]
 
 
 def write_statement(path: Path, statement: PrivacyStatement) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedmf.accounting import SecondForm, SecondStream, certified_sigma
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, Mechanism, UserRange
-from fedmf.moments import DiagonalMoment, Goal, SecondMoment, best_pair
+from fedmf.moments import Goal, SecondMoment, best_pair
 from fedmf.optim import energy_weight, relative_energy_error
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def paired_streams(run: Run, moment: SecondMoment, form: SecondForm) -> tuple[Me
         weight = best.weight
     stream = SecondStream(
         form=form,
-        moment="squares of coordinates" if isinstance(moment, DiagonalMoment) else "energies of blocks",
+        moment=moment.described,
         features=moment.size,
         dimension=moment.dimension,
         weight=weight / stretch,

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from fedmf.accounting import (
     CohortLaw,
     DifferentialPrivacy,
-    PairRelease,
+    NoSecondStream,
     RunAmplification,
     RunRelease,
-    SecondStream,
     SumRelease,
     adjacency_factor,
     amplified_run,
@@ -24,8 +23,7 @@ from fedmf.cohorts import SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Mechanism, Sensitivity
 from fedmf.participation import Participation
-from fedmf.parts import OwnStream
-from fedmf.runs.evaluation import PrivateEvaluation, Ranges, shared_plan
+from fedmf.runs.evaluation import Ranges
 from fedmf.statements import Plan
 
 if TYPE_CHECKING:
@@ -57,18 +55,13 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
         for part in run.parts:
             part.check(setting)
         mechanism, second = _streams(run, optimizer)
-        release: RunRelease = SumRelease(mechanism.factorization)
-        if second is not None:
-            release = PairRelease(
-                mechanism.factorization, second, privacy.clip_norm, privacy.adjacency, run.cohorts.size
-            )
-        sensitivity = release.stated(contract)
+        sensitivity = second.beside(
+            mechanism.factorization, privacy.clip_norm, privacy.adjacency, run.cohorts.size
+        ).stated(contract)
         noise_multiplier, amplification = _calibrated(run, mechanism, sensitivity)
-        own: tuple[OwnStream, ...] = ()
-        if isinstance(run.evaluation, PrivateEvaluation) and isinstance(privacy, DifferentialPrivacy):
-            users = run.task_source.users
-            noise_multiplier, judged = shared_plan(run.evaluation, privacy, run.cohorts.rounds, users, ranges)
-            own = (judged,)
+        noise_multiplier, own = run.evaluation.planned(
+            privacy, noise_multiplier, run.cohorts.rounds, run.task_source.users, ranges
+        )
         plan = Plan(
             privacy,
             run.cohorts,
@@ -100,13 +93,13 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
     return plan
 
 
-def _streams(run: Run, optimizer: ServerOptimizer) -> tuple[Mechanism, SecondStream | None]:
+def _streams(run: Run, optimizer: ServerOptimizer) -> tuple[Mechanism, NoSecondStream]:
     """C, or C₁ and the second stream."""
     if optimizer.second_moment is not None:
         from fedmf.runs.pair_plan import paired_streams  # readers of records load no framework
 
         return paired_streams(run, optimizer.second_moment, optimizer.second_form)
-    return run.noise.choice.build(run.participation, run.workload, run.noise.goal), None
+    return run.noise.choice.build(run.participation, run.workload, run.noise.goal), NoSecondStream()
 
 
 def _inflation(run: Run, mechanism: Mechanism, relative_noise: float, dimension: int) -> float:

@@ -18,8 +18,6 @@ from fedmf.runs.evaluation import (
     EVALUATIONS,
     CentralEvaluation,
     Evaluation,
-    PrivateEvaluation,
-    check_private,
 )
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import (
@@ -121,8 +119,7 @@ class Run:
             part.check(setting)
         self.cohorts.schedule(self.task_source.users, self.participation, secret_seed=0)  # only to check it
         self.optimizer_source.workload(n)  # only to check that its schedule fits the horizon
-        if isinstance(self.evaluation, PrivateEvaluation):
-            check_private(self.evaluation, self.privacy, n, self.task_source.users)
+        self.evaluation.check_beside(self.privacy, n, self.task_source.users)
         for workload in (self.workload, self.second_workload):
             if workload.rounds != n:
                 raise ValueError(f"A (workload) must have n={n} rounds; got {workload.rounds}.")

@@ -28,7 +28,6 @@ from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.runs.budget import budgets_of, check_names, read_budgets
 from fedmf.runs.directory import Planned, RunDirectory
-from fedmf.runs.evaluation import NotPrivateEvaluation, PrivateEvaluation, private_columns
 from fedmf.runs.execution import Rhythm
 from fedmf.runs.given import check_constants, data_digest, require_single_examples
 from fedmf.runs.named_tasks import NamedTask
@@ -109,16 +108,12 @@ class Session:
         """Of the metrics table, in their order."""
         if self._task is not None:
             return metric_columns(self._task, self.run.evaluation, self.run.parts)
-        ranges = () if self.evaluator is None else self.evaluator.plan.ranges
-        of_clients = [column for name, _, _ in ranges for column in private_columns(name)]
-        return ["epsilon", *(column for part in self.run.parts for column in part.columns), *of_clients]
+        of_parts = (column for part in self.run.parts for column in part.columns)
+        return ["epsilon", *of_parts, *self.evaluator.columns]
 
     def _keep_estimates(self) -> None:
         """Put released estimates into their rows of metrics; a process may have died in between."""
-        if self.evaluator is None:
-            return
-        for e in range(self._estimates_kept, self.evaluator.released):
-            t, estimate = self.evaluator.plan.after(e), self.evaluator.estimate(e)
+        for t, estimate in self.evaluator.estimates(self._estimates_kept):
             known = self.metrics.get(t, {})  # apps of earlier versions kept no rows
             if not estimate.keys() <= known.keys():
                 self._keep(t, {**known, **estimate})
@@ -146,11 +141,7 @@ class Session:
             raise ConfigError(f"users must be the task's {task.dataset.users}; got {run.task_source.users}.")
         if isinstance(run.privacy, ExampleLevel):
             require_single_examples(task)
-        if isinstance(run.evaluation, NotPrivateEvaluation) and not task.dataset.has_examples:
-            raise ConfigError(
-                "evaluation must be 'off' or 'private' where users' examples are on their nodes; got "
-                "'not-private', which weighs answers by numbers of examples that the server does not know."
-            )
+        run.evaluation.check_task(task)
         preflight(task, run.local, run.privacy.clip_norm)
         _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
@@ -235,19 +226,15 @@ class Session:
 
     def judges(self, e: int) -> dict[int, str]:
         """Whom private evaluation e asks, ids by index: its cohort less those whose own budget forbids it."""
-        asked, evaluator = self.run.evaluation, self.evaluator
-        assert isinstance(asked, PrivateEvaluation)
-        assert evaluator is not None
-        users = {str(self.roster[index]): index for index in asked.judges(evaluator.plan, self.plan.users, e)}
+        asked = self.evaluator.judges(self.run.evaluation, self.plan.users, e)
+        users = {str(self.roster[index]): index for index in asked}
         able = self.directory.admission.remaining(users)
         return {users[user]: user for user in self._budgets.judges(able)}
 
     def evaluation_due(self, t: int) -> bool:
         """Whether the model after t rounds is evaluated."""
-        every, evaluator = self._rhythm.evaluate_every, self.evaluator
-        if evaluator is not None and evaluator.plan.due(t) is not None:
-            return True
-        return t % every == 0 or t in (self.plan.allowed_rounds, self.server.horizon)
+        ends = (self.plan.allowed_rounds, self.server.horizon)
+        return self.evaluator.planned(t) or t % self._rhythm.evaluate_every == 0 or t in ends
 
     def examples_of(self, users: Sequence[str]) -> int:
         """How many examples these users own together, which is public."""

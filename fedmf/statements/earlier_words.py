@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fedmf.accounting import UNITS
+from fedmf.accounting import ROUNDED_STORAGE, UNITS
 from fedmf.statements.words import (
     ASSUMPTIONS,
     INEXACT_GROUPS,
@@ -18,7 +18,6 @@ from fedmf.statements.words import (
     NOT_PRIVATE,
     REALISED_ASSUMPTION,
     REALISED_NOT_COVERED,
-    ROUNDED_STORAGE,
     SECRECY,
     SECRET_COHORTS,
     SECRETS,

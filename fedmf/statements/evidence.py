@@ -53,7 +53,7 @@ def adjacencies(plan: Plan) -> dict[str, dict[str, Any]]:
     """
     if plan.noise_multiplier == 0:
         return {}
-    own, exact = plan.privacy.adjacency, plan.second is None and plan.inflation == 1
+    own, exact = plan.privacy.adjacency, plan.release.is_linear
     factor = {"zero-out": 2.0 if exact else 1.0, "replace-one": 0.5}
     found: dict[str, dict[str, Any]] = {}
     for adjacency in ("zero-out", "replace-one"):

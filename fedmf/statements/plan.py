@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from fedmf.accounting import (
     CohortLaw,
     DifferentialPrivacy,
-    PairRelease,
+    NoSecondStream,
     Privacy,
-    RoundedRelease,
     RunAmplification,
     RunRelease,
     SecondStream,
-    SumRelease,
     adjacency_factor,
     gaussian_epsilon,
+    stored_release,
     zero_out_budget,
 )
 from fedmf.cohorts import Cohorts, SampledCohorts
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from fedmf.noise import KeySchedule
 
 _FIXED: Final = (FixedClipping(),)
+_SUMS_ALONE: Final = NoSecondStream()
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class Plan:
             `adjacency_factor`; sens_{k,b}(C) of a single stream.
         noise_multiplier: σ ≥ 0 for sensitivity 1; 0 in a run without privacy.
         amplification: how the noise was calibrated for secret cohorts; None where nothing is claimed.
-        second: the stream of second moments; None where the optimizer needs sums alone.
+        second: the stream of second moments; `NoSecondStream` where the optimizer needs sums alone.
         inflation: F ≥ 1, by which the streamed noise is larger than what is accounted for, because what is
             stored of it is rounded; see `RoundedRelease`.
         own_streams: sums with a record of their own, as of private evaluations on users' own examples, whose
@@ -84,7 +84,7 @@ class Plan:
     sensitivity: Sensitivity
     noise_multiplier: float
     amplification: RunAmplification | None = None
-    second: SecondStream | None = None
+    second: NoSecondStream = _SUMS_ALONE
     inflation: float = 1.0
     own_streams: tuple[OwnStream, ...] = ()
     parts: tuple[Part, ...] = _FIXED
@@ -108,11 +108,6 @@ class Plan:
             )
         if not 1 <= self.inflation < math.inf:
             raise ValueError(f"F (inflation) must be finite and at least 1; got {self.inflation!r}.")
-        if self.inflation > 1 and self.amplification is not None:
-            raise ValueError(
-                f"F (inflation) must be 1 with amplification; got {self.inflation!r}. No theorem covers "
-                "rounded noise: store it in float64."
-            )
         if self.privacy.counts_sampling != (self.amplification is not None):
             raise ValueError("amplification must be recorded exactly where the privacy asked for counts it.")
         if self.amplification is not None and self._limit is not None and self.cohorts.kind == "b-min-sep":
@@ -120,15 +115,14 @@ class Plan:
                 f"max_epsilon must be unset for amplified b-min-sep cohorts; got {self._limit!r}. Their "
                 "epsilon after some rounds is known from draws only: ask for it with epsilon."
             )
-        if self.second is not None and self.amplification is not None:
-            raise ValueError("amplification must be None with a second stream: no theorem covers the pair.")
         amplified, noisy = self.amplification is not None, self.noise_multiplier > 0
+        if amplified:
+            self.release.check_secret_cohorts()
         if len({own.name for own in self.own_streams}) < len(self.own_streams):
             raise ValueError("own_streams (of a plan) must have names of their own: each has one record.")
         for stream in self.own_streams:
             stream.check_beside(self.participation.rounds, self.users, amplified, noisy)
-        stored_as = "float64" if self.inflation == 1 else "rounded"
-        setting = Setting(amplified, self.second is not None, stored_as)
+        setting = Setting(amplified, self.release.paired, self.release.stored_as)
         check_shares(self.parts)
         for part in self.parts:
             part.check(setting)
@@ -136,13 +130,9 @@ class Plan:
     @property
     def release(self) -> RunRelease:
         """What the run releases, as far as privacy is concerned: the sums, or the pair of streams."""
-        C = self.mechanism.factorization
-        exact: RunRelease = SumRelease(C)
-        if self.second is not None:
-            exact = PairRelease(
-                C, self.second, self.privacy.clip_norm, self.privacy.adjacency, self.cohorts.size
-            )
-        return exact if self.inflation == 1 else RoundedRelease(exact, self.inflation, self.sensitivity.value)
+        privacy, C = self.privacy, self.mechanism.factorization
+        exact = self.second.beside(C, privacy.clip_norm, privacy.adjacency, self.cohorts.size)
+        return stored_release(exact, self.inflation, self.sensitivity.value)
 
     def stage(self, keys: KeySchedule, dimension: int) -> Stage:
         """What parts need of it in order to release something, of a model of so many parameters."""
@@ -182,7 +172,7 @@ class Plan:
     @property
     def second_noise_std(self) -> float:
         """τ₂ = τ₁/√λ, that of the z that enter m times the second moment; 0 without one."""
-        return 0.0 if self.second is None else self.noise_std / math.sqrt(self.second.weight)
+        return self.second.noise_std(self.noise_std)
 
     def spent_sensitivity(self, rounds: int) -> float:
         """The sensitivity of what the first ``rounds`` rounds release: that of the leading block of C."""
@@ -209,9 +199,8 @@ class Plan:
         """
         if not released:
             return multiplier
-        if self.inflation > 1:  # rounding does not add up as independent noise does
-            return joint_multiplier(*[self.noise_multiplier] * (len(released) + 1))
-        return joint_multiplier(multiplier, *map(self.multiplier_after, released))
+        losses = [*map(self.multiplier_after, released)]
+        return joint_multiplier(*self.release.multipliers(multiplier, self.noise_multiplier, losses))
 
     @property
     def without_losses(self) -> str | None:
@@ -306,11 +295,10 @@ class Plan:
             "params": dict(self.mechanism.params),
             "factorization": self.mechanism.factorization.to_dict(),
         }
-        second = [] if self.second is None else [{"stream": "second moments", **self.second.to_dict()}]
         return {
             "users": self.users,
             "participation": dataclasses.asdict(self.participation),
-            "streams": [updates, *second],
+            "streams": [updates, *self.second.streams()],
             "sensitivity": dataclasses.asdict(self.sensitivity),
             "noise_multiplier": self.noise_multiplier,
             "inflation": self.inflation,
@@ -348,7 +336,7 @@ class Plan:
                 amplification=None if amplification is None else RunAmplification.from_dict(amplification),
                 own_streams=own_streams_from(values),
                 parts=parts_from(values),
-                second=None if len(streams) == 1 else SecondStream.from_dict(streams[1]),
+                second=NoSecondStream() if len(streams) == 1 else SecondStream.from_dict(streams[1]),
                 **{name: value for name, value in given.items() if name not in {*PARTS, *OWN_STREAMS}},
             )
         except (KeyError, TypeError) as error:

@@ -47,7 +47,6 @@ from fedmf.statements.words import (
     REALISED,
     REALISED_ASSUMPTION,
     REALISED_NOT_COVERED,
-    ROUNDED_STORAGE,
     SECRECY,
     SECRET_COHORTS,
     SECRETS,
@@ -178,7 +177,7 @@ class PrivacyStatement:
             *([SHARED_WORKERS] if header.shares_workers else []),
             *([SHARED_TIME] if header.shares_time else []),
             *([INEXACT_GROUPS] if header.groups_inexactly else []),
-            *([ROUNDED_STORAGE] if header.plan.inflation > 1 else []),
+            *header.plan.release.assumptions,
             REALISED_ASSUMPTION,
             *([LOST_ROUNDS] if self.lost else []),
             *(text for part in header.plan.parts for text in part.assumptions),
@@ -320,13 +319,7 @@ def _chosen(header: RunHeader) -> dict[str, dict[str, Any]]:
 
 def _second_moment(plan: Plan) -> dict[str, Any] | None:
     """What the statement says of the second stream."""
-    if plan.second is None:
-        return None
-    named = ("form", "moment", "features", "weight", "mechanism")
-    values = {name: getattr(plan.second, name) for name in named}
-    level = plan.second_noise_std
-    added = level * plan.inflation
-    return {**values, "params": dict(plan.second.params), "noise_std": level, "noise_std_added": added}
+    return plan.second.facts(plan.second_noise_std, plan.second_noise_std * plan.inflation)
 
 
 def _noise_key(header: RunHeader) -> str:

@@ -90,10 +90,6 @@ LOST_ROUNDS: Final = (
     "this run went on from a backup: the rounds that were released after the backup was made are counted as "
     "spent, by every {one} that was planned for them, and nothing else was released"
 )
-ROUNDED_STORAGE: Final = (
-    "noise that is kept for later rounds is rounded, and a larger noise makes up for that except with "
-    "probability 1e-20: delta is larger by as much"
-)
 SECRECY: Final = (
     "the cohorts stay secret: nobody whom epsilon_planned and epsilon_planned_so_far are to protect against "
     "knows who took part in which round, which was drawn at random as the sampling says. Against whoever "

@@ -37,7 +37,7 @@ from forged_records import ledgers_forged, streams_forged
 
 import fedmf
 from fedmf.rounds import RoundReport, run_in_process
-from fedmf.runs import Session, account, run_of
+from fedmf.runs import PrivateEvaluator, Session, account, run_of
 from fedmf.runs.directory import RunDirectory
 from fedmf.streaming import Settings, open_run, stream_statement
 
@@ -118,7 +118,7 @@ class RunOutcome:
             session = Session(run, directory, optimizer, task.model.initial(), task.dataset.user_ids, task)
             session.evaluate()
             server, evaluator = session.server, session.evaluator
-            assert evaluator is not None
+            assert isinstance(evaluator, PrivateEvaluator)
             cohort = session.cohort_schedule().cohort(server.t).tolist()
             state = {k: v.tolist() for k, v in server._state.items()}
             found = (

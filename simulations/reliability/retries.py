@@ -33,7 +33,7 @@ import fedmf
 from fedmf import PrivateStream
 from fedmf.flower import CorrelatedNoise, InProcessGrid, UsersSayWho, user_id_mod
 from fedmf.records import Ledger, load_state, unguarded
-from fedmf.runs import PrivateEvaluation, Run, Session, run_of
+from fedmf.runs import PrivateEvaluation, PrivateEvaluator, Run, Session, run_of
 from fedmf.streaming import StreamState
 from fedmf.training import FixedPointSum
 
@@ -142,13 +142,13 @@ def _train(session: Session, say: int) -> None:
     t = server.t
     users = [str(session.task.dataset.user_ids[u]) for u in map(int, session.cohort_schedule().cohort(t))]
     parameters = server.release(_sum(server.new_sum(), len(users), DIMENSION), users)
-    if session.evaluator is None:
+    if not isinstance(session.evaluator, PrivateEvaluator):
         _tell(say, t, parameters.double().numpy())
 
 
 def _evaluate(session: Session, say: int) -> None:
     evaluator = session.evaluator
-    assert evaluator is not None
+    assert isinstance(evaluator, PrivateEvaluator)
     session.evaluate()  # the metrics that the estimates go with
     e = evaluator.due(session.server.t)
     if e is not None:

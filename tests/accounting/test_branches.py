@@ -10,9 +10,9 @@ import pytest
 from support.continuations import covariance, furthest, released_rows
 from support.oracles import patterns
 
+from fedmf.accounting import PairRelease, RoundedRelease, SecondStream, SumRelease
 from fedmf.accounting.continuations import Continuation, JointRecord
 from fedmf.accounting.realised import realised_privacy
-from fedmf.accounting.release import PairRelease, RoundedRelease, SecondStream, SumRelease
 from fedmf.factorization import Dense, Factorization, Toeplitz, identity
 from fedmf.factorization.matrices.toeplitz import InverseToeplitz
 from fedmf.factorization.sensitivity.branches import Branches, BranchGram, Segment

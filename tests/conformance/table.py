@@ -18,7 +18,7 @@ import fedmf
 from fedmf.errors import ConfigError
 from fedmf.flower import InProcessGrid, run_on_grid, worker_pool
 from fedmf.rounds import run_in_process
-from fedmf.runs import Session
+from fedmf.runs import PrivateEvaluator, Session
 
 from .aggregating import carried_out_aggregated
 from .paths import AGGREGATED, BFLOAT16_BOUND, BOUND, FEW, HOSTS, PATHS, PROCESSES, REFERENCE, WRAPPED, Path
@@ -77,7 +77,7 @@ def carried_out(subject: Subject, path: Path) -> Released:
         with fedmf.start(run, Folder(folder) / "run") as session:
             (_by_messages if path.host == "messages" else run_in_process)(session)
             numbers = {"model": session.server.parameters.numpy().copy()}
-            if session.evaluator is not None:
+            if isinstance(session.evaluator, PrivateEvaluator):
                 numbers["private evaluations"] = session.evaluator._released.copy()
             if run.clipping.moves_clip_norm:
                 last = session.directory.ledger.metrics()[run.cohorts.rounds]

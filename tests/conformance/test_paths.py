@@ -28,7 +28,7 @@ from conformance.subjects import (
 )
 from conformance.table import carried_out as released
 from conformance.table import cells, judged, planned, ulps
-from fedmf.accounting.release import SecondForm
+from fedmf.accounting import SecondForm
 from fedmf.cohorts import COHORTS as COHORT_KINDS
 from fedmf.flower import CorrelatedNoise
 from fedmf.noise import NoiseStorage

@@ -20,7 +20,7 @@ from fedmf.errors import ConfigError
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.parts import QuantileClipping
 from fedmf.records import Ledger
-from fedmf.runs import NotPrivateEvaluation, PrivateEvaluation, Run, local_trainer
+from fedmf.runs import NotPrivateEvaluation, PrivateEvaluation, PrivateEvaluator, Run, local_trainer
 
 #: What a run has and a wrapped app has no argument for.
 NOT_OFFERED = "CorrelatedNoise has no argument for "
@@ -104,7 +104,7 @@ def carried_out_wrapped(
     values = {name: torch.from_numpy(array.numpy().copy()) for name, array in result.arrays.items()}
     numbers: dict[str, NDArray[Any]] = {"model": task.model.flatten(values).numpy()}
     opened = strategy.begin(result.arrays)
-    if opened.evaluator is not None:
+    if isinstance(opened.evaluator, PrivateEvaluator):
         numbers["private evaluations"] = opened.evaluator._released.copy()
     statement = strategy.statement().to_dict()
     strategy.close()

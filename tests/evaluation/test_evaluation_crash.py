@@ -18,7 +18,7 @@ from support.ledgers import tails
 import fedmf
 from fedmf.errors import LedgerError
 from fedmf.parts import EvaluationPlan
-from fedmf.runs import Session, account
+from fedmf.runs import PrivateEvaluator, Session, account
 from fedmf.runs.evaluation import private_columns
 from fedmf.runs.recorded import LEDGER
 
@@ -36,7 +36,7 @@ def _dying(t: int, where: str, log: Path) -> Callable[[Session], None]:
 
     def prepare(session: Session) -> None:
         evaluator = session.evaluator
-        assert evaluator is not None
+        assert isinstance(evaluator, PrivateEvaluator)
         release, ledger = evaluator.release, evaluator._ledger
         commit = ledger.commit_round
 

@@ -9,12 +9,16 @@ from typing import Any, cast
 import pytest
 
 from fedmf.runs import Session, judge_learning
+from fedmf.runs.evaluation import NoEvaluator, PrivateEvaluator
 from fedmf.runs.observing.learning import Figure, verdict
 from fedmf.training import ACCURACY
 
 
 def session(
-    rows: dict[int, dict[str, Any]], owner: str = "nobody", tests: int = 400, evaluator: object = None
+    rows: dict[int, dict[str, Any]],
+    owner: str = "nobody",
+    tests: int = 400,
+    evaluator: object = NoEvaluator,
 ) -> Session:
     """A session as far as it is looked at."""
     dataset = SimpleNamespace(test_owner=owner, test_labels=range(tests))
@@ -78,7 +82,7 @@ def test_figures_that_are_not_private_are_never_looked_at() -> None:
 
 def test_noised_figures_are_judged_by_their_noise() -> None:
     """One standard deviation each: 0.3 is within twice √2·0.12, and not within twice √2·0.1."""
-    waiting = judge_learning(session({0: {}}, owner="training users", evaluator=object()))
+    waiting = judge_learning(session({0: {}}, owner="training users", evaluator=PrivateEvaluator))
     assert waiting.reason == "no private evaluation was released yet"
     for std, said in ((0.12, "not learning"), (0.1, "learning")):
         rows = {

@@ -16,13 +16,12 @@ import pytest
 from matplotlib.figure import Figure
 from support.small_runs import linear_task
 
-from fedmf.runs import CentralEvaluation, NotPrivateEvaluation, PrivateEvaluation
+from fedmf.runs import CentralEvaluation, NotPrivateEvaluation, PrivateEvaluation, not_private
 from fedmf.runs.outputs import (
     METRICS,
     PICTURE,
     draw_learning_curve,
     metric_columns,
-    not_private,
     write_metrics,
 )
 from fedmf.training.metrics import ACCURACY, MAE, RMSE, Metric

@@ -25,7 +25,7 @@ from fedmf.errors import ConfigError, LedgerError
 from fedmf.flower import InProcessGrid, UsersSayWho
 from fedmf.flower.simulation import run_on_grid
 from fedmf.records import frames
-from fedmf.runs import Session, account
+from fedmf.runs import PrivateEvaluator, Session, account
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.releases.under_way import RoundUnderWay
 from fedmf.statements import Plan
@@ -200,13 +200,12 @@ def test_rounds_and_evaluations_share_one_right(tmp_path: Path, monkeypatch: pyt
         ):
             run_on_grid(session, InProcessGrid(client))
         evaluator = session.evaluator
-        assert evaluator is not None
+        assert isinstance(evaluator, PrivateEvaluator)
         with pytest.raises(LedgerError, match=LINE):
             evaluator.release(1, evaluator.new_sum(), [])
         with pytest.raises(LedgerError, match=LINE):
             release(session, 0.1)
     with fedmf.resume(run, tmp_path / "run") as session:
-        assert session.evaluator is not None
         assert session.evaluator.released == 2  # adopted
         run_on_grid(session, InProcessGrid(client_for(session)))
     assert account(tmp_path / "run").to_dict()["evaluation"]["evaluations_released"] == 6

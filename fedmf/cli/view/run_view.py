@@ -22,10 +22,8 @@ from fedmf.runs import (
     Learning,
     LocalCheck,
     NoiseAndSignal,
-    NotPrivateEvaluation,
     central,
     judge_learning,
-    not_private,
     private_columns,
 )
 from fedmf.statements import summarise
@@ -257,14 +255,10 @@ class RunView:
         for metric in task.metrics:
             column = central(metric.name, task.dataset)
             yield Column(metric.name.replace("_", " "), _number(column, _of(metric)), owned)
-        if isinstance(run.evaluation, NotPrivateEvaluation):
-            for metric in task.metrics[:1]:
-                yield Column(
-                    f"users' own {metric.name}", _number(not_private(metric.name), _of(metric)), True
-                )
-        for metric in task.metrics[:1] if self._session.evaluator is not None else ():
-            value, spread = private_columns(metric.name)
-            yield Column(f"users' own {metric.name}", _estimate(value, spread, metric))
+        for metric in task.metrics[:1]:
+            for value, *spread in filter(None, [run.evaluation.columns(metric.name)]):
+                shown, exact = _estimate(value, spread, metric), run.evaluation.without_noise
+                yield Column(f"users' own {metric.name}", shown, exact)
         yield Column(
             "ε so far", lambda row: "none" if row["epsilon"] is None else at_least(row["epsilon"], 4)
         )
@@ -299,9 +293,12 @@ def _number(column: str, text: Callable[[float], str]) -> Callable[[Mapping[str,
     return lambda row: "" if row.get(column) is None else text(row[column])
 
 
-def _estimate(value: str, spread: str, metric: Metric) -> Callable[[Mapping[str, Any]], str]:
-    shown = _of(metric)
-    return lambda row: f"{shown(row[value])} ± {_spread(metric, row[spread])}" if value in row else ""
+def _estimate(value: str, spread: Sequence[str], metric: Metric) -> Callable[[Mapping[str, Any]], str]:
+    """A figure and what its error is, each by its column."""
+    number = _number(value, _of(metric))
+    return lambda row: " ± ".join(
+        filter(None, (number(row), *(_spread(metric, row[column]) for column in spread if value in row)))
+    )
 
 
 def _of(metric: Metric) -> Callable[[float], str]:

@@ -15,7 +15,7 @@ from fedmf.flower.asking import GridLink
 from fedmf.flower.dialogue import MessageDialogue
 from fedmf.flower.wrapper.cohort_grid import CohortGrid, evaluation_messages_of
 from fedmf.flower.wrapper.identity import UserIdentity
-from fedmf.rounds import ByNode, ClientEvaluation, Judged, NoEvaluation, PrivateJudgement
+from fedmf.rounds import ByNode, ClientEvaluation, Judged, evaluation_of
 from fedmf.runs import (
     CentralEvaluation,
     Evaluation,
@@ -125,6 +125,4 @@ class AskedEvaluation:
         self, session: Session, dialogue: MessageDialogue, inner: FedAvg, identity: UserIdentity
     ) -> ClientEvaluation:
         """What judges the models of an open run."""
-        if session.evaluator is not None:
-            return PrivateJudgement(session, session.evaluator, dialogue)
-        return InnerEvaluation(inner, identity, dialogue) if self.kind == "not-private" else NoEvaluation()
+        return evaluation_of(session, dialogue, lambda _: InnerEvaluation(inner, identity, dialogue))

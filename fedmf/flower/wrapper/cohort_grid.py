@@ -153,7 +153,9 @@ class AppClients(MessageDialogue):
         messages = messages_of(self._inner, "train", number, arrays, link.train_config, cohort)
         return UserMessages(messages, nodes, lambda reply: layout.read(_arrays_of(reply)), base)
 
-    def judging(self, number: int, by_node: ByNode, link: GridLink) -> UserMessages:
+    def judging(
+        self, number: int, by_node: ByNode, link: GridLink, evaluator: PrivateEvaluator
+    ) -> UserMessages:
         """See `Dialogue.judging`: the declared metrics count and nothing else, each clamped to its range.
 
         Every user counts once, whatever number of examples it reports. A reply that is wrong in any way is a
@@ -162,9 +164,8 @@ class AppClients(MessageDialogue):
         Raises:
             RuntimeError: the inner strategy asks other nodes, or one twice.
         """
-        assert self._session.evaluator is not None
-        ranges = self._session.evaluator.plan.ranges
         nodes, cohort = _cohort(by_node, link.grid)
+        ranges = evaluator.plan.ranges
         config = link.evaluate_config
         messages = messages_of(self._inner, "evaluate", number, self.arrays, config, cohort)
         return UserMessages(messages, nodes, lambda reply: _judgement(reply, ranges))

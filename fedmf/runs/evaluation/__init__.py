@@ -3,19 +3,20 @@
 from typing import TYPE_CHECKING
 
 from fedmf.lazy import lazily
-from fedmf.runs.evaluation.calibration import check_private, shared_plan
 from fedmf.runs.evaluation.kinds import (
     EVALUATIONS,
     CentralEvaluation,
     Evaluation,
+    Figure,
     NotPrivateEvaluation,
     PrivateEvaluation,
     Ranges,
+    not_private,
     private_columns,
 )
 
 if TYPE_CHECKING:
-    from fedmf.runs.evaluation.evaluator import PrivateEvaluator
+    from fedmf.runs.evaluation.evaluator import NoEvaluator, PrivateEvaluator
 else:
     __getattr__ = lazily(__name__)
 
@@ -23,11 +24,12 @@ __all__ = [
     "EVALUATIONS",
     "CentralEvaluation",
     "Evaluation",
+    "Figure",
+    "NoEvaluator",
     "NotPrivateEvaluation",
     "PrivateEvaluation",
     "PrivateEvaluator",
     "Ranges",
-    "check_private",
+    "not_private",
     "private_columns",
-    "shared_plan",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -12,11 +13,49 @@ from fedmf.errors import LedgerError
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseKey, NoiseStream
 from fedmf.parts import EvaluationPlan
 from fedmf.records import Ledger, load_state, pack_state, with_head, without_head
-from fedmf.runs.evaluation.kinds import private_columns
+from fedmf.runs.evaluation.kinds import Evaluation, private_columns
 from fedmf.training import FixedPointSum
 
+_Judge = TypeVar("_Judge")
 
-class PrivateEvaluator:
+
+class NoEvaluator:
+    """What releases the private evaluations of a run that has none."""
+
+    #: Why there is no figure of users' own examples that may be shown.
+    before_the_first: ClassVar[str] = (
+        'nothing public judges the model; [evaluation] kind = "private" does, under the same ε'
+    )
+    #: Of the metrics table, what users say of a model.
+    columns: Sequence[str] = ()
+
+    @property
+    def released(self) -> int:
+        """How many evaluations were released."""
+        return 0
+
+    def planned(self, rounds: int) -> bool:
+        """Whether users judge the model after so many rounds."""
+        del rounds
+        return False
+
+    def estimates(self, begin: int) -> list[tuple[int, dict[str, float]]]:
+        """What evaluation ``begin`` and later ones show: the rounds before each, and its row of metrics."""
+        del begin
+        return []
+
+    def judges(self, asked: Evaluation, users: int, e: int) -> Sequence[int]:
+        """Whom evaluation e asks, of so many users by index."""
+        del asked, users, e
+        return ()
+
+    def judge(self, private: Callable[[PrivateEvaluator], _Judge], other: Callable[[], _Judge]) -> _Judge:
+        """Who judges released models: with noise, or as there is none."""
+        del private
+        return other()
+
+
+class PrivateEvaluator(NoEvaluator):
     """Adds noise to sums of users' judgements and keeps what was released, exactly once an evaluation.
 
     A user's row holds, for the loss and each metric, (x − c)/h with x the user's own value clamped to the
@@ -43,6 +82,8 @@ class PrivateEvaluator:
         key each process draws its rows with a key of its own (`KeySchedule`).
     """
 
+    before_the_first: ClassVar[str] = "no private evaluation was released yet"
+
     def __init__(
         self,
         plan: EvaluationPlan,
@@ -51,6 +92,7 @@ class PrivateEvaluator:
         ledger: Ledger,
     ) -> None:
         self.plan, self.dimension, self._adjacency = plan, len(plan.ranges), adjacency
+        self.columns = [column for name, _, _ in plan.ranges for column in private_columns(name)]
         self._ledger = ledger
         self._std = plan.norm * plan.relative_noise_std(adjacency)
         committed = ledger.checkpoint()
@@ -78,6 +120,23 @@ class PrivateEvaluator:
     def released(self) -> int:
         """How many evaluations were released."""
         return len(self._released)
+
+    def planned(self, rounds: int) -> bool:
+        """See `NoEvaluator.planned`."""
+        return self.plan.due(rounds) is not None
+
+    def estimates(self, begin: int) -> list[tuple[int, dict[str, float]]]:
+        """See `NoEvaluator.estimates`."""
+        return [(self.plan.after(e), self.estimate(e)) for e in range(begin, self.released)]
+
+    def judges(self, asked: Evaluation, users: int, e: int) -> Sequence[int]:
+        """See `NoEvaluator.judges`."""
+        return asked.judges(self.plan, users, e)
+
+    def judge(self, private: Callable[[PrivateEvaluator], _Judge], other: Callable[[], _Judge]) -> _Judge:
+        """See `NoEvaluator.judge`."""
+        del other
+        return private(self)
 
     def due(self, rounds: int) -> int | None:
         """The evaluation of the model after so many rounds, if it is planned and was not released yet.

@@ -70,10 +70,7 @@ def judge_learning(session: Session) -> Learning:
         figures, higher = _figures(session, name, metric), metric is not None and metric.higher_is_better
         found += [verdict(figures, name.replace("_", " "), higher)] if figures else []
     if not found:
-        more = "no private evaluation was released yet"
-        if session.evaluator is None:
-            more = 'nothing public judges the model; [evaluation] kind = "private" does, under the same ε'
-        return Learning("cannot tell", more)
+        return Learning("cannot tell", session.evaluator.before_the_first)
     unchanged = found[0].verdict in ("level", "not learning")
     return found[-1] if unchanged and found[-1].verdict == "learning" else found[0]
 

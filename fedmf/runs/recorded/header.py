@@ -12,7 +12,6 @@ from fedmf.accounting import DifferentialPrivacy
 from fedmf.noise import NoiseKey
 from fedmf.parts import OwnStream
 from fedmf.records import Ledger
-from fedmf.runs.evaluation import NotPrivateEvaluation
 from fedmf.runs.recorded.recomputed import check_header
 from fedmf.statements import Plan, RunHeader
 
@@ -34,7 +33,7 @@ def header_of(
     budgets = run.privacy.user_budgets if isinstance(run.privacy, DifferentialPrivacy) else ""
     planned = run.cohorts.public_inputs()
     shown = {
-        "federated evaluation": isinstance(run.evaluation, NotPrivateEvaluation),
+        "federated evaluation": run.evaluation.without_noise,
         "central test part": test_owner == "training users",
     }
     return RunHeader(

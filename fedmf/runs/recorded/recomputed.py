@@ -12,15 +12,14 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
-from fedmf.accounting import DifferentialPrivacy, certified_sigma
 from fedmf.errors import LedgerError
-from fedmf.factorization import Sensitivity, stated_sensitivity
+from fedmf.factorization import Sensitivity
 from fedmf.noise import NoiseKey
-from fedmf.parts import EvaluationPlan, evaluation_count, parts_from, shared_multipliers
-from fedmf.runs.evaluation import EVALUATIONS, NotPrivateEvaluation, PrivateEvaluation
+from fedmf.parts import parts_from
+from fedmf.runs.evaluation import EVALUATIONS, Figure
 from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.planning import release_of, storage_inflation
-from fedmf.statements import Plan, RunHeader
+from fedmf.statements import RunHeader
 from fedmf.values import value_of
 
 #: Relative, of every number that is computed again.
@@ -28,9 +27,6 @@ TOLERANCE: Final = 1e-9
 
 #: Keys of smaller seeds are guessed.
 _SEEDS: Final = 1000
-
-#: (name, recorded, recomputed)
-Figure = tuple[str, Any, Any]
 
 
 def check_header(header: RunHeader) -> None:
@@ -40,7 +36,7 @@ def check_header(header: RunHeader) -> None:
         LedgerError: a recorded figure differs from the one that follows; both are named.
         ValueError: what they follow from cannot be read.
     """
-    for name, recorded, recomputed in _figures(header):
+    for name, recorded, recomputed in _numbers(_figures(header)):
         if not _agree(recorded, recomputed):
             raise LedgerError(
                 f"{name} of the header is {recorded!r}; from the rest of the header follows {recomputed!r}. "
@@ -52,20 +48,13 @@ def _figures(header: RunHeader) -> Iterator[Figure]:
     plan, run = header.plan, header.run
     noise = NoiseMechanism.from_dict(run["mechanism"])
     yield "participation", plan.participation, plan.cohorts.participation(plan.users, noise.bands)
-    yield from _sensitivity("sensitivity", plan.sensitivity, release_of(plan).stated(plan.participation))
+    yield "sensitivity", plan.sensitivity, release_of(plan).stated(plan.participation)
     yield "parts", [part.name for part in plan.parts], [part.name for part in parts_from(run) if part.planned]
     for part in plan.parts:
         yield part.name, part.to_dict(), run[part.name]
     asked = value_of(EVALUATIONS, run["evaluation"])
-    judged = EvaluationPlan.among(plan.own_streams)
-    yield "evaluation (whether private)", judged is not None, isinstance(asked, PrivateEvaluation)
-    if judged is not None and isinstance(asked, PrivateEvaluation):
-        yield from _evaluation(plan, judged, asked, run["task"].get("ranges"))
-    elif not isinstance(plan.privacy, DifferentialPrivacy):
-        yield "noise_multiplier", plan.noise_multiplier, 0.0
-    elif plan.amplification is None:
-        sigma = certified_sigma(plan.privacy.epsilon, plan.privacy.delta)
-        yield "noise_multiplier", plan.noise_multiplier, sigma
+    yield "names of streams beside the rounds", [own.name for own in plan.own_streams], [*asked.streams]
+    yield from asked.figures(plan, run["task"].get("ranges"))
     relative = plan.noise_multiplier * plan.sensitivity.value
     inflation = storage_inflation(
         noise.storage, plan.mechanism, plan.participation, relative, header.dimension
@@ -86,7 +75,7 @@ def _figures(header: RunHeader) -> Iterator[Figure]:
             False,
         )
     shown = "federated evaluation" in header.not_private
-    yield "not_private (federated evaluation)", shown, isinstance(asked, NotPrivateEvaluation)
+    yield "not_private (federated evaluation)", shown, asked.without_noise
     strange = set(header.not_private) - {"federated evaluation", "central test part"}
     yield "not_private (names that are not known)", sorted(strange), []
 
@@ -97,33 +86,15 @@ def _guessed_keys() -> frozenset[str]:
     return frozenset(NoiseKey.from_seed(seed).fingerprint for seed in range(_SEEDS))
 
 
-def _evaluation(
-    plan: Plan, made: EvaluationPlan, asked: PrivateEvaluation, ranges: list[Any] | None
-) -> Iterator[Figure]:
-    count = evaluation_count(plan.participation.rounds, asked.every)
-    cohorts = asked.cohorts(count, plan.users)
-    privacy = plan.privacy
-    assert isinstance(privacy, DifferentialPrivacy)  # `Plan` has no evaluation without noise
-    sigma, sigma_e = shared_multipliers(privacy.epsilon, privacy.delta, asked.share)
-    yield "noise_multiplier", plan.noise_multiplier, sigma
-    yield "noise_multiplier of evaluations", made.noise_multiplier, sigma_e
-    yield "participation of evaluations", made.participation, cohorts.participation(plan.users)
-    yield "size of evaluations", made.size, cohorts.size
-    for name in ("every", "workload", "share"):
-        yield f"{name} of evaluations", getattr(made, name), getattr(asked, name)
-    said = [list(entry) for entry in made.ranges]
-    if ranges is None:  # a task whose metrics only its code knows
-        yield "range of the loss in evaluations", said[0], ["loss", 0.0, float(asked.loss_bound)]
-    else:
-        yield "ranges of evaluations", said, ranges
-    recomputed = stated_sensitivity(made.mechanism.factorization, made.participation)
-    yield from _sensitivity("sensitivity of evaluations", made.sensitivity, recomputed)
-
-
-def _sensitivity(name: str, recorded: Sensitivity, recomputed: Sensitivity) -> Iterator[Figure]:
-    yield name, recorded.value, recomputed.value
-    yield f"kind of {name}", recorded.kind, recomputed.kind
-    yield f"case of {name}", recorded.case, recomputed.case
+def _numbers(figures: Iterator[Figure]) -> Iterator[Figure]:
+    """The same with what a sensitivity consists of."""
+    for name, recorded, recomputed in figures:
+        if isinstance(recorded, Sensitivity):
+            yield name, recorded.value, recomputed.value
+            yield f"kind of {name}", recorded.kind, recomputed.kind
+            yield f"case of {name}", recorded.case, recomputed.case
+        else:
+            yield name, recorded, recomputed
 
 
 def _agree(recorded: Any, recomputed: Any) -> bool:

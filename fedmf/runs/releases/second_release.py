@@ -8,6 +8,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from fedmf.accounting import SecondForm
+from fedmf.moments import SecondMoment
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseStream
 from fedmf.optim import ServerOptimizer
 from fedmf.statements import Plan
@@ -51,7 +53,8 @@ class SecondMomentRelease(NoSecondMoment):
 
     Args:
         plan: of a run with a second stream.
-        optimizer: which features it needs and how they are formed: as the plan counted.
+        second_moment: which features the optimizer needs, as the plan counted.
+        form: how they are formed.
         keys: which key makes which row; those of the sums.
         device: where sums and noise live.
 
@@ -60,18 +63,15 @@ class SecondMomentRelease(NoSecondMoment):
     """
 
     def __init__(
-        self, plan: Plan, optimizer: ServerOptimizer, keys: KeySchedule, device: torch.device
+        self,
+        plan: Plan,
+        second_moment: SecondMoment,
+        form: SecondForm,
+        keys: KeySchedule,
+        device: torch.device,
     ) -> None:
-        second_moment, form = optimizer.second_moment, optimizer.second_form
-        assert second_moment is not None  # `second_stream` made sure
-        planned = plan.second
-        if planned is None or (planned.form, planned.features) != (form, second_moment.size):
-            expected = "none" if planned is None else f"{planned.features} of form {planned.form!r}"
-            raise ValueError(
-                f"second moment (of the optimizer) must be the planned one ({expected}); got "
-                f"{second_moment.size} features of form {form!r}. Plan the run with its optimizer."
-            )
-        self._plan, self._moment, self._form = plan, second_moment, planned.form
+        planned = plan.second.require(form, second_moment.size)
+        self._plan, self._moment, self._form = plan, second_moment, form
         self._row_variances = planned.factorization.noise_row_variances()
         source = GaussianSource(keys, second_moment.size, Domain.SECOND_MOMENT)
         inverse = planned.factorization.recurrence()
@@ -130,6 +130,7 @@ def second_stream(
     Raises:
         ValueError: as `SecondMomentRelease`.
     """
-    if optimizer.second_moment is None:
+    second_moment = optimizer.second_moment
+    if second_moment is None:
         return NoSecondMoment()
-    return SecondMomentRelease(plan, optimizer, keys, device)
+    return SecondMomentRelease(plan, second_moment, optimizer.second_form, keys, device)

@@ -1,0 +1,272 @@
+"""The second stream of a run, and what it releases with its sums: a pair of streams under one guarantee."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.accounting.gaussian import adjacency_factor
+from fedmf.accounting.release import RunRelease, SumRelease
+from fedmf.factorization import (
+    Branches,
+    Factorization,
+    Sensitivity,
+    UserRange,
+    equal_length_joint_sensitivities,
+    equal_length_sensitivities,
+    factorization_from_dict,
+    joint_sensitivity,
+    stated_sensitivity,
+)
+from fedmf.participation import Adjacency, Participation
+
+#: How the second moment of a round is formed before noise is added:
+#: "per-user", (1/m)·Σ_u L(x_u⊗x_u) of the clipped updates x_u;
+#: "squared-mean", L(x̄⊗x̄) of x̄ = (1/m)·Σ_u x_u;
+#: "joint-clip", (1/m)·Σ_u c_u L(g_u⊗g_u) beside x̄ = (1/m)·Σ_u c_u g_u, where c_u clips the concatenation
+#: (g_u, √τ·L(g_u⊗g_u)) of the unclipped update to the norm ζ.
+SecondForm = Literal["per-user", "squared-mean", "joint-clip"]
+#: One unit of the grid of clipped coordinates and of features, relative to ζ and ζ².
+_UNIT: Final = 2.0**-40
+
+
+class NoSecondStream:
+    """The second stream of a run that releases sums alone."""
+
+    def beside(
+        self, factorization: Factorization, clip_norm: float, adjacency: Adjacency, cohort_size: int
+    ) -> RunRelease:
+        """What a run releases by C and this."""
+        del clip_norm, adjacency, cohort_size
+        return SumRelease(factorization)
+
+    def noise_std(self, first: float) -> float:
+        """τ₂ where τ₁ is that of the sums; 0 without a second stream."""
+        del first
+        return 0.0
+
+    def require(self, form: SecondForm, features: int) -> SecondStream:
+        """This stream, as an optimizer needs it.
+
+        Raises:
+            ValueError: it is none, or one of other features.
+        """
+        raise _unplanned("none", form, features)
+
+    def streams(self) -> list[dict[str, Any]]:
+        """What a plan's dict lists beside the stream of updates, JSON-able."""
+        return []
+
+    def facts(self, noise_std: float, added: float) -> dict[str, Any] | None:
+        """What a statement says of it, with τ₂ and the level that is added."""
+        del noise_std, added
+
+
+@dataclass(frozen=True, eq=False)
+class SecondStream(NoSecondStream):
+    """The second stream of a pair: features of the clipped updates, sums of squares over blocks.
+
+    Args:
+        form: "per-user", Σ_u features(x_u); "squared-mean", features of the mean of the x_u, projected onto
+            the ball of radius ζ; "joint-clip", Σ_u features(x_u) with (x_u, √λ·features(x_u)) clipped to ζ.
+        moment: which features, for people: "diagonal", "block energies".
+        features: m ≥ 1, how many numbers they are.
+        dimension: d ≥ m, the length of an update.
+        weight: λ > 0, in units of one over the square of the clip norm's.
+        mechanism: name of the strategy C₂.
+        params: its free parameters.
+        factorization: C₂.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    form: SecondForm
+    moment: str
+    features: int
+    dimension: int
+    weight: float
+    mechanism: str
+    params: Mapping[str, float | int]
+    factorization: Factorization
+
+    def __post_init__(self) -> None:
+        if self.form not in ("per-user", "squared-mean", "joint-clip"):
+            raise ValueError(
+                f"form (of the second moment) must be 'per-user', 'squared-mean' or 'joint-clip'; got "
+                f"{self.form!r}."
+            )
+        if not 1 <= self.features <= self.dimension:
+            raise ValueError(f"m (features) must lie in 1..d={self.dimension}; got {self.features}.")
+        if not 0 < self.weight < math.inf:
+            raise ValueError(
+                f"lambda (weight of the second moment) must be positive and finite; got {self.weight}."
+            )
+
+    def beside(
+        self, factorization: Factorization, clip_norm: float, adjacency: Adjacency, cohort_size: int
+    ) -> RunRelease:
+        """See `NoSecondStream.beside`."""
+        return PairRelease(factorization, self, clip_norm, adjacency, cohort_size)
+
+    def noise_std(self, first: float) -> float:
+        """See `NoSecondStream.noise_std`: τ₁/√λ."""
+        return first / math.sqrt(self.weight)
+
+    def require(self, form: SecondForm, features: int) -> SecondStream:
+        """See `NoSecondStream.require`."""
+        if (self.form, self.features) != (form, features):
+            raise _unplanned(f"{self.features} of form {self.form!r}", form, features)
+        return self
+
+    def streams(self) -> list[dict[str, Any]]:
+        """See `NoSecondStream.streams`."""
+        return [{"stream": "second moments", **self.to_dict()}]
+
+    def facts(self, noise_std: float, added: float) -> dict[str, Any]:
+        """See `NoSecondStream.facts`."""
+        named = {name: getattr(self, name) for name in ("form", "moment", "features", "weight", "mechanism")}
+        return {**named, "params": dict(self.params), "noise_std": noise_std, "noise_std_added": added}
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able dict; floats survive JSON bit for bit."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**plain, "params": dict(self.params), "factorization": self.factorization.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote."""
+        return cls(**{**values, "factorization": factorization_from_dict(dict(values["factorization"]))})
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PairRelease(RunRelease):
+    """Two streams under one guarantee: clipped updates and their second moment, docs/theory/pair-release.md.
+
+    Args:
+        first: C₁.
+        second: the other stream.
+        clip_norm: ζ.
+        adjacency: "zero-out" or "replace-one".
+        cohort_size: m, the denominator of the mean.
+
+    Raises:
+        ValueError: the horizons differ, or "joint-clip" with C₂ other than C₁.
+
+    >>> from fedmf.factorization import identity
+    >>> C = identity(4)
+    >>> second = SecondStream("per-user", "diagonal", 3, 3, 0.5, "identity", {}, C)
+    >>> round(PairRelease(C, second, 1.0, "zero-out", 8).stated(Participation(4, 1, 4)).value ** 2, 12)
+    1.5
+    """
+
+    first: Factorization
+    second: SecondStream
+    clip_norm: float
+    adjacency: Adjacency
+    cohort_size: int
+
+    def __post_init__(self) -> None:
+        C_2 = self.second.factorization
+        if C_2.rounds != self.first.rounds:
+            raise ValueError(
+                f"n (rounds) must be the same for C_1 and C_2; got {self.first.rounds}, {C_2.rounds}."
+            )
+        if self.second.form == "joint-clip" and C_2.to_dict() != self.first.to_dict():
+            raise ValueError("C_2 must be C_1 with form 'joint-clip': one clip bounds the concatenation.")
+
+    @property
+    def rounds(self) -> int:
+        """n."""
+        return self.first.rounds
+
+    @property
+    def paired(self) -> bool:
+        """See `RunRelease.paired`."""
+        return True
+
+    @property
+    def is_linear(self) -> bool:
+        """See `RunRelease.is_linear`: features are squares."""
+        return False
+
+    def check_secret_cohorts(self) -> None:
+        """See `RunRelease.check_secret_cohorts`."""
+        raise ValueError("amplification must be None with a second stream: no theorem covers the pair.")
+
+    def leading(self, rounds: int) -> PairRelease:
+        """See `RunRelease.leading`."""
+        values = {name: getattr(self.second, name) for name in self.second.__dataclass_fields__}
+        second = SecondStream(**{**values, "factorization": self.second.factorization.leading(rounds)})
+        first = self.first.leading(rounds)
+        return PairRelease(first, second, self.clip_norm, self.adjacency, self.cohort_size)
+
+    def stated(self, participation: Participation) -> Sensitivity:
+        """See `RunRelease.stated`."""
+        if self.second.form == "joint-clip":
+            return stated_sensitivity(self.first, participation)
+        second, weight, users = self.second.factorization, *self._reach
+        sensitivity = joint_sensitivity(self.first, second, participation, weight, users)
+        slack = self._rounding
+        if not slack:
+            return Sensitivity(sensitivity.value / self._factor, sensitivity.kind, sensitivity.case)
+        value = sensitivity.value / self._factor + slack * stated_sensitivity(second, participation).value
+        return Sensitivity(value, "upper_bound", f"{sensitivity.case}; rounding of features added")
+
+    def of_equal_length(
+        self, rows: NDArray[np.integer], released_rounds: int | Branches | None = None
+    ) -> NDArray[np.float64]:
+        """See `RunRelease.of_equal_length`."""
+        if self.second.form == "joint-clip":
+            return equal_length_sensitivities(self.first, rows, released_rounds)
+        second, weight, users = self.second.factorization, *self._reach
+        sensitivities = equal_length_joint_sensitivities(
+            self.first, second, rows, weight, users, released_rounds
+        )
+        sensitivities /= self._factor
+        if slack := self._rounding:
+            sensitivities += slack * equal_length_sensitivities(second, rows, released_rounds)
+        return sensitivities
+
+    @property
+    def _reach(self) -> tuple[float, UserRange]:
+        """(weight, range) for ζ = 1 of the theorem that covers the form."""
+        nu = self.second.weight * self.clip_norm**2
+        if self.second.form == "squared-mean":
+            # ‖E‖ ≤ 2ζ‖D‖ makes φ(p, q) = p + 4νq, in units of ‖D‖, whatever the adjacency.
+            return 4 * nu, UserRange(1.0, 1, "zero-out")
+        return nu, UserRange(1.0, self.second.features, self.adjacency)
+
+    @property
+    def _factor(self) -> float:
+        """What turns the sensitivity of `_reach` into one per unit of the adjacency factor."""
+        return 1.0 if self.second.form == "squared-mean" else float(adjacency_factor(self.adjacency))
+
+    @property
+    def _rounding(self) -> float:
+        """√λ times how far rounding moves one row of features, in the units of the sensitivity.
+
+        Features are rounded towards zero to multiples of ζ²·2⁻⁴⁰, which under zero-out shortens one user's
+        vector, and under replace-one may lengthen a difference of two by √m units. The square of the mean is
+        taken of its coordinates on the grid of ζ·2⁻⁴⁰, clipped in float64.
+        """
+        units, second = math.sqrt(self.second.features) * _UNIT, self.second
+        root, factor = math.sqrt(second.weight) * self.clip_norm, adjacency_factor(self.adjacency)
+        if second.form == "squared-mean":
+            d = second.dimension
+            point = math.sqrt(d) * _UNIT + (d + 64) * 2.0**-52
+            return root * (2 * (2 * point + units)) * self.cohort_size / factor
+        return root * units / factor if self.adjacency == "replace-one" else 0.0
+
+
+def _unplanned(expected: str, form: SecondForm, features: int) -> ValueError:
+    return ValueError(
+        f"second moment (of the optimizer) must be the planned one ({expected}); got "
+        f"{features} features of form {form!r}. Plan the run with its optimizer."
+    )
