@@ -71,9 +71,14 @@ class ReleaseRight:
         #: Why nothing may be released any more, one line.
         self.lost: str | None = None
 
+    @property
+    def holds(self) -> bool:
+        """Whether something may still be released."""
+        return self.lost is None
+
     def require(self) -> None:
         """Raise the error if the right is lost."""
-        if self.lost is not None:
+        if not self.holds:
             raise self._error(self.lost)
 
     @contextmanager

@@ -161,7 +161,7 @@ class Run:
     @property
     def parts(self) -> tuple[Part, ...]:
         """What is released beside the model, and how updates are clipped."""
-        return self.clipping, *self.beside, *([self.canaries] if self.canaries.count else [])
+        return self.clipping, *self.beside, *self.canaries.parts
 
     def setting(self, paired: bool, dimension: int | None) -> Setting:
         """What its parts stand beside.

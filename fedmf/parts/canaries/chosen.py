@@ -112,6 +112,11 @@ class Canaries(Part):
         check_whole("count (of canaries)", self.count, 0, 1 << 20)
         check_whole("seed (of canaries' directions)", self.seed, 0, 2**63 - 1)
 
+    @property
+    def parts(self) -> tuple[Canaries, ...]:
+        """What of them is a part of a run: nothing without any."""
+        return (self,) if self.count else ()
+
     def check(self, setting: Setting) -> None:
         """Refuse canaries where no theorem says what guessing their coins shows.
 

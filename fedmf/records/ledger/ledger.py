@@ -178,7 +178,7 @@ class Ledger(LedgerReading):
         if self._lock is not None and os.getpid() == self._process:
             # The rows are on the disk already. What failed is left as it is to the next opening.
             with contextlib.suppress(LedgerError):
-                if self.right.lost is None:
+                if self.right.holds:
                     self._fold_at_the_end()
         self._tip = None
         self._tail.end_file()

@@ -14,7 +14,7 @@ import numpy as np
 from fedmf.accounting import UNITS, gaussian_epsilons, odometer_epsilon
 from fedmf.errors import LedgerError
 from fedmf.statements.composed.costs import UserCosts, joined_mu, planned_mu
-from fedmf.statements.composed.loss_distribution import ComposedLosses, epsilon_of
+from fedmf.statements.composed.loss_distribution import ComposedLosses, NoLosses
 from fedmf.statements.document import Document, joint_fault_lines, lists_of, promise, up
 from fedmf.statements.plain import together
 from fedmf.statements.words import REALISED_ASSUMPTION
@@ -65,10 +65,6 @@ _NAMED: Final = (
     "user ids of directories that do not say what they are ids of are taken as ids of {namespace!r}: "
     "asserted, not recorded"
 )
-_SECRET: Final = (
-    "who took part in which round of an amplified run stays secret, and no amplified run went on while "
-    "another run that saw its releases, or whose releases it saw, did"
-)
 _INEXACT: Final = (
     "a stream's record tells how often each user took part, not when: its users are counted as if at the "
     "worst steps that lie as far apart as recorded"
@@ -110,18 +106,14 @@ class ComposedStatement:
     @cached_property
     def hidden(self) -> dict[float, float] | None:
         """The same while the cohorts of amplified runs stay secret; None without such runs."""
-        if self._losses is None:
-            return None
         places = self._places(self.hidden_mu)
-        mus = {q: self.hidden_mu[place].item() for q, place in places.items()}
-        distinct = {mu: self._losses.epsilon_with(mu, self.delta) for mu in {*mus.values()}}
-        return {q: distinct[mu] for q, mu in mus.items()}
+        return self._losses.hidden({q: self.hidden_mu[u].item() for q, u in places.items()}, self.delta)
 
     @cached_property
     def planned(self) -> float:
         """ε of a user who does all that every contract allows, while cohorts stay secret."""
         known = [one for one in self.costs if one.amplified is None]
-        return epsilon_of(planned_mu(known), self.delta, self._losses)
+        return self._losses.epsilon_with(planned_mu(known), self.delta)
 
     @cached_property
     def sums(self) -> tuple[float, float]:
@@ -134,9 +126,9 @@ class ComposedStatement:
         return float(totals.max(initial=0.0)), math.fsum(one.delta for one in self.costs)
 
     @cached_property
-    def _losses(self) -> ComposedLosses | None:
+    def _losses(self) -> NoLosses:
         amplified = [one.amplified for one in self.costs if one.amplified is not None]
-        return ComposedLosses(amplified) if amplified else None
+        return ComposedLosses(amplified) if amplified else NoLosses()
 
     def _places(self, mu: Vector) -> dict[float, int]:
         """q ↦ a user whose μ is that quantile."""
@@ -200,7 +192,7 @@ class ComposedStatement:
         return [
             *map(say, _ASSUMPTIONS),
             *([_NAMED.format(namespace=self.namespace)] if self.asserted else []),
-            *([] if self._losses is None else [_SECRET]),
+            *self._losses.assumptions,
             *([] if all(one.exact for one in self.costs) else [_INEXACT]),
         ]
 

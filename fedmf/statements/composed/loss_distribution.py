@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, ClassVar
 
 from fedmf.accounting import gaussian_epsilon
 from fedmf.statements.composed.costs import AmplifiedCost
 
 
-class ComposedLosses:
+class NoLosses:
+    """What amplified runs add to a Gaussian release where there are none."""
+
+    #: What ε rests on beside what that of every release does.
+    assumptions: ClassVar[tuple[str, ...]] = ()
+
+    def epsilon_with(self, mu: float, delta: float) -> float:
+        """ε at δ of the runs and a μ-GDP release together, an upper bound; infinite where δ is too small.
+
+        Args:
+            mu: μ ≥ 0.
+            delta: δ in (0, 1).
+        """
+        return gaussian_epsilon(1 / mu, delta) if mu > 0 else 0.0
+
+    def hidden(self, mus: Mapping[float, float], delta: float) -> dict[float, float] | None:
+        """ε beside each of these μ, by the same keys, while cohorts stay secret; None without such runs."""
+        del mus, delta
+
+
+class ComposedLosses(NoLosses):
     """Amplified runs together, to be composed with a Gaussian release of any μ.
 
     Each run is dominated by a pair that was fixed before any of them began, so together they are dominated by
@@ -31,6 +51,11 @@ class ComposedLosses:
     (1.0, inf)
     """
 
+    assumptions: ClassVar[tuple[str, ...]] = (
+        "who took part in which round of an amplified run stays secret, and no amplified run went on while "
+        "another run that saw its releases, or whose releases it saw, did",
+    )
+
     def __init__(self, runs: Sequence[AmplifiedCost]) -> None:
         self._interval = min(run.resolution for run in runs)
         distributions = (run.loss_distribution(self._interval) for run in runs)
@@ -39,12 +64,7 @@ class ComposedLosses:
         self.least_delta = math.fsum(run.least_delta for run in runs)
 
     def epsilon_with(self, mu: float, delta: float) -> float:
-        """ε at δ of the runs and a μ-GDP release together, an upper bound; infinite where δ is too small.
-
-        Args:
-            mu: μ ≥ 0.
-            delta: δ in (0, 1).
-        """
+        """See `NoLosses.epsilon_with`."""
         from dp_accounting.pld import privacy_loss_distribution
 
         together = self._together
@@ -55,9 +75,7 @@ class ComposedLosses:
             together = together.compose(gaussian)
         return float(together.get_epsilon_for_delta(delta))
 
-
-def epsilon_of(mu: float, delta: float, losses: ComposedLosses | None) -> float:
-    """ε at δ of a μ-GDP release, and of amplified runs beside it if there are any."""
-    if losses is not None:
-        return losses.epsilon_with(mu, delta)
-    return gaussian_epsilon(1 / mu, delta) if mu > 0 else 0.0
+    def hidden(self, mus: Mapping[float, float], delta: float) -> dict[float, float]:
+        """See `NoLosses.hidden`."""
+        distinct = {mu: self.epsilon_with(mu, delta) for mu in {*mus.values()}}
+        return {key: distinct[mu] for key, mu in mus.items()}
