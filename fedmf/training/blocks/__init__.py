@@ -14,7 +14,7 @@ from fedmf.training.blocks.users import (
     Rule,
     sign,
 )
-from fedmf.training.blocks.vectors import LANES, at, at_byte, at_integer
+from fedmf.training.blocks.vectors import LANES, WHOLE, at, at_byte, at_integer
 from fedmf.training.blocks.windows import copy_apart, dot_block, near_block, window_block
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "NOT_FINITE",
     "NO_CLASS",
     "UNBOUNDED",
+    "WHOLE",
     "WIDEST",
     "Examples",
     "Rule",

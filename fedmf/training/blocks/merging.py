@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
-from fedmf.training.blocks.vectors import LANES, fused, lanes_added, spread, vector
+from fedmf.training.blocks.vectors import LANES, WHOLE, fused, lanes_added, spread, vector
 
 #: No larger entry becomes an integer: its square is above what an update of norm ζ has, 2⁸⁰.
 WIDEST: Final = 2.0**41
 
+_SHIFT: Final = 1.5 * 2.0**52
+_SHIFT_BITS: Final = int(np.float64(_SHIFT).view(np.int64))
 _DOUBLES, _INTEGERS = (ir.VectorType(kind, LANES) for kind in (ir.DoubleType(), ir.IntType(64)))
 
 
@@ -30,8 +34,16 @@ def _audited(b: Any, x: Any, factor: Any) -> tuple[Any, Any]:
     for order, widest in (("<", WIDEST), (">", -WIDEST)):  # NaN compares false
         edge = ir.Constant(_DOUBLES, [widest] * LANES)
         scaled = b.select(b.fcmp_ordered(order, scaled, edge), scaled, edge)
-    integers = b.fptosi(scaled, _INTEGERS)
-    return integers, b.sitofp(integers, _DOUBLES)
+    if WHOLE:
+        integers = b.fptosi(scaled, _INTEGERS)
+        return integers, b.sitofp(integers, _DOUBLES)
+    # Without an instruction for that: an integer of absolute value below 2⁵¹, added to 1.5·2⁵², stands in the
+    # low bits of the sum, which is exact.
+    name = f"llvm.trunc.v{LANES}f64"
+    truncate = cgutils.get_or_insert_function(b.module, ir.FunctionType(_DOUBLES, [_DOUBLES]), name)
+    cut = b.call(truncate, [scaled])
+    shifted = b.bitcast(b.fadd(cut, ir.Constant(_DOUBLES, [_SHIFT] * LANES)), _INTEGERS)
+    return b.sub(shifted, ir.Constant(_INTEGERS, [_SHIFT_BITS] * LANES)), cut
 
 
 def _squares_added(b: Any, row: Any, origin: Any, n: Any, first: Any, of: Any) -> Any:

@@ -6,6 +6,7 @@ import numpy as np
 
 from fedmf.compiled import compiled
 from fedmf.training.blocks.vectors import (
+    BROAD,
     LANES,
     add_block,
     at,
@@ -15,8 +16,10 @@ from fedmf.training.blocks.vectors import (
     set_block,
 )
 
-_4x4, _4x1, _1x4, _1x1 = (add_block[size] for size in ((4, 4), (4, 1), (1, 4), (1, 1)))
-_set4x4, _set4x1, _set1x4, _set1x1 = (set_block[size] for size in ((4, 4), (4, 1), (1, 4), (1, 1)))
+_5xB, _4xB, _1xB = (add_block[rows, BROAD] for rows in (5, 4, 1))
+_5x1, _4x1, _1x1 = (add_block[rows, 1] for rows in (5, 4, 1))
+_set5xB, _set4xB, _set1xB = (set_block[rows, BROAD] for rows in (5, 4, 1))
+_set5x1, _set4x1, _set1x1 = (set_block[rows, 1] for rows in (5, 4, 1))
 
 
 def padded(columns: int) -> int:
@@ -38,23 +41,30 @@ def add_product(x, start, row, step, rows, n, w, first, wide, y, begin, long, co
     """
     c = np.int64(0)
     while c < columns:
-        four = c + 64 <= columns
+        broad = BROAD > 1 and c + BROAD * LANES <= columns
         r = np.int64(0)
         while r < rows:
             here, there, result = at(x, start + r * row), at(w, first + c), at(y, begin + r * long + c)
-            if r + 4 <= rows:
-                if four:
-                    _4x4(here, row, step, there, wide, result, long, n)
+            left = rows - r
+            if left >= 5 and left % 4 != 0:
+                if broad:
+                    _5xB(here, row, step, there, wide, result, long, n)
+                else:
+                    _5x1(here, row, step, there, wide, result, long, n)
+                r += 5
+            elif left >= 4:
+                if broad:
+                    _4xB(here, row, step, there, wide, result, long, n)
                 else:
                     _4x1(here, row, step, there, wide, result, long, n)
                 r += 4
             else:
-                if four:
-                    _1x4(here, row, step, there, wide, result, long, n)
+                if broad:
+                    _1xB(here, row, step, there, wide, result, long, n)
                 else:
                     _1x1(here, row, step, there, wide, result, long, n)
                 r += 1
-        c += 64 if four else 16
+        c += BROAD * LANES if broad else LANES
 
 
 @compiled
@@ -89,24 +99,31 @@ def set_product(x, start, row, step, rows, n, w, first, wide, y, begin, columns,
     """
     c = np.int64(0)
     while c + 16 <= columns:
-        four = c + 64 <= columns
+        broad = BROAD > 1 and c + BROAD * LANES <= columns
         r = np.int64(0)
         while r < rows:
             here, there = at(x, start + r * row), at(w, first + c)
             result = at(y, begin + r * columns + c)
-            if r + 4 <= rows:
-                if four:
-                    _set4x4(here, row, step, there, wide, result, columns, n)
+            left = rows - r
+            if left >= 5 and left % 4 != 0:
+                if broad:
+                    _set5xB(here, row, step, there, wide, result, columns, n)
+                else:
+                    _set5x1(here, row, step, there, wide, result, columns, n)
+                r += 5
+            elif left >= 4:
+                if broad:
+                    _set4xB(here, row, step, there, wide, result, columns, n)
                 else:
                     _set4x1(here, row, step, there, wide, result, columns, n)
                 r += 4
             else:
-                if four:
-                    _set1x4(here, row, step, there, wide, result, columns, n)
+                if broad:
+                    _set1xB(here, row, step, there, wide, result, columns, n)
                 else:
                     _set1x1(here, row, step, there, wide, result, columns, n)
                 r += 1
-        c += 64 if four else 16
+        c += BROAD * LANES if broad else LANES
     if c == columns:
         return
     for r in range(rows):

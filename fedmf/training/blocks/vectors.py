@@ -10,12 +10,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 #: Entries of a vector.
 LANES: Final = 16
+#: Whether a register holds a whole vector, and there are 32 of them; else two and 16 (or four and 32).
+WHOLE: Final = bool(get_host_cpu_features().get("avx512f", False))
+#: Vectors side by side in a block of a product, so that the sums of five rows stay in registers.
+BROAD: Final = 4 if WHOLE else 1
 
 _FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
 FLOATS, _DOUBLES = ir.VectorType(_FLOAT, LANES), ir.VectorType(_DOUBLE, LANES)
@@ -97,19 +102,20 @@ def _places(b: Any, base: Any, long: Any, rows: int, vectors: int, kind: Any) ->
     ]
 
 
-def _add_block(rows: int, vectors: int) -> Any:
+def _block(rows: int, vectors: int, adds: bool) -> Any:
     @intrinsic
     def multiply(
         typingctx: Any, x: Any, row: Any, step: Any, w: Any, wide: Any, y: Any, long: Any, n: Any
     ) -> Any:
-        """y[r, c] += Σ_{k<n} x[r·row + k·step]·w[k·wide + c]; row r of y begins at r·long."""
+        """y[r, c] (+)= Σ_{k<n} x[r·row + k·step]·w[k·wide + c]; row r of y begins at r·long."""
         del typingctx, x, row, step, w, wide, y, long, n
 
         def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
             del signature
             x, row, step, w, wide, y, long, n = arguments
             places = _places(b, y, long, rows, vectors, FLOATS)
-            first = [[b.load(place, align=4) for place in line] for line in places]
+            zero = ir.Constant(FLOATS, [0.0] * LANES)
+            first = [[b.load(place, align=4) if adds else zero for place in line] for line in places]
             for line, into in zip(
                 _sums(b, rows, vectors, first, (x, row, step, w, wide, n)), places, strict=True
             ):
@@ -123,34 +129,11 @@ def _add_block(rows: int, vectors: int) -> Any:
     return multiply
 
 
-def _set_block(rows: int, vectors: int) -> Any:
-    @intrinsic
-    def multiply(
-        typingctx: Any, x: Any, row: Any, step: Any, w: Any, wide: Any, y: Any, long: Any, n: Any
-    ) -> Any:
-        """y[r, c] = Σ_{k<n} x[r·row + k·step]·w[k·wide + c]; row r of y begins at r·long."""
-        del typingctx, x, row, step, w, wide, y, long, n
-
-        def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
-            del signature
-            x, row, step, w, wide, y, long, n = arguments
-            first = [[ir.Constant(FLOATS, [0.0] * LANES) for _ in range(vectors)] for _ in range(rows)]
-            sums = _sums(b, rows, vectors, first, (x, row, step, w, wide, n))
-            for line, into in zip(sums, _places(b, y, long, rows, vectors, FLOATS), strict=True):
-                for value, place in zip(line, into, strict=True):
-                    b.store(value, place, align=4)
-            return context.get_dummy_value()
-
-        size = types.intp
-        return types.void(POINTER, size, size, POINTER, size, POINTER, size, size), code
-
-    return multiply
-
-
+_SIZES = [(rows, vectors) for rows in (5, 4, 1) for vectors in (BROAD, 1)]
 #: By (rows, vectors): y[r, c] += Σ_k x[r, k]·w[k, c] in registers.
-add_block: Final = {(rows, vectors): _add_block(rows, vectors) for rows in (1, 4) for vectors in (1, 4)}
+add_block: Final = {size: _block(*size, adds=True) for size in _SIZES}
 #: The same with = instead of +=.
-set_block: Final = {(rows, vectors): _set_block(rows, vectors) for rows in (1, 4) for vectors in (1, 4)}
+set_block: Final = {size: _block(*size, adds=False) for size in _SIZES}
 
 
 def _at_byte(typingctx: Any, array: Any, offset: Any) -> Any:

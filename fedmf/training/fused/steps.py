@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmf.compiled import compiled, inlined
-from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, add_product, at, dot_block
+from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, WHOLE, add_product, at, dot_block
 from fedmf.training.clipping import clip_row, partial_sums
 from fedmf.training.fused.convolutions import (
     convolve,
@@ -28,7 +28,7 @@ def multiply(plan, work, s, rows):
     wide, long, outputs = plan.wide[s], plan.size[s + 1], plan.outputs[s]
     o = np.int64(0)
     while o < outputs:
-        four = o + 4 <= outputs
+        four = WHOLE and o + 4 <= outputs
         w, start = (
             at(work.parameters, plan.weights_at[s] + o * wide),
             at(work.parameters, plan.biases_at[s] + o),

@@ -51,7 +51,7 @@ PARTS: list[tuple[str, Any, str]] = [
     ("server: wait for the last commit", RoundUnderWay, "wait"),
     ("commit, aside: SHA-256 of the state", frames.State, "of"),
     ("commit, aside: checks, chain, row", ledger.Ledger, "commit_round"),
-    ("commit, aside: write", frames, "_write_all"),
+    ("commit, aside: write", frames, "write_at"),
     ("commit, aside: flush", frames, "_flush"),
     ("commit, aside: the rest", directory.RunDirectory, "commit"),
     ("all else of a round", Rounds, "_round"),
