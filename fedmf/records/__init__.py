@@ -13,7 +13,7 @@ from fedmf.records.durable import (
     write_at,
     write_durably,
 )
-from fedmf.records.frames import State
+from fedmf.records.frames import Damaged, FrameWriter, State, read_frames, read_state
 from fedmf.records.guard import Guard, Loss, unguarded
 from fedmf.records.histories import Histories, UserRow
 from fedmf.records.key_file import load_key, save_key
@@ -36,6 +36,8 @@ __all__ = [
     "PRIVATE",
     "SCHEMA",
     "Admission",
+    "Damaged",
+    "FrameWriter",
     "Guard",
     "Histories",
     "Ledger",
@@ -58,7 +60,9 @@ __all__ = [
     "opening_rows",
     "pack_state",
     "read_at",
+    "read_frames",
     "read_public_key",
+    "read_state",
     "read_tensors",
     "replace_durably",
     "require_free",

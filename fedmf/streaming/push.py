@@ -26,9 +26,7 @@ from fedmf.streaming.pushed_rows import (
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.session import open_pushed
 from fedmf.streaming.settings import DEFAULT_MECHANISM, Settings
-from fedmf.streaming.state import PushFile, StateError
-
-_PUSHES: Final = "pushes.bin"
+from fedmf.streaming.state import StateError
 
 
 @final
@@ -137,8 +135,7 @@ class PrivateStream:
             self._run = run = kept.enter_context(
                 open_pushed(self._path, settings, self._form.layout, handling, restored)
             )
-            pushes = PushFile(self._path / _PUSHES, run.position.step, run.state.digest_key)
-            self._pushes = kept.enter_context(pushes)
+            self._pushes = run.state.pushes()
             self._renderer = Renderer(run.plan)
             self._kept = kept.pop_all()
         # A stream that nobody closes is let go while there still is an interpreter to do it.

@@ -240,7 +240,7 @@ def test_an_interrupted_push_ends_the_stream_and_the_next_opening_goes_on(
     with opened(tmp_path / "a") as stream:
         first = stream.push(x[0], user=USERS[0]).to_dict()
         with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError("no space left")))
+            patch.setattr(os, "fdatasync", lambda descriptor: (_ for _ in ()).throw(OSError("no space left")))
             with pytest.raises(StateError, match=r"no space left.*releases nothing more") as failed:
                 stream.push(x[1], user=USERS[1], key="k")
         for again in (lambda: stream.push(x[2], user=USERS[2]), stream.statement):

@@ -39,7 +39,7 @@ def dying(function, countdown):
 
 class Connection(sqlite3.Connection):
     def execute(self, statement, *values):
-        if statement.startswith(("COMMIT", "UPDATE")):
+        if statement.startswith(("COMMIT", "INSERT", "PRAGMA user_version=")):
             countdown[0] -= 1
             if countdown[0] == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -53,7 +53,7 @@ def attempt(kill_at=0):
         os.close(reading)
         if kill_at:
             countdown = [kill_at]
-            for name in ("pwrite", "fsync", "replace", "write"):
+            for name in ("pwrite", "fsync", "fdatasync", "unlink", "replace", "write"):
                 setattr(os, name, dying(getattr(os, name), countdown))
             connect = sqlite3.connect
             sqlite3.connect = lambda *a, **k: connect(*a, **k, factory=Connection)

@@ -29,6 +29,8 @@ import hashlib, json, os, random, shutil, signal, sqlite3, sys, time
 import fedmf.streaming.parquet_rows, fedmf.streaming.plans.unbounded as plan_module
 import fedmf.streaming.run as run_module
 from fedmf.cli.app import run
+from fedmf.streaming.state.tail import StreamTail
+from pathlib import Path
 from pyarrow import parquet
 
 folder, strides = sys.argv[1], json.loads(sys.argv[2])
@@ -59,7 +61,7 @@ pwrite = os.pwrite
 
 class Connection(sqlite3.Connection):
     def execute(self, statement, *values):
-        if statement.startswith(("COMMIT", "UPDATE")):
+        if statement.startswith(("COMMIT", "INSERT", "PRAGMA user_version=")):
             countdown[0] -= 1
             if countdown[0] == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -78,9 +80,10 @@ def committed():
         connection = sqlite3.connect("file:state/state.sqlite?mode=rw", uri=True)
         (text,) = connection.execute("SELECT json FROM position").fetchone()
         connection.close()
-        return json.loads(text)["records"]
     except sqlite3.OperationalError:
         return 0
+    texts = [commit.row.json for commit in StreamTail(Path("state/state.sqlite").absolute()).commits()]
+    return max(json.loads(text)["records"] for text in [text, *texts])
 
 def attempt(kill_at=0, seconds=None):
     global countdown
@@ -89,7 +92,7 @@ def attempt(kill_at=0, seconds=None):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if kill_at:
             countdown = [kill_at]
-            for name in ("pwrite", "fsync", "replace", "ftruncate"):
+            for name in ("pwrite", "fsync", "fdatasync", "unlink", "replace", "ftruncate"):
                 setattr(os, name, dying(getattr(os, name), countdown))
             connect = sqlite3.connect
             sqlite3.connect = lambda *a, **k: connect(*a, **k, factory=Connection)

@@ -106,6 +106,8 @@ class PrivateRelease:
 
 def _array(value: Any) -> Array:
     """Of lists in lists, as Parquet's rows are too."""
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return np.asarray(value, dtype=np.float64)
     return np.array(
         [_array(row) if isinstance(row, list | np.ndarray) else row for row in value], dtype=np.float64
     )

@@ -10,15 +10,17 @@ import hashlib
 import json
 import os
 import sqlite3
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 
-from fedmf.records import Opening, Seal, read_at, sync_directory, write_at
+from fedmf.records import Opening, Seal, read_at, write_at
 from fedmf.streaming.position import Releases
 from fedmf.streaming.state.schema import STREAM_STATE, StateError
+from fedmf.streaming.state.tail import BlockRow
 
 _DIGEST: Final = 16
 _RECORD: Final = 2 * _DIGEST
@@ -27,19 +29,23 @@ _RECORD: Final = 2 * _DIGEST
 class _PlacedFile:
     """A file of records of one size, each at its place; made if it is missing."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, size: int) -> None:
+        self.path, self._size = path, size
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._file)
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
-    def __enter__(self) -> Self:
-        return self
+    def put(self, content: bytes | memoryview, record: int) -> None:
+        """Write records from a place on, not flushed."""
+        write_at(self._file, content, self._size * record)
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def flush(self) -> None:
+        """Make what was written durable."""
+        os.fsync(self._file)
 
 
 class ReleaseFile(_PlacedFile):
@@ -60,26 +66,21 @@ class ReleaseFile(_PlacedFile):
     def __init__(
         self, path: Path, width: int, connection: sqlite3.Connection, seal: Seal, plan: bytes
     ) -> None:
-        super().__init__(path)
-        self._size = 8 * width
+        super().__init__(path, 8 * width)
         self._connection, self._seal, self._plan = connection, seal, plan
+        #: Blocks that the database does not have yet, which come after those that it has.
+        self.newest: list[BlockRow] = []
 
     def holds(self, count: int) -> bool:
         """Whether the file is long enough for so many releases."""
         return os.fstat(self._file).st_size >= self._size * count
 
-    def append(self, releases: Releases) -> bytes:
-        """Write the numbers of a block durably at their place; their digest, for `note`."""
-        content = np.ascontiguousarray(releases.numbers, "<f8").tobytes()
-        write_at(self._file, content, self._size * releases.first)
-        os.fsync(self._file)
-        return hashlib.sha256(content).digest()
-
-    def note(self, releases: Releases, opening: Opening, digest: bytes) -> None:
-        """Put a block's row into the transaction that commits it."""
-        row = releases.first, len(releases), opening.number, json.dumps(releases.labels, ensure_ascii=False)
-        sealed = self._seal.sealed(b"block", self._plan, *row, opening.fresh, digest)
-        self._connection.execute("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?, ?, ?, ?)", (*row, *sealed))
+    def row(self, releases: Releases, opening: Opening, content: bytes | memoryview) -> BlockRow:
+        """The row of a block with these bytes."""
+        labels = json.dumps(releases.labels, ensure_ascii=False)
+        row = releases.first, len(releases), opening.number, labels
+        digest = hashlib.sha256(content).digest()
+        return BlockRow(*row, *self._seal.sealed(b"block", self._plan, *row, opening.fresh, digest))
 
     def read(self, start: int, stop: int, openings: Sequence[Opening]) -> Releases:
         """Releases start … stop − 1, each checked with its whole block.
@@ -99,11 +100,7 @@ class ReleaseFile(_PlacedFile):
         if start >= stop:
             return
         due: int | None = None
-        query = (
-            "SELECT first, count, opening, labels, chain, mac FROM blocks "
-            "WHERE first >= (SELECT MAX(first) FROM blocks WHERE first <= ?) AND first < ? ORDER BY first"
-        )
-        for first, count, number, texts, *sealed in self._connection.execute(query, (start, stop)).fetchall():
+        for first, count, number, texts, *sealed in self._rows(start, stop):
             if (due is not None and first != due) or not 0 <= number < len(openings):
                 raise self._damaged(stop)
             content = self._content(first, count, stop)
@@ -123,6 +120,17 @@ class ReleaseFile(_PlacedFile):
         if due is None or due < stop:
             raise self._damaged(stop)
 
+    def _rows(self, start: int, stop: int) -> list[BlockRow]:
+        """The rows of the blocks that begin in a range, and of the one before."""
+        newest = self.newest[: bisect_left(self.newest, stop, key=_first)]
+        if newest and newest[0].first <= start:
+            return newest[bisect_right(newest, start, key=_first) - 1 :]
+        query = (
+            "SELECT first, count, opening, labels, chain, mac FROM blocks "
+            "WHERE first >= (SELECT MAX(first) FROM blocks WHERE first <= ?) AND first < ? ORDER BY first"
+        )
+        return [*map(BlockRow._make, self._connection.execute(query, (start, stop))), *newest]
+
     def _content(self, first: int, count: int, stop: int) -> bytes:
         whole = self.holds(first + count)  # before so much is asked for
         content = read_at(self._file, self._size * count, self._size * first) if whole else b""
@@ -137,33 +145,31 @@ class ReleaseFile(_PlacedFile):
 class PushFile(_PlacedFile):
     """For each step the keyed digest of its row's key (zeros without one), and one of step, key and contents.
 
-    A record is durable before its step is committed, and counts once that is: what lies past the last
+    A record is durable with the commit of its step, and counts from then on: what lies past the last
     committed step is an attempt that came to nothing, and the next one is written over it.
 
     Args:
         path: of the file; made if it is missing.
-        steps: t, the steps that are committed.
         secret: the key of the digests.
-
-    Raises:
-        StateError: the file lacks records of committed steps.
     """
 
-    def __init__(self, path: Path, steps: int, secret: bytes) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, secret: bytes) -> None:
+        super().__init__(path, _RECORD)
         self._secret = secret
-        try:
-            sync_directory(path.parent)
-            content = self._read(0, steps)
-            if len(content) < _RECORD * steps:
-                raise StateError(
-                    f"{path} must hold a record of each of the {steps} steps taken; it has "
-                    f"{len(content) // _RECORD}. Restore the directory from a copy."
-                )
-        except BaseException:
-            self.close()
-            raise
         self._steps: dict[bytes, int] = {}
+
+    def load(self, steps: int) -> None:
+        """Read the records of the steps that are committed.
+
+        Raises:
+            StateError: the file lacks some.
+        """
+        content = self.records(0, steps)
+        if len(content) < _RECORD * steps:
+            raise StateError(
+                f"{self.path} must hold a record of each of the {steps} steps taken; it has "
+                f"{len(content) // _RECORD}. Restore the directory from a copy."
+            )
         for step in range(1, steps + 1):
             self.committed(content[_RECORD * (step - 1) :][:_DIGEST], step)
 
@@ -201,18 +207,17 @@ class PushFile(_PlacedFile):
 
     def holds(self, step: int, digest: bytes, content: bytes) -> bool:
         """Whether the record of a step is that of this key and these contents."""
-        return self._read(step - 1, step) == self._record(step, digest, content)
+        return self.records(step - 1, step) == self._record(step, digest, content)
 
     def write(self, step: int, rows: Sequence[tuple[bytes, bytes]]) -> None:
-        """Put down durably which rows are about to take a step and those after it: (digest, content) each.
+        """Put down which rows are about to take a step and those after it: (digest, content) each.
 
         Raises:
             StateError: the disk failed.
         """
         record = b"".join(self._record(step + i, *row) for i, row in enumerate(rows))
         with STREAM_STATE.one_line_errors(self.path):
-            write_at(self._file, record, _RECORD * (step - 1))
-            os.fsync(self._file)
+            self.put(record, step - 1)
 
     def committed(self, digest: bytes, step: int) -> None:
         """Remember that the step of a key is committed."""
@@ -225,5 +230,10 @@ class PushFile(_PlacedFile):
     def _keyed(self, kind: bytes, content: bytes) -> bytes:
         return hashlib.blake2b(content, key=self._secret, person=kind, digest_size=_DIGEST).digest()
 
-    def _read(self, start: int, stop: int) -> bytes:
+    def records(self, start: int, stop: int) -> bytes:
+        """Those of steps start + 1 … stop."""
         return read_at(self._file, _RECORD * (stop - start), _RECORD * start)
+
+
+def _first(block: BlockRow) -> int:
+    return block.first

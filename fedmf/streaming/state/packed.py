@@ -10,47 +10,65 @@ from __future__ import annotations
 import hmac
 import io
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 
 from fedmf.records import Seal, replace_durably
 
+_PACKED: Final = b"fdmfpk1\n"
+
 
 def pack_state(state: Mapping[str, Any]) -> bytes:
-    """A nested dict of numbers, strings and float64 tensors as a NumPy archive without pickled objects."""
-    arrays: dict[str, Any] = {}
+    """A nested dict of numbers, strings and float64 tensors: the length of a text, the text, the tensors."""
+    arrays: list[bytes] = []
 
-    def plain(prefix: str, value: Any) -> Any:
+    def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {name: plain(f"{prefix}{name}.", inner) for name, inner in value.items()}
-        if hasattr(value, "numpy"):
-            arrays[prefix] = value.numpy()
-            return {"array": prefix}
+            return {name: plain(inner) for name, inner in value.items()}
+        if isinstance(value, torch.Tensor):
+            arrays.append(value.numpy().astype("<f8", copy=False).tobytes())
+            return {"array": list(value.shape)}
         return value
 
-    text = json.dumps(plain("", state))
-    buffer = io.BytesIO()
-    np.savez(buffer, json=np.frombuffer(text.encode(), np.uint8), **arrays)
-    return buffer.getvalue()
+    text = json.dumps(plain(state)).encode()
+    return b"".join([_PACKED, len(text).to_bytes(8, "little"), text, *arrays])
 
 
 def unpack_state(content: bytes) -> dict[str, Any]:
-    """What `pack_state` packed."""
+    """What `pack_state` packed, in this version or as the NumPy archive of earlier ones."""
+    if not content.startswith(_PACKED):
+        return _unpack_archive(content)
+    at = len(_PACKED) + 8
+    end = at + int.from_bytes(content[at - 8 : at], "little")
+    text, at = content[at:end], end
+
+    def array(shape: list[int]) -> torch.Tensor:
+        nonlocal at
+        begin, at = at, at + 8 * math.prod(shape)
+        return torch.from_numpy(np.frombuffer(content[begin:at], "<f8").astype(np.float64).reshape(shape))
+
+    return _whole(json.loads(text), array)
+
+
+def _unpack_archive(content: bytes) -> dict[str, Any]:
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        text = json.loads(arrays["json"].tobytes())
+        return _whole(text, lambda name: torch.from_numpy(arrays[name].copy()))
 
-        def whole(value: Any) -> Any:
-            if not isinstance(value, dict):
-                return value
-            if set(value) == {"array"}:
-                return torch.from_numpy(arrays[value["array"]].copy())
-            return {name: whole(inner) for name, inner in value.items()}
 
-        return whole(json.loads(arrays["json"].tobytes()))
+def _whole(value: Any, array: Callable[[Any], torch.Tensor]) -> Any:
+    """A text with its tensors, in order."""
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"array"}:
+        return array(value["array"])
+    return {name: _whole(inner, array) for name, inner in value.items()}
 
 
 class VectorFile:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import secrets
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fedmf.records import Opening, RecordKind, Seal, Sealed, UserRow, opening_rows
@@ -35,7 +37,8 @@ CREATE TABLE users(user TEXT PRIMARY KEY, count INTEGER NOT NULL, last INTEGER N
 STREAM_STATE: Final = RecordKind(
     "stream state",
     0x66646D73,
-    version=5,
+    version=6,  # the newest commits lie in files of frames
+    rows_since=5,
     error=StateError,
     schema=tuple(line.strip() for line in _TABLES.split(";")),
 )
@@ -88,6 +91,32 @@ class PositionRow(NamedTuple):
     def sealed(self, seal: Seal, plan: bytes, users: UserSum) -> Sealed:
         """Chain value and code, given the plan's chain value."""
         return seal.sealed(b"position", plan, users.to_bytes(), *self)
+
+
+def build_database(path: Path, plan: Mapping[str, Any], position: str, seal: Seal) -> None:
+    """Make the database of a new stream.
+
+    Args:
+        path: where.
+        plan: what the plan's `to_dict` gives.
+        position: JSON of the first `Position`.
+        seal: of the state.
+
+    Raises:
+        StateError: the disk failed.
+    """
+    text = json.dumps(plan, ensure_ascii=False, allow_nan=False)
+
+    def fill(connection: sqlite3.Connection) -> None:
+        content = text, secrets.token_bytes(32)
+        chain, mac = seal.sealed(b"plan", *content)
+        connection.execute("INSERT INTO plan VALUES (0, ?, ?, ?, ?)", (*content, chain, mac))
+        start = PositionRow(position, b"", -1, chain)
+        sealed = start.sealed(seal, chain, UserSum(seal))
+        connection.execute("INSERT INTO position VALUES (0, ?, ?, ?, ?, ?, ?)", (*start, *sealed))
+
+    with STREAM_STATE.one_line_errors(path):
+        STREAM_STATE.build(path, fill)
 
 
 def read_plan(connection: sqlite3.Connection, seal: Seal) -> tuple[dict[str, Any], bytes, bytes]:

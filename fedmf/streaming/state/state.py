@@ -2,25 +2,29 @@
 
     noise.key        the key, mode 0600
     state.sqlite     the plan, openings, the position after the last commit, the users' histories
+    state.sqlite-tail-…  newer commits, while a process has the state open or where one was killed
     releases.bin     every release as float64 numbers, one after the other; their labels are in state.sqlite
     noise.bin        vectors of noise as of some step, from which later ones are drawn again; may be missing
     statement.*      the privacy statement: .json for programs, .txt and .html for people
     operator.json    counts for the operator, not to be published
 
-A block of steps is committed in this order: its releases are appended to releases.bin and flushed; one
-transaction moves the position past its rows and names the releases; only then does the output get them. See
+A block of steps is committed by one frame, appended to the tail and flushed, which moves the position past
+its rows and has the releases; only then does the output get them. See
 docs/decisions/0008-what-a-stream-commits.md.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-import secrets
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
+
+import numpy as np
 
 from fedmf.accounting import RESTORED, Fault, Verdict
 from fedmf.errors import rebuilding
@@ -32,6 +36,7 @@ from fedmf.records import (
     Opening,
     Record,
     Seal,
+    Sealed,
     UserRow,
     WriterLock,
     create_directory,
@@ -42,22 +47,27 @@ from fedmf.records import (
 )
 from fedmf.streaming.plans import StreamPlan, plan_from_dict
 from fedmf.streaming.position import Position, Releases
-from fedmf.streaming.state.files import ReleaseFile
+from fedmf.streaming.state.files import PushFile, ReleaseFile
 from fedmf.streaming.state.packed import VectorFile, pack_state, unpack_state, with_vectors
 from fedmf.streaming.state.schema import (
     STREAM_STATE,
     PositionRow,
     StateError,
     UserSum,
+    build_database,
     read_openings,
     read_plan,
     read_position,
     require,
 )
+from fedmf.streaming.state.tail import Commit, StreamTail
 from fedmf.streaming.statement_text import stream_document
 
-KEY, DATABASE, RELEASES, VECTORS = "noise.key", "state.sqlite", "releases.bin", "noise.bin"
+KEY, DATABASE, VECTORS = "noise.key", "state.sqlite", "noise.bin"
+RELEASES, PUSHES = "releases.bin", "pushes.bin"
 STATEMENT, OPERATOR = "statement", "operator.json"
+#: Releases of more bytes are flushed in their own file before the frame, and not written twice.
+_MOST_IN_FRAME: Final = 1 << 19
 
 
 class StreamState(Record):
@@ -97,6 +107,18 @@ class StreamState(Record):
         self._releases = ReleaseFile(
             self.directory / RELEASES, self.plan.width, connection, self._seal, self._plan_chain
         )
+        self._pushes: PushFile | None = None
+        #: Of the position, where the database does not have it yet, and histories that it lacks.
+        self._sealed: Sealed | None = None
+        self._histories: dict[str, UserRow] = {}
+        self._tail = StreamTail(path)
+        try:
+            with rebuilding(f"stream state {self.directory}", StateError):
+                self._replay()
+            self._check_blocks()
+        except BaseException:
+            self._releases.close()
+            raise
         self._vectors = VectorFile(self.directory / VECTORS, self._seal, self._plan_chain)
 
     @classmethod
@@ -114,7 +136,8 @@ class StreamState(Record):
 
         def fill(folder: Path) -> None:
             save_key(folder / KEY, key)
-            _build_database(folder / DATABASE, plan, Seal.of(STREAM_STATE, key))
+            start = json.dumps(dataclasses.asdict(Position()))
+            build_database(folder / DATABASE, plan.to_dict(), start, Seal.of(STREAM_STATE, key))
 
         create_directory(path.absolute(), "state directory", fill, error=StateError)
         return cls.open(path)
@@ -141,8 +164,14 @@ class StreamState(Record):
         return (path / DATABASE).exists()
 
     def close(self) -> None:
-        """Let another process have the directory."""
+        """Let another process have the directory, whose database has all then, unless something failed."""
+        if self._process == os.getpid() and self.right.lost is None:
+            with contextlib.suppress(StateError):  # the tail has it
+                self._fold()
+        self._tail.close()
         self._releases.close()
+        if self._pushes is not None:
+            self._pushes.close()
         super().close()
 
     @property
@@ -168,6 +197,7 @@ class StreamState(Record):
 
     def open_era(self, fresh: bytes, note: Mapping[str, Any] | None = None) -> Opening:
         """See `Record.open_era`."""
+        self._fold()  # rows of the database follow each other
         opening = super().open_era(fresh, note)
         self._openings.append(opening)
         return opening
@@ -185,6 +215,7 @@ class StreamState(Record):
 
     def histories(self) -> Histories:
         """Who took part when, up to the last commit."""
+        self._fold()
         return Histories.from_rows(self.plan.participation, self.users(), self.position.separation)
 
     def stream_state(self) -> dict[str, Any] | None:
@@ -224,17 +255,90 @@ class StreamState(Record):
         row = PositionRow(
             json.dumps(dataclasses.asdict(position)), pack_state(stream), len(self._openings) - 1, self._head
         )
-        with self._written(f"step {position.step}"), self._transaction():
+        if self._tail.full:
+            self._fold()
+        with self._written(f"step {position.step}"):
+            blocks, numbers = [], memoryview(b"")
             if len(releases):
-                self._releases.note(releases, self._openings[-1], self._releases.append(releases))
+                content = np.ascontiguousarray(releases.numbers, "<f8").data.cast("B")
+                blocks.append(self._releases.row(releases, self._openings[-1], content))
+                self._releases.put(content, releases.first)
+                if len(content) <= _MOST_IN_FRAME:
+                    numbers = content
+                else:
+                    self._releases.flush()
             changed = self._users.changed(self._known(users), users)
             sealed = row.sealed(self._seal, self._plan_chain, changed)
-            self._connection.execute(
-                "UPDATE position SET json = ?, stream = ?, opening = ?, previous = ?, chain = ?, mac = ?",
-                (*row, *sealed),
-            )
-            self._connection.executemany("INSERT OR REPLACE INTO users VALUES (?, ?, ?)", users)
-        self.position, self._row, self._head, self._users = position, row, sealed[0], changed
+            pushes = b"" if self._pushes is None else self._pushes.records(self.position.step, position.step)
+            if not self._tail.begun:  # what knows no tail must not go on without it
+                self._connection.execute(f"PRAGMA user_version={STREAM_STATE.version}")
+            commit = Commit(row, sealed, users, blocks, numbers, pushes)
+            self._tail.append(commit)
+            self._take(commit, position, changed)
+
+    def _take(self, commit: Commit, position: Position, users: UserSum) -> None:
+        """Hold a commit that is on the disk."""
+        self.position, self._row, self._head, self._users = position, commit.row, commit.sealed[0], users
+        self._sealed = commit.sealed
+        self._releases.newest += commit.blocks
+        self._histories |= {row[0]: row for row in commit.users}
+
+    def _replay(self) -> None:
+        """Take the commits of the tail, and let the database have them."""
+        for commit in self._tail.commits():
+            row, position = commit.row, Position(**json.loads(commit.row.json))
+            if row.previous != self._head:  # an earlier one, unless it comes later
+                known = position.row <= self.position.row and position.records <= self.position.records
+                require("a commit of the tail", None if known else "it does not follow the position")
+                continue
+            changed = self._users.changed(self._known(commit.users), commit.users)
+            content = b"position", self._plan_chain, changed.to_bytes(), *row
+            require("a commit of the tail", self._seal.fault(commit.sealed, *content))
+            latest = row.opening == len(self._openings) - 1
+            require("a commit of the tail", None if latest else "its opening is not the last")
+            if commit.numbers and self._releases.holds(commit.blocks[0].first):
+                self._releases.put(commit.numbers, commit.blocks[0].first)
+            if commit.pushes:
+                self._pushes = self._pushes or PushFile(self.directory / PUSHES, self.digest_key)
+                self._pushes.put(commit.pushes, self.position.step)
+            self._take(commit, position, changed)
+        self._fold()
+        if self._pushes is not None:
+            self._pushes.close()
+            self._pushes = None
+
+    def _fold(self) -> None:
+        """Let the database have all commits, and remove the tail."""
+        if self._sealed is not None:
+            with self._written(f"step {self.position.step}"):
+                self._releases.flush()
+                if self._pushes is not None:
+                    self._pushes.flush()
+                with self._transaction():
+                    self._connection.execute(
+                        "INSERT OR REPLACE INTO position VALUES (0, ?, ?, ?, ?, ?, ?)",
+                        (*self._row, *self._sealed),
+                    )
+                    for table, rows in (
+                        ("users VALUES (?, ?, ?)", self._histories.values()),
+                        ("blocks VALUES (?, ?, ?, ?, ?, ?)", self._releases.newest),
+                    ):
+                        self._connection.executemany(f"INSERT OR REPLACE INTO {table}", rows)
+            self._sealed = None
+            self._histories.clear()
+            self._releases.newest.clear()
+        self._tail.clear()
+
+    def pushes(self) -> PushFile:
+        """The keys of rows that were pushed, from now on committed with their steps.
+
+        Raises:
+            StateError: the file lacks records of committed steps.
+        """
+        with STREAM_STATE.one_line_errors(self.directory / PUSHES):
+            self._pushes = PushFile(self.directory / PUSHES, self.digest_key)
+            self._pushes.load(self.position.step)
+        return self._pushes
 
     def keep_vectors(self, stream: Mapping[str, Any]) -> None:
         """Put down the state of the `MomentStream` with the vectors of its noise, as of the last commit."""
@@ -281,22 +385,11 @@ class StreamState(Record):
     def _known(self, users: Sequence[UserRow]) -> Iterator[UserRow]:
         """The histories of users as they are before they change."""
         for user, *_ in users:
-            yield from self._connection.execute("SELECT user, count, last FROM users WHERE user = ?", (user,))
-
-
-def _build_database(path: Path, plan: StreamPlan, seal: Seal) -> None:
-    text = json.dumps(plan.to_dict(), ensure_ascii=False, allow_nan=False)
-
-    def fill(connection: sqlite3.Connection) -> None:
-        content = text, secrets.token_bytes(32)
-        chain, mac = seal.sealed(b"plan", *content)
-        connection.execute("INSERT INTO plan VALUES (0, ?, ?, ?, ?)", (*content, chain, mac))
-        start = PositionRow(json.dumps(dataclasses.asdict(Position())), b"", -1, chain)
-        sealed = start.sealed(seal, chain, UserSum(seal))
-        connection.execute("INSERT INTO position VALUES (0, ?, ?, ?, ?, ?, ?)", (*start, *sealed))
-
-    with STREAM_STATE.one_line_errors(path):
-        STREAM_STATE.build(path, fill)
+            if user in self._histories:
+                yield self._histories[user]
+            else:
+                query = "SELECT user, count, last FROM users WHERE user = ?"
+                yield from self._connection.execute(query, (user,))
 
 
 def _json(values: Mapping[str, Any]) -> str:
