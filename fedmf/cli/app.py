@@ -3,10 +3,12 @@ line."""
 
 from __future__ import annotations
 
+import gc
 import inspect
 import io
 import sys
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import click
 import typer
@@ -29,6 +31,9 @@ from fedmf.cli.stream import stream
 from fedmf.cli.sweep import sweep
 from fedmf.errors import PlatformError, one_line
 from fedmf.version import __version__
+
+#: New objects, and collections of the younger generation, after which garbage is looked for.
+_RARELY: Final = (100_000, 20, 50)
 
 application = typer.Typer(
     name="fedmf",
@@ -78,11 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit the process; never shows a traceback for bad input.
 
     What a terminal cannot show, such as ε where the locale is C, is written as an escape: a run does not end
-    for it.
+    for it. Garbage is looked for rarely while modules are loaded, whose objects stay, and not at the end.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    sys.exit(run(arguments))
+    gc.set_threshold(*_RARELY)
+    code = run(arguments)
+    gc.freeze()
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
