@@ -44,6 +44,28 @@ def test_the_table_and_the_picture(config: str, tmp_path: Path, capsys: pytest.C
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_classes_are_called_as_the_contract_calls_them(tmp_path: Path) -> None:
+    people = [f"p{i}" for i in range(40)]
+    (tmp_path / "users.txt").write_text("\n".join(people))
+    rows = [f"{user},{i % 7},{['calm', 'angry'][i % 2]}\n" for i, user in enumerate(people)]
+    (tmp_path / "rows.csv").write_text("user,x,mood\n" + "".join(rows))
+    (tmp_path / "contract.toml").write_text(
+        '[columns.user]\nkind = "user"\n[columns.x]\nkind = "number"\nlower = 0\nupper = 7\n'
+        '[columns.mood]\nkind = "category"\nwords = ["calm", "angry"]\n'
+    )
+    (tmp_path / "run.toml").write_text(
+        f"""[data]\nkind = "table"\npath = "{tmp_path}/rows.csv"\nroster = "{tmp_path}/users.txt"
+        users = 32\npartition = "natural"\nuser-column = "user"\nlabel-column = "mood"
+        contract = "{tmp_path}/contract.toml"
+        [cohorts]\nsize = 4\nrounds = 8\n"""
+    )
+    for suffix in ("svg", "pdf"):
+        assert run(["data", str(tmp_path / "run.toml"), "--output", str(tmp_path / f"a.{suffix}")]) == 0
+    svg = (tmp_path / "a.svg").read_text()
+    assert all(f"<!-- {words} -->" in svg for words in ("calm", "angry", "class", "examples"))
+    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

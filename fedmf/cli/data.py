@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 if TYPE_CHECKING:
     from fedmf.data import PartitionSummary
 
+#: More names of classes than these would cover each other.
+_MOST_NAMES: Final = 30
+
 
 def data(
     config: Path | None = typer.Argument(None, metavar="[CONFIG.toml]", help="Run configuration."),
     assignments: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Override a key."),
     output: Path | None = typer.Option(
-        None, "--output", metavar="FILE.png", help="Draw sizes and labels of users."
+        None, "--output", metavar="FILE", help="Draw sizes and labels of users: .png, .svg, .pdf."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
     contract: Path | None = typer.Option(
@@ -45,11 +48,12 @@ def data(
 
     if output is not None:
         check_picture("--output", output)
-    task = load_run(config, parse_assignments(assignments)).task_source.build()
+    source = load_run(config, parse_assignments(assignments)).task_source
+    task = source.build()
     summary = summarise(task.dataset)
     row = {**summary.row(), "model_parameters": task.model.dimension}
     if output is not None:
-        _draw(summary, output)
+        _draw(summary, _class_names(source, summary.label_counts.shape[1]), output)
     typer.echo(json.dumps(row) if as_json else _table(row))
 
 
@@ -92,7 +96,19 @@ def _check(contract: Path, file: Path, as_json: bool) -> None:
         typer.echo(f"{name:<18} {told or 'as declared'}")
 
 
-def _draw(summary: PartitionSummary, file: Path) -> None:
+def _class_names(source: object, count: int) -> list[str]:
+    """What the classes are called, where contract or configuration say so; else their numbers."""
+    from fedmf.data import read_contract
+
+    data = getattr(source, "data", None)
+    named = getattr(data, "classes", ())
+    if contract := getattr(data, "contract", ""):
+        columns = read_contract(Path(contract)).columns
+        named = getattr(columns.get(getattr(data, "label_column", "")), "words", ())
+    return list(named) if isinstance(named, tuple) and len(named) == count else [*map(str, range(count))]
+
+
+def _draw(summary: PartitionSummary, names: list[str], file: Path) -> None:
     import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -110,6 +126,9 @@ def _draw(summary: PartitionSummary, file: Path) -> None:
         shares = some / np.maximum(1, some.sum(axis=1, keepdims=True))
         image = right.imshow(shares, aspect="auto", interpolation="nearest", vmin=0, vmax=1, cmap="viridis")
         right.set(xlabel="class", ylabel=f"{len(some)} of {sizes.size:,} users")
+        if len(names) <= _MOST_NAMES:
+            slanted = {"rotation": 45, "ha": "right"} if max(map(len, names)) > 2 else {}
+            right.set_xticks(range(len(names)), names, fontsize=8, **slanted)
         figure.colorbar(image, ax=right, label="share of a user's examples")
     try:
         figure.savefig(file, dpi=150)

@@ -80,9 +80,10 @@ def design(
         Sampling.none, help="How users come to rounds; none claims no amplification."
     ),
     plot: Path | None = typer.Option(
-        None, "--plot", metavar="FILE", help="Draw error against memory (needs matplotlib)."
+        None, "--plot", metavar="FILE", help="Draw error against memory: .png, .svg, .pdf."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print a JSON list."),
+    as_latex: bool = typer.Option(False, "--latex", help="Print a LaTeX tabular (booktabs)."),
 ) -> None:
     """Compare mechanisms: error, sensitivity, noise, memory and time under (k, b)-min-separation.
 
@@ -97,6 +98,8 @@ def design(
     from fedmf.participation import Participation
 
     parameters = parse_parameters(param)
+    if as_json and as_latex:
+        raise typer.BadParameter("--json and --latex are two forms of one table; give one.")
     if plot is not None:
         from fedmf.cli.plots import check_picture
 
@@ -110,7 +113,7 @@ def design(
         raise typer.BadParameter(f"Missing option '{absent}'; or forecast it with --trace FILE.")
     else:
         participation = Participation(rounds, max_participations, min_separation)
-    from fedmf.cli.design_table import GrowingTable, print_table
+    from fedmf.cli.design_table import GrowingTable, latex_table, print_table
 
     with GrowingTable() as table:
         designed = partial(
@@ -136,14 +139,17 @@ def design(
         from fedmf.cli.plots import save_plot
 
         save_plot(rows, plot)
-    if found is not None and not as_json:
+    if found is not None and not (as_json or as_latex):
         mean, fewest, most = found.arrivals
         typer.echo(
             f"forecast: b = {found.contract.min_separation} (between {found.shortest} and {found.longest}), "
             f"k = {found.contract.max_participations}, q = {found.probability:.3f}; "
             f"{mean:.1f} users a round ({fewest} to {most})"
         )
-    typer.echo(json.dumps(rows, indent=2)) if as_json else print_table(rows)
+    if as_latex:
+        typer.echo(latex_table(rows), nl=False)
+    else:
+        typer.echo(json.dumps(rows, indent=2)) if as_json else print_table(rows)
 
 
 def forecast_of(

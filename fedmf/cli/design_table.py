@@ -58,6 +58,14 @@ def print_table(rows: list[dict[str, Any]]) -> None:
     console.print(table_of(rows))
 
 
+def latex_table(rows: list[dict[str, Any]]) -> str:
+    """The same for a paper."""
+    from fedmf.sweeps import Table as Text
+
+    header, cells = _header(rows[0]), tuple(_cells(row) for row in rows)
+    return Text(header, cells, len(header) - 2).latex()
+
+
 def table_of(rows: list[dict[str, Any]]) -> Table:
     """The rows of one contract and budget."""
     first = rows[0]
@@ -70,26 +78,34 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
         title=f"n = {first['rounds']}, k = {first['max_participations']}, b = {first['min_separation']}, "
         f"{first['workload']}, {first['adjacency']}, {budget}, sampling {first['sampling']}"
     )
-    table.add_column("mechanism", no_wrap=True)
-    table.add_column("parameters")
-    errors = _errors(Objective.parse(first["objective"]))
-    for name in (*errors, *_NUMBERS):
-        table.add_column(name, justify="right")
+    name, parameters, *numbers = _header(first)
+    table.add_column(name, no_wrap=True)
+    table.add_column(parameters)
+    for number in numbers:
+        table.add_column(number, justify="right")
     for row in rows:
-        mark = "" if row["sensitivity_kind"] == "exact" else "≤ "
-        # What a run with this mechanism has to add, so rounded up.
-        sigma = "" if row["noise_multiplier"] is None else at_least(row["noise_multiplier"], 5)
-        table.add_row(
-            row["mechanism"],
-            ", ".join(f"{k}={v:.5g}" for k, v in row["params"].items()),
-            *(f"{row[field]:.5g}" for field in errors.values()),
-            mark + at_least(row["sensitivity"], 5),
-            sigma,
-            str(row["memory_vectors"]),
-            str(row["regenerated_vectors"]),
-            f"{row['nanoseconds_per_coordinate']:.0f}",
-        )
+        table.add_row(*_cells(row))
     return table
+
+
+def _header(first: dict[str, Any]) -> tuple[str, ...]:
+    return ("mechanism", "parameters", *_errors(Objective.parse(first["objective"])), *_NUMBERS)
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    mark = "" if row["sensitivity_kind"] == "exact" else "≤ "
+    # What a run with this mechanism has to add, so rounded up.
+    sigma = "" if row["noise_multiplier"] is None else at_least(row["noise_multiplier"], 5)
+    return (
+        row["mechanism"],
+        ", ".join(f"{k}={v:.5g}" for k, v in row["params"].items()),
+        *(f"{row[field]:.5g}" for field in _errors(Objective.parse(row["objective"])).values()),
+        mark + at_least(row["sensitivity"], 5),
+        sigma,
+        str(row["memory_vectors"]),
+        str(row["regenerated_vectors"]),
+        f"{row['nanoseconds_per_coordinate']:.0f}",
+    )
 
 
 def _errors(objective: Objective) -> dict[str, str]:

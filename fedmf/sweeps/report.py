@@ -22,7 +22,7 @@ _MARKERS: Final = "osD^vPX*"
 _FEWEST: Final = 3
 
 
-def draw(result: SweepResult, path: Path) -> bool:
+def draw(result: SweepResult, *paths: Path) -> bool:
     """Draw all cells.
 
     A key of the grid with three or more numbers is the horizontal axis, with a line a variant; without one
@@ -30,7 +30,7 @@ def draw(result: SweepResult, path: Path) -> bool:
 
     Args:
         result: of the sweep.
-        path: of the picture.
+        paths: of the picture, in the format that each ends in.
 
     Returns:
         False if matplotlib (the extra ``report``) is not installed; nothing is drawn then.
@@ -61,9 +61,10 @@ def draw(result: SweepResult, path: Path) -> bool:
         axes.remove()
     for axes in grid[:, 0]:
         axes.set_ylabel(f"{result.metric.label}, {100 * result.sweep.confidence:g} % intervals", fontsize=9)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=130)
-    write_durably(path, buffer.getvalue())
+    for path in paths:
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=path.suffix[1:], dpi=130)
+        write_durably(path, buffer.getvalue())
     return True
 
 
@@ -116,12 +117,26 @@ def _lines(axes: Any, result: SweepResult, cells: Sequence[CellResult], axis: st
     positive = [float(x) for x in result.sweep.grid[axis]]
     if min(positive) > 0 and max(positive) / min(positive) >= 8:
         axes.set_xscale("log")
-    axes.set_xlabel(axis)
+    axes.set_xlabel(_WRITTEN.get(axis, axis))
     axes.legend(fontsize=8)
 
 
 RESULTS, RUNS = "results.json", "runs.parquet"
 TABLE_MARKDOWN, TABLE_LATEX, PICTURE = "table.md", "table.tex", "comparison.png"
+#: The same for papers.
+_PICTURES: Final = (PICTURE, "comparison.svg", "comparison.pdf")
+#: How keys are written on an axis; others as they are.
+_WRITTEN: Final = {
+    "privacy.epsilon": "ε, the privacy of a user",
+    "privacy.delta": "δ",
+    "privacy.clip-norm": "clip norm ζ",
+    "cohorts.rounds": "rounds n",
+    "cohorts.size": "users a round",
+    "data.users": "users",
+    "mechanism.bands": "bands p",
+    "optimizer.learning-rate": "learning rate of the server",
+    "local.learning-rate": "learning rate of users",
+}
 NOT_COVERED: Final = (
     "what was chosen by looking at this sweep, beyond its tuned keys",
     "metrics, which are not noised unless their column ends in _private",
@@ -141,7 +156,7 @@ def write_reports(result: SweepResult, kept: Mapping[str, Mapping[str, Any]]) ->
     write_durably(result.path / TABLE_LATEX, table.latex().encode())
     write_durably(result.path / RESULTS, (json.dumps(_json(result, table), indent=1) + "\n").encode())
     _write_runs(result, kept)
-    draw(result, result.path / PICTURE)
+    draw(result, *(result.path / name for name in _PICTURES))
 
 
 def _json(result: SweepResult, table: Table) -> dict[str, Any]:

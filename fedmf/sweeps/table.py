@@ -9,6 +9,18 @@ from dataclasses import dataclass
 
 from fedmf.sweeps.results import CellResult, Interval, MetricColumn, SweepResult
 
+_GREEK = {
+    "α": r"\alpha",
+    "β": r"\beta",
+    "γ": r"\gamma",
+    "δ": r"\delta",
+    "ε": r"\varepsilon",
+    "ζ": r"\zeta",
+    "λ": r"\lambda",
+    "μ": r"\mu",
+    "ν": r"\nu",
+    "σ": r"\sigma",
+}
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -17,9 +29,10 @@ _SPECIAL = {
     "−": "$-$",
     "–": "--",
     "×": r"$\times$",
+    "÷": r"$\div$",
+    "≤": r"$\le$",
+    **{letter: f"${name}$" for letter, name in _GREEK.items()},
     "∞": r"$\infty$",
-    "ε": r"$\varepsilon$",
-    "δ": r"$\delta$",
 }
 
 

@@ -140,7 +140,8 @@ def test_special_characters_reach_latex_and_markdown_whole(result: SweepResult) 
 
 
 def test_the_picture_is_one(result: SweepResult) -> None:
-    assert (result.path / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    for suffix, begins in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
+        assert (result.path / f"comparison.{suffix}").read_bytes().startswith(begins)
 
 
 def test_a_best_value_at_the_edge_is_noted(result: SweepResult) -> None:
