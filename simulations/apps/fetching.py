@@ -46,7 +46,13 @@ def fetched(repository: str, commit: str, folders: Iterable[str], place: Path) -
         done(["git", "init", "--quiet", str(place)])
         done([*git, "remote", "add", "origin", repository])
         done([*git, "config", "remote.origin.uploadpack", serve])
-    done([*git, "fetch", "--quiet", "--depth", "1", "--filter=blob:none", "origin", commit])
+    try:
+        done([*git, "fetch", "--quiet", "--depth", "1", "--filter=blob:none", "origin", commit])
+    except FetchError as error:
+        raise FetchError(
+            f"{error} Needed is {repository} at {commit[:10]}; where that is out of reach, give a clone on "
+            "this disk: make apps APPS='--repository /path/to/flower'."
+        ) from None
     done([*git, "sparse-checkout", "set", "--no-cone", *wanted])
     done([*git, "checkout", "--quiet", "--force", commit])
     stamp.touch()
@@ -117,6 +123,7 @@ def done(command: list[str]) -> str:
     """
     ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode:
-        last = (ended.stderr.strip() or ended.stdout.strip() or "no words").splitlines()[-1]
-        raise FetchError(f"{' '.join(command[:6])} … failed: {last[:500]}")
+        said = (ended.stderr.strip() or ended.stdout.strip() or "no words").splitlines()
+        why = next((line for line in said if line.startswith(("fatal:", "error:"))), said[-1])
+        raise FetchError(f"{' '.join(command[:6])} … failed: {why[:500]}")
     return ended.stdout
