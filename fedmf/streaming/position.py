@@ -26,6 +26,11 @@ class Releases:
     def __len__(self) -> int:
         return len(self.numbers)
 
+    def part(self, start: int, stop: int) -> Releases:
+        """Releases start … stop − 1 of the stream, which are among these."""
+        part = slice(start - self.first, stop - self.first)
+        return Releases(start, self.numbers[part], self.labels[part])
+
     def label(self, i: int) -> tuple[str, ...]:
         """The labels of a release, by its place here."""
         return self.labels[i] if self.labels else ()

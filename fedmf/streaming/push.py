@@ -16,13 +16,14 @@ from fedmf.factorization import Factorization
 from fedmf.participation import Adjacency
 from fedmf.streaming.outputs import PrivateRelease, Renderer, wide_columns
 from fedmf.streaming.pushed_rows import (
-    PushedRows,
     TableRows,
+    content_of,
     pushed_user,
     require_name,
     row_form,
     table_rows,
 )
+from fedmf.streaming.rows import InputError, RowBlock
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.session import open_pushed
 from fedmf.streaming.settings import DEFAULT_MECHANISM, Settings
@@ -225,18 +226,17 @@ class PrivateStream:
         for key in given.keys:
             if key is not None:
                 require_name("key (of the row)", key)
-        rows = PushedRows(run.plan.layout, self._form.block(run.position.row + 1, given))
-        contents = [rows.content(i) for i in range(len(given.users))]
+        rows = self._form.block(run.position.row + 1, given)
+        contents = [content_of(rows, i) for i in range(len(rows))]
         steps, fresh = self._pushes.place(run.position.step, given.keys, contents)
         self._check_steps(run, [given.users[i] for i in fresh])
-        rows, contents = rows.chosen(fresh), [contents[i] for i in fresh]
-        records = [
-            (self._pushes.digest(given.keys[i]), content) for i, content in zip(fresh, contents, strict=True)
-        ]
-        for start in range(0, len(fresh), run.most_rows):
-            stop = min(start + run.most_rows, len(fresh))
-            self._take(run, rows.part(start, stop), records[start:stop])
-        return [self._release(step) for step in steps]
+        most, released = run.most_rows, dict[int, PrivateRelease]()
+        for start in range(0, len(fresh), most):
+            part = fresh[start : start + most]
+            records = [(self._pushes.digest(given.keys[i]), contents[i]) for i in part]
+            self._take(run, rows.chosen(run.position.row + 1, part), records)
+            released |= {steps[i]: self._release(steps[i]) for i in part}
+        return [released[step] if step in released else self._release(step) for step in steps]
 
     def _check_steps(self, run: StreamRun, users: Sequence[str | None]) -> None:
         """Whether these users may take the next steps, one after the other."""
@@ -247,20 +247,27 @@ class PrivateStream:
             )
             raise HorizonExceededError(f"t (step) must be at most n (rounds) = {most}; {left}.")
         named = [(i, user) for i, user in enumerate(users, start=step + 1) if user is not None]
-        tried = run.users.of(user for _, user in named)
+        tried = run.users if len(named) == 1 else run.users.of(user for _, user in named)
         for i, user in named:
             tried.check(i, tried.keys([user])[0])
-            tried.record(user, i)
+            if tried is not run.users:
+                tried.record(user, i)
 
-    def _take(self, run: StreamRun, rows: PushedRows, records: Sequence[tuple[bytes, bytes]]) -> None:
+    def _take(self, run: StreamRun, rows: RowBlock, records: Sequence[tuple[bytes, bytes]]) -> None:
         before = run.position.step
         with run.state.right.exercise(f"step {before + 1}"):
             self._pushes.write(before + 1, records)
-        try:
-            run.feed(rows)
-        finally:
-            for step in range(before + 1, run.position.step + 1):
-                self._pushes.committed(records[step - before - 1][0], step)
+            try:
+                stopped = run.take(rows)
+            finally:
+                for step in range(before + 1, run.position.step + 1):
+                    self._pushes.committed(records[step - before - 1][0], step)
+        if stopped:
+            at, fault = stopped
+            raise InputError(
+                f"row {rows.first + at} {fault}. The {rows.first + at - 1} rows before it are done. "
+                "It took no step and spent nothing: correct it and push it again."
+            )
 
     def release(self, t: int) -> PrivateRelease:
         """The release of a step that was taken, again.
@@ -321,7 +328,7 @@ class PrivateStream:
         return self._run
 
     def _release(self, t: int) -> PrivateRelease:
-        fields = self._renderer.fields(self._run.state.releases(t - 1, t))
+        fields = self._renderer.fields(self._run.releases(t - 1, t))
         return PrivateRelease.from_dict(
             {name: column[0] for name, column in fields.items()}, self._renderer.norm_bound
         )

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from fedmf.data import DataContract, written
 from fedmf.streaming.declared_rows import declared_cells, declared_layout, encoded
 from fedmf.streaming.parquet_rows import is_written_as_text, text_of, user_of
-from fedmf.streaming.rows import Layout, RowBlock, RowReader, label_of, numbers_of, wanted_columns
+from fedmf.streaming.rows import Layout, RowBlock, label_of, numbers_of, wanted_columns
 from fedmf.streaming.settings import Settings
 
 #: As of JSON lines {"x": [0.1, 0.2], "user": "ann"}.
@@ -24,56 +24,11 @@ _FREE: Final = "Nothing was spent."
 _UNFIT: Final = "x (row) must be {d} numbers; got {got}. {fix}"
 
 
-@final
-class PushedRows(RowReader):
-    """Rows that a program hands over.
-
-    Args:
-        layout: of the stream.
-        block: the rows, with users.
-    """
-
-    advice = "It took no step and spent nothing: correct it and push it again."
-
-    def __init__(self, layout: Layout, block: RowBlock) -> None:
-        self.layout, self.first_row, self._block, self._taken = layout, block.first, block, False
-
-    def content(self, i: int) -> bytes:
-        """Bytes that another user or other values of a row would change."""
-        assert self._block.users is not None
-        values = b"" if i in self._block.faults else self._block.values[i].astype("<f8").tobytes()
-        return len(values).to_bytes(8, "little") + values + (self._block.users[i] or "").encode()
-
-    def chosen(self, indices: Sequence[int]) -> PushedRows:
-        """Some of the rows, one after the other and not read yet."""
-        block = self._block
-        assert block.users is not None
-        users = [block.users[i] for i in indices]
-        faults = {at: block.faults[i] for at, i in enumerate(indices) if i in block.faults}
-        return PushedRows(self.layout, RowBlock(block.first, block.values[indices], users, faults))
-
-    def part(self, start: int, stop: int) -> PushedRows:
-        """The rows from start to stop − 1, which are so many further on in the stream."""
-        part = self.chosen(range(start, stop))._block
-        return PushedRows(self.layout, replace(part, first=self.first_row + start))
-
-    def read(self, most: int) -> RowBlock | None:
-        """See `RowReader.read`; all of them."""
-        if self._taken:
-            return None
-        self._taken = True
-        return self._block
-
-    def skip(self, rows: int) -> int:
-        """See `RowReader.skip`."""
-        return 0
-
-    def where(self, row: int) -> str:
-        """See `RowReader.where`."""
-        return f"row {row}"
-
-    def close(self) -> None:
-        """See `RowReader.close`."""
+def content_of(block: RowBlock, i: int) -> bytes:
+    """Bytes that another user or other values of a row would change."""
+    assert block.users is not None
+    values = b"" if i in block.faults else block.values[i].astype("<f8").tobytes()
+    return len(values).to_bytes(8, "little") + values + (block.users[i] or "").encode()
 
 
 class RowForm(ABC):

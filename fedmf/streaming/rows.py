@@ -73,6 +73,12 @@ class RowBlock:
     def __len__(self) -> int:
         return len(self.values)
 
+    def chosen(self, first: int, indices: Sequence[int]) -> RowBlock:
+        """Some of the rows, without labels, one after the other from a place in the stream on."""
+        users = None if self.users is None else [self.users[i] for i in indices]
+        faults = {at: self.faults[i] for at, i in enumerate(indices) if i in self.faults}
+        return RowBlock(first, self.values[indices], users, faults)
+
 
 class RowReader(ABC):
     """Rows of one input, front to back, each once.

@@ -120,6 +120,8 @@ class StreamRun:
         if not (output.begin(position.written if same else 0) and same):
             position = replace(position, emitted=0, written=0)
         self._emitted, self._written = position.emitted, position.written
+        #: Those of the last commit of this process.
+        self._latest = Releases(position.records, np.empty((0, self.plan.width)))
         self._catch_up()
         if self.handling.stop_at_faulty and not self.position.may_stop:
             self._commit(self.position)  # before the first row, so that the statement knows
@@ -162,7 +164,13 @@ class StreamRun:
             )
         self._find_place(reader)
         while not self.done and (block := reader.read(self.most_rows)) is not None:
-            self._take(block, reader)
+            begun = self.position.row
+            if stopped := self.take(block):
+                at, fault = stopped
+                raise InputError(
+                    f"{reader.where(block.first + at)} {fault}. The {begun + at} rows before it are done. "
+                    f"{reader.advice}"
+                )
         if self.done and count_late:
             late = 0
             while passed := reader.skip(1 << 16):
@@ -184,6 +192,16 @@ class StreamRun:
     def names(self) -> tuple[str, ...]:
         """Of the numbers of a row."""
         return self._renderer.names
+
+    def releases(self, start: int, stop: int) -> Releases:
+        """Committed releases start … stop − 1, those of the last commit as they are at hand.
+
+        Raises:
+            StateError: the file does not hold what was committed.
+        """
+        if start < self._latest.first:
+            return self.state.releases(start, stop)
+        return self._latest.part(start, stop)
 
     def means(self) -> MeanPoints:
         """Steps, released means and their standard errors, about a thousand of them; see `mean_points`."""
@@ -231,16 +249,21 @@ class StreamRun:
                 "Give the same input again, or say with --from-row where it begins."
             )
 
-    def _take(self, block: RowBlock, reader: RowReader) -> None:
-        """Deal with the rows of a block up to the horizon or the first row that stops the stream."""
-        before = self.position
-        with self.state.right.exercise(f"step {before.step + 1}"):
+    def take(self, block: RowBlock) -> tuple[int, str] | None:
+        """Deal with the next rows of the stream up to the horizon or the first that stops it.
+
+        Args:
+            block: at most `most_rows`.
+
+        Returns:
+            Which of the rows stopped it and why, if one did: those before it are committed.
+
+        Raises:
+            StateError: a step failed, now or before. Open the stream again.
+        """
+        with self.state.right.exercise(f"step {self.position.step + 1}"):
             faults, stop = self._released_and_committed(block)
-        if stop < len(block):
-            raise InputError(
-                f"{reader.where(block.first + stop)} {faults[stop]}. The {before.row + stop} rows before it "
-                f"are done. {reader.advice}"
-            )
+        return (stop, faults[stop]) if stop < len(block) else None
 
     def _released_and_committed(self, block: RowBlock) -> tuple[dict[int, str], int]:
         """(what is wrong with which rows, how many were dealt with)."""
@@ -348,6 +371,7 @@ class StreamRun:
         self.state.commit(position, releases, self._stream.state_dict(), changed)
         if position.step:
             self._guard.note(self.state.openings(), position.step, None)
+        self._latest = releases
         self._catch_up(releases)
         self._keep_vectors()
         self._progress(position.step, self.plan.rounds)

@@ -231,16 +231,18 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         stream.push([0.1] * D, user="late")
 
 
+@pytest.mark.parametrize(("call", "counts"), [("pwrite", False), ("fdatasync", True)])
 def test_an_interrupted_push_ends_the_stream_and_the_next_opening_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: str, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A step whose frame is whole counts, though its flush failed; one whose frame is not is open."""
     x = 0.1 * sample(N, D)
     with opened(tmp_path / "plain") as stream:
         plain = [stream.push(x[i], user=USERS[i]).to_dict() for i in range(3)]
     with opened(tmp_path / "a") as stream:
         first = stream.push(x[0], user=USERS[0]).to_dict()
         with monkeypatch.context() as patch:
-            patch.setattr(os, "fdatasync", lambda descriptor: (_ for _ in ()).throw(OSError("no space left")))
+            patch.setattr(os, call, lambda *_: (_ for _ in ()).throw(OSError("no space left")))
             with pytest.raises(StateError, match=r"no space left.*releases nothing more") as failed:
                 stream.push(x[1], user=USERS[1], key="k")
         for again in (lambda: stream.push(x[2], user=USERS[2]), stream.statement):
@@ -248,8 +250,8 @@ def test_an_interrupted_push_ends_the_stream_and_the_next_opening_goes_on(
                 again()
             assert str(repeated.value) == str(failed.value)
     with opened(tmp_path / "a") as stream:
-        assert stream.t == 1
-        rest = [stream.push(x[i], user=USERS[i], key=f"k{i}").to_dict() for i in (1, 2)]
+        assert stream.t == (2 if counts else 1)
+        rest = [stream.push(x[i], user=USERS[i], key="k" * i).to_dict() for i in (1, 2)]
     assert [first, *rest] == plain
 
 

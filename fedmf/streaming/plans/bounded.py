@@ -98,7 +98,7 @@ class BoundedPlan(StreamPlan):
     @property
     def participation(self) -> Participation:
         """See `StreamPlan.participation`."""
-        return self.mechanism.participation
+        return self.made.participation
 
     @property
     def noise_multiplier(self) -> float:

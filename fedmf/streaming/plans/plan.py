@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -102,12 +103,12 @@ class StreamPlan(ABC):
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict with every digit of the noise levels and coefficients."""
 
-    @property
+    @cached_property
     def rounds(self) -> int:
         """n."""
         return self.participation.rounds
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Numbers of a release: d and those of the packed second moment."""
         return self.layout.dimension + self.second_moment.size

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import sqlite3
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -122,9 +122,9 @@ class ReleaseFile(_PlacedFile):
 
     def _rows(self, start: int, stop: int) -> list[BlockRow]:
         """The rows of the blocks that begin in a range, and of the one before."""
-        newest = self.newest[: bisect_left(self.newest, stop, key=_first)]
+        newest = self.newest[: bisect_left(self.newest, (stop,))]
         if newest and newest[0].first <= start:
-            return newest[bisect_right(newest, start, key=_first) - 1 :]
+            return newest[bisect_left(newest, (start + 1,)) - 1 :]
         query = (
             "SELECT first, count, opening, labels, chain, mac FROM blocks "
             "WHERE first >= (SELECT MAX(first) FROM blocks WHERE first <= ?) AND first < ? ORDER BY first"
@@ -233,7 +233,3 @@ class PushFile(_PlacedFile):
     def records(self, start: int, stop: int) -> bytes:
         """Those of steps start + 1 … stop."""
         return read_at(self._file, _RECORD * (stop - start), _RECORD * start)
-
-
-def _first(block: BlockRow) -> int:
-    return block.first

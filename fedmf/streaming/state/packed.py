@@ -28,15 +28,11 @@ def pack_state(state: Mapping[str, Any]) -> bytes:
     """A nested dict of numbers, strings and float64 tensors: the length of a text, the text, the tensors."""
     arrays: list[bytes] = []
 
-    def plain(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {name: plain(inner) for name, inner in value.items()}
-        if isinstance(value, torch.Tensor):
-            arrays.append(value.numpy().astype("<f8", copy=False).tobytes())
-            return {"array": list(value.shape)}
-        return value
+    def described(value: torch.Tensor) -> dict[str, list[int]]:
+        arrays.append(value.numpy().astype("<f8", copy=False).tobytes())
+        return {"array": list(value.shape)}
 
-    text = json.dumps(plain(state)).encode()
+    text = json.dumps(state, default=described).encode()
     return b"".join([_PACKED, len(text).to_bytes(8, "little"), text, *arrays])
 
 
