@@ -68,8 +68,9 @@ class _KeptCode:
     def load_overload(self, signature: Any, target: Any) -> Any:
         """Code for a signature; None if there is none."""
         from numba.core.compiler import CompileResult
+        from numba.core.runtime import rtsys
 
-        target.refresh()
+        rtsys.initialize(target)  # all that loaded code needs; what is compiled asks for the rest
         files = _kept_code()
         name = self._name(signature, target.codegen())
         content = None if files is None or name is None else files.read(name)
