@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import solve_triangular
 from scipy.special import ndtr
 
 from fedmf.accounting.amplification.bins_proposal import BinsRemoveProposal, log_sum_exp
@@ -61,6 +60,8 @@ class BinsAddProposal:
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
         """Draws with state <y, m_j>·s, shape (N, b)."""
+        from scipy.linalg import solve_triangular
+
         y = rng.standard_normal((count, self.means.shape[1]))
         second = rng.random(count) >= _SHARE_SHIFTED
         y[~second] += self.shift
@@ -105,6 +106,8 @@ def _conditional(means: Matrix, epsilon: float) -> tuple[Vector, Matrix]:
 
     w_j is proportional to the expectation of summand j of e^L, and τ makes their mean e^{−ε}.
     """
+    from scipy.linalg import solve_triangular
+
     b, r = means.shape
     half = 0.5 * np.einsum("ij,ij->i", means, means)
     weights, factor, step = np.full(b, 1.0 / b), np.eye(r), 0.0
