@@ -10,7 +10,7 @@ import pytest
 
 from fedmf.cli.app import run
 from fedmf.cli.data import _draw
-from fedmf.data import CodeTokens, NumberTable
+from fedmf.data import CodeTokens, Table
 from fedmf.data.digit_images import Digits
 from fedmf.data.summary import summarise
 
@@ -96,9 +96,7 @@ def test_tokens_and_numbers_are_summarised(tmp_path: Path) -> None:
     assert tokens.label_counts.shape == (8, 257)
     assert 3.0 < tokens.row()["entropy_of_users"] < 8.0
     (tmp_path / "rows.csv").write_text("a,y\n" + "1,2\n" * 30)
-    table = NumberTable(
-        users=4, path=str(tmp_path / "rows.csv"), feature_columns=("a",), label_columns=("y",)
-    )
+    table = Table(users=4, path=str(tmp_path / "rows.csv"), feature_columns=("a",), label_columns=("y",))
     numbers = summarise(table.load())
     assert (numbers.row()["classes"], numbers.row()["entropy_of_users"]) == (0, 0.0)
     _draw(numbers, tmp_path / "sizes.png")

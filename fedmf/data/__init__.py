@@ -2,13 +2,12 @@
 
 from typing import Final
 
-from fedmf.data.contract import DataContract, Encoding, Kept, check_rows, draft_contract, read_contract
-from fedmf.data.dataset import FederatedDataset, NumberedUsers, TestOwner
+from fedmf.data.code_tokens import CodeTokens
+from fedmf.data.contract import DataContract, Encoding, check_rows, draft_contract, read_contract
+from fedmf.data.dataset import FederatedDataset, NumberedUsers, RosterDataset
 from fedmf.data.digit_images import Digits
-from fedmf.data.elsewhere import RosterDataset
-from fedmf.data.formats import Cifar10, DecodedRows, ImageFolder, Leaf, TokenRows
-from fedmf.data.memory import InMemoryDataset
-from fedmf.data.options import PARTITIONS, DatasetOptions, SpreadOptions
+from fedmf.data.memory import DecodedRows, InMemoryDataset
+from fedmf.data.options import PARTITIONS, DatasetOptions, PublicInput, SpreadOptions
 from fedmf.data.partitions import (
     Partition,
     partition_by_dirichlet_sizes,
@@ -17,22 +16,20 @@ from fedmf.data.partitions import (
     partition_by_shards,
     partition_evenly,
 )
-from fedmf.data.prototype_images import Prototypes
-from fedmf.data.public_input import PublicInput
 from fedmf.data.rows import (
+    RETIRED,
+    Cifar10,
     Hub,
-    HubDataset,
-    HubText,
-    NumberTable,
+    ImageFolder,
+    Leaf,
     OnNodes,
     RowOptions,
-    RowsOfNode,
     Table,
     TableColumns,
     TableRows,
-    Text,
-    TextOptions,
+    TokenRows,
     cell_blocks,
+    in_todays_words,
     read_table,
     written,
 )
@@ -50,14 +47,14 @@ from fedmf.data.structure import (
     structure_of,
 )
 from fedmf.data.summary import PartitionSummary, summarise
-from fedmf.data.synthetic import Synthetic, SyntheticDataset
-from fedmf.data.text import ByteVocabulary, CodeTokens, Vocabulary, next_tokens
+from fedmf.data.synthetic import Prototypes, Synthetic, SyntheticDataset
+from fedmf.data.tokens import next_tokens
 from fedmf.values import by_kind
 
 __all__ = [
     "DATASETS",
     "PARTITIONS",
-    "ByteVocabulary",
+    "RETIRED",
     "Cifar10",
     "CodeTokens",
     "DataContract",
@@ -69,14 +66,10 @@ __all__ = [
     "Features",
     "FederatedDataset",
     "Hub",
-    "HubDataset",
-    "HubText",
     "ImageFolder",
     "InMemoryDataset",
-    "Kept",
     "Leaf",
     "NamedStructures",
-    "NumberTable",
     "NumberedUsers",
     "OnNodes",
     "Partition",
@@ -85,7 +78,6 @@ __all__ = [
     "PublicInput",
     "RosterDataset",
     "RowOptions",
-    "RowsOfNode",
     "SpreadOptions",
     "Synthetic",
     "SyntheticDataset",
@@ -93,16 +85,13 @@ __all__ = [
     "TableColumns",
     "TableRows",
     "TensorStructure",
-    "TestOwner",
-    "Text",
-    "TextOptions",
     "TokenRows",
-    "Vocabulary",
     "cell_blocks",
     "check_rows",
     "device_of",
     "draft_contract",
     "each",
+    "in_todays_words",
     "joined",
     "named",
     "next_tokens",
@@ -122,6 +111,6 @@ __all__ = [
 
 #: What `[data]` may be, by kind.
 DATASETS: Final[dict[str, type[DatasetOptions]]] = by_kind(
-    *(Digits, Synthetic, Prototypes, Table, NumberTable, Text, Hub, HubText, OnNodes, CodeTokens),
+    *(Digits, Synthetic, Prototypes, Table, Hub, OnNodes, CodeTokens),
     *(ImageFolder, Cifar10, Leaf, TokenRows),
 )

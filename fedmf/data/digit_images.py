@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from fedmf.data.dataset import NumberedUsers
 from fedmf.data.memory import InMemoryDataset
-from fedmf.data.options import Spread, SpreadOptions
-from fedmf.data.public_input import PublicInput, in_words
+from fedmf.data.options import PublicInput, Spread, SpreadOptions, in_words
 from fedmf.values import check_sizes
 
 

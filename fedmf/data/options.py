@@ -22,11 +22,30 @@ from fedmf.data.partitions import (
     partition_each,
     partition_evenly,
 )
-from fedmf.data.public_input import PublicInput
 from fedmf.values import Value, check_choices, check_whole
 
 #: Partitions that need labels and a generator, no more.
 Spread = Literal["iid", "dirichlet", "dirichlet-sizes", "power-law", "shards", "each-example"]
+
+
+@dataclass(frozen=True)
+class PublicInput:
+    """Something that is fixed, or declared, before any user's rows are read, so that noise need not hide it.
+
+    Args:
+        name: what it is.
+        value: its value, or how it is made.
+        source: where it comes from; if that is the data themselves, this says so.
+    """
+
+    name: str
+    value: str
+    source: str
+
+
+def in_words(shape: tuple[int, ...]) -> str:
+    """A shape as text, such as 1×28×28."""
+    return "×".join(map(str, shape))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 from abc import ABC, abstractmethod
@@ -13,7 +12,15 @@ from typing import Any, ClassVar, Final
 
 from torch import nn
 
-from fedmf.data import DATASETS, DatasetOptions, Digits, FederatedDataset, NumberTable, PublicInput
+from fedmf.data import (
+    DATASETS,
+    DatasetOptions,
+    Digits,
+    FederatedDataset,
+    PublicInput,
+    Table,
+    in_todays_words,
+)
 from fedmf.errors import ConfigError
 from fedmf.functions import check_function_name, function_of
 from fedmf.models import MODELS, Architecture, Mlp
@@ -167,7 +174,7 @@ class MultiLabel(NamedTask):
 
     def build(self) -> Task:
         """See `NamedTask.build`."""
-        if isinstance(self.data, NumberTable):
+        if isinstance(self.data, Table):
             self.data.check_labels_of_0_or_1()
         dataset = self.data.load()
         labels = _numbers(dataset) if dataset.test_labels.ndim == 2 else 0
@@ -249,12 +256,6 @@ def task_of(recorded: Mapping[str, Any], task: Task | None) -> TaskSource | Task
     if kind == GIVEN:
         return same_task(recorded, task)
     if kind in NAMED_TASKS:
-        data = {**_unsaid(recorded["data"]), **recorded["data"]}
-        return NAMED_TASKS[kind](value_of(DATASETS, data), value_of(MODELS, recorded["model"]))
+        data = value_of(DATASETS, in_todays_words(recorded["data"]))
+        return NAMED_TASKS[kind](data, value_of(MODELS, recorded["model"]))
     return value_of(by_kind(FunctionTask), recorded)
-
-
-def _unsaid(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What records of earlier versions do not say of a data set: that it has no contract."""
-    known = dataclasses.fields(DATASETS[data["kind"]]) if data.get("kind") in DATASETS else ()
-    return {field.name: "" for field in known if field.name in ("contract", "contract_digest")}

@@ -25,7 +25,7 @@ from typing import Any, Final
 import torch
 
 import fedmf
-from fedmf.data.text import CodeTokens
+from fedmf.data import CodeTokens
 from fedmf.models import Transformer, with_lora
 from fedmf.optim import Sgd
 from fedmf.runs import FunctionTask, NextToken

@@ -37,7 +37,7 @@ _FIGURE_3: Final = Figure(
         keys={
             **CENTRAL,
             "task.kind": "next-token",
-            "data.kind": "text",
+            "data.kind": "table",
             "data.path": "stackoverflow.parquet",
             "data.text-column": "tokens",
             "data.vocabulary": "words",

@@ -43,8 +43,9 @@ CIFAR: Final[Keys] = {
 #: 25,000 reviews of 512 tokens of BERT's vocabulary, of which a fifth is held out.
 IMDB: Final[Keys] = {
     **CENTRAL,
-    "data.kind": "hub-text",
+    "data.kind": "hub",
     "data.path": "stanfordnlp/imdb",
+    "data.text-column": "text",
     "data.label-column": "label",
     "data.class-names": "0,1",
     "data.length": 512,

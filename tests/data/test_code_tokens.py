@@ -13,10 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmf.data import CodeTokens, DatasetOptions, FederatedDataset, InMemoryDataset, next_tokens
-from fedmf.data.text import ByteVocabulary, StandardLibrary, code_tokens, standard_library
-from fedmf.data.text.installed_modules import PINNED, read_modules
-from fedmf.data.text.module_list import MODULES
+from fedmf.data import CodeTokens, DatasetOptions, FederatedDataset, InMemoryDataset, code_tokens, next_tokens
+from fedmf.data.code_tokens import PINNED, StandardLibrary, read_modules, standard_library
+from fedmf.data.module_list import MODULES
+from fedmf.data.tokens import ByteVocabulary
 
 laws = settings(derandomize=True, max_examples=60, deadline=None, database=None)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from fedmf.data import NumberTable, Table
+from fedmf.data import Table
 
 CONTRACT = """
 [columns.who]
@@ -164,10 +164,10 @@ def test_a_row_of_numbers_is_left_out_too(tmp_path: Path) -> None:
         "label_columns": ("y",),
         "users": 6,
     }
-    before = NumberTable(**wanted).load()
+    before = Table(**wanted).load()
     rows[7] = "many,1"
     file.write_text("\n".join(["x,y", *rows]) + "\n")
-    after = NumberTable(**wanted).load()
+    after = Table(**wanted).load()
     assert torch.isfinite(after.examples(np.arange(6))[0]).all()
     lost = len(before.examples(np.arange(6))[0]) + len(before.test_labels)
     assert lost - len(after.examples(np.arange(6))[0]) - len(after.test_labels) == 1
@@ -212,7 +212,7 @@ def numbers(folder: Path, rows: list[list[str]], header: str = "who,age,city,wei
         "users": USERS,
         **more,
     }
-    return NumberTable(**options)
+    return Table(**options)
 
 
 def raw() -> list[list[str]]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.data.rows import Hub
+from fedmf.data import Hub
 
 TRAIN, TEST = 120, 30
 
@@ -126,8 +126,8 @@ GOOD = {"x": [[float(i), 1.0] for i in range(8)], "y": list("abababab"), "who": 
 @pytest.mark.parametrize(
     ("changes", "columns", "message"),
     [
-        ({}, ("z", "y", "who"), "columns of .* are x, y, who; got 'z'"),
-        ({}, ("y", "y", "who"), "must hold images or numbers; got .* in 'y'"),
+        ({}, ("z", "y", "who"), "feature_columns must name one column of .*; got 'z'.* among x, y, who"),
+        ({}, ("who", "y", ""), "must hold images or numbers; got .* in 'who'"),
     ],
 )
 def test_bad_data_are_one_line(
@@ -139,7 +139,8 @@ def test_bad_data_are_one_line(
         feature_columns=(features,),
         label_column=label,
         user_column=user,
-        partition="natural",
+        partition="natural" if user else "iid",
+        users=2,
         test_fraction=0.5,
     )
 

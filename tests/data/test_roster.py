@@ -10,7 +10,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from fedmf.data import Table
-from fedmf.data.rows.ownership import read_roster
+from fedmf.data.rows.row_options import read_roster
 
 NAMES = ("zoe", "10", "al", "9")
 
@@ -35,9 +35,13 @@ def test_three_ways_to_write_one_roster(tmp_path: Path) -> None:
         ("users.txt", "\n", "roster must name each user once; got nobody"),
         ("users.txt", "\udcff\n", "roster must be a readable file of user ids"),
         ("users.csv", "who,x\nal,1\n,2\n", "roster must name a user in each row; got none in row 2"),
-        ("users.csv", "x\n1\n", "roster must have one column 'who'; got x"),
-        ("users.csv", "", "path must be readable; got .*Empty CSV file"),
-        ("users.parquet", "no", "roster must be a readable file of user ids"),
+        (
+            "users.csv",
+            "x\n1\n",
+            "user_column must name one column of .*; got 'who', which occurs 0",
+        ),
+        ("users.csv", "", "roster must be readable; got .*Empty CSV file"),
+        ("users.parquet", "no", "roster must be readable; got "),
         ("none.txt", None, "roster must be a readable file of user ids"),
     ],
 )

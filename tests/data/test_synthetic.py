@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedmf.data.keyed_draws import KeyedDraws, normals, sixteen_bits
-from fedmf.data.prototype_images import Prototypes
-from fedmf.data.synthetic import Synthetic
+from fedmf.data.synthetic import Prototypes, Synthetic
 
 laws = settings(derandomize=True, max_examples=30, deadline=None, database=None)
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmf.data.rows import Table, TableColumns, TableRows, read_table
-from fedmf.data.rows.ownership import hold_out_examples, hold_out_users
+from fedmf.data import Table, TableColumns, TableRows, read_table
+from fedmf.data.partitions import hold_out_examples, hold_out_users
 
 laws = settings(derandomize=True, max_examples=40, deadline=None, database=None)
 
@@ -92,7 +92,7 @@ def test_a_column_of_lists_holds_all_features(tmp_path: Path, kind: arrow.DataTy
             CSV.replace("who,a,b", "who,a,a"),
             "feature_columns must name one column .* 'a', which occurs 2 times",
         ),
-        ("who,label\nal,1\n", "features, label and user must be different columns"),
+        ("who,label\nal,1\n", "feature_columns must be others than label and user; got none"),
         ("who,a,label\n", "must hold at least one row; got none"),
         ("", "must be readable; got .*Empty CSV"),
     ],
@@ -178,7 +178,7 @@ def test_every_row_is_held_out_or_owned_once(hold_out: str, users: int, partitio
         user_column="who",
         hold_out=hold_out,  # type: ignore[arg-type]
         test_fraction=0.25,
-    ).dataset_of(table)
+    ).dataset_of(table, table.labels)
     features, labels = data.examples(np.arange(data.users))
     rows = np.concatenate([features[:, 0].numpy(), data.test_features[:, 0].numpy()]).astype(int)
     assert sorted(rows.tolist()) == list(range(40))
@@ -207,7 +207,8 @@ def test_every_row_is_held_out_or_owned_once(hold_out: str, users: int, partitio
         ({"hold_out": "rows"}, "hold_out must be one of auto, users, examples; got 'rows'"),
         ({"feature_columns": "ab"}, "feature_columns must be a tuple of different names; got 'ab'"),
         ({"feature_columns": ("a", "a")}, "feature_columns must be a tuple of different names"),
-        ({"label_column": ""}, "label_column must be named; got none"),
+        ({"label_columns": ("y",)}, "feature_columns .* must be named with label_columns; got none"),
+        ({"label_columns": ("y",), "label_column": "z"}, "label_columns must be left out with"),
         ({"class_names": ("x",)}, "class_names must be at least two labels; got 'x' alone"),
         ({"class_names": ("0..3", "2")}, r"class_names must be different; got 0\.\.3, 2"),
         ({"class_names": ("5..3",)}, r"ranges of 1 to 1000000 numbers; got 5\.\.3"),
@@ -224,12 +225,13 @@ def test_impossible_options_are_refused(fields: dict[str, object], message: str)
 def test_a_single_label_is_refused() -> None:
     rows = replace(example_table(), labels=np.zeros(40, dtype=np.int64), classes=("x",))
     with pytest.raises(ValueError, match="label_column must hold at least two labels; got x"):
-        Table(path="rows").dataset_of(rows)
+        Table(path="rows").dataset_of(rows, rows.labels)
 
 
 def test_images_are_reshaped_rows() -> None:
     options = Table(8, path="rows", input_shape=(1, 1, 1))
-    data = options.dataset_of(example_table())
+    rows = example_table()
+    data = options.dataset_of(rows, rows.labels)
     assert data.examples(np.array([0]))[0].shape[1:] == (1, 1, 1)
     for shape in ((2, 1), (), (0,), (-1, -1)):
         with pytest.raises(ValueError, match="input-shape must multiply to the 1 entries of an example"):

@@ -14,9 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmf.data import FederatedDataset, HubText, Text
-from fedmf.data.rows.text_rows import TextColumns, read_text_table
-from fedmf.data.text import BpeVocabulary, WordVocabulary, padded, public_vocabulary, tagged
+from fedmf.data import FederatedDataset, Hub, Table
+from fedmf.data.rows.cells import TextColumn, name_columns
+from fedmf.data.tokens import BpeVocabulary, WordVocabulary, padded, public_vocabulary, tagged
 
 laws = settings(derandomize=True, max_examples=60, deadline=None, database=None)
 PUBLIC = "the cat sat on the mat . the dog sat too\n"
@@ -45,9 +45,10 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def options(place: Path, path: str, **fields: Any) -> Text:
+def options(place: Path, path: str, **fields: Any) -> Table:
     declared = {"roster": str(place / "users.txt"), "users": 6, "test_fraction": 0.25, "length": 8}
-    return Text(path=str(place / path), **{**declared, **fields})
+    declared |= {"partition": "natural", "user_column": "user", "text_column": "*.txt"}
+    return Table(path=str(place / path), **{**declared, **fields})
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -68,7 +69,7 @@ CASES: dict[str, dict[str, Any]] = {
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
-def value_of_case(place: Path, case: dict[str, Any]) -> Text:
+def value_of_case(place: Path, case: dict[str, Any]) -> Table:
     fields = {**case}
     if "vocabulary_path" in fields:
         fields["vocabulary_path"] = str(place / fields["vocabulary_path"])
@@ -159,13 +160,14 @@ def test_whatever_a_line_holds_other_lines_are_read_as_before(
 ) -> None:
     folder = tmp_path_factory.mktemp("lines")
     head, tail = b"user,text\nu1,one two\nu2,two three\n", b"u4,four five\n"
-    columns = TextColumns("text", user="user")
+    columns = [("text_column", "text"), ("user_column", "user")]
     (folder / "rows.csv").write_bytes(head + user.encode() + b"," + line.replace(b"\n", b"") + b"\n" + tail)
-    rows = read_text_table(folder / "rows.csv", columns)
-    assert len(rows.texts) == 4
-    assert [rows.texts[place] for place in (0, 1, 3)] == [b"one two", b"two three", b"four five"]
+    rows = name_columns(folder / "rows.csv", columns)
+    texts = [cell for chunk in rows["text"] for cell in chunk.to_pylist()]
+    assert len(texts) == 4
+    assert [texts[place] for place in (0, 1, 3)] == [b"one two", b"two three", b"four five"]
     names = ("u1", "u2", "u4")
-    assert rows.users.among(names)[[0, 1, 3]].tolist() == [0, 1, 2]
+    assert TextColumn.of(rows["user"]).among(names)[[0, 1, 3]].tolist() == [0, 1, 2]
 
 
 def test_vocabularies_of_users_rows_are_for_runs_without_privacy(place: Path) -> None:
@@ -266,27 +268,30 @@ def test_a_hub_folder_of_texts(place: Path, tmp_path: Path, monkeypatch: pytest.
         "test_fraction": 0.25,
         "users": 6,
     }
-    same |= {"roster": str(place / "users.txt")}
-    hub = HubText(path=str(place / "hub"), **same).load()
-    table = Text(path=str(place / "rows.csv"), text_column="text", **same).load()
+    same |= {"roster": str(place / "users.txt"), "partition": "natural", "user_column": "user"}
+    same |= {"text_column": "text"}
+    hub = Hub(path=str(place / "hub"), **same).load()
+    table = Table(path=str(place / "rows.csv"), **same).load()
     assert list(hub.user_ids) == list(table.user_ids)
     assert torch.equal(hub.examples(np.arange(6))[0], table.examples(np.arange(6))[0])
     with pytest.raises(ValueError, match=r"text_column must name one column of .*; got 'body'"):
-        HubText(path=str(place / "hub"), text_column="body", **same).load()
+        Hub(path=str(place / "hub"), **{**same, "text_column": "body"}).load()
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"label_column": "y"}, "text_column must be named with label_column or tag_column"),
+        ({"text_column": "*.txt", "label_column": "y"}, "must be left out with text_column"),
+        ({"text_column": "", "tag_column": "y"}, "text_column must be named with tag_column"),
+        ({"text_column": "t", "contract": "c.toml"}, "contract must be left out with text_column"),
         ({"text_column": "t", "label_column": "y", "tag_column": "z"}, "must not both be named"),
         ({"vocabulary": "letters"}, "vocabulary must be one of bytes, words, bpe"),
         ({"length": 0}, r"T \(length of a sequence\)"),
-        ({"user_column": ""}, "user_column must be named with partition 'natural'"),
+        ({"text_column": "t", "user_column": ""}, "user_column must be named with partition 'natural'"),
     ],
 )
 def test_what_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Text(path="x", **fields)
+        Table(path="x", **{"partition": "natural", "user_column": "user", "text_column": "t", **fields})
     with pytest.raises(ValueError, match=r"path must name a folder with \.txt files"):
-        Text(path="nowhere").load()
+        Table(path="nowhere", text_column="*.txt").load()

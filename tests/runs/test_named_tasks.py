@@ -16,7 +16,8 @@ import fedmf
 from fedmf.accounting import UserLevel
 from fedmf.cli.app import run as command
 from fedmf.cohorts import CyclicCohorts
-from fedmf.data import DATASETS, Text
+from fedmf.data import DATASETS, Table
+from fedmf.data.rows.texts import TextRows
 from fedmf.errors import ConfigError
 from fedmf.models import Architecture, MeanPosition, Mlp
 from fedmf.runs import (
@@ -55,7 +56,7 @@ def tables(kind: str, path: str, labels: str, **more: Any) -> dict[str, Any]:
     return {
         "task": {"kind": kind},
         "data": {
-            "kind": "number-table",
+            "kind": "table",
             "path": path,
             "roster": path.replace("rows.csv", "users.txt"),
             "feature-columns": "a,b,c",
@@ -187,8 +188,9 @@ def texts(folder: Path, labels: dict[str, Any]) -> dict[str, Any]:
     (folder / "users.txt").write_text("".join(f"u{u}\n" for u in range(8)))
     (folder / "public.txt").write_text("a b")
     paths = {"path": str(folder / "rows.csv"), "roster": str(folder / "users.txt")}
+    natural = {"partition": "natural", "user_column": "user", "text_column": "text"}
     words = {"vocabulary": "words", "vocabulary_path": str(folder / "public.txt"), "lower_case": True}
-    return {**paths, **words, "users": 6, "test_fraction": 0.25, "length": 8, "text_column": "text", **labels}
+    return {**paths, **words, "users": 6, "test_fraction": 0.25, "length": 8, **natural, **labels}
 
 
 TOKENS: dict[str, tuple[type[NamedTask], dict[str, Any], list[str]]] = {
@@ -201,7 +203,7 @@ TOKENS: dict[str, tuple[type[NamedTask], dict[str, Any], list[str]]] = {
 @pytest.mark.parametrize("name", TOKENS)
 def test_texts_are_learnt_and_judged(name: str, tmp_path: Path) -> None:
     make, labels, names = TOKENS[name]
-    task = make(Text(**texts(tmp_path, labels)), TinyTokens(pooled=name == "classes"))
+    task = make(Table(**texts(tmp_path, labels)), TinyTokens(pooled=name == "classes"))
     run = Run(
         task,
         CyclicCohorts(rounds=12, size=3),
@@ -220,18 +222,15 @@ def test_texts_are_learnt_and_judged(name: str, tmp_path: Path) -> None:
     assert "SHA-256" in listed["vocabulary"]["value"]
 
 
-@pytest.mark.parametrize("kind", ["table", "number-table", "on-nodes"])
-def test_records_that_know_no_contract_are_of_runs_without_one(kind: str) -> None:
-    """As earlier versions wrote them; a field of another name stays refused."""
+@pytest.mark.parametrize("kind", ["table", "hub", "on-nodes"])
+def test_records_of_earlier_versions_know_fewer_fields(kind: str) -> None:
+    """What they do not say was not there; a field of another name stays refused."""
     declared = {"class_names": ("no", "yes"), "input_shape": (1,), "roster": "users.txt"}
-    options: dict[str, dict[str, Any]] = {
-        "table": {},
-        "number-table": {"feature_columns": ("a",), "label_columns": ("y",)},
-        "on-nodes": {"feature_columns": ("a",), "user_column": "who", **declared},
-    }
-    task = Classification(DATASETS[kind](path="rows.csv", **options[kind]), Mlp())
+    options = {"feature_columns": ("a",), "user_column": "who", **declared}
+    task = Classification(DATASETS[kind](path="rows.csv", **options), Mlp())
     recorded = task.to_dict()
-    said = {name: value for name, value in recorded["data"].items() if not name.startswith("contract")}
+    new = {"contract", "contract_digest", "label_columns"} | set(TextRows.__annotations__) - {"label_column"}
+    said = {name: value for name, value in recorded["data"].items() if name not in new}
     assert len(said) < len(recorded["data"])
     assert task_of({**recorded, "data": said}, None) == task
     with pytest.raises(ValueError, match="differing: seed"):

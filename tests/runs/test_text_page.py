@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmf.data import Text
+from fedmf.data import Table
 from fedmf.runs import FunctionTask, NextToken, run_of
 from fedmf.runs.named_tasks import NAMED_TASKS
 
@@ -30,7 +30,7 @@ def test_the_table_is_a_private_run() -> None:
     (table,) = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
     run = run_of({**tomllib.loads(table), "cohorts": {"size": 8}})
     assert isinstance(run.task, NextToken)
-    assert isinstance(run.task.data, Text)
+    assert isinstance(run.task.data, Table)
     assert run.is_private
     assert run.task.data.undeclared() == ()
 

@@ -30,14 +30,7 @@ NEEDED: dict[tuple[str, str], dict[str, Any]] = {
     ("own", "None"): {"own.function": "tasks:norms"},
     ("data", "table"): {"data.path": "rows.csv", "data.feature-columns": "a,b", **_DECLARED},
     ("data", "hub"): {"data.path": "cifar10", **_DECLARED},
-    ("data", "number-table"): {
-        "data.path": "rows.csv",
-        "data.feature-columns": "a,b",
-        "data.label-columns": "y",
-    },
     ("data", "on-nodes"): {"data.path": "rows.csv", "data.feature-columns": "a,b", **_DECLARED},
-    ("data", "text"): {"data.path": "notes", "data.roster": "users.txt"},
-    ("data", "hub-text"): {"data.path": "imdb", "data.roster": "users.txt"},
     ("data", "image-folder"): {"data.path": "photos", **_DECLARED, "data.input-shape": "3,8,8"},
     ("data", "cifar-10"): {"data.path": "cifar-10-batches-bin"},
     ("data", "leaf"): {"data.path": "femnist", **_DECLARED},
@@ -50,10 +43,14 @@ NEEDED: dict[tuple[str, str], dict[str, Any]] = {
         "cohorts.probability": 0.5,
     },
 }
+#: With a column of texts, other features are left out.
+_TEXTS_ALONE = {"data.feature-columns": "", "data.input-shape": ""}
 #: What a value of a key needs.
 COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("data.partition", "natural"): {"data.kind": "table"},
-    ("data.tag-column", "tags"): {"data.text-column": "body", "data.class-names": "D,N"},
+    ("data.tag-column", "tags"): {"data.text-column": "body", "data.class-names": "D,N", **_TEXTS_ALONE},
+    **{("data.text-column", name): _TEXTS_ALONE for name in ("body", "größe")},
+    **{("data.label-columns", names): {"data.class-names": ""} for names in ("y", "y,größe")},
     ("data.vocabulary", "bpe"): {"data.vocabulary-path": "public.txt"},
     ("data.vocabulary", "words"): {"data.vocabulary-path": "public.txt"},
     ("model.output", "tied"): {"model.dense-units": 32},

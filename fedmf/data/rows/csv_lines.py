@@ -49,17 +49,16 @@ def csv_batches(
         text: see above.
 
     Raises:
-        ValueError: no header.
-        OSError: not readable.
+        OSError: not readable, or no header.
     """
     with file.open("rb") as handle:
         blocks = _blocks(handle)
         lines = next(blocks, [])
         if not lines:
-            raise ValueError(f"path must be readable; got {file}: Empty CSV file")
+            raise OSError("Empty CSV file")
         header, *lines = lines
         if isinstance(header, TooLong):
-            raise ValueError(f"path must have a header of at most {LONGEST_LINE} bytes; got more in {file}.")
+            raise OSError(f"a header must have at most {LONGEST_LINE} bytes; it has more")
         present = _fields(header.removeprefix(_MARK))
         names = wanted(present)
         place = {name: i for i, name in enumerate(present)}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as arrow
@@ -16,41 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data.dataset import FederatedDataset, NumberedUsers, TestOwner
+from fedmf.data.dataset import FederatedDataset
+from fedmf.data.memory import DecodedRows
 from fedmf.data.partitions import Partition, check_users
-from fedmf.data.rows.labelled_rows import LabelledRows
-from fedmf.data.rows.ownership import partition_by_owner
-from fedmf.data.rows.row_options import HeldOut
-from fedmf.data.rows.text_column import TextColumn, bytes_of
-from fedmf.data.rows.text_options import TextOptions
-from fedmf.data.rows.text_rows import TextRows, text_rows
+from fedmf.data.rows.cells import TextColumn, bytes_of, columns_once, is_list
+from fedmf.data.rows.texts import TextRows
 
-
-@dataclass(frozen=True)
-class HubText(TextOptions):
-    """Texts of a data set of the Hugging Face hub, or of a folder in its format, cut into tokens.
-
-    ``path`` is its name on the hub (which needs a network the first time) or that of a folder, as for `Hub`.
-    The split "train" is read, and what is held out is taken from it.
-
-    Args:
-        text_column: name of the column of texts.
-
-    >>> HubText(path="stanfordnlp/imdb", label_column="label", partition="iid").text_column
-    'text'
-    """
-
-    kind: ClassVar[str] = "hub-text"
-    text_column: str = "text"
-
-    def rows(self) -> TextRows:
-        """See `TextOptions.rows`."""
-        train = loaded(self.path)["train"]
-        parts = {
-            name: [bytes_of(chunk, f"column {name!r}") for chunk in column_chunks(train, name)]
-            for name in self.columns.among(self.path, train.column_names)
-        }
-        return text_rows(parts, self.columns)
+_MOST_TESTS: Final = 10_000
 
 
 def check_features(feature: Any, column: str) -> None:
@@ -65,9 +35,7 @@ def check_features(feature: Any, column: str) -> None:
         return
     kind = datasets.Features({column: feature}).arrow_schema.field(0).type
     kind = getattr(kind, "storage_type", kind)
-    while (
-        arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind)
-    ):
+    while is_list(kind):
         kind = kind.value_type
     if not (arrow.types.is_integer(kind) or arrow.types.is_floating(kind)):
         raise ValueError(f"feature_columns must hold images or numbers; got {kind} in {column!r}.")
@@ -121,69 +89,32 @@ def _example(value: Any) -> NDArray[np.float32] | None:
         return None
 
 
-_MOST_TESTS: Final = 10_000
+@dataclass(frozen=True, eq=False)
+class HubRows:
+    """Rows that stay on disk until a user who owns them is asked for.
 
-
-class HubDataset(FederatedDataset):
-    """Examples that stay on disk until a user who owns them is asked for.
-
-    Images become (channels, height, width) in [0, 1]. One that cannot be decoded, or of another shape than
-    the test part's, becomes NaN.
+    Images become (channels, height, width) in [0, 1]. One that cannot be decoded, or of another shape,
+    becomes NaN.
 
     Args:
-        examples: a `datasets.Dataset` with the feature column, not decoded yet.
-        labels: class of each example.
-        owned: for each user the rows of ``examples``.
-        user_ids: unique, stable names.
-        test: rows of the test part with their labels, as (features, labels).
+        rows: a `datasets.Dataset` with the feature column, not decoded yet.
+        labels: class of each.
         column: name of the feature column.
-        classes: number of classes.
-        test_owner: whose the test part is.
+        shape: of one example; empty for that of the first that can be decoded.
     """
 
-    counts_are_exact: ClassVar[bool] = True
+    rows: Any
+    labels: NDArray[np.int64]
+    column: str
+    shape: tuple[int, ...]
 
-    def __init__(
-        self,
-        examples: Any,
-        labels: NDArray[np.int64],
-        owned: Partition,
-        user_ids: Sequence[str],
-        test: tuple[Tensor, Tensor],
-        column: str,
-        classes: int,
-        test_owner: TestOwner,
-    ) -> None:
-        self._examples, self._labels, self._owned, self._column = examples, labels, owned, column
-        self.user_ids, self.classes, self.test_owner = user_ids, classes, test_owner
-        self._index = {name: u for u, name in enumerate(user_ids)}
-        self.test_features, self.test_labels = test
-
-    def index_of(self, user_id: str) -> int:
-        """See `FederatedDataset.index_of`."""
-        return self._index[user_id]
-
-    def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `FederatedDataset.sizes`."""
-        return self._owned.sizes[users]
-
-    def examples(self, users: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """See `FederatedDataset.examples`."""
-        rows = self._owned.rows(users)
-        device = self.test_features.device
-        labels = torch.from_numpy(self._labels[rows])
-        features = decoded(self._examples, rows, self._column, tuple(self.test_features.shape[1:]))
-        return features.to(device), labels.to(device)
-
-    def to(self, device: torch.device | str) -> Self:
-        """See `FederatedDataset.to`; examples are still read and decoded on the CPU."""
-        moved = copy.copy(self)
-        moved.test_features, moved.test_labels = self.test_features.to(device), self.test_labels.to(device)
-        return moved
+    def examples(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """See `RowSource.examples`."""
+        return decoded(self.rows, rows, self.column, self.shape), torch.from_numpy(self.labels[rows])
 
 
 @dataclass(frozen=True)
-class Hub(LabelledRows):
+class Hub(TextRows):
     """A data set of the Hugging Face hub, or a folder in its format, spread over users.
 
     ``path`` is its name on the hub (which needs a network the first time) or that of a folder: Parquet files
@@ -192,7 +123,8 @@ class Hub(LabelledRows):
     partition "natural", rows of the split "test" that belong to users of the run are left out unless
     ``hold_out`` is "examples". The partitions iid and dirichlet are those of flwr-datasets, with its random
     numbers. For private runs take typed files (Parquet, Arrow): the types of CSV and JSON are inferred from
-    the rows themselves.
+    the rows themselves. With ``text_column`` the split "train" is a table of texts, as for `Table`, and what
+    is held out is taken from it.
 
     Args:
         feature_columns: the one column of images, or of lists of numbers.
@@ -211,52 +143,44 @@ class Hub(LabelledRows):
                 f"feature_columns must name one column with dataset 'hub'; got {self.feature_columns!r}."
             )
 
-    def load(self) -> HubDataset:
-        """See `DatasetOptions.load`; features of training rows are not looked at."""
+    def load(self) -> FederatedDataset:
+        """See `DatasetOptions.load`; features of training rows are not looked at, but for texts."""
         splits = loaded(self.path)
-        train, features = splits["train"], self.feature_columns[0]
-        for column in filter(None, (features, self.label_column, self.user_column)):
-            if column not in train.column_names:
-                present = ", ".join(train.column_names)
-                raise ValueError(f"columns of {self.path} are {present}; got {column!r}.")
-        check_features(train.features[features], features)
+        train, column = splits["train"], self.feature_columns[0]
+        if self.text_column:
+            names = columns_once(self.columns_of_texts, self.path, train.column_names)
+            return self.dataset_of_texts({name: _chunks(train, name) for name in names})
+        keys = {"feature_columns": column, "label_column": self.label_column, "user_column": self.user_column}
+        columns_once([(key, name) for key, name in keys.items() if name], self.path, train.column_names)
+        check_features(train.features[column], column)
+        tested = "test" in splits
         rng = np.random.default_rng([self.seed, 0xF10E])
-        people = self.users_on_roster(self.holds_out_users and "test" not in splits)
-        known, owner, users = self._labels(train), np.zeros(len(train), dtype=np.int64), ("",)
+        people = self.users_on_roster(self.holds_out_users and not tested)
+        known, owner, users = _names(train, self.label_column), np.zeros(len(train), dtype=np.int64), ("",)
         if self.user_column:
-            named = _column(train, self.user_column)
+            named = _names(train, self.user_column)
             users = people or named.ordered(_is_whole(train, self.user_column))
             owner = named.among(users)
-        if "test" in splits:
-            source, held = splits["test"], HeldOut(np.zeros(len(train), dtype=bool), np.arange(len(users)))
-            tests = np.flatnonzero(~self._of_users(source, users))
-            answers = self._labels(source)
-        else:
-            source, held = train, self.held_out(owner, len(users), rng)
-            tests, answers = np.flatnonzero(held.rows), known
+        source = splits["test"] if tested else train
+        answers = _names(source, self.label_column) if tested else known
         classes = self.classes or _classes(train, self.label_column, known, answers)
         labels, test_labels = known.among(classes), answers.among(classes)
+        dealt = self.dealt(owner, users, labels, rng, tested)
+        tests = np.flatnonzero(self._may_test(source, users) if tested else dealt.tests)
         tests = np.sort(rng.permutation(tests)[:_MOST_TESTS])
-        test_values = decoded(source, tests, features, self.input_shape)
+        test_values = decoded(source, tests, column, self.input_shape)
         valid = (test_labels[tests] >= 0) & torch.isfinite(test_values).flatten(1).all(dim=1).numpy()
         if not valid.any():
             raise ValueError(
                 f"the test part must have at least one row that can be read; got none in {self.path}."
             )
-        if self.partition == "natural":
-            owned = partition_by_owner(np.where(held.rows, -1, owner), held.users)
-            user_ids: Sequence[str] = tuple(users[u] for u in held.users)
-        else:
-            owned, user_ids = self._spread(train, np.flatnonzero(~held.rows), labels)
-        return HubDataset(
-            examples=train,
-            labels=labels,
-            owned=owned.keeping(labels >= 0),
-            user_ids=user_ids,
+        return DecodedRows(
+            source=HubRows(train, labels, column, tuple(test_values.shape[1:])),
+            owned=dealt.owned.keeping(labels >= 0),
+            user_ids=dealt.user_ids,
             test=(test_values[torch.from_numpy(valid)], torch.from_numpy(test_labels[tests][valid])),
-            column=features,
-            classes=len(classes),
             test_owner=self.test_owner,
+            classes=len(classes),
         )
 
     @property
@@ -267,50 +191,46 @@ class Hub(LabelledRows):
     @property
     def test_part(self) -> str:
         """See `RowOptions.test_part`."""
+        if self.text_column:
+            return super().test_part
         return f"the split 'test' or, without one, {super().test_part}; at most {_MOST_TESTS:,} rows"
 
-    def _labels(self, split: Any) -> TextColumn:
-        return _column(split, self.label_column)
-
-    def _of_users(self, split: Any, users: Sequence[str]) -> NDArray[np.bool_]:
-        """Which rows of the test split are those of users of the run, who must not be evaluated unasked."""
+    def _may_test(self, split: Any, users: tuple[str, ...]) -> NDArray[np.bool_]:
+        """Which rows of the test split are not those of users of the run, who must not be judged unasked."""
         if self.test_owner != "held-out users":
-            return np.zeros(len(split), dtype=bool)
+            return np.ones(len(split), dtype=bool)
         if self.user_column not in split.column_names:
             raise ValueError(
                 f"split 'test' of {self.path} must have column {self.user_column!r}, so that rows of the "
                 "run's users are left out; or say hold_out 'examples', whose evaluation is not private."
             )
-        return _column(split, self.user_column).among(users) >= 0
+        return self.may_test(_names(split, self.user_column).among(users) >= 0)
 
-    def _spread(
-        self, train: Any, rows: NDArray[np.int64], labels: NDArray[np.int64]
-    ) -> tuple[Partition, Sequence[str]]:
-        """Made-up users of these rows of ``train``; a row without a valid label is dealt as of class 0."""
-        from flwr_datasets import partitioner as flower
+    def split(self, labels: NDArray[np.int64], rng: np.random.Generator) -> Partition:
+        """See `SpreadOptions.split`; "iid" and "dirichlet" by flwr-datasets."""
+        if self.text_column:
+            return super().split(labels, rng)
+        if self.partition not in ("iid", "dirichlet"):
+            return super().split(labels, np.random.default_rng([self.seed, 0xF10F]))
+        import datasets
+        from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner
 
-        row, label, dealt = "row of fedmf", "label of fedmf", np.maximum(labels[rows], 0)
-        partitioners = {
-            "iid": lambda: flower.IidPartitioner(self.users),
-            "dirichlet": lambda: flower.DirichletPartitioner(
+        check_users(self.users, labels.size)
+        chosen = (
+            IidPartitioner(self.users)
+            if self.partition == "iid"
+            else DirichletPartitioner(
                 self.users,
-                label,
+                "label",
                 self.dirichlet_alpha,
                 min_partition_size=1,
                 self_balancing=False,
                 seed=self.seed,
-            ),
-        }
-        if self.partition not in partitioners:
-            parts = self.split(dealt, np.random.default_rng([self.seed, 0xF10F]))
-            return Partition(rows[parts.order], parts.edges), NumberedUsers(self.users)
-        check_users(self.users, rows.size)
-        chosen = partitioners[self.partition]()
-        light = train.select(rows).select_columns([self.label_column])
-        chosen.dataset = light.add_column(row, rows).add_column(label, dealt)
-        parts = [chosen.load_partition(u).select_columns([row])[:][row] for u in range(chosen.num_partitions)]
-        owned = Partition.of([np.sort(np.asarray(part, dtype=np.int64)) for part in parts])
-        return owned, NumberedUsers(self.users)
+            )
+        )
+        chosen.dataset = datasets.Dataset.from_dict({"row": np.arange(labels.size), "label": labels})
+        parts = [chosen.load_partition(u)["row"] for u in range(chosen.num_partitions)]
+        return Partition.of([np.sort(np.asarray(part, dtype=np.int64)) for part in parts])
 
 
 def loaded(name: str) -> Any:
@@ -337,13 +257,14 @@ def loaded(name: str) -> Any:
     return splits
 
 
-def column_chunks(split: Any, name: str) -> list[Any]:
-    """A column of a split as arrow arrays, not decoded."""
-    return split.select_columns([name]).with_format("arrow")[:].column(0).chunks
+def _chunks(split: Any, name: str) -> list[Any]:
+    """A column of a split as arrow arrays of bytes, not decoded."""
+    chunks = split.select_columns([name]).with_format("arrow")[:].column(0).chunks
+    return [bytes_of(chunk, f"column {name!r}") for chunk in chunks]
 
 
-def _column(split: Any, name: str) -> TextColumn:
-    return TextColumn.of([bytes_of(chunk, f"column {name!r}") for chunk in column_chunks(split, name)])
+def _names(split: Any, name: str) -> TextColumn:
+    return TextColumn.of(_chunks(split, name))
 
 
 def _is_whole(split: Any, name: str) -> bool:

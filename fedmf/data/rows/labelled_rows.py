@@ -1,19 +1,22 @@
-"""Options of rows with features and a label among classes."""
+"""Options of rows with features and a label among classes, by a data contract or without one."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
-from fedmf.data.public_input import PublicInput, in_words
+from fedmf.data.contract import DataContract, Encoded, read_contract
+from fedmf.data.options import PublicInput, in_words
 from fedmf.data.rows.row_options import RowOptions
 from fedmf.values import check_sizes
 
 _RANGE: Final = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
 _MOST_CLASSES: Final = 1_000_000
 _READ: Final = "read off the rows: not for private runs"
+_FIXED: Final = "fixed by the reader; no statistic of the rows"
 
 
 @dataclass(frozen=True)
@@ -38,17 +41,89 @@ class LabelledRows(RowOptions):
     input_shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if not self.label_column and not self.unlabelled:
+            object.__setattr__(self, "label_column", "label")
         super().__post_init__()
         check_sizes("input_shape", self.input_shape)
         check_names("feature_columns", self.feature_columns)
-        check_classes(self.class_names)
-        if not self.label_column:
-            raise ValueError("label_column must be named; got none.")
+        check_names("class_names", self.class_names)
+        if self.class_names and len(self.classes) < 2:
+            raise ValueError(f"class_names must be at least two labels; got {self.class_names[0]!r} alone.")
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError(f"class_names must be different; got {', '.join(self.class_names)}.")
+
+    @property
+    def unlabelled(self) -> bool:
+        """Whether no label column means that there is none, rather than one of the name ``label``."""
+        return False
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
-        """The declared labels, ranges written out."""
-        return classes_of(self.class_names)
+        """The declared labels, ranges written out.
+
+        Raises:
+            ValueError: a range of too many numbers, or of none.
+        """
+        names: list[str] = []
+        for entry in self.class_names:
+            if not (ends := _RANGE.fullmatch(entry)):
+                names.append(entry)
+                continue
+            first, last = map(int, ends.groups())
+            if not 0 <= last - first < _MOST_CLASSES:
+                raise ValueError(
+                    f"class_names must hold ranges of 1 to {_MOST_CLASSES} numbers; got {entry}."
+                )
+            names.extend(map(str, range(first, last + 1)))
+        return tuple(names)
+
+    def declared(self) -> dict[str, bool]:
+        """See `RowOptions.declared`."""
+        names = ("class_names", "input_shape", "feature_columns")
+        return {name: bool(getattr(self, name)) for name in names}
+
+    def example_inputs(self) -> tuple[PublicInput, ...]:
+        """See `DatasetOptions.example_inputs`."""
+        shape = in_words(self.input_shape) or "as the rows have it"
+        return (
+            self.class_input(),
+            PublicInput("shape of an example", shape, "declared: input_shape" if self.input_shape else _READ),
+            PublicInput("normalisation", self.normalisation, _FIXED),
+        )
+
+    def class_input(self) -> PublicInput:
+        """Where the labels that there are come from."""
+        source = "declared: class_names" if self.class_names else _READ
+        return PublicInput("classes", ", ".join(self.class_names) or "the labels that occur", source)
+
+    @property
+    def normalisation(self) -> str:
+        """How values become features."""
+        return "numbers as they are, in float32"
+
+
+@dataclass(frozen=True)
+class ContractRows(LabelledRows):
+    """Rows of tables, whose columns a public contract may declare; abstract.
+
+    Args:
+        contract: file of the data contract (docs/data-contract.md), by which numbers are scaled and
+            categories coded; it declares the columns, classes and shape. Empty: numbers as they are.
+    """
+
+    contract: str = ""
+
+    def data_contract(self) -> DataContract:
+        """What the file says.
+
+        Raises:
+            ValueError: it cannot be read, or does not say what it must.
+        """
+        return read_contract(Path(self.contract).expanduser())
+
+    def features_of(self, contract: DataContract, labels: tuple[str, ...]) -> tuple[str, ...]:
+        """The feature columns: those that are named, else all numbers and categories but the labels."""
+        return self.feature_columns or tuple(name for name in contract.named(Encoded) if name not in labels)
 
     def check_words(self, words: tuple[str, ...]) -> None:
         """Whether the labels that a data contract declares are those that are named, if any are.
@@ -62,58 +137,16 @@ class LabelledRows(RowOptions):
                 f"{', '.join(words[:20])}; got {', '.join(self.class_names)[:200]}."
             )
 
-    def declared(self) -> dict[str, bool]:
-        """See `RowOptions.declared`."""
-        names = ("class_names", "input_shape", "feature_columns")
-        return {name: bool(getattr(self, name)) for name in names}
-
-    def example_inputs(self) -> tuple[PublicInput, PublicInput, PublicInput]:
+    def example_inputs(self) -> tuple[PublicInput, ...]:
         """See `DatasetOptions.example_inputs`."""
-        shape = in_words(self.input_shape) or "as the rows have it"
+        if not self.contract:
+            return super().example_inputs()
+        source = f"declared: contract {self.contract}"
         return (
-            class_input(self.class_names),
-            PublicInput("shape of an example", shape, "declared: input_shape" if self.input_shape else _READ),
-            PublicInput("normalisation", self.normalisation, "fixed by the reader; no statistic of the rows"),
+            PublicInput("classes", f"words of column {self.label_column}", source),
+            PublicInput("shape of an example", in_words(self.input_shape) or "its coordinates", source),
+            PublicInput("normalisation", "(x − centre)/unit, clipped into bounds; categories coded", source),
         )
-
-    @property
-    def normalisation(self) -> str:
-        """How values become features."""
-        return "numbers as they are, in float32"
-
-
-def class_input(class_names: tuple[str, ...]) -> PublicInput:
-    """Where the labels that there are come from."""
-    source = "declared: class_names" if class_names else _READ
-    return PublicInput("classes", ", ".join(class_names) or "the labels that occur", source)
-
-
-def classes_of(class_names: tuple[str, ...]) -> tuple[str, ...]:
-    """Declared labels, ranges such as ``0..61`` written out.
-
-    Raises:
-        ValueError: a range of too many numbers, or of none.
-    """
-    names: list[str] = []
-    for entry in class_names:
-        if not (ends := _RANGE.fullmatch(entry)):
-            names.append(entry)
-            continue
-        first, last = map(int, ends.groups())
-        if not 0 <= last - first < _MOST_CLASSES:
-            raise ValueError(f"class_names must hold ranges of 1 to {_MOST_CLASSES} numbers; got {entry}.")
-        names.extend(map(str, range(first, last + 1)))
-    return tuple(names)
-
-
-def check_classes(class_names: tuple[str, ...]) -> None:
-    """Refuse declared labels that are fewer than two, or not different."""
-    check_names("class_names", class_names)
-    classes = classes_of(class_names)
-    if class_names and len(classes) < 2:
-        raise ValueError(f"class_names must be at least two labels; got {class_names[0]!r} alone.")
-    if len(set(classes)) < len(classes):
-        raise ValueError(f"class_names must be different; got {', '.join(class_names)}.")
 
 
 def check_names(label: str, names: tuple[str, ...]) -> None:

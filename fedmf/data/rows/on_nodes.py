@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -12,44 +12,50 @@ import numpy as np
 import torch
 
 from fedmf.data.contract import DataContract
-from fedmf.data.dataset import FederatedDataset, TestOwner
-from fedmf.data.elsewhere import RosterDataset
+from fedmf.data.dataset import FederatedDataset, RosterDataset, TestOwner
 from fedmf.data.memory import InMemoryDataset
-from fedmf.data.options import Spread
-from fedmf.data.public_input import PublicInput
-from fedmf.data.rows.contract_options import ContractOptions
-from fedmf.data.rows.declared_table import DeclaredColumns, read_declared
-from fedmf.data.rows.labelled_rows import LabelledRows
-from fedmf.data.rows.ownership import partition_by_owner, read_roster
-from fedmf.data.rows.table_file import TableColumns, TableRows, read_table
+from fedmf.data.options import PublicInput
+from fedmf.data.partitions import partition_by_owner
+from fedmf.data.rows.labelled_rows import ContractRows
+from fedmf.data.rows.row_options import read_roster
+from fedmf.data.rows.table_rows import TableColumns, TableRows, read_table
 from fedmf.data.structure import ExampleStructure, TensorStructure
 
 
 @dataclass(frozen=True)
-class _Declared(ContractOptions, LabelledRows):
-    """Rows of whose users nothing is held out, and about which everything public is declared.
+class OnNodes(ContractRows):
+    """Rows of CSV or Parquet files that stay on the nodes of a deployment; each has those of its own users.
+
+    The server reads the roster and, if there is one, the test file. It never opens ``path``: there a node
+    finds its users' rows, unless its node config says ``data-path``. A node says that it serves whoever has
+    rows there; with ``data-roster`` in its node config, a file like ``roster``, only those on it. A data
+    contract is read on the server and on every node, there where ``data-contract`` in its node config says.
 
     Args:
+        path: of the rows, as nodes find it.
+        roster: a file with the ids of all users of the run, on the server.
         contract_digest: of the data contract, so that no node scales by another one; without it the run is
             refused with the digest to be given.
+        test_path: a file with the central test part, on the server: the same columns but for the user's,
+            rows of nobody who is on the roster. Empty: nothing is evaluated centrally.
     """
 
-    partition: Literal[Spread, "natural"] = "natural"
+    kind: ClassVar[str] = "on-nodes"
+    partition: Literal["natural"] = "natural"
+    hold_out: Literal["auto"] = "auto"
     contract_digest: str = ""
+    test_path: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.partition != "natural" or self.hold_out != "auto":
-            raise ValueError(
-                f"partition and hold_out must be 'natural' and 'auto' with dataset {self.kind!r}; got "
-                f"{self.partition!r} and {self.hold_out!r}. A node's rows are its users', all of them."
-            )
         for name in ("feature_columns", "class_names", "input_shape"):
             if not getattr(self, name) and not self.contract:
                 raise ValueError(
                     f"{name} (of the data) must be declared with dataset {self.kind!r}; got none. No process "
                     "sees all rows."
                 )
+        if not self.roster and type(self) is OnNodes:
+            raise ValueError("roster must name the file with all user ids with dataset 'on-nodes'; got none.")
 
     @property
     def holds_out_users(self) -> bool:
@@ -66,7 +72,7 @@ class _Declared(ContractOptions, LabelledRows):
         return ()
 
     def data_contract(self) -> DataContract:
-        """See `ContractOptions.data_contract`; the same on the server and on all nodes.
+        """See `ContractRows.data_contract`; the same on the server and on all nodes.
 
         Raises:
             ValueError: it is another one.
@@ -79,107 +85,59 @@ class _Declared(ContractOptions, LabelledRows):
             )
         return contract
 
-    @cached_property
-    def declared_columns(self) -> DeclaredColumns:
-        """What the contract declares of labels and features; of every user."""
-        contract = self.data_contract()
-        features = self.features_of(contract, (self.label_column,))
-        columns = DeclaredColumns(contract, features, self.label_column, self.user_column)
+    def columns(self, user: str = "", users: tuple[str, ...] = ()) -> TableColumns:
+        """What is read of a file.
+
+        Args:
+            user: its column of users; "" for rows that are no user's, which need not have it.
+            users: who there may be.
+        """
+        label, width = self.label_column, math.prod(self.input_shape)
+        if not self.contract:
+            return TableColumns(label, self.feature_columns, user, self.classes, users, width)
+        contract = self._known_contract
+        names, optional = self.features_of(contract, (label,)), () if user else (self.user_column,)
+        columns = TableColumns(label, names, user, users=users, contract=contract, optional=optional)
         self.check_words(columns.classes)
         return columns
 
-    def rows_of(self, path: str, user: str, users: tuple[str, ...] = ()) -> TableRows:
-        """The rows of a file, or of all files of a folder, in the declared columns."""
-        place = Path(path).expanduser()
-        if self.contract:
-            # Rows that are no user's need not have the column of users.
-            optional = () if user else (self.user_column,)
-            columns = replace(self.declared_columns, user=user, users=users, optional=optional)
-            return read_declared(place, columns)
-        width = math.prod(self.input_shape)
-        rows = read_table(
-            place, TableColumns(self.label_column, self.feature_columns, user, self.classes, users, width)
-        )
-        if rows.features.shape[1] != width:
-            raise ValueError(
-                f"input-shape must multiply to the {rows.features.shape[1]} entries of an example; got "
-                f"{self.input_shape}."
-            )
-        return rows
+    @cached_property
+    def _known_contract(self) -> DataContract:
+        return self.data_contract()
 
-    @property
+    @cached_property
     def structure(self) -> ExampleStructure:
         """What one example looks like."""
-        shape, classes = self.input_shape, self.classes
-        if self.contract:
-            columns = self.declared_columns
-            dimension, classes = columns.encoding.dimension, columns.classes
+        columns, shape = self.columns(self.user_column), self.input_shape
+        if columns.encoding:
+            dimension = columns.encoding.dimension
             shape = shape or (dimension,)
             if math.prod(shape) != dimension:
                 raise ValueError(
                     f"input-shape must multiply to the {dimension} coordinates of the contract; got {shape}."
                 )
-        labels = TensorStructure((), torch.int64, len(classes))
+        labels = TensorStructure((), torch.int64, len(columns.classes))
         return ExampleStructure(TensorStructure(shape, torch.float32), labels)
 
-
-@dataclass(frozen=True)
-class RowsOfNode(_Declared):
-    """The rows of one node: every user of its file is trained, and nothing is held out.
-
-    Args:
-        users: N, of the whole run.
-        roster: the users that may be served from here; empty for all of the file.
-    """
-
-    kind: ClassVar[str] = "of-this-node"
-
-    def load(self) -> InMemoryDataset:
-        """See `DatasetOptions.load`: the users who own rows here, in their order."""
-        allowed = read_roster(Path(self.roster).expanduser(), self.user_column) if self.roster else ()
-        rows = self.rows_of(self.path, self.user_column, allowed)
-        here = np.unique(rows.owner[rows.owner >= 0])
-        valid = (rows.labels >= 0) & np.isfinite(rows.features).all(axis=1)
-        features, structure = torch.from_numpy(rows.features), self.structure
-        return InMemoryDataset(
-            features=features.reshape(len(features), *structure.features.shape),
-            labels=torch.from_numpy(rows.labels),
-            owned=partition_by_owner(rows.owner, here).keeping(valid),
-            user_ids=tuple(rows.users[place] for place in here),
-            test_features=structure.features.zeros(0),
-            test_labels=structure.labels.zeros(0),
-            classes=len(rows.classes),
-            test_owner=self.test_owner,
-        )
-
-
-@dataclass(frozen=True)
-class OnNodes(_Declared):
-    """Rows of CSV or Parquet files that stay on the nodes of a deployment; each has those of its own users.
-
-    The server reads the roster and, if there is one, the test file. It never opens ``path``: there a node
-    finds its users' rows, unless its node config says ``data-path``. A node says that it serves whoever has
-    rows there; with ``data-roster`` in its node config, a file like ``roster``, only those on it. A data
-    contract is read on the server and on every node, there where ``data-contract`` in its node config says.
-
-    Args:
-        path: of the rows, as nodes find it.
-        roster: a file with the ids of all users of the run, on the server.
-        test_path: a file with the central test part, on the server: the same columns but for the user's,
-            rows of nobody who is on the roster. Empty: nothing is evaluated centrally.
-    """
-
-    kind: ClassVar[str] = "on-nodes"
-    test_path: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.roster:
-            raise ValueError("roster must name the file with all user ids with dataset 'on-nodes'; got none.")
+    def examples_of(self, rows: TableRows) -> tuple[torch.Tensor, torch.Tensor]:
+        """Features in their shape, and labels."""
+        shape, entries = self.structure.features.shape, rows.features.shape[1]
+        if math.prod(shape) != entries:
+            raise ValueError(
+                f"input-shape must multiply to the {entries} entries of an example; got {self.input_shape}."
+            )
+        return torch.from_numpy(rows.features).reshape(-1, *shape), torch.from_numpy(rows.labels)
 
     def load(self) -> FederatedDataset:
         """See `DatasetOptions.load`: what a server knows."""
-        return RosterDataset(self.users_on_roster(False), self.structure, self._test(), self.test_owner)
+        test = None
+        if self.test_path:
+            rows = read_table(Path(self.test_path).expanduser(), self.columns())
+            if not rows.readable.any():
+                raise ValueError(f"test_path must hold a row that can be read; got none in {self.test_path}.")
+            features, labels = self.examples_of(rows)
+            test = features[rows.readable], labels[rows.readable]
+        return RosterDataset(self.users_on_roster(False), self.structure, test, self.test_owner)
 
     def here(self, path: str = "", roster: str = "", contract: str = "") -> RowsOfNode:
         """The rows of the node on which this is called.
@@ -189,36 +147,9 @@ class OnNodes(_Declared):
             roster: who may be served from here; empty for everybody with rows.
             contract: where the data contract is, if not where all nodes have it.
         """
-        return RowsOfNode(
-            users=self.users,
-            path=path or self.path,
-            roster=roster,
-            feature_columns=self.feature_columns,
-            label_column=self.label_column,
-            user_column=self.user_column,
-            class_names=self.class_names,
-            input_shape=self.input_shape,
-            contract=self.contract and (contract or self.contract),
-            contract_digest=self.contract_digest,
-        )
-
-    def _test(self) -> tuple[torch.Tensor, torch.Tensor] | None:
-        if not self.test_path:
-            return None
-        rows = self.rows_of(self.test_path, "")
-        valid = (rows.labels >= 0) & np.isfinite(rows.features).all(axis=1)
-        if not valid.any():
-            raise ValueError(f"test_path must hold a row that can be read; got none in {self.test_path}.")
-        features = torch.from_numpy(rows.features[valid])
-        return features.reshape(len(features), *self.structure.features.shape), torch.from_numpy(
-            rows.labels[valid]
-        )
-
-    def example_inputs(self) -> tuple[PublicInput, PublicInput, PublicInput]:
-        """See `DatasetOptions.example_inputs`."""
-        if not self.contract:
-            return super().example_inputs()
-        return self.contract_inputs("classes", f"words of column {self.label_column}")
+        said = {field.name: getattr(self, field.name) for field in fields(self)}
+        said |= {"path": path or self.path, "roster": roster, "test_path": ""}
+        return RowsOfNode(**{**said, "contract": self.contract and (contract or self.contract)})
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """See `DatasetOptions.public_inputs`."""
@@ -238,3 +169,32 @@ class OnNodes(_Declared):
     def test_part(self) -> str:
         """See `RowOptions.test_part`."""
         return "rows of a file, which must be no user's" if self.test_path else "none"
+
+
+@dataclass(frozen=True)
+class RowsOfNode(OnNodes):
+    """The rows of one node: every user of its file is trained, and nothing is held out.
+
+    Args:
+        users: N, of the whole run.
+        roster: the users that may be served from here; empty for all of the file.
+    """
+
+    kind: ClassVar[str] = "of-this-node"
+
+    def load(self) -> InMemoryDataset:
+        """See `DatasetOptions.load`: the users who own rows here, in their order."""
+        allowed = read_roster(Path(self.roster).expanduser(), self.user_column) if self.roster else ()
+        rows = read_table(Path(self.path).expanduser(), self.columns(self.user_column, allowed))
+        here = np.unique(rows.owner[rows.owner >= 0])
+        features, labels = self.examples_of(rows)
+        return InMemoryDataset(
+            features=features,
+            labels=labels,
+            owned=partition_by_owner(rows.owner, here).keeping(rows.readable),
+            user_ids=tuple(rows.users[place] for place in here),
+            test_features=self.structure.features.zeros(0),
+            test_labels=self.structure.labels.zeros(0),
+            classes=len(rows.classes),
+            test_owner=self.test_owner,
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,31 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.data.dataset import NumberedUsers, TestOwner
-from fedmf.data.options import SpreadOptions
-from fedmf.data.partitions import Partition
-from fedmf.data.public_input import PublicInput
-from fedmf.data.rows.ownership import (
+from fedmf.data.options import PublicInput, SpreadOptions
+from fedmf.data.partitions import (
+    Partition,
     hold_out_examples,
     hold_out_of_each_user,
     hold_out_users,
     partition_by_owner,
-    read_roster,
 )
+from fedmf.data.rows.cells import SUFFIXES, TextColumn, name_columns
 
 _BY_LABELS: Final = ("dirichlet", "shards")
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """What is held out of rows with owners.
-
-    Args:
-        rows: the mask of test rows, shape (rows,).
-        users: the owners that stay users, in order.
-    """
-
-    rows: NDArray[np.bool_]
-    users: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -178,33 +165,13 @@ class RowOptions(SpreadOptions):
             )
         return names
 
-    def held_out(self, owner: NDArray[np.int64], users: int, rng: np.random.Generator) -> HeldOut:
-        """The test rows of rows without a test split of their own.
-
-        Args:
-            owner: place of each row's user; −1 for nobody.
-            users: how many users there are.
-            rng: public.
-
-        Raises:
-            ValueError: test_fraction holds out too little or too much.
-        """
-        everybody = np.arange(users)
-        if self.holds_out_users:
-            gone = hold_out_users(users, self.test_fraction, rng)
-            return HeldOut(np.isin(owner, gone), np.setdiff1d(everybody, gone))
-        if self.partition != "natural":  # whose row it was must not decide what others own
-            return HeldOut(hold_out_examples(np.zeros_like(owner), self.test_fraction, rng), everybody)
-        if self.roster:
-            return HeldOut(hold_out_of_each_user(owner, self.test_fraction, self.seed), everybody)
-        return HeldOut(hold_out_examples(owner, self.test_fraction, rng), everybody)
-
     def dealt(
         self,
         owner: NDArray[np.int64],
         names: Sequence[str],
         labels: NDArray[np.int64],
         rng: np.random.Generator,
+        tested: bool = False,
     ) -> Dealt:
         """Hold rows out, and spread the others over users.
 
@@ -213,14 +180,65 @@ class RowOptions(SpreadOptions):
             names: of the users of the rows.
             labels: class of each row, for partitions by label; negative ones count as class 0.
             rng: public.
+            tested: whether the test part is elsewhere, so that no row is held out.
 
         Raises:
             ValueError: test_fraction holds out too little or too much, or the partition does not fit.
         """
-        held = self.held_out(owner, len(names), rng)
+        users, tests = np.arange(len(names)), np.zeros(owner.size, dtype=bool)
+        if tested:
+            pass
+        elif self.holds_out_users:
+            gone = hold_out_users(len(names), self.test_fraction, rng)
+            users, tests = np.setdiff1d(users, gone), np.isin(owner, gone)
+        elif self.partition != "natural":  # whose row it was must not decide what others own
+            tests = hold_out_examples(np.zeros_like(owner), self.test_fraction, rng)
+        elif self.roster:
+            tests = hold_out_of_each_user(owner, self.test_fraction, self.seed)
+        else:
+            tests = hold_out_examples(owner, self.test_fraction, rng)
         if self.partition == "natural":
-            owned = partition_by_owner(np.where(held.rows, -1, owner), held.users)
-            return Dealt(owned, tuple(names[int(u)] for u in held.users), held.rows)
-        trained = np.flatnonzero(~held.rows)
+            owned = partition_by_owner(np.where(tests, -1, owner), users)
+            return Dealt(owned, tuple(names[int(u)] for u in users), tests)
+        trained = np.flatnonzero(~tests)
         parts = self.split(np.maximum(labels[trained], 0), rng)
-        return Dealt(Partition(trained[parts.order], parts.edges), NumberedUsers(self.users), held.rows)
+        return Dealt(Partition(trained[parts.order], parts.edges), NumberedUsers(self.users), tests)
+
+    def may_test(self, of_users: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which rows of a test part of its own are used: none of the run's users, unless they are asked for.
+
+        Args:
+            of_users: which rows belong to users of the run, shape (rows,).
+        """
+        return ~of_users | (self.test_owner != "held-out users")
+
+
+def read_roster(path: Path, column: str) -> tuple[str, ...]:
+    """User ids in the order of a file; it is public, so what is wrong with it is said.
+
+    Args:
+        path: a CSV or Parquet file with the column, or any other text file with one id a line.
+        column: the user column.
+
+    Raises:
+        ValueError: unreadable, nobody, an id that is missing or occurs twice.
+    """
+    if path.suffix in SUFFIXES and path.is_file():
+        names = TextColumn.of(name_columns(path, [("user_column", column)], "roster")[column])
+        missing = (names.codes < 0).nonzero()[0]
+        if missing.size:
+            raise ValueError(
+                f"roster must name a user in each row; got none in row {missing[0] + 1} of {path}."
+            )
+        users = tuple(names.values[code] for code in names.codes)
+    else:
+        try:
+            users = tuple(filter(None, (line.strip() for line in path.read_text("utf-8").splitlines())))
+        except (OSError, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"roster must be a readable file of user ids; got {path}: {reason}") from None
+    twice = [name for name, count in Counter(users).items() if count > 1]
+    if twice or not users:
+        wrong = f"{twice[0]!r} more than once" if twice else "nobody"
+        raise ValueError(f"roster must name each user once; got {wrong} in {path}.")
+    return users

@@ -143,7 +143,7 @@ def test_paths_of_an_index_stay_in_the_folder(tmp_path: Path) -> None:
         ({"input_shape": (2, 4, 5)}, r"input_shape must be \(1, height, width\) for grey images"),
         ({"feature_columns": ("a", "b")}, "feature_columns must name the one column of paths"),
         ({"path": "nowhere"}, "path must name a folder of images; got nowhere"),
-        ({"index": "users.txt"}, "index must be a readable CSV or Parquet file; got users.txt"),
+        ({"index": "users.txt"}, "index must name a .csv or .parquet file that exists"),
         ({"class_names": ("cow", "pig")}, "the test part must have an image that can be read"),
         ({"users": 6}, r"U \(users\) must be 4 with this roster"),
     ],

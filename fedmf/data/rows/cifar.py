@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.data.dataset import NumberedUsers
-from fedmf.data.formats.decoded_rows import DecodedRows, Pixels
-from fedmf.data.options import Spread, SpreadOptions
-from fedmf.data.public_input import PublicInput
+from fedmf.data.memory import DecodedRows, Pixels
+from fedmf.data.options import PublicInput, Spread, SpreadOptions
 
 _SHAPE: Final = (3, 32, 32)
 _RECORD: Final = 1 + 3 * 32 * 32

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
-import pyarrow as arrow
-import pyarrow.parquet as parquet
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data.formats.decoded_rows import DecodedRows
-from fedmf.data.rows import LabelledRows, TextColumn, bytes_of, csv_batches
+from fedmf.data.memory import DecodedRows
+from fedmf.data.rows.cells import TextColumn, name_columns
+from fedmf.data.rows.labelled_rows import LabelledRows
 
 #: Endings of the files that are read.
 SUFFIXES: Final = (".png", ".jpg", ".jpeg")
@@ -26,6 +25,7 @@ _MODES: Final = {1: "L", 3: "RGB"}
 #: Most pixels, and most bytes, of a file that is decoded: a small file can hold a huge picture.
 _MOST_PIXELS: Final = 1 << 26
 _MOST_BYTES: Final = 1 << 26
+_MOST_TESTS: Final = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,22 +108,8 @@ def check_pillow() -> None:
         raise ValueError("dataset 'image-folder' needs Pillow: pip install pillow, or 'fedmf[data]'.")
 
 
-_MOST_TESTS: Final = 10_000
-
-
-@dataclass(frozen=True)
-class _Listed:
-    """The image files there are.
-
-    Args:
-        paths: of each file.
-        label: the name of each one's class; None for none.
-        user: the name of each one's user; None for none.
-    """
-
-    paths: list[Path]
-    label: TextColumn
-    user: TextColumn
+#: Image files with the names of their classes and users.
+_Listed: TypeAlias = tuple[list[Path], TextColumn, TextColumn]
 
 
 @dataclass(frozen=True)
@@ -169,7 +155,7 @@ class ImageFolder(LabelledRows):
 
     @property
     def test_part(self) -> str:
-        """See `LabelledRows.test_part`."""
+        """See `RowOptions.test_part`."""
         return f"{super().test_part}; at most {_MOST_TESTS:,} of them"
 
     def load(self) -> DecodedRows:
@@ -179,23 +165,25 @@ class ImageFolder(LabelledRows):
         if not folder.is_dir():
             raise ValueError(f"path must name a folder of images; got {self.path}.")
         people = self.users_on_roster(self.holds_out_users)
-        listed = self._listed(folder, people)
-        if not listed.paths:
+        paths, label, user = (
+            self._indexed(folder, Path(self.index).expanduser())
+            if self.index
+            else self._found(folder, people)
+        )
+        if not paths:
             raise ValueError(
                 f"path must hold at least one image ({', '.join(SUFFIXES)}); got none in {folder}."
             )
-        classes = self.classes or listed.label.ordered(as_numbers=True)
+        classes = self.classes or label.ordered(as_numbers=True)
         if len(classes) < 2:
             raise ValueError(f"images must have at least two labels; got {', '.join(classes)}.")
-        labels = listed.label.among(classes)
-        users, owner = ("",), np.zeros(labels.size, dtype=np.int64)
-        if self.user_column:
-            users = people or listed.user.ordered(as_numbers=False)
-            owner = listed.user.among(users)
+        labels = label.among(classes)
+        users = (people if self.user_column else ()) or user.ordered(as_numbers=False)
+        owner = user.among(users)
         rng = np.random.default_rng([self.seed, 0x14A6])
         dealt = self.dealt(owner, users, labels, rng)
-        shape = check_image_shape(self.input_shape) if self.input_shape else shape_of_first(listed.paths)
-        source = ImageFiles(listed.paths, labels, shape, self.other_sides == "scaled")
+        shape = check_image_shape(self.input_shape) if self.input_shape else shape_of_first(paths)
+        source = ImageFiles(paths, labels, shape, self.other_sides == "scaled")
         tests = np.flatnonzero(dealt.tests & (labels >= 0))
         features, answers = source.examples(np.sort(rng.permutation(tests)[:_MOST_TESTS]))
         readable = torch.isfinite(features).flatten(1).all(dim=1)
@@ -210,9 +198,8 @@ class ImageFolder(LabelledRows):
             classes=len(classes),
         )
 
-    def _listed(self, folder: Path, people: Sequence[str]) -> _Listed:
-        if self.index:
-            return self._indexed(folder, Path(self.index).expanduser())
+    def _found(self, folder: Path, people: Sequence[str]) -> _Listed:
+        """The files of folders by user and class, or by class."""
         rows: list[tuple[Path, str, str]] = []
         if self.user_column:
             for user in people or _folders(folder):
@@ -221,51 +208,21 @@ class ImageFolder(LabelledRows):
                     rows += [(file, label, user) for label in _folders(home) for file in _files(home / label)]
         else:
             rows = [(file, label, "") for label in _folders(folder) for file in _files(folder / label)]
-        labels, users = _text([label for _, label, _ in rows]), _text([user for _, _, user in rows])
-        return _Listed([path for path, _, _ in rows], labels, users)
+        paths = [path for path, _, _ in rows]
+        labels = TextColumn.of_names([label.encode() for _, label, _ in rows])
+        if not self.user_column:
+            return paths, labels, TextColumn.without_names(len(paths))
+        return paths, labels, TextColumn.of_names([user.encode() for _, _, user in rows])
 
     def _indexed(self, folder: Path, index: Path) -> _Listed:
         """The rows of the index; a path that leads out of the folder is that of no file."""
-        names = [name for name in (*self.feature_columns, self.label_column, self.user_column) if name]
-        columns: dict[str, list[Any]] = {name: [] for name in names}
-        try:
-            for batch in _batches(index, names, self._checked):
-                for name in names:
-                    column = batch.column(name)
-                    whole = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
-                    columns[name].append(bytes_of(whole, f"column {name!r} of {index}"))
-        except (arrow.ArrowException, OSError) as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(f"index must be a readable CSV or Parquet file; got {index}: {reason}") from None
-        text = {name: TextColumn.of(columns[name]) for name in names}
-        found = text[self.feature_columns[0]]
-        inside = [_inside(folder, value) for value in found.values]
-        paths = [inside[code] if code >= 0 else folder for code in found.codes]
-        nobody = _text([""] * len(paths))
-        return _Listed(paths, text[self.label_column], text.get(self.user_column, nobody))
-
-    def _checked(self, present: list[str]) -> list[str]:
-        names = [name for name in (*self.feature_columns, self.label_column, self.user_column) if name]
-        for name in names:
-            if present.count(name) != 1:
-                raise ValueError(
-                    f"index must have one column {name!r}; got {', '.join(present[:20])} in {self.index}."
-                )
-        return names
-
-
-def _batches(
-    index: Path, names: list[str], wanted: Callable[[list[str]], list[str]]
-) -> Iterator[arrow.Table | arrow.RecordBatch]:
-    if index.suffix == ".csv":
-        yield from csv_batches(index, wanted, names)
-    else:
-        with parquet.ParquetFile(index) as reader:
-            yield from reader.iter_batches(columns=wanted(reader.schema_arrow.names), use_threads=False)
-
-
-def _text(values: Sequence[str]) -> TextColumn:
-    return TextColumn.of([arrow.array([value.encode() for value in values], type=arrow.large_binary())])
+        keys = {"feature_columns": self.feature_columns[0], "label_column": self.label_column}
+        keys |= {"user_column": self.user_column} if self.user_column else {}
+        read = name_columns(index, list(keys.items()), "index")
+        files, labels, *users = (TextColumn.of(read[name]) for name in keys.values())
+        inside = [_inside(folder, value) for value in files.values]
+        paths = [inside[code] if code >= 0 else folder for code in files.codes]
+        return paths, labels, users[0] if users else TextColumn.without_names(len(paths))
 
 
 def _folders(folder: Path) -> list[str]:

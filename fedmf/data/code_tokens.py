@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import platform
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from functools import cache, cached_property
+from pathlib import Path
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 import torch
@@ -12,17 +17,84 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.data.memory import InMemoryDataset
-from fedmf.data.options import DatasetOptions
+from fedmf.data.module_list import MODULES
+from fedmf.data.options import PublicInput, in_words
 from fedmf.data.partitions import Partition
-from fedmf.data.public_input import PublicInput, in_words
-from fedmf.data.text.installed_modules import standard_library
-from fedmf.data.text.sequences import evenly, next_tokens
-from fedmf.data.text.vocabulary import Vocabulary, public_vocabulary
-from fedmf.values import check_whole
+from fedmf.data.tokens import SequenceOptions, Vocabulary, evenly, next_tokens, public_vocabulary
+
+#: SHA-256 of the listed modules, by release of CPython as published on python.org.
+PINNED: Final[dict[str, str]] = {
+    "3.11.7": "fa0ee3e89f329ad6492501b04f43198da8c2c523f1e68601837e3fcc85fd56d2",
+    "3.12.1": "4a2905fd9329e1db093fd9b77f37fca8c319d372ed236e1c197147e16e89e586",
+    "3.13.0": "045e7c96a3f53ff0643684e6f319dc72b8505a2c7256f640a751286c3ff10061",
+}
 
 
 @dataclass(frozen=True)
-class CodeTokens(DatasetOptions):
+class StandardLibrary:
+    """The listed modules that an interpreter has.
+
+    Args:
+        version: of Python.
+        texts: the source of each module by its dotted name, in the order of the list.
+    """
+
+    version: str
+    texts: dict[str, bytes]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 in hexadecimal of names and sources."""
+        digest = hashlib.sha256()
+        for name, text in self.texts.items():
+            digest.update(f"{name} {len(text)}\n".encode() + text)
+        return digest.hexdigest()
+
+    @property
+    def pinned(self) -> bool:
+        """Whether these are the sources of that release, bit for bit."""
+        return PINNED.get(self.version) == self.digest
+
+    def __str__(self) -> str:
+        """In words, for lists of public inputs."""
+        known = "the pinned digest" if self.pinned else "not pinned for this installation"
+        return (
+            f"{len(self.texts)} modules of Python {self.version}'s standard library, SHA-256 {self.digest} "
+            f"({known})"
+        )
+
+
+@cache
+def standard_library() -> StandardLibrary:
+    """That of the running interpreter; read once.
+
+    Raises:
+        ValueError: its sources are not there.
+    """
+    return read_modules(Path(sysconfig.get_paths()["stdlib"]), platform.python_version())
+
+
+def read_modules(folder: Path, version: str) -> StandardLibrary:
+    """The listed modules that a folder holds; whatever else stands there is not looked at.
+
+    Raises:
+        ValueError: there are none.
+    """
+    texts: dict[str, bytes] = {}
+    for path in MODULES:
+        file = folder / path
+        if file.is_file():
+            texts[path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")] = file.read_bytes()
+    if not texts:
+        raise ValueError(
+            f"the sources of Python's standard library must be in {folder}; got none of the listed modules. "
+            "Some installations have compiled files only."
+        )
+    return StandardLibrary(version, texts)
+
+
+@dataclass(frozen=True)
+class CodeTokens(SequenceOptions):
     """Modules of Python's standard library: each is a user who owns its own source, token by token.
 
     The listed modules are shuffled by the seed and dealt into a public part, a held-out part and the users,
@@ -37,11 +109,7 @@ class CodeTokens(DatasetOptions):
             models may be trained on them without privacy.
         part: "users", or "public": the users are modules of the public part, to train without privacy what
             others start from; vocabulary and held-out part are the same.
-        length: T, tokens of a sequence.
         vocabulary: "bytes" (257 numbers), or "bpe" (made from the public part; extra ``lm``).
-        vocabulary_size: numbers of "bpe" at most, above 257.
-        most_sequences: of one user, evenly spaced over its module; None for all.
-        most_test_sequences: of the held-out part, evenly spaced over its modules.
 
     >>> data = CodeTokens(users=100, length=32, most_sequences=4).load()
     >>> data.test_features.shape[1:], data.vocabulary, data.test_owner
@@ -53,19 +121,10 @@ class CodeTokens(DatasetOptions):
     partition: Literal["natural"] = "natural"
     public_fraction: float = 0.2
     part: Literal["users", "public"] = "users"
-    length: int = 64
     vocabulary: Literal["bytes", "bpe"] = "bytes"
-    vocabulary_size: int = 1024
-    most_sequences: int | None = None
-    most_test_sequences: int = 1000
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole("T (length of a sequence)", self.length)
-        check_whole("vocabulary_size", self.vocabulary_size, 258)
-        check_whole("most_test_sequences", self.most_test_sequences)
-        if self.most_sequences is not None:
-            check_whole("most_sequences", self.most_sequences)
         if not 0 < self.public_fraction < 1 - self.test_fraction:
             raise ValueError(
                 f"public_fraction must lie in (0, 1 − test_fraction); got {self.public_fraction}."

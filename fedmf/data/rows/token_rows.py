@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as arrow
 import pyarrow.compute as compute
-import pyarrow.parquet as parquet
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data.formats.decoded_rows import DecodedRows
-from fedmf.data.options import Spread
-from fedmf.data.public_input import PublicInput, in_words
-from fedmf.data.rows import RowOptions, TextColumn, bytes_of, partition_by_owner
-from fedmf.values import check_whole
-
-#: Marks a position that no token follows, as `fedmf.training` has it.
-_NO_TOKEN: Final = -100
-_BATCH: Final = 65_536
+from fedmf.data.memory import DecodedRows
+from fedmf.data.options import PublicInput, in_words
+from fedmf.data.rows.cells import TextColumn, bytes_of, columns_once, row_batches
+from fedmf.data.rows.row_options import RowOptions
+from fedmf.data.tokens import PADDING, SequenceOptions
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +34,12 @@ class Sentences:
     def examples(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """T tokens and the T that follow them; see `RowSource.examples`."""
         tokens = self.tokens[rows].astype(np.int64)
-        following = np.where(tokens[:, 1:] == 0, _NO_TOKEN, tokens[:, 1:])
+        following = np.where(tokens[:, 1:] == 0, PADDING, tokens[:, 1:])
         return torch.from_numpy(tokens[:, :-1].copy()), torch.from_numpy(following)
 
 
 @dataclass(frozen=True)
-class TokenRows(RowOptions):
+class TokenRows(RowOptions, SequenceOptions):
     """Parquet files with a row for each sentence: its user, and a list of token numbers.
 
     ``path`` is a folder with the folders train and, if there is one, test, each with such files. Users are
@@ -64,7 +59,8 @@ class TokenRows(RowOptions):
     """
 
     kind: ClassVar[str] = "token-rows"
-    partition: Literal[Spread, "natural"] = "natural"
+    least_vocabulary: ClassVar[int] = 2
+    partition: Literal["natural"] = "natural"
     tokens_column: str = "tokens"
     user_column: str = "user"
     vocabulary_size: int = 10_004
@@ -74,16 +70,6 @@ class TokenRows(RowOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole("vocabulary_size", self.vocabulary_size, 2)
-        check_whole("T (length of an example)", self.length)
-        check_whole("most_test_sequences", self.most_test_sequences)
-        if self.most_sequences is not None:
-            check_whole("most_sequences", self.most_sequences)
-        if self.partition != "natural":
-            raise ValueError(
-                f"partition must be 'natural' with dataset {self.kind!r}; got {self.partition!r}. Its "
-                "sentences have users."
-            )
         if not self.tokens_column:
             raise ValueError("tokens_column must be named; got none.")
 
@@ -110,17 +96,13 @@ class TokenRows(RowOptions):
         place = {name: i for i, name in enumerate(users)}
         owner = np.array([place.get(name, -1) for name in names], dtype=np.int64)[owner]
         rng = np.random.default_rng([self.seed, 0x70CE])
-        source = Sentences(tokens)
+        source = tests = Sentences(tokens)
+        dealt = self.dealt(owner, users, np.zeros(owner.size, dtype=np.int64), rng, tested)
+        candidates = np.flatnonzero(dealt.tests)
         if tested:
             test_tokens, test_names, test_owner = self._read(folder / "test", None)
-            stranger = np.array([name not in place for name in test_names], dtype=bool)[test_owner]
-            candidates = np.flatnonzero(stranger | (self.hold_out == "examples"))
-            tests, owned = Sentences(test_tokens), partition_by_owner(owner, np.arange(len(users)))
-            user_ids: Sequence[str] = users
-        else:
-            dealt = self.dealt(owner, users, np.zeros(owner.size, dtype=np.int64), rng)
-            candidates, tests = np.flatnonzero(dealt.tests), source
-            owned, user_ids = dealt.owned, dealt.user_ids
+            known = np.array([name in place for name in test_names], dtype=bool)[test_owner]
+            candidates, tests = np.flatnonzero(self.may_test(known)), Sentences(test_tokens)
         chosen = np.sort(rng.permutation(candidates)[: self.most_test_sequences])
         test = tests.examples(chosen)
         if not (test[1] >= 0).any():
@@ -128,7 +110,9 @@ class TokenRows(RowOptions):
                 f"the test part must have a sentence that can be read and is of no user of the run; got none "
                 f"in {self.path}."
             )
-        return DecodedRows(source, owned, user_ids, test, self.test_owner, vocabulary=self.vocabulary_size)
+        return DecodedRows(
+            source, dealt.owned, dealt.user_ids, test, self.test_owner, vocabulary=self.vocabulary_size
+        )
 
     def _read(
         self, folder: Path, most: int | None
@@ -138,8 +122,11 @@ class TokenRows(RowOptions):
         parts: list[NDArray[np.int32]] = []
         owners: list[NDArray[np.int64]] = []
         counts = np.zeros(0, dtype=np.int64)
-        for file, batch in _batches(folder, (self.user_column, self.tokens_column)):
-            users = TextColumn.of([bytes_of(batch.column(0), f"column {self.user_column!r} of {file}")])
+        keys = [("user_column", self.user_column), ("tokens_column", self.tokens_column)]
+        for file, batch in row_batches(folder, partial(columns_once, keys), suffixes=(".parquet",)):
+            users = TextColumn.of(
+                [bytes_of(batch[self.user_column], f"column {self.user_column!r} of {file}")]
+            )
             numbers = np.array([place.setdefault(name, len(place)) for name in users.values], dtype=np.int64)
             rows = np.flatnonzero(users.codes >= 0)
             owner = numbers[users.codes[rows]] if rows.size else rows
@@ -148,7 +135,7 @@ class TokenRows(RowOptions):
                 first = counts[owner] + _ranks(owner) < most
                 rows, owner = rows[first], owner[first]
             counts += np.bincount(owner, minlength=counts.size)
-            parts.append(self._tokens(batch.column(1).take(arrow.array(rows)), file))
+            parts.append(self._tokens(batch[self.tokens_column].take(arrow.array(rows)), file))
             owners.append(owner)
         if not sum(map(len, parts)):
             raise ValueError(f"path must hold at least one sentence of a user; got none in {folder}.")
@@ -185,24 +172,3 @@ def _ranks(owner: NDArray[np.int64]) -> NDArray[np.int64]:
     ranks = np.empty(owner.size, dtype=np.int64)
     ranks[order] = np.arange(owner.size) - np.repeat(starts, np.diff(starts, append=owner.size))
     return ranks
-
-
-def _batches(folder: Path, columns: Sequence[str]) -> Iterator[tuple[Path, arrow.RecordBatch]]:
-    """Batches of these columns, of all files in the order of their names."""
-    files = sorted(folder.glob("*.parquet")) if folder.is_dir() else [folder]
-    if not files or files[0].suffix != ".parquet":
-        raise ValueError(f"path must name a folder with Parquet files; got {folder}.")
-    for file in files:
-        try:
-            with parquet.ParquetFile(file) as reader:
-                present = reader.schema_arrow.names
-                for name in columns:
-                    if present.count(name) != 1:
-                        raise ValueError(
-                            f"{file} must have one column {name!r}; got {', '.join(present[:20])}."
-                        )
-                for batch in reader.iter_batches(_BATCH, columns=list(columns), use_threads=False):
-                    yield file, batch.select(list(columns))
-        except (arrow.ArrowException, OSError) as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(f"path must be readable; got {file}: {reason}") from None

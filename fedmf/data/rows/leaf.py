@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedmf.data.memory import InMemoryDataset
-from fedmf.data.options import Spread
-from fedmf.data.rows import LabelledRows, partition_by_owner
+from fedmf.data.rows.labelled_rows import LabelledRows
 
 #: Strings of JSON, and what stands between values.
 _STRUCTURE = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}:,]', re.DOTALL)
@@ -51,18 +50,10 @@ class Leaf(LabelledRows):
     """
 
     kind: ClassVar[str] = "leaf"
-    partition: Literal[Spread, "natural"] = "natural"
+    partition: Literal["natural"] = "natural"
     feature_columns: tuple[str, ...] = ("x",)
     label_column: str = "y"
     user_column: str = "user"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.partition != "natural":
-            raise ValueError(
-                f"partition must be 'natural' with dataset {self.kind!r}; got {self.partition!r}. Its rows "
-                "have users."
-            )
 
     def load(self) -> InMemoryDataset:
         """See `DatasetOptions.load`."""
@@ -76,17 +67,12 @@ class Leaf(LabelledRows):
         shape = self.input_shape or next((x.shape for x in rows.features if x.size), (1,))
         users = people or tuple(dict.fromkeys(rows.users))
         features, labels, owner = _stacked(rows, classes, users, math.prod(shape))
+        dealt = self.dealt(owner, users, labels, np.random.default_rng([self.seed, 0x1EAF]), tested)
+        test_x, test_y, candidates = features, labels, dealt.tests
         if tested:
-            source = _read(folder / "test", ())
-            test_x, test_y, of_user = _stacked(source, classes, users, math.prod(shape))
-            candidates = (test_y >= 0) & ((of_user < 0) | (self.hold_out == "examples"))
-            owned, user_ids = partition_by_owner(owner, np.arange(len(users))), users
-        else:
-            rng = np.random.default_rng([self.seed, 0x1EAF])
-            dealt = self.dealt(owner, users, labels, rng)
-            test_x, test_y, candidates = features, labels, dealt.tests & (labels >= 0)
-            owned, user_ids = dealt.owned, dealt.user_ids
-        tests = np.flatnonzero(candidates & np.isfinite(test_x).all(axis=1))
+            test_x, test_y, of_user = _stacked(_read(folder / "test", ()), classes, users, math.prod(shape))
+            candidates = self.may_test(of_user >= 0)
+        tests = np.flatnonzero(candidates & (test_y >= 0) & np.isfinite(test_x).all(axis=1))
         if not tests.size:
             raise ValueError(
                 f"the test part must have a row that can be read and is of no user of the run; got none in "
@@ -96,8 +82,8 @@ class Leaf(LabelledRows):
         return InMemoryDataset(
             features=torch.from_numpy(features).reshape(-1, *shape),
             labels=torch.from_numpy(labels),
-            owned=owned.keeping(labels >= 0),
-            user_ids=user_ids,
+            owned=dealt.owned.keeping(labels >= 0),
+            user_ids=dealt.user_ids,
             test_features=torch.from_numpy(test_x[tests]).reshape(-1, *shape),
             test_labels=torch.from_numpy(test_y[tests]),
             classes=len(classes),
