@@ -13,7 +13,7 @@ from fedmf.optim.options import ChosenOptimizer, OptimizerOptions, OwnOptimizer,
 from fedmf.optim.own_rule import OwnRule
 from fedmf.optim.second_moment_weight import energy_weight, relative_energy_error
 from fedmf.optim.server_optimizer import RoundRelease, ServerOptimizer
-from fedmf.optim.server_pass import ServerPass
+from fedmf.optim.server_pass import ServerPass, step_part
 from fedmf.optim.sgd import ServerSGD, Sgd
 from fedmf.values import by_kind
 
@@ -48,6 +48,7 @@ __all__ = [
     "energy_weight",
     "fingerprint_of",
     "relative_energy_error",
+    "step_part",
 ]
 
 #: What `[optimizer]` may be, by kind.
