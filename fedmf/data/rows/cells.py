@@ -195,16 +195,13 @@ def cell_blocks(path: Path, contract: DataContract) -> Iterator[dict[str, list[s
     Raises:
         ValueError: nothing readable there, or columns that are not those of the contract.
     """
-    for _, batch in row_batches(path, partial(declared_columns, contract, list(contract.columns))):
+
+    def declared(file: Path, present: list[str]) -> list[str]:
+        contract.check_header(present, str(file))
+        return list(contract.columns)
+
+    for _, batch in row_batches(path, declared):
         yield {name: cells_of(column) for name, column in batch.items()}
-
-
-def declared_columns(
-    contract: DataContract, wanted: list[str], file: Path, present: list[str], optional: Sequence[str] = ()
-) -> list[str]:
-    """The columns wanted, after a look whether a file has those that its contract declares."""
-    contract.check_header(present, str(file), optional)
-    return wanted
 
 
 def numbers_of(column: Any) -> NDArray[np.float64]:

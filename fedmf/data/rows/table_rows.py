@@ -19,7 +19,6 @@ from fedmf.data.rows.cells import (
     bytes_of,
     cells_of,
     columns_once,
-    declared_columns,
     is_list,
     numbers_of,
     row_batches,
@@ -82,7 +81,8 @@ class TableColumns:
             ValueError: a column that is not there, or is there twice.
         """
         if self.contract:
-            return declared_columns(self.contract, [*self.features, *self.text], file, present, self.optional)
+            self.contract.check_header(present, str(file), self.optional)
+            return [*self.features, *self.text]
         features = self.features or tuple(name for name in present if name not in self.text)
         keys = [("feature_columns", name) for name in features]
         keys += [(key, name) for key, name in self._named if name]
