@@ -5,6 +5,7 @@ from typing import Final
 from fedmf.data.code_tokens import CodeTokens
 from fedmf.data.contract import DataContract, Encoding, check_rows, draft_contract, read_contract
 from fedmf.data.dataset import FederatedDataset, NumberedUsers, RosterDataset
+from fedmf.data.diabetes import Diabetes
 from fedmf.data.digit_images import Digits
 from fedmf.data.memory import DecodedRows, InMemoryDataset
 from fedmf.data.options import PARTITIONS, DatasetOptions, PublicInput, SpreadOptions
@@ -60,6 +61,7 @@ __all__ = [
     "DataContract",
     "DatasetOptions",
     "DecodedRows",
+    "Diabetes",
     "Digits",
     "Encoding",
     "ExampleStructure",
@@ -111,6 +113,6 @@ __all__ = [
 
 #: What `[data]` may be, by kind.
 DATASETS: Final[dict[str, type[DatasetOptions]]] = by_kind(
-    *(Digits, Synthetic, Prototypes, Table, Hub, OnNodes, CodeTokens),
+    *(Digits, Synthetic, Prototypes, Diabetes, Table, Hub, OnNodes, CodeTokens),
     *(ImageFolder, Cifar10, Leaf, TokenRows),
 )

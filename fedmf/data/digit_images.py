@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fedmf.data.dataset import NumberedUsers
 from fedmf.data.memory import InMemoryDataset
@@ -51,7 +50,7 @@ class Digits(SpreadOptions):
 
     def load(self) -> InMemoryDataset:
         """See `DatasetOptions.load`."""
-        table = _table()
+        table = np.loadtxt(bundled("digits", "digits.csv.gz"), delimiter=",")
         images, targets = table[:, :-1], table[:, -1].astype(np.int64)
         rng = np.random.default_rng([self.seed, 0xD161])
         order = rng.permutation(targets.size)
@@ -77,16 +76,20 @@ class Digits(SpreadOptions):
         return dataset.reshaped(self.input_shape) if self.input_shape else dataset
 
 
-def _table() -> NDArray[np.float64]:
-    """Pixels and the digit of each image, shape (1797, 65): a file of scikit-learn, which is slow to import.
+def bundled(dataset: str, name: str) -> Path:
+    """A data file of scikit-learn, which itself is slow to import.
+
+    Args:
+        dataset: who asks.
+        name: of the file.
 
     Raises:
         ValueError: scikit-learn is not installed, or has no such file.
     """
     spec: Any = importlib.util.find_spec("sklearn")
     if spec is None or spec.origin is None:
-        raise ValueError("dataset 'digits' needs the extra: pip install 'fedmf[data]'.")
-    place = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+        raise ValueError(f"dataset {dataset!r} needs the extra: pip install 'fedmf[data]'.")
+    place = Path(spec.origin).parent / "datasets" / "data" / name
     if not place.is_file():
-        raise ValueError("dataset 'digits' needs digits.csv.gz of scikit-learn, which lacks it.")
-    return np.loadtxt(place, delimiter=",")
+        raise ValueError(f"dataset {dataset!r} needs {name} of scikit-learn, which lacks it.")
+    return place

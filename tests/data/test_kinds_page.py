@@ -14,7 +14,9 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs/data.md").read_text(encoding
 ROWS = re.findall(r"^\| `([a-z0-9-]+)` \|.*\| `kind=([^`]+)` \|$", PAGE, flags=re.MULTILINE)
 #: A model and a task for what is no image and no class.
 TEXTS = ("token-rows", "code-tokens")
-OTHERS = {name: ["task.kind=next-token", "model.kind=lstm"] for name in TEXTS}
+OTHERS = {"diabetes": ["task.kind=regression"]} | {
+    name: ["task.kind=next-token", "model.kind=lstm"] for name in TEXTS
+}
 
 
 def test_every_kind_has_its_row() -> None:
