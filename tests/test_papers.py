@@ -7,9 +7,12 @@ import re
 import sys
 from pathlib import Path
 
+import datasets
+import numpy as np
 import pytest
 
 from fedmf.data import DATASETS
+from fedmf.data.tokens import BpeVocabulary
 from fedmf.models import MODELS
 from fedmf.runs import dry_run, render_toml, run_of
 
@@ -17,7 +20,9 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "simulations" / "papers"
 sys.path.insert(0, str(FOLDER))
 catalogue = importlib.import_module("catalogue")
-comparison, cells, figures = map(importlib.import_module, ("comparison", "cells", "figures"))
+comparison, cells, figures, settings = map(
+    importlib.import_module, ("comparison", "cells", "figures", "settings")
+)
 sys.path.remove(str(FOLDER))
 
 FIGURES = catalogue.FIGURES
@@ -50,6 +55,31 @@ def known(keys: dict[str, object]) -> dict[str, object]:
         kept = {key: value for key, value in kept.items() if not key.startswith("data.")}
         kept |= {"data.users": keys["data.users"], "data.partition": split}
     return kept
+
+
+def test_the_settings_for_imdb_read_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splits train, test and unsupervised of texts with a label 0, 1 or −1, as stanfordnlp/imdb has them."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    columns = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])}
+    )
+    (tmp_path / "imdb").mkdir()
+    for split, labels in {"train": [0, 1] * 10, "test": [1, 0], "unsupervised": [-1, -1]}.items():
+        texts = [
+            f"review {i}: <br /> {'good' if label else 'bad'}, wasn't it?" for i, label in enumerate(labels)
+        ]
+        rows = datasets.Dataset.from_dict({"text": texts, "label": labels}, features=columns)
+        rows.to_parquet(tmp_path / "imdb" / f"{split}-00000-of-00001.parquet")
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_text(BpeVocabulary.made_from((b"a good review , a bad review",), 280).description)
+    files = {"data.path": str(tmp_path / "imdb"), "data.vocabulary-path": str(tokenizer), "data.users": 16}
+    run = run_of({**settings.IMDB, **files, "model.kind": "bert", "cohorts.size": 4, "cohorts.rounds": 4})
+    dataset = run.task_source.build().dataset
+    assert (dataset.users, dataset.classes, dataset.test_features.shape) == (16, 2, (4, 512))
+    features, labels = dataset.examples(np.arange(16))
+    assert features.shape == (16, 512)
+    assert sorted([*labels.tolist(), *dataset.test_labels.tolist()]) == [0] * 10 + [1] * 10
 
 
 def test_every_figure_that_was_asked_for_is_there() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import tomllib
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -50,7 +51,7 @@ def test_reduced_runs_release_all_rounds(tmp_path: Path, name: str) -> None:
 FILES: dict[str, tuple[Any, dict[str, Any]]] = {
     "cifar10-iid": (write_cifar, {"data.users": 12}),
     "cifar10-dirichlet": (write_cifar, {"data.users": 12}),
-    "femnist": (write_leaf, {"data.class-names": "0..2", "data.input-shape": "1,2,3", "model.kind": "mlp"}),
+    "femnist": (partial(write_leaf, width=28 * 28), {}),
     "stackoverflow-lstm": (write_sentences, {"model.hidden": 8}),
     "stackoverflow-transformer": (write_sentences, {"model.layers": 1, "model.feed-forward": 8}),
 }

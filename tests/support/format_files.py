@@ -63,12 +63,12 @@ def leaf_user(seed: int, examples: int = 4, width: int = 6) -> dict[str, Any]:
     return {"x": rng.random((examples, width)).round(4).tolist(), "y": [i % 3 for i in range(examples)]}
 
 
-def write_leaf(folder: Path, changed: dict[str, Any] | None = None, test: bool = True) -> str:
+def write_leaf(folder: Path, changed: dict[str, Any] | None = None, test: bool = True, width: int = 6) -> str:
     """LEAF's folders train and test; in the second other people, and one user of the first."""
-    data = {user: leaf_user(i) for i, user in enumerate(USERS)} | (changed or {})
+    data = {user: leaf_user(i, width=width) for i, user in enumerate(USERS)} | (changed or {})
     parts = {"train": data}
     if test:
-        parts["test"] = {"v0": leaf_user(50), "v1": leaf_user(51), "u1": leaf_user(52)}
+        parts["test"] = {user: leaf_user(i, width=width) for user, i in (("v0", 50), ("v1", 51), ("u1", 52))}
     for part, users in parts.items():
         (folder / part).mkdir(exist_ok=True)
         for i, names in enumerate((list(users)[::2], list(users)[1::2])):
