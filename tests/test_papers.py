@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import itertools
+import math
 import re
+import statistics
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
 import pytest
 
+import fedmf
 from fedmf.data import DATASETS
 from fedmf.data.tokens import BpeVocabulary
 from fedmf.models import MODELS
@@ -20,12 +27,14 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "simulations" / "papers"
 sys.path.insert(0, str(FOLDER))
 catalogue = importlib.import_module("catalogue")
-comparison, cells, figures, settings = map(
-    importlib.import_module, ("comparison", "cells", "figures", "settings")
-)
+comparison, cells, figures = map(importlib.import_module, ("comparison", "cells", "figures"))
+calibration, points, report = map(importlib.import_module, ("calibration", "points", "report"))
+settings = importlib.import_module("settings")
 sys.path.remove(str(FOLDER))
 
 FIGURES = catalogue.FIGURES
+RESULTS = ROOT / "docs" / "results" / "papers"
+COMMITTED = points.read_points(RESULTS / "points.json")
 #: What the issue that asked for them lists.
 ASKED = {
     "lambda-cgd": {"fig2", "fig3", "fig4", "fig7", "fig8"},
@@ -120,21 +129,39 @@ def test_a_point_keeps_the_keys_of_its_paper() -> None:
     assert keys["cohorts.kind"] == "balls-in-bins"
 
 
-def test_rates_are_chosen_on_seeds_that_are_not_reported(tmp_path: Path) -> None:
+def test_a_grid_grows_until_its_best_rate_is_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accuracy is largest at a rate that is far from the first grid; tuning and reported seeds are apart."""
     figure = FIGURES["jme-fig6"]
-    made = cells.Cells(tmp_path / "cells.jsonl")
+    made = cells.Cells(tmp_path / "cells.jsonl", calibration.Calibrations(tmp_path / "calibrations.jsonl"))
+    best = 16 * max(figure.reduced.rates)
+
+    def make(wanted: Iterable[Any]) -> None:
+        for cell in wanted:
+            score = 90.0 - 10.0 * abs(math.log2(cell.rate / best))
+            made.found[cell] = {"accuracy": score, "loss": 1.0, "seconds": 0.1}
+
+    monkeypatch.setattr(made, "make", make)
+    comparison.compare([figure], "reduced", made)
+    for spot in figure.reduced.spots():
+        tried = comparison.tried(figure, "reduced", made, spot)
+        assert comparison.best_rate(figure, "reduced", made, spot) == best
+        assert comparison.is_inside(best, list(tried))
+        assert all(b <= 2 * a for a, b in itertools.pairwise(sorted(tried)))
+    assert len(figure.reduced.tuning_seeds) >= 4
+    assert figure.reduced.seeds >= 20
+    reported = {cell.seed for cell in made.found} - {*figure.reduced.tuning_seeds}
+    assert reported == set(range(figure.reduced.seeds))
+
+
+def test_of_equal_rates_the_smaller_loss_is_chosen(tmp_path: Path) -> None:
+    figure = FIGURES["jme-fig6"]
+    made = cells.Cells(tmp_path / "cells.jsonl", calibration.Calibrations(tmp_path / "calibrations.jsonl"))
     spot = next(figure.reduced.spots())
-    seeds = {cell.seed for cell in comparison.tuning(figure, "reduced")}
-    assert not seeds & set(range(figure.reduced.seeds))
-    for rate, accuracy in zip(figure.reduced.rates, (10.0, 30.0, 20.0), strict=True):
-        made.found[figures.Cell(figure.name, "reduced", *spot, rate, 1000)] = {"accuracy": accuracy}
-    assert comparison.rates(figure, "reduced", made) == {spot: figure.reduced.rates[1]}
-    # A loss is better when it is smaller.
-    other = FIGURES["bandmf-fig3"]
-    spot = next(other.reduced.spots())
-    for rate, loss in zip(other.reduced.rates, (2.0, 1.0), strict=True):
-        made.found[figures.Cell(other.name, "reduced", *spot, rate, 1000)] = {"loss": loss}
-    assert comparison.rates(other, "reduced", made)[spot] == other.reduced.rates[1]
+    for seed in figure.reduced.tuning_seeds:
+        for rate, loss in ((0.1, 2.0), (0.2, 0.5), (0.4, math.nan)):
+            value = {"accuracy": 80.0, "loss": loss if math.isfinite(loss) else None, "seconds": 0.1}
+            made.found[figures.Cell(figure.name, "reduced", *spot, rate, seed)] = value
+    assert comparison.best_rate(figure, "reduced", made, spot) == 0.2
 
 
 def test_finished_runs_are_not_made_again(tmp_path: Path) -> None:
@@ -142,10 +169,81 @@ def test_finished_runs_are_not_made_again(tmp_path: Path) -> None:
     cell = figures.Cell("jme-fig6", "reduced", "p", "l", "x", 0.1, 0)
     line = '{"cell": {"figure": "jme-fig6", "form": "reduced", "panel": "p", "line": "l", "place": "x", '
     path.write_text(line + '"rate": 0.1, "seed": 0}, "value": {"accuracy": 1.0}}\n')
-    made = cells.Cells(path)
+    made = cells.Cells(path, calibration.Calibrations(tmp_path / "calibrations.jsonl"))
     assert made.found == {cell: {"accuracy": 1.0}}
-    made.make([cell, cell], processes=1)
+    made.make([cell, cell])
     assert len(path.read_text().splitlines()) == 1
+
+
+def test_a_calibrated_run_has_the_noise_of_the_amplified_one(tmp_path: Path) -> None:
+    """Without amplification, at the ε that its noise has so; kept, not computed again."""
+    form = FIGURES["gamma-bifr-fig4"].reduced
+    kept = calibration.Calibrations(RESULTS / "calibrations.jsonl")
+    keys = form.configuration(figures.Cell("gamma-bifr-fig4", "reduced", "digits", "DP-SGD", "2", 1.0, 0))
+    made = kept.keys(keys)
+    assert not made["privacy.amplified"]
+    plan = fedmf.plan(run_of(made))
+    noise = plan.noise_multiplier * plan.sensitivity.value
+    own = {name: value for name, value in keys.items() if name in kept.keys_of_a_point(keys)}
+    assert noise == pytest.approx(kept.entry(own)["noise_std"], rel=1e-6)
+    assert made["privacy.epsilon"] > keys["privacy.epsilon"]  # it is far less noise
+
+
+def a_point(place: str, accuracy: list[float], rate: float = 1.0, best: float = 80.0) -> Any:
+    tried = {"0.5": [-70.0, 1.0], "1": [-best, 1.0], "2": [-60.0, 1.0]}
+    return points.Point("p", "l", place, {}, 1.0, (1.0, 1.0), rate, tried, accuracy, [1.0] * len(accuracy))
+
+
+@pytest.mark.parametrize(
+    ("gains", "outcome"),
+    [((2.0, 3.0, 4.0), "agrees"), ((-2.0, -3.0, -4.0), "against"), ((2.0, -3.0, 4.0), "tie")],
+)
+def test_verdicts_are_what_the_paired_intervals_say(gains: tuple[float, ...], outcome: str) -> None:
+    """The best place by its tuning runs, not by the reported ones, against the baseline."""
+    base = [70.0, 75.0, 80.0]
+    figure = dataclasses.replace(FIGURES["lambda-cgd-fig2"])
+    made = points.Points(
+        figure,
+        [
+            a_point("0", base),
+            a_point("0.5", [value + gain for value, gain in zip(base, gains, strict=True)], best=90.0),
+            a_point("0.9", [99.0, 99.0, 99.0], best=85.0),
+        ],
+        runs=1,
+        seconds=1.0,
+    )
+    (found,) = made.findings()
+    assert found.outcome == outcome
+    assert found.estimate == pytest.approx(statistics.fmean(gains))
+    half = 4.302652729911275 * statistics.stdev(gains) / math.sqrt(3)
+    assert (found.low, found.high) == pytest.approx((found.estimate - half, found.estimate + half))
+    assert "best λ = 0.5 over 0" in found.says
+    assert points.verdict(made).startswith(
+        {"agrees": "agrees in 1 of 1", "tie": "tie in 1"}.get(outcome, "against")
+    )
+
+
+def test_committed_figures_have_their_rates_inside_and_seeds_enough() -> None:
+    for name, figure in COMMITTED.items():
+        for point in figure.found.values():
+            assert point.is_inside, (name, point.spot)
+            assert len(point.accuracy) >= 20, name
+            grid = point.grid
+            assert all(b <= 2.001 * a for a, b in itertools.pairwise(grid)), (name, point.spot)
+        assert {point.spot for point in figure.found.values()} == set(FIGURES[name].reduced.spots())
+
+
+def test_a_rate_at_an_edge_is_refused() -> None:
+    assert a_point("0", [1.0]).is_inside
+    assert not a_point("0", [1.0], rate=2.0).is_inside
+    assert not a_point("0", [1.0], rate=0.5).is_inside
+
+
+def test_committed_pages_and_the_index_say_what_the_points_say() -> None:
+    for name, figure in COMMITTED.items():
+        assert (RESULTS / f"{name}.md").read_text(encoding="utf-8") == report.page(figure, name)
+    index = (ROOT / "docs/project/papers.md").read_text(encoding="utf-8")
+    assert report.indexed(index, COMMITTED) == index
 
 
 def test_the_index_has_a_row_for_each_figure_and_no_other() -> None:

@@ -2,61 +2,95 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Final
 
 from cells import Cells
-from figures import Cell, Figure, Form
+from figures import Cell, Figure
 
-__all__ = ["Spot", "compare", "rates", "tuning"]
+__all__ = ["Spot", "best_rate", "compare", "is_inside", "tried"]
 
 #: Panel, line and place of a point.
 Spot = tuple[str, str, str]
+#: A grid is made longer at most so often, by two rates each time.
+_LONGEST: Final = 8
 
 
-def compare(figure: Figure, form_name: str, cells: Cells, processes: int, seeds: int) -> None:
-    """Choose rates, then run the final seeds."""
-    form = figure.form(form_name)
-    if len(form.rates) > 1:
-        cells.make(tuning(figure, form_name), processes)
-    chosen = rates(figure, form_name, cells)
+def compare(figures: Sequence[Figure], form_name: str, cells: Cells) -> Sequence[Figure]:
+    """Choose rates, then run the final seeds; runs of different figures may be trained together.
+
+    The grid of a point grows by factors of 2 until its best rate is inside.
+
+    Returns:
+        The figures, all of whose runs are there.
+    """
+    grids: dict[tuple[str, Spot], list[float]] = {}
+    by_name = {figure.name: figure for figure in figures}
+
+    def chosen(name: str, spot: Spot) -> float:
+        grid = grids[name, spot]
+        return grid[0] if len(grid) == 1 else best_rate(by_name[name], form_name, cells, spot)
+
+    for figure in figures:
+        form = figure.form(form_name)
+        for spot in form.spots():  # what was tried before a comparison was stopped counts
+            known = tried(figure, form_name, cells, spot) if len(form.rates) > 1 else {}
+            grids[figure.name, spot] = sorted({*form.rates, *known})
+    for _ in range(_LONGEST):
+        cells.make(
+            Cell(name, form_name, *spot, rate, seed)
+            for (name, spot), grid in grids.items()
+            if len(grid) > 1
+            for rate in grid
+            for seed in by_name[name].form(form_name).tuning_seeds
+        )
+        edges = [
+            place for place, grid in grids.items() if len(grid) > 1 and not is_inside(chosen(*place), grid)
+        ]
+        if not edges:
+            break
+        for place in edges:
+            grid, best = grids[place], chosen(*place)
+            factor = 2.0 if best == grid[-1] else 0.5
+            grid[:] = sorted([*grid, best * factor, best * factor**2])
     cells.make(
-        (
-            Cell(figure.name, form_name, *spot, rate, seed)
-            for seed in range(seeds)
-            for spot, rate in chosen.items()
-        ),
-        processes,
+        Cell(name, form_name, *spot, chosen(name, spot), seed)
+        for (name, spot) in grids
+        for seed in range(by_name[name].form(form_name).seeds)
     )
+    return figures
 
 
-def tuning(figure: Figure, form_name: str) -> Iterator[Cell]:
-    """The runs that choose learning rates."""
+def is_inside(rate: float, grid: Sequence[float]) -> bool:
+    """Whether a rate is not at an end of its grid."""
+    return min(grid) < rate < max(grid)
+
+
+def tried(figure: Figure, form_name: str, cells: Cells, spot: Spot) -> dict[float, tuple[float, float]]:
+    """The rates of which all tuning runs are there, each with its mean (y, loss), smaller being better."""
     form = figure.form(form_name)
-    for spot in form.spots():
-        for rate in form.rates:
-            for seed in form.tuning_seeds:
-                yield Cell(figure.name, form_name, *spot, rate, seed)
+    rates = sorted(
+        {
+            cell.rate
+            for cell in cells.found
+            if (cell.figure, cell.form, cell.panel, cell.line, cell.place) == (figure.name, form_name, *spot)
+            and cell.seed in form.tuning_seeds
+        }
+    )
+    found: dict[float, tuple[float, float]] = {}
+    for rate in rates:
+        runs = [cells.found.get(Cell(figure.name, form_name, *spot, rate, s)) for s in form.tuning_seeds]
+        if all(runs):
+            losses = [math.inf if run["loss"] is None else run["loss"] for run in runs if run]
+            loss = statistics.fmean(losses)
+            ys = [-run["accuracy"] for run in runs if run] if figure.y == "accuracy" else losses
+            found[rate] = statistics.fmean(ys), loss
+    return found
 
 
-def rates(figure: Figure, form_name: str, cells: Cells) -> dict[Spot, float]:
-    """The learning rate of each point, the best on the tuning seeds; refused points are left out."""
-    form = figure.form(form_name)
-    if len(form.rates) == 1:
-        return dict.fromkeys(form.spots(), form.rates[0])
-    chosen: dict[Spot, float] = {}
-    for spot in form.spots():
-        scores = {rate: score(figure, form, form_name, cells, spot, rate) for rate in form.rates}
-        known = {rate: value for rate, value in scores.items() if value is not None}
-        if known:
-            chosen[spot] = max(known, key=lambda rate: known[rate])
-    return chosen
-
-
-def score(figure: Figure, form: Form, form_name: str, cells: Cells, spot: Spot, rate: float) -> float | None:
-    """Mean on the tuning seeds, larger being better; None where a run is missing or was refused."""
-    found = [cells.found.get(Cell(figure.name, form_name, *spot, rate, seed)) for seed in form.tuning_seeds]
-    values = [value[figure.y] for value in found if value is not None and figure.y in value]
-    if len(values) < len(form.tuning_seeds):
-        return None
-    return statistics.mean(values) * (1 if figure.y == "accuracy" else -1)
+def best_rate(figure: Figure, form_name: str, cells: Cells, spot: Spot) -> float:
+    """The best on the tuning seeds; of equal ones that of the smaller loss."""
+    scores = tried(figure, form_name, cells, spot)
+    return min(scores, key=scores.__getitem__)

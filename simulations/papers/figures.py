@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
-__all__ = ["Cell", "Figure", "Form", "Keys", "Line"]
+__all__ = ["BEST", "Cell", "Claim", "Figure", "Form", "Keys", "Line"]
 
 #: Dotted configuration keys.
 Keys = Mapping[str, object]
@@ -28,6 +28,28 @@ class Line:
 
     keys: Keys = field(default_factory=dict)
     at: Mapping[str, Keys] = field(default_factory=dict)
+
+
+#: As a place: the one that is best on the tuning seeds, the baseline's left out.
+BEST: Final = "best"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Who is ahead in a paper's figure: what a verdict is about.
+
+    Args:
+        ahead: a line; empty for every line.
+        over: the line that is behind; empty for the figure's baseline, or for the same line at the place of
+            the baseline if places are compared.
+        panel: how the panels begin that it is about.
+        place: `BEST` for the best one; empty for every place.
+    """
+
+    ahead: str = ""
+    over: str = ""
+    panel: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,7 +74,7 @@ class Form:
         panels: pictures side by side.
         lines: what is compared in each of them.
         places: of the x axis.
-        rates: server learning rates to choose from; one is not chosen.
+        rates: server learning rates to choose from, and beyond them by factors of 2; one is not chosen.
         seeds: of the final runs: 0 up to this.
         tuning_seeds: on which rates are chosen; no final seeds.
     """
@@ -62,8 +84,8 @@ class Form:
     lines: Mapping[str, Line]
     places: Mapping[str, Keys]
     rates: tuple[float, ...]
-    seeds: int = 3
-    tuning_seeds: tuple[int, ...] = (1000,)
+    seeds: int = 20
+    tuning_seeds: tuple[int, ...] = (1000, 1001, 1002, 1003)
 
     def spots(self) -> Iterator[tuple[str, str, str]]:
         """(panel, line, place) of every point of the figure."""
@@ -108,6 +130,7 @@ class Figure:
         unknown: what the text does not give, and what was taken instead.
         needs: what the full form needs that is not here.
         runs_of: the figure whose runs these are, shown otherwise; empty for runs of its own.
+        claims: of the paper, which the reduced form is compared with.
     """
 
     name: str
@@ -123,6 +146,7 @@ class Figure:
     by_place: bool = False
     y: Literal["accuracy", "loss"] = "accuracy"
     runs_of: str = ""
+    claims: tuple[Claim, ...] = ()
 
     def form(self, name: str) -> Form:
         """By name: "full" or "reduced"."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from figures import Figure, Form, Keys, Line
+from figures import BEST, Claim, Figure, Form, Keys, Line
 from settings import BINS, CIFAR, DIGITS, IMDB, POISSON, PROTOTYPES, budgets, epochs, named
 
 __all__ = ["FIGURES"]
@@ -15,7 +15,7 @@ _TINY: Final[Keys] = {**IMDB, "model.kind": "bert", "privacy.clip-norm": 1.0}
 _NEEDS: Final = "CIFAR-10 and IMDb from the hub, a GPU"
 _SWEEP: Final = (0.0, 0.5, 0.8, 0.9, 0.95, 0.975, 0.99)
 _RATES: Final = (0.02, 0.05, 0.08, 0.1, 0.2, 0.5)
-_SMALL_RATES: Final = (0.25, 1.0, 4.0)
+_SMALL_RATES: Final = (0.5, 1.0, 2.0)
 
 
 def _lambdas(*values: float) -> dict[str, Keys]:
@@ -35,6 +35,7 @@ _FIGURE_2: Final = Figure(
     x="λ",
     baseline="0",
     by_place=True,
+    claims=(Claim(place=BEST),),
     full=Form(
         keys={},
         panels={
@@ -64,6 +65,7 @@ _FIGURE_3: Final = Figure(
     x="λ",
     baseline="0",
     by_place=True,
+    claims=(Claim(place=BEST),),
     full=Form(
         keys=BINS,
         panels={
@@ -107,7 +109,7 @@ _TABLE_3: Final = {
 }
 _SMALL_LINES: Final = {
     "DP-SGD": Line(named("identity")),
-    "DP-λCGD": Line(named("cgd", lambda_=0.9)),
+    "DP-λCGD": Line(named("cgd")),
     "BISR p = 4": Line(named("bisr", bands=4)),
     "BLT": Line(named("blt")),
 }
@@ -118,6 +120,7 @@ _FIGURE_4: Final = Figure(
     shows="mechanisms against ε, amplified",
     x="ε",
     baseline="DP-SGD",
+    claims=tuple(Claim(line) for line in ("DP-λCGD", "BISR p = 4", "BLT")),
     full=Form(
         keys={**_CNN, **epochs(50_000, 128, 10)},
         panels={"CIFAR-10, B = 128": {}},
@@ -143,6 +146,7 @@ _FIGURE_7: Final = Figure(
     x="λ",
     baseline="0",
     by_place=True,
+    claims=(Claim(place=BEST),),
     full=Form(
         keys={},
         panels={
@@ -170,6 +174,7 @@ _FIGURE_8: Final = Figure(
     shows="mechanisms against ε, BERT-base on IMDb",
     x="ε",
     baseline="DP-SGD",
+    claims=tuple(Claim(line) for line in ("DP-λCGD", "BISR p = 4", "BLT")),
     full=Form(
         keys={**_TINY, **epochs(20_000, 512, 10)},
         panels={"IMDb, B = 512": {}},

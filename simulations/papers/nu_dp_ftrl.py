@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from figures import Figure, Form, Keys, Line
+from figures import Claim, Figure, Form, Keys, Line
 from settings import CIFAR, DIGITS, POISSON, STACKOVERFLOW, budgets, epochs, named
 
 __all__ = ["FIGURES"]
@@ -42,6 +42,11 @@ FIGURES: Final = (
         shows="mechanisms against ε on images (examples) and language (users)",
         x="ε",
         baseline="DP-SGD, amplified",
+        claims=(
+            Claim("ν-DP-FTRL"),
+            Claim("ν-DP-FTRL", "independent"),
+            Claim("ν-DP-FTRL", "tree"),
+        ),
         full=Form(
             keys={},
             panels={
@@ -76,7 +81,7 @@ FIGURES: Final = (
             },
             lines={name: line for name, line in _LINES.items() if name != "ME (dense)"},
             places=budgets(4),
-            rates=(0.02, 0.1, 0.5),
+            rates=(0.1, 0.2, 0.4),
         ),
         unknown="ε of the axis, δ, StackOverflow's cohort (1,000 taken from the setting it cites); the "
         "learning rate falls linearly over the whole run instead of over the last quarter",

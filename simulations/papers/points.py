@@ -1,0 +1,226 @@
+"""The points of the figures as they are committed: what was chosen for each, its runs, and verdicts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from catalogue import FIGURES
+from figures import BEST, Cell, Claim, Figure
+
+__all__ = ["Finding", "Points", "interval", "read_points", "verdict", "write_points"]
+
+#: Panel, line and place of a point.
+Spot = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a figure.
+
+    Args:
+        panel, line, place: which.
+        params: of its mechanism that a search found.
+        noise_std: of the noise, per unit clip norm.
+        errors: RMSE and MaxSE of prefix sums, per unit clip norm.
+        rate: learning rate that was chosen.
+        tried: mean (y, loss) on the tuning seeds by rate, smaller being better; None for what is not finite.
+        accuracy: in percent, by reported seed.
+        loss: by reported seed.
+    """
+
+    panel: str
+    line: str
+    place: str
+    params: Mapping[str, float]
+    noise_std: float
+    errors: Sequence[float]
+    rate: float
+    tried: Mapping[str, Sequence[float | None]]
+    accuracy: Sequence[float]
+    loss: Sequence[float | None]
+
+    @property
+    def spot(self) -> Spot:
+        """Which point."""
+        return self.panel, self.line, self.place
+
+    @property
+    def grid(self) -> list[float]:
+        """The rates that were tried."""
+        return sorted(map(float, self.tried))
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the chosen rate is at no end of them."""
+        return len(self.tried) == 1 or self.grid[0] < self.rate < self.grid[-1]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim of a paper beside the reported runs.
+
+    Args:
+        says: who is ahead of whom, where.
+        estimate: mean difference paired by seed, in the better direction: percentage points, or nats.
+        low, high: 95 % Student interval.
+    """
+
+    says: str
+    estimate: float
+    low: float
+    high: float
+
+    @property
+    def outcome(self) -> str:
+        """What the interval says: "agrees", "against", or "tie" where it holds 0."""
+        return "agrees" if self.low > 0 else "against" if self.high < 0 else "tie"
+
+
+class Points:
+    """The points of a figure.
+
+    Args:
+        figure: which.
+        found: see `Point`.
+        runs: how many there were, tuning included.
+        seconds: of a processor, of all of them.
+    """
+
+    def __init__(self, figure: Figure, found: Sequence[Point], runs: int, seconds: float) -> None:
+        self.figure, self.runs, self.seconds = figure, runs, seconds
+        self.found = {point.spot: point for point in found}
+
+    def values(self, spot: Spot) -> list[float]:
+        """y by reported seed; an infinite loss where it is not finite."""
+        point = self.found[spot]
+        if self.figure.y == "accuracy":
+            return list(point.accuracy)
+        return [math.inf if loss is None else loss for loss in point.loss]
+
+    def gain(self, spot: Spot, over: Spot) -> tuple[float, float, float]:
+        """By how much a point is better: mean and 95 % Student interval of the paired differences."""
+        sign = 1.0 if self.figure.y == "accuracy" else -1.0
+        mine, theirs = self.values(spot), self.values(over)
+        return interval([sign * (a - b) for a, b in zip(mine, theirs, strict=True)])
+
+    def findings(self) -> list[Finding]:
+        """What became of the figure's claims."""
+        return [finding for claim in self.figure.claims for finding in self._of_claim(claim)]
+
+    def _of_claim(self, claim: Claim) -> Iterator[Finding]:
+        figure = self.figure
+        pairs: dict[tuple[str, str], list[Spot]] = {}
+        for panel, line, place in self.found:
+            if panel.startswith(claim.panel) and claim.ahead in ("", line):
+                pairs.setdefault((panel, line), []).append((panel, line, place))
+        for (panel, line), spots in pairs.items():
+            if claim.place == BEST:
+                others = [spot for spot in spots if spot[2] != figure.baseline]
+                best = min(others, key=lambda spot: self._tuned(spot))
+                says = f"{panel}, {line}: best {figure.x} = {best[2]} over {figure.baseline}"
+                yield Finding(says, *self.gain(best, (panel, line, figure.baseline)))
+                continue
+            over = claim.over or figure.baseline
+            for spot in spots:
+                says = f"{panel}, {figure.x} = {spot[2]}: {line} over {over}"
+                yield Finding(says, *self.gain(spot, (panel, over, spot[2])))
+
+    def _tuned(self, spot: Spot) -> tuple[float, float]:
+        """Mean (y, loss) on the tuning seeds at the chosen rate, smaller being better."""
+        point = self.found[spot]
+        y, loss = (math.inf if value is None else value for value in point.tried[f"{point.rate:g}"])
+        return y, loss
+
+
+def interval(differences: Sequence[float]) -> tuple[float, float, float]:
+    """Mean and 95 % Student interval."""
+    from scipy import stats
+
+    mean = statistics.fmean(differences)
+    if len(differences) < 2 or not math.isfinite(mean):
+        return mean, -math.inf, math.inf
+    half = float(stats.t.ppf(0.975, len(differences) - 1)) * statistics.stdev(differences)
+    half /= len(differences) ** 0.5
+    return mean, mean - half, mean + half
+
+
+def verdict(points: Points) -> str:
+    """The figure's line in the index, computed from its findings alone."""
+    findings, unit = points.findings(), "points" if points.figure.y == "accuracy" else "nats"
+    counts = {name: sum(f.outcome == name for f in findings) for name in ("agrees", "tie", "against")}
+    words = {"agrees": "agrees", "tie": "tie", "against": "against the paper"}
+    head = ", ".join(f"{words[name]} in {count}" for name, count in counts.items() if count)
+    digits = 1 if unit == "points" else 3
+    told = "; ".join(
+        f"{f.says} {f.estimate:+.{digits}f} {unit} [{f.low:+.{digits}f}, {f.high:+.{digits}f}]"
+        f"{'' if f.outcome == 'agrees' else ' (' + words[f.outcome] + ')'}"
+        for f in findings
+    )
+    return f"{head} of {len(findings)}: {told}"
+
+
+def read_points(path: Path) -> dict[str, Points]:
+    """The figures of a file, by name; those that show the runs of another one too."""
+    if not path.exists():
+        return {}
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    found: dict[str, Points] = {}
+    for name, figure in FIGURES.items():
+        entry = kept.get(figure.runs_of or name)
+        if entry is not None:
+            made = [Point(**point) for point in entry["points"]]
+            found[name] = Points(figure, made, entry["runs"], entry["seconds"])
+    return found
+
+
+def write_points(path: Path, figure: Figure, form_name: str, cells: Any) -> None:
+    """Put a figure's points into the file, from finished runs; other figures stay."""
+    from cells import errors_of
+    from comparison import best_rate, tried
+
+    form, made = figure.form(form_name), []
+    for spot in form.spots():
+        scores = tried(figure, form_name, cells, spot)
+        rate = best_rate(figure, form_name, cells, spot) if scores else form.rates[0]
+        runs = [cells.found[Cell(figure.name, form_name, *spot, rate, seed)] for seed in range(form.seeds)]
+        params, noise_std, errors = errors_of(cells, Cell(figure.name, form_name, *spot, rate, 0))
+        made.append(
+            Point(
+                *spot,
+                params,
+                noise_std,
+                errors,
+                rate,
+                {f"{r:g}": [_finite(y), _finite(loss)] for r, (y, loss) in scores.items()},
+                [run["accuracy"] for run in runs],
+                [run["loss"] for run in runs],
+            )
+        )
+    mine = [
+        value for cell, value in cells.found.items() if (cell.figure, cell.form) == (figure.name, form_name)
+    ]
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    kept[figure.name] = {
+        "runs": len(mine),
+        "seconds": round(sum(value["seconds"] for value in mine), 1),
+        "points": [dataclasses.asdict(point) for point in made],
+    }
+    ordered = {name: kept[name] for name in FIGURES if name in kept}
+    lines = [
+        f' {json.dumps(name)}: {{"runs": {entry["runs"]}, "seconds": {entry["seconds"]}, "points": [\n'
+        + ",\n".join(f"  {json.dumps(point, ensure_ascii=False)}" for point in entry["points"])
+        + "\n ]}"
+        for name, entry in ordered.items()
+    ]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def _finite(value: float) -> float | None:
+    return round(value, 5) if math.isfinite(value) else None
