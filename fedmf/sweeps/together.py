@@ -35,8 +35,8 @@ from fedmf.training import FRACTION_BITS, FixedPointSum, LocalTrainer, Task, pre
 _AHEAD: Final = 1 << 23
 #: Models that are trained side by side: their noise is small, and a stopped sweep loses no more than a batch.
 MOST: Final = 64
-#: Users of a group: calls are few, and their models fit a near cache (as `LocalTrainer` chooses for itself).
-_GROUP, _GROUP_BYTES, _FEWEST = 64, 6 * 2**20, 16
+#: Users of a group, so that calls are few, of models that are small enough (parameters) for a near cache.
+_GROUP, _SMALL = 64, 1 << 14
 _NONE: Final = np.empty(0, np.float32)
 
 
@@ -115,8 +115,8 @@ def train_together(runs: Sequence[Run]) -> list[Trained]:
     task = first.task_source.build()
     for clip_norm in {run.privacy.clip_norm for run in runs}:
         preflight(task, first.local, clip_norm)
-    group = max(_FEWEST, min(_GROUP, _GROUP_BYTES // (4 * task.model.dimension)))
-    trainer = LocalTrainer(task, first.local, group, first.execution.user_limits)
+    small = first.local.engine == "auto" and task.model.dimension <= _SMALL
+    trainer = LocalTrainer(task, first.local, _GROUP if small else None, first.execution.user_limits)
     models = [_Model.of(run, task, len(runs)) for run in runs]
     plan, roster = models[0].plan, task.dataset.user_ids
     seed = models[0].keys.root.cohort_seed()
@@ -147,7 +147,8 @@ def _step(integers, unit, row, scale, size, rule, parameters, velocity):
     """θ and v after a round, in place: `ServerPass.step` of unit·integers + scale·row."""
     noisy = np.empty(integers.size)
     for i in range(integers.size):
-        noisy[i] = fma(scale, row[i], np.float64(integers[i]) * unit)
+        noisy[i] = np.float64(integers[i]) * unit
+    _add_row(noisy, row, scale)
     step_part(noisy, size, rule, parameters, velocity, parameters, velocity)
 
 

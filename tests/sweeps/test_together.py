@@ -14,10 +14,11 @@ from support.sweeps import BASE, VARIANTS, small_sweep
 import fedmf
 from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError
+from fedmf.noise import GaussianSource, NoiseKey, NoiseStream
 from fedmf.rounds import run_in_process
 from fedmf.runs import run_of
 from fedmf.sweeps import Progress
-from fedmf.sweeps.together import batches, hindrance, train_together
+from fedmf.sweeps.together import _Ahead, batches, hindrance, train_together
 
 SEEDS = {"privacy.noise-seed": 5, "data.seed": 5}
 #: Every way in which noise is drawn (recurrences that scale rows or not, feedback, state, blocks),
@@ -66,6 +67,25 @@ def test_a_run_trained_together_is_the_run_alone_to_the_bit(data: str, tmp_path:
         assert torch.equal(trained.parameters.view(torch.int32), parameters.view(torch.int32))
         assert trained.metrics == metrics
         assert trained.failures == 0
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_rows_drawn_ahead_are_added_as_the_stream_adds_them(name: str) -> None:
+    """In float64, which a model's float32 would hide: to the bit where rows are drawn ahead, else refused."""
+    plan = fedmf.plan(run_of({**BASE, **SEEDS, **TOGETHER[name]}))
+    inverse, rounds = plan.mechanism.factorization.recurrence(), plan.participation.rounds
+    assert _Ahead.suits(inverse) == (name not in ("identity", "normalized", "tree", "buffers"))
+    if not _Ahead.suits(inverse):
+        return
+    source = GaussianSource(NoiseKey.from_seed(3), 50)
+    stream, ahead = NoiseStream(source, inverse, rounds), _Ahead(NoiseStream(source, inverse, rounds), 3)
+    start = torch.randn(rounds, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for t in range(rounds):
+        expected, found = start[t].clone(), start[t].clone()
+        stream.add_(expected, 0.37)
+        ahead.seek(t)
+        ahead.add_(found, 0.37)
+        assert torch.equal(found.view(torch.int64), expected.view(torch.int64))
 
 
 def test_a_sweep_together_has_the_values_of_a_sweep_and_says_what_it_kept(tmp_path: Path) -> None:
