@@ -10,8 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fedmf.cohorts import COHORTS, CheckInCohorts, Cohorts, CyclicCohorts, SampledCohorts
-from fedmf.cohorts.cohort import CohortSchedule
-from fedmf.cohorts.fixed import CyclicSchedule, RandomSchedule, cyclic_participation
+from fedmf.cohorts.fixed import CohortSchedule, CyclicSchedule, RandomSchedule, cyclic_participation
 from fedmf.errors import ConfigError
 from fedmf.participation import Participation
 from fedmf.runs import run_of

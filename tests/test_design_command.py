@@ -71,7 +71,7 @@ def test_the_table_for_a_paper(capsys: pytest.CaptureFixture[str]) -> None:
 def test_design_without_matplotlib_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedmf.cli.plots.design_plot.find_spec", lambda name: None)
+    monkeypatch.setattr("fedmf.cli.plots.find_spec", lambda name: None)
     assert run([*DESIGN, "--plot", str(tmp_path / "a.png")]) == 2
     assert "needs matplotlib" in one_line(capsys)
 

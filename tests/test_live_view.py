@@ -13,8 +13,7 @@ from rich.console import Console
 from support.small_runs import linear_regression, small_run
 
 import fedmf
-from fedmf.cli.view import RunView
-from fedmf.cli.view.run_view import Column, LiveTable
+from fedmf.cli.view import Column, LiveTable, RunView
 from fedmf.rounds import run_in_process
 from fedmf.runs import VERDICTS, Run
 from fedmf.training import Task

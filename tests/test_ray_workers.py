@@ -12,7 +12,7 @@ from support.ledgers import last_state
 from support.small_runs import run_small, small_run
 
 from fedmf.factorization import Toeplitz
-from fedmf.flower.ray import backend_config, client_app_of, worker_items
+from fedmf.flower.simulation import backend_config, client_app_of, worker_items
 from fedmf.records.ledger import Ledger
 from fedmf.runs import Run, run_of
 from fedmf.runs.tables import render_toml

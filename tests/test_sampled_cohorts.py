@@ -13,7 +13,7 @@ from support.small_runs import small_run
 import fedmf
 from fedmf.accounting import UserLevel
 from fedmf.cohorts import COHORTS, Cohorts, MinSeparatedCohorts, RandomCohorts, SampledCohorts
-from fedmf.cohorts.cohort import CohortSchedule
+from fedmf.cohorts.fixed import CohortSchedule
 from fedmf.cohorts.sampled import CyclicPoisson, MinSeparationSampling, SampledSchedule
 from fedmf.errors import ConfigError
 from fedmf.noise.key import NoiseKey

@@ -13,7 +13,16 @@ if TYPE_CHECKING:
         check_sampling,
         zero_out_budget,
     )
-    from fedmf.accounting.audit_bound import LeakageBound, binomial_upper, leakage_bound
+    from fedmf.accounting.audit_bound import (
+        CanaryScores,
+        LeakageBound,
+        SignedPattern,
+        binomial_upper,
+        canary_scores,
+        leakage_bound,
+        spread_patterns,
+        worst_from,
+    )
     from fedmf.accounting.comparison import design
     from fedmf.accounting.composition import (
         TRIALS,
@@ -48,6 +57,7 @@ if TYPE_CHECKING:
     from fedmf.accounting.patterns import PatternTable, distinct_patterns
     from fedmf.accounting.privacy import (
         PRIVACY,
+        UNITS,
         DifferentialPrivacy,
         ExampleLevel,
         NoPrivacy,
@@ -65,14 +75,6 @@ if TYPE_CHECKING:
     )
     from fedmf.accounting.restatement import Restatement, restate, zcdp_epsilon
     from fedmf.accounting.rounding import at_least, at_most
-    from fedmf.accounting.scored_canaries import (
-        CanaryScores,
-        SignedPattern,
-        canary_scores,
-        spread_patterns,
-        worst_from,
-    )
-    from fedmf.accounting.unit import UNITS
     from fedmf.accounting.verdict import WHOLE, Fault, Verdict
 else:
     __getattr__ = lazily(__name__)

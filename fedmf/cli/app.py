@@ -14,15 +14,12 @@ import click
 import typer
 
 from fedmf.addresses import linked
-from fedmf.cli.account import account
+from fedmf.cli.account import account, export, report
 from fedmf.cli.audit import audit
 from fedmf.cli.configuration import init, keys
-from fedmf.cli.contract import contract
-from fedmf.cli.data import data
+from fedmf.cli.data import contract, data
 from fedmf.cli.design import design
-from fedmf.cli.export import export
 from fedmf.cli.interruption import Interruption
-from fedmf.cli.report import report
 from fedmf.cli.reproduce import reproduce
 from fedmf.cli.restate import restate
 from fedmf.cli.simulate import simulate

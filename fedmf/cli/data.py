@@ -15,6 +15,31 @@ if TYPE_CHECKING:
 _MOST_NAMES: Final = 30
 
 
+def contract(
+    file: Path = typer.Argument(..., metavar="FILE", help="CSV or Parquet; only its header is read."),
+    output: Path = typer.Option(Path("contract.toml"), "--output", metavar="FILE", help="New file."),
+) -> None:
+    """Draft what the columns of a table may hold, from its header alone. It never replaces a file.
+
+    Rows are not read, nor what Parquet's footer says of them: bounds, words and times are yours to declare,
+    from what is known to everybody.
+
+    Example: fedmf contract rows.csv
+    """
+    from fedmf.data import draft_contract
+    from fedmf.records import new_file
+
+    text = draft_contract(file)
+    with new_file(output, mode=0o644) as opened:
+        opened.write(text.encode())
+    typer.echo(
+        f"{output} is written. Fill in what it marks, then: fedmf stream --input {file} --contract {output} …"
+    )
+    typer.echo(
+        f"Whether rows keep to it, which is not private: fedmf data --contract {output} --check {file}"
+    )
+
+
 def data(
     config: Path | None = typer.Argument(None, metavar="[CONFIG.toml]", help="Run configuration."),
     assignments: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Override a key."),

@@ -1,6 +1,5 @@
 """Cohorts: which users are asked in which round, as a pure function of a seed."""
 
-from fedmf.cohorts.all_kinds import COHORTS
 from fedmf.cohorts.check_in import (
     CheckIns,
     CheckInSchedule,
@@ -11,9 +10,8 @@ from fedmf.cohorts.check_in import (
     forecast,
     read_check_ins,
 )
-from fedmf.cohorts.cohort import CohortSchedule
-from fedmf.cohorts.devices import CheckInCohorts
-from fedmf.cohorts.fixed import CyclicSchedule, RandomSchedule, cyclic_participation
+from fedmf.cohorts.devices import COHORTS, CheckInCohorts
+from fedmf.cohorts.fixed import CohortSchedule, CyclicSchedule, RandomSchedule, cyclic_participation
 from fedmf.cohorts.kinds import (
     BallsInBinsCohorts,
     Cohorts,

@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 from fedmf.cohorts.check_in import (
     CheckIns,
@@ -18,11 +18,18 @@ from fedmf.cohorts.check_in import (
     forecast,
     read_check_ins,
 )
-from fedmf.cohorts.cohort import CohortSchedule
-from fedmf.cohorts.kinds import Cohorts
+from fedmf.cohorts.fixed import CohortSchedule
+from fedmf.cohorts.kinds import (
+    BallsInBinsCohorts,
+    Cohorts,
+    CyclicCohorts,
+    CyclicPoissonCohorts,
+    MinSeparatedCohorts,
+    RandomCohorts,
+)
 from fedmf.errors import ConfigError
 from fedmf.participation import Participation
-from fedmf.values import check_whole
+from fedmf.values import by_kind, check_whole
 
 
 @dataclass(frozen=True)
@@ -183,3 +190,13 @@ def _forecast(cohorts: CheckInCohorts, users: int, digest: str) -> Forecast:
         cohorts.drop_out,
         cohorts.seed,
     )
+
+
+COHORTS: Final = by_kind(
+    CyclicCohorts,
+    RandomCohorts,
+    CyclicPoissonCohorts,
+    BallsInBinsCohorts,
+    MinSeparatedCohorts,
+    CheckInCohorts,
+)

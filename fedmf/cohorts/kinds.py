@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from fedmf.cohorts.cohort import CohortSchedule
-from fedmf.cohorts.fixed import CyclicSchedule, RandomSchedule, cyclic_participation
+from fedmf.cohorts.fixed import CohortSchedule, CyclicSchedule, RandomSchedule, cyclic_participation
 from fedmf.cohorts.sampled import BallsInBins, CyclicPoisson, MinSeparationSampling, SampledSchedule
 from fedmf.participation import LARGEST_HORIZON, Participation
 from fedmf.values import Value, check_whole

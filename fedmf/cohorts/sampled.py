@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.cohorts.cohort import CohortSchedule
+from fedmf.cohorts.fixed import CohortSchedule
 from fedmf.participation import Participation
 
 _LABEL = b"fedmf cohorts, version 1\x00"

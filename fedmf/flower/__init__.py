@@ -21,8 +21,7 @@ look_at_flower()
 
 from fedmf.flower.client_app import make_client_app, node_client_app  # noqa: E402
 from fedmf.flower.local_run import InProcessGrid, run_app  # noqa: E402
-from fedmf.flower.ray import check_ray, run_on_ray  # noqa: E402
-from fedmf.flower.simulation import run_on_grid, worker_pool  # noqa: E402
+from fedmf.flower.simulation import check_ray, run_on_grid, run_on_ray, worker_pool  # noqa: E402
 from fedmf.flower.strategy import CorrelatedNoiseStrategy  # noqa: E402
 from fedmf.flower.wrapper import (  # noqa: E402
     CorrelatedNoise,

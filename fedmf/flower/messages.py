@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
 from fedmf.flower.arrays import array_record, checked_tensor, tensor_of
-from fedmf.flower.boundary import shown
-from fedmf.rounds import Answer, Request
+from fedmf.flower.boundary import ServedUsers, shown
+from fedmf.rounds import Answer, Dialogue, Request
 from fedmf.runs import roster_digest
 from fedmf.training import UserFailure, copied_vector
+
+
+class MessageDialogue(Dialogue):
+    """With clients on a grid.
+
+    Args:
+        served: which node serves whom.
+        refusals: see `Dialogue`.
+        most_bytes: of a reply, beside what its exchange allows.
+    """
+
+    def __init__(self, served: ServedUsers, refusals: int, most_bytes: int) -> None:
+        super().__init__(served, refusals)
+        self.nodes, self.most_bytes = served, most_bytes
+
+    @property
+    @abstractmethod
+    def arrays(self) -> ArrayRecord:
+        """The released model, as Flower's result and functions of the caller hold it."""
+
 
 _ARRAYS, _CONFIG = "arrays", "config"
 _PARAMETERS, _ROWS, _FAILURES = "parameters", "rows", "failures"

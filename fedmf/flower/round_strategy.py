@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedmf.flower.asking import GridLink
-from fedmf.flower.dialogue import MessageDialogue
+from fedmf.flower.messages import MessageDialogue
 from fedmf.rounds import Rounds
 
 

@@ -13,8 +13,8 @@ from flwr.serverapp.strategy import Result
 from fedmf.flower.arrays import array_record
 from fedmf.flower.asking import Asked, GridLink
 from fedmf.flower.boundary import Enrolment, ServedUsers
-from fedmf.flower.dialogue import MessageDialogue
 from fedmf.flower.federated_evaluation import MessageEvaluation
+from fedmf.flower.messages import MessageDialogue
 from fedmf.flower.population import Population
 from fedmf.flower.round_strategy import RoundStrategy
 from fedmf.rounds import (

@@ -3,15 +3,18 @@
 from typing import Final
 
 from fedmf.optim.adam import Adam, AdamDebiased, JmeAdam, ServerAdam
-from fedmf.optim.adaptive import AdaptiveOptions, AdaptiveRule
+from fedmf.optim.adaptive import AdaptiveOptions, AdaptiveRule, FedAdagrad, FedYogi, ServerAdagrad, ServerYogi
 from fedmf.optim.blocks import BlockKind, Blocks
-from fedmf.optim.energies import Energies, ReleasedEnergies, SquaredRelease
-from fedmf.optim.fedopt import FedAdagrad, FedYogi, ServerAdagrad, ServerYogi
-from fedmf.optim.fingerprint import fingerprint_of
+from fedmf.optim.energies import (
+    Energies,
+    ReleasedEnergies,
+    SquaredRelease,
+    energy_weight,
+    relative_energy_error,
+)
 from fedmf.optim.move import Move
 from fedmf.optim.options import ChosenOptimizer, OptimizerOptions, OwnOptimizer, chosen
-from fedmf.optim.own_rule import OwnRule
-from fedmf.optim.second_moment_weight import energy_weight, relative_energy_error
+from fedmf.optim.own_rule import OwnRule, fingerprint_of
 from fedmf.optim.server_optimizer import RoundRelease, ServerOptimizer
 from fedmf.optim.server_pass import ServerPass, step_part
 from fedmf.optim.sgd import ServerSGD, Sgd

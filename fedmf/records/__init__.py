@@ -26,8 +26,14 @@ from fedmf.records.signing import SigningKey, read_public_key, signed_by
 from fedmf.records.sqlite import RecordKind
 
 if TYPE_CHECKING:
-    from fedmf.records.checkpoint import load_state, pack_state, with_head, without_head
-    from fedmf.records.tensor_files import read_tensors, write_tensors
+    from fedmf.records.tensor_files import (
+        load_state,
+        pack_state,
+        read_tensors,
+        with_head,
+        without_head,
+        write_tensors,
+    )
     from fedmf.records.user_table import PRIVATE, write_users
 else:
     __getattr__ = lazily(__name__)

@@ -11,8 +11,7 @@ import numpy as np
 
 from fedmf.accounting import Fault, Verdict, at_most
 from fedmf.errors import ConfigError
-from fedmf.report.cells import CellMap, correlation_map, participation_map
-from fedmf.report.lines import COLOURS, DASHES, LineChart, Series
+from fedmf.report.lines import COLOURS, DASHES, CellMap, LineChart, Series, correlation_map, participation_map
 from fedmf.report.reading import RunFigures
 from fedmf.report.template import TEMPLATE
 from fedmf.runs import PHASES

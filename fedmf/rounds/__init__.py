@@ -3,7 +3,7 @@
 Nothing here knows Flower. `fedmf.flower` has the clients that answer messages.
 """
 
-from fedmf.rounds.clients import ByNode, Dialogue, Exchange, Link, Part, Question, Served
+from fedmf.rounds.clients import ByNode, Dialogue, Exchange, Link, Part, Quarantine, Question, Served
 from fedmf.rounds.here import check_users_here, run_in_process
 from fedmf.rounds.judging import (
     ClientEvaluation,
@@ -15,10 +15,18 @@ from fedmf.rounds.judging import (
     evaluation_of,
 )
 from fedmf.rounds.loop import Observer, RoundReport, Rounds, unseen
-from fedmf.rounds.quarantine import Quarantine
-from fedmf.rounds.requests import Answer, MessageForm, Request, judged, trained
+from fedmf.rounds.requests import (
+    WATCHERS,
+    Answer,
+    MessageForm,
+    Request,
+    SentMessage,
+    Watcher,
+    judged,
+    trained,
+    watched_messages,
+)
 from fedmf.rounds.timetable import Timetable
-from fedmf.rounds.traffic import WATCHERS, SentMessage, Watcher, watched_messages
 
 __all__ = [
     "WATCHERS",

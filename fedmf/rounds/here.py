@@ -16,8 +16,7 @@ from fedmf.errors import ConfigError, UnsoundSumError
 from fedmf.rounds.clients import ByNode, Dialogue, Exchange, Link, Part, Question
 from fedmf.rounds.judging import CohortEvaluation, check_possible, evaluation_of
 from fedmf.rounds.loop import Observer, Rounds, unseen
-from fedmf.rounds.requests import Answer, MessageForm, Request, judged, trained
-from fedmf.rounds.traffic import WATCHERS, SentMessage
+from fedmf.rounds.requests import WATCHERS, Answer, MessageForm, Request, SentMessage, judged, trained
 from fedmf.runs import PrivateEvaluator, Session, Waiting, local_trainer
 from fedmf.training import (
     ExampleTotals,

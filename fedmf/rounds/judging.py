@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from fedmf.rounds.clients import ByNode, Dialogue, Exchange
-from fedmf.rounds.quarantine import Quarantine
+from fedmf.rounds.clients import ByNode, Dialogue, Exchange, Quarantine
 from fedmf.runs import PrivateEvaluator, Session, not_private
 from fedmf.training import METRICS, ExampleTotals, Task, UserFailure
 

@@ -27,7 +27,7 @@ from fedmf.noise.domain import Domain
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.source import GaussianSource
-from fedmf.optim.second_moment_weight import released_variances, squared_biases, squared_variances
+from fedmf.optim.energies import released_variances, squared_biases, squared_variances
 from fedmf.participation import Participation
 from fedmf.workload.toeplitz import exponential
 

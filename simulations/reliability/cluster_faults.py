@@ -25,7 +25,7 @@ from typing import Any
 from without_faults import Lost, in_one_process, records
 
 import fedmf
-from fedmf.flower.ray import run_on_ray
+from fedmf.flower.simulation import run_on_ray
 from fedmf.rounds import RoundReport, SentMessage, watched_messages
 
 WORKERS = 3

@@ -13,7 +13,7 @@ from fedmf.factorization.mechanisms.catalogue import build
 from fedmf.factorization.sensitivity.joint import UserRange
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.moments.mechanism import jme
-from fedmf.optim.second_moment_weight import (
+from fedmf.optim.energies import (
     averaging_weights,
     energy_weight,
     relative_energy_error,

@@ -19,9 +19,9 @@ from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.source import GaussianSource
 from fedmf.optim.adam import ServerAdam
+from fedmf.optim.adaptive import ServerAdagrad, ServerYogi
 from fedmf.optim.blocks import Blocks
 from fedmf.optim.energies import ReleasedEnergies, SquaredRelease
-from fedmf.optim.fedopt import ServerAdagrad, ServerYogi
 from fedmf.optim.move import Move
 from fedmf.optim.server_optimizer import RoundRelease, ServerOptimizer
 from fedmf.participation import Participation

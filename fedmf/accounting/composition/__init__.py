@@ -1,7 +1,11 @@
 """Several runs and streams on the same users under one ε, and the best of randomly many."""
 
-from fedmf.accounting.composition.adaptive import odometer_epsilon, remaining_epsilons
-from fedmf.accounting.composition.selection import SelectionPrivacy, selection_epsilon
+from fedmf.accounting.composition.selection import (
+    SelectionPrivacy,
+    odometer_epsilon,
+    remaining_epsilons,
+    selection_epsilon,
+)
 from fedmf.accounting.composition.trials import TRIALS, NegativeBinomialTrials, PoissonTrials, Trials
 
 __all__ = [

@@ -1,10 +1,9 @@
 """Devices as they come: when they check in, whom their timers let take part, and what that allows to plan."""
 
 from fedmf.cohorts.check_in.check_ins import CheckIns
-from fedmf.cohorts.check_in.diurnal import DiurnalModel
 from fedmf.cohorts.check_in.forecasting import Forecast, forecast
 from fedmf.cohorts.check_in.schedule import CheckInSchedule, DeviceRule, Participations
-from fedmf.cohorts.check_in.trace import read_check_ins
+from fedmf.cohorts.check_in.trace import DiurnalModel, read_check_ins
 
 __all__ = [
     "CheckInSchedule",

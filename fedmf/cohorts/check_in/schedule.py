@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.cohorts.check_in.check_ins import CheckIns, uniform
-from fedmf.cohorts.cohort import CohortSchedule
+from fedmf.cohorts.fixed import CohortSchedule
 from fedmf.participation import Participation
 
 _COIN, _DROP, _IMPATIENT, _PHASE = range(4)

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedmf.errors import ConfigError
 from fedmf.flower.asking import GridLink
-from fedmf.flower.dialogue import MessageDialogue
+from fedmf.flower.messages import MessageDialogue
 from fedmf.flower.wrapper.cohort_grid import CohortGrid, evaluation_messages_of
 from fedmf.flower.wrapper.identity import UserIdentity
 from fedmf.rounds import ByNode, ClientEvaluation, Judged, evaluation_of

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedmf.flower.asking import GridLink, MessageExchange
 from fedmf.flower.boundary import ServedUsers, shown
-from fedmf.flower.dialogue import MessageDialogue
+from fedmf.flower.messages import MessageDialogue
 from fedmf.flower.screen import hushed
 from fedmf.flower.traffic import ForwardedGrid
 from fedmf.flower.wrapper.layout import ArrayLayout

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
@@ -16,12 +17,10 @@ from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
 from fedmf.flower.round_strategy import RoundStrategy
 from fedmf.flower.screen import say, say_plan, say_round, warn
-from fedmf.flower.wrapper.app_task import FlowerAppTask
 from fedmf.flower.wrapper.client_evaluation import AskedEvaluation, ClientEvaluationKind
 from fedmf.flower.wrapper.cohort_grid import AppClients
-from fedmf.flower.wrapper.first_look import findings
 from fedmf.flower.wrapper.identity import NodesAreUsers, UserIdentity
-from fedmf.flower.wrapper.inner_rule import InnerRule, check_inner, check_no_rule
+from fedmf.flower.wrapper.inner_rule import MEANS, InnerRule, check_inner, check_no_rule
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.optim import ChosenOptimizer, ServerOptimizer
 from fedmf.participation import Adjacency
@@ -30,11 +29,13 @@ from fedmf.rounds import Observer, RoundReport, Rounds
 from fedmf.runs import (
     Execution,
     LastingObserver,
+    NoiseAndSignal,
     NoiseMechanism,
     PrivateEvaluation,
     Run,
     Session,
     StopRule,
+    TaskElsewhere,
     Waiting,
     asked_cohorts,
     asked_privacy,
@@ -43,6 +44,54 @@ from fedmf.runs import (
 )
 from fedmf.runs import Observer as RunObserver
 from fedmf.statements import PrivacyStatement
+
+_UNASKED: Final = "clients are not asked: client_evaluation='private' releases their metrics with noise"
+#: Methods of a strategy that Flower's loop calls and the private one does not.
+_NOT_CALLED: Final = {
+    "start": "CorrelatedNoise has its own loop: what yours adds goes into observers, evaluate_fn or stop",
+    "configure_evaluate": _UNASKED,
+    "aggregate_evaluate": _UNASKED,
+}
+
+
+def findings(session: Session, inner: FedAvg, evaluation: ClientEvaluationKind) -> Iterator[str]:
+    """One line for each, with its mend.
+
+    Args:
+        session: of the run that begins or goes on.
+        inner: the strategy that was made private.
+        evaluation: how clients evaluate.
+
+    Guarantees:
+        A function of the plan, the model's shape and the strategy's code.
+    """
+    base = next(base for base in MEANS if isinstance(inner, base))
+    name = type(inner).__name__
+    for method, why in _NOT_CALLED.items():
+        replaced = getattr(type(inner), method) is not getattr(base, method)
+        if replaced and (method == "start" or evaluation != "not-private"):
+            yield f"{name}.{method} is never called: {why}"
+    if inner.train_metrics_aggr_fn is not base().train_metrics_aggr_fn:
+        yield (
+            "train_metrics_aggr_fn is not called: metrics that clients report of training carry no noise. "
+            "evaluation_metrics with client_evaluation='private' releases metrics with noise"
+        )
+    if session.plan.noise_std > 0:
+        warning = NoiseAndSignal.of(session.plan, session.server.dimension).warning
+        if warning is not None:
+            yield warning
+
+
+@dataclass(frozen=True, eq=False)
+class FlowerAppTask(TaskElsewhere):
+    """The task of a Flower app, which its clients know and the server does not."""
+
+    kind: ClassVar[str] = "flower-app"
+    called: ClassVar[str] = "clients of a Flower app"
+    users_from: ClassVar[str] = "argument num_users"
+    model_from: ClassVar[str] = "argument initial_arrays"
+    unknown: ClassVar[str] = "the task of a Flower app is its clients' own; continue it with CorrelatedNoise."
+
 
 _PRIVATE_EVALUATION: Final = PrivateEvaluation()
 _NO_CANARIES: Final = Canaries()

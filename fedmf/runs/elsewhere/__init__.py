@@ -2,9 +2,8 @@
 
 from fedmf.runs.elsewhere.aggregator import PrivateAggregator
 from fedmf.runs.elsewhere.array_checks import check_type
-from fedmf.runs.elsewhere.asked import asked_cohorts, asked_privacy
 from fedmf.runs.elsewhere.layout import ModelLayout
-from fedmf.runs.elsewhere.task import TaskElsewhere, roster_digest, session_of
+from fedmf.runs.elsewhere.task import TaskElsewhere, asked_cohorts, asked_privacy, roster_digest, session_of
 
 __all__ = [
     "ModelLayout",

@@ -16,9 +16,8 @@ from fedmf.factorization import Factorization, MechanismChoice
 from fedmf.optim import ChosenOptimizer, ServerOptimizer, Sgd
 from fedmf.participation import Adjacency
 from fedmf.parts import Canaries, FixedClipping, Part, QuantileClipping
-from fedmf.runs.elsewhere.asked import asked_cohorts, asked_privacy
 from fedmf.runs.elsewhere.layout import ModelLayout
-from fedmf.runs.elsewhere.task import TaskElsewhere, session_of
+from fedmf.runs.elsewhere.task import TaskElsewhere, asked_cohorts, asked_privacy, session_of
 from fedmf.runs.execution import Execution
 from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.run import Run

@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Final
 
 from torch import Tensor
 
+from fedmf.accounting import UserLevel
+from fedmf.cohorts import CheckInCohorts, Cohorts, CyclicCohorts
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
 from fedmf.runs.directory import RunDirectory
@@ -23,6 +25,39 @@ from fedmf.runs.recorded import LEDGER, read_header
 from fedmf.runs.run import Run, difference
 from fedmf.runs.session import Session, new_directory
 from fedmf.training import LocalSGD, Task
+
+
+def asked_privacy(**named: Any) -> UserLevel:
+    """`UserLevel` of these fields.
+
+    Raises:
+        ConfigError: one is out of its range.
+    """
+    try:
+        return UserLevel(**named)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def asked_cohorts(cohorts: Cohorts | None, rounds: int, size: int) -> Cohorts:
+    """Those that are given, or n cohorts of m users in turn.
+
+    Raises:
+        ConfigError: they do not fit the numbers beside them, or begin by the clock.
+    """
+    try:
+        found = cohorts or CyclicCohorts(rounds=rounds, size=size)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if (found.rounds, found.size) != (rounds, size):
+        raise ConfigError("cohorts must have the rounds and users_per_round that are given beside them.")
+    if isinstance(found, CheckInCohorts) and found.live:
+        raise ConfigError(
+            "cohorts must not be live around another strategy or program; got live = true. Rounds by the "
+            "clock are those of fedmf's own server app."
+        )
+    return found
+
 
 #: What of `Execution` changes what such a run does; the rest is what it must be, and no table shows it.
 READ: Final = frozenset(

@@ -1,21 +1,21 @@
 """A run's records: the header written from its plan, and computed again when it is read; reading them all."""
 
 from fedmf.runs.recorded.header import file_digest, header_of, own_stream_header, recorded_header
-from fedmf.runs.recorded.part_files import keep_of_part, read_of_part
-from fedmf.runs.recorded.phases import PHASES, PhaseTimes, read_phases
 from fedmf.runs.recorded.reading import (
     KEY,
     LEDGER,
     Evidence,
+    keep_of_part,
     key_of,
     opened_evidence,
     opened_own_records,
     read_header,
+    read_of_part,
     require_run,
     verdict_of,
 )
 from fedmf.runs.recorded.recomputed import check_header
-from fedmf.runs.recorded.round_table import table_of_rounds
+from fedmf.runs.recorded.round_table import PHASES, PhaseTimes, read_phases, table_of_rounds
 
 __all__ = [
     "KEY",

@@ -1,7 +1,12 @@
 """What a round releases: the second moment beside the model, and the round whose commit is under way."""
 
-from fedmf.runs.releases.second_release import SecondMomentRelease, second_stream
-from fedmf.runs.releases.sums import clipped_sums, local_trainer, sums_for
+from fedmf.runs.releases.second_release import (
+    SecondMomentRelease,
+    clipped_sums,
+    local_trainer,
+    second_stream,
+    sums_for,
+)
 from fedmf.runs.releases.under_way import Made, RoundUnderWay
 
 __all__ = [

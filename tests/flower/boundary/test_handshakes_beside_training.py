@@ -127,7 +127,7 @@ def test_a_node_that_comes_while_replies_are_awaited_is_asked_in_the_next_round(
 
     Without looks beside training it is asked who it is before round 3, and answers too late for that one.
     """
-    monkeypatch.setattr("fedmf.flower.asking.persistence._BETWEEN_LOOKS", 0.0 if beside else 1e9)
+    monkeypatch.setattr("fedmf.flower.asking.grid_link._BETWEEN_LOOKS", 0.0 if beside else 1e9)
     grid = Holding(_echo([user_id_mod(_who)]), nodes=3)
     looks = {"handshake": 0, "train": 0}
 

@@ -249,7 +249,7 @@ def test_nobody_gets_a_user_before_the_first_round_by_answering_sooner(identity:
 
 def test_pauses_between_handshakes_double(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("fedmf.flower.boundary.handshakes.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("fedmf.flower.boundary.claims.time.monotonic", lambda: now[0])
     world = World({0: OSError("no")}, [0])
     question: Callable[[int], Message] = lambda node: Message(RecordDict(), node, "query")  # noqa: E731
     handshakes, times = Handshakes(question), []

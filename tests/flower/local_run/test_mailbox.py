@@ -6,7 +6,7 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from fedmf.flower.compat import set_message_id
-from fedmf.flower.local_run.mailbox import Mailbox
+from fedmf.flower.local_run.grid import Mailbox
 
 
 def message(name: str, node: int = 1) -> Message:
