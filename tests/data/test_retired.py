@@ -81,3 +81,11 @@ def test_a_kind_that_went_is_overridden_like_another(place: Path) -> None:
     assert load_run("old.toml", keys).task_source.to_dict()["data"]["text_column"] == "text"
     with pytest.raises(ConfigError, match=r"features is a key of synthetic, not of kind 'table'"):
         load_run("old.toml", parse_assignments(["data.features=3"]))
+
+
+@pytest.mark.parametrize(("kind", "column"), [("text", "*.txt"), ("hub-text", "text")])
+def test_what_a_configuration_left_out_is_what_it_meant(kind: str, column: str) -> None:
+    keys = {"task.kind": "next-token", "model.kind": "lstm", "data.kind": kind, "data.path": "x"}
+    data = run_of({**keys, "data.roster": "users.txt", "cohorts.size": 10}).task_source.to_dict()["data"]
+    said = {"partition": "natural", "user_column": "user", "text_column": column, "label_column": ""}
+    assert {name: data[name] for name in said} == said
