@@ -107,13 +107,15 @@ class MomentStream:
         self.first_workload, self.second_workload = first_workload, second_workload
         self._running_first = RunningWorkload(first_workload, second_moment.dimension)
         self._running_second = RunningWorkload(second_workload, second_moment.size)
-        n, first = mechanism.rounds, mechanism.first
-        self._first_noise = _noise(key, first, second_moment.dimension, Domain.FIRST_MOMENT, n)
-        self._second_noise, self._second_std = None, 0.0
+        n = mechanism.rounds
+        self._first_noise = _noise(key, mechanism.first, second_moment.dimension, Domain.FIRST_MOMENT, n)
+        self._second: _Noised | _Squared = _Squared(mechanism, second_moment)
         if mechanism.method.second_noise:
-            second, self._second_std = mechanism.second_noise
-            self._second_noise = _noise(key, second, second_moment.size, Domain.SECOND_MOMENT, n)
-        self._bias_rows = first.noise_row_variances() if mechanism.debiased else None
+            C, std = mechanism.second_noise
+            noise = _noise(key, C, second_moment.size, Domain.SECOND_MOMENT, n)
+            self._second = _Noised(second_moment, noise, std)
+        #: What draws noise, by its name in a saved state.
+        self._noises = {"first_noise": self._first_noise, **self._second.noises}
         self._t = 0
         self._whole = True  # False while a step is under way
 
@@ -136,11 +138,7 @@ class MomentStream:
         self._whole = False
         first = rows.sum(0)
         self._first_noise.add_(first, self.mechanism.first_std)
-        if self._second_noise is None:
-            second = self._squared(first[None])[0]
-        else:
-            second = self.second_moment.features(rows)
-            self._second_noise.add_(second, self._second_std)
+        second = self._second.of_step(rows, first, self._t)
         released = self._running_first.update(first), self._running_second.update(second)
         self._t, self._whole = self._t + 1, True
         return MomentRelease(self._t, released[0], self.second_moment.unpack(released[1]))
@@ -162,25 +160,16 @@ class MomentStream:
             raise ValueError(f"x (rows) must have shape (steps, {d}); got {tuple(x.shape)}.")
         first, steps = self._bounded(x), len(x)
         self._check_horizon(steps)
-        second, self._whole = None, False
-        if self._second_noise is not None:
-            second = self.second_moment.features_of_each(first)
-            self._second_noise.add_rows_(second, self._second_std)
-        self._first_noise.add_rows_(first, self.mechanism.first_std)
-        if second is None:
-            second = self._squared(first)
-        released = self._running_first.extend(first), self._running_second.extend(second)
+        self._whole = False
+        private = first.clone()
+        self._first_noise.add_rows_(private, self.mechanism.first_std)
+        second = self._second.of_rows(first, private, self._t)
+        released = (
+            self._running_first.extend(private, owned=True),
+            self._running_second.extend(second, owned=True),
+        )
         self._t, self._whole = self._t + steps, True
         return MomentBlock(self._t - steps + 1, *released)
-
-    def _squared(self, private: torch.Tensor) -> torch.Tensor:
-        """Features of the private rows of the next steps, less their bias."""
-        features = self.second_moment.features_of_each(private)
-        if self._bias_rows is not None:
-            rows = torch.from_numpy(self._bias_rows[self._t : self._t + len(private)].copy())
-            variances = self.mechanism.first_std**2 * rows[:, None]
-            features = features - variances * self.second_moment.of_isotropic_noise()
-        return features
 
     def _checked(self, x: torch.Tensor) -> torch.Tensor:
         d = self.second_moment.dimension
@@ -188,11 +177,7 @@ class MomentStream:
         if rows.ndim != 2 or rows.shape[1] != d:
             raise ValueError(f"x (row) must have shape ({d},) or (m, {d}); got {tuple(x.shape)}.")
         self._check_horizon(1)
-        if self.mechanism.second is None and len(rows) > 1:
-            raise ValueError(
-                f"x (rows) must be one row a step for post-processing; got {len(rows)}. "
-                "The square of a noisy sum is not the sum of squares."
-            )
+        self._second.check(len(rows))
         return self._bounded(rows)
 
     def _check_horizon(self, steps: int) -> None:
@@ -229,16 +214,11 @@ class MomentStream:
             kept_vectors: include those of the noise, so that continuing needs no replay. They are past noise,
                 to be kept as secret as the key.
         """
-        noises = {"first_noise": self._first_noise, "second_noise": self._second_noise}
         return {
             "t": self._t,
             "first": self._running_first.state_dict(),
             "second": self._running_second.state_dict(),
-            **{
-                name: noise.state_dict(kept_vectors=kept_vectors)
-                for name, noise in noises.items()
-                if noise is not None
-            },
+            **{name: noise.state_dict(kept_vectors=kept_vectors) for name, noise in self._noises.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -254,12 +234,66 @@ class MomentStream:
                 f"{', '.join(str(part['t']) for part in parts)}."
             )
         self._whole = False
-        self._first_noise.load_state(state["first_noise"])
-        if self._second_noise is not None:
-            self._second_noise.load_state(state["second_noise"])
+        for name, noise in self._noises.items():
+            noise.load_state(state[name])
         self._running_first.load_state_dict(state["first"])
         self._running_second.load_state_dict(state["second"])
         self._t, self._whole = int(state["t"]), True
+
+
+class _Noised:
+    """Second moments with noise of their own."""
+
+    def __init__(self, moment: SecondMoment, noise: NoiseStream, std: float) -> None:
+        self._moment, self._noise, self._std = moment, noise, std
+        self.noises = {"second_noise": noise}
+
+    def check(self, rows: int) -> None:
+        """Any number of rows may come in a step."""
+
+    def of_step(self, rows: torch.Tensor, private: torch.Tensor, t: int) -> torch.Tensor:
+        """Of the rows of a step."""
+        second = self._moment.features(rows)
+        self._noise.add_(second, self._std)
+        return second
+
+    def of_rows(self, rows: torch.Tensor, private: torch.Tensor, t: int) -> torch.Tensor:
+        """Of a row a step."""
+        second = self._moment.features_of_each(rows)
+        self._noise.add_rows_(second, self._std)
+        return second
+
+
+class _Squared:
+    """Second moments of private rows, less their bias if the mechanism says so; no noise of their own."""
+
+    def __init__(self, mechanism: MomentMechanism, moment: SecondMoment) -> None:
+        self._moment, self._bias = moment, torch.zeros(mechanism.rounds, dtype=torch.float64)
+        self.noises: dict[str, NoiseStream] = {}
+        self._debiased = mechanism.debiased and not mechanism.method.second_noise
+        if self._debiased:
+            variances = mechanism.first.noise_row_variances().copy()
+            self._bias = mechanism.first_std**2 * torch.from_numpy(variances)
+
+    def check(self, rows: int) -> None:
+        """One row a step, or a refusal."""
+        if rows > 1:
+            raise ValueError(
+                f"x (rows) must be one row a step for post-processing; got {rows}. "
+                "The square of a noisy sum is not the sum of squares."
+            )
+
+    def of_step(self, rows: torch.Tensor, private: torch.Tensor, t: int) -> torch.Tensor:
+        """Of the private row of a step."""
+        return self.of_rows(rows, private[None], t)[0]
+
+    def of_rows(self, rows: torch.Tensor, private: torch.Tensor, t: int) -> torch.Tensor:
+        """Of the private rows of the steps from t on."""
+        features = self._moment.features_of_each(private)
+        if not self._debiased:
+            return features
+        bias = self._bias[t : t + len(private), None]
+        return features - bias * self._moment.of_isotropic_noise()
 
 
 def _noise(

@@ -127,14 +127,15 @@ class RunningWorkload:
         """
         return self.extend(value[None])[0]
 
-    def extend(self, values: torch.Tensor) -> torch.Tensor:
+    def extend(self, values: torch.Tensor, *, owned: bool = False) -> torch.Tensor:
         """The next rows of A times the inputs so far: the bits of `update` on one value after the other.
 
         Args:
             values: x̂_t, x̂_{t+1}, …, shape (rows, size), float64.
+            owned: whether the result may take their place: passes over fresh memory cost more than sums.
 
         Returns:
-            Shape (rows, size), a new tensor.
+            Shape (rows, size), a new tensor unless `owned`.
 
         Raises:
             ValueError: fewer rows are left; nothing has changed.
@@ -145,11 +146,11 @@ class RunningWorkload:
         if isinstance(work, MatrixWorkload):
             return torch.stack([self._by_matrix(value) for value in values])
         if work.column_weights is not None:
-            values = values * _column(work.column_weights, t, values)
-        out = self._weighted_inputs(values)
+            values, owned = values * _column(work.column_weights, t, values), True
+        out = self._weighted_inputs(values, owned)
         self._feed_back(out)
         self._t = t + len(values)
-        return out if work.row_weights is None else out * _column(work.row_weights, t, out)
+        return out if work.row_weights is None else out.mul_(_column(work.row_weights, t, out))
 
     def _by_matrix(self, value: torch.Tensor) -> torch.Tensor:
         assert isinstance(self.workload, MatrixWorkload)
@@ -160,13 +161,15 @@ class RunningWorkload:
         self._t = t + 1
         return value * row[t] + row[:t] @ self._inputs[:t]
 
-    def _weighted_inputs(self, values: torch.Tensor) -> torch.Tensor:
+    def _weighted_inputs(self, values: torch.Tensor, owned: bool) -> torch.Tensor:
         """Σ_j num_j v_{t−j} for each row, j from 0 on, every product rounded before it is added."""
-        out = values * self._num[0]
-        if not len(self._inputs):
-            return out
         past, t = len(self._inputs), self._t
+        if not past:
+            if owned:
+                return values if self._num[0] == 1.0 else values.mul_(self._num[0])
+            return values * self._num[0]
         around = torch.cat([self._inputs.roll(-(t % past), 0), values])
+        out = around[past:] * self._num[0]
         for lag in np.flatnonzero(self._num[1:]) + 1:
             out += around[past - lag : len(around) - lag] * self._num[lag]
         self._inputs = around[len(around) - past :].roll((t + len(values)) % past, 0)

@@ -321,7 +321,7 @@ def test_several_blocks_need_the_constant_of_the_plane() -> None:
         MomentStream(made, BlockEnergies([1, 1]), prefix(4), key=KEY)
 
 
-@pytest.mark.parametrize("where", ["_first_noise", "_second_noise", "_running_first", "_running_second"])
+@pytest.mark.parametrize("where", ["_first_noise", "_second", "_running_first", "_running_second"])
 def test_nothing_is_released_after_an_interrupted_step(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C between the parts of a step: noise rows would no longer be those of their data rows."""
     C = square_root(6)
@@ -337,7 +337,8 @@ def test_nothing_is_released_after_an_interrupted_step(where: str, monkeypatch: 
         def interrupted(*_: object) -> None:
             raise KeyboardInterrupt
 
-        patched.setattr(part, "add_" if "noise" in where else "update", interrupted, raising=False)
+        step = {"_first_noise": "add_", "_second": "of_step"}.get(where, "update")
+        patched.setattr(part, step, interrupted, raising=False)
         with pytest.raises(KeyboardInterrupt):
             stream.update(torch.ones(3) / 2)
     for again in (lambda: stream.update(torch.zeros(3)), lambda: stream.extend(torch.zeros(1, 3))):

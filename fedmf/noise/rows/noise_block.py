@@ -76,7 +76,7 @@ def add_block(
         back = _of_rounds(inverse.feedback, t, len(out))
 
     def run(low: int, stop: int) -> None:
-        memory, worker = scratch(), Worker(source.keys, source.domain)
+        memory, worker, held = scratch(), Worker(source.keys, source.domain), np.empty(0)
         while low < stop:
             high = min(stop, low - (start + low) % NORMALS_PER_BLOCK + _DRAWN)
             columns = range(start + low, start + high)
@@ -85,7 +85,10 @@ def add_block(
             for top in range(0, len(out), room):
                 part, at = out[top : top + room], t + top
                 first = max(0, at - lags + 1)
-                z = _normals(worker, source.keys, range(first, at + len(part)), columns, memory)
+                rounds = range(first, at + len(part))
+                if held.size < (most := len(rounds) * (len(columns) + 2 * NORMALS_PER_BLOCK)):
+                    held = np.empty(most)  # again for other columns: fresh memory costs more than zeros
+                z = _normals(worker, source.keys, rounds, columns, memory, held)
                 rows = slice(top, top + room)
                 weights = scales[rows], _some(forward, rows), _some(back, rows)
                 _recur(z, low, at - first, at, *weights, outputs, part)
@@ -103,10 +106,15 @@ def normals_of_rounds(keys: KeySchedule, domain: Domain, rounds: range, start: i
     return _normals(Worker(keys, domain), keys, rounds, range(start, stop), scratch())
 
 
-def _normals(worker: Worker, keys: KeySchedule, rounds: range, columns: range, memory: Any) -> Array:
+def _normals(
+    worker: Worker, keys: KeySchedule, rounds: range, columns: range, memory: Any, held: Array | None = None
+) -> Array:
+    """z of some rounds and columns, in the memory that is held if any is."""
     first, last = columns.start // NORMALS_PER_BLOCK, -(-columns.stop // NORMALS_PER_BLOCK)
     count = (last - first) * NORMALS_PER_BLOCK
-    z, ones, eras = np.zeros((len(rounds), count)), np.ones(len(rounds)), keys.eras(rounds)
+    z = (np.empty(len(rounds) * count) if held is None else held[: len(rounds) * count]).reshape(-1, count)
+    z[:] = 0.0
+    ones, eras = np.ones(len(rounds)), keys.eras(rounds)
     together = TILE // count
     for low in range(0, len(rounds), together):
         high = min(low + together, len(rounds))
