@@ -1,11 +1,14 @@
 """What a user gives wrong is one line that says so, with exit code 2, and nothing is left behind."""
 
+import re
 from pathlib import Path
 
 import pytest
+import typer
 from support.command_line import one_line
 from support.small_runs import write_config
 
+from fedmf.cli import app
 from fedmf.cli.app import run
 
 
@@ -172,3 +175,15 @@ def test_an_unwritable_place_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
     config = write_config(tmp_path / "run.toml")
     assert run(["simulate", str(config), "--out", "/proc/fedmf/run"]) == 2
     assert "output directory /proc/fedmf/run cannot be created: " in one_line(capsys)
+
+
+def test_errors_are_caught_by_the_click_that_typer_uses() -> None:
+    """Newer versions of typer have a copy of their own, whose errors are not those of the package click."""
+    assert issubclass(typer.BadParameter, app._CLICK.ClickException)
+    assert issubclass(app._CLICK.NoArgsIsHelpError, app._CLICK.ClickException)
+    package = Path(app.__file__).parents[1]
+    assert not [
+        path
+        for path in package.rglob("*.py")
+        if re.search(r"^\s*(import|from) click\b", path.read_text(), re.M)
+    ]

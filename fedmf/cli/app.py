@@ -8,10 +8,10 @@ import inspect
 import io
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
-import click
 import typer
+from typer.core import TyperArgument, TyperOption
 
 from fedmf.addresses import linked
 from fedmf.cli.account import account, export, report
@@ -31,6 +31,8 @@ from fedmf.version import __version__
 
 #: New objects, and collections of the younger generation, after which garbage is looked for.
 _RARELY: Final = (100_000, 20, 50)
+#: The errors of the click that typer uses: the package, or in newer versions a copy of its own.
+_CLICK: Final[Any] = sys.modules[typer.BadParameter.__module__]
 
 application = typer.Typer(
     name="fedmf",
@@ -106,12 +108,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if interruption.number:  # typer makes an exit code of it, and so does Ray
             return _fail(interruption.message, interruption.exit_code)
         return code if isinstance(code, int) else 0
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return _fail(interruption.message, interruption.exit_code)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
+    except _CLICK.NoArgsIsHelpError as error:
+        typer.echo(error.format_message())
         return 2
-    except click.ClickException as error:
+    except _CLICK.ClickException as error:
         return _fail(error.format_message(), 2)
     except ValueError as error:
         return _fail(str(error), 2)
@@ -124,23 +126,23 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), 1)
 
 
-def program() -> click.Command:
-    """The commands, with the help of their arguments, which click 8.5 takes from typer 0.20.
+def program() -> Any:
+    """The commands as typer makes them, with the help of arguments, which click 8.5 takes from typer 0.20.
 
     Pages that it names are linked. The options that install the completion of a shell are hidden, as a line
     of the help names one.
     """
     program = typer.main.get_command(application)
     for option in program.params:
-        if isinstance(option, click.Option) and option.name in ("install_completion", "show_completion"):
+        if isinstance(option, TyperOption) and option.name in ("install_completion", "show_completion"):
             option.hidden = True
     for name, command in getattr(program, "commands", {}).items():
         command.help = linked(command.help or "")
         declared = inspect.signature(_callbacks()[name]).parameters
         for parameter in command.params:
-            if isinstance(parameter, click.Argument) and parameter.name is not None:
+            if isinstance(parameter, TyperArgument) and parameter.name is not None:
                 parameter.help = declared[parameter.name].default.help
-            if isinstance(parameter, click.Argument | click.Option):
+            if isinstance(parameter, TyperArgument | TyperOption):
                 parameter.help = linked(parameter.help or "")
     return program
 
@@ -152,5 +154,5 @@ def _callbacks() -> dict[str, Callable[..., object]]:
 
 
 def _fail(message: str, code: int) -> int:
-    click.echo(f"fedmf: {one_line(message)}", err=True)
+    typer.echo(f"fedmf: {one_line(message)}", err=True)
     return code

@@ -298,7 +298,7 @@ class CorrelatedNoise(RoundStrategy):
 
         Raises:
             ConfigError: more rounds than were planned; nobody is asked. The disk failed.
-            RuntimeError: no node answers, or no reply to a round arrived however often it was asked for.
+            RuntimeError: no node answers before the first of these rounds.
             LedgerError: a release failed, now or before. Close this strategy and make another one.
             ObserverError: an observer raised; the same call goes on with the run.
         """

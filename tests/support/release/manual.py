@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from typing import Any
 
-import click
+from typer.core import TyperArgument, TyperOption
 
 from fedmf.addresses import linked
 from fedmf.cli.app import application, program
@@ -29,20 +30,20 @@ def manual() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(name: str, command: click.Command) -> Iterator[str]:
+def _section(name: str, command: Any) -> Iterator[str]:
     """What a command does, and each of its arguments and options."""
-    context = click.Context(command, info_name=name)
+    context = command.context_class(command, info_name=name)
     shown = [option for option in command.params if not getattr(option, "hidden", False)]
-    arguments = [option.make_metavar(context) for option in shown if isinstance(option, click.Argument)]
+    arguments = [option.make_metavar(context) for option in shown if isinstance(option, TyperArgument)]
     yield f".SS {_text(' '.join(['fedmf', name, *arguments, '[OPTIONS]']))}"
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         yield _text(paragraph)
         yield ".PP"
     for option in shown:
         names = ", ".join((*option.opts, *option.secondary_opts))
-        if isinstance(option, click.Argument):
+        if isinstance(option, TyperArgument):
             names = option.make_metavar(context)
-        elif isinstance(option, click.Option) and not option.is_flag:
+        elif isinstance(option, TyperOption) and not option.is_flag:
             names = f"{names} {option.make_metavar(context)}"
         yield ".TP"
         yield rf"\fB{_text(names)}\fP"

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import click
+from typer.core import TyperArgument, TyperOption
 
 import fedmf
 import fedmf.flower
@@ -44,10 +44,10 @@ def text(table: dict[str, Any]) -> str:
     return json.dumps(table, indent=1, ensure_ascii=False) + "\n"
 
 
-def _typed(command: click.Command) -> list[str]:
+def _typed(command: Any) -> list[str]:
     """What is typed after a command: arguments in their order, then options."""
-    arguments = [f"<{one.name}>" for one in command.params if isinstance(one, click.Argument)]
-    options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+    arguments = [f"<{one.name}>" for one in command.params if isinstance(one, TyperArgument)]
+    options = [one for one in command.params if isinstance(one, TyperOption) and not one.hidden]
     return arguments + sorted(name for one in options for name in (*one.opts, *one.secondary_opts))
 
 

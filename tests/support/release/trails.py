@@ -172,7 +172,7 @@ READERS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "release-a-stream": (
         {"make_visits.py": _STREAM, "contract.toml": _STREAM_CONTRACT},
         {
-            "--max-participations 3 --min-separation 100": "--max-participations 1",
+            "--max-participations 3 --min-separation 100": "--max-participations 1 --min-separation 442",
             "--rounds 1200": "--rounds 442",
             '("wait", "temperature", "ward=A")': '("bmi", "pressure", "sex=A")',
         },
