@@ -15,7 +15,7 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: help run test test-long quick seconds lint types unit format docs notebooks papers versions apps newest dist trails man publish announce workflows tables pins clean
+.PHONY: help run test test-long quick seconds lint types unit format docs notebooks papers versions apps newest dist trails man publish announce workflows tables pins benchmarks clean
 
 help:
 	@echo "make run    train the private digits model (configs/digits.toml)"
@@ -25,7 +25,7 @@ help:
 	@echo "make versions   what touches Flower, under each version of it that serves"
 	@echo "make apps   apps of Flower's repository, made private by three lines: downloads, half an hour"
 	@echo "make docs   the documentation as a site, build/site/index.html"
-	@echo "make notebooks / dist / trails / man / newest / workflows / tables / pins / format / lint / types / unit / clean"
+	@echo "make benchmarks / notebooks / dist / trails / man / newest / workflows / tables / pins / format / lint / types / unit / clean"
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -83,6 +83,10 @@ docs: $(STAMP)
 # The outputs that docs/notebooks are committed with.
 notebooks: $(STAMP)
 	$(BIN)/python -m tests.support.notebooks
+
+# What can be measured in minutes, kept under the commit and drawn over commits: docs/results/benchmarks.md.
+benchmarks: $(STAMP)
+	$(BIN)/python simulations/benchmarks/over_commits.py
 
 # Wheel and sdist in dist/ with digests, bill of materials and manual page, tried in clean environments with the newest
 # and the oldest dependencies: make dist PYTHONS="3.11 3.12 3.13 3.14".

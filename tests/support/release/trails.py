@@ -217,8 +217,8 @@ def steps(trail: str, page: str, wheel: str) -> Iterator[tuple[str, str]]:
         elif language == "console":
             for command in commands(block):
                 yield "run", _said(command, words)
-            for name in [name for name in files if "/" in name]:
-                yield "write", f"# {name}\n{files.pop(name)}"
+                for name in [name for name in files if command.endswith(" " + name.partition("/")[0])]:
+                    yield "write", f"# {name}\n{files.pop(name)}"
         else:
             head, _, content = block.partition("\n")
             yield "write", f"{head}\n{files.pop(head.removeprefix('# '), None) or _said(content, words)}"
