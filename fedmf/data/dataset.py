@@ -122,6 +122,14 @@ class FederatedDataset(ABC):
             dataset's device.
         """
 
+    def held(self, users: NDArray[np.int64]) -> tuple[Features, Tensor, NDArray[np.int64]] | None:
+        """The same without a copy, where examples lie in memory; None elsewhere.
+
+        Returns:
+            All features, all labels, and the rows of these users' examples, one user after the other.
+        """
+        return None
+
     @abstractmethod
     def to(self, device: torch.device | str) -> Self:
         """The same examples on ``device``."""

@@ -96,6 +96,17 @@ class InMemoryDataset(FederatedDataset):
             0, rows
         )
 
+    def held(self, users: NDArray[np.int64]) -> tuple[Features, Tensor, NDArray[np.int64]] | None:
+        """See `FederatedDataset.held`."""
+        if type(self).examples is not InMemoryDataset.examples or not self._rows_exist:
+            return None
+        return self.features, self.labels, self._partition.rows(users)
+
+    @cached_property
+    def _rows_exist(self) -> bool:
+        order = self._partition.order
+        return not order.size or (int(order.min()) >= 0 and int(order.max()) < len(self.labels))
+
     def to(self, device: torch.device | str) -> Self:
         """See `FederatedDataset.to`."""
         names = ("features", "labels", "test_features", "test_labels")

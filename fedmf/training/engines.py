@@ -32,8 +32,8 @@ from fedmf.training.losses import LOSSES
 from fedmf.training.low_rank import LowRankProgram
 from fedmf.training.task import Task
 
-#: Users that a compiled program takes at once: few enough for all cores to be busy.
-PROGRAM_USERS = 16
+#: Users that a compiled program takes at once: on one core, and few enough for several to be busy.
+PROGRAM_USERS = 256, 16
 _TRIED_USERS, _TRIED_WIDTH = 2, 3
 
 

@@ -19,6 +19,7 @@ from fedmf.training.barrier import (
     UserLimits,
     described,
     example_counts,
+    held_examples,
     load_examples,
     pass_interrupt,
     silent,
@@ -81,7 +82,7 @@ class LocalTrainer:
         self.confined, exact = program.confined, local.engine == "auto" and task.device.type == "cpu"
         self._workers = Workers(program.make)
         self._programs = compiled_programs(task, local)
-        self._program_users = group_size or PROGRAM_USERS
+        self._program_users = group_size or PROGRAM_USERS[self._workers.count > 1]
         self._grouping = Grouping(task, self._workers, group_size, exact, self._trained)
 
     def updates(
@@ -252,14 +253,17 @@ class LocalTrainer:
         for program, shape, positions in self._divided(counts):
             sizes, failed = counts[positions], dict[int, str]()
             seeds = np.array([user_seed(local.seed, t, str(user_ids[p])) for p in positions], dtype=np.uint64)
-            features, labels = load_examples(
-                dataset, self.task.structure, users[positions], sizes, failed.__setitem__
+            held = held_examples(dataset, self.task.structure, users[positions]) if program else None
+            features, labels, places = held or (
+                *load_examples(dataset, self.task.structure, users[positions], sizes, failed.__setitem__),
+                None,
             )
             for user, reason in failed.items():
                 failures.note(int(positions[user]), "loading", reason)
             steps = step_rows(seeds, sizes, local.batch_size, local.epochs, shape)
             edges = np.concatenate([[0], np.cumsum(sizes)])
-            yield Group(positions, shape.width, edges, features, labels, steps, frozenset(failed), program)
+            absent = frozenset(failed)
+            yield Group(positions, shape.width, edges, features, labels, steps, absent, program, places)
 
     def _divided(self, counts: NDArray[np.int64]) -> Iterator[tuple[int, Shape, NDArray[np.int64]]]:
         """Users who own examples, in groups; those of each compiled program apart (0: of none)."""
@@ -285,6 +289,7 @@ class LocalTrainer:
 
     def _models(self, origin: Tensor, group: Group, failures: Failures) -> Tensor:
         """The models of the group's users after local training, shape (users, d); θ_t for those that fail."""
+        group = group.gathered()
         try:
             models = self._trained(origin, group)
         except BaseException as error:

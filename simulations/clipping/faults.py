@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, UNBOUNDED, products_with, sign
+from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, UNBOUNDED, sign
 from fedmf.training.clipping import kernel
 from fedmf.training.clipping.merge import _add_features
 from fedmf.training.low_rank import program
@@ -50,6 +50,16 @@ def finite_entries(row: Any, origin: Any, partial: Any) -> Any:
     return total
 
 
+@njit(error_model="numpy")
+def products_with(products: Any, rows: Any, begin: Any, r: Any, wide: Any) -> None:
+    """products[i] = the product of row r with row i ≤ r, in float64."""
+    for other in range(r + 1):
+        total = 0.0
+        for k in range(wide):
+            total += np.float64(rows[begin + r * wide + k]) * np.float64(rows[begin + other * wide + k])
+        products[other] = total
+
+
 def training_with_gram_norms() -> Any:
     """Training without weights whose norm is √q + γ_R·S of November 2026: docs/theory/low-rank.md."""
     merge, set_row = kernel.merge, program._set_row
@@ -68,7 +78,7 @@ def training_with_gram_norms() -> Any:
                 if layer > 0:
                     products_with(inputs, work.inputs, work.begin[layer], r, chain.wide[layer])
                 for other in range(r + 1):
-                    h = work.gram[r, other] if layer == 0 else inputs[other]
+                    h = work.close[r * work.near[0] + other] if layer == 0 else inputs[other]
                     product = changes[other] * (h + one)
                     q += product if other == r else 2.0 * product
                 size += np.sqrt(product)

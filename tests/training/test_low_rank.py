@@ -62,7 +62,8 @@ def made(name: str, seed: int = 0) -> nn.Module:
 
 
 def groups(task: Task, local: LocalSGD, most: int | None = None) -> list[Group]:
-    return list(LocalTrainer(task, local, most)._groups(task.dataset.user_ids, 3, Failures()))
+    trainer = LocalTrainer(task, local, most)
+    return [group.gathered() for group in trainer._groups(task.dataset.user_ids, 3, Failures())]
 
 
 def program(task: Task, local: LocalSGD) -> LowRankProgram:
@@ -83,7 +84,7 @@ def integers(task: Task, local: LocalSGD, clip_norm: float, most: int | None = N
 def reference(task: Task, local: LocalSGD, user: int) -> Tensor:
     """One user's update by autograd and torch.optim in float64, in the order that the engines use."""
     name = task.dataset.user_ids[user]
-    (group,) = LocalTrainer(task, local)._groups([name], 3, Failures())
+    group = next(LocalTrainer(task, local)._groups([name], 3, Failures())).gathered()
     module = made_double(task)
     start = [p.detach().clone() for p in module.parameters()]
     optimizer = torch.optim.SGD(module.parameters(), lr=local.learning_rate, momentum=local.momentum)

@@ -3,7 +3,7 @@
 from fedmf.training.barrier.counting import add_users
 from fedmf.training.barrier.description import Failures, UserFailure, described, pass_interrupt, silent
 from fedmf.training.barrier.group import Group, UserLimits
-from fedmf.training.barrier.loading import example_counts, load_examples
+from fedmf.training.barrier.loading import example_counts, held_examples, load_examples
 
 __all__ = [
     "Failures",
@@ -13,6 +13,7 @@ __all__ = [
     "add_users",
     "described",
     "example_counts",
+    "held_examples",
     "load_examples",
     "pass_interrupt",
     "silent",

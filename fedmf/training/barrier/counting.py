@@ -83,9 +83,11 @@ def examples_of(group: Group) -> Examples:
     assert isinstance(group.features, Tensor)
     absent = np.zeros(len(group), dtype=np.bool_)
     absent[sorted(group.absent)] = True
+    places = np.arange(len(group.labels)) if group.places is None else group.places
     return Examples(
         group.features.reshape(len(group.features), -1).numpy(),
         group.labels.numpy(),
+        places,
         group.edges.astype(np.int64),
         group.steps.rows,
         group.steps.weights,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -73,6 +74,7 @@ class Group:
         steps: which examples each step takes.
         absent: users (0 is the first of the group) that stay where they start: they failed.
         program: which of the trainer's compiled programs deals with them, from 1 on; 0 for none.
+        places: where each example lies in features and labels; None if they are in order.
     """
 
     positions: NDArray[np.int64]
@@ -83,9 +85,17 @@ class Group:
     steps: StepRows
     absent: frozenset[int] = frozenset()
     program: int = 0
+    places: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return self.positions.size
+
+    def gathered(self) -> Group:
+        """The same with examples in order."""
+        if self.places is None:
+            return self
+        features, labels = self.taken(torch.from_numpy(self.places))
+        return replace(self, features=features, labels=labels, places=None)
 
     def taken(self, rows: Tensor) -> tuple[Features, Tensor]:
         """Features and labels of these examples."""

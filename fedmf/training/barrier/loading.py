@@ -43,6 +43,26 @@ def _checked_counts(dataset: FederatedDataset, users: NDArray[np.int64]) -> NDAr
     return counts.astype(np.int64, copy=False)
 
 
+def held_examples(
+    dataset: FederatedDataset, structure: ExampleStructure, users: NDArray[np.int64]
+) -> tuple[Features, Tensor, NDArray[np.int64]] | None:
+    """Users' examples where they lie, for programs that copy each themselves: see `FederatedDataset.held`.
+
+    None where they are to be loaded, as those that are not as they must be are, to find out whose they are.
+    """
+    try:
+        held = dataset.held(users)
+        if held is None or not isinstance(held[0], Tensor) or not held[0].is_contiguous():
+            return None
+        device, number = device_of(dataset.test_features), len(held[1])
+        structure.features.check("features", held[0], number, device)
+        structure.labels.check("labels", held[1], number, device)
+        return held
+    except BaseException as error:
+        pass_interrupt(error)
+        return None
+
+
 def load_examples(
     dataset: FederatedDataset,
     structure: ExampleStructure,

@@ -44,6 +44,7 @@ class Examples(NamedTuple):
     Attributes:
         features: shape (examples, inputs), float32.
         labels: shape (examples,), int64.
+        places: where each example of the group lies in them.
         edges: user u owns the examples edges[u] … edges[u + 1] − 1.
         rows, weights: shape (steps, users, width).
         active: how many users take each step.
@@ -52,6 +53,7 @@ class Examples(NamedTuple):
 
     features: NDArray[np.float32]
     labels: NDArray[np.int64]
+    places: NDArray[np.int64]
     edges: NDArray[np.int64]
     rows: NDArray[np.int64]
     weights: NDArray[np.float32]

@@ -19,11 +19,10 @@ from numba.extending import intrinsic
 LANES: Final = 16
 #: Whether a register holds a whole vector, and there are 32 of them; else two and 16 (or four and 32).
 WHOLE: Final = bool(get_host_cpu_features().get("avx512f", False))
-#: Vectors side by side in a block of a product, so that the sums of five rows stay in registers.
+#: Vectors side by side in a block of a product, so that the sums of six rows stay in registers.
 BROAD: Final = 4 if WHOLE else 1
 
-_FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
-FLOATS, _DOUBLES = ir.VectorType(_FLOAT, LANES), ir.VectorType(_DOUBLE, LANES)
+FLOATS = ir.VectorType(ir.FloatType(), LANES)
 BYTES = ir.VectorType(ir.IntType(8), LANES)
 POINTER = types.CPointer(types.float32)
 
@@ -58,8 +57,8 @@ def _at(typingctx: Any, array: Any, offset: Any) -> Any:
 def _sums(
     b: Any, rows: int, vectors: int, first: list[list[Any]], operands: tuple[Any, ...]
 ) -> list[list[Any]]:
-    """first[r][c] + Σ_{k<n} x[r·row + k·step]·w[k·wide + c] of a block, in registers; see `add_product`."""
-    x, row, step, w, wide, n = operands
+    """first[r][c] + Σ_{k<n} x[r·row + k·step]·w[c, k] of a block, in registers; see `add_product`."""
+    x, row, step, w, wide, apart, n = operands
     whole, each = row.type, range(vectors)
     before, loop, after = b.block, b.append_basic_block("product"), b.append_basic_block("done")
     b.cbranch(b.icmp_signed(">", n, whole(0)), loop, after)
@@ -68,7 +67,7 @@ def _sums(
     k.add_incoming(whole(0), before)
     sums = [[b.phi(FLOATS) for _ in each] for _ in range(rows)]
     line = b.gep(w, [b.mul(k, wide)])
-    weights = [b.load(vector(b, line, whole(c * LANES), FLOATS), align=4) for c in each]
+    weights = [b.load(vector(b, line, b.mul(apart, whole(c)), FLOATS), align=4) for c in each]
     column = b.gep(x, [b.mul(k, step)])
     added = []
     for r in range(rows):
@@ -105,31 +104,34 @@ def _places(b: Any, base: Any, long: Any, rows: int, vectors: int, kind: Any) ->
 def _block(rows: int, vectors: int, adds: bool) -> Any:
     @intrinsic
     def multiply(
-        typingctx: Any, x: Any, row: Any, step: Any, w: Any, wide: Any, y: Any, long: Any, n: Any
+        typingctx: Any, x: Any, row: Any, step: Any, w: Any, wide: Any, apart: Any, y: Any, long: Any, n: Any
     ) -> Any:
-        """y[r, c] (+)= Σ_{k<n} x[r·row + k·step]·w[k·wide + c]; row r of y begins at r·long."""
-        del typingctx, x, row, step, w, wide, y, long, n
+        """y[r, c] (+)= Σ_{k<n} x[r·row + k·step]·w[c, k]; row r of y begins at r·long.
+
+        Vector v of row k of w begins at k·wide + v·apart.
+        """
+        del typingctx, x, row, step, w, wide, apart, y, long, n
 
         def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
             del signature
-            x, row, step, w, wide, y, long, n = arguments
+            x, row, step, w, wide, apart, y, long, n = arguments
             places = _places(b, y, long, rows, vectors, FLOATS)
             zero = ir.Constant(FLOATS, [0.0] * LANES)
             first = [[b.load(place, align=4) if adds else zero for place in line] for line in places]
             for line, into in zip(
-                _sums(b, rows, vectors, first, (x, row, step, w, wide, n)), places, strict=True
+                _sums(b, rows, vectors, first, (x, row, step, w, wide, apart, n)), places, strict=True
             ):
                 for value, place in zip(line, into, strict=True):
                     b.store(value, place, align=4)
             return context.get_dummy_value()
 
         size = types.intp
-        return types.void(POINTER, size, size, POINTER, size, POINTER, size, size), code
+        return types.void(POINTER, size, size, POINTER, size, size, POINTER, size, size), code
 
     return multiply
 
 
-_SIZES = [(rows, vectors) for rows in (5, 4, 1) for vectors in (BROAD, 1)]
+_SIZES = [(rows, vectors) for rows in (6, 4, 1) for vectors in (BROAD, 1)]
 #: By (rows, vectors): y[r, c] += Σ_k x[r, k]·w[k, c] in registers.
 add_block: Final = {size: _block(*size, adds=True) for size in _SIZES}
 #: The same with = instead of +=.
@@ -148,66 +150,6 @@ def _at_integer(typingctx: Any, array: Any, offset: Any) -> Any:
     return types.CPointer(types.int64)(array, types.intp), _address
 
 
-def _at_double(typingctx: Any, array: Any, offset: Any) -> Any:
-    """Where entry ``offset`` of a contiguous float64 array lies in memory."""
-    del typingctx
-    return types.CPointer(types.float64)(array, types.intp), _address
-
-
-def _dot(typingctx: Any, x: Any, y: Any, n: Any) -> Any:
-    """Σ_{k<n} x_k·y_k in float64, products exact, n a multiple of 16; lanes are added in a fixed order."""
-    del typingctx, x, y, n
-
-    def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
-        del context, signature
-        x, y, n = arguments
-        return _products_added(b, x, [y], n)[0]
-
-    return types.float64(POINTER, POINTER, types.intp), code
-
-
-def _four_dots(typingctx: Any, x: Any, y: Any, step: Any, n: Any, results: Any) -> Any:
-    """results[i] = Σ_{k<n} x_k·y[i·step + k] for i < 4, each to the bit what `dot` gives, sooner."""
-    del typingctx, x, y, step, n, results
-
-    def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
-        del signature
-        x, y, step, n, results = arguments
-        rows = [b.gep(y, [b.mul(step, step.type(i))]) for i in range(4)]
-        for i, value in enumerate(_products_added(b, x, rows, n)):
-            b.store(value, b.gep(results, [n.type(i)]))
-        return context.get_dummy_value()
-
-    size = types.intp
-    return types.void(POINTER, POINTER, size, size, types.CPointer(types.float64)), code
-
-
-def _products_added(b: Any, x: Any, rows: list[Any], n: Any) -> list[Any]:
-    """Of x with each row, the sum of the products of their entries; x is loaded once."""
-    whole = n.type
-    before, loop, after = b.block, b.append_basic_block("dot"), b.append_basic_block("summed")
-    nothing = ir.Constant(_DOUBLES, [0.0] * LANES)
-    b.cbranch(b.icmp_signed(">", n, whole(0)), loop, after)
-    b.position_at_end(loop)
-    k, totals = b.phi(whole), [b.phi(_DOUBLES) for _ in rows]
-    k.add_incoming(whole(0), before)
-    one, *others = (b.load(b.bitcast(b.gep(side, [k]), FLOATS.as_pointer()), align=4) for side in (x, *rows))
-    added = []
-    for other, total in zip(others, totals, strict=True):
-        added.append(fused(b, _DOUBLES, b.fpext(one, _DOUBLES), b.fpext(other, _DOUBLES), total))
-    following = b.add(k, whole(LANES))
-    k.add_incoming(following, loop)
-    b.cbranch(b.icmp_signed("<", following, n), loop, after)
-    b.position_at_end(after)
-    lanes = [b.phi(_DOUBLES) for _ in rows]
-    for total, more, last in zip(totals, added, lanes, strict=True):
-        total.add_incoming(nothing, before)
-        total.add_incoming(more, loop)
-        last.add_incoming(nothing, before)
-        last.add_incoming(more, loop)
-    return [lanes_added(b, last) for last in lanes]
-
-
 def lanes_added(b: Any, lanes: Any) -> Any:
     """The entries of a vector, added one after the other."""
     result = b.extract_element(lanes, ir.IntType(32)(0))
@@ -219,7 +161,4 @@ def lanes_added(b: Any, lanes: Any) -> Any:
 #: Compiled by numba where they are called.
 at: Final[Any] = intrinsic(_at)
 at_byte: Final[Any] = intrinsic(_at_byte)
-at_double: Final[Any] = intrinsic(_at_double)
 at_integer: Final[Any] = intrinsic(_at_integer)
-four_dots: Final[Any] = intrinsic(_four_dots)
-dot: Final[Any] = intrinsic(_dot)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmf.compiled import compiled, inlined
-from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE, WHOLE, add_product, at, dot_block
+from fedmf.training.blocks import COUNTED, LANES, NO_CLASS, NOT_FINITE, WHOLE, add_product, at, dot_block
 from fedmf.training.clipping import clip_row, partial_sums
 from fedmf.training.fused.convolutions import (
     convolve,
@@ -67,7 +67,7 @@ def multiply(plan, work, s, rows):
 @compiled
 def pass_back_dense(plan, work, s, rows, into):
     """Gradients of a dense stage: of its inputs, then of its weights, which are added to ``into``."""
-    one = np.int64(1)
+    one, apart = np.int64(1), np.int64(LANES)
     wide, long, outputs = plan.wide[s], plan.size[s + 1], plan.outputs[s]
     above, here = work.begin[s + 1], work.begin[s]
     if plan.rectified[s]:
@@ -77,7 +77,7 @@ def pass_back_dense(plan, work, s, rows, into):
     if s > 0:
         work.slopes[here : here + rows * wide] = 0
         add_product(
-            work.slopes, above, long, one, rows, outputs, work.parameters, plan.weights_at[s], wide,
+            work.slopes, above, long, one, rows, outputs, work.parameters, plan.weights_at[s], wide, apart,
             work.slopes, here, wide, wide,
         )  # fmt: skip
     add_product(
@@ -90,6 +90,7 @@ def pass_back_dense(plan, work, s, rows, into):
         work.inputs,
         here,
         wide,
+        apart,
         into,
         plan.weights_at[s],
         wide,
@@ -161,7 +162,7 @@ def _train(plan, rule, origin, examples, work, u):
         rows = np.int64(0)
         for i in range(examples.rows.shape[2]):
             if examples.weights[s, u, i] > 0:
-                e = examples.rows[s, u, i]
+                e = examples.places[examples.rows[s, u, i]]
                 work.labels[rows] = examples.labels[e]
                 work.shares[rows] = -np.float32(rule.learning_rate) * examples.weights[s, u, i]
                 _take(plan, work, rows, examples.features[e])
@@ -170,7 +171,7 @@ def _train(plan, rule, origin, examples, work, u):
             return NO_CLASS
         s += 1
     for e in range(examples.edges[u], examples.edges[u + 1]):
-        if not _finite(examples.features[e]):
+        if not _finite(examples.features[examples.places[e]]):
             return NOT_FINITE
     return COUNTED
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedmf.compiled import compiled
 from fedmf.data import TensorStructure
 from fedmf.training.barrier import Group, add_users
-from fedmf.training.blocks import COUNTED, NO_CLASS, Examples, Rule, padded, set_product
+from fedmf.training.blocks import COUNTED, LANES, NO_CLASS, Examples, Rule, padded, set_product
 from fedmf.training.clipping import Into, UpdateSum, clip_row, partial_sums
 from fedmf.training.gradients import layers_of
 from fedmf.training.local_sgd import LocalSGD
@@ -188,9 +188,9 @@ class LowRankProgram:
             if layer.bias is not None:
                 bias, flat_biases[-1] = flat[place : place + outputs], place
                 place += outputs
-            weights.append(_padded_columns(weight[:0] if number == 0 else weight))  # no gradient in examples
-            transposed.append(_padded_columns(weight.T))
-            biases.append(_padded_columns(bias[None]))
+            weights.append(_in_vectors(weight[:0] if number == 0 else weight))  # no gradient in examples
+            transposed.append(_in_vectors(weight.T))
+            biases.append(_in_vectors(bias[None]))
         sizes = [self._layers[0][0].in_features, *(layer.out_features for layer, _ in self._layers)]
         return Chain(
             weights=np.concatenate(weights),
@@ -229,10 +229,15 @@ def _chain(module: nn.Module) -> Iterator[nn.Module]:
         yield module
 
 
-def _padded_columns(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
-    wide = torch.zeros(matrix.shape[0], padded(matrix.shape[1]))
-    wide[:, : matrix.shape[1]].copy_(torch.from_numpy(matrix))  # which transposes sooner than NumPy
-    return wide.numpy().ravel()
+def _in_vectors(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Columns padded with zeros to whole vectors, which lie below one another: see `Chain`."""
+    rows, columns = matrix.shape
+    vectors, whole = torch.zeros(padded(columns) // LANES, rows, LANES), columns // LANES
+    source = torch.from_numpy(matrix)  # which transposes sooner than NumPy
+    vectors[:whole].copy_(source[:, : whole * LANES].reshape(rows, whole, LANES).transpose(0, 1))
+    if columns % LANES:
+        vectors[whole, :, : columns % LANES].copy_(source[:, whole * LANES :])
+    return vectors.numpy().ravel()
 
 
 def _starts(parts: list[NDArray[np.float32]]) -> NDArray[np.int64]:

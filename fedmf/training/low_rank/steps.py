@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from fedmf.compiled import compiled
-from fedmf.training.blocks import add_product, products_with
+from fedmf.training.blocks import LANES, add_product, row_products
 from fedmf.training.losses import PADDING
 
 
@@ -26,37 +26,35 @@ def _add(numbers, at, others, count):
 
 
 @compiled
+def _add_received(x, start, row, rows, n, w, first, y, begin, columns):
+    """y += x·w for a matrix of the received model, held as vectors of 16 columns: see `Chain`."""
+    one, wide = np.int64(1), np.int64(LANES)
+    add_product(x, start, row, one, rows, n, w, first, wide, wide * n, y, begin, columns, columns)
+
+
+@compiled
+def _add_own(x, start, row, rows, n, w, first, wide, y, begin, columns):
+    """y += x·w for rows of the user's history."""
+    one, apart = np.int64(1), np.int64(LANES)
+    add_product(x, start, row, one, rows, n, w, first, wide, apart, y, begin, columns, columns)
+
+
+@compiled
 def begin_user(chain, examples, work, u):
     """Copy a user's examples; x·W_1ᵀ + b_1 and x·xᵀ serve all of its steps."""
-    zero, one = np.int64(0), np.int64(1)
+    zero = np.int64(0)
     lowest, count = examples.edges[u], examples.edges[u + 1] - examples.edges[u]
     inputs, outputs = chain.wide[0], chain.wide[1]
-    near = work.close.size // work.gram.shape[0]
+    near = work.near[0]
     for e in range(count):
+        place = examples.places[lowest + e]
         for i in range(chain.sizes[0]):
-            work.x[e * inputs + i] = examples.features[lowest + e, i]
+            work.x[e * inputs + i] = examples.features[place, i]
         _set(work.base, e * outputs, chain.biases, zero, outputs)
-    add_product(
-        work.x,
-        zero,
-        inputs,
-        one,
-        count,
-        chain.sizes[0],
-        chain.transposed,
-        zero,
-        outputs,
-        work.base,
-        zero,
-        outputs,
-        outputs,
+    _add_received(
+        work.x, zero, inputs, count, chain.sizes[0], chain.transposed, zero, work.base, zero, outputs
     )
-    for e in range(count):
-        products_with(work.products, work.x, zero, e, inputs)
-        for other in range(e + 1):
-            product = work.products[other]
-            work.gram[e, other] = work.gram[other, e] = product
-            work.close[e * near + other] = work.close[other * near + e] = np.float32(product)
+    row_products(work.x, zero, inputs, count, work.close, near, work.zeros)
     work.velocity[:] = 0.0
     work.moved[:] = 0.0
     return lowest, count
@@ -88,7 +86,7 @@ def step(chain, rule, examples, work, u, s, lowest, count, done):
     for i in range(examples.rows.shape[2]):
         if examples.weights[s, u, i] > 0:
             work.example[done + rows] = examples.rows[s, u, i] - lowest
-            work.labels[rows] = examples.labels[examples.rows[s, u, i]]
+            work.labels[rows] = examples.labels[examples.places[examples.rows[s, u, i]]]
             work.shares[rows] = examples.weights[s, u, i]
             rows += 1
     work.taken[s] = rows
@@ -118,26 +116,14 @@ def step(chain, rule, examples, work, u, s, lowest, count, done):
 def _forward_first(chain, work, rows, count, done):
     """z = x·W_1ᵀ + b_1 + (x·xᵀ)·A_1 + Σ A_1."""
     zero, one = np.int64(0), np.int64(1)
-    outputs, near = chain.wide[1], work.close.size // work.gram.shape[0]
+    outputs, near = chain.wide[1], work.near[0]
     _sum_rows(work.shift, work.first, zero, outputs, count)
     for r in range(rows):
         e, here = work.example[done + r], work.begin[1] + (done + r) * outputs
         _set(work.inputs, here, work.base, e * outputs, outputs)
         if done > 0:
-            add_product(
-                work.close,
-                e * near,
-                near,
-                one,
-                one,
-                count,
-                work.first,
-                zero,
-                outputs,
-                work.inputs,
-                here,
-                outputs,
-                outputs,
+            _add_own(
+                work.close, e * near, near, one, count, work.first, zero, outputs, work.inputs, here, outputs
             )
             if chain.flat_biases[0] >= 0:
                 _add(work.inputs, here, work.shift, outputs)
@@ -146,37 +132,25 @@ def _forward_first(chain, work, rows, count, done):
 @compiled
 def _forward(chain, work, layer, rows, done):
     """z = h·Wᵀ + b + (h·Hᵀ)·A + Σ A of a later layer."""
-    zero, one = np.int64(0), np.int64(1)
+    zero = np.int64(0)
     inputs, outputs, long = chain.wide[layer], chain.wide[layer + 1], work.mixed.size // work.labels.size
     start, here = work.begin[layer] + done * inputs, work.begin[layer + 1] + done * outputs
     for r in range(rows):
         _set(work.inputs, here + r * outputs, chain.biases, chain.biases_at[layer], outputs)
-    add_product(
-        work.inputs, start, inputs, one, rows, chain.sizes[layer],
-        chain.transposed, chain.transposed_at[layer], outputs, work.inputs, here, outputs, outputs,
+    _add_received(
+        work.inputs, start, inputs, rows, chain.sizes[layer],
+        chain.transposed, chain.transposed_at[layer], work.inputs, here, outputs,
     )  # fmt: skip
     if done == 0:
         return
     _transpose(work.across, long, work.inputs, work.begin[layer], inputs, done)
     work.mixed[:] = 0
-    add_product(
-        work.inputs,
-        start,
-        inputs,
-        one,
-        rows,
-        chain.sizes[layer],
-        work.across,
-        zero,
-        long,
-        work.mixed,
-        zero,
-        long,
-        long,
+    _add_own(
+        work.inputs, start, inputs, rows, chain.sizes[layer], work.across, zero, long, work.mixed, zero, long
     )
-    add_product(
-        work.mixed, zero, long, one, rows, done, work.changes, work.begin[layer + 1], outputs,
-        work.inputs, here, outputs, outputs,
+    _add_own(
+        work.mixed, zero, long, rows, done, work.changes, work.begin[layer + 1], outputs,
+        work.inputs, here, outputs,
     )  # fmt: skip
     if chain.flat_biases[layer] >= 0:
         _sum_rows(work.shift, work.changes, work.begin[layer + 1], outputs, done)
@@ -187,24 +161,24 @@ def _forward(chain, work, layer, rows, done):
 @compiled
 def _backward(chain, work, layer, rows, done):
     """The gradient in the output of a layer from that of the next one: (d·W + (d·Aᵀ)·H)·act'."""
-    zero, one = np.int64(0), np.int64(1)
+    zero = np.int64(0)
     inputs, outputs, long = chain.wide[layer], chain.wide[layer + 1], work.mixed.size // work.labels.size
     above, below = work.begin[layer + 1] + done * outputs, work.begin[layer] + done * inputs
     work.gradients[below : below + rows * inputs] = 0
-    add_product(
-        work.gradients, above, outputs, one, rows, chain.sizes[layer + 1],
-        chain.weights, chain.weights_at[layer], inputs, work.gradients, below, inputs, inputs,
+    _add_received(
+        work.gradients, above, outputs, rows, chain.sizes[layer + 1],
+        chain.weights, chain.weights_at[layer], work.gradients, below, inputs,
     )  # fmt: skip
     if done > 0:
         _transpose(work.across, long, work.changes, work.begin[layer + 1], outputs, done)
         work.mixed[:] = 0
-        add_product(
-            work.gradients, above, outputs, one, rows, chain.sizes[layer + 1], work.across, zero, long,
-            work.mixed, zero, long, long,
+        _add_own(
+            work.gradients, above, outputs, rows, chain.sizes[layer + 1], work.across, zero, long,
+            work.mixed, zero, long,
         )  # fmt: skip
-        add_product(
-            work.mixed, zero, long, one, rows, done, work.inputs, work.begin[layer], inputs,
-            work.gradients, below, inputs, inputs,
+        _add_own(
+            work.mixed, zero, long, rows, done, work.inputs, work.begin[layer], inputs,
+            work.gradients, below, inputs,
         )  # fmt: skip
     _slope(work.gradients, work.inputs, below, inputs, rows, chain.activations[layer - 1])
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedmf.compiled import compiled
-from fedmf.training.blocks import Examples, padded
+from fedmf.training.blocks import LANES, Examples, padded
 from fedmf.training.clipping import empty_vector
 
 Floats = NDArray[np.float32]
@@ -22,8 +22,9 @@ class Chain(NamedTuple):
     Columns are padded with zeros to whole vectors; the arrays of all layers lie one after the other.
 
     Attributes:
-        weights: W_l, shape (outputs, padded inputs), of each layer from the second on.
-        transposed: W_lᵀ, shape (inputs, padded outputs).
+        weights: W_l, of each layer from the second on, as vectors of 16 columns below one another: shape
+            (padded inputs/16, outputs, 16), so that a product reads them in one run.
+        transposed: W_lᵀ likewise, shape (padded outputs/16, inputs, 16).
         biases: b_l, padded; zeros for a layer without.
         weights_at, transposed_at, biases_at: where those of layer l begin.
         flat_weights, flat_biases: where W_l and b_l begin in the flat vector; −1 for no b_l.
@@ -64,15 +65,15 @@ class Work(NamedTuple):
         x: the user's examples, padded.
         base: x·W_1ᵀ + b_1.
         first: A_1 summed over all uses of an example, shape (examples, padded outputs).
-        gram: x·xᵀ in float64, shape (examples, examples).
-        close: the same in float32 with padded rows.
+        close: x·xᵀ, rows padded.
+        near: how far its rows lie apart, shape (1,).
         across: a transposed history.
         mixed: products of a step's rows with the history.
         shift: the change of a bias.
         example: which example each row is.
         taken: how many rows each step has.
         labels, shares: of a step's rows.
-        products: of one row with others.
+        zeros: sixteen.
         row: the update, as the flat vector has it.
         velocity, moved: coefficients of the steps' gradients in v and in θ − θ_t.
     """
@@ -84,8 +85,8 @@ class Work(NamedTuple):
     x: Floats
     base: Floats
     first: Floats
-    gram: NDArray[np.float64]
     close: Floats
+    near: Integers
     across: Floats
     mixed: Floats
     shift: Floats
@@ -93,7 +94,7 @@ class Work(NamedTuple):
     taken: Integers
     labels: Integers
     shares: Floats
-    products: NDArray[np.float64]
+    zeros: Floats
     row: Floats
     velocity: NDArray[np.float64]
     moved: NDArray[np.float64]
@@ -139,8 +140,8 @@ def work(chain: Chain, sizes: Sizes) -> Work:
     return Work(
         begin,
         *rows,
-        gram=np.zeros((most, most)),
         close=np.zeros(most * near, np.float32),
+        near=np.array([near]),
         across=np.zeros(int(wide.max()) * long, np.float32),
         mixed=np.zeros(width * long, np.float32),
         shift=np.zeros(int(wide.max()), np.float32),
@@ -148,7 +149,7 @@ def work(chain: Chain, sizes: Sizes) -> Work:
         taken=np.zeros(steps, np.int64),
         labels=np.zeros(width, np.int64),
         shares=np.zeros(width, np.float32),
-        products=np.zeros(most),
+        zeros=np.zeros(LANES, np.float32),
         row=empty_vector(chain.dimension, torch.float32).numpy(),
         velocity=np.zeros(steps),
         moved=np.zeros(steps),
