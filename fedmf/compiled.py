@@ -30,7 +30,52 @@ def compiled(function: Callable[..., Any]) -> Any:
     function.__qualname__ += f"_{_contents(function.__module__)}"
     program: Any = njit(nogil=True, error_model="numpy")(function)
     program._cache = _KeptCode(function)
+    part: Any = njit(
+        nogil=True,
+        error_model="numpy",
+        no_cpython_wrapper=True,
+        no_cfunc_wrapper=True,
+        pipeline_class=_part_compiler(),
+    )(function)
+    program.get_call_template, program.get_overload = part.get_call_template, part.get_overload
     return program
+
+
+@cache
+def _part_compiler() -> Any:
+    """Compiles a function for those compiled ones that call it: no machine code is made of it alone.
+
+    numba optimises each function, makes machine code of it, and does both again in every caller. Here a
+    function goes unoptimised into whoever calls it, and what Python calls is optimised once with all its
+    parts. Neither may change what is computed: no option permits other arithmetic.
+    """
+    from numba.core.codegen import JITCodeLibrary
+    from numba.core.compiler import CompilerBase, DefaultPassBuilder
+
+    class Unplaced:
+        def set_env(self, name: str, environment: Any) -> None:
+            """There is no code that could have one."""
+
+    class PartLibrary(JITCodeLibrary):
+        codegen = Unplaced()
+
+        def _optimize_final_module(self) -> None:
+            pass
+
+        def _finalize_final_module(self) -> None:
+            self._finalize_dynamic_globals()
+            self._finalized = True
+
+        def get_pointer_to_function(self, name: str) -> int:
+            return 0
+
+    class PartCompiler(CompilerBase):
+        def define_pipelines(self) -> list[Any]:
+            state: Any = self.state
+            state.library = PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+            return [DefaultPassBuilder.define_nopython_pipeline(state)]
+
+    return PartCompiler
 
 
 def inlined(function: Callable[..., Any]) -> Any:
@@ -62,7 +107,7 @@ class _KeptCode:
     @property
     def cache_path(self) -> str | None:
         """Where the code is."""
-        files = _kept_code()
+        files = kept_code()
         return None if files is None else str(files.folder)
 
     def load_overload(self, signature: Any, target: Any) -> Any:
@@ -71,7 +116,7 @@ class _KeptCode:
         from numba.core.runtime import rtsys
 
         rtsys.initialize(target)  # all that loaded code needs; what is compiled asks for the rest
-        files = _kept_code()
+        files = kept_code()
         name = self._name(signature, target.codegen())
         content = None if files is None or name is None else files.read(name)
         if content is None:
@@ -86,7 +131,7 @@ class _KeptCode:
         """Keep code for a signature."""
         from numba.core.serialize import dumps
 
-        files = _kept_code()
+        files = kept_code()
         name = self._name(signature, result.codegen)
         if files is None or name is None or result.lifted or result.library.has_dynamic_globals:
             return
@@ -122,8 +167,8 @@ class _KeptCode:
         return digest.hexdigest()
 
 
-def _kept_code() -> KeptFiles | None:
-    """Under NUMBA_CACHE_DIR if that is set, else where designs are; None if nothing is to be kept."""
+def kept_code() -> KeptFiles | None:
+    """Where machine code is: NUMBA_CACHE_DIR if that is set, else beside designs; None to keep nothing."""
     chosen = os.environ.get("NUMBA_CACHE_DIR", "")
     root = Path(chosen) if chosen else cache_directory()
     return None if root is None else KeptFiles(root, "code", _LARGEST, _MOST)
