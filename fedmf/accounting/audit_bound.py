@@ -1,4 +1,4 @@
-"""Lower confidence bounds on what a mechanism leaks, from the errors of a test that tries to find out."""
+"""Lower confidence bounds on what a mechanism leaks, from the errors of a test, and from scored canaries."""
 
 from __future__ import annotations
 

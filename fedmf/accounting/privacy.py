@@ -1,4 +1,4 @@
-"""What is promised to whom: the privacy of a run as it is asked for."""
+"""What is promised to whom: the privacy of a run as it is asked for, and its unit."""
 
 from __future__ import annotations
 

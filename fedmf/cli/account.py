@@ -1,4 +1,4 @@
-"""``fedmf account``: planned and realised privacy of a run, from its ledger."""
+"""``fedmf account``, ``report`` and ``export``: what a directory says of its run."""
 
 from __future__ import annotations
 

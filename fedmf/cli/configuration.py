@@ -1,4 +1,4 @@
-"""``fedmf init``: a commented configuration to start from."""
+"""``fedmf init`` and ``fedmf keys``: a commented configuration to start from, and what may stand in one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fedmf data``: what the users of a configuration own, as a table and a picture."""
+"""``fedmf data`` and ``fedmf contract``: what users own, and what the columns of a table may hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of a stream: its released means over time with their noise, and the density it ends in."""
+"""Pictures of ``fedmf design`` and of a stream: its released means with their noise, and its last density."""
 
 from __future__ import annotations
 

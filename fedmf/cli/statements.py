@@ -1,4 +1,4 @@
-"""``fedmf verify``: check a published statement without the data and without the noise key."""
+"""``fedmf verify`` and ``keygen``: statements checked without data; what only the operator is told."""
 
 from __future__ import annotations
 

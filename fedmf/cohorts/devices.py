@@ -1,4 +1,4 @@
-"""Cohorts of devices that come when they can, as a value."""
+"""Cohorts of devices that come when they can, as a value, and every kind of cohorts by its name."""
 
 from __future__ import annotations
 

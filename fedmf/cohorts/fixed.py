@@ -1,4 +1,4 @@
-"""Cohorts of a fixed size: a cyclic order, and rounds drawn from the users that are eligible."""
+"""What every schedule is, and cohorts of a fixed size: a cyclic order, rounds drawn from eligible users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of a session on a grid, and the workers of a simulation."""
+"""Runs of a session on a grid or on Ray, and the workers of a simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What adaptive server optimizers share: a first moment, and a second moment for each block."""
+"""What adaptive server optimizers share, a first moment and a second one of each block; Adagrad and Yogi."""
 
 from __future__ import annotations
 

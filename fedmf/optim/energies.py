@@ -1,4 +1,4 @@
-"""Where a server optimizer takes the second moment of a round from."""
+"""Where a server optimizer takes the second moment of a round from, and what it is worth beside the sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An update rule of a user's own, held to what the server relies on."""
+"""An update rule of a user's own, held to what the server relies on, and known again by its fingerprint."""
 
 from __future__ import annotations
 

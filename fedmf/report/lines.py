@@ -1,4 +1,4 @@
-"""Charts of lines in the coordinates of their pictures; the template turns them into SVG."""
+"""Cells and charts of lines in the coordinates of their pictures; the template turns them into SVG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clients of a run as its loop sees them: where they are, by what they are asked, what an answer adds."""
+"""The clients of a run as its loop sees them: what they are asked, what answers add, who is left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node is asked about some users, and its answer: rows of theirs, or one exact sum."""
+"""What a node is asked about some users, its answer (rows of theirs, or one exact sum), and who watches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Privacy of releasing the best of randomly many trials; docs/theory/composition.md has the theorems."""
+"""The best of randomly many trials, and runs chosen in sight of others: docs/theory/composition.md."""
 
 from __future__ import annotations
 

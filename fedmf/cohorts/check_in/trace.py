@@ -1,4 +1,4 @@
-"""A file of check-ins: who was there, and when."""
+"""Who was there and when: a file of check-ins, or a day's rhythm that they are drawn from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way to clients on a grid."""
+"""The way to clients on a grid, and asking again those that a lost connection kept from answering."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which node serves which user, as nodes claim: first come, and nobody is thrown out."""
+"""Which node serves which user, as nodes claim: handshakes, checks of replies, and first come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one opener of a run's evidence: its records, and what can be told of them as evidence."""
+"""The one opener of a run's evidence: records, what parts keep, and what they can tell as evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of numbers by round, as files."""
+"""Tables of numbers by round, as files: metrics, and the times of a round's phases."""
 
 from __future__ import annotations
 

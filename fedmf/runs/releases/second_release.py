@@ -1,4 +1,4 @@
-"""The second stream of a run: from a round's clipped updates to a private second moment."""
+"""What a run sums of its users, and its second stream: from clipped updates to a private second moment."""
 
 from __future__ import annotations
 
