@@ -30,13 +30,9 @@ def compiled(function: Callable[..., Any]) -> Any:
     function.__qualname__ += f"_{_contents(function.__module__)}"
     program: Any = njit(nogil=True, error_model="numpy")(function)
     program._cache = _KeptCode(function)
-    part: Any = njit(
-        nogil=True,
-        error_model="numpy",
-        no_cpython_wrapper=True,
-        no_cfunc_wrapper=True,
-        pipeline_class=_part_compiler(),
-    )(function)
+    unwrapped: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    unwrapped["pipeline_class"] = _part_compiler()
+    part: Any = njit(nogil=True, error_model="numpy", **unwrapped)(function)
     program.get_call_template, program.get_overload = part.get_call_template, part.get_overload
     return program
 
@@ -57,7 +53,9 @@ def _part_compiler() -> Any:
             """There is no code that could have one."""
 
     class PartLibrary(JITCodeLibrary):
-        codegen = Unplaced()
+        @property
+        def codegen(self) -> Any:
+            return Unplaced()
 
         def _optimize_final_module(self) -> None:
             pass
@@ -113,7 +111,7 @@ class _KeptCode:
     def load_overload(self, signature: Any, target: Any) -> Any:
         """Code for a signature; None if there is none."""
         from numba.core.compiler import CompileResult
-        from numba.core.runtime import rtsys
+        from numba.core.runtime.nrt import rtsys
 
         rtsys.initialize(target)  # all that loaded code needs; what is compiled asks for the rest
         files = kept_code()

@@ -99,5 +99,5 @@ def test_tokens_and_numbers_are_summarised(tmp_path: Path) -> None:
     table = Table(users=4, path=str(tmp_path / "rows.csv"), feature_columns=("a",), label_columns=("y",))
     numbers = summarise(table.load())
     assert (numbers.row()["classes"], numbers.row()["entropy_of_users"]) == (0, 0.0)
-    _draw(numbers, tmp_path / "sizes.png")
+    _draw(numbers, [], tmp_path / "sizes.png")
     assert (tmp_path / "sizes.png").read_bytes().startswith(b"\x89PNG")

@@ -26,6 +26,7 @@ CATALOGUE = all_items.CATALOGUE
 #: Pages that are no results of one script: times of a machine, and sweeps by `fedmf sweep`.
 NO_ITEMS = {
     "apps",
+    "benchmarks",
     "engine",
     "scale",
     "design",

@@ -7,6 +7,7 @@ from typing import Final, TypeGuard
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.compiled import compiled, fused_multiply_add
@@ -32,7 +33,15 @@ def mean_part(noisy, size, mean):
 
 
 @compiled
-def step_part(noisy, size, rule, parameters, velocity, stepped, moving):
+def step_part(
+    noisy: NDArray[np.float64],
+    size: float,
+    rule: NDArray[np.float32],
+    parameters: NDArray[np.float32],
+    velocity: NDArray[np.float32],
+    stepped: NDArray[np.float32],
+    moving: NDArray[np.float32],
+) -> None:
     """The entries of v ← β·v + u and θ ← keep·θ + η·Δ, u = noisy/size; fused.
 
     Args:

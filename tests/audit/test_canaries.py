@@ -12,6 +12,7 @@ from scipy import stats
 from support.pair_runs import RecordedPair
 from support.small_runs import dotted
 
+from fedmf.accounting import pair_release as pair_release_module
 from fedmf.accounting import release as release_module
 from fedmf.accounting.audit_bound import binomial_upper, leakage_bound
 from fedmf.audit import audit
@@ -71,13 +72,13 @@ def test_a_pair_is_audited_by_its_sums(form: str, monkeypatch: pytest.MonkeyPatc
     right = [audit(run, CANARIES, RUNS, 0.95, seed) for seed in range(5)]
     assert not any(found.refuted for found in right)
     assert min(found.bound.mu for found in right) > 0.2 * right[0].mu_claimed
-    true = release_module.joint_sensitivity
+    true = pair_release_module.joint_sensitivity
 
     def wrong(*arguments):
         found = true(*arguments)
         return dataclasses.replace(found, value=found.value / 4)
 
-    monkeypatch.setattr(release_module, "joint_sensitivity", wrong)
+    monkeypatch.setattr(pair_release_module, "joint_sensitivity", wrong)
     assert all(audit(run, CANARIES, RUNS, 0.95, seed).refuted for seed in range(5))
 
 

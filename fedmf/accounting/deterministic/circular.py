@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from fedmf.accounting.deterministic.overlaps import BinOverlaps
@@ -91,7 +92,7 @@ class CircularChain:
             return 1.0
         states, lost = grid
         law, mean, skipped = self._sums(states, width, _POINTS, _CUT_SHARE * delta, rising=True)
-        s = width / _POINTS * np.arange(_POINTS)
+        s = width / _POINTS * np.arange(_POINTS, dtype=np.float64)
         capped = np.zeros(_POINTS)
         capped[1:] = _expected_minimum(s[1:], K, self.common)
         value = lost + skipped + mean - float(law @ capped)
@@ -150,7 +151,7 @@ class CircularChain:
         below, above = math.ceil(low / h), math.ceil(high / h)
         if below + above >= _MOST_STATES:
             return None
-        states = h * np.arange(-below, above + 1)
+        states = h * np.arange(-below, above + 1, dtype=np.float64)
         exponents = (
             -(states[-1] ** 2) / (2 * inflated) + root * states[-1] - v / 2,
             -(states[0] ** 2) / (2 * inflated) + v * (inflated - 1.0) / 2,
@@ -201,7 +202,7 @@ class CircularChain:
     def _means(self, states: Vector) -> Vector:
         return np.exp(math.sqrt(self.chain) * states - self.chain / 2) / self.bins
 
-    def _transforms(self, states: Vector, width: float, points: int, rising: bool) -> Matrix:
+    def _transforms(self, states: Vector, width: float, points: int, rising: bool) -> NDArray[np.complex128]:
         """Transforms of one bin's summand given its state, moved to the lattice with its mean kept.
 
         Summands beyond the lattice are left out, or clipped to half of it where the payoff falls.

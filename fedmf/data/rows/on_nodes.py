@@ -136,7 +136,8 @@ class OnNodes(ContractRows):
             if not rows.readable.any():
                 raise ValueError(f"test_path must hold a row that can be read; got none in {self.test_path}.")
             features, labels = self.examples_of(rows)
-            test = features[rows.readable], labels[rows.readable]
+            readable = torch.from_numpy(rows.readable)
+            test = features[readable], labels[readable]
         return RosterDataset(self.users_on_roster(False), self.structure, test, self.test_owner)
 
     def here(self, path: str = "", roster: str = "", contract: str = "") -> RowsOfNode:
