@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fedmf.streaming.run import clip_rows
+from fedmf.streaming.rows import clip_rows
 
 
 def samples(d: int) -> np.ndarray:

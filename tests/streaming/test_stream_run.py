@@ -29,8 +29,8 @@ from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 from fedmf.streaming.outputs import Output
 from fedmf.streaming.plans import plan_stream
-from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader
-from fedmf.streaming.run import Handling, StreamRun, clip_rows
+from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader, clip_rows
+from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StateError, StreamState
