@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         private_columns,
     )
     from fedmf.runs.execution import Execution, Messages, Place, Waiting, Workers
-    from fedmf.runs.given import TaskSource
+    from fedmf.runs.given import TaskSource, require_single_examples
     from fedmf.runs.mechanism import NoiseMechanism
     from fedmf.runs.named_tasks import (
         NAMED_TASKS,
@@ -182,6 +182,7 @@ __all__ = [
     "read_phases",
     "read_statement",
     "render_toml",
+    "require_single_examples",
     "roster_digest",
     "run_of",
     "seconds_of_a_round",

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.accounting import DifferentialPrivacy
+from fedmf.accounting import DifferentialPrivacy, ExampleLevel
 from fedmf.cohorts import CheckInCohorts, SampledCohorts
 from fedmf.compiled import compiled
 from fedmf.factorization import Recurrence
@@ -25,7 +25,15 @@ from fedmf.noise.kernels import fma
 from fedmf.optim import RoundRelease, ServerPass, step_part
 from fedmf.parts import FixedClipping
 from fedmf.records import write_durably
-from fedmf.runs import CentralEvaluation, Run, Scalar, central, plan_run, run_of
+from fedmf.runs import (
+    CentralEvaluation,
+    Run,
+    Scalar,
+    central,
+    plan_run,
+    require_single_examples,
+    run_of,
+)
 from fedmf.runs.releases import second_stream, sums_for
 from fedmf.statements import Plan
 from fedmf.sweeps.one_run import columns_of
@@ -35,6 +43,8 @@ from fedmf.training import FRACTION_BITS, FixedPointSum, LocalTrainer, Task, pre
 _AHEAD: Final = 1 << 23
 #: Models that are trained side by side: their noise is small, and a stopped sweep loses no more than a batch.
 MOST: Final = 64
+#: Parameters of models that are held side by side, each with its velocity and its sum.
+_HELD: Final = 1 << 25
 #: Users of a group, so that calls are few, of models that are small enough (parameters) for a near cache.
 _GROUP, _SMALL = 64, 1 << 14
 _NONE: Final = np.empty(0, np.float32)
@@ -113,6 +123,10 @@ def train_together(runs: Sequence[Run]) -> list[Trained]:
     """
     first = runs[0]
     task = first.task_source.build()
+    if len(runs) > (most := max(1, _HELD // task.model.dimension)):
+        return [*train_together(runs[:most]), *train_together(runs[most:])]
+    if isinstance(first.privacy, ExampleLevel):
+        require_single_examples(task)
     for clip_norm in {run.privacy.clip_norm for run in runs}:
         preflight(task, first.local, clip_norm)
     small = first.local.engine == "auto" and task.model.dimension <= _SMALL
@@ -171,8 +185,9 @@ class _Ahead:
     @staticmethod
     def suits(inverse: object) -> bool:
         """Whether there is one for a streaming form of C⁻¹."""
-        plain = isinstance(inverse, Recurrence) and bool((inverse.row_scale == 1.0).all())
-        return plain and (inverse.feedforward.shape[-1] > 1 or inverse.memory_vectors > 0)
+        if not isinstance(inverse, Recurrence) or bool((inverse.row_scale != 1.0).any()):
+            return False
+        return inverse.feedforward.shape[-1] > 1 or inverse.memory_vectors > 0
 
     def seek(self, t: int) -> None:
         """See `BlockedNoise.seek`."""
