@@ -43,7 +43,7 @@ class RoundRelease:
         _check("u (mean)", self.mean, self.mean_variance)
         if (self.second is None) != (self.second_variance is None):
             raise ValueError("q (second) and its variance must come together; got one of them alone.")
-        if self.second is not None and self.second_variance is not None:
+        if self.second is not None:
             _check("q (second)", self.second, self.second_variance)
 
 
@@ -75,8 +75,8 @@ class ServerOptimizer(Protocol):
         ...
 
 
-def _check(label: str, values: Tensor, variance: float) -> None:
+def _check(label: str, values: Tensor, variance: float | None) -> None:
     if values.ndim != 1:
         raise ValueError(f"{label} must be a flat vector; got shape {tuple(values.shape)}.")
-    if not 0 <= variance < math.inf:
+    if variance is None or not 0 <= variance < math.inf:
         raise ValueError(f"variance of the noise in {label} must be finite and >= 0; got {variance}.")

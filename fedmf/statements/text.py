@@ -111,8 +111,7 @@ def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("sensitivity", sensitivity(s)),
         ("noise", f"standard deviation {_noise(s)} on the sum, before correlation"),
         *([] if amplified is None else [("accountant", _accountant(amplified))]),
-        *([] if s["second_moment"] is None else [("second moment", _second_moment(s["second_moment"]))]),
-        *([] if s["evaluation"] is None else [("evaluation", _evaluation(s["evaluation"], s["unit"]))]),
+        *((name, said(s[field], s["unit"])) for name, (field, said) in _STREAMS.items() if s[field]),
         *(line for part, said in stated(s) for line in part.lines(said)),
         ("noise key", s["noise_key"]),
         ("trust", s["trust"]),
@@ -154,8 +153,9 @@ def _noise(s: Mapping[str, Any]) -> str:
     return f"{accounted} ({added} is added, as what is kept of it is rounded)" if more else accounted
 
 
-def _second_moment(second: Mapping[str, Any]) -> str:
+def _second_moment(second: Mapping[str, Any], unit: str) -> str:
     """The stream that the same ε covers."""
+    del unit
     return (
         f"{second['moment']}, {second['form']}, {second['features']} numbers under the same epsilon; "
         f"{second['mechanism']}, lambda = {up(second['weight'])}, noise of standard deviation "
@@ -177,6 +177,13 @@ def _evaluation(evaluation: Mapping[str, Any], unit: str) -> str:
         f"workload {e['workload']}, noise multiplier {_level(e['noise_multiplier'])}; "
         f"private metrics: {metrics}"
     )
+
+
+#: Streams beside the updates, where a run has them: the field of a statement, and what is said of it.
+_STREAMS: Final = {
+    "second moment": ("second_moment", _second_moment),
+    "evaluation": ("evaluation", _evaluation),
+}
 
 
 def _lost(lost: Sequence[Mapping[str, int]]) -> str:
