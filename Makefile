@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+COMPILED := $(VENV)/.compiled
 TORCH := $(shell sed -n 's/^torch==\([^ ;]*\).*/\1/p' constraints.txt)
 # What torch's CUDA build requires, which brings it; the tests interpret and compile the GPU kernels without a GPU.
 TRITON := 3.7.1
@@ -39,7 +40,13 @@ $(STAMP): pyproject.toml constraints.txt
 	  $(PIP) --no-deps 'triton==$(TRITON)' || echo "no Triton: tests of the GPU kernels are skipped"; fi
 	touch $@
 
-run: $(STAMP)
+# What the first round would wait for: bytecode, which pip does not make of an editable package, and machine code.
+$(COMPILED): $(STAMP)
+	$(BIN)/python -m compileall -q fedmf
+	$(BIN)/fedmf compile configs/digits.toml
+	touch $@
+
+run: $(COMPILED)
 	$(BIN)/fedmf simulate configs/digits.toml
 
 lint: $(STAMP)

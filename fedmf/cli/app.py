@@ -16,12 +16,12 @@ from typer.core import TyperArgument, TyperOption
 from fedmf.addresses import linked
 from fedmf.cli.account import account, export, report
 from fedmf.cli.audit import audit
+from fedmf.cli.compile import compile_programs
 from fedmf.cli.configuration import init, keys
 from fedmf.cli.data import contract, data
-from fedmf.cli.design import design
+from fedmf.cli.designs import design, restate
 from fedmf.cli.interruption import Interruption
 from fedmf.cli.reproduce import reproduce
-from fedmf.cli.restate import restate
 from fedmf.cli.simulate import simulate
 from fedmf.cli.statements import keygen, verify
 from fedmf.cli.stream import stream
@@ -46,6 +46,7 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
 )
 application.command("simulate")(simulate)
+application.command("compile")(compile_programs)
 application.command("contract")(contract)
 application.command("data")(data)
 application.command("design")(design)

@@ -6,15 +6,23 @@ import json
 import os
 from enum import StrEnum
 from functools import partial
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from fedmf.kept_files import KeptFiles, cache_directory
+
 if TYPE_CHECKING:
+    from fedmf.cli.designs.table import GrowingTable
     from fedmf.cohorts import Forecast
 
 
+#: Bytes of the largest comparison that is kept, and of all of them.
+_LARGEST, _MOST = 2**22, 2**26
+_LIBRARIES: Final = ("numpy", "scipy", "numba", "torch")
 #: Above this many rounds the row for a range of separations takes minutes.
 _LARGEST_ROBUST: Final = 4096
 
@@ -94,7 +102,6 @@ def design(
 
     Example: fedmf design --rounds 3900 --max-participations 10 --min-separation 390 --epsilon 8 --delta 1e-5
     """
-    from fedmf.accounting import design as compute
     from fedmf.participation import Participation
 
     parameters = parse_parameters(param)
@@ -113,23 +120,22 @@ def design(
         raise typer.BadParameter(f"Missing option '{absent}'; or forecast it with --trace FILE.")
     else:
         participation = Participation(rounds, max_participations, min_separation)
-    from fedmf.cli.design_table import GrowingTable, latex_table, print_table
+    from fedmf.cli.designs.table import GrowingTable, latex_table, print_table
 
     with GrowingTable() as table:
         designed = partial(
-            compute,
-            participation,
+            _rows,
+            table,
+            participation=participation,
             epsilon=epsilon,
             delta=delta,
             adjacency=adjacency.value,
             workload=workload,
             memory_vectors=memory_vectors,
-            progress=table.begun,
             sampling=sampling.value,
-            arrived=table.arrived,
             objective=objective,
         )
-        rows = designed(mechanisms=mechanism or None, bands=bands, params=parameters, processes=_processes())
+        rows = designed(mechanisms=mechanism or None, bands=bands, params=parameters)
         if found is not None:
             if not mechanism and sampling is Sampling.none and rounds <= _LARGEST_ROBUST:
                 between = {"lower": found.shortest, "upper": found.longest}
@@ -150,6 +156,32 @@ def design(
         typer.echo(latex_table(rows), nl=False)
     else:
         typer.echo(json.dumps(rows, indent=2)) if as_json else print_table(rows)
+
+
+def _rows(table: GrowingTable, **asked: Any) -> list[dict[str, Any]]:
+    """The rows of a comparison, read if the same code computed them for the same request before."""
+    root = cache_directory()
+    files = None if root is None else KeptFiles(root, "comparisons", _LARGEST, _MOST)
+    name = sha256(f"{_code()} {sorted(asked.items())}".encode()).hexdigest()
+    content = None if files is None else files.read(name)
+    if content is not None:
+        return json.loads(content)
+    from fedmf.accounting import design as compute
+
+    processes = _processes() if asked["mechanisms"] != ["robust"] else 1
+    rows = compute(**asked, progress=table.begun, arrived=table.arrived, processes=processes)
+    if files is not None:
+        files.write(name, json.dumps(rows).encode())
+    return rows
+
+
+def _code() -> str:
+    """A digest of all that a comparison is computed by."""
+    digest, package = sha256(" ".join(map(version, _LIBRARIES)).encode()), Path(__file__).parents[2]
+    for room in ("accounting", "factorization", "workload"):
+        for file in sorted((package / room).rglob("*.py")):
+            digest.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
 
 
 def forecast_of(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedmf.cli.design import parse_parameters
+from fedmf.cli.designs.command import parse_parameters
 
 if TYPE_CHECKING:
     from fedmf.accounting import Restatement

@@ -1,0 +1,117 @@
+"""``fedmf compile``: machine code made before it is needed."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from fedmf.rounds import RoundReport
+
+#: Carried out unless configurations are named: each asks for other programs of training, clipping, noise.
+_SHIPPED: Final[tuple[tuple[str, Mapping[str, Any]], ...]] = (
+    ("digits.toml", {}),
+    ("digits.toml", {"mechanism.kind": "bisr"}),
+    ("digits-examples.toml", {}),
+    ("jme-adam.toml", {}),
+    ("code-tokens.toml", {"data.users": 16, "cohorts.size": 4}),
+    ("million.toml", {"data.users": 200, "cohorts.size": 20}),
+)
+_ROUNDS: Final = 2
+
+
+def compile_programs(
+    configs: list[Path] = typer.Argument(
+        None, metavar="[CONFIG.toml]...", help="Only what runs of these use.", show_default=False
+    ),
+) -> None:
+    """Compile what runs and streams use, so that the first round of the first run need not wait for it.
+
+    Two rounds of some configurations that ship with fedmf, or of those that are named, are carried out in a
+    folder that is removed, and a few rows of a stream. Programs, and mechanisms that were searched, are kept
+    for this user, processor and version under $FEDMF_CACHE, else ~/.cache/fedmf; what is there already is not
+    made again. Nothing has to be compiled beforehand: a run that misses something compiles it.
+
+    Example: fedmf compile
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from fedmf.compiled import kept_code
+    from fedmf.errors import ConfigError
+    from fedmf.records import unguarded
+
+    files = kept_code()
+    if files is None:
+        raise ConfigError(
+            "FEDMF_CACHE must name a folder for `fedmf compile`; got 'off', which keeps nothing."
+        )
+    begun, before = time.perf_counter(), _programs(files.folder)
+    chosen = [(str(config), {}) for config in configs] if configs else list(_SHIPPED)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress, unguarded():
+        bar = progress.add_task("imports", total=len(chosen) + 1)
+        for name, overrides in chosen:
+            progress.update(bar, description=" ".join([name, *map(str, overrides.values())]))
+            _carry_out(name, overrides, shipped=not configs)
+            progress.advance(bar)
+        progress.update(bar, description="stream")
+        _stream()
+        progress.advance(bar)
+    made = len(_programs(files.folder) - before)
+    typer.echo(
+        f"{made} of {len(before) + made} programs compiled in {time.perf_counter() - begun:.0f} s; "
+        f"kept in {files.folder}"
+    )
+
+
+def _programs(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+
+
+def _carry_out(name: str, overrides: Mapping[str, Any], shipped: bool) -> None:
+    """The first rounds of a run, whose model nobody sees."""
+    from fedmf.rounds import run_in_process
+    from fedmf.runs import Session, load_run
+    from fedmf.runs.tables import shipped_file
+
+    config = Path(str(shipped_file(name))) if shipped else Path(name)
+    with (
+        tempfile.TemporaryDirectory(prefix="fedmf-compile-") as folder,
+        Session.start(Path(folder) / "run", load_run(config, overrides)) as session,
+        suppress(_EnoughError),
+    ):
+        run_in_process(session, _first_rounds)
+
+
+class _EnoughError(Exception):
+    """The rounds that are wanted are done."""
+
+
+def _first_rounds(report: RoundReport, _row: Mapping[str, Any] | None) -> None:
+    if report.t + 1 >= _ROUNDS:
+        raise _EnoughError
+
+
+def _stream() -> None:
+    """Rows of moments, one by one and many at once."""
+    import torch
+
+    from fedmf.factorization import UserRange, build
+    from fedmf.moments import FullMatrix, MomentStream, jme
+    from fedmf.noise import NoiseKey
+    from fedmf.participation import Participation
+    from fedmf.workload import average
+
+    contract, work = Participation(8, 1, 8), average(8)
+    C = build("banded-toeplitz", contract, work, bands=4).factorization
+    mechanism = jme(C, C, contract, UserRange(1.0, 3, "replace-one"), 1.0)
+    stream = MomentStream(mechanism, FullMatrix(3), work, key=NoiseKey.from_os())
+    stream.update(torch.zeros(3, dtype=torch.float64))
+    stream.extend(torch.zeros(7, 3, dtype=torch.float64))
