@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -20,12 +21,17 @@ from fedmf.training.gradients import Accumulation, Batch, Gradient, aligned_empt
 from fedmf.training.task import Task
 from fedmf.training.workers import Workers, single_threaded_kernels
 
+_log = logging.getLogger("fedmf")
+
 #: Models of a group and their inputs should stay in the processor's last cache: more users are slower.
 CACHE_BYTES = 6 * 2**20
 #: Enough users to hide the interpreter behind the arithmetic.
 ENOUGH_USERS = 64
 #: Share of a device's free memory that a group may take.
 MEMORY_SHARE = 0.5
+#: Users of small models that are computed in one block, filled up where they are fewer; and what is small:
+#: parameters, frozen ones too, times examples of a step. More arithmetic would hide the interpreter anyway.
+BLOCK, SMALL = 16, 2**21
 #: Made-up users whose memory is looked at, and twice as many.
 _FEW = 2
 
@@ -33,9 +39,11 @@ _FEW = 2
 class Grouping:
     """Which users may be computed together.
 
-    Batched kernels may round differently from those for one user. On a processor users are therefore
-    computed together only if that gives the same bits as each user alone. This is tried once for each number
-    of users and width, on random models and made-up examples that are the same in every process.
+    Batched kernels may round differently for another number of users. On a processor users are therefore
+    computed together only if that gives the same bits as each user alone. Where it does not, users of small
+    models are computed in blocks of one size, filled up with the first of them, if that gives the same bits
+    at any place of a block, whoever else is in it. Both are tried once for each number of users and width, on
+    random models and made-up examples that are the same in every process.
 
     Args:
         task: model, loss and structure of examples.
@@ -55,6 +63,8 @@ class Grouping:
     ) -> None:
         self._task, self._workers, self._exact, self._train = task, workers, exact, train
         self._same_bits: dict[tuple[int, int], bool] = {}
+        self._blocks: dict[int, int] = {}
+        self._told = False
         self._costs: dict[int, tuple[int, int]] = {}
         if most is not None and most < 1:
             raise ValueError(f"group size must be at least 1; got {most}.")
@@ -105,10 +115,33 @@ class Grouping:
         return held.most
 
     def parts(self, users: int, width: int) -> list[slice]:
-        """The first ``users`` users of a group with ``width`` examples a step, as they are to be computed."""
-        if self._together(users, width):
+        """The first ``users`` users of a group with ``width`` examples a step, as they are to be computed:
+        each part filled up to `block`."""
+        block = self.block(width)
+        if block == 1 and self._together(users, width):
             return [slice(0, users)]
-        return [slice(u, u + 1) for u in range(users)]
+        if block == 1 and not self._told:
+            self._told = True
+            _log.warning(
+                "users are trained one by one: in groups of this model numbers would round differently. "
+                "local.engine 'vectorised' trains groups, to the same results but for rounding."
+            )
+        return [slice(u, min(u + block, users)) for u in range(0, users, block)]
+
+    def filled(self, part: slice, width: int) -> Tensor:
+        """Those users, the first one again and again until there are as many as in a block."""
+        users = torch.arange(part.start, part.stop)
+        again = users[:1].expand(max(0, self.block(width) - len(users)))
+        return torch.cat([users, again])
+
+    def block(self, width: int) -> int:
+        """How many users are computed together whatever their number; 1 for no such blocks."""
+        if width not in self._blocks:
+            parameters = sum(part.numel() for part in self._task.model.module.parameters())
+            small = parameters * width <= SMALL and not self._workers.of_thread.one_by_one
+            apart = self._exact and small and not self._together(BLOCK, width)
+            self._blocks[width] = BLOCK if apart and self._same_anywhere(width) else 1
+        return self._blocks[width]
 
     def _together(self, users: int, width: int) -> bool:
         if users == 1 or not self._exact:
@@ -120,6 +153,19 @@ class Grouping:
 
     def _try(self, users: int, width: int) -> bool:
         """Whether users get the same bits together and alone."""
+        random, batches = self._made_up(users, width)
+        alone = [torch.tensor([u]) for u in range(users)]
+        return all(self._same(random, batch, [torch.arange(users)], alone) for batch in batches)
+
+    def _same_anywhere(self, width: int) -> bool:
+        """Whether users of a block get the same bits in another order, and beside copies of one alone."""
+        random, batches = self._made_up(BLOCK, width)
+        whole = torch.arange(BLOCK)
+        others = [whole.flip(0)], [whole.roll(1)], [torch.full((BLOCK,), u) for u in range(BLOCK)]
+        return all(self._same(random, batch, [whole], other) for batch in batches for other in others)
+
+    def _made_up(self, users: int, width: int) -> tuple[Tensor, list[Batch]]:
+        """Random models and examples."""
         structure, device = self._task.structure, self._task.device
         generator = torch.Generator().manual_seed(0)
         initial = self._task.model.initial()
@@ -132,20 +178,26 @@ class Grouping:
             # Words that repeat, as they do in texts.
             repeated = each(lambda values: values[:, :1].expand_as(values), features)
             batches.append(Batch(repeated, labels, weights))
-        return all(self._same(random, batch) for batch in batches)
+        return random, batches
 
-    def _same(self, random: Tensor, batch: Batch) -> bool:
-        stepped = []
+    def _same(self, random: Tensor, batch: Batch, one: list[Tensor], other: list[Tensor]) -> bool:
+        """Whether a step has the same bits in these parts of all users and in those parts."""
+        expected = torch.empty_like(random)
+        for users in one:
+            expected[users] = self._stepped(random, batch, users)
+        bits = expected.view(torch.int32)
+        return all(
+            torch.equal(self._stepped(random, batch, users).view(torch.int32), bits[users]) for users in other
+        )
+
+    def _stepped(self, random: Tensor, batch: Batch, users: Tensor) -> Tensor:
+        """Models of some users, in memory of their own, after a step together."""
+        models = aligned_empty(batch.weights, users.numel(), random.shape[1]).copy_(random[users])
         with torch.no_grad(), single_threaded_kernels():
-            for parts in ([slice(0, len(random))], [slice(u, u + 1) for u in range(len(random))]):
-                models = aligned_empty(batch.weights, *random.shape).copy_(random)
-                for part in parts:
-                    alone = batch.part(part).cloned()
-                    self._workers.of_thread.accumulate(
-                        alone, Accumulation(models[part], models[part], beta=1.0, alpha=-1.0)
-                    )
-                stepped.append(models.contiguous().view(torch.int32))
-        return torch.equal(*stepped)
+            self._workers.of_thread.accumulate(
+                batch.part(users), Accumulation(models, models, beta=1.0, alpha=-1.0)
+            )
+        return models.contiguous()
 
 
 class HeldBytes(TorchDispatchMode):

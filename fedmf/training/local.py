@@ -335,10 +335,27 @@ class LocalTrainer:
                 rows = torch.from_numpy(group.steps.rows[s]).to(origin.device)
                 weights = torch.from_numpy(group.steps.weights[s]).to(origin.device)
                 for part in self._grouping.parts(int(active), group.width):
-                    batch = Batch(*group.taken(rows[part]), weights[part])
+                    users = self._grouping.filled(part, group.width)
+                    batch = Batch(*group.taken(rows[users]), weights[users])
                     moving = None if velocity is None else velocity[part]
-                    self._step(models[part], origin, batch, moving, first=s == 0)
+                    self._step_together(models[part], origin, batch, moving, first=s == 0)
             return models
+
+    def _step_together(
+        self, models: Tensor, origin: Tensor, batch: Batch, velocity: Tensor | None, first: bool
+    ) -> None:
+        """`_step` of users whose batch may be filled up with copies of the first."""
+        more = len(batch.weights) - len(models)
+        if not more:
+            return self._step(models, origin, batch, velocity, first)
+        held = [whole for whole in (models, velocity) if whole is not None]
+        filled = [aligned_empty(origin, len(batch.weights), origin.numel()) for _ in held]
+        for whole, into in zip(held, filled, strict=True):
+            into[: len(whole)], into[len(whole) :] = whole, whole[0]
+        self._step(filled[0], origin, batch, None if velocity is None else filled[1], first)
+        for whole, into in zip(held, filled, strict=True):
+            whole.copy_(into[: len(whole)])
+        return None
 
     def _step(
         self, models: Tensor, origin: Tensor, batch: Batch, velocity: Tensor | None, first: bool

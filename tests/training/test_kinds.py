@@ -19,7 +19,7 @@ from fedmf.models.flat_model import FlatModel
 from fedmf.training import ExampleTotals, LocalSGD, LocalTrainer, Metric, Task, evaluate_users, preflight
 from fedmf.training.clipping import FixedPointSum
 from fedmf.training.gradients import Accumulation, Batch, Gradient
-from fedmf.training.grouping import Grouping
+from fedmf.training.grouping import BLOCK, Grouping
 from fedmf.training.kinds import classification, regression
 from fedmf.training.losses import PADDING, token_cross_entropy
 from fedmf.training.metrics import ACCURACY, F1, MAE, PERPLEXITY, RMSE, TOKEN_ACCURACY
@@ -48,11 +48,40 @@ class RoundsRepeatedWords(Gradient):
         into.target.add_(1e-6 if repeated and len(into.target) > 1 else 0.0)
 
 
+class RoundsTheFirst(Gradient):
+    """The first of a group gets other bits than those behind it."""
+
+    def accumulate(self, batch: Batch, into: Accumulation) -> None:
+        into.target[0].add_(1e-6 if len(into.target) > 1 else 0.0)
+
+
+def grouping_by(kind: str, gradient: type[Gradient]) -> Grouping:
+    task, never = task_of_kind(kind, SIZES), lambda *_: torch.empty(0)
+    return Grouping(task, Workers(gradient), most=None, exact=True, train=never)
+
+
 @pytest.mark.parametrize(("kind", "together"), [("next token", False), ("regression", True)])
 def test_groups_of_texts_are_tried_with_words_that_repeat(kind: str, together: bool) -> None:
-    task, never = task_of_kind(kind, SIZES), lambda *_: torch.empty(0)
-    grouping = Grouping(task, Workers(RoundsRepeatedWords), most=None, exact=True, train=never)
-    assert (grouping.parts(4, 8) == [slice(0, 4)]) == together
+    """Users whose bits depend on how many they are come in blocks of one size, filled up with the first."""
+    grouping = grouping_by(kind, RoundsRepeatedWords)
+    assert grouping.block(8) == (1 if together else BLOCK)
+    if together:
+        assert grouping.parts(20, 8) == [slice(0, 20)]
+    else:
+        assert grouping.parts(20, 8) == [slice(0, 16), slice(16, 20)]
+        assert grouping.filled(slice(16, 20), 8).tolist() == [16, 17, 18, 19, *[16] * 12]
+        assert grouping.filled(slice(0, 1), 8).tolist() == [0] * 16
+
+
+def test_users_whose_bits_depend_on_their_place_are_trained_one_by_one_and_a_line_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    grouping = grouping_by("regression", RoundsTheFirst)
+    with caplog.at_level("WARNING", "fedmf"):
+        assert grouping.parts(2, 8) == grouping.parts(2, 8) == [slice(0, 1), slice(1, 2)]
+    (line,) = caplog.messages
+    assert "one by one" in line
+    assert "local.engine 'vectorised'" in line
 
 
 @every_kind
