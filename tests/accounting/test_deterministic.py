@@ -143,6 +143,7 @@ def test_steps_of_the_chain_close_the_circle(rho: float) -> None:
         (CircularChain(3, 0.3, 0.8, 0.1, 0.0), 0.2),
         (CircularChain(3, 1.5, 0.3, 0.5, 0.2), 1.5),
         (CircularChain(3, 0.2, 0.6, 0.9, 0.6), 1.0),
+        (CircularChain(3, 4.0, 0.5, 0.3, 0.0), 0.5),  # from its highest states all mass is beyond the lattice
     ],
 )
 def test_a_chain_is_rounded_outwards_and_little(chain: CircularChain, epsilon: float) -> None:

@@ -192,7 +192,7 @@ class CircularChain:
                 both[:, 1] += both[:, 0] * average
                 if j % 4 == 0:
                     sizes = np.abs(waves).sum(axis=0)
-                    kept = int(np.flatnonzero(sizes > _NEGLIGIBLE)[-1]) + 1
+                    kept = int(np.flatnonzero(sizes > _NEGLIGIBLE).max(initial=0)) + 1
                     both = np.ascontiguousarray(both[:, : 2 + 2 * kept])
             ended = both.sum(axis=0)
             total[: len(ended) // 2 - 1] += shares[at] * ended[2:].view(np.complex128)
