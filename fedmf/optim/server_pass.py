@@ -14,7 +14,7 @@ from fedmf.compiled import compiled, fused_multiply_add
 from fedmf.noise import BlockedNoise, NoiseStream
 from fedmf.optim.server_optimizer import ServerOptimizer
 from fedmf.optim.sgd import ServerSGD
-from fedmf.training import PART, FixedPointSum, empty_vector, on_all_cores
+from fedmf.training import FixedPointSum, empty_vector, on_all_cores
 
 _fma = fused_multiply_add()
 
@@ -69,7 +69,10 @@ def step_part(
         stepped[i] = _fma(rate, direction, before)
 
 
-#: Entries of a part on a GPU.
+#: Entries of a part: few enough for a core's share of the last cache, enough that threads seldom wait for the
+#: interpreter between compiled passes. Two threads at d = 10⁷ take 139, 107, 81, 65, 90, 110 ms with
+#: 2¹⁵ to 2²⁰ entries.
+_CPU_PART: Final = 1 << 18
 _GPU_PART: Final = 1 << 20
 _NONE: Final = np.empty(0, np.float32)
 
@@ -94,7 +97,7 @@ class ServerPass:
     @staticmethod
     def part_on(device: torch.device) -> int:
         """Entries of a part."""
-        return PART if device.type == "cpu" else _GPU_PART
+        return _CPU_PART if device.type == "cpu" else _GPU_PART
 
     def mean(self, t: int, total: FixedPointSum, like: Tensor) -> Tensor:
         """u of round t.
