@@ -57,7 +57,7 @@ def test_the_shipped_jme_adam_learns_and_releases_both_moments(tmp_path: Path) -
 
 
 def test_each_case_is_written_once_and_valid(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert {file.stem for file in (ROOT / "configs/start").iterdir()} == {*CASES, APP}
+    assert {file.stem.replace("_app", "-app") for file in (ROOT / "configs/start").iterdir()} == {*CASES, APP}
     for case in CASES:
         assert run(["init", case]) == 0
         file = folder / f"{case}.toml"

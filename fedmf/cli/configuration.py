@@ -72,7 +72,7 @@ def init(
     if contract is not None and case != "table":
         raise ConfigError(f"--contract goes with CASE table; got {case!r}.")
     if case == APP:
-        _write_app(shipped_file(f"start/{APP}"), output or Path(APP))
+        _write_app(shipped_file("start/flower_app"), output or Path(APP))
         return
     if case not in CASES:
         raise ConfigError(

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from fedmf.kept_files import KeptFiles, cache_directory
-
 if TYPE_CHECKING:
     from fedmf.cli.designs.table import GrowingTable
     from fedmf.cohorts import Forecast
@@ -160,6 +158,8 @@ def design(
 
 def _rows(table: GrowingTable, **asked: Any) -> list[dict[str, Any]]:
     """The rows of a comparison, read if the same code computed them for the same request before."""
+    from fedmf.kept_files import KeptFiles, cache_directory
+
     root = cache_directory()
     files = None if root is None else KeptFiles(root, "comparisons", _LARGEST, _MOST)
     name = sha256(f"{_code()} {sorted(asked.items())}".encode()).hexdigest()

@@ -19,7 +19,7 @@ from fedmf import load_model
 from fedmf.flower import run_app
 from fedmf.records.ledger import Ledger
 
-APP = Path(__file__).parents[3] / "configs/start/flower-app"
+APP = Path(__file__).parents[3] / "configs/start/flower_app"
 NODES, ROUNDS = 3, 2
 
 
