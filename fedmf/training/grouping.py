@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -20,8 +19,6 @@ from fedmf.training.clipping import FixedPointSum
 from fedmf.training.gradients import Accumulation, Batch, Gradient, aligned_empty
 from fedmf.training.task import Task
 from fedmf.training.workers import Workers, single_threaded_kernels
-
-_log = logging.getLogger("fedmf")
 
 #: Models of a group and their inputs should stay in the processor's last cache: more users are slower.
 CACHE_BYTES = 6 * 2**20
@@ -64,7 +61,6 @@ class Grouping:
         self._task, self._workers, self._exact, self._train = task, workers, exact, train
         self._same_bits: dict[tuple[int, int], bool] = {}
         self._blocks: dict[int, int] = {}
-        self._told = False
         self._costs: dict[int, tuple[int, int]] = {}
         if most is not None and most < 1:
             raise ValueError(f"group size must be at least 1; got {most}.")
@@ -120,12 +116,6 @@ class Grouping:
         block = self.block(width)
         if block == 1 and self._together(users, width):
             return [slice(0, users)]
-        if block == 1 and not self._told:
-            self._told = True
-            _log.warning(
-                "users are trained one by one: in groups of this model numbers would round differently. "
-                "local.engine 'vectorised' trains groups, to the same results but for rounding."
-            )
         return [slice(u, min(u + block, users)) for u in range(0, users, block)]
 
     def filled(self, part: slice, width: int) -> Tensor:
@@ -133,6 +123,10 @@ class Grouping:
         users = torch.arange(part.start, part.stop)
         again = users[:1].expand(max(0, self.block(width) - len(users)))
         return torch.cat([users, again])
+
+    def one_by_one(self, width: int) -> bool:
+        """Whether users with so many examples a step are trained alone, as any group would change bits."""
+        return self.block(width) == 1 and not self._together(BLOCK, width)
 
     def block(self, width: int) -> int:
         """How many users are computed together whatever their number; 1 for no such blocks."""

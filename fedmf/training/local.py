@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +35,8 @@ from fedmf.training.task import Task
 from fedmf.training.workers import Workers, single_threaded_kernels
 
 _log = logging.getLogger("fedmf")
+#: Examples a step with which it is tried at most whether users can be computed together.
+_WIDEST_TRIED: Final = 64
 
 T = TypeVar("T")
 
@@ -84,6 +86,13 @@ class LocalTrainer:
         self._programs = compiled_programs(task, local)
         self._program_users = group_size or PROGRAM_USERS[self._workers.count > 1]
         self._grouping = Grouping(task, self._workers, group_size, exact, self._trained)
+        # Said of the model and the batch size, which are public: who has how many examples shows nowhere.
+        alone = exact and not program.fallback and not self._programs
+        if alone and self._grouping.one_by_one(min(local.batch_size, _WIDEST_TRIED)):
+            _log.warning(
+                "users are trained one by one: in groups of this model numbers would round differently. "
+                "local.engine 'vectorised' trains groups, to the same results but for rounding"
+            )
 
     def updates(
         self, parameters: Tensor, user_ids: Sequence[str], t: int, failures: Failures | None = None

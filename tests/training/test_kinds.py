@@ -73,15 +73,27 @@ def test_groups_of_texts_are_tried_with_words_that_repeat(kind: str, together: b
         assert grouping.filled(slice(0, 1), 8).tolist() == [0] * 16
 
 
-def test_users_whose_bits_depend_on_their_place_are_trained_one_by_one_and_a_line_says_so(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_users_whose_bits_depend_on_their_place_are_trained_one_by_one() -> None:
     grouping = grouping_by("regression", RoundsTheFirst)
+    assert grouping.parts(2, 8) == [slice(0, 1), slice(1, 2)]
+    assert grouping.one_by_one(8)
+    assert not grouping_by("next token", RoundsRepeatedWords).one_by_one(8)
+
+
+@pytest.mark.parametrize("sizes", [[0] * 4, [1, 2, 9, 30]])
+def test_a_line_says_so_whatever_users_own(
+    sizes: list[int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said of the model and the batch size: a line that came with somebody's examples would tell."""
+    monkeypatch.setattr(Grouping, "_try", lambda *_: False)
+    monkeypatch.setattr(Grouping, "_same_anywhere", lambda *_: False)
+    task = task_of_kind("multi-label", sizes)
     with caplog.at_level("WARNING", "fedmf"):
-        assert grouping.parts(2, 8) == grouping.parts(2, 8) == [slice(0, 1), slice(1, 2)]
-    (line,) = caplog.messages
+        trainer = LocalTrainer(task, LOCAL)
+        (line,) = caplog.messages
+        trainer.updates(task.model.initial(), task.dataset.user_ids, 0)
     assert "one by one" in line
-    assert "local.engine 'vectorised'" in line
+    assert caplog.messages == [line]
 
 
 @every_kind
