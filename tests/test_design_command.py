@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.command_line import one_line
 
+from fedmf import accounting
+from fedmf.accounting import design
 from fedmf.cli.app import run
+from fedmf.cli.designs import command
 from fedmf.factorization import Objective
 from fedmf.factorization.mechanisms.catalogue import names
 
@@ -214,3 +218,33 @@ def test_rows_for_learning_rates_come_with_learning_rates(capsys: pytest.Capture
         assert run(["design", *short, "--workload", workload]) == 0
         rows = json.loads(capsys.readouterr().out)
         assert ("rated-bfr" in [row["mechanism"] for row in rows]) == wanted
+
+
+def test_a_comparison_is_kept_for_the_same_request_and_the_same_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    computed = []
+
+    def counted(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
+        computed.append(options["epsilon"])
+        return design(*arguments, **options)
+
+    monkeypatch.setenv("FEDMF_CACHE", str(tmp_path))
+    monkeypatch.setattr(accounting, "design", counted)
+    said = []
+    for epsilon, code in (("2", "a"), ("2", "a"), ("3", "a"), ("2", "b")):
+        monkeypatch.setattr(command, "_code", lambda code=code: code)
+        asked = ["--mechanism", "bisr", "--bands", "4", "--epsilon", epsilon, "--delta", "1e-5", "--json"]
+        assert run([*DESIGN, *asked]) == 0
+        said.append(capsys.readouterr().out)
+    assert computed == [2.0, 3.0, 2.0]
+    assert said[0] == said[1] == said[3] != said[2]
+
+
+def test_code_is_that_of_the_whole_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(command, "__file__", str(tmp_path / "cli" / "designs" / "command.py"))
+    digests = set()
+    for content in ("", "k = 1", "k = 2"):
+        (tmp_path / "participation.py").write_text(content)
+        digests.add(command._code())
+    assert len(digests) == 3

@@ -70,7 +70,7 @@ def main() -> None:
         "Squared error over the certified lower bound on every pair of matrices; d = 2, each moment so",
         "important that it has half of the error when alone. *Before*: separately best matrices or",
         "one for both, with the best λ. *After*: also columns divided by shared numbers, and for `dense` the",
-        "pair that the bound points at ([theorem](../moments.md#joint-sensitivity)). What remains for",
+        "pair that the bound points at ([theorem](../theory/moments.md#joint-sensitivity)). What remains for",
         "other mechanisms is mostly the price of their form: the bound is over all matrices.",
         "",
         "| mechanism | n, k, b | workloads | adjacency | before | after |",
