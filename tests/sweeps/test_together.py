@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from pathlib import Path
@@ -12,12 +13,13 @@ import torch
 from support.sweeps import BASE, VARIANTS, small_sweep
 
 import fedmf
+from fedmf.accounting import ExampleLevel
 from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError
 from fedmf.noise import GaussianSource, NoiseKey, NoiseStream
 from fedmf.rounds import run_in_process
 from fedmf.runs import run_of
-from fedmf.sweeps import Progress
+from fedmf.sweeps import Progress, together
 from fedmf.sweeps.together import _Ahead, batches, hindrance, train_together
 
 SEEDS = {"privacy.noise-seed": 5, "data.seed": 5}
@@ -67,6 +69,38 @@ def test_a_run_trained_together_is_the_run_alone_to_the_bit(data: str, tmp_path:
         assert torch.equal(trained.parameters.view(torch.int32), parameters.view(torch.int32))
         assert trained.metrics == metrics
         assert trained.failures == 0
+
+
+def test_more_models_than_may_be_held_are_trained_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [run_of({**BASE, **SEEDS, "privacy.epsilon": epsilon}) for epsilon in (1.0, 2.0, 4.0)]
+    expected, built = train_together(runs), []
+    dimension = expected[0].parameters.numel()
+    model = together._Model.of
+
+    def counted(run: fedmf.Run, task: Any, count: int) -> Any:
+        built.append(count)
+        return model(run, task, count)
+
+    monkeypatch.setattr(together, "_HELD", 2 * dimension)
+    monkeypatch.setattr(together._Model, "of", counted)
+    for found, other in zip(train_together(runs), expected, strict=True):
+        assert torch.equal(found.parameters, other.parameters)
+        assert found.metrics == other.metrics
+    assert built == [2, 2, 1]
+
+
+def test_single_examples_are_checked_for_a_batch_as_for_a_run() -> None:
+    """One of several examples of a user moves an update by up to 2ζ: ε of examples would not hold."""
+    run = run_of({**BASE, **SEEDS})
+    values = {
+        field.name: getattr(run.privacy, field.name)
+        for field in dataclasses.fields(run.privacy)
+        if field.init
+    }
+    level = ExampleLevel(**values)
+    runs = [dataclasses.replace(run, task=run.task_source.build(), privacy=level)] * 2
+    with pytest.raises(ConfigError, match="users must own one example each"):
+        train_together(runs)
 
 
 @pytest.mark.parametrize("name", TOGETHER)
