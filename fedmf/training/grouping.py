@@ -187,7 +187,7 @@ class Grouping:
     def _stepped(self, random: Tensor, batch: Batch, users: Tensor) -> Tensor:
         """Models of some users, in memory of their own, after a step together."""
         models = aligned_empty(batch.weights, users.numel(), random.shape[1]).copy_(random[users])
-        with torch.no_grad(), single_threaded_kernels():
+        with torch.no_grad(), silent(), single_threaded_kernels():
             self._workers.of_thread.accumulate(
                 batch.part(users), Accumulation(models, models, beta=1.0, alpha=-1.0)
             )
