@@ -126,7 +126,8 @@ class Grouping:
 
     def one_by_one(self, width: int) -> bool:
         """Whether users with so many examples a step are trained alone, as any group would change bits."""
-        return self.block(width) == 1 and not self._together(BLOCK, width)
+        with silent():
+            return self.block(width) == 1 and not self._together(BLOCK, width)
 
     def block(self, width: int) -> int:
         """How many users are computed together whatever their number; 1 for no such blocks."""
@@ -187,7 +188,7 @@ class Grouping:
     def _stepped(self, random: Tensor, batch: Batch, users: Tensor) -> Tensor:
         """Models of some users, in memory of their own, after a step together."""
         models = aligned_empty(batch.weights, users.numel(), random.shape[1]).copy_(random[users])
-        with torch.no_grad(), silent(), single_threaded_kernels():
+        with torch.no_grad(), single_threaded_kernels():
             self._workers.of_thread.accumulate(
                 batch.part(users), Accumulation(models, models, beta=1.0, alpha=-1.0)
             )
