@@ -11,9 +11,9 @@ from fedmf.accounting import PRIVACY, NoPrivacy, Privacy, UserLevel
 from fedmf.cohorts import COHORTS, CheckInCohorts, Cohorts, CyclicCohorts, SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
-from fedmf.optim import ChosenOptimizer, OwnOptimizer, ServerOptimizer, Sgd, chosen
+from fedmf.optim import OPTIMIZERS, ChosenOptimizer, OwnOptimizer, ServerOptimizer, Sgd, chosen
 from fedmf.participation import Participation
-from fedmf.parts import Canaries, Clipping, FixedClipping, Part, Setting, check_shares, parts_from
+from fedmf.parts import PARTS, Canaries, Clipping, FixedClipping, Part, Setting, check_shares, parts_from
 from fedmf.runs.evaluation import (
     EVALUATIONS,
     CentralEvaluation,
@@ -30,11 +30,19 @@ from fedmf.runs.given import (
 from fedmf.runs.mechanism import NoiseMechanism, noise_mechanism
 from fedmf.runs.named_tasks import Classification, task_of
 from fedmf.training import LocalSGD, Task
-from fedmf.values import by_kind, dotted, value_of
+from fedmf.values import Value, by_kind, dotted, in_full, value_of
 from fedmf.workload import ToeplitzWorkload, parse_workload
 
-_LOCAL: Final = by_kind(LocalSGD)
-_EXECUTION: Final = by_kind(Execution)
+#: What may stand in the places of a recorded run whose values have a kind.
+_KINDS: Final[dict[str, Mapping[str, type[Value]]]] = {
+    "cohorts": COHORTS,
+    "privacy": PRIVACY,
+    "optimizer": OPTIMIZERS,
+    "local": by_kind(LocalSGD),
+    "execution": by_kind(Execution),
+    "evaluation": EVALUATIONS,
+    **PARTS,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,19 +233,23 @@ class Run:
             ConfigError: an object of the user's own is missing or another one.
             ValueError: values of another version, or out of range.
         """
+
+        def read(name: str) -> Any:
+            return value_of(_KINDS[name], values[name])
+
         parts = {part.name: part for part in parts_from(values)}
         clipping, canaries = parts.pop("clipping"), parts.pop("canaries", Canaries())
         assert isinstance(clipping, Clipping)
         assert isinstance(canaries, Canaries)
         return cls(
             task=task_of(values["task"], task),
-            cohorts=value_of(COHORTS, values["cohorts"]),
-            privacy=value_of(PRIVACY, values["privacy"]),
+            cohorts=read("cohorts"),
+            privacy=read("privacy"),
             mechanism=NoiseMechanism.from_dict(values["mechanism"]),
             optimizer=optimizer_of(values["optimizer"], optimizer),
-            local=value_of(_LOCAL, values["local"]),
-            execution=value_of(_EXECUTION, values["execution"]),
-            evaluation=value_of(EVALUATIONS, values["evaluation"]),
+            local=read("local"),
+            execution=read("execution"),
+            evaluation=read("evaluation"),
             clipping=clipping,
             beside=tuple(parts.values()),
             canaries=canaries,
@@ -250,7 +262,8 @@ class Run:
 
 def difference(recorded: Mapping[str, Any], run: Mapping[str, Any]) -> str | None:
     """`Run.difference` of what `Run.to_dict` gave."""
-    mine, theirs = dotted(recorded), dotted(run)
+    whole = {name: in_full(kinds, recorded[name]) for name, kinds in _KINDS.items() if name in recorded}
+    mine, theirs = dotted({**recorded, **whole}), dotted(run)
     for name in sorted(mine.keys() | theirs.keys()):
         if name.removeprefix("execution.") in Execution.PLACE:
             continue

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedmf.statements.document import Document, in_short, mechanism, promise, sensitivity, up
     from fedmf.statements.earlier_words import in_todays_words
     from fedmf.statements.evidence import adjacencies, allowed_patterns, evidence_of
-    from fedmf.statements.header import RunHeader, todays_plan
+    from fedmf.statements.header import RunHeader, todays_header, todays_plan
     from fedmf.statements.joint_statement import Branch, JointStatement, build_joint_statement
     from fedmf.statements.per_user import user_privacy
     from fedmf.statements.plain import AGAINST, PUBLIC_NOISE, detection, detection_limit, odds
@@ -70,6 +70,7 @@ __all__ = [
     "run_document",
     "sensitivity",
     "summarise",
+    "todays_header",
     "todays_plan",
     "up",
     "user_privacy",

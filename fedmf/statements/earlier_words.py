@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fedmf.accounting import ROUNDED_STORAGE, UNITS
+from fedmf.parts import PARTS
 from fedmf.statements.words import (
     ASSUMPTIONS,
     INEXACT_GROUPS,
@@ -25,6 +26,7 @@ from fedmf.statements.words import (
     SHARED_WORKERS,
     TRUST,
 )
+from fedmf.values import in_full
 
 #: (as it was, as it is) with the places of `Unit.say`; both mean the same.
 _FIRST_RELEASE: Final = (
@@ -167,7 +169,8 @@ _FIRST_RELEASE: Final = (
 
 
 def in_todays_words(statement: Mapping[str, Any]) -> dict[str, Any]:
-    """A published statement with each sentence that an earlier version wrote as it is written today.
+    """A published statement with what an earlier version wrote as it is written today: sentences, and fields
+    of parts that came later.
 
     Args:
         statement: as published, of any version; other values than known sentences stay as they are.
@@ -175,7 +178,8 @@ def in_todays_words(statement: Mapping[str, Any]) -> dict[str, Any]:
     Guarantees:
         A sentence that no version wrote stays, so that it is still compared with what follows.
     """
-    words = dict(statement)
+    stated = {name: statement[name] for name in PARTS if isinstance(statement.get(name), Mapping)}
+    words = {**statement, **{name: in_full(PARTS[name], facts) for name, facts in stated.items()}}
     unit = UNITS.get(str(words.get("unit")))
     if unit is None:
         return words

@@ -11,8 +11,9 @@ from typing import Any, Final, Literal, Self
 from fedmf.accounting import PRIVACY
 from fedmf.cohorts import COHORTS, CyclicCohorts
 from fedmf.errors import rebuilding
+from fedmf.parts import PARTS
 from fedmf.statements.plan import Plan
-from fedmf.values import value_of
+from fedmf.values import in_full, value_of
 from fedmf.version import SOFTWARE
 
 #: Raised when a field changes its meaning; see docs/decisions/0011-record-formats.md.
@@ -21,6 +22,8 @@ _FORMAT: Final = 7
 _BEFORE: Final = 6
 #: What 0.1.0 could not choose.
 _ONCE: Final = {"clipping": {"kind": "fixed"}}
+#: Values of a run from which its figures follow, in a run and in a plan.
+_TABLES: Final = {"privacy": PRIVACY, "cohorts": COHORTS, **PARTS}
 _DIGITS: Final = frozenset("0123456789abcdef")
 
 
@@ -134,13 +137,12 @@ class RunHeader:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` wrote, or 0.1.0.
+        """Read what `to_dict` wrote, in this or an earlier version.
 
         Raises:
             ValueError: another format, or a field is missing, unknown or out of its range.
         """
-        if values.get("format") == _BEFORE:
-            values = _today(values)
+        values = todays_header(values)
         if values.get("format") != _FORMAT:
             raise ValueError(
                 f"header (run description) must have format {_FORMAT}; got {values.get('format')!r}. "
@@ -163,25 +165,37 @@ class RunHeader:
 
 
 def todays_plan(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What 0.1.0 wrote of a plan as a plan of today; one of today is as it was."""
-    return {**_ONCE, **values}
+    """What an earlier version wrote of a plan as a plan of today; one of today is as it was."""
+    return _in_full({**_ONCE, **values})
 
 
-def _today(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A header of 0.1.0 as one of today: what it could not say has the one meaning that it had then.
+def _in_full(values: Mapping[str, Any]) -> dict[str, Any]:
+    later = {name: in_full(kinds, values[name]) for name, kinds in _TABLES.items() if name in values}
+    return {**values, **later}
 
-    Clip norms were fixed, strategy matrices had the least mean error, and the key had a fingerprint alone.
+
+def todays_header(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What an earlier version wrote as this one would: what it could not say has the one meaning it had then.
+
+    In 0.1.0 clip norms were fixed, strategy matrices had the least mean error, and the key had a fingerprint
+    alone.
+
+    Raises:
+        ValueError: it is not what any version wrote.
     """
     with rebuilding("header (run description)"):
-        run = values["run"]
-        mechanism = run["mechanism"] and {"objective": "rmse", **run["mechanism"]}
-        return {
-            **values,
-            "format": _FORMAT,
-            "run": {**_ONCE, **run, "mechanism": mechanism},
-            "plan": todays_plan(values["plan"]),
-            "key_commitment": None if values["key_fingerprint"] is None else "",
-        }
+        if values.get("format") == _BEFORE:
+            run = values["run"]
+            mechanism = run["mechanism"] and {"objective": "rmse", **run["mechanism"]}
+            values = {
+                **values,
+                "format": _FORMAT,
+                "run": {**_ONCE, **run, "mechanism": mechanism},
+                "key_commitment": None if values["key_fingerprint"] is None else "",
+            }
+        if values.get("format") != _FORMAT or not {"run", "plan"} <= values.keys():
+            return values
+        return {**values, "run": _in_full(values["run"]), "plan": todays_plan(values["plan"])}
 
 
 def _is_text(value: object) -> bool:

@@ -11,6 +11,7 @@ later version.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -216,10 +217,29 @@ def make_stream(name: str, options: list[str], out: Path, scratch: Path) -> None
     (out / f"{name}.json").write_text(json.dumps(expected, separators=(",", ":")))
 
 
+def fields_of_today() -> dict[str, dict[str, dict[str, bool]]]:
+    """By place in a run and kind of value: each field, and whether records of before may lack it."""
+    from fedmf.data import DATASETS
+    from fedmf.models import MODELS
+    from fedmf.runs.run import _KINDS
+
+    return {
+        place: {
+            kind: {field.name: bool(field.metadata) for field in dataclasses.fields(value)}
+            for kind, value in kinds.items()
+        }
+        for place, kinds in {**_KINDS, "data": DATASETS, "model": MODELS}.items()
+    }
+
+
 def main() -> None:
-    """Make all samples, or those named."""
+    """Make all samples, or those named; and the fields that records of this version have."""
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
+    fields = {
+        place: {kind: [*names] for kind, names in kinds.items()} for place, kinds in fields_of_today().items()
+    }
+    out.with_name("fields.json").write_text(json.dumps(fields, indent=1) + "\n")
     os.environ.setdefault("XDG_STATE_HOME", tempfile.mkdtemp())
     for name, keys in RUNS.items():
         if len(sys.argv) == 2 or name in sys.argv[2:]:

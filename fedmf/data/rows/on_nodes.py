@@ -20,6 +20,7 @@ from fedmf.data.rows.labelled_rows import ContractRows
 from fedmf.data.rows.row_options import read_roster
 from fedmf.data.rows.table_rows import TableColumns, TableRows, read_table
 from fedmf.data.structure import ExampleStructure, TensorStructure
+from fedmf.values import added
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class OnNodes(ContractRows):
     kind: ClassVar[str] = "on-nodes"
     partition: Literal["natural"] = "natural"
     hold_out: Literal["auto"] = "auto"
-    contract_digest: str = ""
+    contract_digest: str = added("")
     test_path: str = ""
 
     def __post_init__(self) -> None:

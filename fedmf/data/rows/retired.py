@@ -7,24 +7,6 @@ from typing import Any, Final
 
 from fedmf.data.rows.texts import TXT_FILES
 
-#: What records of earlier versions do not say, since there was nothing else.
-_CONTRACT: Final[dict[str, Any]] = {"contract": "", "contract_digest": ""}
-_NO_TEXTS: Final[dict[str, Any]] = {
-    "text_column": "",
-    "tag_column": "",
-    "length": 64,
-    "vocabulary": "bytes",
-    "vocabulary_size": 1024,
-    "vocabulary_path": "",
-    "lower_case": False,
-    "most_sequences": None,
-    "most_test_sequences": 1000,
-}
-_NEW: Final[dict[str, dict[str, Any]]] = {
-    "table": {**_NO_TEXTS, "contract": "", "label_columns": ()},
-    "hub": _NO_TEXTS,
-    "on-nodes": _CONTRACT,
-}
 _OF_TEXTS: Final[dict[str, Any]] = {"partition": "natural", "user_column": "user", "input_shape": ()}
 #: Kinds that there are no more: what they are today, and what they meant where nothing was said.
 RETIRED: Final[dict[str, tuple[str, dict[str, Any]]]] = {
@@ -42,7 +24,7 @@ def in_todays_words(recorded: Mapping[str, Any]) -> dict[str, Any]:
     ('table', '*.txt', 'natural')
     """
     kind, meant = RETIRED.get(str(recorded.get("kind")), (recorded.get("kind"), {}))
-    said = {**_NEW.get(str(kind), {}), **meant, **recorded, "kind": kind}
+    said = {**meant, **recorded, "kind": kind}
     if "text_column" in meant:
         said["text_column"] = said["text_column"] or meant["text_column"]
     return said

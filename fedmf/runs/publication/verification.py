@@ -26,6 +26,7 @@ from fedmf.statements import (
     evidence_of,
     in_todays_words,
     planned_statement,
+    todays_header,
 )
 
 
@@ -52,7 +53,7 @@ def check_run(
 
     with opened_evidence(path) as evidence:
         header, ledger, own_records = evidence.records
-        if evidence_of(header) != statement["evidence"]:
+        if evidence_of(header) != todays_header(statement["evidence"]):
             raise LedgerError(f"the run in {path} has another plan or noise key than the statement.")
         evidence.verdict.require_no_loss(str(path), "verified", [Fault.BEHIND])
         check_names(header)
@@ -249,7 +250,7 @@ def recompute(statement: Mapping[str, Any]) -> tuple[RunHeader, dict[str, Any]]:
     """
     with rebuilding("statement", StatementRefused):
         header = RunHeader.from_dict(statement["evidence"])
-        if (wrong := _difference(evidence_of(header), statement["evidence"])) is not None:
+        if (wrong := _difference(evidence_of(header), todays_header(statement["evidence"]))) is not None:
             raise StatementRefused(f"evidence of the statement is not as fedmf writes it: {wrong}.")
         check_header(header)
         check_words(header, statement)
@@ -324,14 +325,15 @@ def _check_commitment(
     if statement["signature"]["public_key"] != earlier["signature"]["public_key"]:
         raise StatementRefused("the earlier statement is signed with another key.")
     recompute(earlier)
-    if (wrong := _difference(earlier["evidence"], statement["evidence"])) is not None:
+    before, now = (todays_header(said["evidence"]) for said in (earlier, statement))
+    if (wrong := _difference(before, now)) is not None:
         raise StatementRefused(f"the earlier statement is of another plan or noise key: {wrong}.")
-    before = earlier["rounds_released"]
-    if before > statement["rounds_released"]:
+    released = earlier["rounds_released"]
+    if released > statement["rounds_released"]:
         raise StatementRefused("the earlier statement is of more rounds than this one.")
     verified.append(
-        f"plan, coefficients and noise key are those of the statement made after {before} rounds"
-        + ("" if before else ", so before any release")
+        f"plan, coefficients and noise key are those of the statement made after {released} rounds"
+        + ("" if released else ", so before any release")
     )
 
 
