@@ -9,123 +9,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+from support.fused import CHAINS, RULES, SCALE, TOLERANCE, groups, integers, program, reference, task_of
 from torch import Tensor, nn
 
-from fedmf.data import InMemoryDataset
-from fedmf.training import LocalSGD, Task, classification
-from fedmf.training.barrier import Failures, Group
+from fedmf.training import LocalSGD, classification
+from fedmf.training.barrier import Failures
 from fedmf.training.clipping import FRACTION_BITS, FixedPointSum
 from fedmf.training.fused import FusedProgram
 from fedmf.training.fused import program as fused_program
 from fedmf.training.fused.steps import train_and_sum
 from fedmf.training.fused.values import Work, work
 from fedmf.training.local import LocalTrainer
-
-#: Of the largest entry: chains of float32 sums, against float64.
-TOLERANCE = 2e-5
-SCALE = 2.0**FRACTION_BITS
-RULES = {
-    "one step": LocalSGD(epochs=1, batch_size=50, learning_rate=0.05),
-    "last batch alone": LocalSGD(epochs=2, batch_size=4, learning_rate=0.05),
-    "momentum": LocalSGD(epochs=2, batch_size=5, learning_rate=0.02, momentum=0.9),
-    "proximal": LocalSGD(epochs=3, batch_size=6, learning_rate=0.02, momentum=0.5, proximal=0.4),
-}
-CHAINS = {
-    "as in benchmarks": (
-        (1, 12, 12),
-        lambda: nn.Sequential(
-            *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Flatten(), nn.Linear(288, 24), nn.ReLU(), nn.Linear(24, 5)),
-        ),
-    ),
-    "odd sides, no padding": (
-        (3, 17, 15),
-        lambda: nn.Sequential(
-            *(nn.Conv2d(3, 5, 3, bias=False), nn.ReLU(), nn.Conv2d(5, 20, 3), nn.MaxPool2d(2)),
-            *(nn.Flatten(), nn.Linear(20 * 6 * 5, 5)),
-        ),
-    ),
-    "larger kernels": (
-        (2, 15, 18),
-        lambda: nn.Sequential(
-            *(nn.Conv2d(2, 7, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(7, 34, 5, padding=1), nn.ReLU()),
-            *(nn.Flatten(), nn.Linear(34 * 5 * 7, 19, bias=False), nn.ReLU(), nn.Linear(19, 5)),
-        ),
-    ),
-    "many channels": (
-        (18, 8, 8),
-        lambda: nn.Sequential(
-            *(nn.Conv2d(18, 40, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()),
-            *(nn.Conv2d(40, 3, 5, padding=2), nn.ReLU(), nn.Flatten(), nn.Linear(48, 5)),
-        ),
-    ),
-    "dense layers only": (
-        (5, 9),
-        lambda: nn.Sequential(
-            *(nn.Flatten(), nn.Linear(45, 70), nn.ReLU(), nn.Linear(70, 33, bias=False), nn.ReLU()),
-            nn.Linear(33, 5),
-        ),
-    ),
-    "one dense layer": ((18,), lambda: nn.Sequential(nn.Linear(18, 5))),
-}
-
-
-def task_of(sizes: list[int], chain: str, seed: int = 0) -> Task:
-    shape, module = CHAINS[chain]
-    generator = torch.Generator().manual_seed(seed)
-    examples = sum(sizes)
-    features = torch.randn(examples, *shape, generator=generator)
-    labels = torch.randint(5, (examples,), generator=generator)
-    owned = tuple(np.split(np.arange(examples), np.cumsum(sizes)[:-1]))
-    ids = tuple(f"user {u}" for u in range(len(sizes)))
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        made = module()
-    return classification(InMemoryDataset(features, labels, owned, ids, features[:2], labels[:2], 5), made)
-
-
-def groups(task: Task, local: LocalSGD, most: int | None = None) -> list[Group]:
-    trainer = LocalTrainer(task, replace(local, engine="loop"), most)
-    return list(trainer._groups(task.dataset.user_ids, 3, Failures()))
-
-
-def program(task: Task, local: LocalSGD) -> FusedProgram:
-    found = FusedProgram.of(task, local)
-    assert found is not None
-    return found
-
-
-def integers(task: Task, local: LocalSGD, clip_norm: float, most: int | None = 8) -> NDArray[np.int64]:
-    """The sum over all users."""
-    total, received = FixedPointSum(task.model.dimension, clip_norm), program(task, local)
-    for group in groups(task, local, most):
-        assert list(received.received(task.model.initial()).add_to(total, group)) == []
-    assert total.users == task.dataset.users
-    return total.fixed_point.numpy()
-
-
-def reference(task: Task, local: LocalSGD, user: int) -> Tensor:
-    """One user's update by autograd and torch.optim in float64, in the order that the engines use."""
-    (group,) = LocalTrainer(task, replace(local, engine="loop"))._groups(
-        [task.dataset.user_ids[user]], 3, Failures()
-    )
-    module = copy.deepcopy(task.model.module).double()
-    start = [p.detach().clone() for p in module.parameters()]
-    optimizer = torch.optim.SGD(module.parameters(), lr=local.learning_rate, momentum=local.momentum)
-    for rows, weights in zip(group.steps.rows[:, 0], group.steps.weights[:, 0], strict=True):
-        real = torch.from_numpy(rows[weights > 0])
-        assert isinstance(group.features, Tensor)
-        loss = nn.functional.cross_entropy(module(group.features[real].double()), group.labels[real])
-        for p, origin in zip(module.parameters(), start, strict=True):
-            loss = loss + local.proximal / 2 * (p - origin).square().sum()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    moved = [(p - origin).reshape(-1) for p, origin in zip(module.parameters(), start, strict=True)]
-    return torch.cat(moved).detach()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -146,25 +40,28 @@ def test_sums_are_those_of_clipped_updates(chain: str, rule: str) -> None:
         assert np.abs(total / SCALE - expected.numpy()).max() < TOLERANCE * float(expected.abs().max())
 
 
+@pytest.mark.parametrize("chain", ["as in benchmarks", "low-rank head"])
 @pytest.mark.parametrize("examples", [1, 3, 20, 50])
-def test_any_number_of_examples(examples: int) -> None:
-    task, local = task_of([examples], "as in benchmarks"), LocalSGD(batch_size=16, learning_rate=0.05)
+def test_any_number_of_examples(examples: int, chain: str) -> None:
+    task, local = task_of([examples], chain), LocalSGD(batch_size=16, learning_rate=0.05)
     update = reference(task, local, 0)
     error = np.abs(integers(task, local, 100.0) / SCALE * 100.0 - update.numpy()).max()
     assert error < TOLERANCE * float(update.abs().max())
 
 
-def test_one_users_integers_have_at_most_the_clip_norm() -> None:
+@pytest.mark.parametrize("chain", ["as in benchmarks", "low rank everywhere"])
+def test_one_users_integers_have_at_most_the_clip_norm(chain: str) -> None:
     for seed, rule in enumerate(RULES):
-        task = task_of([1 + 3 * seed], "as in benchmarks", seed)
+        task = task_of([1 + 3 * seed], chain, seed)
         for clip_norm in (1e-3, 0.1):
             square = sum(int(n) ** 2 for n in integers(task, RULES[rule], clip_norm))  # exact
             assert square <= 2 ** (2 * FRACTION_BITS)
         assert sum(int(n) ** 2 for n in integers(task, RULES[rule], 1e-3)) > (SCALE * 0.999999) ** 2
 
 
-def test_a_users_integers_do_not_depend_on_the_others() -> None:
-    task, local = task_of([3, 9, 20, 20, 13, 1], "larger kernels"), RULES["momentum"]
+@pytest.mark.parametrize("chain", ["larger kernels", "low-rank head", "low rank everywhere"])
+def test_a_users_integers_do_not_depend_on_the_others(chain: str) -> None:
+    task, local = task_of([3, 9, 26, 20, 13, 1], chain), RULES["momentum"]
     together, alone = integers(task, local, 0.3), FixedPointSum(task.model.dimension, 0.3)
     origin, trainer = task.model.initial(), LocalTrainer(task, local)
     for name in task.dataset.user_ids:
@@ -174,26 +71,28 @@ def test_a_users_integers_do_not_depend_on_the_others() -> None:
     assert np.array_equal(together, integers(task, local, 0.3, most=2))
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_the_trainer_has_the_same_bits_on_any_number_of_threads(workers: int) -> None:
-    task, local = task_of([3, 9, 20, 20, 13, 1, 0], "as in benchmarks"), RULES["last batch alone"]
+@pytest.mark.parametrize("chain", ["as in benchmarks", "low-rank head"])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_trainer_has_the_same_bits_on_any_number_of_threads(workers: int, chain: str) -> None:
+    task, local = task_of([3, 9, 20, 20, 13, 1, 0], chain), RULES["last batch alone"]
     trainer, total = LocalTrainer(task, local, group_size=2), FixedPointSum(task.model.dimension, 0.3)
     trainer._workers.count = workers
     assert trainer.add_updates(task.model.initial(), task.dataset.user_ids, 3, total) == []
     assert total.users == 7
-    owning = task_of([3, 9, 20, 20, 13, 1], "as in benchmarks")
+    owning = task_of([3, 9, 20, 20, 13, 1], chain)
     assert np.array_equal(total.fixed_point.numpy(), integers(owning, local, 0.3))
 
 
+@pytest.mark.parametrize("chain", ["as in benchmarks", "low-rank head"])
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
-def test_what_is_wrong_with_a_users_examples_is_its_own(wrong: float) -> None:
+def test_what_is_wrong_with_a_users_examples_is_its_own(wrong: float, chain: str) -> None:
     """A number that is not finite makes the update so, as in torch, and a label may be out of range."""
-    task, local = task_of([6] * 4, "as in benchmarks"), RULES["last batch alone"]
+    task, local = task_of([6] * 4, chain), RULES["last batch alone"]
     (group,) = groups(task, local, 4)
     right, total = (FixedPointSum(task.model.dimension, 0.3) for _ in range(2))
     received = program(task, local).received(task.model.initial())
     assert isinstance(group.features, Tensor)
-    group.features[group.edges[1] + 2, 0, 11, 11] = wrong
+    group.features[group.edges[1] + 2].view(-1)[-1] = wrong
     group.labels[group.edges[4] - 1] = 5
     looped = LocalTrainer(task, replace(local, engine="loop"))
     failures = Failures()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmf.compiled import compiled, inlined
-from fedmf.training.blocks import COUNTED, LANES, NO_CLASS, NOT_FINITE, WHOLE, add_product, at, dot_block
+from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE
 from fedmf.training.clipping import clip_row, partial_sums
 from fedmf.training.fused.convolutions import (
     convolve,
@@ -15,90 +15,9 @@ from fedmf.training.fused.convolutions import (
     turn_kernels,
     unflatten,
 )
-from fedmf.training.fused.values import CONVOLUTION, DENSE, FLATTEN
+from fedmf.training.fused.dense import multiply, pass_back_dense
+from fedmf.training.fused.values import CONVOLUTION, DENSE, FLATTEN, FROZEN
 from fedmf.training.losses import PADDING
-
-_5x4, _4x4, _1x4 = (dot_block[r, 4] for r in (5, 4, 1))
-_5x1, _4x1, _1x1 = (dot_block[r, 1] for r in (5, 4, 1))
-
-
-@compiled
-def multiply(plan, work, s, rows):
-    """z = h·Wᵀ + b, rectified."""
-    wide, long, outputs = plan.wide[s], plan.size[s + 1], plan.outputs[s]
-    o = np.int64(0)
-    while o < outputs:
-        four = WHOLE and o + 4 <= outputs
-        w, start = (
-            at(work.parameters, plan.weights_at[s] + o * wide),
-            at(work.parameters, plan.biases_at[s] + o),
-        )
-        r = np.int64(0)
-        while r < rows:
-            x, y = (
-                at(work.inputs, work.begin[s] + r * wide),
-                at(work.inputs, work.begin[s + 1] + r * long + o),
-            )
-            if r + 5 <= rows:
-                if four:
-                    _5x4(x, wide, w, wide, wide, start, y, long)
-                else:
-                    _5x1(x, wide, w, wide, wide, start, y, long)
-                r += 5
-            elif r + 4 <= rows:
-                if four:
-                    _4x4(x, wide, w, wide, wide, start, y, long)
-                else:
-                    _4x1(x, wide, w, wide, wide, start, y, long)
-                r += 4
-            else:
-                if four:
-                    _1x4(x, wide, w, wide, wide, start, y, long)
-                else:
-                    _1x1(x, wide, w, wide, wide, start, y, long)
-                r += 1
-        o += 4 if four else 1
-    if plan.rectified[s]:
-        for i in range(work.begin[s + 1], work.begin[s + 1] + rows * long):
-            if work.inputs[i] < 0:  # NaN stays
-                work.inputs[i] = 0
-
-
-@compiled
-def pass_back_dense(plan, work, s, rows, into):
-    """Gradients of a dense stage: of its inputs, then of its weights, which are added to ``into``."""
-    one, apart = np.int64(1), np.int64(LANES)
-    wide, long, outputs = plan.wide[s], plan.size[s + 1], plan.outputs[s]
-    above, here = work.begin[s + 1], work.begin[s]
-    if plan.rectified[s]:
-        for i in range(above, above + rows * long):
-            if not work.inputs[i] > 0:
-                work.slopes[i] = 0
-    if s > 0:
-        work.slopes[here : here + rows * wide] = 0
-        add_product(
-            work.slopes, above, long, one, rows, outputs, work.parameters, plan.weights_at[s], wide, apart,
-            work.slopes, here, wide, wide,
-        )  # fmt: skip
-    add_product(
-        work.slopes,
-        above,
-        one,
-        long,
-        outputs,
-        rows,
-        work.inputs,
-        here,
-        wide,
-        apart,
-        into,
-        plan.weights_at[s],
-        wide,
-        wide,
-    )
-    for r in range(rows):
-        for o in range(outputs):
-            work.moved[plan.biases_at[s] + o] += work.slopes[above + r * long + o]
 
 
 @compiled
@@ -157,6 +76,8 @@ def _train(plan, rule, origin, examples, work, u):
     """All of a user's steps."""
     work.parameters[:] = origin
     work.velocity[:] = 0
+    if plan.lowest > 0:
+        _set_below(plan, examples, work, u)
     s = np.int64(0)
     while s < examples.active.size and examples.active[s] > u:
         rows = np.int64(0)
@@ -165,7 +86,10 @@ def _train(plan, rule, origin, examples, work, u):
                 e = examples.places[examples.rows[s, u, i]]
                 work.labels[rows] = examples.labels[e]
                 work.shares[rows] = -np.float32(rule.learning_rate) * examples.weights[s, u, i]
-                _take(plan, work, rows, examples.features[e])
+                if plan.lowest > 0:
+                    _take_below(plan, work, rows, examples.rows[s, u, i] - examples.edges[u])
+                else:
+                    _take(plan, work, rows, examples.features[e])
                 rows += 1
         if not _step(plan, rule, origin, work, rows):
             return NO_CLASS
@@ -185,10 +109,35 @@ def _finite(numbers):
 
 
 @compiled
+def _set_below(plan, examples, work, u):
+    """Take all of a user's examples through the stages below the lowest that is trained."""
+    first, last, wide = examples.edges[u], examples.edges[u + 1], plan.size[plan.lowest]
+    e, begin = first, work.begin[plan.lowest]
+    while e < last:
+        rows = min(work.labels.size, last - e)
+        for r in range(rows):
+            _take(plan, work, r, examples.features[examples.places[e + r]])
+        for s in range(plan.lowest):
+            multiply(plan, work, s, rows)
+        for i in range(rows * wide):
+            work.below[(e - first) * wide + i] = work.inputs[begin + i]
+        e += rows
+
+
+@compiled
+def _take_below(plan, work, r, place):
+    """Put what the lowest trained stage sees of an example where it looks for it."""
+    wide = plan.size[plan.lowest]
+    begin = work.begin[plan.lowest] + r * wide
+    for i in range(wide):
+        work.inputs[begin + i] = work.below[place * wide + i]
+
+
+@compiled
 def _take(plan, work, r, example):
     """Put an example where the first stage looks for it."""
     begin = work.begin[0] + r * plan.size[0]
-    if plan.kind[0] == DENSE:
+    if plan.kind[0] != CONVOLUTION:
         work.inputs[begin : begin + example.size] = example
         return
     margin, wide = plan.margin[0], plan.wide[0]
@@ -205,7 +154,7 @@ def _take(plan, work, r, example):
 def _step(plan, rule, origin, work, rows):
     """One step on examples that were taken; False if a label is no class."""
     stages = plan.kind.size
-    for s in range(stages):
+    for s in range(plan.lowest, stages):
         if plan.kind[s] == CONVOLUTION:
             turn_kernels(plan, work, s)
             for r in range(rows):
@@ -223,13 +172,14 @@ def _step(plan, rule, origin, work, rows):
         pull, kept = np.float32(rule.learning_rate * rule.proximal), np.float32(rule.momentum)
         for i in range(into.size):
             into[i] = kept * into[i] - pull * (work.parameters[i] - origin[i])
-    for s in range(stages - 1, -1, -1):
+    for s in range(stages - 1, plan.lowest - 1, -1):
         if plan.kind[s] == FLATTEN:
             for r in range(rows):
                 unflatten(plan, work, s, r)
             continue
         first, last = plan.biases_at[s], plan.biases_at[s] + plan.outputs_wide[s]
-        work.moved[first:last] = 0
+        if plan.kind[s] != FROZEN:
+            work.moved[first:last] = 0
         if plan.kind[s] == CONVOLUTION:
             _pass_back(plan, work, s, rows, into)
         else:
@@ -281,7 +231,7 @@ def _set_row(plan, parameters, origin, row):
     for s in range(plan.kind.size):
         if plan.kind[s] == CONVOLUTION:
             _set_kernels(plan, s, parameters, origin, row)
-        elif plan.kind[s] == DENSE:
+        elif plan.kind[s] >= DENSE:
             for o in range(plan.outputs[s]):
                 here, there = plan.weights_at[s] + o * plan.wide[s], plan.flat_weights[s] + o * plan.inputs[s]
                 _set_run(row, there, plan.inputs[s], parameters, origin, here)

@@ -12,8 +12,9 @@ from fedmf.training.blocks import LANES
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
 
-#: Kinds of stages.
-CONVOLUTION, FLATTEN, DENSE = 0, 1, 2
+#: Kinds of stages: a dense layer that nobody trains, those from `DENSE` on that users train. A low-rank layer
+#: W·h + b + B·(s·A·h) is two of them: `DOWN` sets s·A·h, and W·h + b where `UP` adds B times that.
+CONVOLUTION, FLATTEN, FROZEN, DENSE, DOWN, UP = range(6)
 
 
 class Plan(NamedTuple):
@@ -24,7 +25,7 @@ class Plan(NamedTuple):
     image are not where a line of the kernel fits a vector anyway ("narrow").
 
     Attributes:
-        kind: `CONVOLUTION`, `FLATTEN` or `DENSE`.
+        kind: `CONVOLUTION`, `FLATTEN`, `FROZEN`, `DENSE`, `DOWN` or `UP`.
         inputs: channels; of a dense stage its inputs.
         wide: the same with padding: how far pixels, or the weights of two outputs, lie apart.
         height, width: of the image, with its zeros.
@@ -39,6 +40,10 @@ class Plan(NamedTuple):
         turned_at: where the kernels begin that are turned for the way forward; one more entry for their end.
         marks_at: where the marks of pooling begin, for one example; one more entry for their end.
         flat_weights, flat_biases: where they begin in the flat vector; −1 for no biases.
+        lowest: the first stage that is trained; the outputs of those below are made once for each example.
+        scale: s, of a stage `DOWN`.
+        constants: weights, then biases of what nobody trains, padded as those of dense stages.
+        constants_at: where those of a stage `FROZEN` begin; of `DOWN`: W and b.
     """
 
     kind: Integers
@@ -60,6 +65,10 @@ class Plan(NamedTuple):
     marks_at: Integers
     flat_weights: Integers
     flat_biases: Integers
+    lowest: int
+    scale: Floats
+    constants: Floats
+    constants_at: Integers
 
 
 class Work(NamedTuple):
@@ -79,6 +88,8 @@ class Work(NamedTuple):
         shifts: where the pixels lie that a mark of 0 … 3 means, from the first on.
         places, amounts: what a channel of outputs passes back: where, and how much.
         labels, shares: of a step's examples.
+        below: what comes into the lowest stage that is trained, of all of the user's examples; empty if that
+            is the first.
         row: the update, as the flat vector has it.
     """
 
@@ -97,6 +108,7 @@ class Work(NamedTuple):
     amounts: Floats
     labels: Integers
     shares: Floats
+    below: Floats
     row: Floats
 
 
@@ -111,8 +123,15 @@ def aligned(size: int) -> Floats:
 SLACK: Final = LANES
 
 
-def work(plan: Plan, held: int, width: int, plain: bool, dimension: int) -> Work:
-    """Memory for steps of at most ``width`` examples of users of d parameters that take ``held`` numbers."""
+#: Examples whose way through frozen stages is taken at once, if a user has so many.
+BELOW_AT_ONCE: Final = 20
+
+
+def work(plan: Plan, held: int, width: int, most: int, plain: bool, dimension: int) -> Work:
+    """Memory for steps of at most ``width`` examples of users of d parameters that take ``held`` numbers and
+    own at most ``most`` examples."""
+    if plan.lowest > 0:
+        width = max(width, min(most, BELOW_AT_ONCE))
     begin = np.concatenate([[0], np.cumsum(plan.size * width)])
     pixels, marked = plan.height * plan.width, plan.marks_at[-1:]
     return Work(
@@ -131,5 +150,6 @@ def work(plan: Plan, held: int, width: int, plain: bool, dimension: int) -> Work
         amounts=aligned(1 + pixels.max()),
         labels=np.zeros(width, np.int64),
         shares=aligned(width),
+        below=aligned(most * plan.size[plan.lowest] if plan.lowest > 0 else 0),
         row=aligned(dimension),
     )

@@ -11,7 +11,7 @@ from fedmf.training.gradients.gradient import (
     MicroBatches,
     flat_gradient,
 )
-from fedmf.training.gradients.layered import LayeredGradient, layers_of
+from fedmf.training.gradients.layered import LayeredGradient, adapted, layers_of
 
 __all__ = [
     "Accumulation",
@@ -22,6 +22,7 @@ __all__ = [
     "LoopGradient",
     "Loss",
     "MicroBatches",
+    "adapted",
     "aligned_empty",
     "flat_gradient",
     "layers_of",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +45,34 @@ class _Other(Exception):
     """A module that has no passes written out."""
 
 
+class Adapted(NamedTuple):
+    """y = base(x) + s·up(down(x)), of dense layers."""
+
+    base: nn.Linear
+    down: nn.Linear
+    up: nn.Linear
+    scale: float
+
+
+def adapted(module: nn.Module) -> Adapted | None:
+    """What peft's `Linear` with one low-rank adapter computes; None for other modules, and for one whose
+    adapter drops numbers, is merged, switched off or of another variant."""
+    if f"{type(module).__module__}.{type(module).__qualname__}" != LORA:
+        return None
+    layer: Any = module
+    names = list(layer.active_adapters)
+    if len(names) != 1 or layer.merged or layer.disable_adapters or layer.fan_in_fan_out:
+        return None
+    (name,) = names
+    variants = {**getattr(layer, "lora_variant", {}), **getattr(layer, "use_dora", {})}
+    if variants.get(name) or not _does_nothing(layer.lora_dropout[name]):
+        return None
+    parts = layer.base_layer, layer.lora_A[name], layer.lora_B[name]
+    if any(type(part) is not nn.Linear for part in parts):
+        return None
+    return Adapted(*parts, float(layer.scaling[name]))
+
+
 def chain_of(module: nn.Module, device: torch.device) -> Chain | None:
     """The module as a chain of layers written out here, or None if it is not one."""
     places = Places(module)
@@ -74,8 +102,8 @@ class _Builder:
     def _layer(self, module: nn.Module) -> Layer:
         if any(_hooked(part) for part in module.modules()):
             raise _Other
-        if f"{type(module).__module__}.{type(module).__qualname__}" == LORA:
-            return self._adapted(module)
+        if (parts := adapted(module)) is not None:
+            return self._adapted(parts)
         if type(module) in PARAMETER_FREE:
             return ParameterFree(module)
         make = self._MAKERS.get(type(module))
@@ -120,20 +148,9 @@ class _Builder:
         mixed = ParameterFree(partial(_mixed, heads=module.heads, causal=module.causal))
         return Chain([self.chain(module.inputs), mixed, self.chain(module.output)])
 
-    def _adapted(self, module: Any) -> Layer:
-        """peft's `Linear` with one low-rank adapter: base(x) + s·B(A(x))."""
-        names = list(module.active_adapters)
-        if len(names) != 1 or module.merged or module.disable_adapters or module.fan_in_fan_out:
-            raise _Other
-        (name,) = names
-        variants = {**getattr(module, "lora_variant", {}), **getattr(module, "use_dora", {})}
-        if variants.get(name) or not _does_nothing(module.lora_dropout[name]):
-            raise _Other
-        down, up, base = module.lora_A[name], module.lora_B[name], module.base_layer
-        if any(type(part) is not nn.Linear for part in (down, up, base)):
-            raise _Other
-        low_rank = Chain([self._linear(down), self._linear(up), Scaled(float(module.scaling[name]))])
-        return Beside(low_rank, Chain([self._linear(base)]))
+    def _adapted(self, parts: Adapted) -> Layer:
+        low_rank = Chain([self._linear(parts.down), self._linear(parts.up), Scaled(parts.scale)])
+        return Beside(low_rank, Chain([self._linear(parts.base)]))
 
     _MAKERS: ClassVar[dict[type, Callable[[Any, Any], Layer]]] = {
         nn.Linear: _linear,

@@ -71,8 +71,8 @@ def outputs(model: str, p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     if model == "lora":
         frozen = frozen_of(model)
         x = jax.nn.relu(x @ frozen["1.weight"] + frozen["1.bias"])
-        whole = x @ frozen["3.frozen.weight"] + frozen["3.frozen.bias"]
-        return whole + x @ p["3.down.weight"] @ p["3.up.weight"]
+        whole = x @ frozen["3.base_layer.weight"] + frozen["3.base_layer.bias"]
+        return whole + x @ p["3.lora_A.default.weight"] @ p["3.lora_B.default.weight"]
     *hidden, last = DENSE[model]
     for layer in hidden:
         x = jax.nn.relu(x @ p[f"{layer}.weight"] + p[f"{layer}.bias"])

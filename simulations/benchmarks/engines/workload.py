@@ -1,4 +1,5 @@
-"""The workload that every engine runs: data, models and numbers. Needs torch alone.
+"""The workload that every engine runs: data, models and numbers. Needs torch alone; the LoRA head also peft,
+and fedmf's folder on the path.
 
 500 users with 20 examples of 1×28×28 each (noisy class prototypes, 10 classes), cohorts of 50 in turn, one
 local epoch in batches of 10, learning rate 0.1, clip norm 1, noise multiplier 1, 20 rounds after 3 warm-up.
@@ -58,24 +59,12 @@ def logistic() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(784, CLASSES))
 
 
-class LowRankHead(nn.Module):
-    """LoRA on one dense layer: W·x + b + B·A·x, of which A and B are trained and B begins at zero."""
-
-    def __init__(self, inputs: int, outputs: int, rank: int) -> None:
-        super().__init__()
-        self.frozen = nn.Linear(inputs, outputs).requires_grad_(False)
-        self.down, self.up = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
-        nn.init.zeros_(self.up.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
-        return self.frozen(x) + self.up(self.down(x))
-
-
 def lora() -> nn.Module:
-    """784-128-10, frozen, with a LoRA head of rank 8: 1,104 trained parameters."""
-    features = nn.Linear(784, 128).requires_grad_(False)
-    return nn.Sequential(nn.Flatten(), features, nn.ReLU(), LowRankHead(128, CLASSES, rank=8))
+    """784-128-10, frozen, with a LoRA head of rank 8, W·x + b + B·A·x: 1,104 trained parameters."""
+    from fedmf.models import with_lora
+
+    module = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, CLASSES))
+    return with_lora(module, rank=8, alpha=8.0, targets=["3"])
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {"logistic": logistic, "lora": lora, "mlp": mlp, "cnn": cnn}
