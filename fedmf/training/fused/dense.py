@@ -15,27 +15,17 @@ _5x1, _4x1, _1x1 = (dot_block[r, 1] for r in (5, 4, 1))
 @compiled
 def multiply(plan, work, s, rows):
     """z = h·Wᵀ + b, rectified; see `Plan.kind` for low-rank layers."""
-    kind, wide, outputs, here = plan.kind[s], plan.wide[s], plan.outputs[s], work.begin[s]
     above, long = work.begin[s + 1], plan.size[s + 1]
-    if kind == UP:
-        _add_outputs(work, plan.weights_at[s], wide, outputs, here, above, long, rows)
-    elif kind == FROZEN:
-        place = plan.constants_at[s]
-        _set_outputs(
-            work, plan.constants, place, place + outputs * wide, wide, outputs, here, above, long, rows
-        )
+    if plan.kind[s] == UP:
+        _add_outputs(plan, work, s, rows)
+    elif plan.kind[s] == FROZEN:
+        _set_frozen(plan, work, s, s + 1, rows)
     else:
-        weights, biases = plan.weights_at[s], plan.biases_at[s]
-        _set_outputs(work, work.parameters, weights, biases, wide, outputs, here, above, long, rows)
-    if kind == DOWN:
-        if plan.scale[s] != 1:
-            for i in range(above, above + rows * long):
-                work.inputs[i] *= plan.scale[s]
-        place, frozen = plan.constants_at[s], plan.outputs[s + 1]
-        _set_outputs(
-            work, plan.constants, place, place + frozen * wide, wide, frozen, here,
-            work.begin[s + 2], plan.size[s + 2], rows,
-        )  # fmt: skip
+        _set_outputs(plan, work, s, rows)
+    if plan.kind[s] == DOWN:
+        for i in range(above, above + rows * long):
+            work.inputs[i] *= plan.scale[s]
+        _set_frozen(plan, work, s, s + 2, rows)
     if plan.rectified[s]:
         for i in range(above, above + rows * long):
             if work.inputs[i] < 0:  # NaN stays
@@ -43,12 +33,31 @@ def multiply(plan, work, s, rows):
 
 
 @compiled
-def _add_outputs(work, weights, wide, outputs, here, above, long, rows):
-    """z += h·Wᵀ, for matrices of few columns."""
+def _set_frozen(plan, work, s, into, rows):
+    """The same with weights that nobody trains, into the inputs of a later stage."""
+    one, lanes, n, outputs = np.int64(1), np.int64(LANES), plan.inputs[s], plan.outputs[into - 1]
+    above, long, weights = work.begin[into], plan.size[into], plan.constants_at[s]
     for r in range(rows):
-        x, o = at(work.inputs, here + r * wide), np.int64(0)
+        for o in range(long):
+            work.inputs[above + r * long + o] = plan.constants[weights + n * long + o]
+    add_product(
+        work.inputs, work.begin[s], plan.wide[s], one, rows, n, plan.constants, weights, lanes, n * lanes,
+        work.inputs, above, long, long,
+    )  # fmt: skip
+    for r in range(rows):
+        for o in range(outputs, long):  # infinity times no weight
+            work.inputs[above + r * long + o] = 0
+
+
+@compiled
+def _add_outputs(plan, work, s, rows):
+    """z += h·Wᵀ, for matrices of few columns."""
+    wide, long, outputs = plan.wide[s], plan.size[s + 1], plan.outputs[s]
+    for r in range(rows):
+        x, o = at(work.inputs, work.begin[s] + r * wide), np.int64(0)
         while o < outputs:
-            w, y = at(work.parameters, weights + o * wide), at(work.inputs, above + r * long + o)
+            w = at(work.parameters, plan.weights_at[s] + o * wide)
+            y = at(work.inputs, work.begin[s + 1] + r * long + o)
             if WHOLE and o + 4 <= outputs:
                 _1x4(x, wide, w, wide, wide, y, y, long)
                 o += 4
@@ -58,15 +67,22 @@ def _add_outputs(work, weights, wide, outputs, here, above, long, rows):
 
 
 @compiled
-def _set_outputs(work, held, weights, biases, wide, outputs, here, above, long, rows):
-    """z = h·Wᵀ + b, with W and b among the numbers that are held."""
+def _set_outputs(plan, work, s, rows):
+    """z = h·Wᵀ + b."""
+    wide, long, outputs = plan.wide[s], plan.size[s + 1], plan.outputs[s]
     o = np.int64(0)
     while o < outputs:
         four = WHOLE and o + 4 <= outputs
-        w, start = at(held, weights + o * wide), at(held, biases + o)
+        w, start = (
+            at(work.parameters, plan.weights_at[s] + o * wide),
+            at(work.parameters, plan.biases_at[s] + o),
+        )
         r = np.int64(0)
         while r < rows:
-            x, y = at(work.inputs, here + r * wide), at(work.inputs, above + r * long + o)
+            x, y = (
+                at(work.inputs, work.begin[s] + r * wide),
+                at(work.inputs, work.begin[s + 1] + r * long + o),
+            )
             if r + 5 <= rows:
                 if four:
                     _5x4(x, wide, w, wide, wide, start, y, long)
@@ -98,7 +114,7 @@ def pass_back_dense(plan, work, s, rows, into):
         for i in range(above, above + rows * long):
             if not work.inputs[i] > 0:
                 work.slopes[i] = 0
-    if plan.scale[s] != 1:
+    if plan.kind[s] == DOWN:
         for i in range(above, above + rows * long):
             work.slopes[i] *= plan.scale[s]
     if s > plan.lowest:
@@ -109,10 +125,11 @@ def pass_back_dense(plan, work, s, rows, into):
                 apart, work.slopes, here, wide, wide,
             )  # fmt: skip
         if plan.kind[s] == FROZEN or plan.kind[s] == DOWN:
-            beside = s + 1 if plan.kind[s] == FROZEN else s + 2
+            later = s + 1 if plan.kind[s] == FROZEN else s + 2
+            weights = plan.constants_at[s] + (plan.inputs[s] + 1) * plan.size[later]
             add_product(
-                work.slopes, work.begin[beside], plan.size[beside], one, rows, plan.outputs[beside - 1],
-                plan.constants, plan.constants_at[s], wide, apart, work.slopes, here, wide, wide,
+                work.slopes, work.begin[later], plan.size[later], one, rows, plan.outputs[later - 1],
+                plan.constants, weights, wide, apart, work.slopes, here, wide, wide,
             )  # fmt: skip
     if plan.kind[s] == FROZEN:
         return

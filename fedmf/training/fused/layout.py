@@ -99,7 +99,8 @@ class Layout:
     def __post_init__(self) -> None:
         stages = self.stages
         sizes = [padded(s.height * s.width * s.wide) for s in stages] + [padded(stages[-1].outputs)]
-        constants, constants_at = _constants(stages)
+        lowest = next(s for s, stage in enumerate(stages) if stage.weights)
+        constants, constants_at = _constants(stages, lowest)
 
         def column(of: Callable[[Stage], Any]) -> Integers:
             return np.array([of(stage) for stage in stages], dtype=np.int64)
@@ -129,7 +130,7 @@ class Layout:
             marks_at=np.cumsum([0, *marks]),
             flat_weights=flat[0],
             flat_biases=flat_biases,
-            lowest=next(s for s, stage in enumerate(stages) if stage.weights),
+            lowest=lowest,
             scale=np.array([stage.scale for stage in stages], dtype=np.float32),
             constants=constants,
             constants_at=constants_at,
@@ -177,19 +178,25 @@ def _places(stages, weights, biases):
     return starts[0::2], starts[1::2]
 
 
-def _constants(stages: tuple[Stage, ...]) -> tuple[Floats, Integers]:
-    """The numbers that nobody trains, and where those of each stage begin."""
-    sizes = [0 if s.constant is None else padded(s.constant.out_features) * (s.wide + 1) for s in stages]
-    places = np.cumsum([0, *sizes])
+def _constants(stages: tuple[Stage, ...], lowest: int) -> tuple[Floats, Integers]:
+    """The numbers that nobody trains, and where those of each stage begin: see `Plan`."""
+    parts = [_packed_constants(stage, s > lowest) for s, stage in enumerate(stages)]
+    places = np.cumsum([0, *(part.size for part in parts)])
     held = aligned(places[-1])
-    for stage, place in zip(stages, places[:-1], strict=True):
-        if (layer := stage.constant) is None:
-            continue
-        outputs, biases = layer.out_features, place + layer.out_features * stage.wide
-        held[place:biases].reshape(outputs, stage.wide)[:, : stage.inputs] = layer.weight.detach().numpy()
-        if layer.bias is not None:
-            held[biases : biases + outputs] = layer.bias.detach().numpy()
+    np.concatenate(parts, out=held)
     return held, places[:-1]
+
+
+def _packed_constants(stage: Stage, back: bool) -> Floats:
+    if (layer := stage.constant) is None:
+        return np.empty(0, np.float32)
+    whole = np.zeros((padded(layer.out_features), stage.wide), np.float32)
+    whole[: layer.out_features, : layer.in_features] = layer.weight.detach().numpy()
+    biases = np.zeros(len(whole), np.float32)
+    if layer.bias is not None:
+        biases[: layer.out_features] = layer.bias.detach().numpy()
+    vectors = whole[:, : layer.in_features].reshape(-1, LANES, layer.in_features).transpose(0, 2, 1)
+    return np.concatenate([vectors.ravel(), biases, *([whole.ravel()] if back else [])])
 
 
 def laid_out(modules: list[nn.Module], shape: tuple[int, ...]) -> Layout | None:

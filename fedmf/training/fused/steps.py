@@ -103,8 +103,8 @@ def _train(plan, rule, origin, examples, work, u):
 @compiled
 def _finite(numbers):
     wrong = np.int32(0)
-    for number in numbers:
-        wrong |= np.int32(not abs(number) < np.inf)
+    for i in range(numbers.size):  # in vectors, which an iterator would not be
+        wrong |= np.int32(not abs(numbers[i]) < np.inf)
     return wrong == 0
 
 

@@ -42,8 +42,9 @@ class Plan(NamedTuple):
         flat_weights, flat_biases: where they begin in the flat vector; −1 for no biases.
         lowest: the first stage that is trained; the outputs of those below are made once for each example.
         scale: s, of a stage `DOWN`.
-        constants: weights, then biases of what nobody trains, padded as those of dense stages.
-        constants_at: where those of a stage `FROZEN` begin; of `DOWN`: W and b.
+        constants: what nobody trains, padded with zeros: of a stage Wᵀ as vectors of 16 columns below one
+            another, shape (padded outputs/16, inputs, 16), then b, then W if gradients go back through it.
+        constants_at: where W and b of a stage `FROZEN`, and those beside a stage `DOWN`, begin.
     """
 
     kind: Integers
@@ -124,7 +125,7 @@ SLACK: Final = LANES
 
 
 #: Examples whose way through frozen stages is taken at once, if a user has so many.
-BELOW_AT_ONCE: Final = 20
+BELOW_AT_ONCE: Final = 24
 
 
 def work(plan: Plan, held: int, width: int, most: int, plain: bool, dimension: int) -> Work:
