@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedmf.data import InMemoryDataset
+from fedmf.models import with_lora
 from fedmf.moments import BlockEnergies, DiagonalMoment
 from fedmf.training import SIGNS, ClippedSums, FixedPointSum, LocalSGD, Task, classification
 from fedmf.training.barrier import Failures, silent
@@ -41,17 +42,18 @@ from fedmf.training.local import LocalTrainer
 from fedmf.training.low_rank import LowRankProgram
 
 #: Compiled programs by the name of this script; "layered" and "functional" are of engine "vectorised".
-PROGRAMS: Final = {"low-rank": LowRankProgram, "fused": FusedProgram}
+PROGRAMS: Final = {"low-rank": LowRankProgram, "fused": FusedProgram, "adapted": FusedProgram}
 #: Lines of the table, and the share of all users that each has: slow engines have fewer.
 SHARES: Final = {
     ("low-rank", "sums"): 0.4,
-    ("fused", "sums"): 0.3,
+    ("fused", "sums"): 0.25,
     ("layered", "sums"): 0.17,
     ("functional", "sums"): 0.05,
     ("loop", "sums"): 0.01,
     ("auto", "rows"): 0.05,
     ("functional", "rows"): 0.015,
     ("loop", "rows"): 0.005,
+    ("adapted", "sums"): 0.05,
 }
 CLASSES: Final = 3
 #: Of a task, and most in a group.
@@ -89,11 +91,30 @@ def convolution(rng: np.random.Generator) -> nn.Module:
     )
 
 
+def adapted(rng: np.random.Generator, inputs: int) -> nn.Module:
+    """Low-rank adapters, B not always zero, on one layer above a frozen one or on both."""
+    hidden, bias = int(rng.integers(3, 40)), bool(rng.integers(2))
+    layers = (nn.Linear(inputs, hidden, bias=bias), nn.ReLU(), nn.Linear(hidden, CLASSES))
+    targets = [["3"], ["1", "3"]][int(rng.integers(2))]
+    module = with_lora(
+        nn.Sequential(nn.Flatten(), *layers),
+        int(rng.integers(1, 20)),
+        float(10.0 ** rng.uniform(-1, 2)),
+        targets,
+    )
+    for name, parameter in module.named_parameters():
+        if "lora_B" in name and rng.integers(3):
+            nn.init.normal_(parameter, std=float(10.0 ** rng.uniform(-3, 1)))
+    return module
+
+
 def module_for(engine: str, rng: np.random.Generator) -> tuple[nn.Module, tuple[int, ...]]:
     """A model that this engine trains, and the shape of its examples."""
     inputs = int(rng.integers(2, 50))
     if engine == "functional":
         return Own(inputs), (inputs,)
+    if engine == "adapted":
+        return adapted(rng, inputs), (inputs,)
     kind = rng.integers(5)
     if kind == 0 and engine != "low-rank":
         return convolution(rng), (1, 6, 6)

@@ -24,6 +24,7 @@ from fedmf.cohorts import (
     RandomCohorts,
 )
 from fedmf.factorization import NamedMechanism
+from fedmf.models import with_lora
 from fedmf.moments import BlockEnergies, DiagonalMoment
 from fedmf.noise import NoiseStorage
 from fedmf.optim import Adam, AdamDebiased, FedAdagrad, FedYogi, JmeAdam, Sgd
@@ -75,6 +76,13 @@ def _one_by_one() -> Task:
     return classification(dataset, OneByOne())
 
 
+def _adapted() -> Task:
+    """A frozen dense layer below one with a low-rank adapter, which alone is trained."""
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+    return classification(_kind("classification").dataset, with_lora(module, rank=2, targets=["2"]))
+
+
 def _kind(name: str) -> Task:
     return task_of_kind(name, SIZES)
 
@@ -83,6 +91,7 @@ def _kind(name: str) -> Task:
 MODELS: Final[dict[str, Callable[[], Task]]] = {
     "dense chain": lambda: _kind("classification"),
     "convolutions": _images,
+    "low-rank adapter": _adapted,
     "layers": lambda: _kind("regression"),
     "layers, positions": lambda: _kind("tagging of numbers"),
     "torch.func": lambda: _kind("multi-label"),

@@ -322,7 +322,7 @@ def script() -> ModuleType:
 #: Engine, what it sends, users drawn.
 DRAWN = [
     *(("low-rank", "sums", 1500), ("fused", "sums", 1500), ("layered", "sums", 1500)),
-    *(("functional", "sums", 600), ("loop", "sums", 300)),
+    *(("functional", "sums", 600), ("loop", "sums", 300), ("adapted", "sums", 600)),
     *(("auto", "rows", 600), ("functional", "rows", 600), ("loop", "rows", 200)),
 ]
 
