@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -14,12 +13,11 @@ from fedmf.data import TensorStructure
 from fedmf.training.barrier import Group, add_users
 from fedmf.training.blocks import Examples, Rule
 from fedmf.training.clipping import Into, UpdateSum
+from fedmf.training.compilable import compilable, rule_of
 from fedmf.training.fused.layout import Layout, laid_out
 from fedmf.training.fused.steps import train_and_sum
 from fedmf.training.fused.values import work
-from fedmf.training.gradients import layers_of
 from fedmf.training.local_sgd import LocalSGD
-from fedmf.training.losses import cross_entropy
 from fedmf.training.task import Task
 
 
@@ -74,13 +72,8 @@ class FusedProgram:
     @classmethod
     def of(cls, task: Task, local: LocalSGD) -> FusedProgram | None:
         """The program for a task's model, None if that is no such chain or is to be computed otherwise."""
-        features, labels = task.structure.features, task.structure.labels
-        examples = isinstance(features, TensorStructure) and features.dtype == torch.float32
-        classes = labels.dtype == torch.int64 and not labels.shape
-        wished = local.engine == "auto" and local.precision == "float32" and task.device.type == "cpu"
-        if not (wished and examples and classes and task.loss is cross_entropy):
-            return None
-        if layers_of(task.model, task.device) is None:  # hooks, or parameters that are used twice
+        features = task.structure.features
+        if not (compilable(task, local) and isinstance(features, TensorStructure)):
             return None
         layout = laid_out(list(_chain(task.model.module)), features.shape)
         if layout is None or layout.dimension != task.model.dimension:
@@ -100,9 +93,8 @@ class FusedProgram:
 
     def received(self, origin: Tensor) -> ReceivedModel:
         """The model of a round: θ_t, shape (d,), float32."""
-        local = self._local
-        rule = Rule(local.learning_rate, local.momentum, local.proximal)
-        return ReceivedModel(self._layout, rule, self._layout.packed(origin.detach().numpy()))
+        held = self._layout.packed(origin.detach().numpy())
+        return ReceivedModel(self._layout, rule_of(self._local), held)
 
 
 def _chain(module: nn.Module) -> Iterator[nn.Module]:

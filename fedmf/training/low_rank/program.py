@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedmf.compiled import compiled
-from fedmf.data import TensorStructure
 from fedmf.training.barrier import Group, add_users
 from fedmf.training.blocks import COUNTED, LANES, NO_CLASS, Examples, Rule, padded, set_product
 from fedmf.training.clipping import Into, UpdateSum, clip_row, partial_sums
-from fedmf.training.gradients import layers_of
+from fedmf.training.compilable import compilable, rule_of
 from fedmf.training.local_sgd import LocalSGD
-from fedmf.training.losses import cross_entropy
 from fedmf.training.low_rank.steps import begin_user, set_changes, step
 from fedmf.training.low_rank.values import Chain, sizes_of, work
 from fedmf.training.task import Task
@@ -144,13 +142,8 @@ class LowRankProgram:
         """The program for a task's model, None if that is no such chain or is to be computed otherwise."""
         layers = list(_dense_layers(task.model.module))
         trained = sum(p.numel() for layer in layers if layer for p in layer[0].parameters())
-        features, labels = task.structure.features, task.structure.labels
-        examples = isinstance(features, TensorStructure) and features.dtype == torch.float32
-        classes = labels.dtype == torch.int64 and not labels.shape
-        wished = local.engine == "auto" and local.precision == "float32" and task.device.type == "cpu"
         dense = bool(layers) and None not in layers and trained == task.model.dimension
-        dense = dense and layers_of(task.model, task.device) is not None  # no hooks, nothing used twice
-        if not (wished and dense and examples and classes and task.loss is cross_entropy):
+        if not (dense and compilable(task, local)):
             return None
         return cls([layer for layer in layers if layer], local)
 
@@ -172,9 +165,8 @@ class LowRankProgram:
 
     def received(self, origin: Tensor) -> ReceivedChain:
         """The model of a round: θ_t, shape (d,), float32."""
-        local = self._local
-        rule = Rule(local.learning_rate, local.momentum, local.proximal)
-        return ReceivedChain(self._laid_out(origin.detach().numpy()), rule, self._memory)
+        chain = self._laid_out(origin.detach().numpy())
+        return ReceivedChain(chain, rule_of(self._local), self._memory)
 
     def _laid_out(self, flat: NDArray[np.float32]) -> Chain:
         weights, transposed, biases, flat_weights, flat_biases, place = [], [], [], [], [], 0
