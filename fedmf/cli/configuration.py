@@ -6,8 +6,12 @@ import json
 import shutil
 import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from fedmf.runs.tables import Key
 
 
 def keys(
@@ -26,16 +30,26 @@ def keys(
     from fedmf.runs.tables import keys as all_keys
 
     wanted = [word.lower() for word in words or []]
-    found = [
-        key for key in all_keys() if all(word in f"{key.dotted} {key.meaning}".lower() for word in wanted)
-    ]
+    found = 0
+    for key in all_keys():
+        meanings = [", ".join(kinds) + ": " * bool(kinds) + said for kinds, said in key.meanings()]
+        if not all(word in f"{key.dotted} {' '.join(meanings)}".lower() for word in wanted):
+            continue
+        found += 1
+        typer.echo(f"{key.dotted}  ({', '.join([key.type.__name__, *_default(key)])})")
+        for meaning in meanings:
+            wrapped = textwrap.fill(linked(meaning), 100, break_on_hyphens=False)
+            typer.echo(textwrap.indent(wrapped, "    "))
     if not found:
         raise ConfigError(f"no key has {' and '.join(map(repr, wanted))} in its name or meaning.")
-    for key in found:
-        defaults = {value for value in key.defaults.values() if value not in (None, "")}
-        said = f"default {defaults.pop()}" if len(defaults) == 1 else "default depends on the kind"
-        typer.echo(f"{key.dotted}  ({key.type.__name__}{', ' + said if key.defaults else ''})")
-        typer.echo(textwrap.indent(textwrap.fill(linked(key.meaning), 100), "    "))
+
+
+def _default(key: Key) -> list[str]:
+    """What a key is where it is not set, in words; nothing of one that then is nothing."""
+    defaults = {None if value == "" else value for value in key.defaults.values()}
+    if len(defaults) > 1:
+        return ["default depends on the kind"]
+    return [f"default {value}" for value in defaults if value is not None]
 
 
 #: What one may start from: files of ``configs/start``, and what the first line of each says.

@@ -162,7 +162,8 @@ A run is one TOML file with a table for each of its values. The same file serves
     flwr run . --run-config configs/digits.toml
 
 A table *is* a frozen value of `fedmf.Run`: `kind` picks its class, the other keys are the fields of that
-class. A key that the chosen kind does not have is refused; a default without a kind is that of all others.
+class. A key that the chosen kind does not have is refused; a default or a meaning without a kind is that of
+all others.
 Flower takes text, numbers and truth values only and injects a value for every key that it knows, so an empty
 text, `-1` for a whole number and `-inf` for a real number stand for "not set". Lists are text with commas:
 `"64,32"`; `"none"` is a list of no numbers. The seeds of `[model]`, `[cohorts]` and `[local]` are that of
@@ -190,7 +191,8 @@ def _row(key: Key) -> str:
     table = TABLES[key.table]
     some = isinstance(table, ValueTable) and 0 < len(key.defaults) < len(table.kinds) and key.name != "kind"
     of = f"*{_kinds(key.defaults, table.kinds)}*: " if some and isinstance(table, ValueTable) else ""
-    meaning = re.sub(r"\s*\|\s*", " or ", key.meaning)
+    said = " ".join(f"*{', '.join(kinds)}*: {text}" if kinds else text for kinds, text in key.meanings())
+    meaning = re.sub(r"\s*\|\s*", " or ", said)
     return f"| `{key.name}` | {_TYPES[key.type]} | {default} | {of}{meaning} |"
 
 

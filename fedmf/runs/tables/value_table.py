@@ -8,6 +8,7 @@ import logging
 import math
 import re
 import types
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -34,8 +35,9 @@ class Key:
         name: in kebab-case.
         type: of its value: str, int, float or bool.
         defaults: kind ↦ what it is where it is not set; None for nothing.
-        meaning: one sentence or two.
+        meaning: one sentence or two; where it depends on the kind, what it is for most of them.
         is_list: whether it is text of several values with commas between.
+        others: kind ↦ its meaning, where that is another.
     """
 
     table: str
@@ -44,11 +46,18 @@ class Key:
     defaults: Mapping[str, Scalar | None]
     meaning: str
     is_list: bool = False
+    others: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def dotted(self) -> str:
         """As Flower and the command line name it."""
         return f"{self.table}.{self.name}"
+
+    def meanings(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Every meaning once, with the kinds that it is of; first that of all others, which are not named."""
+        yield (), self.meaning
+        for meaning in dict.fromkeys(self.others.values()):
+            yield tuple(kind for kind, other in self.others.items() if other == meaning), meaning
 
     @property
     def unset(self) -> Scalar:
@@ -125,16 +134,18 @@ class ValueTable:
         """The union over all kinds; ``kind`` first where there is a choice."""
         if len(self.kinds) > 1:
             yield Key(self.name, "kind", str, {"": self.default}, "one of " + ", ".join(self.kinds))
-        merged: dict[str, Key] = {}
+        merged: dict[str, dict[str, _Field]] = {}
         for kind, cls in self.kinds.items():
-            for name, (_, scalar, default, meaning, is_list) in self._fields(cls).items():
-                before = merged.get(name)
-                if before is not None and before.type is not scalar:
-                    raise TypeError(f"[{self.name}] {name} must have one type in all kinds.")
-                defaults = {**(before.defaults if before else {}), kind: default}
-                said = before.meaning if before else meaning
-                merged[name] = Key(self.name, name, scalar, defaults, said, is_list)
-        yield from merged.values()
+            for name, field in self._fields(cls).items():
+                merged.setdefault(name, {})[kind] = field
+        for name, fields in merged.items():
+            first = next(iter(fields.values()))
+            if any(field.type is not first.type for field in fields.values()):
+                raise TypeError(f"[{self.name}] {name} must have one type in all kinds.")
+            defaults = {kind: field.default for kind, field in fields.items()}
+            ((usual, _),) = Counter(field.meaning for field in fields.values()).most_common(1)
+            others = {kind: field.meaning for kind, field in fields.items() if field.meaning != usual}
+            yield Key(self.name, name, first.type, defaults, usual, first.is_list, others)
 
     def parse(self, given: Mapping[str, Any]) -> Any:
         """The value that a table describes.
